@@ -1,0 +1,28 @@
+"""The one typed configuration tree: YAML in, frozen pydantic models out, all problems reported at once.
+
+Each area has its own file here; `RunConfig` puts them together. Nothing here starts, imports or touches anything.
+"""
+
+from common.config.actor import ActorConfig, PromptConfig
+from common.config.broker import BrokerConfig
+from common.config.desktop import DesktopConfig
+from common.config.learner import AlgorithmConfig, EntropulseConfig, LearnerConfig, OptimizerConfig, RecipeConfig
+from common.config.model import ModelConfig
+from common.config.run import RunConfig, SupervisorConfig, TasksConfig, load_config
+
+__all__ = [
+    "ActorConfig",
+    "AlgorithmConfig",
+    "BrokerConfig",
+    "DesktopConfig",
+    "EntropulseConfig",
+    "LearnerConfig",
+    "ModelConfig",
+    "OptimizerConfig",
+    "PromptConfig",
+    "RecipeConfig",
+    "RunConfig",
+    "SupervisorConfig",
+    "TasksConfig",
+    "load_config",
+]

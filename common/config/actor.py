@@ -1,0 +1,38 @@
+"""Actors: how prompts are made and which engine samples."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from common.config.base import Section
+
+
+class PromptConfig(Section):
+    """How an episode becomes tokens. Read by actor."""
+
+    max_elements: int = Field(14, ge=1)
+    """Element rows in the prompt at most; content rows come before toolbars and menus."""
+    max_element_chars: int = Field(32, ge=4)
+    """Longer element texts are cut."""
+    history_steps: int = Field(4, ge=0)
+    """Earlier actions shown, newest last."""
+    max_prompt_tokens: int = Field(256, ge=32)
+    """Rows are left out from the end until the prompt fits."""
+    chat_template: bool = False
+    """Wrap the prompt in the tokenizer's chat template (about 30 tokens more on SmolLM2)."""
+
+
+class ActorConfig(Section):
+    """One actor process. Read by actor and launch."""
+
+    num_actors: int = Field(1, ge=1)
+    """Actor processes."""
+    num_episodes: int = Field(4, ge=1)
+    """Episodes each actor plays at a time; normally the number of desktops it can lease."""
+    engine: Literal["vllm", "transformers"] = "vllm"
+    """Policy engine."""
+    max_new_tokens: int = Field(32, ge=1)
+    """Action tokens at most; a longer answer is cut and counts as badly formed."""
+    num_threads: int | None = Field(None, ge=1)
+    """CPU threads of the engine; None: all cores."""
+    prompt: PromptConfig = PromptConfig()

@@ -1,0 +1,22 @@
+"""The broker: staleness bound, delivery, network."""
+
+from pydantic import Field
+
+from common.config.base import Section
+
+
+class BrokerConfig(Section):
+    """Read by broker, and by every process for the address."""
+
+    bind_address: str = "127.0.0.1"
+    """Address the broker listens on; loopback unless other nodes take part."""
+    port: int = Field(0, ge=0, le=65535)
+    """TCP port; 0 picks a free one and writes it into the run folder."""
+    eta: int = Field(1, ge=0)
+    """Admission: a training episode starts only while submitted <= (version + eta + 1) * batch (AReaL). Bounds the mean age."""
+    max_assignment_s: float = Field(120.0, gt=0.0)
+    """An episode not submitted after this long is given to somebody else."""
+    peer_timeout_s: float = Field(15.0, gt=0.0)
+    """A process without heartbeat for this long counts as dead; what it held is free again."""
+    fsync: bool = True
+    """fdatasync the journal before acknowledging; off only where losing power may lose work."""

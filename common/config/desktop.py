@@ -1,0 +1,43 @@
+"""Desktops and the env_server that serves them."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from common.config.base import Section
+
+
+class DesktopConfig(Section):
+    """One env_server's desktops. Read by env_server."""
+
+    driver: Literal["apptainer", "local", "scripted"] = "apptainer"
+    """`apptainer`: contained; `local`: the same guest without a container, for development; `scripted`: an imitation without
+    processes, for serial mode and unit tests. Never falls back from one to another."""
+    image: str = "core"
+    """Name of a recipe in env_server/image (built by `computerrl setup`), or the path of a sandbox folder or .sif file."""
+    num_desktops: int = Field(4, ge=1, le=512)
+    """Desktops of this env_server."""
+    memory_per_desktop_mb: int = Field(700, ge=1)
+    """What one desktop may take (PSS, MiB); more desktops than the machine's memory holds are refused before anything starts."""
+    screen_width: int = Field(800, ge=320, le=3840)
+    """Pixels."""
+    screen_height: int = Field(600, ge=240, le=2160)
+    """Pixels."""
+    observation: Literal["tree", "screenshot", "both"] = "both"
+    """What an observation holds. Tree: accessibility rows; screenshot: stored picture."""
+    screenshot_format: Literal["webp", "png", "jpeg"] = "webp"
+    """Encoding of stored screenshots."""
+    max_elements: int = Field(120, ge=1)
+    """Rows of the linearised tree at most."""
+    settle_quiet_s: float = Field(0.03, ge=0.0)
+    """An action has settled when neither X damage nor accessibility events came for this long."""
+    settle_deadline_s: float = Field(0.6, gt=0.0)
+    """Settling ends here at the latest; the observation says which of the two it was."""
+    step_deadline_s: float = Field(10.0, gt=0.0)
+    """A desktop that has not answered an action after this long is broken."""
+    reset_deadline_s: float = Field(30.0, gt=0.0)
+    """The same for a reset (starting applications included)."""
+    lease_time_limit_s: float = Field(60.0, gt=0.0)
+    """A lease not used for this long is taken back: its actor is dead."""
+    bind_address: str = "127.0.0.1"
+    """Address the env_server listens on; loopback unless actors run elsewhere."""

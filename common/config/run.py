@@ -1,0 +1,201 @@
+"""The whole tree, and reading it from YAML."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from common.config.actor import ActorConfig
+from common.config.base import Section
+from common.config.broker import BrokerConfig
+from common.config.desktop import DesktopConfig
+from common.config.learner import LearnerConfig
+from common.config.model import ModelConfig
+from common.errors import ConfigError, Problem
+
+
+class TasksConfig(Section):
+    """What is played. Read by broker (through the learner's orders) and env_server."""
+
+    families: tuple[str, ...] = ()
+    """Names in env_server.tasks; empty: all of the driver's."""
+    max_steps: int = Field(6, ge=1)
+    """Actions per episode at most."""
+    demonstration_seeds: tuple[int, int] = (0, 100_000)
+    """Half-open seed ranges; the three must not meet."""
+    training_seeds: tuple[int, int] = (100_000, 10_000_000)
+    evaluation_seeds: tuple[int, int] = (10_000_000, 10_100_000)
+
+    @model_validator(mode="after")
+    def _seeds_disjoint(self) -> TasksConfig:
+        ranges = sorted([self.demonstration_seeds, self.training_seeds, self.evaluation_seeds])
+        for low, high in ranges:
+            if low >= high:
+                raise ValueError(f"seed range {low}..{high} is empty; give [first, past_last]")
+        for (_, high), (low, _) in zip(ranges, ranges[1:], strict=False):
+            if high > low:
+                raise ValueError(f"seed ranges overlap: one ends at {high}, the next starts at {low}; make them disjoint")
+        return self
+
+
+class SupervisorConfig(Section):
+    """Repair of dead processes. Read by the supervisor."""
+
+    max_restarts: int = Field(5, ge=0)
+    """Restarts per process in a row before the run is given up."""
+    backoff_s: float = Field(0.5, ge=0)
+    """Wait before the first restart; doubles each time."""
+    stable_s: float = Field(60.0, gt=0)
+    """A process that lived this long starts counting from zero again."""
+    stop_s: float = Field(3.0, gt=0)
+    """Time processes get to end by themselves before they are killed."""
+
+
+class RunConfig(Section):
+    """One run."""
+
+    name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Folder below ``run_dir``."""
+    run_dir: str = "runs"
+    """Where run folders lie; relative to the current folder."""
+    mode: Literal["processes", "serial"] = "processes"
+    """serial: the whole loop in one process with in-memory transport, for debugging and unit tests."""
+    seed: int = 0
+    model: ModelConfig = ModelConfig()
+    tasks: TasksConfig = TasksConfig()
+    desktop: DesktopConfig = DesktopConfig()
+    actor: ActorConfig = ActorConfig()
+    broker: BrokerConfig = BrokerConfig()
+    learner: LearnerConfig = LearnerConfig()
+    supervisor: SupervisorConfig = SupervisorConfig()
+
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+        return Path(self.run_dir) / self.name
+
+
+def load_config(path: str | Path, *, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read ``path``, apply ``overrides`` (``learner.optimizer.lr=1e-6``) and validate.
+
+    Raises `ConfigError` with every problem found: syntax, unknown keys with the closest valid name, wrong values.
+    """
+    tree = _read_yaml(Path(path))
+    problems: list[Problem] = []
+    for override in overrides:
+        problem = _apply_override(tree, override)
+        if problem is not None:
+            problems.append(problem)
+    try:
+        config = RunConfig.model_validate(tree)
+    except ValidationError as error:
+        problems.extend(_problem(item) for item in error.errors())
+        raise ConfigError(problems) from None
+    problems.extend(_combination_problems(config))
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        step = "give the path of a YAML file, for example configs/quickstart.yaml"
+        raise ConfigError([Problem(str(path), f"cannot be read: {error.strerror}", step)]) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError([Problem(str(path), f"is not UTF-8 text: {error.reason}", "save it as UTF-8")]) from None
+    try:
+        tree = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        reason = getattr(error, "problem", None) or str(error)
+        raise ConfigError([Problem(str(path), f"YAML syntax, {where}{reason}", "correct that line")]) from None
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise ConfigError([Problem(str(path), f"holds a {type(tree).__name__}, not a mapping", "write `key: value` lines")])
+    return tree
+
+
+def _apply_override(tree: dict[str, Any], override: str) -> Problem | None:
+    path, equals, text = override.partition("=")
+    if not equals or not path:
+        return Problem(f"--set {override}", "is not of the form path.to.field=value", "write --set learner.max_age=2")
+    node = tree
+    *parents, last = path.split(".")
+    for parent in parents:
+        child = node.setdefault(parent, {})
+        if not isinstance(child, dict):
+            return Problem(f"--set {path}", f"{parent!r} is a value, not a section", "check the field's path")
+        node = child
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        return Problem(f"--set {path}", f"value {text!r} is not YAML: {error}", "quote the value")
+    if isinstance(value, str):
+        # YAML 1.1 reads 1e-6 (no dot) as text; people mean a number.
+        try:
+            value = float(value)
+        except ValueError:
+            pass
+    node[last] = value
+    return None
+
+
+def _problem(item: Any) -> Problem:
+    path = ".".join(str(part) for part in item["loc"]) or "config"
+    if item["type"] == "extra_forbidden":
+        valid = _field_names(item["loc"][:-1])
+        close = difflib.get_close_matches(str(item["loc"][-1]), valid, n=1)
+        step = f"did you mean {close[0]!r}?" if close else f"valid here: {', '.join(sorted(valid))}"
+        return Problem(path, "unknown key", step)
+    message = item["msg"].removeprefix("Value error, ")
+    return Problem(path, f"{message} (got {item['input']!r:.80})", "correct the value")
+
+
+def _field_names(loc: Sequence[int | str]) -> list[str]:
+    section: Any = RunConfig
+    for part in loc:
+        field = section.model_fields.get(part) if hasattr(section, "model_fields") else None
+        if field is None:
+            return []
+        section = field.annotation
+    return list(getattr(section, "model_fields", {}))
+
+
+def _combination_problems(config: RunConfig) -> list[Problem]:
+    """Values that are fine alone and impossible together."""
+    problems = []
+    if config.mode == "processes" and config.desktop.driver == "scripted":
+        problems.append(
+            Problem("desktop.driver", "'scripted' has no desktops for other processes", "use mode: serial, or driver: apptainer")
+        )
+    if config.mode == "serial" and config.actor.engine == "vllm":
+        problems.append(Problem("actor.engine", "vllm needs its own process", "use actor.engine: transformers in serial mode"))
+    batch = config.learner.group_size * config.learner.groups_per_batch
+    if config.learner.num_minibatches > config.learner.groups_per_batch:
+        problems.append(
+            Problem(
+                "learner.num_minibatches",
+                f"{config.learner.num_minibatches} minibatches, but only {config.learner.groups_per_batch} groups "
+                f"({batch} trajectories) per batch",
+                "lower num_minibatches or raise groups_per_batch",
+            )
+        )
+    if config.broker.eta > config.learner.max_age:
+        problems.append(
+            Problem(
+                "broker.eta",
+                f"eta {config.broker.eta} admits a mean age above learner.max_age {config.learner.max_age}: "
+                "most steps would be masked",
+                f"set broker.eta <= {config.learner.max_age} or raise learner.max_age",
+            )
+        )
+    return problems

@@ -1,0 +1,181 @@
+"""Every error this system raises on purpose, in one tree.
+
+ComputerRLError                 base; ``exit_code`` is what a process ends with when it reaches the top
+├── ConfigError                 the user's configuration is wrong: all problems at once, each with its field and next step
+├── SetupError                  the machine lacks something (Apptainer, image, model folder): says what to install or run
+├── ResumeError                 a run folder cannot be continued (other configuration, damaged checkpoint or journal)
+├── ProtocolError               a peer said something this side cannot take
+│   ├── DecodeError             a frame is no message: names the kind and the sender
+│   └── RemoteError             the peer refused a request: carries its error code and text
+├── PeerTimeout                 no answer within the deadline (the peer may be dead, slow or unreachable)
+├── EnvError                    something in the environment side failed
+│   ├── TaskFailed              this task instance cannot be set up or judged; the desktop is fine
+│   ├── DesktopBroken           this desktop must be recycled
+│   ├── HostBroken              no desktop can work on this host: quarantine it
+│   ├── LeaseRefused            the fencing token is old or unknown
+│   └── NoDesktop               none is free, or memory would not hold another one; carries the reason
+├── WeightError                 a weight update did not arrive whole or does not match its checksum
+├── DiskFull                    a durable write failed for want of space
+└── RestartLimitReached         a process died more often than the supervisor repairs
+
+No error of our own parts ever becomes a reward: the actor returns the assignment instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class ComputerRLError(Exception):
+    """Base of all errors raised on purpose."""
+
+    code = "error"
+    exit_code = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with a configuration or a machine."""
+
+    field: str
+    """Dotted path of the configuration field, or the name of the missing thing."""
+    reason: str
+    """What is wrong, with the offending value and, where numbers disagree, the arithmetic."""
+    next_step: str
+    """What the person should do now."""
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.reason}\n    -> {self.next_step}"
+
+
+class ConfigError(ComputerRLError):
+    """The configuration is wrong; ``problems`` holds everything found, not only the first."""
+
+    code = "config_error"
+    exit_code = 2
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class SetupError(ComputerRLError):
+    """The machine lacks something the run needs."""
+
+    code = "setup_error"
+    exit_code = 3
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        super().__init__(str(problem))
+
+
+class ResumeError(ComputerRLError):
+    """A run folder cannot be continued."""
+
+    code = "resume_error"
+    exit_code = 4
+
+
+class ProtocolError(ComputerRLError):
+    """A peer said something this side cannot take."""
+
+    code = "protocol_error"
+    exit_code = 5
+
+
+class DecodeError(ProtocolError):
+    """Frames that are no message of this protocol version."""
+
+    code = "decode_error"
+
+    def __init__(self, reason: str, *, kind: str = "unknown", sender: str = "unknown") -> None:
+        self.kind, self.sender, self.reason = kind, sender, reason
+        super().__init__(f"cannot decode a message of kind {kind!r} from {sender}: {reason}")
+
+
+class RemoteError(ProtocolError):
+    """The peer answered with an error; ``remote_code`` is the ``code`` of the error it raised."""
+
+    code = "remote_error"
+
+    def __init__(self, message: str, *, remote_code: str) -> None:
+        self.remote_code = remote_code
+        super().__init__(message)
+
+
+class PeerTimeout(ComputerRLError):
+    """No answer within the deadline."""
+
+    code = "peer_timeout"
+    exit_code = 6
+
+
+class EnvError(ComputerRLError):
+    """Something on the environment side failed."""
+
+    code = "env_error"
+    exit_code = 7
+
+
+class TaskFailed(EnvError):
+    """This task instance cannot be set up or judged; the desktop itself is fine."""
+
+    code = "task_failed"
+
+
+class DesktopBroken(EnvError):
+    """This desktop does not answer or lies: recycle it."""
+
+    code = "desktop_broken"
+
+
+class HostBroken(EnvError):
+    """No desktop can work on this host."""
+
+    code = "host_broken"
+
+
+class LeaseRefused(EnvError):
+    """The fencing token is old or unknown: somebody else holds the desktop now."""
+
+    code = "lease_refused"
+
+
+class NoDesktop(EnvError):
+    """No desktop can be leased now; the text says why."""
+
+    code = "no_desktop"
+
+
+class WeightError(ComputerRLError):
+    """A weight update did not arrive whole, or does not match its checksum or probe."""
+
+    code = "weight_error"
+    exit_code = 8
+
+
+class DiskFull(ComputerRLError):
+    """A durable write failed for want of space."""
+
+    code = "disk_full"
+    exit_code = 9
+
+
+class RestartLimitReached(ComputerRLError):
+    """A process died more often than the supervisor is told to repair."""
+
+    code = "restart_limit"
+    exit_code = 10
+
+
+def error_classes() -> dict[str, type[ComputerRLError]]:
+    """All classes of the tree by ``code``, for turning an error reply back into the error it was."""
+    found: dict[str, type[ComputerRLError]] = {}
+    pending: list[type[ComputerRLError]] = [ComputerRLError]
+    while pending:
+        cls = pending.pop()
+        found[cls.code] = cls
+        pending.extend(cls.__subclasses__())
+    return found

@@ -1,0 +1,575 @@
+"""Every type that crosses a process, in one file.
+
+A message is a frozen dataclass validated by pydantic when built, so a decoded message is as trustworthy as one made here.
+Numpy fields travel as raw frames (see `common.codec`); everything else goes into the msgpack header. Each field says who
+fills it and who reads it where that is not obvious. Messages are nouns. No behaviour lives here beyond small derived
+properties.
+
+Array shape legend: P prompt tokens of a step, A action tokens of a step.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BeforeValidator, ConfigDict
+from pydantic.dataclasses import dataclass
+
+SCHEMA_VERSION = 1
+"""Raised whenever a field changes meaning; peers of another schema version are refused with a clear error."""
+
+_CONFIG = ConfigDict(arbitrary_types_allowed=True, extra="forbid", strict=False)
+
+
+def _array_of(dtype: str) -> BeforeValidator:
+    def convert(value: Any) -> np.ndarray:
+        array = np.asarray(value)
+        if array.ndim != 1:
+            raise ValueError(f"expected one dimension, got shape {array.shape}")
+        if array.size and array.dtype.kind not in "iuf":
+            raise ValueError(f"expected numbers, got dtype {array.dtype}")
+        if array.dtype.kind == "f" and dtype.startswith("int"):
+            raise ValueError(f"expected integers, got dtype {array.dtype}")
+        return np.ascontiguousarray(array, dtype=dtype)
+
+    return BeforeValidator(convert)
+
+
+IntArray = Annotated[np.ndarray, _array_of("int32")]
+FloatArray = Annotated[np.ndarray, _array_of("float32")]
+
+Role = Literal["broker", "learner", "actor", "env_server", "supervisor"]
+OrderKind = Literal["demonstration", "evaluation", "training"]
+Split = Literal["demonstration", "training", "evaluation"]
+SettledBy = Literal["quiet", "deadline", "none"]
+EndReason = Literal["task_finished", "done_action", "fail_action", "step_limit", "time_limit"]
+
+
+# --- presence --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class Hello:
+    """First message of every process to the broker, and again after either side restarted. Answered by `Welcome`."""
+
+    role: Role
+    index: int
+    incarnation: str
+    """New at every process start; a new one releases all that the old one held."""
+    host: str
+    pid: int
+    endpoints: dict[str, str]
+    """Name -> address this process serves (`{"desktops": "tcp://127.0.0.1:5001"}`); others find it through the broker."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class Welcome:
+    """The broker's answer to `Hello`."""
+
+    run_id: str
+    policy_version: int
+    """Highest version ever announced in this run, -1 before the first; a restarted learner continues above it."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class Heartbeat:
+    """Sent by every process to the broker about once a second; answered by `Ack`."""
+
+    role: Role
+    index: int
+    incarnation: str
+    metrics: dict[str, float]
+    """`area/name` -> latest value; the broker keeps the newest per process and shows them in `Status`."""
+    note: str = ""
+    """What the process is doing, for people."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class Ack:
+    """Done."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class ErrorReply:
+    """Any request may be answered by this instead of its own answer."""
+
+    code: str
+    """`ComputerRLError.code` of what was raised."""
+    message: str
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class DirectoryRequest:
+    """Who serves ``role`` now? Answered by `Directory`."""
+
+    role: Role
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class PeerEntry:
+    """One live process."""
+
+    role: Role
+    index: int
+    incarnation: str
+    host: str
+    pid: int
+    endpoints: dict[str, str]
+    age_s: float
+    """Seconds since its last heartbeat."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class Directory:
+    """Live processes of one role, by index."""
+
+    peers: tuple[PeerEntry, ...]
+
+
+# --- tasks and work --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class TaskRef:
+    """Names one task instance; the environment side builds it from family and seed, the same on every host."""
+
+    family: str
+    seed: int
+    split: Split
+    """Seeds of the three splits never meet; the environment side refuses a seed outside its split's range."""
+
+    @property
+    def task_id(self) -> str:
+        return f"{self.family}:{self.seed}"
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class RolloutOrder:
+    """The learner asks the broker for rollouts. Answered by `Ack`; placing the same order again changes nothing."""
+
+    order_id: str
+    """Unique in the run, e.g. `rl-1`; also names the phase its groups belong to."""
+    kind: OrderKind
+    families: tuple[str, ...]
+    num_per_family: int | None
+    """Task instances per family; None: without end, until an `OrderClosure`."""
+    group_size: int
+    """Rollouts per task instance (G)."""
+    first_seed: int
+    """Instances are seeds first_seed, first_seed + 1, ... per family."""
+    temperature: float
+    """Sampling temperature; 0 is greedy. Ignored for demonstrations."""
+    max_steps: int
+    """Actions per episode at most."""
+    min_policy_version: int
+    """An actor starts an episode of this order only with at least this version loaded."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class OrderClosure:
+    """No more assignments of this order; its incomplete groups are given up (drop reason `order_closed`)."""
+
+    order_id: str
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class AssignmentRequest:
+    """An actor asks for one episode to play. Answered by `Assignment` or `NoAssignment`."""
+
+    incarnation: str
+    policy_version: int
+    """Version loaded in the actor's engine; -1 when none (demonstrations only)."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class Assignment:
+    """One episode to play: slot ``index`` of a group."""
+
+    assignment_id: str
+    """`<order>/<group>/<index>`; also the trajectory's id, so a slot can be filled only once."""
+    group_id: str
+    index: int
+    order_id: str
+    kind: OrderKind
+    task: TaskRef
+    temperature: float
+    max_steps: int
+    time_limit_s: float
+    """The broker hands the slot to somebody else after this long."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class NoAssignment:
+    """Nothing to do now."""
+
+    reason: Literal["no_order", "staleness_bound", "policy_version", "all_assigned", "stopping"]
+    retry_after_s: float
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class AssignmentReturn:
+    """The actor could not play the episode (our fault, never the policy's); the slot is free again. Answered by `Ack`."""
+
+    assignment_id: str
+    incarnation: str
+    reason: str
+    """`code` of the error, for the counters."""
+
+
+# --- trajectories ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class ScreenshotRef:
+    """Where a screenshot lies: written once per content by the env_server into an append-only segment file."""
+
+    content_hash: str
+    segment: str
+    """File name below `runs/<name>/trajectories/`."""
+    offset: int
+    num_bytes: int
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class StepTiming:
+    """Where the time of one step went, in seconds."""
+
+    generate_s: float
+    """From handing the prompt to the engine until the completion is there (queueing included)."""
+    desktop_s: float
+    """Action, settling and observation, seen from the actor."""
+    settle_s: float
+    """Of which the guest waited for the screen to be quiet."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class Step:
+    """One training sample: a prompt and the action the policy answered with."""
+
+    prompt_tokens: IntArray
+    """[P]"""
+    action_tokens: IntArray
+    """[A], end-of-action token included."""
+    behavior_logprobs: FloatArray
+    """[A], from the sampler, of the distribution that really sampled (temperature applied); empty for demonstrations."""
+    policy_versions: IntArray
+    """[A], version that sampled each token; empty for demonstrations."""
+    action_text: str
+    format_ok: bool
+    """The text parsed to an action of the action space."""
+    action_error: str
+    """What the environment or the parser answered when the action could not be done; empty when fine."""
+    screenshot: ScreenshotRef | None
+    """What the screen showed when the action was chosen."""
+    settled_by: SettledBy
+    timing: StepTiming
+
+    @property
+    def min_policy_version(self) -> int:
+        """Oldest version in the action, -1 for demonstrations."""
+        return int(self.policy_versions.min()) if self.policy_versions.size else -1
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class Trajectory:
+    """One finished episode. Sent actor -> broker (answered by `TrajectoryReceipt`), then inside a `TrajectoryGroup`."""
+
+    trajectory_id: str
+    """The assignment's id."""
+    group_id: str
+    index: int
+    order_id: str
+    kind: OrderKind
+    task: TaskRef
+    instruction: str
+    steps: tuple[Step, ...]
+    reward: float
+    """In [0, 1], from the task's evaluator."""
+    success: bool
+    end_reason: EndReason
+    final_screenshot: ScreenshotRef | None
+    actor: str
+    """`actor-<index>:<incarnation>`"""
+    started_at: float
+    """Unix seconds."""
+    duration_s: float
+    reset_s: float
+    """Lease and reset, seen from the actor."""
+    wait_s: float
+    """Time in this episode's slot that was neither desktop nor generation (asking for work, submitting)."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class TrajectoryReceipt:
+    """The broker's answer to a `Trajectory`, sent only after an accepted one is on disk."""
+
+    trajectory_id: str
+    accepted: bool
+    reason: str
+    """Named drop reason when not accepted: `duplicate`, `order_closed`, `unknown_assignment`, `malformed`, ..."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class GroupRequest:
+    """The learner asks for the group with sequence number ``group_seq``; asking again gives the same group again."""
+
+    group_seq: int
+    """The learner's consumption cursor: the first group it has not taken yet."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class TrajectoryGroup:
+    """All rollouts of one task instance in one order; groups are numbered 0, 1, ... in order of completion."""
+
+    group_seq: int
+    group_id: str
+    order_id: str
+    kind: OrderKind
+    task: TaskRef
+    trajectories: tuple[Trajectory, ...]
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class NoGroup:
+    """That group is not complete yet."""
+
+    num_pending_trajectories: int
+    """Accepted, waiting for the rest of their group."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class ConsumptionReport:
+    """The learner's checkpoint on disk covers all groups below ``group_seq``: the broker may forget them. `Ack`."""
+
+    group_seq: int
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class VersionAnnouncement:
+    """The learner now has this policy version; moves the staleness bound. Answered by `Ack`."""
+
+    policy_version: int
+    num_consumed: int
+    """Training trajectories the learner has taken so far, for the record."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class StatusRequest:
+    """Answered by `Status`."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class Status:
+    """All that is known about the run, for displays and tests."""
+
+    run_id: str
+    policy_version: int
+    counters: dict[str, int]
+    """`received`, `accepted`, `delivered`, `held`, `rejected`, `rejected/<reason>`, `assigned`, `returned/<reason>`, ..."""
+    gauges: dict[str, float]
+    """Queue depths."""
+    peers: tuple[PeerEntry, ...]
+    metrics: dict[str, dict[str, float]]
+    """`role-index` -> its latest heartbeat's metrics."""
+    notes: dict[str, str]
+    """`role-index` -> what it says it is doing."""
+
+
+# --- desktops --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class Element:
+    """One row of the linearised accessibility tree."""
+
+    number: int
+    """What `click(number)` takes; stable while the element stays."""
+    role: str
+    text: str
+    x: int
+    y: int
+    """Centre, screen pixels."""
+    width: int
+    height: int
+    states: tuple[str, ...]
+    """Of: checked, selected, focused, disabled, expanded, editable."""
+    in_content: bool = True
+    """False for toolbars, menus, title and status bars: what a short prompt may leave out first."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class Observation:
+    """What the agent sees of a desktop."""
+
+    app: str
+    """Application of the active window: `chromium`, `calc`, `editor`, `files`."""
+    window_title: str
+    elements: tuple[Element, ...]
+    screenshot: ScreenshotRef | None
+    screen_width: int
+    screen_height: int
+    settled_by: SettledBy
+    settle_s: float
+    tree_age_s: float
+    """0 when read now; larger when the reader missed its deadline and the last tree is shown."""
+    result: str
+    """What the last action's API call returned, for the agent; empty for GUI actions."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class Action:
+    """A parsed action: one function of `common.actions.ACTIONS` with checked arguments."""
+
+    name: str
+    args: dict[str, Any]
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class LeaseRequest:
+    """An actor wants a desktop. Answered by `Lease`, or `ErrorReply` with code `no_desktop` and the reason."""
+
+    incarnation: str
+    wants: str = ""
+    """Family it will play, so that the pool can hand out the desktop whose applications fit."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class Lease:
+    """The right to use one desktop, until it is released or not used for ``time_limit_s``."""
+
+    desktop: int
+    token: int
+    """Fencing token: grows with every lease of the desktop; older ones are refused."""
+    time_limit_s: float
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class TaskReset:
+    """Put the desktop into the task's start state. Answered by `TaskStarted`."""
+
+    lease: Lease
+    task: TaskRef
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class TaskStarted:
+    """The task is on screen."""
+
+    instruction: str
+    observation: Observation
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class StepRequest:
+    """Do one action. Answered by `StepResult`."""
+
+    lease: Lease
+    action: Action
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class StepResult:
+    """What an action led to."""
+
+    observation: Observation
+    action_error: str
+    """Why the action could not be done (the policy's mistake), empty when it was done."""
+    finished: bool
+    """The task itself ended the episode (a web page that scores at once); further actions change nothing."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class DemonstrationRequest:
+    """What would the family's scripted demonstrator do now? Answered by `Demonstration`."""
+
+    lease: Lease
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class Demonstration:
+    """The demonstrator's next action in text form, exactly as the policy would have to write it."""
+
+    action_text: str
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class EvaluationRequest:
+    """Judge the task's end state. Answered by `Evaluation`."""
+
+    lease: Lease
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class Evaluation:
+    """The evaluator's verdict."""
+
+    reward: float
+    success: bool
+    detail: str
+    """One line for people: what was compared."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class LeaseRelease:
+    """Give the desktop back. Answered by `Ack`."""
+
+    lease: Lease
+
+
+# --- weights ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class WeightJoin:
+    """An actor's receiver asks the learner to be part of weight updates. Answered by `WeightInvitation`."""
+
+    receiver: str
+    """`actor-<index>:<incarnation>`"""
+    loaded_version: int
+    """-1: nothing yet, needs a full update."""
+    model_digest: str
+    """Digest of the base model's tensor names, shapes and dtypes; must equal the learner's."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class WeightInvitation:
+    """What a receiver needs to take part in the next broadcast."""
+
+    epoch: int
+    """Number of the process group; -1: nothing newer than ``loaded_version``, ask again after ``retry_after_s``."""
+    policy_version: int
+    rank: int
+    world_size: int
+    store_address: str
+    backend: Literal["gloo", "nccl"]
+    manifest: str
+    """`common.weight_plan` manifest as JSON: buckets, names, shapes, dtypes, checksums."""
+    probe_digest: str
+    """What the learner's probe gives for this version; an engine serves only after its own probe agrees."""
+    retry_after_s: float
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class WeightLoaded:
+    """A receiver reports the version it serves now, or why it could not load it. Answered by `Ack`."""
+
+    receiver: str
+    policy_version: int
+    error: str
+    load_s: float
+    """How long generation stood still for it."""
+
+
+Message = (
+    Hello | Welcome | Heartbeat | Ack | ErrorReply | DirectoryRequest | Directory
+    | RolloutOrder | OrderClosure | AssignmentRequest | Assignment | NoAssignment | AssignmentReturn
+    | Trajectory | TrajectoryReceipt | GroupRequest | TrajectoryGroup | NoGroup | ConsumptionReport
+    | VersionAnnouncement | StatusRequest | Status
+    | LeaseRequest | Lease | TaskReset | TaskStarted | StepRequest | StepResult | DemonstrationRequest | Demonstration
+    | EvaluationRequest | Evaluation | LeaseRelease
+    | WeightJoin | WeightInvitation | WeightLoaded
+)  # fmt: skip
+"""Every message that may be the top of a frame; the codec's registry is made from this union."""

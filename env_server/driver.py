@@ -1,0 +1,78 @@
+"""The desktop driver protocol and the task contract it serves.
+
+A driver owns one desktop. Every call has a deadline and raises only `TaskFailed`, `DesktopBroken` or `HostBroken` from
+`common.errors`; the pool decides what follows. Task families (``env_server/tasks``) are pure: they turn a seed into a
+`TaskInstance` made of setup steps, an evaluator over named getters and a demonstrator over observations; they never touch
+a process or a file. The contract suite in ``tests/contracts`` runs against every driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from common.messages import Action, Evaluation, Observation, StepResult
+
+SetupKind = Literal["web_page", "calc_open", "editor_open", "files_open", "write_file", "make_folder"]
+GetterKind = Literal["web_page", "calc_cells", "file_text", "folder_listing", "editor_text"]
+
+Getter = Callable[..., Any]
+"""``get(kind, **args)``: reads one fact of the desktop for an evaluator or demonstrator. Kinds and what they return:
+
+- ``web_page``: ``{"done": bool, "raw_reward": float, "reason": str, "episode_id": int, "fields": dict}``
+- ``calc_cells`` (``range="A1:C9"``): rows of cell contents as text (a formula's value, numbers without trailing zeros)
+- ``file_text`` (``path``): the text, or None when there is no such file
+- ``folder_listing`` (``path="."``): sorted relative paths of everything below, folders end with ``/``
+- ``editor_text``: what the editor's window holds now, saved or not
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SetupStep:
+    """One thing done to a clean desktop before the agent sees it; all paths are relative to the agent's folder.
+
+    Kinds and their arguments: ``web_page`` (page: name of a MiniWoB++ task file without ending, seed: int),
+    ``calc_open`` (cells: dict such as ``{"A1": "Name"}``, active_cell: str), ``editor_open`` (path, text),
+    ``files_open`` (folder), ``write_file`` (path, text), ``make_folder`` (path). The last step that opens something
+    decides which window is in front.
+    """
+
+    kind: SetupKind
+    args: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskInstance:
+    """One playable instance of a family."""
+
+    instruction: str | None
+    """What the agent is told; None: the page says it (``get("web_page")["fields"]["utterance"]`` after the reset)."""
+    setup: Sequence[SetupStep]
+    evaluate: Callable[[Getter], Evaluation]
+    demonstrate: Callable[[str, Observation, Sequence[Action], Getter], Action]
+    """(instruction, observation, actions so far, get) -> next action. The getter is for facts no screen shows."""
+    finishes_itself: bool = False
+    """The page scores at once; the episode ends without ``done()``."""
+
+
+class DesktopDriver(Protocol):
+    """One desktop: Xvfb, window manager and applications, with the guest that drives them."""
+
+    def reset(self, task: TaskInstance) -> tuple[str, Observation]:
+        """Put the desktop into the task's start state; gives the instruction and the first observation."""
+
+    def step(self, action: Action) -> StepResult:
+        """Do one action, wait until the screen is quiet, observe."""
+
+    def observe(self) -> Observation:
+        """What is on screen now."""
+
+    def get(self, kind: GetterKind, **args: Any) -> Any:
+        """Read one fact, see `Getter`."""
+
+    def healthy(self) -> bool:
+        """Does the desktop still answer? Never raises, takes at most a second."""
+
+    def close(self) -> None:
+        """End the desktop and remove everything it left; may be called twice."""
