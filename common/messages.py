@@ -547,8 +547,9 @@ class WeightInvitation:
     backend: Literal["gloo", "nccl"]
     manifest: str
     """`common.weight_plan` manifest as JSON: buckets, names, shapes, dtypes, checksums."""
-    probe_digest: str
-    """What the learner's probe gives for this version; an engine serves only after its own probe agrees."""
+    probe_logprobs: FloatArray
+    """The learner's log-probs of the fixed probe prompt at this version; an engine serves only after its own agree (within
+    the noise of bf16; the checksums of the manifest are exact)."""
     retry_after_s: float
 
 
