@@ -119,11 +119,14 @@ def render_action(action: Action) -> str:
     return f"{spec.name}({', '.join(parts)})"
 
 
+_ESCAPES = {"\\": "\\\\", '"': '\\"'}
+
+
 def _literal(value: object) -> str:
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
-        return f'"{escaped}"'
-    return repr(value)
+    if not isinstance(value, str):
+        return repr(value)
+    # Double quotes always (repr would switch), and whatever cannot stand in source text as an escape.
+    return '"' + "".join(_ESCAPES.get(c) or (c if c.isprintable() else ascii(c)[1:-1]) for c in value) + '"'
 
 
 def _call_name(node: ast.expr) -> str:

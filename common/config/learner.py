@@ -22,15 +22,20 @@ class OptimizerConfig(Section):
     lr: float = Field(5e-5, gt=0)
     """Learning rate in RL."""
     betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's decay rates of the first and second moment."""
     weight_decay: float = Field(0.0, ge=0)
+    """Decoupled weight decay."""
     max_grad_norm: float = Field(1.0, gt=0)
+    """Gradients are scaled down to this global norm."""
     warmup_updates: int = Field(0, ge=0)
+    """The learning rate rises linearly over this many optimizer steps of a phase."""
 
 
 class EntropulseConfig(Section):
     """When RL pauses for a round of SFT on the run's own successes (ComputerRL section 3.4; triggers are ours)."""
 
     enabled: bool = True
+    """False: one RL phase without SFT rounds."""
     entropy_fraction: float = Field(0.5, gt=0, le=1)
     """Trigger: entropy EMA below this fraction of the phase's first value ..."""
     success_slope: float = Field(0.005, ge=0)
@@ -46,6 +51,7 @@ class EntropulseConfig(Section):
     max_samples: int = Field(160, ge=1)
     """Steps in the SFT pool at most."""
     epochs: int = Field(1, ge=1)
+    """Passes over the SFT pool."""
     lr: float = Field(5e-5, gt=0)
     """Learning rate of the SFT round."""
 
@@ -56,9 +62,11 @@ class RecipeConfig(Section):
     demos_per_family: int = Field(8, ge=0)
     """Demonstrated episodes per family for behaviour cloning; 0 skips cloning."""
     bc_epochs: int = Field(2, ge=1)
+    """Passes over the demonstrations."""
     bc_batch_size: int = Field(16, ge=1)
     """Steps per optimizer step in cloning and Entropulse."""
     bc_lr: float = Field(2e-4, gt=0)
+    """Learning rate of behaviour cloning."""
     eval_episodes_per_family: int = Field(20, ge=0)
     """Held-out episodes per family in each of the evaluations; 0 skips evaluation (tests)."""
     eval_before: bool = True
@@ -75,6 +83,7 @@ class LearnerConfig(Section):
     """The learner process. Read by learner and launch."""
 
     device: Literal["cpu", "cuda", "auto"] = "auto"
+    """Where the learner computes; auto: CUDA when a GPU is visible, else the CPU."""
     algorithm: AlgorithmConfig = AlgorithmConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     entropulse: EntropulseConfig = EntropulseConfig()
@@ -92,7 +101,9 @@ class LearnerConfig(Section):
     num_threads: int | None = Field(None, ge=1)
     """CPU threads; None: all cores."""
     checkpoint_every_updates: int = Field(5, ge=1)
+    """RL updates between checkpoints; every phase change makes one too."""
     num_checkpoints_kept: int = Field(2, ge=1)
+    """Older ones are removed."""
     weight_backend: Literal["auto", "gloo", "nccl"] = "auto"
     """auto: nccl on CUDA, gloo on CPU."""
     weight_timeout_s: float = Field(30.0, gt=0)

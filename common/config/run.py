@@ -29,7 +29,9 @@ class TasksConfig(Section):
     demonstration_seeds: tuple[int, int] = (0, 100_000)
     """Half-open seed ranges; the three must not meet."""
     training_seeds: tuple[int, int] = (100_000, 10_000_000)
+    """Seeds of RL."""
     evaluation_seeds: tuple[int, int] = (10_000_000, 10_100_000)
+    """Held-out seeds; nothing is ever trained on them."""
 
     @model_validator(mode="after")
     def _seeds_disjoint(self) -> TasksConfig:
@@ -66,6 +68,7 @@ class RunConfig(Section):
     mode: Literal["processes", "serial"] = "processes"
     """serial: the whole loop in one process with in-memory transport, for debugging and unit tests."""
     seed: int = 0
+    """Seeds sampling, shuffling and everything else that is random and ours."""
     model: ModelConfig = ModelConfig()
     tasks: TasksConfig = TasksConfig()
     desktop: DesktopConfig = DesktopConfig()
@@ -102,6 +105,19 @@ def load_config(path: str | Path, *, overrides: Sequence[str] = ()) -> RunConfig
     return config
 
 
+class _StrictLoader(yaml.SafeLoader):
+    """Safe YAML in which a key given twice is an error: the first one would be ignored silently."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=deep)
+            if isinstance(key, str) and key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", key_node.start_mark)
+            seen.add(key if isinstance(key, str) else None)
+        return super().construct_mapping(node, deep=deep)
+
+
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
@@ -111,7 +127,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ConfigError([Problem(str(path), f"is not UTF-8 text: {error.reason}", "save it as UTF-8")]) from None
     try:
-        tree = yaml.safe_load(text)
+        tree = yaml.load(text, Loader=_StrictLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""

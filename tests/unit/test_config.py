@@ -1,0 +1,101 @@
+"""Configuration: all problems at once, each naming its field and the next step."""
+
+from pathlib import Path
+
+import pytest
+
+from common.config import RunConfig, load_config
+from common.errors import ConfigError
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    return path
+
+
+def problems(path: Path, *overrides: str) -> dict[str, str]:
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, overrides=overrides)
+    assert all(problem.next_step for problem in caught.value.problems)
+    return {problem.field: f"{problem.reason} {problem.next_step}" for problem in caught.value.problems}
+
+
+def test_load_config_empty_file_gives_defaults(tmp_path: Path) -> None:
+    assert load_config(write(tmp_path, "")) == RunConfig()
+
+
+def test_load_config_several_mistakes_reports_all_of_them(tmp_path: Path) -> None:
+    found = problems(
+        write(tmp_path, "learner: {grup_size: 8, max_age: -1}\ndesktop: {driver: docker}\nactor: {num_actors: none}\n")
+    )
+    assert "group_size" in found["learner.grup_size"]
+    assert "-1" in found["learner.max_age"]
+    assert "apptainer" in found["desktop.driver"]
+    assert "actor.num_actors" in found
+
+
+def test_load_config_syntax_error_names_line_and_column(tmp_path: Path) -> None:
+    path = write(tmp_path, "learner:\n  max_age: [1\n")
+    assert "line 3" in problems(path)[str(path)]
+
+
+def test_load_config_same_key_twice_is_an_error(tmp_path: Path) -> None:
+    path = write(tmp_path, "seed: 1\nseed: 2\n")
+    assert "'seed'" in problems(path)[str(path)]
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "just text", "5"])
+def test_load_config_not_a_mapping_is_an_error(tmp_path: Path, text: str) -> None:
+    path = write(tmp_path, text)
+    assert "mapping" in problems(path)[str(path)]
+
+
+def test_load_config_missing_file_names_it(tmp_path: Path) -> None:
+    path = tmp_path / "nothing.yaml"
+    assert "cannot be read" in problems(path)[str(path)]
+
+
+def test_load_config_binary_file_names_it(tmp_path: Path) -> None:
+    path = tmp_path / "binary.yaml"
+    path.write_bytes(b"\xff\xfe\x00\x80")
+    assert "UTF-8" in problems(path)[str(path)]
+
+
+def test_load_config_override_wins_over_file(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, "seed: 1\n"), overrides=["seed=7", "learner.optimizer.lr=1e-6", "name=abc"])
+    assert (config.seed, config.learner.optimizer.lr, config.name) == (7, 1e-6, "abc")
+
+
+@pytest.mark.parametrize("override", ["seed", "=5", "seed.deeper=1", "nothing.here=1", "seed=[1"])
+def test_load_config_bad_override_is_an_error(tmp_path: Path, override: str) -> None:
+    assert problems(write(tmp_path, "seed: 1\n"), override)
+
+
+def test_load_config_impossible_combinations_are_all_reported(tmp_path: Path) -> None:
+    found = problems(
+        write(
+            tmp_path,
+            "desktop: {driver: scripted}\nbroker: {eta: 9}\nlearner: {max_age: 2, groups_per_batch: 2, num_minibatches: 3}\n",
+        )
+    )
+    assert set(found) == {"desktop.driver", "broker.eta", "learner.num_minibatches"}
+
+
+def test_load_config_overlapping_seed_ranges_are_an_error(tmp_path: Path) -> None:
+    found = problems(write(tmp_path, "tasks: {training_seeds: [50, 200000]}\n"))
+    assert "overlap" in found["tasks"]
+
+
+def test_load_config_every_field_has_a_description() -> None:
+    def missing(model: type, path: str) -> list[str]:
+        out = []
+        for name, field in model.model_fields.items():  # type: ignore[attr-defined]
+            inner = field.annotation
+            if hasattr(inner, "model_fields"):
+                out += missing(inner, f"{path}{name}.")
+            elif not field.description:
+                out.append(path + name)
+        return out
+
+    assert missing(RunConfig, "") == []
