@@ -1,0 +1,1 @@
+"""Starting, watching, stopping and reporting runs: the only folder that may import every other, and does so lazily."""

@@ -56,6 +56,8 @@ class SupervisorConfig(Section):
     """A process that lived this long starts counting from zero again."""
     stop_s: float = Field(3.0, gt=0)
     """Time processes get to end by themselves before they are killed."""
+    learner_nice: int = Field(5, ge=0, le=19)
+    """Niceness of the learner: on shared cores desktops and generation go first, so that training fills what they leave."""
 
 
 class RunConfig(Section):

@@ -1,0 +1,76 @@
+"""From a configuration to the processes of a run.
+
+Pure: looks at nothing but its arguments and starts nothing; `launch.supervisor` runs what comes out, `--dry-run` prints it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from common.config import RunConfig
+from common.messages import Role
+
+COMMANDS: dict[Role, str] = {"broker": "broker", "env_server": "env-server", "actor": "actor", "learner": "learner"}
+"""Role -> command of `computerrl` that runs it."""
+
+QUIET_LIBRARIES = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+"""Everything works offline: libraries neither look for a network nor report usage."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """One process the supervisor starts and keeps alive."""
+
+    role: Role
+    index: int
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Added to the supervisor's own environment."""
+    nice: int = 0
+    """Added to the supervisor's own niceness."""
+    ends_run: bool = False
+    """Exit code 0 of this process means that the run is finished; for the others every unasked exit is a death."""
+
+    @property
+    def name(self) -> str:
+        """`role-index`, as in logs and in the broker's status."""
+        return f"{self.role}-{self.index}"
+
+
+def make_plan(
+    config: RunConfig, *, config_path: Path, python: str, source_root: Path, num_cores: int
+) -> tuple[ProcessSpec, ...]:
+    """The processes of ``config`` in starting order: broker, env_server, actors, learner.
+
+    ``config_path`` is the run folder's resolved configuration, so that a restarted process reads what the first one read.
+    """
+    threads: dict[Role, int] = {
+        "broker": 1,
+        "env_server": 1,
+        "actor": config.actor.num_threads or num_cores,
+        "learner": config.learner.num_threads or num_cores,
+    }
+    counts: dict[Role, int] = {"broker": 1, "env_server": 1, "actor": config.actor.num_actors, "learner": 1}
+    specs = []
+    for role, count in counts.items():
+        for index in range(count):
+            specs.append(
+                ProcessSpec(
+                    role=role,
+                    index=index,
+                    argv=(python, "-m", "launch.cli", COMMANDS[role], str(config_path), "--index", str(index)),
+                    env={"PYTHONPATH": str(source_root), "OMP_NUM_THREADS": str(threads[role]), **QUIET_LIBRARIES},
+                    nice=config.supervisor.learner_nice if role == "learner" else 0,
+                    ends_run=role == "learner",
+                )
+            )
+    return tuple(specs)
