@@ -1,0 +1,167 @@
+"""How weights travel: which tensor lies where in which bucket, what each bucket's bytes must sum to, and the fixed probe.
+
+The learner packs its trained tensors into a few large flat buckets (small messages pay latency) and describes them in a
+`Manifest`; a receiver checks every bucket against the manifest before any byte reaches an engine, and afterwards
+compares the engine's log-probs of `PROBE_TOKENS` with the learner's. Only names, shapes, bytes and sums live here: no
+torch, no sockets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from common.errors import WeightError
+
+# fmt: off
+PROBE_TOKENS: tuple[int, ...] = (
+    504, 253, 28, 284, 260, 30, 338, 105, 42, 198, 617, 719, 88, 933, 411, 57,
+    276, 805, 339, 14, 690, 151, 982, 467, 223, 554, 371, 66, 748, 129, 861, 310,
+)
+# fmt: on
+"""32 token ids below 1000, so that every tokenizer has them. Learner and engines score the same sequence: entry i of the
+31 (or, with the engine's own start token, 32) log-probs is that of token i + 1 given all before it."""
+
+PROBE_TOLERANCE = 0.25
+"""Largest mean absolute difference of probe log-probs. Two correct bf16 implementations of one model differ by 0.01 to 0.1
+here (logits near 20 are rounded to 1/16); a layer left at old values, swapped tensors or another base model differ by
+0.5 and more. Exactness is the checksums' business, not this one's."""
+
+BUCKET_BYTES = 16 * 1024 * 1024
+"""Bucket size: large enough to hide gloo's latency, small enough that checksumming overlaps the next transfer."""
+
+ALIGN_BYTES = 64
+"""Tensors start at multiples of this, so that a view of any dtype is aligned."""
+
+DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8, "int64": 8, "int32": 4, "int8": 1, "uint8": 1}
+"""Element sizes by torch's dtype name."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Name, shape and dtype of one tensor."""
+
+    name: str
+    """Hugging Face name."""
+    shape: tuple[int, ...]
+    dtype: str
+    """torch's name without `torch.`, e.g. `bfloat16`."""
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where one tensor lies."""
+
+    spec: TensorSpec
+    bucket: int
+    offset: int
+    """Bytes from the start of its bucket."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightPlan:
+    """The layout of all tensors; the same for every version of a run."""
+
+    slots: tuple[Slot, ...]
+    bucket_bytes: tuple[int, ...]
+    """Size of each bucket."""
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.bucket_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One version's layout and checksums; travels as JSON inside a `WeightInvitation`."""
+
+    policy_version: int
+    model_digest: str
+    """Of the base model both sides must hold."""
+    plan: WeightPlan
+    checksums: tuple[int, ...]
+    """`checksum` of each bucket's bytes."""
+
+    @property
+    def is_base_model(self) -> bool:
+        """Nothing to send: this version is the untouched base model."""
+        return not self.plan.slots
+
+    def to_json(self) -> str:
+        """The text form."""
+        tensors = [[s.spec.name, list(s.spec.shape), s.spec.dtype, s.bucket, s.offset] for s in self.plan.slots]
+        fields = {
+            "policy_version": self.policy_version,
+            "model_digest": self.model_digest,
+            "buckets": list(zip(self.plan.bucket_bytes, self.checksums, strict=True)),
+            "tensors": tensors,
+        }
+        return json.dumps(fields, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Manifest:
+        """Read back; raises `WeightError` when ``text`` is no manifest or a tensor would not lie inside its bucket."""
+        try:
+            fields: Any = json.loads(text)
+            bucket_bytes = tuple(int(num_bytes) for num_bytes, _ in fields["buckets"])
+            slots = tuple(
+                Slot(TensorSpec(str(name), tuple(int(n) for n in shape), str(dtype)), int(bucket), int(offset))
+                for name, shape, dtype, bucket, offset in fields["tensors"]
+            )
+            manifest = cls(
+                policy_version=int(fields["policy_version"]),
+                model_digest=str(fields["model_digest"]),
+                plan=WeightPlan(slots, bucket_bytes),
+                checksums=tuple(int(value) for _, value in fields["buckets"]),
+            )
+            fits = all(s.offset >= 0 and s.offset + s.spec.num_bytes <= bucket_bytes[s.bucket] for s in slots)
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            raise WeightError(f"not a weight manifest: {error!r}") from None
+        if not fits:
+            raise WeightError("not a weight manifest: a tensor lies outside its bucket")
+        return manifest
+
+    def verify(self, bucket: int, data: Any) -> None:
+        """Raise `WeightError` unless ``data`` (a buffer) is exactly the bytes of ``bucket``."""
+        found, expected = checksum(data), self.checksums[bucket]
+        if found != expected:
+            raise WeightError(
+                f"bucket {bucket} of policy version {self.policy_version} arrived damaged: "
+                f"checksum {found:08x}, the learner sent {expected:08x}"
+            )
+
+
+def plan_buckets(specs: Sequence[TensorSpec], *, bucket_bytes: int = BUCKET_BYTES) -> WeightPlan:
+    """Put tensors into buckets of about ``bucket_bytes``, in the order given; a larger tensor gets a bucket of its own."""
+    slots: list[Slot] = []
+    sizes: list[int] = []
+    for spec in specs:
+        start = -(-sizes[-1] // ALIGN_BYTES) * ALIGN_BYTES if sizes else 0
+        if not sizes or start + spec.num_bytes > bucket_bytes:
+            sizes.append(0)
+            start = 0
+        slots.append(Slot(spec, len(sizes) - 1, start))
+        sizes[-1] = start + spec.num_bytes
+    return WeightPlan(tuple(slots), tuple(sizes))
+
+
+def checksum(data: Any) -> int:
+    """CRC-32 of a buffer: several GB/s, runs without the interpreter lock, and misses one damaged bucket in 4e9."""
+    return zlib.crc32(data)
+
+
+def specs_digest(specs: Iterable[TensorSpec]) -> str:
+    """Digest of names, shapes and dtypes in any order: equal exactly when two models have the same tensors."""
+    digest = hashlib.blake2b(digest_size=16)
+    for spec in sorted(specs, key=lambda spec: spec.name):
+        digest.update(f"{spec.name}|{','.join(map(str, spec.shape))}|{spec.dtype}\n".encode())
+    return digest.hexdigest()
