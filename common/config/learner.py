@@ -44,6 +44,11 @@ class EntropulseConfig(Section):
     """... over this many updates."""
     min_updates: int = Field(4, ge=1)
     """Updates an RL phase lasts at least."""
+    confirm_updates: int = Field(2, ge=1)
+    """Both must hold this many updates in a row; an entropy 10 % above the threshold starts the count again (hysteresis)."""
+    force_after_fraction: float | None = Field(None, gt=0, lt=1)
+    """Start an SFT round once this fraction of the RL budget (updates or time) is used, even when entropy has not collapsed;
+    the k-th of n rounds at k/n of it. None: only the triggers above, or a person (`computerrl phase sft`)."""
     max_phases: int = Field(1, ge=0)
     """SFT rounds in a run at most."""
     samples_per_task: int = Field(2, ge=1)
@@ -71,6 +76,8 @@ class RecipeConfig(Section):
     """Held-out episodes per family in each of the evaluations; 0 skips evaluation (tests)."""
     eval_before: bool = True
     """Also evaluate the untouched model."""
+    eval_temperature: float = Field(0.0, ge=0)
+    """Sampling temperature of evaluations; 0 is greedy."""
     max_updates: int = Field(60, ge=0)
     """RL updates at most."""
     max_rl_s: float | None = Field(None, gt=0)
