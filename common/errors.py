@@ -6,6 +6,8 @@ ComputerRLError                 base; ``exit_code`` is what a process ends with 
 ├── ResumeError                 a run folder cannot be continued (other configuration, damaged checkpoint or journal)
 ├── ProtocolError               a peer said something this side cannot take
 │   ├── DecodeError             a frame is no message: names the kind and the sender
+│   ├── UnknownPeer             the broker does not know this process (any more): say Hello again
+│   ├── Superseded              a newer process has this role and index: this one must end
 │   └── RemoteError             the peer refused a request: carries its error code and text
 ├── PeerTimeout                 no answer within the deadline (the peer may be dead, slow or unreachable)
 ├── EnvError                    something in the environment side failed
@@ -93,6 +95,18 @@ class DecodeError(ProtocolError):
     def __init__(self, reason: str, *, kind: str = "unknown", sender: str = "unknown") -> None:
         self.kind, self.sender, self.reason = kind, sender, reason
         super().__init__(f"cannot decode a message of kind {kind!r} from {sender}: {reason}")
+
+
+class UnknownPeer(ProtocolError):
+    """The broker does not know this process, or not any more (it restarted): say `Hello` again."""
+
+    code = "unknown_peer"
+
+
+class Superseded(ProtocolError):
+    """A newer process has taken this one's role and index; this one must end."""
+
+    code = "superseded"
 
 
 class RemoteError(ProtocolError):

@@ -1,0 +1,182 @@
+"""Message <-> frames: one msgpack header, then one raw frame per numpy array. The only importer of msgpack.
+
+Header: ``{kind, schema, sender, id, cause, arrays, body}``. ``body`` is the message as nested maps in which every array is an
+extension value holding its number; ``arrays`` gives dtype and shape of each raw frame, in order. No pickle, ever: a header can
+only become plain values, which pydantic then checks against the message's type. What does not decode raises `DecodeError`.
+
+Does not send, store or retry anything; see `common.transport` and `broker.journal`.
+
+Decoded arrays are read-only views of the received bytes; copy before writing into them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any, get_args
+
+import msgpack
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from common import messages
+from common.errors import DecodeError
+from common.messages import SCHEMA_VERSION, Message
+
+MAX_FRAMES = 1 << 17
+"""Frames of one message; a group of 64 episodes of 100 steps has 25,600."""
+MAX_HEADER_BYTES = 1 << 26
+MAX_MESSAGE_BYTES = 1 << 30
+_ARRAY_EXTENSION = 1
+_DTYPES = ("<i4", "<f4")
+"""What `common.messages` uses, little-endian on every host."""
+
+_KINDS: dict[str, type] = {cls.__name__: cls for cls in get_args(messages.Message)}
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A decoded message and who sent it."""
+
+    message: Message
+    sender: str
+    """`role-index:incarnation`"""
+    message_id: int
+    """Counts up per sender."""
+    cause_id: int | None
+    """``message_id`` of the request this answers; None for requests."""
+
+
+def encode(message: Message, *, sender: str, message_id: int, cause_id: int | None = None) -> list[bytes]:
+    """Frames of ``message``: the header, then its arrays. Raises `TypeError` for what is no message (our own mistake)."""
+    kind = type(message).__name__
+    if _KINDS.get(kind) is not type(message):
+        raise TypeError(f"{type(message).__name__} is not in common.messages.Message")
+    specs: list[list[Any]] = []
+    frames: list[bytes] = [b""]
+
+    def default(value: Any) -> Any:
+        names = _field_names(type(value))
+        if names is not None:
+            return {name: getattr(value, name) for name in names}
+        if isinstance(value, np.ndarray):
+            specs.append([value.dtype.newbyteorder("<").str, list(value.shape)])
+            frames.append(value.astype(specs[-1][0], copy=False).tobytes())
+            return msgpack.ExtType(_ARRAY_EXTENSION, struct.pack("<I", len(specs) - 1))
+        if isinstance(value, np.generic):
+            return value.item()
+        raise TypeError(f"{type(value).__name__} cannot travel in a {kind}")
+
+    # `body` is packed first, because packing it is what finds the arrays.
+    body = msgpack.packb(message, default=default)
+    head = {"kind": kind, "schema": SCHEMA_VERSION, "sender": sender, "id": message_id, "cause": cause_id, "arrays": specs}
+    frames[0] = msgpack.packb({**head, "body": body})
+    return frames
+
+
+def decode(frames: Sequence[bytes]) -> Envelope:
+    """The message in ``frames``. Raises `DecodeError` naming kind and sender, as far as they can be read."""
+    header = _header(frames)
+    kind, sender = _text(header, "kind"), _text(header, "sender")
+    try:
+        return _decode_body(header, frames, kind=kind, sender=sender)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        reason = f"{error.error_count()} wrong fields, first {where}: {first['msg']}"
+        raise DecodeError(reason, kind=kind, sender=sender) from None
+    except (_Malformed, ValueError, TypeError, KeyError, RecursionError, struct.error) as error:
+        raise DecodeError(str(error) or type(error).__name__, kind=kind, sender=sender) from None
+
+
+def peek_message_id(frames: Sequence[bytes]) -> int | None:
+    """The id in the header of frames that may not decode, so that an error reply can name its cause."""
+    try:
+        return _integer(_header(frames), "id")
+    except (DecodeError, _Malformed):
+        return None
+
+
+class _Malformed(Exception):
+    """Internal: frames that contradict themselves."""
+
+
+def _header(frames: Sequence[bytes]) -> dict[str, Any]:
+    if not frames or len(frames) > MAX_FRAMES:
+        raise DecodeError(f"{len(frames)} frames, want 1 to {MAX_FRAMES}")
+    if len(frames[0]) > MAX_HEADER_BYTES or sum(map(len, frames)) > MAX_MESSAGE_BYTES:
+        raise DecodeError(f"header of {len(frames[0])} bytes, {sum(map(len, frames))} in all; too large")
+    try:
+        header = msgpack.unpackb(frames[0])
+    # msgpack raises several unrelated types for bytes that are no msgpack; all are ValueError or the two below.
+    except (ValueError, msgpack.exceptions.UnpackException, RecursionError, TypeError) as error:
+        raise DecodeError(f"header is no msgpack: {str(error) or type(error).__name__}") from None
+    if not isinstance(header, dict):
+        raise DecodeError(f"header is a {type(header).__name__}, not a map")
+    return header
+
+
+def _text(header: dict[str, Any], key: str) -> str:
+    value = header.get(key)
+    return value[:128] if isinstance(value, str) else "unknown"
+
+
+def _integer(header: dict[str, Any], key: str) -> int:
+    value = header.get(key)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _Malformed(f"header field {key!r} is no integer")
+    return value
+
+
+def _decode_body(header: dict[str, Any], frames: Sequence[bytes], *, kind: str, sender: str) -> Envelope:
+    if header.get("schema") != SCHEMA_VERSION:
+        raise _Malformed(f"schema {header.get('schema')!r}, this side speaks {SCHEMA_VERSION}: run the same release everywhere")
+    if kind not in _KINDS:
+        raise _Malformed("no such kind of message")
+    if not isinstance(header.get("body"), bytes):
+        raise _Malformed("header field 'body' is no bytes")
+    message_id = _integer(header, "id")
+    cause_id = None if header.get("cause") is None else _integer(header, "cause")
+    arrays = _arrays(header.get("arrays"), frames)
+
+    def extension(code: int, data: bytes) -> np.ndarray:
+        if code != _ARRAY_EXTENSION:
+            raise _Malformed(f"unknown extension type {code}")
+        (number,) = struct.unpack("<I", data)
+        if number >= len(arrays):
+            raise _Malformed(f"array {number} of {len(arrays)}")
+        return arrays[number]
+
+    try:
+        body = msgpack.unpackb(header["body"], ext_hook=extension)
+    except msgpack.exceptions.UnpackException as error:
+        raise _Malformed(f"body is no msgpack: {error}") from None
+    return Envelope(_adapter(kind).validate_python(body), sender, message_id, cause_id)
+
+
+def _arrays(specs: Any, frames: Sequence[bytes]) -> list[np.ndarray]:
+    if not isinstance(specs, list) or len(specs) != len(frames) - 1:
+        raise _Malformed(f"header lists {len(specs) if isinstance(specs, list) else 'no'} arrays, {len(frames) - 1} frames came")
+    arrays = []
+    for spec, frame in zip(specs, frames[1:], strict=True):
+        dtype, shape = spec
+        if dtype not in _DTYPES:
+            raise _Malformed(f"array of dtype {dtype!r}")
+        if len(shape) != 1 or not isinstance(shape[0], int) or shape[0] * 4 != len(frame):
+            raise _Malformed(f"array of shape {shape} in {len(frame)} bytes")
+        arrays.append(np.frombuffer(frame, dtype=dtype))
+    return arrays
+
+
+@cache
+def _adapter(kind: str) -> TypeAdapter[Any]:
+    return TypeAdapter(_KINDS[kind])
+
+
+@cache
+def _field_names(cls: type) -> tuple[str, ...] | None:
+    if cls.__module__ != messages.__name__:
+        return None
+    return tuple(field.name for field in fields(cls))
