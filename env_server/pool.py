@@ -1,0 +1,225 @@
+"""The desktop pool's decisions: leases with fencing tokens, expiry, failures, recycling, quarantine. No I/O, no clock.
+
+    starting ──started──► idle ◄──release/expiry── leased
+       ▲                   │                         │
+       │                 broke                     broke
+       └──due (backoff)── broken ◄───────────────────┘
+
+Methods are events; they return the desktops that have to be started anew (`DesktopPool.due`), refuse by raising `LeaseRefused`
+or `NoDesktop`, and never wait. Whoever holds the pool brings the lock, the clock and the drivers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from common.errors import HostBroken, LeaseRefused, NoDesktop
+from common.messages import Lease
+
+DesktopState = Literal["starting", "idle", "leased", "broken"]
+
+QUARANTINE_FAILURES = 3
+"""A desktop that failed this often in a row is quarantined: started again only after the long backoff. When all are, the
+host is to blame."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolLimits:
+    """The pool's numbers, in seconds."""
+
+    lease_time_limit_s: float
+    backoff_s: float = 0.5
+    """Wait before a broken desktop's second start in a row; doubles each time. The first is at once."""
+    max_backoff_s: float = 60.0
+
+
+@dataclass(slots=True)
+class _Slot:
+    """One desktop's place in the pool."""
+
+    state: DesktopState = "starting"
+    token: int = 0
+    holder: str = ""
+    busy: bool = False
+    """A call is running on it: its lease does not expire (the call has its own deadline)."""
+    given_back: bool = False
+    """Released while a call was running: free as soon as that ends."""
+    expires_at: float = 0.0
+    app: str = ""
+    """Application it showed last; its windows are warm."""
+    last_used: float = 0.0
+    failures: int = 0
+    """In a row, without a finished call in between."""
+    restart_at: float = 0.0
+    reason: str = ""
+
+
+class DesktopPool:
+    """``num_desktops`` desktops, all starting. ``first_token`` must exceed every token an earlier process gave out."""
+
+    def __init__(self, num_desktops: int, *, limits: PoolLimits, first_token: int = 1) -> None:
+        self._slots = [_Slot() for _ in range(num_desktops)]
+        self._limits = limits
+        self._next_token = first_token
+        self._host_reason = ""
+        self.num_restarts = 0
+        self.num_expired = 0
+
+    # --- leases ------------------------------------------------------------------------------------------------------
+
+    def lease(self, holder: str, *, app: str, now: float) -> Lease:
+        """A free desktop for ``holder``, best one that showed ``app`` last. Raises `NoDesktop` or `HostBroken`."""
+        self._refuse_when_host_broken()
+        self.expire(now)
+        free = [index for index, slot in enumerate(self._slots) if slot.state == "idle"]
+        if not free:
+            raise NoDesktop(self._why_none())
+        # Otherwise the one unused for longest: its windows are the least likely to be wanted again soon.
+        index = min(free, key=lambda i: (self._slots[i].app != app or not app, self._slots[i].last_used))
+        slot = self._slots[index]
+        slot.state, slot.holder, slot.token = "leased", holder, self._next_token
+        slot.expires_at = now + self._limits.lease_time_limit_s
+        slot.app = app or slot.app
+        self._next_token += 1
+        return Lease(desktop=index, token=slot.token, time_limit_s=self._limits.lease_time_limit_s)
+
+    def begin_call(self, lease: Lease, *, now: float) -> None:
+        """A call under ``lease`` starts. Raises `LeaseRefused` for an old token, or while another call is running."""
+        self._refuse_when_host_broken()
+        self.expire(now)
+        slot = self._slot_of(lease)
+        if slot.given_back:
+            raise LeaseRefused(f"lease {lease.token} of desktop {lease.desktop} was given back")
+        if slot.busy:
+            raise LeaseRefused(f"desktop {lease.desktop} is busy with another call of this lease")
+        slot.busy = True
+
+    def end_call(self, desktop: int, token: int, *, now: float) -> None:
+        """The call under ``token`` came to its end (with a result or the task's own failure)."""
+        slot = self._slots[desktop]
+        if slot.state == "leased" and slot.token == token:
+            slot.busy = False
+            slot.failures = 0
+            slot.expires_at = now + self._limits.lease_time_limit_s
+            if slot.given_back:
+                self._free(slot, now)
+
+    def release(self, lease: Lease, *, now: float) -> None:
+        """Give back; an old token is refused. A call still running (its caller gave up) keeps the desktop until it ends."""
+        self._give_back(self._slot_of(lease), now)
+
+    def release_holder(self, holder: str, *, now: float) -> None:
+        """Give back all leases of ``holder``, who is dead."""
+        for slot in self._slots:
+            if slot.state == "leased" and slot.holder == holder:
+                self._give_back(slot, now)
+
+    def expire(self, now: float) -> int:
+        """Take back leases past their limit; gives how many."""
+        count = 0
+        for slot in self._slots:
+            if slot.state == "leased" and not slot.busy and now >= slot.expires_at:
+                self._free(slot, now)
+                count += 1
+        self.num_expired += count
+        return count
+
+    # --- health ------------------------------------------------------------------------------------------------------
+
+    def started(self, desktop: int, *, now: float) -> None:
+        """The desktop is up."""
+        slot = self._slots[desktop]
+        assert slot.state == "starting", f"desktop {desktop} started while {slot.state}"
+        slot.state, slot.reason, slot.last_used = "idle", "", now
+
+    def broke(self, desktop: int, reason: str, *, now: float) -> None:
+        """The desktop does not work any more or did not start; its lease, if any, is void and `due` names it in time."""
+        slot = self._slots[desktop]
+        backoff = 0.0
+        if slot.failures:
+            backoff = min(self._limits.max_backoff_s, self._limits.backoff_s * 2.0 ** (slot.failures - 1))
+        slot.failures += 1
+        slot.state, slot.reason, slot.app, slot.holder, slot.token = "broken", reason, "", "", 0
+        slot.busy = slot.given_back = False
+        slot.restart_at = now + backoff
+        if all(other.failures >= QUARANTINE_FAILURES for other in self._slots):
+            self.host_broke(f"every desktop failed {QUARANTINE_FAILURES} times in a row, the last with: {reason}")
+
+    def due(self, now: float) -> list[int]:
+        """Broken desktops whose wait is over; they count as starting from here on."""
+        if self._host_reason:
+            return []
+        found = [i for i, slot in enumerate(self._slots) if slot.state == "broken" and now >= slot.restart_at]
+        for index in found:
+            self._slots[index].state = "starting"
+            self.num_restarts += 1
+        return found
+
+    def host_broke(self, reason: str) -> None:
+        """Nothing on this host works; every lease is refused from now on."""
+        self._host_reason = self._host_reason or reason
+
+    def next_deadline(self) -> float | None:
+        """When `expire` or `due` have something to do next; None: only after another event."""
+        times = [slot.expires_at for slot in self._slots if slot.state == "leased" and not slot.busy]
+        times += [slot.restart_at for slot in self._slots if slot.state == "broken" and not self._host_reason]
+        return min(times, default=None)
+
+    # --- for displays and tests --------------------------------------------------------------------------------------
+
+    def state(self, desktop: int) -> DesktopState:
+        """What the desktop is doing."""
+        return self._slots[desktop].state
+
+    def count(self, state: DesktopState) -> int:
+        """Desktops in ``state``."""
+        return sum(slot.state == state for slot in self._slots)
+
+    @property
+    def num_quarantined(self) -> int:
+        """Broken desktops that failed too often in a row."""
+        return sum(slot.state != "leased" and slot.failures >= QUARANTINE_FAILURES for slot in self._slots)
+
+    @property
+    def host_reason(self) -> str:
+        """Why the host is broken; empty when it is not."""
+        return self._host_reason
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        tokens = [slot.token for slot in self._slots if slot.state == "leased"]
+        assert len(set(tokens)) == len(tokens) and all(0 < token < self._next_token for token in tokens)
+        assert all(slot.state == "leased" or not slot.busy for slot in self._slots)
+        assert all(slot.state == "leased" or not slot.holder for slot in self._slots)
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _slot_of(self, lease: Lease) -> _Slot:
+        if not 0 <= lease.desktop < len(self._slots):
+            raise LeaseRefused(f"there is no desktop {lease.desktop} (0..{len(self._slots) - 1})")
+        slot = self._slots[lease.desktop]
+        if slot.state != "leased" or slot.token != lease.token:
+            raise LeaseRefused(f"lease {lease.token} of desktop {lease.desktop} is over: {slot.reason or 'taken back'}")
+        return slot
+
+    def _give_back(self, slot: _Slot, now: float) -> None:
+        if slot.busy:
+            slot.given_back = True
+        else:
+            self._free(slot, now)
+
+    def _free(self, slot: _Slot, now: float) -> None:
+        slot.state, slot.token, slot.holder, slot.last_used = "idle", 0, "", now
+        slot.busy = slot.given_back = False
+
+    def _refuse_when_host_broken(self) -> None:
+        if self._host_reason:
+            raise HostBroken(self._host_reason)
+
+    def _why_none(self) -> str:
+        counts = ", ".join(
+            f"{self.count(state)} {state}" for state in ("leased", "starting", "broken") if self.count(state)
+        )
+        last = next((slot.reason for slot in self._slots if slot.reason), "")
+        return f"no desktop is free: {counts}" + (f"; last failure: {last}" if last else "")

@@ -1,0 +1,55 @@
+"""What a task family is: a name and a function from a seed to a `TaskInstance`.
+
+Families are pure: same seed, same instance, on every host. They start no process and touch no file; drivers carry out
+their setup steps and answer their getters.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from common.messages import Action, Evaluation
+from env_server.driver import TaskInstance
+
+ALL_DRIVERS = frozenset({"apptainer", "local", "scripted"})
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One kind of task with random instances."""
+
+    name: str
+    app: str
+    """Application the agent works in: `chromium`, `calc`, `editor`, `files`."""
+    description: str
+    """One line for people."""
+    build: Callable[[random.Random], TaskInstance]
+    drivers: frozenset[str] = field(default=ALL_DRIVERS)
+    """Drivers that can play it."""
+
+    def make(self, seed: int) -> TaskInstance:
+        """The instance of ``seed``."""
+        return self.build(random.Random(f"{self.name}:{seed}"))
+
+
+def verdict(expected: object, found: object) -> Evaluation:
+    """Success when both are equal; the detail quotes them."""
+    success = expected == found
+    detail = f"as expected: {expected!r}" if success else f"expected {expected!r}, found {found!r}"
+    return Evaluation(reward=1.0 if success else 0.0, success=success, detail=detail[:400])
+
+
+DONE = Action(name="done", args={})
+"""The demonstrator's last action where the task does not finish itself."""
+
+
+def click(number: int) -> Action:
+    """A left click on element ``number``."""
+    return Action(name="click", args={"target": number})
+
+
+def type_text(text: str, *, enter: bool = False) -> Action:
+    """Typing where the focus is."""
+    return Action(name="type", args={"text": text, "enter": enter})
