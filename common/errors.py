@@ -16,6 +16,7 @@ ComputerRLError                 base; ``exit_code`` is what a process ends with 
 │   ├── HostBroken              no desktop can work on this host: quarantine it
 │   ├── LeaseRefused            the fencing token is old or unknown
 │   └── NoDesktop               none is free, or memory would not hold another one; carries the reason
+├── EngineFailed                the policy engine could not finish what it was asked
 ├── WeightError                 a weight update did not arrive whole or does not match its checksum
 ├── DiskFull                    a durable write failed for want of space
 └── RestartLimitReached         a process died more often than the supervisor repairs
@@ -161,6 +162,13 @@ class NoDesktop(EnvError):
     """No desktop can be leased now; the text says why."""
 
     code = "no_desktop"
+
+
+class EngineFailed(ComputerRLError):
+    """The policy engine could not finish what it was asked (closed, out of memory, a fault of its own)."""
+
+    code = "engine_failed"
+    exit_code = 11
 
 
 class WeightError(ComputerRLError):
