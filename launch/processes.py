@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 from collections.abc import Iterable
 from pathlib import Path
 
-TOKEN_VARIABLE = "COMPUTERRL_RUN_TOKEN"
-"""Environment variable that marks the processes of one supervisor."""
+RUN_VARIABLE = "COMPUTERRL_RUN_TOKEN"
+"""Environment variable that marks all processes of one supervisor."""
+PROCESS_VARIABLE = "COMPUTERRL_PROCESS_TOKEN"
+"""Environment variable that marks one start of one role, and everything it starts itself."""
+SHM_FOLDER = Path("/dev/shm")
 
-SHM_FOLDER = "/dev/shm/"
+NAMED_AFTER_PID = re.compile(r"(?:torch|__KMP_REGISTERED_LIB)_(\d+)_")
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
@@ -29,6 +33,21 @@ def become_subreaper() -> None:
 
 def parents() -> dict[int, int]:
     """pid -> parent's pid of every process that can be seen, zombies left out."""
+    return {pid: parent for pid, (state, parent) in _states().items() if state not in "ZX"}
+
+
+def children_of(pid: int) -> set[int]:
+    """Direct children of ``pid``, zombies included. Cheap where the kernel lists them, which Debian's does."""
+    try:
+        lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    except OSError:
+        lists = []
+    if lists:
+        return {int(child) for text in lists for child in text.split()}
+    return {child for child, (_, parent) in _states().items() if parent == pid}
+
+
+def _states() -> dict[int, tuple[str, int]]:
     found = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -39,9 +58,17 @@ def parents() -> dict[int, int]:
             continue  # ended meanwhile
         # The command name is in brackets and may hold spaces and brackets itself.
         state, parent = stat.rpartition(")")[2].split()[:2]
-        if state not in "ZX":
-            found[int(entry)] = int(parent)
+        found[int(entry)] = (state, int(parent))
     return found
+
+
+def start_time(pid: int) -> str:
+    """When ``pid`` was started, in the kernel's ticks: tells it from a later process of the same number. Empty: it is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return ""
+    return stat.rpartition(")")[2].split()[19]
 
 
 def descendants(roots: Iterable[int], *, tree: dict[int, int] | None = None) -> set[int]:
@@ -61,18 +88,25 @@ def descendants(roots: Iterable[int], *, tree: dict[int, int] | None = None) -> 
     return found - roots
 
 
-def marked(token: str) -> set[int]:
-    """Processes whose environment carries ``token``, and all below them; the caller itself is left out."""
-    needle = f"{TOKEN_VARIABLE}={token}".encode()
-    tree = parents()
-    found = set()
-    for pid in tree:
+def marks(pids: Iterable[int], variable: str) -> dict[int, str]:
+    """pid -> value of the environment ``variable`` it was started with; processes without it, or unreadable, are left out."""
+    needle = f"{variable}=".encode()
+    found = {}
+    for pid in pids:
         try:
             environ = Path(f"/proc/{pid}/environ").read_bytes()
         except OSError:
             continue  # ended meanwhile, or somebody else's
-        if needle in environ.split(b"\0"):
-            found.add(pid)
+        for entry in environ.split(b"\0"):
+            if entry.startswith(needle):
+                found[pid] = entry[len(needle) :].decode(errors="replace")
+    return found
+
+
+def marked(variable: str, value: str) -> set[int]:
+    """Processes whose environment says ``variable=value``, and all below them; the caller itself is left out."""
+    tree = parents()
+    found = {pid for pid, mark in marks(tree, variable).items() if mark == value}
     found |= descendants(found, tree=tree)
     found.discard(os.getpid())
     return found
@@ -87,8 +121,9 @@ def kill_all(pids: Iterable[int]) -> None:
             continue
 
 
-def shared_memory_of(pids: Iterable[int]) -> set[str]:
-    """Files in /dev/shm that these processes have mapped."""
+def shared_memory_of(pids: Iterable[int]) -> set[Path]:
+    """Files in /dev/shm that these processes have mapped, or that carry one of their pids in the name."""
+    pids = set(pids)
     found = set()
     for pid in pids:
         try:
@@ -96,7 +131,30 @@ def shared_memory_of(pids: Iterable[int]) -> set[str]:
         except OSError:
             continue
         for line in lines:
-            path = line[line.find("/") :] if SHM_FOLDER in line else ""
-            if path.startswith(SHM_FOLDER) and not path.endswith(" (deleted)"):
-                found.add(path)
-    return found
+            if " /dev/shm/" in line and not line.endswith(" (deleted)"):
+                found.add(Path(line[line.index("/dev/shm/") :]))
+    return found | named_after(pids)
+
+
+def named_after(pids: Iterable[int]) -> set[Path]:
+    """Files in /dev/shm that torch and OpenMP name after the process that made them."""
+    wanted = set(pids)
+    try:
+        names = os.listdir(SHM_FOLDER)
+    except OSError:
+        return set()
+    matches = ((name, NAMED_AFTER_PID.match(name)) for name in names)
+    return {SHM_FOLDER / name for name, match in matches if match and int(match[1]) in wanted}
+
+
+def remove_shared_memory(paths: Iterable[Path]) -> list[Path]:
+    """Unlink what is ours and still there; gives what was removed."""
+    removed = []
+    for path in paths:
+        try:
+            if path.stat().st_uid == os.getuid():
+                path.unlink()
+                removed.append(path)
+        except OSError:
+            continue  # gone already, or a name that was never a file
+    return removed

@@ -1,0 +1,393 @@
+"""Starts the processes of a run, repairs what dies, and leaves nothing behind.
+
+Each role runs in a session of its own, so that a Ctrl-C on the terminal reaches the supervisor alone, which then stops all of
+them in order: SIGTERM, `stop_s` to end by themselves, SIGKILL, and a sweep of everything they started. The supervisor is a
+subreaper (orphaned grandchildren become its children) and marks processes by an environment variable, so the sweep finds what
+left its process group; a `launch.guardian` does the same when the supervisor itself is killed.
+
+It decides nothing about training: the restart rule is `launch.restarts`, what a person sees is `launch.dashboard`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from common.config import SupervisorConfig
+from common.errors import RestartLimitReached
+from launch import processes
+from launch.plan import ProcessSpec
+from launch.processes import PROCESS_VARIABLE, RUN_VARIABLE
+from launch.restarts import EndRun, Restart, RestartHistory, describe_exit
+
+ERROR_FILE_VARIABLE = "COMPUTERRL_ERROR_FILE"
+"""Where a role writes the typed error it ends with, for the supervisor to show."""
+SUPERVISOR_VARIABLE = "COMPUTERRL_SUPERVISOR_PID"
+"""Pid of the supervisor: a role whose parent is somebody else was orphaned before it could ask to die with it."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SWEEP_S = 1.0
+"""The final sweep looks for leftovers at most this long."""
+SWEEP_PASS_S = 0.01
+"""Time between two looks of the sweep: adopted grandchildren have no pidfd that could be waited for."""
+SHARED_MEMORY_EVERY_S = 10.0
+"""How often the shared memory of the living is written down, to be removed when they die badly."""
+LOG_TAIL_LINES = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended."""
+
+    kind: Literal["finished", "stopped", "failed"]
+    reason: str
+    exit_code: int
+    message: str = ""
+    """For people: what went wrong, where to read more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessView:
+    """One process, for displays."""
+
+    name: str
+    state: Literal["running", "restarting", "ended"]
+    pid: int | None
+    num_restarts: int
+    """Since the run began."""
+
+
+class _Process:
+    """One role's present incarnation and its past."""
+
+    def __init__(self, spec: ProcessSpec, config: SupervisorConfig) -> None:
+        self.spec = spec
+        self.history = RestartHistory(config, ends_run=spec.ends_run)
+        self.popen: subprocess.Popen[bytes] | None = None
+        self.pidfd = -1
+        self.token = ""
+        self.started_at = 0.0
+        self.restart_at: float | None = None
+
+    def view(self) -> ProcessView:
+        state: Literal["running", "restarting", "ended"] = "ended"
+        if self.popen is not None:
+            state = "running"
+        elif self.restart_at is not None:
+            state = "restarting"
+        pid = self.popen.pid if self.popen is not None else None
+        return ProcessView(self.spec.name, state, pid, self.history.num_restarts_total)
+
+
+class Supervisor:
+    """Runs ``specs`` until one that ends the run has finished, a stop is asked for, or repair is given up."""
+
+    def __init__(
+        self,
+        specs: Sequence[ProcessSpec],
+        *,
+        config: SupervisorConfig,
+        log_folder: Path,
+        notify: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._log_folder = log_folder
+        self._notify = notify
+        self._processes = [_Process(spec, config) for spec in specs]
+        self._run_token = secrets.token_hex(8)
+        self._selector = selectors.DefaultSelector()
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        for end in (self._wake_receiver, self._wake_sender):
+            end.setblocking(False)
+        self._selector.register(self._wake_receiver, selectors.EVENT_READ, None)
+        self._signals: list[int] = []
+        self._strangers: set[int] = set()
+        self._guardian: subprocess.Popen[bytes]
+        self._told_guardian: set[int] = set()
+        self._shared_memory: set[Path] = set()
+        self._next_shared_memory = 0.0
+        self._outcome: Outcome | None = None
+
+    def views(self) -> list[ProcessView]:
+        """All processes, in starting order."""
+        return [process.view() for process in self._processes]
+
+    def run(self, *, tick: Callable[[], None], tick_s: float) -> Outcome:
+        """Start everything and stay until the end; ``tick`` is called every ``tick_s`` (displays). Main thread only.
+
+        SIGINT, SIGTERM and SIGHUP stop the run; a second one kills at once.
+        """
+        processes.become_subreaper()
+        self._strangers = processes.descendants([os.getpid()])
+        before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+        before_fd = signal.set_wakeup_fd(self._wake_sender.fileno(), warn_on_full_buffer=False)
+        self._guardian = self._start_guardian()
+        try:
+            for process in self._processes:
+                self._start(process)
+            next_tick = time.monotonic()
+            while self._outcome is None:
+                now = time.monotonic()
+                if now >= next_tick:
+                    tick()
+                    self._look_after_orphans(now)
+                    next_tick = now + tick_s
+                self._restart_due(now)
+                self._wait(next_tick)
+            tick()
+            return self._outcome
+        finally:
+            try:
+                self._stop_all()
+            finally:
+                self._guardian.kill()
+                self._guardian.wait()
+                signal.set_wakeup_fd(before_fd)
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+                self._close()
+
+    # --- events ------------------------------------------------------------------------------------------------------
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        self._signals.append(number)
+
+    def _wait(self, next_tick: float) -> None:
+        """Until a process ends, a signal comes, or something is due."""
+        due = [process.restart_at for process in self._processes if process.restart_at is not None]
+        timeout_s = max(0.0, min([next_tick, *due]) - time.monotonic())
+        for key, _ in self._selector.select(timeout_s):
+            if key.data is None:
+                self._drain_wakeups()
+            else:
+                self._ended(key.data)
+        if self._signals and self._outcome is None:
+            number = self._signals[0]
+            name = signal.Signals(number).name
+            self._outcome = Outcome("stopped", f"stopped by {name}", exit_code=128 + number)
+
+    def _drain_wakeups(self) -> None:
+        try:
+            self._wake_receiver.recv(4096)
+        except BlockingIOError:
+            return
+
+    def _ended(self, process: _Process) -> None:
+        exit_code, lived_s = self._reap(process)
+        verdict = process.history.ended(exit_code, lived_s=lived_s)
+        name = process.spec.name
+        if isinstance(verdict, Restart):
+            self._sweep_after(process)
+            process.restart_at = time.monotonic() + verdict.delay_s
+            self._notify(
+                f"{name} ended ({describe_exit(exit_code)}) after {lived_s:.1f} s; starts again in {verdict.delay_s:g} s "
+                f"({verdict.num_restarts} of {self._config.max_restarts}), log: {self._log_path(process)}"
+            )
+            return
+        if self._outcome is None:
+            self._outcome = self._outcome_of(process, verdict, exit_code)
+
+    def _outcome_of(self, process: _Process, verdict: EndRun, exit_code: int) -> Outcome:
+        if verdict.finished:
+            return Outcome("finished", "finished", exit_code=0)
+        if verdict.reason != RestartLimitReached.code:
+            return Outcome("failed", verdict.reason, exit_code, self._message_of(process, exit_code))
+        message = (
+            f"{process.spec.name} ended {self._config.max_restarts + 1} times in a row, the last time with "
+            f"{describe_exit(exit_code)}; supervisor.max_restarts is {self._config.max_restarts}\n"
+            f"{self._message_of(process, exit_code)}"
+        )
+        return Outcome("failed", verdict.reason, RestartLimitReached.exit_code, message)
+
+    def _message_of(self, process: _Process, exit_code: int) -> str:
+        """The typed error the process left, else the end of its log."""
+        try:
+            error = json.loads(self._error_path(process).read_text())
+            if error["exit_code"] == exit_code:
+                return f"{process.spec.name}: {error['message']}"
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # it died before it could write one
+        try:
+            lines = self._log_path(process).read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+        except OSError:
+            lines = []
+        return "\n".join([f"the end of {self._log_path(process)}:", *(f"    {line}" for line in lines)])
+
+    # --- starting ----------------------------------------------------------------------------------------------------
+
+    def _log_path(self, process: _Process) -> Path:
+        return self._log_folder / f"{process.spec.name}.log"
+
+    def _error_path(self, process: _Process) -> Path:
+        return self._log_folder / f"{process.spec.name}.error.json"
+
+    def _start_guardian(self) -> subprocess.Popen[bytes]:
+        source_root = str(Path(__file__).resolve().parent.parent)
+        env = {name: value for name, value in os.environ.items() if name not in (RUN_VARIABLE, PROCESS_VARIABLE)}
+        return subprocess.Popen(
+            [sys.executable, "-S", "-m", "launch.guardian", self._run_token],
+            env={**env, "PYTHONPATH": source_root},
+            stdin=subprocess.PIPE,
+            bufsize=0,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def _start(self, process: _Process) -> None:
+        spec = process.spec
+        process.restart_at = None
+        process.token = f"{self._run_token}:{spec.name}:{process.history.num_restarts_total}"
+        self._error_path(process).unlink(missing_ok=True)
+        env = {
+            **os.environ,
+            **spec.env,
+            RUN_VARIABLE: self._run_token,
+            PROCESS_VARIABLE: process.token,
+            SUPERVISOR_VARIABLE: str(os.getpid()),
+            ERROR_FILE_VARIABLE: str(self._error_path(process)),
+        }
+        with self._log_path(process).open("ab") as log:
+            # The role itself asks to die with its parent: preexec_fn is unsafe in a process with threads.
+            process.popen = subprocess.Popen(
+                spec.argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        process.started_at = time.monotonic()
+        if spec.nice:
+            os.setpriority(os.PRIO_PROCESS, process.popen.pid, os.getpriority(os.PRIO_PROCESS, 0) + spec.nice)
+        process.pidfd = os.pidfd_open(process.popen.pid)
+        self._selector.register(process.pidfd, selectors.EVENT_READ, process)
+
+    def _restart_due(self, now: float) -> None:
+        for process in self._processes:
+            if process.restart_at is not None and process.restart_at <= now:
+                self._start(process)
+
+    # --- ending ------------------------------------------------------------------------------------------------------
+
+    def _reap(self, process: _Process) -> tuple[int, float]:
+        assert process.popen is not None
+        exit_code = process.popen.wait()
+        self._shared_memory |= processes.named_after([process.popen.pid])
+        self._selector.unregister(process.pidfd)
+        os.close(process.pidfd)
+        process.popen, process.pidfd = None, -1
+        return exit_code, time.monotonic() - process.started_at
+
+    def _stop_all(self) -> None:
+        """SIGTERM to every role, wait, SIGKILL the rest, sweep."""
+        for process in self._processes:
+            process.restart_at = None
+        self._note_shared_memory()
+        num_signals = len(self._signals)
+        deadline = time.monotonic() + self._config.stop_s
+        for process in self._processes:
+            if process.popen is not None:
+                process.popen.terminate()
+        while any(process.popen is not None for process in self._processes):
+            timeout_s = deadline - time.monotonic()
+            if timeout_s <= 0 or len(self._signals) > num_signals:
+                break
+            self._wait_for_ends(timeout_s)
+        for process in self._processes:
+            if process.popen is not None:
+                self._notify(f"{process.spec.name} did not end within {self._config.stop_s:g} s: killed")
+                os.killpg(process.popen.pid, signal.SIGKILL)
+                self._reap(process)
+        self._sweep(self._everything_of_the_run)
+
+    def _wait_for_ends(self, timeout_s: float) -> None:
+        for key, _ in self._selector.select(timeout_s):
+            if key.data is None:
+                self._drain_wakeups()
+            else:
+                self._reap(key.data)
+
+    def _sweep_after(self, process: _Process) -> None:
+        """End what a dead role left: what carries its mark, and adopted processes that carry nobody's (containers)."""
+
+        def left() -> set[int]:
+            found = processes.marked(PROCESS_VARIABLE, process.token)
+            adopted = self._adopted()
+            unmarked = adopted - processes.marks(adopted, PROCESS_VARIABLE).keys()
+            return found | unmarked | processes.descendants(unmarked)
+
+        self._sweep(left)
+
+    def _everything_of_the_run(self) -> set[int]:
+        adopted = self._adopted()
+        return processes.marked(RUN_VARIABLE, self._run_token) | adopted | processes.descendants(adopted)
+
+    def _sweep(self, left: Callable[[], set[int]]) -> None:
+        """Kill what ``left()`` names until it names nothing."""
+        deadline = time.monotonic() + SWEEP_S
+        ended: set[int] = set()
+        while pids := left():
+            ended |= pids
+            self._shared_memory |= processes.shared_memory_of(pids)
+            processes.kill_all(pids)
+            self._reap_adopted()
+            if time.monotonic() > deadline:
+                self._notify(f"could not end: {sorted(pids)}")
+                break
+            time.sleep(SWEEP_PASS_S)
+        self._reap_adopted()
+        if all(process.popen is None for process in self._processes):
+            processes.remove_shared_memory(self._shared_memory)
+
+    def _own_pids(self) -> set[int]:
+        """Children that are no orphans: the roles, the guardian, and what was there before the run."""
+        roles = {process.popen.pid for process in self._processes if process.popen is not None}
+        return roles | {self._guardian.pid} | self._strangers
+
+    def _adopted(self) -> set[int]:
+        """Orphaned grandchildren that became our children."""
+        return (processes.children_of(os.getpid()) & processes.parents().keys()) - self._own_pids()
+
+    def _reap_adopted(self) -> None:
+        for pid in processes.children_of(os.getpid()) - self._own_pids():
+            try:
+                os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                continue  # waited for by its owner meanwhile
+
+    def _look_after_orphans(self, now: float) -> None:
+        self._reap_adopted()
+        self._tell_guardian()
+        if now >= self._next_shared_memory:
+            self._next_shared_memory = now + SHARED_MEMORY_EVERY_S
+            self._note_shared_memory()
+
+    def _tell_guardian(self) -> None:
+        """Names newly adopted orphans; a guardian that somebody killed is replaced."""
+        adopted = processes.children_of(os.getpid()) - self._own_pids()
+        new = {pid: processes.start_time(pid) for pid in adopted - self._told_guardian}
+        self._told_guardian = adopted
+        if self._guardian.poll() is not None:
+            self._guardian = self._start_guardian()
+            self._told_guardian = set()
+            return
+        assert self._guardian.stdin is not None
+        try:
+            self._guardian.stdin.write("".join(f"{pid} {start}\n" for pid, start in new.items() if start).encode())
+        except BrokenPipeError:
+            self._told_guardian = set()  # it has just been killed: the next look replaces it
+
+    def _note_shared_memory(self) -> None:
+        roles = {process.popen.pid for process in self._processes if process.popen is not None}
+        self._shared_memory |= processes.shared_memory_of(roles | processes.descendants(roles))
+
+    def _close(self) -> None:
+        self._selector.close()
+        self._wake_receiver.close()
+        self._wake_sender.close()

@@ -1,0 +1,210 @@
+"""The supervisor with processes that misbehave on purpose: whatever dies and however, nothing may be left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from launch import processes
+
+ROOT = Path(__file__).resolve().parents[2]
+
+FAKES = {
+    "good": "import signal; signal.pause()",
+    "exits": "raise SystemExit(7)",
+    "config_error": """
+import json, os
+open(os.environ['COMPUTERRL_ERROR_FILE'], 'w').write(json.dumps({'exit_code': 2, 'message': 'learner.lr: is silly'}))
+raise SystemExit(2)""",
+    "stubborn": "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: signal.pause()",
+    "forks": """
+import os, signal
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        # like a container: another environment, another session, nobody waits for it
+        os.execve('/bin/sleep', ['sleep', '1000.25'], {})
+    os._exit(0)
+signal.pause()""",
+    "shares": """
+import mmap, os, signal
+path = '/dev/shm/computerrl-test-%d' % os.getpid()
+fd = os.open(path, os.O_CREAT | os.O_RDWR, 0o600); os.ftruncate(fd, 4096); memory = mmap.mmap(fd, 4096)
+signal.pause()""",
+    "finishes": "import time; time.sleep(0.5)",
+}
+
+SUPERVISE = """
+import json, sys
+from pathlib import Path
+from common.config import SupervisorConfig
+from launch.plan import ProcessSpec
+from launch.supervisor import Supervisor
+folder, fakes = Path(sys.argv[1]), json.loads(sys.argv[2])
+roles = ['broker', 'env_server', 'actor', 'learner']
+specs = [ProcessSpec(role=role, index=0, argv=(sys.executable, '-c', code), ends_run=role == 'learner')
+         for role, code in zip(roles, fakes)]
+config = SupervisorConfig(backoff_s=0.05, max_restarts=2, stop_s=1.0)
+supervisor = Supervisor(specs, config=config, log_folder=folder, notify=lambda line: print(line, flush=True))
+def tick():
+    rows = [[view.name, view.state, view.pid, view.num_restarts] for view in supervisor.views()]
+    (folder / 'views.tmp').write_text(json.dumps(rows))
+    (folder / 'views.tmp').rename(folder / 'views.json')
+outcome = supervisor.run(tick=tick, tick_s=0.05)
+print(json.dumps([outcome.kind, outcome.reason, outcome.exit_code, outcome.message]), flush=True)
+"""
+
+
+class Run:
+    """One supervisor in a process of its own."""
+
+    def __init__(self, folder: Path, *names: str) -> None:
+        self.folder = folder
+        codes = json.dumps([FAKES[name] for name in names])
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SUPERVISE, str(folder), codes],
+            cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        self.seen: set[int] = set()
+
+    def views(self) -> dict[str, tuple[str, int | None, int]]:
+        try:
+            rows = json.loads((self.folder / "views.json").read_text())
+        except FileNotFoundError:
+            return {}
+        return {name: (state, pid, num_restarts) for name, state, pid, num_restarts in rows}
+
+    def wait_until(self, condition: Callable[[], bool], *, limit_s: float = 10.0) -> None:
+        deadline = time.monotonic() + limit_s
+        while not condition():
+            assert time.monotonic() < deadline, f"did not happen: {self.views()}"
+            self.seen |= processes.descendants([self.process.pid])
+            time.sleep(0.02)
+        self.seen |= processes.descendants([self.process.pid])
+
+    def wait_running(self, num_descendants: int) -> None:
+        """Until that many processes run below the supervisor (the guardian is one of them)."""
+        self.wait_until(lambda: len(processes.descendants([self.process.pid])) == num_descendants)
+
+    def end(self, *, limit_s: float = 10.0) -> tuple[list[str | int], str]:
+        output, _ = self.process.communicate(timeout=limit_s)
+        lines = output.splitlines()
+        return json.loads(lines[-1]), "\n".join(lines[:-1])
+
+    def left(self) -> set[int]:
+        return self.seen & processes.parents().keys()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    runs: list[Run] = []
+
+    def begin(*names: str) -> Run:
+        runs.append(Run(tmp_path, *names))
+        return runs[-1]
+
+    yield begin
+    for run in runs:
+        processes.kill_all(run.left() | ({run.process.pid} if run.process.poll() is None else set()))
+        run.process.wait()
+        assert run.process.stdout is not None
+        run.process.stdout.close()
+
+
+@pytest.mark.timeout(30)
+def test_stop_signal_with_wellbehaved_processes_leaves_nothing_quickly(start: Callable[..., Run]) -> None:
+    run = start("good", "good", "good", "good")
+    run.wait_running(5)
+    began = time.monotonic()
+    run.process.send_signal(signal.SIGINT)
+    (kind, reason, exit_code, _), _ = run.end()
+    assert (kind, exit_code) == ("stopped", 130)
+    assert "SIGINT" in str(reason)
+    assert time.monotonic() - began < 1.0, "well-behaved processes need no kill"
+    assert not run.left()
+
+
+@pytest.mark.timeout(30)
+def test_stop_signal_with_stubborn_and_forking_processes_leaves_nothing(start: Callable[..., Run]) -> None:
+    run = start("good", "forks", "stubborn", "shares")
+    run.wait_running(6)
+    run.wait_until(lambda: any(Path("/dev/shm").glob("computerrl-test-*")))
+    began = time.monotonic()
+    run.process.send_signal(signal.SIGTERM)
+    (kind, _, exit_code, _), notes = run.end()
+    assert (kind, exit_code) == ("stopped", 143)
+    assert time.monotonic() - began < 5.0
+    assert "actor-0 did not end" in notes
+    assert not run.left()
+    assert not list(Path("/dev/shm").glob("computerrl-test-*"))
+
+
+@pytest.mark.timeout(30)
+def test_sigkill_of_supervisor_leaves_nothing(start: Callable[..., Run]) -> None:
+    run = start("good", "forks", "stubborn", "shares")
+    run.wait_running(6)
+    run.wait_until(lambda: any(Path("/dev/shm").glob("computerrl-test-*")))
+    os.kill(run.process.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 5.0
+    while run.left() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not run.left()
+    assert not list(Path("/dev/shm").glob("computerrl-test-*"))
+
+
+@pytest.mark.timeout(30)
+def test_sigkill_of_a_process_is_repaired_and_its_grandchildren_end(start: Callable[..., Run]) -> None:
+    run = start("good", "forks", "good", "good")
+    run.wait_running(6)
+    first = run.views()["env_server-0"][1]
+    assert first is not None
+    before = processes.descendants([run.process.pid])
+    others = {pid for name, (_, pid, _) in run.views().items() if name != "env_server-0"}
+    os.kill(first, signal.SIGKILL)
+    run.wait_until(lambda: run.views()["env_server-0"][0] == "running" and run.views()["env_server-0"][2] == 1)
+    run.wait_running(6)
+    now = processes.descendants([run.process.pid])
+    assert others <= now, "the others were left alone"
+    assert len(before - now) == 2, "the killed one and its grandchild are gone"
+    run.process.send_signal(signal.SIGTERM)
+    (kind, _, _, _), notes = run.end()
+    assert kind == "stopped"
+    assert "env_server-0 ended (SIGKILL)" in notes
+    assert not run.left()
+
+
+@pytest.mark.timeout(30)
+def test_process_that_always_exits_ends_the_run_with_the_restart_limit(start: Callable[..., Run]) -> None:
+    run = start("good", "good", "exits", "good")
+    (kind, reason, exit_code, message), notes = run.end()
+    assert (kind, reason, exit_code) == ("failed", "restart_limit", 10)
+    assert "actor-0 ended 3 times in a row" in str(message)
+    assert notes.count("starts again") == 2
+    assert not run.left()
+
+
+@pytest.mark.timeout(30)
+def test_process_with_a_config_error_ends_the_run_at_once_with_its_message(start: Callable[..., Run]) -> None:
+    run = start("good", "good", "good", "config_error")
+    (kind, reason, exit_code, message), notes = run.end()
+    assert (kind, reason, exit_code) == ("failed", "config_error", 2)
+    assert message == "learner-0: learner.lr: is silly"
+    assert "starts again" not in notes
+    assert not run.left()
+
+
+@pytest.mark.timeout(30)
+def test_learner_that_finishes_ends_the_run_and_stops_the_others(start: Callable[..., Run]) -> None:
+    run = start("good", "forks", "good", "finishes")
+    (kind, _, exit_code, _), _ = run.end()
+    assert (kind, exit_code) == ("finished", 0)
+    assert not run.left()
