@@ -1,0 +1,121 @@
+"""The output layer: log-probs and entropies of action tokens without ever holding all logits.
+
+Pure tensor functions; which states need logits is decided elsewhere.
+
+Shape legend: Q states with logits, U (state, token) pairs, E hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_HEAD_ROWS = 64
+"""Rows of logits alive at once: 64 x 49k float32 (12 MB) still profits from the last-level cache."""
+
+
+def action_logprobs(
+    states_QE: torch.Tensor,
+    weight_VE: torch.Tensor,
+    bias_V: torch.Tensor | None,
+    pair_node_U: torch.Tensor,
+    pair_token_U: torch.Tensor,
+    *,
+    temperature: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(log-probs [U], entropies [Q]) in float32 of softmax(states weight^T / temperature); pairs are sorted by node.
+
+    Logits are made for `_HEAD_ROWS` states at a time and never kept: the gradient to the states needs only the expected
+    output row sum_v p_v weight_v, which the forward pass makes on the way.
+    """
+    if temperature <= 0:
+        raise ValueError(f"temperature must be above 0, got {temperature}")
+    return _ActionLogprobs.apply(states_QE, weight_VE, bias_V, pair_node_U, pair_token_U, temperature)
+
+
+class _ActionLogprobs(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        pair_node: torch.Tensor,
+        pair_token: torch.Tensor,
+        temperature: float,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        num_states = states.shape[0]
+        logprobs = torch.empty(len(pair_node), dtype=torch.float32, device=states.device)
+        entropy = torch.empty(num_states, dtype=torch.float32, device=states.device)
+        best = torch.empty(num_states, dtype=torch.int64, device=states.device)
+        # Expected output row minus the likeliest token's: small for a confident policy, so bfloat16 keeps its digits.
+        mean_offset = torch.empty_like(states) if ctx.needs_input_grad[0] else None
+        starts = range(0, num_states, _HEAD_ROWS)
+        edges = torch.searchsorted(pair_node, torch.tensor([*starts, num_states], device=states.device)).tolist()
+        for i, start in enumerate(starts):
+            rows = slice(start, min(start + _HEAD_ROWS, num_states))
+            pairs = slice(edges[i], edges[i + 1])
+            logits = _logits(states[rows], weight, bias, temperature)
+            probs = torch.softmax(logits, dim=-1)
+            # log-sum-exp from the softmax: exp over the whole vocabulary is then paid once.
+            top, at = logits.max(dim=-1, keepdim=True)
+            log_norm = top - probs.gather(1, at).log()
+            entropy[rows] = log_norm[:, 0] - (probs * logits).sum(dim=-1)
+            local = pair_node[pairs] - start
+            logprobs[pairs] = logits[local, pair_token[pairs]] - log_norm[local, 0]
+            best[rows] = at[:, 0]
+            if mean_offset is not None:
+                probs.scatter_add_(1, at, torch.full_like(top, -1.0))
+                mean_offset[rows] = torch.matmul(probs.to(weight.dtype), weight)
+        ctx.save_for_backward(states, weight, bias, pair_node, pair_token, best, mean_offset)
+        ctx.temperature = temperature
+        ctx.mark_non_differentiable(entropy)
+        return logprobs, entropy
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        states, weight, bias, pair_node, pair_token, best, mean_offset = ctx.saved_tensors
+        grad_pairs = (grads[0] / ctx.temperature).to(torch.float32)
+        grad_states = grad_weight = grad_bias = None
+        if mean_offset is not None:
+            rows = weight.index_select(0, pair_token).float() - weight.index_select(0, best[pair_node]).float()
+            rows -= mean_offset.index_select(0, pair_node).float()
+            grad_states = torch.zeros(states.shape, dtype=torch.float32, device=states.device)
+            grad_states.index_add_(0, pair_node, rows.mul_(grad_pairs[:, None]))
+            grad_states = grad_states.to(states.dtype)
+        if ctx.needs_input_grad[1] or (bias is not None and ctx.needs_input_grad[2]):
+            grad_weight, grad_bias = _head_gradients(states, weight, bias, pair_node, pair_token, grad_pairs, ctx.temperature)
+        return grad_states, grad_weight, grad_bias, None, None, None
+
+
+def _logits(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, temperature: float) -> torch.Tensor:
+    logits = torch.nn.functional.linear(states, weight, bias).float()
+    return logits if temperature == 1.0 else logits.div_(temperature)
+
+
+def _head_gradients(
+    states: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    pair_node: torch.Tensor,
+    pair_token: torch.Tensor,
+    grad_pairs: torch.Tensor,
+    temperature: float,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Gradients of a trained output layer; logits are made again, a few rows at a time."""
+    grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
+    grad_bias = None if bias is None else torch.zeros(bias.shape, dtype=torch.float32, device=bias.device)
+    grad_nodes = torch.zeros(len(states), dtype=torch.float32, device=states.device).index_add_(0, pair_node, grad_pairs)
+    for start in range(0, len(states), _HEAD_ROWS):
+        rows = slice(start, start + _HEAD_ROWS)
+        probs = torch.softmax(_logits(states[rows], weight, bias, temperature), dim=-1)
+        grad_logits = probs.mul_(-grad_nodes[rows, None])
+        if grad_bias is not None:
+            grad_bias += grad_logits.sum(dim=0)
+        grad_weight += torch.matmul(grad_logits.to(states.dtype).t(), states[rows])
+    grad_weight.index_add_(0, pair_token, states.index_select(0, pair_node).float() * grad_pairs[:, None])
+    if grad_bias is not None:
+        grad_bias.index_add_(0, pair_token, grad_pairs)
+        grad_bias = grad_bias.to(bias.dtype if bias is not None else torch.float32)
+    return grad_weight.to(weight.dtype), grad_bias

@@ -1,0 +1,228 @@
+"""The trained language model: any Hugging Face causal LM with an ordinary stack of decoder layers, run on packed tries.
+
+Only the top layers (and the final norm) are trained when the configuration says so: the layers below run without a graph
+and their output can be kept between passes of one batch. Compute is bfloat16 (or float32); gradients gather in float32
+next to float32 master weights, which the optimizer owns. Logits exist only where an action token is predicted, a few rows
+at a time. No optimizer, no loss and no batch logic here.
+
+Shape legend: N nodes of a pack, Q nodes with logits, U distinct (node, next token) pairs, E hidden size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from common.config import RunConfig
+from common.errors import ConfigError, Problem
+from common.weight_plan import PROBE_TOKENS
+from learner.attention import ATTENTION, TrieLayout
+from learner.batching import Pack, make_packs
+from learner.head import action_logprobs
+from learner.model_store import ensure_model
+
+_PROBE_TOLERANCE = {torch.bfloat16: 0.15, torch.float32: 2e-3}
+"""Mean absolute log-prob difference to the model's own forward pass that rounding explains."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ProbeSample:
+    prompt_tokens: np.ndarray
+    action_tokens: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class PackOutputs:
+    """What one forward pass over a pack yields."""
+
+    logprobs_U: torch.Tensor
+    """[U] float32, of the sampling distribution at the asked temperature; carries the graph."""
+    entropy_Q: torch.Tensor
+    """[Q] float32, detached."""
+
+
+class Policy:
+    """A model on its device, split into frozen lower and trained upper layers."""
+
+    def __init__(self, model: Any, *, folder: Path, num_trained_layers: int | None) -> None:
+        self.folder = folder
+        self._model = model
+        self._base = model.get_decoder()
+        self._layers = self._base.layers
+        num_layers = len(self._layers)
+        self._first_trained = 0 if num_trained_layers is None else max(0, num_layers - num_trained_layers)
+        self._embeddings_trained = num_trained_layers is None
+        model.requires_grad_(False)
+        trained: dict[str, torch.nn.Parameter] = {}
+        for name, parameter in model.named_parameters():
+            if num_trained_layers is None or self._is_top(parameter):
+                trained[name] = parameter.requires_grad_(True)
+        self.trained = trained
+        """Hugging Face name -> compute parameter."""
+        self.masters = {name: p.detach().to(torch.float32, copy=True) for name, p in trained.items()}
+        """Hugging Face name -> float32 master; `.grad` of a master is what the optimizer reads."""
+        for name, parameter in trained.items():
+            parameter.register_post_accumulate_grad_hook(self._gather_into(self.masters[name]))
+
+    def _is_top(self, parameter: torch.nn.Parameter) -> bool:
+        top = [*self._layers[self._first_trained :], self._base.norm]
+        return any(parameter is candidate for module in top for candidate in module.parameters())
+
+    @staticmethod
+    def _gather_into(master: torch.Tensor) -> Any:
+        def gather(parameter: torch.Tensor) -> None:
+            gradient = parameter.grad
+            assert gradient is not None
+            if master.grad is None:
+                master.grad = gradient.to(torch.float32, copy=True)
+            else:
+                master.grad.add_(gradient)
+            parameter.grad = None
+
+        return gather
+
+    @property
+    def device(self) -> torch.device:
+        return self._model.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._model.dtype
+
+    def layout(self, pack: Pack) -> TrieLayout:
+        """Attention layout of ``pack`` on this device; worth keeping when the pack is run more than once."""
+        return TrieLayout.of(pack, device=self.device)
+
+    def frozen_hidden(self, pack: Pack, layout: TrieLayout) -> torch.Tensor | None:
+        """[1, N, E] what enters the first trained layer; None when nothing below it is frozen."""
+        if self._embeddings_trained:
+            return None
+        with torch.no_grad():
+            return self._run(self._embed(pack), pack, layout, self._layers[: self._first_trained])
+
+    def forward(
+        self, pack: Pack, *, temperature: float, layout: TrieLayout | None = None, hidden: torch.Tensor | None = None
+    ) -> PackOutputs:
+        """Log-probs of the pack's (node, token) pairs at ``temperature``. ``layout`` and ``hidden`` are what `layout` and
+        `frozen_hidden` gave for this pack, or None. Under `torch.no_grad` no graph is made."""
+        layout = layout or self.layout(pack)
+        if hidden is None:
+            hidden = self.frozen_hidden(pack, layout)
+        if hidden is None:
+            hidden = self._embed(pack)
+        top = self._run(hidden, pack, layout, self._layers[self._first_trained :])
+        at = torch.from_numpy(pack.logit_nodes_Q).to(self.device)
+        states_QE = self._base.norm(top[0].index_select(0, at))
+        head = self._model.get_output_embeddings()
+        logprobs, entropy = action_logprobs(
+            states_QE,
+            head.weight,
+            getattr(head, "bias", None),
+            torch.from_numpy(pack.pair_node_U).to(self.device),
+            torch.from_numpy(pack.pair_token_U).to(self.device),
+            temperature=temperature,
+        )
+        return PackOutputs(logprobs, entropy)
+
+    def _embed(self, pack: Pack) -> torch.Tensor:
+        return self._model.get_input_embeddings()(torch.from_numpy(pack.tokens_N).to(self.device))[None]
+
+    def _run(self, hidden: torch.Tensor, pack: Pack, layout: TrieLayout, layers: Any) -> torch.Tensor:
+        positions = torch.from_numpy(pack.depth_N).to(self.device)[None]
+        rotary = self._base.rotary_emb(hidden, position_ids=positions)
+        for layer in layers:
+            out = layer(hidden, attention_mask=layout, position_ids=positions, position_embeddings=rotary, use_cache=False)
+            hidden = out[0] if isinstance(out, tuple) else out
+        return hidden
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Copy the masters into the compute parameters, after an optimizer step or a restore."""
+        for name, parameter in self.trained.items():
+            parameter.copy_(self.masters[name])
+
+    @contextlib.contextmanager
+    def other_weights(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[None]:
+        """Run with ``tensors`` (a reference policy) in place of the trained ones; no gradients inside."""
+        own = {name: parameter.data for name, parameter in self.trained.items()}
+        try:
+            for name, parameter in self.trained.items():
+                parameter.data = tensors[name]
+            with torch.no_grad():
+                yield
+        finally:
+            for name, parameter in self.trained.items():
+                parameter.data = own[name]
+
+    @torch.no_grad()
+    def probe_logprobs(self) -> np.ndarray:
+        """[31] float32: log-probs of `PROBE_TOKENS`, each after the first given all before it, at temperature 1."""
+        pack = probe_pack()
+        logprobs_U = self.forward(pack, temperature=1.0).logprobs_U
+        return logprobs_U[torch.from_numpy(pack.token_pair_M).to(self.device)].float().cpu().numpy()
+
+
+def probe_pack() -> Pack:
+    """The probe as a pack: the first token is the prompt, the rest the action."""
+    tokens = np.array(PROBE_TOKENS, dtype=np.int32)
+    return make_packs([_ProbeSample(tokens[:1], tokens[1:])], max_tokens=len(tokens))[0]
+
+
+def load_policy(config: RunConfig) -> Policy:
+    """Load the configured model onto the configured device and check that it computes what the model itself does.
+
+    Raises `ConfigError` when the folder is no model or its architecture is none of those that can be run layer by layer.
+    """
+    folder = ensure_model(config.model.name)
+    device = choose_device(config.learner.device)
+    if device.type == "cpu" and config.learner.num_threads is not None:
+        torch.set_num_threads(config.learner.num_threads)
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    dtype = torch.bfloat16 if config.model.dtype == "bfloat16" else torch.float32
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
+    except (OSError, ValueError, KeyError) as error:
+        step = "use a folder written by save_pretrained() of a causal language model"
+        raise ConfigError([Problem("model.name", f"{str(folder)!r} cannot be loaded: {error}", step)]) from error
+    model = model.to(device).eval()
+    expected = _own_probe(model)
+    model.set_attn_implementation(ATTENTION)
+    try:
+        policy = Policy(model, folder=folder, num_trained_layers=config.model.trainable_top_layers)
+        difference = float(np.abs(policy.probe_logprobs() - expected).mean())
+    except (AttributeError, TypeError) as error:
+        raise _unsupported(model, f"its decoder cannot be run layer by layer ({error})") from error
+    if not difference < _PROBE_TOLERANCE[dtype]:
+        raise _unsupported(model, f"run layer by layer, its log-probs differ by {difference:.3f} from its own")
+    return policy
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto`: CUDA when there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError([Problem("learner.device", "cuda is asked for, but torch sees no GPU", "use cpu or auto")])
+    return torch.device(name)
+
+
+def _unsupported(model: Any, reason: str) -> ConfigError:
+    step = "use a Llama- or Qwen-like model (full causal attention, rotary positions, an ordinary output layer)"
+    return ConfigError([Problem("model.name", f"{type(model).__name__} is not supported: {reason}", step)])
+
+
+@torch.no_grad()
+def _own_probe(model: Any) -> np.ndarray:
+    tokens = torch.tensor([PROBE_TOKENS], device=model.device)
+    logprobs = torch.log_softmax(model(input_ids=tokens, use_cache=False).logits[0, :-1].float(), dim=-1)
+    return logprobs.gather(1, tokens[0, 1:, None])[:, 0].cpu().numpy()
