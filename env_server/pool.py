@@ -109,6 +109,10 @@ class DesktopPool:
         """Give back; an old token is refused. A call still running (its caller gave up) keeps the desktop until it ends."""
         self._give_back(self._slot_of(lease), now)
 
+    def holders(self) -> set[str]:
+        """Who holds leases now."""
+        return {slot.holder for slot in self._slots if slot.state == "leased"}
+
     def release_holder(self, holder: str, *, now: float) -> None:
         """Give back all leases of ``holder``, who is dead."""
         for slot in self._slots:

@@ -1,0 +1,136 @@
+"""What each request does on a desktop: play the task, step, demonstrate, evaluate, check health.
+
+Each function turns a request into the work that a `DesktopWorker` runs in its thread. A driver that answers with something else
+than the protocol says is lying: `DesktopBroken`, never a reward.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from common.actions import FINAL_ACTIONS, parse_action, render_action
+from common.config import TasksConfig
+from common.errors import DesktopBroken, TaskFailed
+from common.messages import (
+    Ack,
+    Action,
+    Demonstration,
+    DemonstrationRequest,
+    Evaluation,
+    EvaluationRequest,
+    Lease,
+    Message,
+    Observation,
+    StepRequest,
+    StepResult,
+    TaskReset,
+    TaskStarted,
+)  # fmt: skip
+from common.metrics import Timings
+from env_server.desktop_worker import DesktopWorker, Session
+from env_server.driver import DesktopDriver
+from env_server.tasks import task_instance
+
+Work = Callable[[DesktopWorker], Message]
+T = TypeVar("T")
+
+
+def reset(message: TaskReset, *, tasks: TasksConfig, timings: Mapping[str, Timings]) -> Work:
+    """Put the task on screen."""
+
+    def work(worker: DesktopWorker) -> Message:
+        worker.session = None
+        instance = task_instance(message.task, tasks=tasks)
+        with timings["reset"].measure():
+            answer = _driver(worker).reset(instance)
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise DesktopBroken(f"reset gave {_short(answer)} instead of instruction and observation")
+        instruction = _checked(answer[0], str, "instruction")
+        if not instruction.strip():
+            raise TaskFailed(f"{message.task.task_id} has no instruction")
+        observation = _checked(answer[1], Observation, "observation")
+        worker.session = Session(message.lease.token, instance, instruction, observation)
+        return TaskStarted(instruction=instruction, observation=observation)
+
+    return work
+
+
+def step(message: StepRequest, *, timings: Mapping[str, Timings]) -> Work:
+    """Do one action. After the task's own end nothing is done any more: a further click may start the page anew."""
+
+    def work(worker: DesktopWorker) -> Message:
+        session = _session(worker, message.lease)
+        if session.finished or message.action.name in FINAL_ACTIONS:
+            return StepResult(observation=session.observation, action_error="", finished=True)
+        started = time.perf_counter()
+        result = _checked(_driver(worker).step(message.action), StepResult, "step")
+        duration_s = time.perf_counter() - started
+        timings["step"].add(duration_s)
+        timings["settle"].add(result.observation.settle_s)
+        timings["observe"].add(max(0.0, duration_s - result.observation.settle_s))
+        session.observation = result.observation
+        session.finished = result.finished
+        session.actions = (*session.actions, message.action)
+        return result
+
+    return work
+
+
+def demonstrate(message: DemonstrationRequest) -> Work:
+    """The demonstrator's next action, from what the agent saw last."""
+
+    def work(worker: DesktopWorker) -> Message:
+        session = _session(worker, message.lease)
+        action = session.instance.demonstrate(
+            session.instruction, session.observation, session.actions, _driver(worker).get
+        )
+        text = render_action(_checked(action, Action, "demonstrator"))
+        assert parse_action(text).name == action.name
+        return Demonstration(action_text=text)
+
+    return work
+
+
+def evaluate(message: EvaluationRequest, *, timings: Mapping[str, Timings]) -> Work:
+    """Judge the desktop's state."""
+
+    def work(worker: DesktopWorker) -> Message:
+        session = _session(worker, message.lease)
+        with timings["evaluate"].measure():
+            verdict = _checked(session.instance.evaluate(_driver(worker).get), Evaluation, "evaluator")
+        if not 0.0 <= verdict.reward <= 1.0:
+            raise TaskFailed(f"the evaluator gave reward {verdict.reward}, which is outside 0..1")
+        return verdict
+
+    return work
+
+
+def health(worker: DesktopWorker) -> Message:
+    """Does it still answer?"""
+    if _driver(worker).healthy() is not True:
+        raise DesktopBroken("the health check failed")
+    return Ack()
+
+
+def _driver(worker: DesktopWorker) -> DesktopDriver:
+    assert worker.driver is not None, "calls run only after the start"
+    return worker.driver
+
+
+def _session(worker: DesktopWorker, lease: Lease) -> Session:
+    session = worker.session
+    if session is None or session.token != lease.token:
+        raise TaskFailed("no task was set up under this lease: send a TaskReset first")
+    return session
+
+
+def _checked(value: Any, kind: type[T], what: str) -> T:
+    if not isinstance(value, kind):
+        raise DesktopBroken(f"{what} gave {_short(value)} instead of {kind.__name__}")
+    return value
+
+
+def _short(value: object) -> str:
+    return f"{type(value).__name__} {value!r:.60}"

@@ -1,0 +1,24 @@
+"""Choosing a driver by configuration. Each is imported only when chosen, and none ever stands in for another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from common.config import DesktopConfig
+from env_server.driver import DesktopDriver
+from env_server.screenshots import ScreenshotStore
+
+
+def make_driver(config: DesktopConfig, *, index: int, folder: Path, screenshots: ScreenshotStore) -> DesktopDriver:
+    """Desktop ``index``, started; ``folder`` is for its logs. Raises `SetupError`, `DesktopBroken`, `HostBroken`."""
+    if config.driver == "scripted":
+        from env_server.drivers.scripted import ScriptedDriver
+
+        return ScriptedDriver(config, screenshots=screenshots)
+    if config.driver == "local":
+        from env_server.drivers.local import make_local_driver
+
+        return make_local_driver(config, index=index, folder=folder, screenshots=screenshots)
+    from env_server.drivers.apptainer import make_apptainer_driver
+
+    return make_apptainer_driver(config, index=index, folder=folder, screenshots=screenshots)

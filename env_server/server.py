@@ -1,0 +1,94 @@
+"""The env_server process: desktops of this host behind one socket.
+
+Announces its endpoint `desktops` to the broker by heartbeat. Ends by itself only when the host is broken (every desktop fails,
+disk full, image gone) and then raises that error, whose exit code the process ends with.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from common import log
+from common.config import RunConfig
+from common.errors import ConfigError
+from common.lifecycle import Heartbeat, StopToken, new_incarnation
+from common.run_folder import RunFolder
+from common.transport import Client, Keys, Server
+from env_server.client import memory_problem
+from env_server.driver import DesktopDriver
+from env_server.drivers import make_driver
+from env_server.screenshots import ScreenshotStore
+from env_server.service import DesktopService
+
+_POLL_S = 0.25
+"""How fast a stop is noticed while nobody asks anything."""
+
+_BROKER_WAIT_S = 60.0
+
+CLOSE_LIMIT_S = 2.0
+"""All desktops are closed within this after a stop."""
+
+
+def run_env_server(config: RunConfig, *, index: int, stop: StopToken) -> None:
+    """Serve desktops until ``stop``. Raises `ConfigError`, `SetupError`, `HostBroken`, `DiskFull`."""
+    problem = memory_problem(config.desktop)
+    if problem is not None:
+        raise ConfigError([problem])
+    folder = RunFolder(config.folder)
+    keys = folder.load_keys()
+    incarnation = new_incarnation()
+    sender = f"env_server-{index}:{incarnation}"
+    log.bind(role="env_server", index=index, incarnation=incarnation)
+    screenshots = ScreenshotStore(
+        folder.trajectories, picture_format=config.desktop.screenshot_format, incarnation=f"{index}-{incarnation}"
+    )
+
+    def make(desktop: int) -> DesktopDriver:
+        logs = folder.logs / f"desktop-{index}-{desktop}"
+        return make_driver(config.desktop, index=desktop, folder=logs, screenshots=screenshots)
+
+    server = Server(f"tcp://{config.desktop.bind_address}:0", keys=keys, sender=sender)
+    service = None
+    try:
+        # Desktops start while the broker is still being found.
+        service = DesktopService(config.desktop, tasks=config.tasks, make=make)
+        address = folder.wait_for_broker(stop, _BROKER_WAIT_S)
+        with _heartbeat(address, keys, sender, index, incarnation, server.address, service, stop):
+            _serve(server, service, stop)
+    finally:
+        if service is not None and not service.close(limit_s=CLOSE_LIMIT_S):
+            log.get_logger().warning("desktops.close_late", limit_s=CLOSE_LIMIT_S)
+        server.close()
+        screenshots.close()
+    if service.fatal is not None:
+        raise service.fatal
+
+
+def _heartbeat(
+    address: str,
+    keys: Keys,
+    sender: str,
+    index: int,
+    incarnation: str,
+    endpoint: str,
+    service: DesktopService,
+    stop: StopToken,
+) -> Heartbeat:
+    return Heartbeat(
+        Client(address, keys=keys, sender=sender),
+        role="env_server",
+        index=index,
+        incarnation=incarnation,
+        endpoints={"desktops": endpoint},
+        metrics=service.metrics,
+        note=service.note,
+        stop=stop,
+    )
+
+
+def _serve(server: Server, service: DesktopService, stop: StopToken) -> None:
+    log.get_logger().info("env_server.ready", address=server.address, pid=os.getpid())
+    while not stop.stopped and service.fatal is None:
+        for request in server.poll(_POLL_S):
+            service.submit(request.message, request.sender, request.reply)

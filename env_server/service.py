@@ -1,0 +1,346 @@
+"""The desktops of one host as a handler: message in, message out, no sockets.
+
+    submit(message, reply) ──► pool: may this lease? ──► DesktopWorker thread ──► reply
+                                   ▲                          │
+                     timer thread: hung calls, expired leases, restarts, waiting lease requests
+
+Serial mode and tests use `DesktopService.handle`; `env_server.server` puts a socket in front. Decisions are the pool's
+(`env_server.pool`); this file brings the lock, the clock and the threads, none of which polls.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from common import log
+from common.config import DesktopConfig, TasksConfig
+from common.errors import (
+    ComputerRLError,
+    DesktopBroken,
+    DiskFull,
+    EnvError,
+    HostBroken,
+    NoDesktop,
+    ProtocolError,
+)  # fmt: skip
+from common.messages import (
+    Ack,
+    DemonstrationRequest,
+    EvaluationRequest,
+    Lease,
+    LeaseRelease,
+    LeaseRequest,
+    Message,
+    StepRequest,
+    TaskReset,
+)  # fmt: skip
+from common.metrics import Timings
+from env_server import calls
+from env_server.desktop_worker import Call, DesktopWorker, Reply, error_reply
+from env_server.driver import DesktopDriver
+from env_server.pool import DesktopPool, PoolLimits
+from env_server.tasks import FAMILIES
+
+DEADLINE_GRACE_S = 1.0
+"""A driver keeps its own deadlines and says more about it; only one that does not is cut off from here."""
+
+LEASE_WAIT_S = 5.0
+"""A lease request waits this long for a desktop to become free before `NoDesktop`: waiting here costs nothing, asking again does."""
+
+HEALTH_PERIOD_S = 20.0
+"""An idle desktop is asked this often whether it still answers."""
+
+_HEALTH_DEADLINE_S = 2.0
+
+
+@dataclass(slots=True)
+class _WaitingLease:
+    holder: str
+    app: str
+    expires_at: float
+    reply: Reply
+
+
+class DesktopService:
+    """``config.num_desktops`` desktops made by ``make(index)`` in their own threads; starts them at once, all in parallel."""
+
+    def __init__(
+        self,
+        config: DesktopConfig,
+        *,
+        tasks: TasksConfig,
+        make: Callable[[int], DesktopDriver],
+        on_fatal: Callable[[ComputerRLError], None] = lambda error: None,
+    ) -> None:
+        self._config = config
+        self._tasks = tasks
+        self._make = make
+        self._on_fatal = on_fatal
+        self._changed = threading.Condition()
+        # Wall-clock nanoseconds: above every token an earlier process of this host can have given out.
+        self._pool = DesktopPool(
+            config.num_desktops,
+            limits=PoolLimits(lease_time_limit_s=config.lease_time_limit_s),
+            first_token=time.time_ns() // 1000,
+        )
+        self._waiting: deque[_WaitingLease] = deque()
+        self._health_due = [0.0] * config.num_desktops
+        self._closed = False
+        self.fatal: ComputerRLError | None = None
+        """Why the process has to end; None while it need not."""
+        self.timings = {name: Timings() for name in ("step", "settle", "observe", "reset", "evaluate")}
+        with self._changed:
+            self._workers = [self._new_worker(index, None) for index in range(config.num_desktops)]
+        self._timer = threading.Thread(target=self._watch, name="desktop-timer", daemon=True)
+        self._timer.start()
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def handle(self, message: Message, sender: str = "local") -> Message:
+        """The answer to ``message``; blocks until it is there (every call has a deadline)."""
+        answered = threading.Event()
+        answers: list[Message] = []
+
+        def reply(answer: Message) -> None:
+            answers.append(answer)
+            answered.set()
+
+        self.submit(message, sender, reply)
+        answered.wait()
+        return answers[0]
+
+    def submit(self, message: Message, sender: str, reply: Reply) -> None:
+        """Have ``message`` answered by exactly one ``reply``, from this or another thread. Never blocks on a desktop."""
+        try:
+            with self._changed:
+                self._take(message, sender, reply)
+        except ComputerRLError as error:
+            reply(error_reply(error))
+
+    def _take(self, message: Message, sender: str, reply: Reply) -> None:
+        if self._closed:
+            raise NoDesktop("the env_server is stopping")
+        if isinstance(message, LeaseRequest):
+            self._take_lease_request(message, sender, reply)
+        elif isinstance(message, LeaseRelease):
+            self._pool.release(message.lease, now=time.monotonic())
+            reply(Ack())
+            self._after_change()
+        elif isinstance(message, TaskReset):
+            call = calls.reset(message, tasks=self._tasks, timings=self.timings)
+            self._begin("reset", message.lease, call, reply, limit_s=self._config.reset_deadline_s)
+        elif isinstance(message, StepRequest):
+            self._begin("step", message.lease, calls.step(message, timings=self.timings), reply)
+        elif isinstance(message, DemonstrationRequest):
+            self._begin("demonstrate", message.lease, calls.demonstrate(message), reply)
+        elif isinstance(message, EvaluationRequest):
+            self._begin("evaluate", message.lease, calls.evaluate(message, timings=self.timings), reply)
+        else:
+            raise ProtocolError(f"an env_server does not answer {type(message).__name__}")
+
+    def _take_lease_request(self, message: LeaseRequest, sender: str, reply: Reply) -> None:
+        now = time.monotonic()
+        holder = f"{_role_index(sender)}:{message.incarnation}"
+        for old in self._pool.holders():
+            if _role_index(old) == _role_index(sender) and old != holder and _role_index(sender) != sender:
+                log.get_logger().info("lease.holder_replaced", old=old, new=holder)
+                self._pool.release_holder(old, now=now)
+        family = FAMILIES.get(message.wants)
+        self._waiting.append(_WaitingLease(holder, family.app if family else "", now + LEASE_WAIT_S, reply))
+        self._after_change()
+
+    def _begin(
+        self, name: str, lease: Lease, work: Callable[[DesktopWorker], Message], reply: Reply, *, limit_s: float = 0.0
+    ) -> None:
+        now = time.monotonic()
+        self._pool.begin_call(lease, now=now)
+        worker = self._workers[lease.desktop]
+        deadline = now + (limit_s or self._config.step_deadline_s) + DEADLINE_GRACE_S
+        call = Call(name, deadline, lease, work, reply)
+        worker.pending.append(call)
+        worker.submit(call)
+        self._changed.notify_all()
+
+    # --- what workers report -----------------------------------------------------------------------------------------
+
+    def worker_started(self, worker: DesktopWorker) -> None:
+        """See `WorkerEvents`."""
+        with self._changed:
+            if worker.given_up or self._closed:
+                return
+            worker.start_deadline = None
+            now = time.monotonic()
+            self._pool.started(worker.index, now=now)
+            self._health_due[worker.index] = now + HEALTH_PERIOD_S
+            self._after_change()
+
+    def worker_finished(self, worker: DesktopWorker, call: Call | None, outcome: Message | ComputerRLError) -> None:
+        """See `WorkerEvents`."""
+        with self._changed:
+            if worker.given_up or self._closed:
+                return
+            now = time.monotonic()
+            if call is not None:
+                worker.pending.remove(call)
+            if isinstance(outcome, ComputerRLError) and (call is None or _is_desktops_fault(outcome)):
+                self._broke(worker, outcome, call)
+            elif call is not None:
+                if call.lease is not None:
+                    self._pool.end_call(worker.index, call.lease.token, now=now)
+                    self._health_due[worker.index] = now + HEALTH_PERIOD_S
+                call.reply(error_reply(outcome) if isinstance(outcome, ComputerRLError) else outcome)
+            self._after_change()
+
+    def _broke(self, worker: DesktopWorker, error: ComputerRLError, call: Call | None) -> None:
+        """Give ``worker`` up; its successor starts when the pool says so."""
+        reason = f"{error.code}: {error}"
+        where = call.name if call else "start"
+        log.get_logger().warning("desktop.broke", desktop=worker.index, call=where, reason=reason)
+        if isinstance(error, HostBroken | DiskFull) or not isinstance(error, EnvError):
+            self._end(error)
+        self._pool.broke(worker.index, reason, now=time.monotonic())
+        if self._pool.host_reason:
+            self._end(HostBroken(self._pool.host_reason))
+        lost = [*([call] if call is not None else []), *worker.pending]
+        worker.pending.clear()
+        worker.give_up()
+        for lost_call in lost:
+            lost_call.reply(error_reply(error))
+
+    def _end(self, error: ComputerRLError) -> None:
+        """Nothing on this host works: refuse everything and have the process end."""
+        self._pool.host_broke(str(error))
+        if self.fatal is None:
+            self.fatal = error
+            log.get_logger().error("host.broke", error=error.code, reason=str(error))
+            self._on_fatal(error)
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        with self._changed:
+            while not self._closed:
+                now = time.monotonic()
+                self._end_hanging(now)
+                self._check_health(now)
+                self._after_change()
+                deadline = self._next_deadline()
+                self._changed.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+
+    def _next_deadline(self) -> float | None:
+        times = [worker.pending[0].deadline for worker in self._workers if worker.pending]
+        times += [worker.start_deadline for worker in self._workers if worker.start_deadline and not worker.given_up]
+        times += [waiting.expires_at for waiting in self._waiting]
+        idle = (index for index in range(len(self._workers)) if self._pool.state(index) == "idle")
+        times += [self._health_due[index] for index in idle]
+        pool_deadline = self._pool.next_deadline()
+        return min([*times, pool_deadline] if pool_deadline is not None else times, default=None)
+
+    def _end_hanging(self, now: float) -> None:
+        for worker in self._workers:
+            if worker.given_up:
+                continue
+            if worker.start_deadline is not None and now >= worker.start_deadline:
+                limit_s = self._config.reset_deadline_s
+                self._broke(worker, DesktopBroken(f"did not start within {limit_s:g} s"), None)
+            elif worker.pending and now >= worker.pending[0].deadline:
+                call = worker.pending.pop(0)
+                self._broke(worker, DesktopBroken(f"{call.name} passed its deadline: the desktop hangs"), call)
+
+    def _check_health(self, now: float) -> None:
+        for index, worker in enumerate(self._workers):
+            if self._pool.state(index) == "idle" and now >= self._health_due[index] and not worker.pending:
+                self._health_due[index] = now + HEALTH_PERIOD_S
+                call = Call("health", now + _HEALTH_DEADLINE_S, None, calls.health)
+                worker.pending.append(call)
+                worker.submit(call)
+
+    def _after_change(self) -> None:
+        """Whatever an event may have made possible: lease expiry, restarts, waiting lease requests."""
+        now = time.monotonic()
+        if self._closed:
+            return
+        if expired := self._pool.expire(now):
+            log.get_logger().warning("lease.expired", num_leases=expired)
+        for index in self._pool.due(now):
+            self._workers[index] = self._new_worker(index, self._workers[index])
+        while self._waiting:
+            waiting = self._waiting[0]
+            try:
+                answer: Message = self._pool.lease(waiting.holder, app=waiting.app, now=now)
+            except ComputerRLError as error:
+                if isinstance(error, NoDesktop) and now < waiting.expires_at:
+                    break
+                answer = error_reply(error)
+            self._waiting.popleft()
+            waiting.reply(answer)
+        self._changed.notify_all()
+
+    def _new_worker(self, index: int, predecessor: DesktopWorker | None) -> DesktopWorker:
+        deadline = time.monotonic() + self._config.reset_deadline_s + DEADLINE_GRACE_S
+        return DesktopWorker(
+            index, make=lambda: self._make(index), events=self, start_deadline=deadline, predecessor=predecessor
+        )
+
+    # --- for displays and the end ------------------------------------------------------------------------------------
+
+    def metrics(self) -> dict[str, float]:
+        """Latest figures, `env_server/name` -> value."""
+        with self._changed:
+            pool = self._pool
+            leased = pool.count("leased")
+            counts = {
+                "desktops_ready": float(pool.count("idle") + leased),
+                "desktops_leased": float(leased),
+                "desktops_quarantined": float(pool.num_quarantined),
+                "restarts": float(pool.num_restarts),
+                "leases_expired": float(pool.num_expired),
+            }
+        quantiles = {f"{name}_p50_s": timings.p50 for name, timings in self.timings.items()}
+        return {f"env_server/{name}": value for name, value in (counts | quantiles).items()}
+
+    def note(self) -> str:
+        """What the desktops are doing, for people."""
+        with self._changed:
+            states = ("idle", "leased", "starting", "broken")
+            parts = [f"{count} {state}" for state in states if (count := self._pool.count(state))]
+        return f"desktops: {', '.join(parts)}"
+
+    def wait_ready(self, num_desktops: int, *, timeout_s: float) -> bool:
+        """Wait until so many desktops are up, or the host turns out broken."""
+
+        def ready() -> bool:
+            return self.fatal is not None or self._pool.count("idle") + self._pool.count("leased") >= num_desktops
+
+        with self._changed:
+            return self._changed.wait_for(ready, timeout_s) and self.fatal is None
+
+    def close(self, *, limit_s: float = 2.0) -> bool:
+        """Close all desktops in parallel; refuse what comes. False when some were not closed within ``limit_s``."""
+        with self._changed:
+            already, self._closed = self._closed, True
+            pending = [call for worker in self._workers for call in worker.pending]
+            waiting = [lease.reply for lease in self._waiting]
+            self._waiting.clear()
+            self._changed.notify_all()
+        deadline = time.monotonic() + limit_s
+        for worker in self._workers:
+            worker.give_up()
+        if not already:
+            for reply in [*(call.reply for call in pending), *waiting]:
+                reply(error_reply(NoDesktop("the env_server is stopping")))
+        closed = [worker.disposed.wait(max(0.0, deadline - time.monotonic())) for worker in self._workers]
+        return all(closed)
+
+
+def _role_index(sender: str) -> str:
+    """`actor-0` of `actor-0:incarnation`."""
+    return sender.partition(":")[0]
+
+
+def _is_desktops_fault(error: ComputerRLError) -> bool:
+    return isinstance(error, DesktopBroken | HostBroken | DiskFull)
