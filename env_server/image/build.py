@@ -34,6 +34,9 @@ from env_server.host import (
 
 RECIPES = Path(__file__).parent
 
+_BUILDER_REVISION = 1
+"""Raise it when this file changes in a way that makes other images from the same recipe."""
+
 _AFTER_PACKAGES = "# ---- AFTER PACKAGES ----"
 _STEPS = {
     "running apt-get update": "reading the archive's lists",
@@ -53,7 +56,7 @@ class Recipe:
 
     name: str
     digest: str
-    """First 12 hexadecimal digits of the file's SHA-256: any change makes another image."""
+    """First 12 hexadecimal digits of a SHA-256 over the file and the builder's revision: any change makes another image."""
     release: str
     packages: tuple[str, ...]
     dpkg_options: tuple[str, ...]
@@ -86,7 +89,7 @@ def parse_recipe(name: str, text: str) -> Recipe:
     absent = [part for part, found in parts.items() if not found]
     if release is None or absent:
         raise SetupError(Problem(f"{name}.def", f"no {', '.join(absent)} in it", "restore the shapes that the head of core.def describes"))
-    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    digest = hashlib.sha256(f"{_BUILDER_REVISION}\n{text}".encode()).hexdigest()[:12]
     return Recipe(name, digest, release[1], tuple(packages), tuple(options), finish)
 
 
@@ -119,9 +122,8 @@ def _build(recipe: Recipe, folder: Path, *, mirror: str, log: Path, progress: Pr
         shutil.rmtree(left_over)
     partial = Path(tempfile.mkdtemp(prefix=f".{recipe.name}-partial-", dir=folder.parent))
     try:
-        (partial / "finish.sh").write_text(f"set -eu\n{recipe.finish}", encoding="utf-8")
         root = partial / "root"
-        command = _mmdebstrap(recipe, root, mirror=mirror, finish=partial / "finish.sh")
+        command = _mmdebstrap(recipe, root, mirror=mirror)
         run_logged(command, log=log, on_line=lambda line: _tell(line, progress))
         root.chmod(0o755)
         root.rename(folder)
@@ -135,7 +137,7 @@ def _tell(line: str, progress: Progress) -> None:
             progress(ours)
 
 
-def _mmdebstrap(recipe: Recipe, root: Path, *, mirror: str, finish: Path) -> list[str]:
+def _mmdebstrap(recipe: Recipe, root: Path, *, mirror: str) -> list[str]:
     """The command that fills ``root``; as an ordinary user through a tar, so that all files belong to that user."""
     options = [
         f"--mode={'root' if is_root() else 'unshare'}",
@@ -144,8 +146,11 @@ def _mmdebstrap(recipe: Recipe, root: Path, *, mirror: str, finish: Path) -> lis
         *(f"--dpkgopt={option}" for option in recipe.dpkg_options),
         '--aptopt=APT::Install-Recommends "false"',
         '--aptopt=Acquire::Languages "none"',
-        f'--customize-hook=chroot "$1" /bin/sh -s < {shlex.quote(str(finish))}',
+        # Inline, not a script's path: under another user id of our own range, our folders are closed.
+        f'--customize-hook=chroot "$1" /bin/sh -euc {shlex.quote(recipe.finish)}',
         f"--keyring={DEBIAN_KEYRING}",
+        # It would empty /etc/machine-id again.
+        "--skip=cleanup/reproducible",
     ]
     if is_root():
         return ["mmdebstrap", *options, recipe.release, str(root), mirror]
