@@ -1,0 +1,229 @@
+"""What other folders may use of the learner: its weight endpoint, the broadcast group, and the request for a phase.
+
+`WeightClient` is the control side (who takes part in which broadcast); `BroadcastGroup` moves the bytes. Deciding what is
+sent and loading it into an engine happen elsewhere (`learner.weight_sender`, `actor.weight_receiver`).
+
+Security: the control messages are encrypted and authenticated like every other socket of the run. torch.distributed has
+neither: its store and its data connections are open to whoever can reach the address. They listen on
+`learner.bind_address` (loopback unless changed) and a random port, and the store keys carry a random token that only
+travels over the encrypted control socket; on a shared network put them on the cluster's private interface.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from common.errors import PeerTimeout, ProtocolError
+from common.messages import Ack, Message, WeightInvitation, WeightJoin, WeightLoaded
+
+if TYPE_CHECKING:
+    import torch
+
+WEIGHTS_ENDPOINT = "weights"
+"""Name under which the learner announces its weight control socket in `Hello.endpoints`."""
+
+PARK_S = 1.0
+"""The learner holds a `WeightJoin` back this long when it has nothing new, then says so: a new version reaches a waiting
+receiver at once, and a receiver that died is forgotten within a second."""
+
+_PHASE_REQUEST_FILE = "phase.request"
+
+
+class Channel(Protocol):
+    """The part of `common.transport.Channel` used here."""
+
+    def request(self, message: Message, *, timeout_s: float) -> Message: ...
+
+    def close(self) -> None: ...
+
+
+class WeightClient:
+    """Typed requests to the learner's weight endpoint; finds the learner again when it came back at another address."""
+
+    def __init__(self, connect: Callable[[], Channel]) -> None:
+        """``connect`` opens a channel to where the learner is now; it raises `PeerTimeout` while there is none."""
+        self._connect = connect
+        self._channel: Channel | None = None
+
+    def join(self, receiver: str, *, loaded_version: int, model_digest: str, timeout_s: float) -> WeightInvitation:
+        """Ask to take part in the next broadcast; see `WeightInvitation.epoch` for "nothing new"."""
+        message = WeightJoin(receiver=receiver, loaded_version=loaded_version, model_digest=model_digest)
+        answer = self._request(message, timeout_s=timeout_s)
+        if not isinstance(answer, WeightInvitation):
+            raise ProtocolError(f"the learner answered WeightJoin with {type(answer).__name__}")
+        return answer
+
+    def loaded(self, receiver: str, *, policy_version: int, error: str, load_s: float, timeout_s: float) -> None:
+        """Report the version served now, or why it could not be loaded."""
+        message = WeightLoaded(receiver=receiver, policy_version=policy_version, error=error, load_s=load_s)
+        answer = self._request(message, timeout_s=timeout_s)
+        if not isinstance(answer, Ack):
+            raise ProtocolError(f"the learner answered WeightLoaded with {type(answer).__name__}")
+
+    def close(self) -> None:
+        """Close the channel, if one is open."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
+    def _request(self, message: Message, *, timeout_s: float) -> Message:
+        if self._channel is None:
+            self._channel = self._connect()
+        try:
+            return self._channel.request(message, timeout_s=timeout_s)
+        except PeerTimeout:
+            # Dead, or restarted elsewhere: look it up again next time.
+            self.close()
+            raise
+
+
+class BroadcastGroup:
+    """One epoch's process group: rank 0 is the learner. Any failure makes it useless; abandon it and form the next.
+
+    Built from the backend's class directly, so that several epochs can live in one process and the default group of
+    torch.distributed stays free for the training itself.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Any,
+        prefix: str,
+        rank: int,
+        world_size: int,
+        backend: str,
+        host: str,
+        form_timeout_s: float,
+        timeout_s: float,
+    ) -> None:
+        """Blocks until all members are there; raises RuntimeError when they are not within ``form_timeout_s``.
+
+        ``store`` is the learner's TCPStore (`serve_store`, `join_store`); ``host`` the local address to listen on;
+        ``timeout_s`` is for each broadcast afterwards.
+        """
+        import datetime
+
+        import torch.distributed as dist
+
+        form_timeout = datetime.timedelta(seconds=form_timeout_s)
+        scoped = dist.PrefixStore(prefix, store)
+        scoped.set_timeout(form_timeout)
+        if backend == "nccl":
+            nccl_options = dist.ProcessGroupNCCL.Options()
+            nccl_options._timeout = datetime.timedelta(seconds=timeout_s)
+            self._group: Any = dist.ProcessGroupNCCL(scoped, rank, world_size, nccl_options)
+        else:
+            options = dist.ProcessGroupGloo._Options()
+            options._timeout = form_timeout
+            options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
+            self._group = dist.ProcessGroupGloo(scoped, rank, world_size, options)
+        self._options = dist.BroadcastOptions()
+        self._options.rootRank = 0
+        self._options.rootTensor = 0
+        self._options.timeout = datetime.timedelta(seconds=timeout_s)
+        self._backend = backend
+
+    def broadcast(self, buffer: torch.Tensor) -> None:
+        """Rank 0's ``buffer`` into everybody's; blocks (without the interpreter lock); RuntimeError when a member is gone."""
+        self._group.broadcast([buffer], self._options).wait()
+        if self._backend == "nccl":
+            import torch
+
+            # NCCL's wait only orders streams; the bytes are looked at by the CPU next.
+            torch.cuda.current_stream().synchronize()
+
+    def abandon(self) -> None:
+        """Let go without waiting for anybody. gloo closes its connections; NCCL must abort, destroying may hang."""
+        group, self._group = self._group, None
+        if group is not None and self._backend == "nccl":
+            group.abort()
+
+
+def serve_store(host: str) -> tuple[Any, str]:
+    """(store, address) of a TCPStore that listens on ``host`` and a random port only (by itself it takes all interfaces)."""
+    import torch.distributed as dist
+
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.bind((host, 0))
+        listener.listen(128)
+        port = listener.getsockname()[1]
+        store = dist.TCPStore(host, port, None, True, wait_for_workers=False, master_listen_fd=listener.detach())
+    return store, f"{host}:{port}"
+
+
+def join_store(address: str, *, timeout_s: float) -> Any:
+    """Connect to the store at ``host:port``; RuntimeError when nobody listens there."""
+    import datetime
+
+    import torch.distributed as dist
+
+    host, _, port = address.rpartition(":")
+    return dist.TCPStore(host, int(port), None, False, timeout=datetime.timedelta(seconds=timeout_s))
+
+
+def local_host_towards(address: str) -> str:
+    """The local address from which ``host:port`` is reached: where this side of the group has to listen."""
+    host, _, port = address.rpartition(":")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, int(port)))  # No packet is sent: this only asks the routing table.
+        return str(probe.getsockname()[0])
+
+
+class WeightSink(Protocol):
+    """Where the learner's loop puts new weights."""
+
+    def publish_base(self, policy_version: int, *, probe_logprobs: Any) -> None:
+        """``policy_version`` is the untouched base model, which every engine has already."""
+
+    def publish(self, policy_version: int, tensors: Mapping[str, torch.Tensor], *, probe_logprobs: Any) -> None:
+        """Snapshot ``tensors`` and return at once; engines get them in the background."""
+
+    def metrics(self) -> dict[str, float]:
+        """`learner/...` figures for the heartbeat."""
+
+
+class DirectWeights:
+    """`WeightSink` for serial mode: hands the tensors to an engine in the same process."""
+
+    def __init__(self, load: Callable[[int, Mapping[str, Any]], float]) -> None:
+        """``load`` is `PolicyEngine.load`."""
+        self._load = load
+
+    def publish_base(self, policy_version: int, *, probe_logprobs: Any) -> None:
+        self._load(policy_version, {})
+
+    def publish(self, policy_version: int, tensors: Mapping[str, torch.Tensor], *, probe_logprobs: Any) -> None:
+        self._load(policy_version, {name: tensor.detach().clone() for name, tensor in tensors.items()})
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+
+def request_phase(folder: Path, phase: str) -> None:
+    """Ask the learner of the run in ``folder`` to switch; ``phase`` is `sft` (an Entropulse round now) or `finish` (end RL).
+
+    Read at the next update, then removed.
+    """
+    path = folder / _PHASE_REQUEST_FILE
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    draft.write_text(phase + "\n", encoding="utf-8")
+    draft.replace(path)
+
+
+def read_phase_request(folder: Path) -> str:
+    """What was asked for, empty when nothing."""
+    try:
+        return (folder / _PHASE_REQUEST_FILE).read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return ""
+
+
+def clear_phase_request(folder: Path) -> None:
+    """The request was honoured (or refused)."""
+    (folder / _PHASE_REQUEST_FILE).unlink(missing_ok=True)

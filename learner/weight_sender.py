@@ -1,0 +1,373 @@
+"""Broadcast of new weights: a snapshot is taken at once, everything else happens beside training.
+
+```
+ training thread          control thread                       broadcast thread
+ publish(v, tensors) ─┐   WeightJoin ──► parked until          wait: a snapshot, and somebody parked below it
+   copy into buckets  ├─► there is something newer ──────────► gather the live ones, form the group (new epoch when
+   return             ┘   WeightLoaded ──► noted               membership changed), invite, broadcast bucket by bucket
+```
+
+Receivers that are slow, hung or dead cost the broadcast thread a timeout and the others one round; training never waits.
+Only the newest version matters, older ones are skipped. Does not know what the tensors mean, nor who generates with them.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from common import log
+from common.messages import Ack, ErrorReply, Message, WeightInvitation, WeightJoin, WeightLoaded
+from common.weight_plan import Manifest, TensorSpec, WeightPlan, checksum, plan_buckets
+from learner.client import PARK_S, BroadcastGroup, serve_store
+
+GATHER_S = 0.5
+"""How long a round waits for live receivers that are still busy with the version before: longer than an engine's load, so that
+one group usually serves all versions."""
+
+FORM_TIMEOUT_S = 5.0
+"""A live receiver is in the group milliseconds after its invitation; one that died in between costs the others this."""
+
+LIVE_S = 3 * PARK_S
+"""A receiver not heard of for this long is not waited for."""
+
+
+class Request(Protocol):
+    """The part of `common.transport.Request` used here."""
+
+    message: Message
+    sender: str
+
+    def reply(self, message: Message) -> None: ...
+
+
+class Server(Protocol):
+    """The part of `common.transport.Server` used here."""
+
+    address: str
+
+    def poll(self, timeout_s: float) -> list[Any]: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class _Snapshot:
+    """One version, packed."""
+
+    policy_version: int
+    plan: WeightPlan
+    buffers: list[torch.Tensor]
+    """Per bucket, uint8."""
+    probe_logprobs: np.ndarray
+    manifest: Manifest | None = None
+    """Made by the broadcast thread: checksums are not the training thread's work."""
+
+
+@dataclass(slots=True)
+class _Parked:
+    """A receiver waiting for an invitation."""
+
+    request: Request
+    loaded_version: int
+    since: float
+
+
+@dataclass(slots=True)
+class _Group:
+    """The process group in use and who is in it."""
+
+    epoch: int
+    members: tuple[str, ...]
+    prefix: str
+    link: BroadcastGroup | None = None
+    """None until formed."""
+
+
+@dataclass(slots=True)
+class _State:
+    """Everything the three threads share, guarded by one condition."""
+
+    newest: _Snapshot | None = None
+    sending: _Snapshot | None = None
+    free: list[list[torch.Tensor]] = field(default_factory=list)
+    parked: dict[str, _Parked] = field(default_factory=dict)
+    seen: dict[str, float] = field(default_factory=dict)
+    """Receiver -> when it was last heard of."""
+    loaded: dict[str, int] = field(default_factory=dict)
+    """Receiver -> version it reported to serve."""
+    stopping: bool = False
+
+
+class WeightSender:
+    """Serves the weight endpoint and broadcasts versions; see the picture at the top of the file."""
+
+    def __init__(
+        self, server: Server, *, model_digest: str, host: str, backend: str = "gloo", timeout_s: float = 30.0
+    ) -> None:
+        """``host``: local address for the store and the group; ``backend``: `gloo` or `nccl` (buffers then live on the GPU)."""
+        self.address = server.address
+        self._server = server
+        self._model_digest = model_digest
+        self._host = host
+        self._backend = backend
+        self._device = torch.device("cuda") if backend == "nccl" else torch.device("cpu")
+        self._timeout_s = timeout_s
+        self._store, self._store_address = serve_store(host)
+        self._plan: WeightPlan | None = None
+        self._group: _Group | None = None
+        self._next_epoch = 0
+        self._state = _State()
+        self._changed = threading.Condition()
+        self._broadcast_s = 0.0
+        self._num_broadcasts = 0
+        self._num_failed_broadcasts = 0
+        self._threads = [
+            threading.Thread(target=self._control, name="weights-control", daemon=True),
+            threading.Thread(target=self._broadcast, name="weights-broadcast", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    # --- training thread ---------------------------------------------------------------------------------------------
+
+    def publish_base(self, policy_version: int, *, probe_logprobs: np.ndarray) -> None:
+        """``policy_version`` is the base model itself; receivers may serve it once their digest matched."""
+        snapshot = _Snapshot(policy_version, WeightPlan((), ()), [], np.asarray(probe_logprobs, np.float32))
+        with self._changed:
+            self._replace_newest(snapshot)
+
+    def publish(self, policy_version: int, tensors: Mapping[str, torch.Tensor], *, probe_logprobs: np.ndarray) -> None:
+        """Copy ``tensors`` into buckets and return; the broadcast happens in the background."""
+        if self._plan is None:
+            specs = [TensorSpec(name, tuple(t.shape), str(t.dtype).removeprefix("torch.")) for name, t in tensors.items()]
+            self._plan = plan_buckets(specs)
+        with self._changed:
+            buffers = self._state.free.pop() if self._state.free else None
+        if buffers is None:
+            buffers = [torch.empty(size, dtype=torch.uint8, device=self._device) for size in self._plan.bucket_bytes]
+        with torch.no_grad():
+            for slot, view in zip(self._plan.slots, tensor_views(self._plan, buffers), strict=True):
+                view.copy_(tensors[slot.spec.name])
+        if self._backend == "nccl":
+            torch.cuda.current_stream().synchronize()
+        with self._changed:
+            self._replace_newest(_Snapshot(policy_version, self._plan, buffers, np.asarray(probe_logprobs, np.float32)))
+
+    def _replace_newest(self, snapshot: _Snapshot) -> None:
+        old = self._state.newest
+        self._state.newest = snapshot
+        if old is not None and old.buffers and old is not self._state.sending:
+            self._state.free.append(old.buffers)
+        self._changed.notify_all()
+
+    def loaded_versions(self) -> dict[str, int]:
+        """Receiver -> the version it serves, as far as reported."""
+        with self._changed:
+            return dict(self._state.loaded)
+
+    def metrics(self) -> dict[str, float]:
+        """Figures for the learner's heartbeat."""
+        with self._changed:
+            live = [r for r, seen in self._state.seen.items() if time.monotonic() - seen < LIVE_S]
+            return {
+                "learner/weight_broadcast_s": self._broadcast_s,
+                "learner/weight_broadcasts": float(self._num_broadcasts),
+                "learner/weight_broadcasts_failed": float(self._num_failed_broadcasts),
+                "learner/weight_receivers": float(len(live)),
+            }
+
+    def close(self) -> None:
+        """Stop both threads; a broadcast that hangs in a collective is left behind with its (daemon) thread."""
+        with self._changed:
+            self._state.stopping = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join(timeout=1.0)
+
+    # --- control thread ----------------------------------------------------------------------------------------------
+
+    def _control(self) -> None:
+        while not self._state.stopping:
+            for request in self._server.poll(0.1):
+                self._answer(request)
+            self._send_away_parked(older_than_s=PARK_S)
+        self._send_away_parked(older_than_s=0.0)
+        self._server.close()
+
+    def _answer(self, request: Request) -> None:
+        message = request.message
+        if isinstance(message, WeightJoin):
+            self._park(request, message)
+        elif isinstance(message, WeightLoaded):
+            with self._changed:
+                self._state.seen[message.receiver] = time.monotonic()
+                if not message.error:
+                    self._state.loaded[message.receiver] = message.policy_version
+            if message.error:
+                log.get_logger().warning(
+                    "weights.refused",
+                    receiver=message.receiver, policy_version=message.policy_version, error=message.error,
+                )  # fmt: skip
+            request.reply(Ack())
+        else:
+            request.reply(ErrorReply("protocol_error", f"the weight endpoint takes no {type(message).__name__}"))
+
+    def _park(self, request: Request, message: WeightJoin) -> None:
+        if message.model_digest != self._model_digest:
+            text = (
+                f"{message.receiver} has base model {message.model_digest}, the learner has {self._model_digest}: "
+                "use the same model folder on both sides"
+            )
+            log.get_logger().error("weights.model_differs", receiver=message.receiver)
+            request.reply(ErrorReply("weight_error", text))
+            return
+        now = time.monotonic()
+        with self._changed:
+            self._state.seen[message.receiver] = now
+            self._state.parked[message.receiver] = _Parked(request, message.loaded_version, now)
+            self._changed.notify_all()
+
+    def _send_away_parked(self, *, older_than_s: float) -> None:
+        limit = time.monotonic() - older_than_s
+        with self._changed:
+            gone = [name for name, parked in self._state.parked.items() if parked.since <= limit]
+            leaving = [self._state.parked.pop(name) for name in gone]
+        for parked in leaving:
+            parked.request.reply(_nothing_new(parked.loaded_version))
+
+    # --- broadcast thread --------------------------------------------------------------------------------------------
+
+    def _broadcast(self) -> None:
+        while True:
+            snapshot = self._wait_for_work()
+            if snapshot is None:
+                return
+            try:
+                if snapshot.buffers:
+                    self._round(snapshot)
+                else:
+                    self._invite_to_base(snapshot)
+            except Exception as error:
+                # Thread boundary. torch raises RuntimeError subclasses for every dead, slow or hung member; whatever else it
+                # is, the next round starts with a fresh group.
+                self._give_up_group(error)
+            finally:
+                self._release(snapshot)
+
+    def _wait_for_work(self) -> _Snapshot | None:
+        """The newest snapshot, once somebody who lacks it is waiting."""
+        state = self._state
+        with self._changed:
+            while not state.stopping:
+                newest = state.newest
+                if newest is not None and any(p.loaded_version < newest.policy_version for p in state.parked.values()):
+                    if newest.buffers:
+                        self._gather()
+                    state.sending = state.newest
+                    return state.sending
+                self._changed.wait()
+        return None
+
+    def _gather(self) -> None:
+        """Give live receivers that are not parked yet a moment (the condition is held)."""
+        deadline = time.monotonic() + GATHER_S
+        while not self._state.stopping:
+            now = time.monotonic()
+            missing = [r for r, seen in self._state.seen.items() if now - seen < LIVE_S and r not in self._state.parked]
+            if not missing or now >= deadline:
+                return
+            self._changed.wait(timeout=deadline - now)
+
+    def _take_members(self, snapshot: _Snapshot) -> dict[str, _Parked]:
+        with self._changed:
+            names = [n for n, parked in self._state.parked.items() if parked.loaded_version < snapshot.policy_version]
+            return {name: self._state.parked.pop(name) for name in sorted(names)}
+
+    def _invite_to_base(self, snapshot: _Snapshot) -> None:
+        manifest = Manifest(snapshot.policy_version, self._model_digest, snapshot.plan, ())
+        for parked in self._take_members(snapshot).values():
+            invitation = WeightInvitation(
+                epoch=0, policy_version=snapshot.policy_version, rank=0, world_size=0, store_address="", backend="gloo",
+                manifest=manifest.to_json(), probe_logprobs=snapshot.probe_logprobs, retry_after_s=0.0,
+            )  # fmt: skip
+            parked.request.reply(invitation)
+
+    def _round(self, snapshot: _Snapshot) -> None:
+        """Send one version to everybody who waits for it."""
+        if snapshot.manifest is None:
+            sums = tuple(checksum(buffer.cpu().numpy()) for buffer in snapshot.buffers)
+            snapshot.manifest = Manifest(snapshot.policy_version, self._model_digest, snapshot.plan, sums)
+        members = self._take_members(snapshot)
+        if not members:
+            return
+        started = time.monotonic()
+        group = self._group_of(tuple(members))
+        manifest = snapshot.manifest.to_json()
+        for rank, parked in enumerate(members.values(), start=1):
+            invitation = WeightInvitation(
+                epoch=group.epoch, policy_version=snapshot.policy_version, rank=rank, world_size=len(members) + 1,
+                store_address=f"{self._store_address}/{group.prefix}", backend=self._backend,  # type: ignore[arg-type]
+                manifest=manifest, probe_logprobs=snapshot.probe_logprobs, retry_after_s=0.0,
+            )  # fmt: skip
+            parked.request.reply(invitation)
+        if group.link is None:
+            group.link = BroadcastGroup(
+                store=self._store, prefix=group.prefix, rank=0, world_size=len(members) + 1, backend=self._backend,
+                host=self._host, form_timeout_s=min(FORM_TIMEOUT_S, self._timeout_s), timeout_s=self._timeout_s,
+            )  # fmt: skip
+        for buffer in snapshot.buffers:
+            group.link.broadcast(buffer)
+        self._broadcast_s = time.monotonic() - started
+        self._num_broadcasts += 1
+        log.get_logger().debug("weights.sent", policy_version=snapshot.policy_version, epoch=group.epoch, receivers=len(members))
+
+    def _group_of(self, members: tuple[str, ...]) -> _Group:
+        if self._group is None or self._group.members != members:
+            if self._group is not None and self._group.link is not None:
+                self._group.link.abandon()
+            self._group = _Group(self._next_epoch, members, prefix=f"{self._next_epoch}-{secrets.token_hex(16)}")
+            self._next_epoch += 1
+        return self._group
+
+    def _give_up_group(self, error: Exception) -> None:
+        group, self._group = self._group, None
+        if group is None:
+            return
+        self._num_failed_broadcasts += 1
+        log.get_logger().warning("weights.group_lost", epoch=group.epoch, members=list(group.members), error=str(error)[:200])
+        with self._changed:
+            for member in group.members:
+                self._state.seen.pop(member, None)  # Nobody waits for it until it says something again.
+        if group.link is not None:
+            group.link.abandon()
+
+    def _release(self, snapshot: _Snapshot) -> None:
+        with self._changed:
+            self._state.sending = None
+            if snapshot.buffers and snapshot is not self._state.newest:
+                self._state.free.append(snapshot.buffers)
+
+
+def tensor_views(plan: WeightPlan, buffers: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors of ``plan`` as views into its buckets' ``buffers``, in slot order."""
+    return [
+        buffers[slot.bucket][slot.offset : slot.offset + slot.spec.num_bytes]
+        .view(getattr(torch, slot.spec.dtype))
+        .view(slot.spec.shape)
+        for slot in plan.slots
+    ]
+
+
+def _nothing_new(loaded_version: int) -> WeightInvitation:
+    return WeightInvitation(
+        epoch=-1, policy_version=loaded_version, rank=-1, world_size=0, store_address="", backend="gloo",
+        manifest="", probe_logprobs=np.zeros(0, np.float32), retry_after_s=0.0,
+    )  # fmt: skip
