@@ -120,9 +120,9 @@ class DesktopWorker:
             self.disposed.set()
 
     def _run(self) -> None:
-        if self._predecessor is not None:
+        if self._predecessor is not None and self._predecessor.driver is not None:
             self._predecessor.disposed.wait(CLOSE_LIMIT_S)
-            self._predecessor = None
+        self._predecessor = None
         if not self._given_up:
             self._start()
         while not self._given_up:

@@ -40,7 +40,7 @@ from common.messages import (
 )  # fmt: skip
 from common.metrics import Timings
 from env_server import calls
-from env_server.desktop_worker import Call, DesktopWorker, Reply, error_reply
+from env_server.desktop_worker import CLOSE_LIMIT_S, Call, DesktopWorker, Reply, error_reply
 from env_server.driver import DesktopDriver
 from env_server.pool import DesktopPool, PoolLimits
 from env_server.tasks import FAMILIES
@@ -74,12 +74,16 @@ class DesktopService:
         *,
         tasks: TasksConfig,
         make: Callable[[int], DesktopDriver],
-        on_fatal: Callable[[ComputerRLError], None] = lambda error: None,
+        grace_s: float = DEADLINE_GRACE_S,
+        health_period_s: float = HEALTH_PERIOD_S,
+        lease_wait_s: float = LEASE_WAIT_S,
     ) -> None:
         self._config = config
         self._tasks = tasks
         self._make = make
-        self._on_fatal = on_fatal
+        self._grace_s = grace_s
+        self._health_period_s = health_period_s
+        self._lease_wait_s = lease_wait_s
         self._changed = threading.Condition()
         # Wall-clock nanoseconds: above every token an earlier process of this host can have given out.
         self._pool = DesktopPool(
@@ -150,7 +154,7 @@ class DesktopService:
                 log.get_logger().info("lease.holder_replaced", old=old, new=holder)
                 self._pool.release_holder(old, now=now)
         family = FAMILIES.get(message.wants)
-        self._waiting.append(_WaitingLease(holder, family.app if family else "", now + LEASE_WAIT_S, reply))
+        self._waiting.append(_WaitingLease(holder, family.app if family else "", now + self._lease_wait_s, reply))
         self._after_change()
 
     def _begin(
@@ -159,7 +163,7 @@ class DesktopService:
         now = time.monotonic()
         self._pool.begin_call(lease, now=now)
         worker = self._workers[lease.desktop]
-        deadline = now + (limit_s or self._config.step_deadline_s) + DEADLINE_GRACE_S
+        deadline = now + (limit_s or self._config.step_deadline_s) + self._grace_s
         call = Call(name, deadline, lease, work, reply)
         worker.pending.append(call)
         worker.submit(call)
@@ -175,7 +179,7 @@ class DesktopService:
             worker.start_deadline = None
             now = time.monotonic()
             self._pool.started(worker.index, now=now)
-            self._health_due[worker.index] = now + HEALTH_PERIOD_S
+            self._health_due[worker.index] = now + self._health_period_s
             self._after_change()
 
     def worker_finished(self, worker: DesktopWorker, call: Call | None, outcome: Message | ComputerRLError) -> None:
@@ -191,7 +195,7 @@ class DesktopService:
             elif call is not None:
                 if call.lease is not None:
                     self._pool.end_call(worker.index, call.lease.token, now=now)
-                    self._health_due[worker.index] = now + HEALTH_PERIOD_S
+                    self._health_due[worker.index] = now + self._health_period_s
                 call.reply(error_reply(outcome) if isinstance(outcome, ComputerRLError) else outcome)
             self._after_change()
 
@@ -217,7 +221,6 @@ class DesktopService:
         if self.fatal is None:
             self.fatal = error
             log.get_logger().error("host.broke", error=error.code, reason=str(error))
-            self._on_fatal(error)
 
     # --- time --------------------------------------------------------------------------------------------------------
 
@@ -254,7 +257,7 @@ class DesktopService:
     def _check_health(self, now: float) -> None:
         for index, worker in enumerate(self._workers):
             if self._pool.state(index) == "idle" and now >= self._health_due[index] and not worker.pending:
-                self._health_due[index] = now + HEALTH_PERIOD_S
+                self._health_due[index] = now + self._health_period_s
                 call = Call("health", now + _HEALTH_DEADLINE_S, None, calls.health)
                 worker.pending.append(call)
                 worker.submit(call)
@@ -281,7 +284,9 @@ class DesktopService:
         self._changed.notify_all()
 
     def _new_worker(self, index: int, predecessor: DesktopWorker | None) -> DesktopWorker:
-        deadline = time.monotonic() + self._config.reset_deadline_s + DEADLINE_GRACE_S
+        deadline = time.monotonic() + self._config.reset_deadline_s + self._grace_s
+        if predecessor is not None:
+            deadline += CLOSE_LIMIT_S
         return DesktopWorker(
             index, make=lambda: self._make(index), events=self, start_deadline=deadline, predecessor=predecessor
         )

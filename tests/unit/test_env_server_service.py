@@ -1,0 +1,365 @@
+"""The desktop service with desktops that behave and desktops that do not: hang, lie, break, cannot be closed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from common.actions import parse_action
+from common.config import DesktopConfig, TasksConfig
+from common.errors import (
+    DesktopBroken, DiskFull, HostBroken, LeaseRefused, NoDesktop, ProtocolError, SetupError, Problem, TaskFailed,
+)  # fmt: skip
+from common.messages import Ack, Action, Observation, StepResult, TaskRef
+from common.transport import LocalChannel
+from env_server.client import DesktopClient
+from env_server.driver import DesktopDriver, TaskInstance
+from env_server.drivers.scripted import ScriptedDriver
+from env_server.service import DesktopService
+
+CONFIG = DesktopConfig(
+    driver="scripted", observation="tree", num_desktops=2, step_deadline_s=0.2, reset_deadline_s=0.3, lease_time_limit_s=5.0
+)
+TASK = TaskRef("calc-set-cell", 5, "demonstration")
+Make = Callable[[int], DesktopDriver]
+
+
+class Good(ScriptedDriver):
+    def __init__(self) -> None:
+        super().__init__(CONFIG)
+
+
+class Hanging(Good):
+    """Does not come back from a step until closed; its driver keeps no deadline."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended = threading.Event()
+
+    def step(self, action: Action) -> StepResult:
+        self.ended.wait(30)
+        return super().step(action)
+
+    def close(self) -> None:
+        self.ended.set()
+
+
+class Lying(Good):
+    """Answers with something else than the protocol says."""
+
+    answer: Any = {"observation": None}
+
+    def step(self, action: Action) -> StepResult:
+        return self.answer
+
+
+class BreakingEveryThird(Good):
+    calls = 0
+
+    def step(self, action: Action) -> StepResult:
+        type(self).calls += 1
+        if self.calls % 3 == 0:
+            raise DesktopBroken("the third call")
+        return super().step(action)
+
+
+class Unclosable(Lying):
+    def close(self) -> None:
+        raise OSError("device busy")
+
+
+class Stumbling(Good):
+    """A mistake of our own."""
+
+    def reset(self, task: TaskInstance) -> tuple[str, Observation]:
+        raise KeyError("utterance")
+
+
+@contextmanager
+def serving(make: Make, config: DesktopConfig = CONFIG, **limits: float) -> Iterator[tuple[DesktopService, DesktopClient]]:
+    limits = {"grace_s": 0.0, "lease_wait_s": 3.0, **limits}
+    service = DesktopService(config, tasks=TasksConfig(), make=make, **limits)
+    try:
+        yield service, DesktopClient(LocalChannel(service.handle, sender="actor-0:a"), config=config)
+    finally:
+        service.close()
+
+
+def first_then_good(first: type[Good]) -> Make:
+    """The first desktop made misbehaves, all later ones are fine."""
+    made: list[int] = []
+
+    def make(index: int) -> DesktopDriver:
+        made.append(index)
+        return first() if len(made) == 1 else Good()
+
+    return make
+
+
+def one(**changes: Any) -> DesktopConfig:
+    return CONFIG.model_copy(update={"num_desktops": 1, **changes})
+
+
+def play(client: DesktopClient) -> float:
+    lease = client.lease("a", TASK.family)
+    client.reset(lease, TASK)
+    client.step(lease, parse_action(client.demonstrate(lease)))
+    reward = client.evaluate(lease).reward
+    client.release(lease)
+    return reward
+
+
+def test_episode_through_messages_is_rewarded() -> None:
+    with serving(lambda index: Good()) as (service, client):
+        assert play(client) == 1.0
+        metrics = service.metrics()
+        assert metrics["env_server/desktops_ready"] == 2.0 and metrics["env_server/restarts"] == 0.0
+        assert metrics["env_server/step_p50_s"] > 0.0 and metrics["env_server/reset_p50_s"] > 0.0
+        assert service.note() == "desktops: 2 idle"
+
+
+def test_step_after_the_page_scored_changes_nothing() -> None:
+    with serving(lambda index: Good()) as (_, client):
+        lease = client.lease("a")
+        client.reset(lease, TaskRef("web-click-button", 5, "demonstration"))
+        assert client.step(lease, parse_action(client.demonstrate(lease))).finished
+        assert client.step(lease, parse_action("click(1)")).finished
+        assert client.evaluate(lease).success
+
+
+@pytest.mark.parametrize("misbehaving", [Hanging, Lying, Unclosable])
+def test_desktop_that_hangs_lies_or_cannot_be_closed_is_replaced(misbehaving: type[Good]) -> None:
+    with serving(first_then_good(misbehaving), one()) as (service, client):
+        lease = client.lease("a")
+        client.reset(lease, TASK)
+        with pytest.raises(DesktopBroken):
+            client.step(lease, parse_action("wait()"))
+        with pytest.raises(LeaseRefused):
+            client.evaluate(lease)
+        assert play(client) == 1.0
+        assert service.metrics()["env_server/restarts"] == 1.0
+
+
+def test_desktop_that_hangs_does_not_hold_up_the_others() -> None:
+    made: list[Good] = [Hanging(), Good()]
+    with serving(lambda index: made[index], CONFIG.model_copy(update={"step_deadline_s": 1.0})) as (service, client):
+        leases = [client.lease("a"), client.lease("a")]
+        for lease in leases:
+            client.reset(lease, TASK)
+        hanging = next(lease for lease in leases if lease.desktop == 0)
+        other = next(lease for lease in leases if lease.desktop == 1)
+        answers: list[object] = []
+        from common.messages import StepRequest
+
+        service.submit(StepRequest(lease=hanging, action=parse_action("wait()")), "actor-0:a", answers.append)
+        started = time.monotonic()
+        for _ in range(20):
+            client.step(other, parse_action("wait()"))
+        assert time.monotonic() - started < 1.0 and answers == []
+
+
+@pytest.mark.parametrize("answer", [None, 7, ("a", "b"), Ack()])
+def test_step_lying_driver_is_desktop_broken_never_a_result(answer: object) -> None:
+    lying = type("L", (Lying,), {"answer": answer})
+    with serving(first_then_good(lying), one()) as (_, client):
+        lease = client.lease("a")
+        client.reset(lease, TASK)
+        with pytest.raises(DesktopBroken, match="instead of StepResult"):
+            client.step(lease, parse_action("wait()"))
+
+
+def test_desktop_breaking_every_third_call_episodes_still_finish() -> None:
+    BreakingEveryThird.calls = 0
+    with serving(lambda index: BreakingEveryThird()) as (service, client):
+        rewards, broken = [], 0
+        while len(rewards) < 6:
+            try:
+                rewards.append(play(client))
+            except DesktopBroken:
+                broken += 1
+        assert rewards == [1.0] * 6 and broken >= 2
+        assert service.metrics()["env_server/restarts"] >= broken - 1
+        assert service.fatal is None
+
+
+def test_driver_stumbling_over_our_mistake_is_desktop_broken() -> None:
+    with serving(lambda index: Stumbling(), one()) as (_, client):
+        with pytest.raises(DesktopBroken, match="KeyError"):
+            client.reset(client.lease("a"), TASK)
+
+
+def test_every_start_failing_breaks_the_host_with_its_reason() -> None:
+    def make(index: int) -> DesktopDriver:
+        raise DesktopBroken("no display")
+
+    with serving(make, one()) as (service, client):
+        with pytest.raises(HostBroken, match="no display"):
+            client.lease("a")
+        assert isinstance(service.fatal, HostBroken)
+
+
+def test_start_missing_image_ends_the_service_with_that_error() -> None:
+    def make(index: int) -> DesktopDriver:
+        raise SetupError(Problem("desktop.image", "is not built", "computerrl setup"))
+
+    with serving(make) as (service, client):
+        with pytest.raises(HostBroken, match="not built"):
+            client.lease("a")
+        assert isinstance(service.fatal, SetupError) and service.fatal.exit_code == 3
+
+
+def test_start_hanging_is_cut_off_and_tried_again() -> None:
+    ended = threading.Event()
+    made: list[int] = []
+
+    def make(index: int) -> DesktopDriver:
+        made.append(index)
+        if len(made) == 1:
+            ended.wait(10)
+        return Good()
+
+    with serving(make, one()) as (service, client):
+        assert play(client) == 1.0
+        ended.set()
+        assert len(made) == 2
+
+
+def test_disk_full_ends_the_service() -> None:
+    class Full(Good):
+        def step(self, action: Action) -> StepResult:
+            raise DiskFull("no space for screenshots")
+
+    with serving(lambda index: Full()) as (service, client):
+        lease = client.lease("a")
+        client.reset(lease, TASK)
+        with pytest.raises(DiskFull):
+            client.step(lease, parse_action("wait()"))
+        assert isinstance(service.fatal, DiskFull)
+        with pytest.raises(HostBroken, match="no space"):
+            client.lease("a")
+
+
+def test_health_check_failing_while_idle_replaces_the_desktop() -> None:
+    class Sick(Good):
+        def healthy(self) -> bool:
+            return False
+
+    with serving(first_then_good(Sick), one(), health_period_s=0.05) as (service, client):
+        deadline = time.monotonic() + 5
+        while service.metrics()["env_server/restarts"] < 1 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert play(client) == 1.0
+
+
+def test_reset_seed_outside_its_split_is_task_failed_and_desktop_stays() -> None:
+    with serving(lambda index: Good(), one()) as (service, client):
+        lease = client.lease("a")
+        with pytest.raises(TaskFailed, match="outside"):
+            client.reset(lease, TaskRef("calc-set-cell", 5, "evaluation"))
+        with pytest.raises(TaskFailed, match="TaskReset"):
+            client.step(lease, parse_action("wait()"))
+        client.reset(lease, TASK)
+        assert service.metrics()["env_server/restarts"] == 0.0
+
+
+def test_session_of_the_previous_lease_is_not_playable() -> None:
+    with serving(lambda index: Good(), one()) as (_, client):
+        lease = client.lease("a")
+        client.reset(lease, TASK)
+        client.release(lease)
+        with pytest.raises(TaskFailed, match="TaskReset"):
+            client.evaluate(client.lease("a"))
+
+
+def test_lease_waits_for_a_desktop_to_become_free() -> None:
+    with serving(lambda index: Good(), one()) as (service, client):
+        held = client.lease("a")
+        other = DesktopClient(LocalChannel(service.handle, sender="actor-1:b"), config=CONFIG)
+        threading.Timer(0.1, client.release, [held]).start()
+        assert other.lease("b").token > held.token
+
+
+def test_lease_none_free_in_time_refused_with_reason() -> None:
+    with serving(lambda index: Good(), one(), lease_wait_s=0.05) as (_, client):
+        client.lease("a")
+        with pytest.raises(NoDesktop, match="1 leased"):
+            client.lease("a")
+
+
+def test_lease_unused_is_taken_back_and_its_token_refused() -> None:
+    with serving(lambda index: Good(), one(lease_time_limit_s=0.1)) as (_, client):
+        old = client.lease("a")
+        new = client.lease("b")
+        with pytest.raises(LeaseRefused):
+            client.reset(old, TASK)
+        client.reset(new, TASK)
+
+
+def test_lease_from_a_restarted_actor_frees_what_it_held() -> None:
+    with serving(lambda index: Good(), one()) as (service, client):
+        old = client.lease("a")
+        restarted = DesktopClient(LocalChannel(service.handle, sender="actor-0:b"), config=CONFIG)
+        started = time.monotonic()
+        restarted.reset(restarted.lease("b"), TASK)
+        assert time.monotonic() - started < 1.0
+        with pytest.raises(LeaseRefused):
+            client.reset(old, TASK)
+
+
+def test_unknown_request_is_protocol_error() -> None:
+    with serving(lambda index: Good()) as (service, _):
+        with pytest.raises(ProtocolError, match="Ack"):
+            LocalChannel(service.handle).request(Ack(), timeout_s=1.0)
+
+
+def test_close_is_quick_parallel_and_answers_what_waits() -> None:
+    closing = threading.Barrier(2, timeout=5)
+
+    class Slow(Hanging):
+        def close(self) -> None:
+            closing.wait()  # passes only when both are closed at the same time
+            super().close()
+
+    with serving(lambda index: Slow(), CONFIG.model_copy(update={"step_deadline_s": 60.0})) as (service, client):
+        lease = client.lease("a")
+        client.reset(lease, TASK)
+        failures: list[BaseException] = []
+
+        def step() -> None:
+            try:
+                client.step(lease, parse_action("wait()"))
+            except NoDesktop as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=step)
+        thread.start()
+        while not service._workers[lease.desktop].pending:
+            time.sleep(0.005)
+        started = time.monotonic()
+        assert service.close()
+        assert time.monotonic() - started < 2.0
+        thread.join(5)
+        assert len(failures) == 1
+        assert service.close()
+
+
+def test_many_actors_at_once_all_episodes_rewarded() -> None:
+    with serving(lambda index: Good(), CONFIG.model_copy(update={"num_desktops": 4, "step_deadline_s": 5.0})) as (service, _):
+        rewards: list[float] = []
+
+        def act(number: int) -> None:
+            client = DesktopClient(LocalChannel(service.handle, sender=f"actor-{number}:x"))
+            for _ in range(10):
+                rewards.append(play(client))
+
+        threads = [threading.Thread(target=act, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert rewards == [1.0] * 80
