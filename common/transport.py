@@ -1,0 +1,437 @@
+"""Requests and replies over ZeroMQ with CURVE on every socket. The only importer of zmq (the guest's own socket aside).
+
+                 DEALER  ───── frames of common.codec ─────►  ROUTER
+    Client.request(message) -> reply                          Server.poll() -> [Request]; request.reply(message)
+
+A server accepts only the run's client key (checked by a ZAP handler per server); whoever has another key cannot exchange a
+single frame. A client reconnects by itself; a request whose connection breaks is not sent again, because only the caller
+knows whether it may be: `PeerTimeout` is raised at once instead of after the deadline.
+
+Does not retry, authorise by role, or know what messages mean.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import zmq
+import zmq.auth.thread
+import zmq.utils.monitor
+
+from common import codec, log
+from common.codec import Envelope
+from common.errors import ComputerRLError, DecodeError, PeerTimeout, Problem, RemoteError, SetupError, error_classes
+from common.lifecycle import StopToken
+from common.messages import ErrorReply, Message
+
+Handler = Callable[[Message, str], Message]
+"""(message, sender) -> answer; raises `ComputerRLError` for what shall become an `ErrorReply`."""
+
+_MAX_FRAME_BYTES = 1 << 28
+"""A peer that announces a longer frame is disconnected before memory is taken for it."""
+_HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 5_000, 30_000
+"""Answered by ZeroMQ's own thread, so a busy Python process is not taken for a dead one."""
+_POLL_SLICE_S = 0.2
+"""Longest time until a waiting request notices that its client was closed."""
+_ZAP_DOMAIN = "run"
+_EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+# --- keys ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The run's two CURVE key pairs in Z85 text: one that all servers use, one that all clients use."""
+
+    server_public: bytes
+    server_secret: bytes
+    client_public: bytes
+    client_secret: bytes
+
+    def __repr__(self) -> str:
+        return "Keys(...)"
+
+
+def generate_keys() -> Keys:
+    """Fresh keys, for one run."""
+    return Keys(*zmq.curve_keypair(), *zmq.curve_keypair())
+
+
+def create_keys(folder: Path) -> Keys:
+    """Make ``server.key`` and ``client.key`` (public and secret line) in ``folder``; keep those that are there."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    if not (folder / "server.key").exists() or not (folder / "client.key").exists():
+        keys = generate_keys()
+        _write_key(folder / "server.key", keys.server_public, keys.server_secret)
+        _write_key(folder / "client.key", keys.client_public, keys.client_secret)
+    return load_keys(folder)
+
+
+def load_keys(folder: Path) -> Keys:
+    """Read what `create_keys` made. Raises `SetupError` when missing, damaged or readable by others."""
+    return Keys(*_read_key(folder / "server.key"), *_read_key(folder / "client.key"))
+
+
+def _write_key(path: Path, public: bytes, secret: bytes) -> None:
+    temporary = path.with_suffix(".new")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(public + b"\n" + secret + b"\n")
+    temporary.replace(path)
+
+
+def _read_key(path: Path) -> tuple[bytes, bytes]:
+    step = "start the run with `computerrl train CONFIG`, which makes its keys"
+    try:
+        mode = path.stat().st_mode
+        lines = path.read_bytes().split()
+    except OSError as error:
+        raise SetupError(Problem(str(path), f"key cannot be read: {error.strerror}", step)) from None
+    if mode & 0o077:
+        raise SetupError(Problem(str(path), f"key has mode {mode & 0o777:04o}: others can read it", f"chmod 600 {path}"))
+    if len(lines) != 2 or any(len(line) != 40 for line in lines):
+        raise SetupError(Problem(str(path), "is no key file of two lines of 40 characters", f"delete {path.parent}; {step}"))
+    return lines[0], lines[1]
+
+
+# --- client side -----------------------------------------------------------------------------------------------------
+
+
+class Channel(Protocol):
+    """Where requests go; thread-safe."""
+
+    def request(self, message: Message, *, timeout_s: float) -> Message:
+        """The answer. Raises `PeerTimeout`, or the error that the peer answered with."""
+        ...
+
+    def close(self) -> None:
+        """Waiting requests end with `PeerTimeout`."""
+        ...
+
+
+def error_from_reply(reply: ErrorReply, *, peer: str) -> ComputerRLError:
+    """The error that ``reply`` stands for; `RemoteError` when its code is unknown or its class needs more than a text."""
+    cls = error_classes().get(reply.code)
+    if cls is DecodeError:
+        return DecodeError(f"refused by {peer}: {reply.message}", kind="request", sender="this side")
+    if cls is None or cls.__init__ is not ComputerRLError.__init__:
+        return RemoteError(f"{peer} answered {reply.code}: {reply.message}", remote_code=reply.code)
+    return cls(reply.message)
+
+
+class _Connection:
+    """One DEALER socket with at most one request in flight."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, keys: Keys) -> None:
+        self.socket = context.socket(zmq.DEALER)
+        _set_common_options(self.socket)
+        self.socket.curve_serverkey = keys.server_public
+        self.socket.curve_publickey, self.socket.curve_secretkey = keys.client_public, keys.client_secret
+        self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
+        self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+        self.socket.connect(address)
+        self.poller = zmq.Poller()
+        self.poller.register(self.socket, zmq.POLLIN)
+        self.poller.register(self.monitor, zmq.POLLIN)
+
+    def drain(self) -> None:
+        """Forget late replies and connections that broke before this request."""
+        while self.socket.poll(0):
+            self.socket.recv_multipart()
+        self.take_failure()
+
+    def take_failure(self) -> str:
+        """What happened to the connection since the last call, empty when nothing did."""
+        failure = ""
+        while self.monitor.poll(0):
+            event = zmq.utils.monitor.recv_monitor_message(self.monitor)["event"]
+            failure = "refused our keys" if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH else failure or "broke the connection"
+        return failure
+
+    def close(self) -> None:
+        self.socket.disable_monitor()
+        self.monitor.close(linger=0)
+        self.socket.close(linger=0)
+
+
+class Client:
+    """A `Channel` to the server at ``address``. Threads may share it: each request in flight has its own socket."""
+
+    def __init__(self, address: str, *, keys: Keys, sender: str) -> None:
+        self.address = address
+        self.sender = sender
+        self._keys = keys
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._lock = threading.Lock()
+        self._idle: list[_Connection] = []
+        self._num_busy = 0
+        self._ids = itertools.count(1)
+        self._closed = False
+
+    def request(self, message: Message, *, timeout_s: float) -> Message:
+        """The peer's answer. Raises `PeerTimeout` or the error that the peer answered with."""
+        message_id = next(self._ids)
+        frames = codec.encode(message, sender=self.sender, message_id=message_id)
+        kind = type(message).__name__
+        connection = self._take()
+        try:
+            connection.drain()
+            connection.socket.send_multipart(frames)
+            reply = self._await(connection, message_id, kind=kind, timeout_s=timeout_s)
+        finally:
+            self._give_back(connection)
+        if isinstance(reply, ErrorReply):
+            raise error_from_reply(reply, peer=self.address)
+        return reply
+
+    def close(self) -> None:
+        """Close idle sockets now, busy ones when their request ends (within 0.2 s)."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            for connection in self._idle:
+                connection.close()
+            self._idle.clear()
+            if self._num_busy == 0:
+                self._context.term()
+
+    def _await(self, connection: _Connection, message_id: int, *, kind: str, timeout_s: float) -> Message:
+        deadline = time.monotonic() + timeout_s
+        while not self._closed:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise PeerTimeout(f"{self.address} did not answer {kind} within {timeout_s:g} s")
+            ready = dict(connection.poller.poll(1000 * min(left_s, _POLL_SLICE_S)))
+            if connection.socket in ready:
+                envelope = codec.decode(connection.socket.recv_multipart())
+                # A server that could not even read our header answers without a cause.
+                unread = envelope.cause_id is None and isinstance(envelope.message, ErrorReply)
+                if envelope.cause_id == message_id or unread:
+                    return envelope.message
+            elif connection.monitor in ready and (failure := connection.take_failure()):
+                raise PeerTimeout(f"{self.address} {failure} before it answered {kind}")
+        raise PeerTimeout(f"the channel to {self.address} was closed while waiting for the answer to {kind}")
+
+    def _take(self) -> _Connection:
+        with self._lock:
+            if self._closed:
+                raise PeerTimeout(f"the channel to {self.address} is closed")
+            self._num_busy += 1
+            if self._idle:
+                return self._idle.pop()
+        return _Connection(self._context, self.address, self._keys)
+
+    def _give_back(self, connection: _Connection) -> None:
+        with self._lock:
+            self._num_busy -= 1
+            if not self._closed:
+                self._idle.append(connection)
+                return
+            connection.close()
+            if self._num_busy == 0:
+                self._context.term()
+
+
+class LocalChannel:
+    """A `Channel` to a handler in this process, through the codec both ways. For serial mode and tests."""
+
+    def __init__(self, handler: Handler, *, sender: str = "local") -> None:
+        self.sender = sender
+        self._handler = handler
+        self._lock = threading.RLock()
+        self._ids = itertools.count(1)
+
+    def request(self, message: Message, *, timeout_s: float) -> Message:
+        """The handler's answer; ``timeout_s`` is not enforced, since the handler runs in the calling thread."""
+        del timeout_s
+        with self._lock:
+            request = codec.decode(codec.encode(message, sender=self.sender, message_id=next(self._ids)))
+            answer = answer_with(self._handler, request.message, request.sender)
+            reply = codec.decode(codec.encode(answer, sender="local", message_id=0, cause_id=request.message_id)).message
+        if isinstance(reply, ErrorReply):
+            raise error_from_reply(reply, peer="local")
+        return reply
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+# --- server side -----------------------------------------------------------------------------------------------------
+
+
+class Request:
+    """A decoded request that waits for its answer."""
+
+    def __init__(self, server: Server, identity: bytes, envelope: Envelope) -> None:
+        self.message = envelope.message
+        self.sender = envelope.sender
+        self._server = server
+        self._identity = identity
+        self._message_id = envelope.message_id
+
+    def reply(self, message: Message) -> None:
+        """Answer, from any thread; silently dropped when the asker is gone."""
+        self._server._answer(self._identity, message, cause_id=self._message_id)
+
+
+class Server:
+    """A bound ROUTER socket. One thread polls; replies may come from any thread."""
+
+    def __init__(self, bind: str, *, keys: Keys, sender: str) -> None:
+        """``bind``: `tcp://host:port`; port 0 takes a free one. Raises `SetupError` when it cannot be bound."""
+        self._sender = sender
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._authenticator = zmq.auth.thread.ThreadAuthenticator(self._context)
+        self._authenticator.start()
+        self._authenticator.configure_curve_callback(_ZAP_DOMAIN, credentials_provider=_OnlyKey(keys.client_public))
+        self._socket = self._context.socket(zmq.ROUTER)
+        _set_common_options(self._socket)
+        self._socket.curve_server = True
+        self._socket.curve_publickey, self._socket.curve_secretkey = keys.server_public, keys.server_secret
+        self._socket.zap_domain = _ZAP_DOMAIN.encode()
+        self._socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+        self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._outgoing: collections.deque[tuple[bytes, list[bytes]]] = collections.deque()
+        self._ids = itertools.count(1)
+        self._polling_thread = threading.get_ident()
+        self._close_lock = threading.Lock()
+        self._closed = False
+        try:
+            self.address = _bind(self._socket, bind)
+        except SetupError:
+            self.close()
+            raise
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._wake_reader, zmq.POLLIN)
+
+    def poll(self, timeout_s: float) -> list[Request]:
+        """Requests that came, waiting up to ``timeout_s`` for the first. Never raises for what a peer sent."""
+        self._polling_thread = threading.get_ident()
+        self._flush()
+        ready = dict(self._poller.poll(max(0, round(1000 * timeout_s))))
+        if self._wake_reader in ready:
+            os.read(self._wake_reader, 4096)
+            self._flush()
+        requests: list[Request] = []
+        while len(requests) < 256 and self._socket.poll(0):
+            identity, *frames = self._socket.recv_multipart()
+            try:
+                requests.append(Request(self, identity, codec.decode(frames)))
+            except DecodeError as error:
+                log.get_logger().warning("transport.malformed", reason=str(error), num_frames=len(frames))
+                self._answer(identity, ErrorReply(error.code, str(error)), cause_id=codec.peek_message_id(frames))
+        return requests
+
+    def close(self) -> None:
+        """Send what is due (up to 0.5 s) and free the port. From the polling thread, or once it has ended."""
+        with self._close_lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._flush()
+        self._socket.close(linger=500)
+        self._authenticator.stop()
+        self._context.term()
+        os.close(self._wake_reader)
+        os.close(self._wake_writer)
+
+    def _answer(self, identity: bytes, message: Message, *, cause_id: int | None) -> None:
+        frames = codec.encode(message, sender=self._sender, message_id=next(self._ids), cause_id=cause_id)
+        self._outgoing.append((identity, frames))
+        if threading.get_ident() == self._polling_thread:
+            self._flush()
+            return
+        with self._close_lock:
+            if not self._closed:
+                try:
+                    os.write(self._wake_writer, b"w")
+                except BlockingIOError:
+                    pass  # The pipe is full of wake-ups already.
+
+    def _flush(self) -> None:
+        while self._outgoing:
+            identity, frames = self._outgoing.popleft()
+            self._socket.send_multipart([identity, *frames])
+
+
+def answer_with(handler: Handler, message: Message, sender: str) -> Message:
+    """The handler's answer, with errors of the error tree as `ErrorReply`."""
+    try:
+        return handler(message, sender)
+    except ComputerRLError as error:
+        return ErrorReply(error.code, str(error))
+
+
+def serve(server: Server, handler: Handler, stop: StopToken) -> None:
+    """Poll, handle, reply, until ``stop``."""
+    while not stop.stopped:
+        for request in server.poll(_POLL_SLICE_S):
+            request.reply(answer_with(handler, request.message, request.sender))
+
+
+class _OnlyKey:
+    """ZAP credentials: exactly one public key."""
+
+    def __init__(self, public: bytes) -> None:
+        self._public = public
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        del domain
+        return key == self._public
+
+
+def _set_common_options(socket: zmq.Socket[bytes]) -> None:
+    socket.setsockopt(zmq.MAXMSGSIZE, _MAX_FRAME_BYTES)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
+    socket.setsockopt(zmq.LINGER, 0)
+
+
+def _bind(socket: zmq.Socket[bytes], bind: str) -> str:
+    """Bind and return the address that others connect to."""
+    host, _, port = bind.removeprefix("tcp://").rpartition(":")
+    candidates: Sequence[str] = [port] if port not in ("0", "*") else [*map(str, _free_looking_ports(50)), "*"]
+    for candidate in candidates:
+        try:
+            socket.bind(f"tcp://{host}:{candidate}")
+        except zmq.ZMQError as error:
+            if error.errno == zmq.EADDRINUSE and candidate != candidates[-1]:
+                continue
+            in_use = error.errno == zmq.EADDRINUSE
+            step = "end what listens there, or choose another port (0 takes a free one)" if in_use else "correct the bind address"
+            raise SetupError(Problem(f"tcp://{host}:{candidate}", f"cannot be bound: {error.strerror}", step)) from None
+        break
+    bound = socket.getsockopt_string(zmq.LAST_ENDPOINT).removeprefix("tcp://").rpartition(":")
+    name = os.uname().nodename if bound[0] in ("0.0.0.0", "[::]", "*") else bound[0]
+    return f"tcp://{name}:{bound[2]}"
+
+
+def _free_looking_ports(count: int) -> list[int]:
+    """Ports outside the ephemeral range.
+
+    A client that reconnects to a dead server on an ephemeral port of the same host may be given that very port as its own
+    source port; it is then connected to itself, and the restarted server finds its port taken.
+    """
+    try:
+        first_ephemeral = int(_EPHEMERAL_RANGE.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        first_ephemeral = 32768
+    low = 20000 if first_ephemeral > 21000 else 1024
+    if first_ephemeral <= low + count:
+        return []
+    return random.SystemRandom().sample(range(low, first_ephemeral), count)
