@@ -1,0 +1,164 @@
+"""What a learner algorithm is, and the table of those there are.
+
+A new algorithm is one file here (or in another package, see `make_algorithm`), one line in `ALGORITHMS`, one config and one
+numeric test; the trainer, the loop, the broker and the actors do not know which one runs. This module and the algorithms'
+own modules import torch only inside `Algorithm.loss`, so that a configuration is checked in milliseconds.
+
+Shape legend: S computed steps, M action tokens of the steps at hand, step after step.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+from pydantic import ValidationError
+
+from common.config import LearnerConfig
+from common.config.base import Section
+from common.errors import ConfigError, Problem
+from common.messages import Step, TrajectoryGroup
+
+if TYPE_CHECKING:
+    import torch
+
+ENTRY_POINT_GROUP = "computerrl.algorithms"
+"""Other packages register `name = module:Class` here."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainBatch:
+    """One update's worth of work, made by `Algorithm.prepare` and read by the trainer and `Algorithm.loss`.
+
+    Only steps that can change the weights are in ``samples``; the others are already accounted for in
+    ``token_weight_S`` (they keep their place in baselines and denominators) and in ``metrics``.
+    """
+
+    samples: tuple[Step, ...]
+    """[S]"""
+    group_S: np.ndarray
+    """int; steps of one group share prompts, so they are packed together and never split over minibatches."""
+    advantage_S: np.ndarray
+    """float32"""
+    token_weight_S: np.ndarray
+    """float32; what each token of the step counts: loss = - sum over tokens of weight * term."""
+    version: int
+    """The learner's policy version when the batch was prepared."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """What is known before any forward pass."""
+    left_out_nll: float = 0.0
+    """Sum of -log pi_b over the action tokens that are not computed: their share of the entropy, estimated."""
+    left_out_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LossBatch:
+    """The tokens of one forward pass, as tensors; all of its steps are whole."""
+
+    step_M: torch.Tensor
+    """int64, 0, 0, 0, 1, 1, ...: which step of the pass a token belongs to."""
+    advantage_M: torch.Tensor
+    token_weight_M: torch.Tensor
+    behavior_logprobs_M: torch.Tensor
+    age_M: torch.Tensor
+    """float32; batch version - version that sampled the token, never negative."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyOutputs:
+    """What the trainer computed for the tokens of a `LossBatch`."""
+
+    logprobs_M: torch.Tensor
+    """Under the weights being trained; carries the graph."""
+    entropy_M: torch.Tensor
+    proximal_logprobs_M: torch.Tensor | None
+    """Filled in when `needs` has `proximal_logprobs`."""
+    reference_logprobs_M: torch.Tensor | None
+    """Filled in when `needs` has `reference_logprobs`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossResult:
+    """``loss`` to minimise, and metrics as (sum, count) so that passes add up."""
+
+    loss: torch.Tensor
+    metrics: dict[str, tuple[torch.Tensor, float]]
+
+
+@runtime_checkable
+class Algorithm(Protocol):
+    """Made from the learner's configuration; raises `ConfigError` for options it does not know or cannot take."""
+
+    needs: frozenset[str]
+    """Of `proximal_logprobs`, `reference_logprobs`: extra forward passes that the trainer fills in."""
+    temperature: float
+    """Sampling temperature of the training rollouts; the loop orders rollouts with it, the trainer computes log-probs at it."""
+
+    def prepare(self, groups: Sequence[TrajectoryGroup], *, version: int) -> TrainBatch:
+        """Advantages, masks and weights; pure."""
+        ...
+
+    def loss(self, outputs: PolicyOutputs, batch: LossBatch) -> LossResult:
+        """The objective on one pass; pure tensors."""
+        ...
+
+
+def _grpo(options: Mapping[str, Any], learner: LearnerConfig) -> Algorithm:
+    from learner.algorithms.grpo import GRPO
+
+    return GRPO(options, learner)
+
+
+ALGORITHMS: dict[str, Callable[[Mapping[str, Any], LearnerConfig], Algorithm]] = {
+    "grpo": _grpo,
+}
+"""Name -> maker."""
+
+
+def make_algorithm(learner: LearnerConfig) -> Algorithm:
+    """The configured algorithm: a name in `ALGORITHMS`, the name of an entry point in the group `computerrl.algorithms`, or
+    `module:Class`. Raises `ConfigError` when there is none of that name or its options are wrong."""
+    name = learner.algorithm.name
+    maker = ALGORITHMS.get(name) or _third_party(name)
+    algorithm = maker(learner.algorithm.options, learner)
+    if not isinstance(algorithm, Algorithm):
+        raise ConfigError([Problem("learner.algorithm.name", f"{name!r} lacks parts of Algorithm", "see learner.algorithms")])
+    return algorithm
+
+
+def _third_party(name: str) -> Callable[[Mapping[str, Any], LearnerConfig], Algorithm]:
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
+        if entry.name == name:
+            return entry.load()  # type: ignore[no-any-return]
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        known = ", ".join(sorted(ALGORITHMS))
+        raise ConfigError([Problem("learner.algorithm.name", f"no algorithm {name!r}", f"use one of {known}, or module:Class")])
+    try:
+        return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]
+    except (ImportError, AttributeError) as error:
+        step = "install the package that holds it, or correct module:Class"
+        raise ConfigError([Problem("learner.algorithm.name", f"{name!r} cannot be imported: {error}", step)]) from error
+
+
+OptionsT = TypeVar("OptionsT", bound=Section)
+
+
+def parse_options(model: type[OptionsT], options: Mapping[str, Any]) -> OptionsT:
+    """Check an algorithm's ``options`` against its ``model``; every problem goes into one `ConfigError`."""
+    try:
+        return model.model_validate(dict(options))
+    except ValidationError as error:
+        problems = []
+        for item in error.errors():
+            path = ".".join(["learner.algorithm.options", *map(str, item["loc"])])
+            if item["type"] == "extra_forbidden":
+                problems.append(Problem(path, "unknown option", f"valid: {', '.join(sorted(model.model_fields))}"))
+            else:
+                reason = item["msg"].removeprefix("Value error, ")
+                problems.append(Problem(path, f"{reason} (got {item['input']!r:.80})", "correct the value"))
+        raise ConfigError(problems) from None

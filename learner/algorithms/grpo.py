@@ -1,0 +1,218 @@
+"""Step-level GRPO (ComputerRL section 3.3) with a decoupled, staleness-bounded objective (AReaL, arXiv 2505.24298).
+
+Every step of every rollout is one (prompt, action) sample; its advantage is its reward against all step rewards of the
+task's rollouts. Tokens sampled by older policies are corrected by sg(min(w, C)) with w = pi_p / pi_b, while the clipped ratio
+r = pi_t / pi_p is taken against the weights at the start of the update. On policy w = r = 1, and the gradient is plain
+GRPO's. Steps older than ``learner.max_age`` do not train but keep their place in baseline and denominator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from common.config import LearnerConfig
+from common.config.base import Section
+from common.messages import Step, TrajectoryGroup
+from learner.advantages import group_advantages, step_rewards
+from learner.aggregation import Aggregation, token_weights
+from learner.algorithms import LossBatch, LossResult, PolicyOutputs, TrainBatch, parse_options
+
+if TYPE_CHECKING:
+    import torch
+
+
+class GRPOOptions(Section):
+    """`learner.algorithm.options` of grpo."""
+
+    eps_low: float = Field(0.2, gt=0, lt=1)
+    """Lower clip distance of r."""
+    eps_high: float = Field(0.28, gt=0)
+    """Upper clip distance of r; above ``eps_low`` it is DAPO's clip-higher, which slows the loss of entropy."""
+    correction: Literal["decoupled", "tis", "icepop", "none"] = "decoupled"
+    """decoupled and tis: sg(min(w, correction_cap)) (caps 5 and 1..2 in the papers); icepop: w inside ``icepop_range``, else 0;
+    none: w = 1 and r = pi_t / pi_b, GRPO as if every token were on policy."""
+    correction_cap: float = Field(5.0, gt=0)
+    icepop_range: tuple[float, float] = (0.5, 2.0)
+    proximal: Literal["recomputed", "loglinear"] = "recomputed"
+    """Where log pi_p comes from: a forward pass at the start of the update (free with one minibatch), or interpolated."""
+    kl_beta: float = Field(0.0, ge=0)
+    """Weight of the k3 KL to the reference policy (ComputerRL 3e-4); 0 spares the reference forward pass."""
+    aggregation: Aggregation = "computerrl"
+    """See `learner.aggregation.token_weights`."""
+    aggregation_constant: float | None = Field(None, gt=0)
+    """k of aggregation `constant`."""
+    advantage_delta: float = Field(1e-4, gt=0)
+    """Added to the standard deviation (ours)."""
+    format_penalty: float = Field(0.0, ge=0)
+    """Taken from the reward of a badly formed step, besides its reward being 0 (ours)."""
+    temperature: float = Field(1.0, gt=0)
+    """Sampling temperature of training rollouts; the learner's log-probs are taken at the same."""
+
+    @model_validator(mode="after")
+    def _fit(self) -> GRPOOptions:
+        low, high = self.icepop_range
+        if not 0 <= low < high:
+            raise ValueError(f"icepop_range {low}..{high} is empty; give [low, high] with 0 <= low < high")
+        if self.aggregation == "constant" and self.aggregation_constant is None:
+            raise ValueError("aggregation 'constant' needs aggregation_constant")
+        return self
+
+
+class GRPO:
+    """See the module's docstring."""
+
+    def __init__(self, options: Mapping[str, Any], learner: LearnerConfig) -> None:
+        self.options = parse_options(GRPOOptions, options)
+        self.temperature = self.options.temperature
+        self._max_age = learner.max_age
+        needs = set()
+        if self.options.proximal == "recomputed" and self.options.correction != "none":
+            needs.add("proximal_logprobs")
+        if self.options.kl_beta > 0:
+            needs.add("reference_logprobs")
+        self.needs = frozenset(needs)
+
+    def prepare(self, groups: Sequence[TrajectoryGroup], *, version: int) -> TrainBatch:
+        """Advantages per group over all its steps; weights over all steps of the batch; then leave out what cannot train."""
+        options = self.options
+        steps = [step for group in groups for trajectory in group.trajectories for step in trajectory.steps]
+        success_n, trajectory_n, group_n = _owners(groups)
+        format_n = np.array([step.format_ok for step in steps], dtype=bool)
+        tokens_n = np.array([max(1, len(step.action_tokens)) for step in steps], dtype=np.int64)
+        rewards_n = step_rewards(success=success_n, format_ok=format_n, format_penalty=options.format_penalty)
+        advantage_n = np.zeros(len(steps))
+        for group in np.unique(group_n):
+            members = group_n == group
+            advantage_n[members] = group_advantages(rewards_n[members], delta=options.advantage_delta)
+        weight_n = np.zeros(0)
+        if steps:
+            weight_n = token_weights(
+                options.aggregation,
+                num_tokens_n=tokens_n,
+                trajectory_n=trajectory_n,
+                group_n=group_n,
+                constant=options.aggregation_constant,
+            )
+        age_n = np.array([max(0, version - step.min_policy_version) for step in steps], dtype=np.int64)
+        whole_n = np.array([_is_whole(step) for step in steps], dtype=bool)
+        trains_n = whole_n & (age_n <= self._max_age)
+        computed_n = trains_n if options.kl_beta > 0 else trains_n & (advantage_n != 0.0)
+        computed = np.flatnonzero(computed_n)
+        left_out = [steps[i] for i in np.flatnonzero(whole_n & ~computed_n)]
+        metrics = {
+            **_age_metrics(age_n[trains_n]),
+            "success": _mean([t.success for group in groups for t in group.trajectories]),
+            "reward": _mean(rewards_n),
+            "format_ok": _mean(format_n),
+            "num_groups": float(len(groups)),
+            "num_trajectories": float(sum(len(group.trajectories) for group in groups)),
+            "num_steps": float(len(steps)),
+            "num_steps_too_old": float((whole_n & (age_n > self._max_age)).sum()),
+            "num_steps_malformed": float((~whole_n).sum()),
+            "num_steps_computed": float(len(computed)),
+            "num_groups_without_signal": float(sum(not advantage_n[group_n == g].any() for g in range(len(groups)))),
+        }
+        return TrainBatch(
+            samples=tuple(steps[i] for i in computed),
+            group_S=group_n[computed],
+            advantage_S=advantage_n[computed].astype(np.float32),
+            token_weight_S=weight_n[computed].astype(np.float32),
+            version=version,
+            metrics=metrics,
+            left_out_nll=-float(sum(step.behavior_logprobs.sum(dtype=np.float64) for step in left_out)),
+            left_out_tokens=sum(len(step.action_tokens) for step in left_out),
+        )
+
+    def loss(self, outputs: PolicyOutputs, batch: LossBatch) -> LossResult:
+        """- sum_M weight * (sg(correction(w)) * S(r, A) - beta * k3)."""
+        import torch
+
+        from learner import losses
+
+        options = self.options
+        proximal_M, correction_M = self._correction(outputs, batch)
+        ratio_M = torch.exp(outputs.logprobs_M - proximal_M)
+        surrogate_M, clipped_M = losses.clipped_surrogate(
+            ratio_M, batch.advantage_M, eps_low=options.eps_low, eps_high=options.eps_high
+        )
+        term_M = correction_M * surrogate_M
+        current_M = outputs.logprobs_M.detach()
+        num_tokens = float(len(current_M))
+        metrics = {
+            "clip_fraction": (clipped_M.sum(), num_tokens),
+            "importance_weight": (correction_M.sum(), num_tokens),
+            "ratio": (ratio_M.detach().sum(), num_tokens),
+            "kl": (losses.kl_k3(current_M, batch.behavior_logprobs_M).sum(), num_tokens),
+            "entropy": (outputs.entropy_M.sum(), num_tokens),
+        }
+        if outputs.reference_logprobs_M is not None:
+            kl_M = losses.kl_k3(outputs.reference_logprobs_M, outputs.logprobs_M)
+            term_M = term_M - options.kl_beta * kl_M
+            metrics["reference_kl"] = (kl_M.detach().sum(), num_tokens)
+        return LossResult(-(batch.token_weight_M * term_M).sum(), metrics)
+
+    def _correction(self, outputs: PolicyOutputs, batch: LossBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """(log pi_p, corrected w), both [M] and without gradient."""
+        import torch
+
+        from learner import corrections
+
+        options = self.options
+        if options.correction == "none":
+            return batch.behavior_logprobs_M, torch.ones_like(batch.behavior_logprobs_M)
+        if options.proximal == "loglinear":
+            proximal_M = corrections.loglinear_proximal(outputs.logprobs_M, batch.behavior_logprobs_M, batch.age_M)
+        else:
+            assert outputs.proximal_logprobs_M is not None
+            proximal_M = outputs.proximal_logprobs_M
+        weights_M = corrections.importance_weights(proximal_M, batch.behavior_logprobs_M)
+        if options.correction == "icepop":
+            low, high = options.icepop_range
+            return proximal_M, corrections.icepop(weights_M, low=low, high=high)
+        return proximal_M, corrections.truncated(weights_M, cap=options.correction_cap)
+
+
+def _owners(groups: Sequence[TrajectoryGroup]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Per step: its trajectory's success, the trajectory's number and the group's number."""
+    success: list[bool] = []
+    trajectory_ids: list[int] = []
+    group_ids: list[int] = []
+    num_trajectories = 0
+    for g, group in enumerate(groups):
+        for trajectory in group.trajectories:
+            success += [trajectory.success] * len(trajectory.steps)
+            trajectory_ids += [num_trajectories] * len(trajectory.steps)
+            group_ids += [g] * len(trajectory.steps)
+            num_trajectories += 1
+    return np.array(success, dtype=bool), np.array(trajectory_ids, dtype=np.int64), np.array(group_ids, dtype=np.int64)
+
+
+def _is_whole(step: Step) -> bool:
+    """Sampled by a policy, with a finite log-prob and a version for every action token."""
+    num_tokens = len(step.action_tokens)
+    return bool(
+        num_tokens
+        and len(step.prompt_tokens)
+        and len(step.behavior_logprobs) == num_tokens
+        and len(step.policy_versions) == num_tokens
+        and np.isfinite(step.behavior_logprobs).all()
+    )
+
+
+def _age_metrics(age_n: np.ndarray) -> dict[str, float]:
+    """Of the steps that may train; zeros when there are none."""
+    if not age_n.size:
+        return {"policy_age_min": 0.0, "policy_age_mean": 0.0, "policy_age_max": 0.0}
+    return {
+        "policy_age_min": float(age_n.min()),
+        "policy_age_mean": float(age_n.mean()),
+        "policy_age_max": float(age_n.max()),
+    }
+
+
+def _mean(values: Any) -> float:
+    return float(np.mean(values)) if len(values) else 0.0

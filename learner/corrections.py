@@ -1,0 +1,38 @@
+"""Importance corrections for tokens sampled by an older or differently rounded policy. Pure tensor functions.
+
+All take per-token log-probs and give per-token weights without gradient.
+Shape legend: M tokens. behavior_logprobs: of the distribution that sampled; proximal_logprobs: of the learner's weights at the
+start of the update; current_logprobs: of the weights being trained.
+"""
+
+from __future__ import annotations
+
+import torch
+
+
+def importance_weights(proximal_logprobs_M: torch.Tensor, behavior_logprobs_M: torch.Tensor) -> torch.Tensor:
+    """[M] w = pi_p / pi_b, without gradient."""
+    return torch.exp(proximal_logprobs_M.detach() - behavior_logprobs_M.detach())
+
+
+def truncated(weights_M: torch.Tensor, *, cap: float) -> torch.Tensor:
+    """[M] min(w, C): the decoupled objective of AReaL (arXiv 2505.24298), C 5; truncated importance sampling with C 1 to 2."""
+    return weights_M.clamp(max=cap)
+
+
+def icepop(weights_M: torch.Tensor, *, low: float, high: float) -> torch.Tensor:
+    """[M] w where low <= w <= high, else 0: tokens on which sampler and learner disagree do not train (IcePop)."""
+    return torch.where((weights_M >= low) & (weights_M <= high), weights_M, torch.zeros_like(weights_M))
+
+
+def loglinear_proximal(
+    current_logprobs_M: torch.Tensor, behavior_logprobs_M: torch.Tensor, age_M: torch.Tensor
+) -> torch.Tensor:
+    """[M] log pi_p without a forward pass: log pi_b + alpha (log pi_t - log pi_b), without gradient.
+
+    alpha = (v_p - v_b) / (v_t - v_b) per token, where the update leads from version v_p to v_t = v_p + 1 and ``age_M`` is
+    v_p - v_b: alpha = age / (age + 1). At age 0 the proximal policy is the one that sampled.
+    """
+    alpha = age_M / (age_M + 1.0)
+    behavior = behavior_logprobs_M.detach()
+    return behavior + alpha * (current_logprobs_M.detach() - behavior)

@@ -1,0 +1,356 @@
+"""Optimizer steps: RL updates on prepared batches, supervised steps on recorded actions, and everything needed to resume.
+
+The trainer packs, runs the policy, asks the algorithm for the loss and steps AdamW on float32 masters. It does not know
+which algorithm runs, where batches come from, or who gets the weights.
+
+Shape legend: M action tokens of a pass, U distinct (node, next token) pairs, S steps of a batch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from common.config import RunConfig
+from common.errors import ComputerRLError
+from common.messages import Step
+from common.model_folder import folder_digest
+from learner.algorithms import LossBatch, PolicyOutputs, TrainBatch, make_algorithm
+from learner.attention import TrieLayout
+from learner.batching import Pack, make_packs, padded_tokens
+from learner.policy import Policy
+
+_MAX_SKIPPED_IN_A_ROW = 5
+"""A single bad batch happens (overflow in bfloat16); five in a row are a run that is lost."""
+
+_PADDED_BATCH_SIZE = 16
+"""Batch size of the padded computation that `padded_tokens_ratio` compares with."""
+
+
+class TrainingDiverged(ComputerRLError):
+    """Loss or gradients were not finite several times in a row."""
+
+    code = "training_diverged"
+    exit_code = 11
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One pack and what is kept of it between the passes of an update."""
+
+    pack: Pack
+    batch: LossBatch
+    layout: TrieLayout
+    hidden: torch.Tensor | None = None
+    proximal_logprobs_M: torch.Tensor | None = None
+    reference_logprobs_M: torch.Tensor | None = None
+
+
+class Trainer:
+    """Owns the optimizer; the policy's masters are its parameters."""
+
+    def __init__(self, config: RunConfig, policy: Policy) -> None:
+        self.policy = policy
+        self.algorithm = make_algorithm(config.learner)
+        self._learner = config.learner
+        self._shuffle = np.random.default_rng(config.seed)
+        self._names = list(policy.masters)
+        self._reference: dict[str, torch.Tensor] = {}
+        self._num_skipped = 0
+        self._num_skipped_in_a_row = 0
+        self.reset_optimizer(config.learner.optimizer.lr)
+        if "reference_logprobs" in self.algorithm.needs:
+            self.set_reference()
+
+    # --- training ----------------------------------------------------------------------------------------------------
+
+    def update(self, batch: TrainBatch) -> dict[str, float]:
+        """Train on ``batch``: one optimizer step per minibatch. Returns the batch's metrics and those of the update.
+
+        A batch in which nothing can train changes nothing. Raises `TrainingDiverged`.
+        """
+        started = time.perf_counter()
+        totals = _Totals()
+        minibatches = self._minibatches(batch)
+        self._fill_in(minibatches)
+        norms: list[float] = []
+        loss = 0.0
+        for passes in minibatches:
+            for item in passes:
+                # A minibatch holds only its share of the batch's weights: scaled up, its gradient is as long as a whole one's.
+                loss += self._accumulate(item, scale=len(minibatches), totals=totals)
+            norms.append(self._step(self._rl_lr()))
+        self._num_updates += bool(minibatches)
+        packs = [item.pack for passes in minibatches for item in passes]
+        metrics = dict(batch.metrics)
+        totals.add("entropy", batch.left_out_nll, batch.left_out_tokens)
+        metrics |= totals.means(default=("kl", "clip_fraction", "importance_weight", "entropy"))
+        metrics |= _pack_metrics(packs, batch.samples, seconds=time.perf_counter() - started)
+        metrics["num_tokens"] = float(sum(len(step.prompt_tokens) + len(step.action_tokens) for step in batch.samples))
+        metrics["loss"] = loss
+        metrics["grad_norm"] = float(np.mean(norms)) if norms else 0.0
+        metrics["lr"] = self._rl_lr()
+        metrics["num_skipped"] = float(self._num_skipped)
+        return metrics
+
+    def sft_step(self, steps: Sequence[Step], lr: float) -> dict[str, float]:
+        """One optimizer step on the mean token log-likelihood of the actions of ``steps``. Raises `TrainingDiverged`."""
+        started = time.perf_counter()
+        num_tokens = sum(len(step.action_tokens) for step in steps)
+        totals = _Totals()
+        packs = make_packs(steps, max_tokens=self._learner.max_pack_tokens)
+        for pack in packs:
+            pair_M = torch.from_numpy(pack.token_pair_M).to(self.policy.device)
+            outputs = self.policy.forward(pack, temperature=1.0)
+            loss = -outputs.logprobs_U[pair_M].sum() / num_tokens
+            loss.backward()  # type: ignore[no-untyped-call]
+            totals.add("loss", loss.detach() * num_tokens, len(pair_M))
+            totals.add("entropy", _token_entropy(outputs.entropy_Q, pack, pair_M).sum(), len(pair_M))
+        metrics = totals.means(default=("loss", "entropy"))
+        metrics["grad_norm"] = self._step(lr)
+        metrics |= _pack_metrics(packs, steps, seconds=time.perf_counter() - started)
+        metrics["num_tokens"] = float(sum(pack.num_sample_tokens for pack in packs))
+        metrics["num_skipped"] = float(self._num_skipped)
+        return metrics
+
+    def reset_optimizer(self, lr: float) -> None:
+        """Forget moments and warm-up; ``lr`` is the learning rate of the RL updates that follow."""
+        optimizer = self._learner.optimizer
+        self._optimizer = torch.optim.AdamW(
+            list(self.policy.masters.values()),
+            lr=lr,
+            betas=optimizer.betas,
+            weight_decay=optimizer.weight_decay,
+            fused=True,
+        )
+        self._lr = lr
+        self._num_updates = 0
+
+    def set_reference(self) -> None:
+        """The present weights become the reference of the KL term, when the algorithm has one."""
+        if "reference_logprobs" in self.algorithm.needs:
+            self._reference = {name: p.detach().clone() for name, p in self.policy.trained.items()}
+
+    # --- parts of an update ------------------------------------------------------------------------------------------
+
+    def _minibatches(self, batch: TrainBatch) -> list[list[_Pass]]:
+        """Whole groups, shuffled, about equally many steps each."""
+        groups = self._shuffle.permutation(np.unique(batch.group_S))
+        num_minibatches = min(self._learner.num_minibatches, len(groups))
+        parts: list[list[int]] = [[] for _ in range(num_minibatches)]
+        taken = 0
+        for group in groups:
+            members = np.flatnonzero(batch.group_S == group).tolist()
+            parts[taken * num_minibatches // len(batch.samples)] += members
+            taken += len(members)
+        return [self._passes(batch, part) for part in parts if part]
+
+    def _passes(self, batch: TrainBatch, members: list[int]) -> list[_Pass]:
+        packs = make_packs(
+            [batch.samples[i] for i in members],
+            max_tokens=self._learner.max_pack_tokens,
+            groups=[int(batch.group_S[i]) for i in members],
+        )
+        return [
+            _Pass(pack, _loss_batch(batch, [members[i] for i in pack.samples_S], self.policy.device), self.policy.layout(pack))
+            for pack in packs
+        ]
+
+    def _fill_in(self, minibatches: list[list[_Pass]]) -> None:
+        """The extra forward passes that the algorithm needs. In the first minibatch the weights are still those of the
+        start of the update, so its own training pass gives the proximal log-probs."""
+        if "reference_logprobs" in self.algorithm.needs:
+            with self.policy.other_weights(self._reference):
+                for item in (item for passes in minibatches for item in passes):
+                    item.reference_logprobs_M = self._logprobs(item)
+        if "proximal_logprobs" in self.algorithm.needs:
+            with torch.no_grad():
+                for item in (item for passes in minibatches[1:] for item in passes):
+                    item.proximal_logprobs_M = self._logprobs(item)
+
+    def _logprobs(self, item: _Pass) -> torch.Tensor:
+        if item.hidden is None:
+            item.hidden = self.policy.frozen_hidden(item.pack, item.layout)
+        outputs = self.policy.forward(
+            item.pack, temperature=self.algorithm.temperature, layout=item.layout, hidden=item.hidden
+        )
+        return outputs.logprobs_U[torch.from_numpy(item.pack.token_pair_M).to(self.policy.device)]
+
+    def _accumulate(self, item: _Pass, *, scale: float, totals: _Totals) -> float:
+        """Forward and backward of one pass; gradients gather in the masters. Returns the loss before scaling."""
+        pair_M = torch.from_numpy(item.pack.token_pair_M).to(self.policy.device)
+        outputs = self.policy.forward(
+            item.pack, temperature=self.algorithm.temperature, layout=item.layout, hidden=item.hidden
+        )
+        logprobs_M = outputs.logprobs_U[pair_M]
+        proximal_M = item.proximal_logprobs_M
+        result = self.algorithm.loss(
+            PolicyOutputs(
+                logprobs_M=logprobs_M,
+                entropy_M=_token_entropy(outputs.entropy_Q, item.pack, pair_M),
+                proximal_logprobs_M=logprobs_M.detach() if proximal_M is None else proximal_M,
+                reference_logprobs_M=item.reference_logprobs_M,
+            ),
+            item.batch,
+        )
+        (result.loss * scale).backward()  # type: ignore[no-untyped-call]
+        for name, (total, count) in result.metrics.items():
+            totals.add(name, total, count)
+        return float(result.loss.detach())
+
+    def _step(self, lr: float) -> float:
+        """Clip, step, publish; returns the gradient norm. A norm that is not finite skips the step."""
+        masters = [master for master in self.policy.masters.values() if master.grad is not None]
+        if not masters:
+            return 0.0
+        norm = float(torch.nn.utils.clip_grad_norm_(masters, self._learner.optimizer.max_grad_norm))
+        if np.isfinite(norm):
+            self._num_skipped_in_a_row = 0
+            for group in self._optimizer.param_groups:
+                group["lr"] = lr
+            self._optimizer.step()
+            self.policy.publish()
+        else:
+            self._num_skipped += 1
+            self._num_skipped_in_a_row += 1
+        self._optimizer.zero_grad(set_to_none=True)
+        if self._num_skipped_in_a_row >= _MAX_SKIPPED_IN_A_ROW:
+            raise TrainingDiverged(
+                f"loss or gradients were not finite in {self._num_skipped_in_a_row} optimizer steps in a row; "
+                "lower learner.optimizer.lr, or set model.dtype: float32"
+            )
+        return norm
+
+    def _rl_lr(self) -> float:
+        warmup = self._learner.optimizer.warmup_updates
+        return self._lr * min(1.0, (self._num_updates + 1) / warmup) if warmup else self._lr
+
+    # --- state -------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """All that `load_state_dict` needs, as plain tensors (safetensors can hold them); the frozen weights are not in it."""
+        state: dict[str, torch.Tensor] = {
+            "trainer/lr": torch.tensor(self._lr, dtype=torch.float64),
+            "trainer/num_updates": torch.tensor(self._num_updates),
+            "trainer/num_skipped": torch.tensor([self._num_skipped, self._num_skipped_in_a_row]),
+            "trainer/shuffle": _pack_generator(self._shuffle),
+            "trainer/torch_rng": torch.get_rng_state(),
+        }
+        for name, master in self.policy.masters.items():
+            state[f"master/{name}"] = master.detach()
+            for key, value in self._optimizer.state.get(master, {}).items():
+                state[f"optimizer/{key}/{name}"] = value
+        for name, tensor in self._reference.items():
+            state[f"reference/{name}"] = tensor
+        return state
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        """Continue exactly where `state_dict` was taken. Raises `ValueError` when it is of another model."""
+        masters = {key.removeprefix("master/"): value for key, value in state.items() if key.startswith("master/")}
+        if {n: m.shape for n, m in masters.items()} != {n: m.shape for n, m in self.policy.masters.items()}:
+            raise ValueError("the state's trained tensors are not this model's: other model or other trainable_top_layers")
+        self.reset_optimizer(float(state["trainer/lr"]))
+        self._num_updates = int(state["trainer/num_updates"])
+        self._num_skipped, self._num_skipped_in_a_row = state["trainer/num_skipped"].tolist()
+        self._shuffle = _unpack_generator(state["trainer/shuffle"])
+        torch.set_rng_state(state["trainer/torch_rng"].cpu())
+        for name, master in self.policy.masters.items():
+            master.copy_(masters[name])
+            prefixes = ("exp_avg", "exp_avg_sq", "step")
+            if f"optimizer/exp_avg/{name}" in state:
+                self._optimizer.state[master] = {
+                    key: state[f"optimizer/{key}/{name}"].to(master.device, copy=True) for key in prefixes
+                }
+        self._reference = {
+            name: state[f"reference/{name}"].to(self.policy.device, copy=True)
+            for name in self._names
+            if f"reference/{name}" in state
+        }
+        self.policy.publish()
+
+    def trainable_tensors(self) -> dict[str, torch.Tensor]:
+        """Hugging Face name -> trained tensor in compute dtype, without copying: what receivers must get."""
+        return {name: parameter.detach() for name, parameter in self.policy.trained.items()}
+
+    def probe_logprobs(self) -> np.ndarray:
+        """[31] float32 log-probs of `common.weight_plan.PROBE_TOKENS` under the present weights."""
+        return self.policy.probe_logprobs()
+
+    def model_digest(self) -> str:
+        """Of the base model's folder: tensor names, shapes, dtypes and contents. `common.model_folder.folder_digest` gives an
+        actor the same without torch."""
+        return folder_digest(self.policy.folder)
+
+
+class _Totals:
+    """Metrics as running (sum, count)."""
+
+    def __init__(self) -> None:
+        self._totals: dict[str, tuple[float, float]] = {}
+
+    def add(self, name: str, total: torch.Tensor | float, count: float) -> None:
+        before, counted = self._totals.get(name, (0.0, 0.0))
+        self._totals[name] = (before + float(total), counted + count)
+
+    def means(self, *, default: Sequence[str]) -> dict[str, float]:
+        """All means; names in ``default`` are 0 when nothing was added."""
+        means = {name: 0.0 for name in default}
+        return means | {name: total / count for name, (total, count) in self._totals.items() if count}
+
+
+def _token_entropy(entropy_Q: torch.Tensor, pack: Pack, pair_M: torch.Tensor) -> torch.Tensor:
+    """[M] entropy of the distribution each token was drawn from."""
+    return entropy_Q[torch.from_numpy(pack.pair_node_U).to(entropy_Q.device)[pair_M]]
+
+
+def _loss_batch(batch: TrainBatch, members: list[int], device: torch.device) -> LossBatch:
+    """Per-step values repeated for each token of the steps ``members``, in that order."""
+    steps = [batch.samples[i] for i in members]
+    lengths = np.array([len(step.action_tokens) for step in steps])
+    age_M = batch.version - np.concatenate([step.policy_versions for step in steps])
+    return LossBatch(
+        step_M=torch.from_numpy(np.repeat(np.arange(len(steps)), lengths)).to(device),
+        advantage_M=torch.from_numpy(np.repeat(batch.advantage_S[members], lengths)).to(device),
+        token_weight_M=torch.from_numpy(np.repeat(batch.token_weight_S[members], lengths)).to(device),
+        behavior_logprobs_M=torch.from_numpy(np.concatenate([step.behavior_logprobs for step in steps])).to(device),
+        age_M=torch.from_numpy(np.maximum(age_M, 0).astype(np.float32)).to(device),
+    )
+
+
+def _pack_metrics(packs: Sequence[Pack], samples: Sequence[Step], *, seconds: float) -> dict[str, float]:
+    num_nodes = sum(pack.num_nodes for pack in packs)
+    num_sample_tokens = sum(pack.num_sample_tokens for pack in packs)
+    padded = padded_tokens(samples, batch_size=_PADDED_BATCH_SIZE)
+    return {
+        "train_s": seconds,
+        "trained_tokens_per_s": num_sample_tokens / seconds if seconds > 0 else 0.0,
+        "num_packs": float(len(packs)),
+        "num_computed_tokens": float(num_nodes),
+        "padded_tokens_ratio": padded / num_nodes if num_nodes else 1.0,
+    }
+
+
+def _pack_generator(generator: np.random.Generator) -> torch.Tensor:
+    """A numpy generator's state (PCG64: two 128-bit numbers and a buffered half) as int64 words."""
+    state = generator.bit_generator.state
+    assert state["bit_generator"] == "PCG64"
+    words = [value >> shift & 0xFFFFFFFF for value in state["state"].values() for shift in (0, 32, 64, 96)]
+    return torch.tensor([*words, state["has_uint32"], state["uinteger"]], dtype=torch.int64)
+
+
+def _unpack_generator(packed: torch.Tensor) -> np.random.Generator:
+    words = packed.tolist()
+    numbers = [sum(word << 32 * i for i, word in enumerate(words[start : start + 4])) for start in (0, 4)]
+    generator = np.random.default_rng()
+    generator.bit_generator.state = {
+        "bit_generator": "PCG64",
+        "state": {"state": numbers[0], "inc": numbers[1]},
+        "has_uint32": words[8],
+        "uinteger": words[9],
+    }
+    return generator

@@ -1,0 +1,82 @@
+"""Steps and groups for the learner's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from common.messages import Step, StepTiming, TaskRef, Trajectory, TrajectoryGroup
+
+
+def make_step(
+    prompt: Sequence[int],
+    action: Sequence[int],
+    *,
+    logprobs: Sequence[float] | None = None,
+    version: int | Sequence[int] = 0,
+    format_ok: bool = True,
+) -> Step:
+    """A step; behaviour log-probs of None are -1.0 each."""
+    versions = [version] * len(action) if isinstance(version, int) else list(version)
+    return Step(
+        prompt_tokens=np.array(prompt),
+        action_tokens=np.array(action),
+        behavior_logprobs=np.array([-1.0] * len(action) if logprobs is None else logprobs, dtype=np.float32),
+        policy_versions=np.array(versions, dtype=np.int32),
+        action_text="click(1)",
+        format_ok=format_ok,
+        action_error="",
+        screenshot=None,
+        settled_by="quiet",
+        timing=StepTiming(0.0, 0.0, 0.0),
+    )
+
+
+def make_group(episodes: Sequence[tuple[bool, Sequence[Step]]], *, group_seq: int = 0) -> TrajectoryGroup:
+    """A group of (success, steps) episodes."""
+    task = TaskRef("family", group_seq, "training")
+    trajectories = tuple(
+        Trajectory(
+            trajectory_id=f"rl-1/{group_seq}/{index}",
+            group_id=f"rl-1/{group_seq}",
+            index=index,
+            order_id="rl-1",
+            kind="training",
+            task=task,
+            instruction="do it",
+            steps=tuple(steps),
+            reward=float(success),
+            success=success,
+            end_reason="task_finished",
+            final_screenshot=None,
+            actor="actor-0:test",
+            started_at=0.0,
+            duration_s=1.0,
+            reset_s=0.1,
+            wait_s=0.0,
+        )
+        for index, (success, steps) in enumerate(episodes)
+    )
+    return TrajectoryGroup(group_seq, f"rl-1/{group_seq}", "rl-1", "training", task, trajectories)
+
+
+def random_groups(
+    *, num_groups: int = 3, size: int = 4, seed: int = 0, version: int = 0, vocabulary: int = 1000
+) -> list[TrajectoryGroup]:
+    """Groups of one to three steps per episode with shared prompts, mixed success and random behaviour log-probs."""
+    rng = np.random.default_rng(seed)
+    groups = []
+    for g in range(num_groups):
+        header = rng.integers(3, vocabulary, 12).tolist()
+        episodes = []
+        for i in range(size):
+            steps = []
+            prompt = list(header)
+            for _ in range(int(rng.integers(1, 4))):
+                action = rng.integers(3, vocabulary, int(rng.integers(2, 7))).tolist()
+                steps.append(make_step(prompt, action, logprobs=(-rng.random(len(action)) * 3).tolist(), version=version))
+                prompt = [*prompt, *action]
+            episodes.append((i % 2 == 0, steps))
+        groups.append(make_group(episodes, group_seq=g))
+    return groups
