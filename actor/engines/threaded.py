@@ -1,0 +1,222 @@
+"""The thread around an engine: queue in, futures out, weight loads and probes between decode steps.
+
+`EngineCore` is what differs between engines and is only ever called from this one thread, so cores hold no locks. This file
+decides ordering, timing and failure; it knows nothing about models.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from actor.engines.base import NO_VERSION, Completion, GenerationRequest
+from common.errors import ComputerRLError, EngineFailed
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A finished request of a core."""
+
+    key: int
+    tokens: list[int]
+    logprobs: list[float]
+    policy_versions: list[int]
+    stopped: bool
+    """Ended by a stop token, not by length."""
+
+
+class EngineCore(Protocol):
+    """One engine's model and batching; confined to the engine thread."""
+
+    def add(self, key: int, request: GenerationRequest) -> bool:
+        """Take the request in; False when there is no room now (it is offered again after the next step)."""
+
+    def step(self) -> Sequence[Sampled]:
+        """One decode step for everything taken in (prefills included); gives what finished."""
+
+    def load(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        """See `PolicyEngine.load`."""
+
+    def probe(self, tokens: np.ndarray) -> np.ndarray:
+        """Log-probs of ``tokens[1:]`` given what precedes each."""
+
+    def abort(self) -> None:
+        """Forget all requests taken in."""
+
+    def close(self) -> None:
+        """Free everything."""
+
+
+@dataclass(slots=True)
+class _Ticket:
+    request: GenerationRequest
+    future: Future[Completion]
+    submitted: float
+    admitted: float = 0.0
+
+
+@dataclass(slots=True)
+class _Command:
+    run: Callable[[], Any]
+    future: Future[Any]
+
+
+class ThreadedEngine:
+    """A `PolicyEngine` made of a core, a thread and a text decoder."""
+
+    def __init__(self, core: EngineCore, *, decode: Callable[[Sequence[int]], str], name: str) -> None:
+        self._core = core
+        self._decode = decode
+        self._version = NO_VERSION
+        self._condition = threading.Condition()
+        self._queue: deque[tuple[int, _Ticket]] = deque()
+        self._commands: deque[_Command] = deque()
+        self._running: dict[int, _Ticket] = {}
+        self._next_key = 0
+        self._closed = False
+        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def policy_version(self) -> int:
+        return self._version
+
+    def submit(self, request: GenerationRequest) -> Future[Completion]:
+        future: Future[Completion] = Future()
+        with self._condition:
+            if self._closed:
+                future.set_exception(EngineFailed("the engine is closed"))
+                return future
+            self._queue.append((self._next_key, _Ticket(request, future, time.perf_counter())))
+            self._next_key += 1
+            self._condition.notify()
+        return future
+
+    def load(self, version: int, tensors: Mapping[str, torch.Tensor]) -> float:
+        def apply() -> float:
+            start = time.perf_counter()
+            self._core.load(version, tensors)
+            self._version = version
+            return time.perf_counter() - start
+
+        return self._command(apply)
+
+    def probe(self) -> np.ndarray:
+        from common.weight_plan import PROBE_TOKENS
+
+        return self._command(lambda: self._core.probe(np.asarray(PROBE_TOKENS, dtype=np.int32)))
+
+    def close(self) -> None:
+        with self._condition:
+            self._closed = True
+            self._condition.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _command(self, run: Callable[[], Any]) -> Any:
+        future: Future[Any] = Future()
+        with self._condition:
+            if self._closed:
+                raise EngineFailed("the engine is closed")
+            self._commands.append(_Command(run, future))
+            self._condition.notify()
+        return future.result()
+
+    def _loop(self) -> None:
+        try:
+            while self._wait_for_work():
+                self._run_commands()
+                self._admit()
+                if self._running:
+                    self._step()
+        finally:
+            self._fail_everything("the engine is closed")
+            self._core.close()
+
+    def _wait_for_work(self) -> bool:
+        with self._condition:
+            while not (self._closed or self._commands or self._queue or self._running):
+                self._condition.wait()
+            return not self._closed
+
+    def _run_commands(self) -> None:
+        while self._commands:
+            command = self._commands.popleft()
+            try:
+                command.future.set_result(command.run())
+            except Exception as error:  # the caller's thread gets it: this is the boundary between the two
+                command.future.set_exception(_as_ours(error))
+
+    def _admit(self) -> None:
+        while self._queue:
+            key, ticket = self._queue[0]
+            if not ticket.future.running() and not ticket.future.set_running_or_notify_cancel():
+                self._queue.popleft()
+                continue
+            try:
+                if not self._core.add(key, ticket.request):
+                    return
+            except Exception as error:  # one bad request must not end the engine for the others
+                self._queue.popleft()
+                ticket.future.set_exception(_as_ours(error))
+                continue
+            self._queue.popleft()
+            ticket.admitted = time.perf_counter()
+            self._running[key] = ticket
+
+    def _step(self) -> None:
+        try:
+            finished = self._core.step()
+        except Exception as error:  # every waiting episode must hear of it, then the engine goes on with an empty batch
+            self._core.abort()
+            failed = _as_ours(error)
+            for ticket in self._running.values():
+                ticket.future.set_exception(failed)
+            self._running.clear()
+            return
+        now = time.perf_counter()
+        for sampled in finished:
+            ticket = self._running.pop(sampled.key)
+            ticket.future.set_result(self._completion(sampled, ticket, now))
+
+    def _completion(self, sampled: Sampled, ticket: _Ticket, now: float) -> Completion:
+        spoken = sampled.tokens[:-1] if sampled.stopped else sampled.tokens
+        return Completion(
+            tokens=np.asarray(sampled.tokens, dtype=np.int32),
+            logprobs=np.asarray(sampled.logprobs, dtype=np.float32),
+            policy_versions=np.asarray(sampled.policy_versions, dtype=np.int32),
+            text=self._decode(spoken),
+            finish="stop" if sampled.stopped else "length",
+            queue_s=ticket.admitted - ticket.submitted,
+            generate_s=now - ticket.admitted,
+        )
+
+    def _fail_everything(self, reason: str) -> None:
+        with self._condition:
+            self._closed = True
+            tickets = [ticket for _, ticket in self._queue] + list(self._running.values())
+            commands = list(self._commands)
+            self._queue.clear()
+            self._running.clear()
+            self._commands.clear()
+        for waiting in [*tickets, *commands]:
+            if not waiting.future.cancelled():
+                waiting.future.set_exception(EngineFailed(reason))
+
+
+def _as_ours(error: Exception) -> ComputerRLError:
+    if isinstance(error, ComputerRLError):
+        return error
+    failed = EngineFailed(f"{type(error).__name__}: {error}")
+    failed.__cause__ = error
+    return failed

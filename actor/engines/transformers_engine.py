@@ -1,0 +1,250 @@
+"""Policy engine on transformers: continuous batching for small models and small batches, on CPU or CUDA.
+
+Scheduling in one line: every step takes one new token of each running request and the uncached part of newly admitted
+prompts through the model in one pass. A prompt that shares a prefix with one being prefilled now waits one step and
+copies it. Runs on the engine thread of `threaded.ThreadedEngine` only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from actor.engines.base import NO_VERSION, GenerationRequest
+from actor.engines.decoders import Decoder, HFDecoder, LlamaDecoder, Pass, make_prefill
+from actor.engines.kv_cache import MIN_SHARED_TOKENS, KVCache, common_prefix
+from actor.engines.threaded import Sampled, ThreadedEngine
+from common.errors import EngineFailed
+
+MAX_PREFILL_TOKENS = 256
+"""Prompt tokens per step beyond the first prompt, so that running requests are not held up by many long prompts."""
+
+
+@dataclass(slots=True)
+class _Running:
+    key: int
+    request: GenerationRequest
+    row: int
+    num_cached: int
+    """Tokens of prompt and completion whose keys and values are in the row."""
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+
+
+class TransformersCore:
+    """An `EngineCore`; see `make_transformers_engine` for the thread around it."""
+
+    def __init__(self, model: Any, *, num_live: int, max_tokens: int, seed: int, fused: bool = True) -> None:
+        config = model.config
+        weight = model.get_input_embeddings().weight
+        self._device = str(weight.device)
+        self._num_live = num_live
+        self._group = config.num_attention_heads // config.num_key_value_heads
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self._cache = KVCache(
+            num_layers=config.num_hidden_layers,
+            # One more row than requests: the probe's own.
+            num_live=num_live + 1,
+            max_tokens=max_tokens,
+            num_kv_heads=config.num_key_value_heads,
+            head_dim=head_dim,
+            dtype=weight.dtype,
+            device=self._device,
+        )
+        self._mask_dtype = self._cache.dtype
+        decoder_class = LlamaDecoder if fused and LlamaDecoder.supports(config) else HFDecoder
+        self._decoder: Decoder = decoder_class(model, self._cache)
+        self._generator = torch.Generator(device=self._device).manual_seed(seed)
+        self._version = NO_VERSION
+        self._running: dict[int, _Running] = {}
+        """By row."""
+        self._prefilling: list[_Running] = []
+
+    def add(self, key: int, request: GenerationRequest) -> bool:
+        prompt = request.prompt_tokens
+        if len(prompt) == 0 or len(prompt) + request.max_new_tokens > self._cache.max_tokens:
+            raise EngineFailed(
+                f"prompt of {len(prompt)} tokens and {request.max_new_tokens} new ones do not fit {self._cache.max_tokens}"
+            )
+        if len(self._running) == self._num_live:
+            return False
+        # The last prompt token is always computed: its output is the first distribution to sample from.
+        stored, shared = self._cache.best_stored(prompt[:-1])
+        for other in self._prefilling:
+            if common_prefix(other.request.prompt_tokens, prompt[:-1]) >= max(shared, MIN_SHARED_TOKENS) + MIN_SHARED_TOKENS:
+                return False
+        waiting = sum(len(other.request.prompt_tokens) - other.num_cached for other in self._prefilling)
+        if self._prefilling and waiting + len(prompt) - shared > MAX_PREFILL_TOKENS:
+            return False
+        row = next(row for row in range(self._num_live) if row not in self._running)
+        if stored >= 0:
+            self._cache.restore(stored, live=row, num_tokens=shared)
+        running = _Running(key=key, request=request, row=row, num_cached=shared)
+        self._running[row] = running
+        self._prefilling.append(running)
+        return True
+
+    @torch.inference_mode()
+    def step(self) -> Sequence[Sampled]:
+        prefilling = self._prefilling
+        fresh = {running.row for running in prefilling}
+        decoding = [self._running[row] for row in sorted(self._running) if row not in fresh]
+        logits_RV = self._decoder.forward(self._make_pass(decoding, prefilling))
+        self._prefilling = []
+        for running in prefilling:
+            running.num_cached = len(running.request.prompt_tokens)
+            self._cache.store(running.request.prompt_tokens, live=running.row)
+        for running in decoding:
+            running.num_cached += 1
+        return self._sample(logits_RV, [*decoding, *prefilling])
+
+    def _make_pass(self, decoding: Sequence[_Running], prefilling: Sequence[_Running]) -> Pass:
+        tokens = [running.tokens[-1] for running in decoding]
+        positions = [running.num_cached for running in decoding]
+        rows = [running.row for running in decoding]
+        logit_rows = list(range(len(decoding)))
+        prefills = []
+        for running in prefilling:
+            new = running.request.prompt_tokens[running.num_cached :]
+            begin, end = running.num_cached, running.num_cached + len(new)
+            prefills.append(
+                make_prefill(
+                    row=running.row, start=len(tokens), begin=begin, end=end,
+                    group=self._group, dtype=self._mask_dtype, device=self._device,
+                )
+            )  # fmt: skip
+            tokens.extend(new.tolist())
+            positions.extend(range(begin, end))
+            rows.extend([running.row] * len(new))
+            logit_rows.append(len(tokens) - 1)
+        span = rows[len(decoding) - 1] + 1 if decoding else 0
+        num_cached = max(positions[: len(decoding)], default=0) + 1
+        rows_N, positions_N = self._tensor(rows), self._tensor(positions)
+        decode_rows = rows_N[: len(decoding)]
+        return Pass(
+            tokens_N=self._tensor(tokens),
+            positions_N=positions_N,
+            places=self._cache.places(rows_N, positions_N),
+            decode_rows=decode_rows,
+            num_decode=len(decoding),
+            span=span,
+            num_cached=num_cached,
+            decode_mask=self._decode_mask(decode_rows, positions_N[: len(decoding)], span, num_cached),
+            prefills=tuple(prefills),
+            logit_rows_R=self._tensor(logit_rows),
+        )
+
+    def _decode_mask(self, rows: torch.Tensor, positions: torch.Tensor, span: int, num_cached: int) -> torch.Tensor | None:
+        if not span:
+            return None
+        # Rows in the span that do not decode see one position: an empty row would make NaN.
+        last = torch.zeros(span, dtype=torch.long, device=self._device).index_copy_(0, rows, positions)
+        hidden = torch.arange(num_cached, device=self._device)[None, :] > last[:, None]
+        mask = torch.zeros(hidden.shape, dtype=self._mask_dtype, device=self._device)
+        return mask.masked_fill_(hidden, float("-inf"))[:, None, None, :]
+
+    def _tensor(self, values: list[int]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.long, device=self._device)
+
+    def _sample(self, logits_RV: torch.Tensor, batch: Sequence[_Running]) -> list[Sampled]:
+        temperatures = [running.request.temperature for running in batch]
+        if any(temperature not in (0.0, 1.0) for temperature in temperatures):
+            divisors = [temperature or 1.0 for temperature in temperatures]
+            logits_RV = logits_RV / torch.tensor(divisors, device=self._device)[:, None]
+        tokens_R = sample(logits_RV, self._generator)
+        if not all(temperatures):
+            greedy = torch.tensor([temperature == 0.0 for temperature in temperatures], device=self._device)
+            tokens_R = torch.where(greedy, logits_RV.argmax(-1), tokens_R)
+        logprobs_R = logits_RV.gather(1, tokens_R[:, None])[:, 0] - logits_RV.logsumexp(-1)
+        finished = []
+        for running, token, logprob in zip(batch, tokens_R.tolist(), logprobs_R.tolist(), strict=True):
+            running.tokens.append(token)
+            running.logprobs.append(logprob)
+            running.versions.append(self._version)
+            stopped = token in running.request.stop_tokens
+            if stopped or len(running.tokens) == running.request.max_new_tokens:
+                del self._running[running.row]
+                finished.append(Sampled(running.key, running.tokens, running.logprobs, running.versions, stopped))
+        return finished
+
+    @torch.inference_mode()
+    def load(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        self._decoder.update(tensors)
+        self._version = version
+        self._cache.forget_stored()
+        for running in self._prefilling:
+            # Taken in, nothing computed yet: start from the beginning rather than from a prefix of the old weights.
+            running.num_cached = 0
+
+    @torch.inference_mode()
+    def probe(self, tokens: np.ndarray) -> np.ndarray:
+        row, count = self._num_live, len(tokens)
+        positions_N = torch.arange(count, device=self._device)
+        prefill = make_prefill(
+            row=row, start=0, begin=0, end=count, group=self._group, dtype=self._mask_dtype, device=self._device
+        )
+        nothing = self._tensor([])
+        batch = Pass(
+            tokens_N=torch.as_tensor(tokens, dtype=torch.long, device=self._device),
+            positions_N=positions_N,
+            places=self._cache.places(torch.full_like(positions_N, row), positions_N),
+            decode_rows=nothing,
+            num_decode=0,
+            span=0,
+            num_cached=0,
+            decode_mask=None,
+            prefills=(prefill,),
+            logit_rows_R=positions_N[:-1],
+        )
+        logits = self._decoder.forward(batch)
+        targets = batch.tokens_N[1:, None]
+        return (logits.gather(1, targets)[:, 0] - logits.logsumexp(-1)).float().cpu().numpy()
+
+    def abort(self) -> None:
+        self._running.clear()
+        self._prefilling = []
+
+    def close(self) -> None:
+        self.abort()
+
+
+def sample(logits_RV: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """One token per row from softmax(logits), by inverting the cumulative distribution.
+
+    Ten times faster than torch.multinomial on a CPU (0.6 against 7 ms for 8 rows of 49,152).
+    """
+    cumulative = logits_RV.softmax(-1).cumsum(-1)
+    drawn = torch.rand(len(logits_RV), 1, generator=generator, device=logits_RV.device) * cumulative[:, -1:]
+    # The product may round up to the total itself; that draw belongs to the last token that has any probability.
+    last = torch.searchsorted(cumulative, cumulative[:, -1:].contiguous())
+    return torch.minimum(torch.searchsorted(cumulative, drawn, right=True), last)[:, 0]
+
+
+def load_model(folder: Path, *, dtype: str, device: str) -> Any:
+    """The causal language model in ``folder``, ready for inference."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), local_files_only=True)
+    return model.to(device).eval().requires_grad_(False)
+
+
+def make_transformers_engine(
+    folder: Path, *, decode: Callable[[Sequence[int]], str], dtype: str, device: str, num_live: int, max_tokens: int,
+    seed: int, num_threads: int | None, fused: bool = True,
+) -> ThreadedEngine:  # fmt: skip
+    """The engine for the model in ``folder``. ``num_threads`` is set for the whole process."""
+    if num_threads is not None:
+        torch.set_num_threads(num_threads)
+    model = load_model(folder, dtype=dtype, device=device)
+    core = TransformersCore(model, num_live=num_live, max_tokens=max_tokens, seed=seed, fused=fused)
+    return ThreadedEngine(core, decode=decode, name="transformers-engine")
