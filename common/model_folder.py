@@ -6,7 +6,6 @@ neither makes folders (`learner.model_store` does) nor loads weights.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from pathlib import Path
@@ -16,10 +15,6 @@ from common.errors import ConfigError, Problem
 
 BUILT_IN_MODELS = ("smollm2-135m", "tiny-random")
 """Names that `learner.model_store` can make without a network."""
-
-_DIGEST_PIECES = 128
-_DIGEST_PIECE_BYTES = 64 * 1024
-"""8 MB read per file: milliseconds, and a fine-tuned model differs nearly everywhere."""
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 """Any one of them is a tokenizer that transformers can load offline."""
@@ -48,23 +43,6 @@ def check_model_folder(path: Path, *, field: str = "model.name") -> None:
     problems = [Problem(field, reason, step) for reason, step in model_folder_problems(path)]
     if problems:
         raise ConfigError(problems)
-
-
-def folder_digest(path: Path) -> str:
-    """Digest of the weights in ``path``: all tensor names, shapes and dtypes, and the contents at `_DIGEST_PIECES` places of
-    each file. Fast for a folder of any size, the same on every host, and different for a model trained differently."""
-    digest = hashlib.blake2b(digest_size=16)
-    for file in sorted(path.glob("*.safetensors")):
-        num_bytes = file.stat().st_size
-        digest.update(f"{file.name}|{num_bytes}\n".encode())
-        with file.open("rb") as stream:
-            # A safetensors file starts with the length of its header, which holds names, shapes and dtypes.
-            header_bytes = int.from_bytes(stream.read(8), "little")
-            digest.update(stream.read(min(header_bytes, num_bytes)))
-            for piece in range(_DIGEST_PIECES):
-                stream.seek(num_bytes * piece // _DIGEST_PIECES)
-                digest.update(stream.read(_DIGEST_PIECE_BYTES))
-    return digest.hexdigest()
 
 
 def model_folder_problems(path: Path) -> list[tuple[str, str]]:

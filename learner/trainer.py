@@ -18,7 +18,7 @@ import torch
 from common.config import RunConfig
 from common.errors import ComputerRLError
 from common.messages import Step
-from common.model_folder import folder_digest
+from common.weight_plan import folder_digest
 from learner.algorithms import LossBatch, PolicyOutputs, TrainBatch, make_algorithm
 from learner.attention import TrieLayout
 from learner.batching import Pack, make_packs, padded_tokens
@@ -282,7 +282,7 @@ class Trainer:
         return self.policy.probe_logprobs()
 
     def model_digest(self) -> str:
-        """Of the base model's folder: tensor names, shapes, dtypes and contents. `common.model_folder.folder_digest` gives an
+        """Of the base model's folder: tensor names, shapes, dtypes and contents. `common.weight_plan.folder_digest` gives an
         actor the same without torch."""
         return folder_digest(self.policy.folder)
 
