@@ -7,7 +7,6 @@ disk full, image gone) and then raises that error, whose exit code the process e
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 from common import log
 from common.config import RunConfig

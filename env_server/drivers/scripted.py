@@ -17,7 +17,15 @@ from common.errors import TaskFailed
 from common.messages import Action, Element, Observation, ScreenshotRef, StepResult
 from env_server.driver import GetterKind, SetupStep, TaskInstance
 from env_server.drivers.scripted_apps import (
-    ActionFailed, App, CalcApp, EditorApp, FilesApp, FileTree, PageApp, Row, require_app,
+    ActionFailed,
+    App,
+    CalcApp,
+    EditorApp,
+    FilesApp,
+    FileTree,
+    PageApp,
+    Row,
+    require_app,
 )  # fmt: skip
 from env_server.screenshots import ScreenshotStore
 from env_server.tasks.pages import page

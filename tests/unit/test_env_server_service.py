@@ -15,7 +15,7 @@ from common.config import DesktopConfig, TasksConfig
 from common.errors import (
     DesktopBroken, DiskFull, HostBroken, LeaseRefused, NoDesktop, ProtocolError, SetupError, Problem, TaskFailed,
 )  # fmt: skip
-from common.messages import Ack, Action, Observation, StepResult, TaskRef
+from common.messages import Ack, Action, Observation, StepRequest, StepResult, TaskRef
 from common.transport import LocalChannel
 from env_server.client import DesktopClient
 from env_server.driver import DesktopDriver, TaskInstance
@@ -154,8 +154,6 @@ def test_desktop_that_hangs_does_not_hold_up_the_others() -> None:
         hanging = next(lease for lease in leases if lease.desktop == 0)
         other = next(lease for lease in leases if lease.desktop == 1)
         answers: list[object] = []
-        from common.messages import StepRequest
-
         service.submit(StepRequest(lease=hanging, action=parse_action("wait()")), "actor-0:a", answers.append)
         started = time.monotonic()
         for _ in range(20):

@@ -1,0 +1,42 @@
+"""What others import of the environment side."""
+
+from __future__ import annotations
+
+import pytest
+
+from common.config import DesktopConfig, RunConfig
+from common.errors import ConfigError, ProtocolError
+from common.messages import Ack, Lease, TaskRef
+from common.transport import LocalChannel
+from env_server.client import DesktopClient, family_names, memory_problem
+from env_server.tasks import FAMILIES
+
+
+def test_family_names_none_configured_gives_all_of_the_driver() -> None:
+    assert family_names(RunConfig()) == tuple(FAMILIES)
+
+
+def test_family_names_unknown_is_config_error_with_choices() -> None:
+    config = RunConfig.model_validate({"tasks": {"families": ["files-move", "files-mvoe"]}})
+    with pytest.raises(ConfigError, match="files-mvoe.*\n.*files-rename"):
+        family_names(config)
+
+
+def test_memory_problem_too_little_names_both_sides_and_what_fits() -> None:
+    config = DesktopConfig(num_desktops=8, memory_per_desktop_mb=700)
+    problem = memory_problem(config, available_mb=2900)
+    assert problem is not None and problem.field == "desktop.num_desktops"
+    assert "8 desktops x 700 MB" in problem.reason and "5600 MB" in problem.reason and "2900 MB" in problem.reason
+    assert "at most 4" in problem.next_step
+    assert memory_problem(config, available_mb=5600) is None
+
+
+def test_memory_problem_scripted_needs_none() -> None:
+    assert memory_problem(DesktopConfig(driver="scripted", num_desktops=512), available_mb=1) is None
+
+
+def test_desktop_client_wrong_answer_is_protocol_error() -> None:
+    client = DesktopClient(LocalChannel(lambda message, sender: Ack()))
+    with pytest.raises(ProtocolError, match="TaskReset"):
+        client.reset(Lease(0, 1, 1.0), TaskRef("files-move", 1, "training"))
+    client.release(Lease(0, 1, 1.0))
