@@ -1,0 +1,269 @@
+"""One episode: lease a desktop, put the task on screen, act until something ends it, judge, give the desktop back.
+
+No sockets and no retries. The policy's mistakes (text that is no action, actions that cannot be done) cost it a step and are
+recorded; errors of our own parts (`EnvError`, `PeerTimeout`, `EngineFailed`) are raised for the worker, who returns the
+assignment: they never become a reward.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+
+from actor.engines.base import Completion, GenerationRequest, PolicyEngine
+from actor.prompt import PastAction, PromptBuilder
+from common import log
+from common.actions import FINAL_ACTIONS, ActionSyntaxError
+from common.errors import ComputerRLError
+from common.messages import (
+    Action, Assignment, EndReason, Evaluation, Lease, Observation, Step, StepResult, StepTiming, TaskRef, TaskStarted,
+    Trajectory,
+)  # fmt: skip
+
+TIME_LIMIT_FRACTION = 0.8
+"""An episode is ended and judged at this part of its assignment's time limit: a trajectory that comes after the limit was
+played for nothing, because the slot is somebody else's by then."""
+
+_NO_INTS = np.zeros(0, dtype=np.int32)
+_NO_FLOATS = np.zeros(0, dtype=np.float32)
+
+Activity = Literal["generate", "desktop"]
+
+
+class EpisodeAborted(ComputerRLError):
+    """The process is stopping; the episode was given up between two steps."""
+
+    code = "aborted"
+
+
+class Desktops(Protocol):
+    """The part of `env_server.client.DesktopClient` used here."""
+
+    def lease(self, incarnation: str, wants: str = "") -> Lease: ...
+
+    def reset(self, lease: Lease, task: TaskRef) -> TaskStarted: ...
+
+    def step(self, lease: Lease, action: Action) -> StepResult: ...
+
+    def demonstrate(self, lease: Lease) -> str: ...
+
+    def evaluate(self, lease: Lease) -> Evaluation: ...
+
+    def release(self, lease: Lease) -> None: ...
+
+
+def _no_activity(_: Activity) -> AbstractContextManager[object]:
+    return nullcontext()
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeSetting:
+    """What stays the same for all episodes of an actor."""
+
+    actor: str
+    """`actor-<index>:<incarnation>`"""
+    incarnation: str
+    max_new_tokens: int
+    stopped: Callable[[], bool] = lambda: False
+    """Asked before every step."""
+    during: Callable[[Activity], AbstractContextManager[object]] = _no_activity
+    """Entered while generating and while waiting for the desktop, for the actor's meters."""
+
+
+def play_episode(
+    assignment: Assignment,
+    desktops: Desktops,
+    engine: PolicyEngine | None,
+    prompt: PromptBuilder,
+    *,
+    setting: EpisodeSetting,
+    asked_s: float = 0.0,
+) -> Trajectory:
+    """Play ``assignment``. ``engine`` may be None for demonstrations; ``asked_s`` is what getting the assignment took.
+
+    Raises `EnvError`, `PeerTimeout`, `EngineFailed` and `EpisodeAborted`, always with the desktop given back if that was possible.
+    """
+    started_at, started = time.time(), time.perf_counter()
+    with setting.during("desktop"):
+        lease = desktops.lease(setting.incarnation, assignment.task.family)
+    try:
+        with setting.during("desktop"):
+            first = desktops.reset(lease, assignment.task)
+        reset_s = time.perf_counter() - started
+        episode = _Episode(assignment, desktops, lease, engine, prompt, setting, first, deadline=_deadline(assignment, started))
+        end_reason = episode.run()
+        judged = time.perf_counter()
+        with setting.during("desktop"):
+            verdict = desktops.evaluate(lease)
+        evaluate_s = time.perf_counter() - judged
+    finally:
+        _release(desktops, lease)
+    duration_s = time.perf_counter() - started
+    busy_s = reset_s + evaluate_s + sum(step.timing.generate_s + step.timing.desktop_s for step in episode.steps)
+    return Trajectory(
+        trajectory_id=assignment.assignment_id,
+        group_id=assignment.group_id,
+        index=assignment.index,
+        order_id=assignment.order_id,
+        kind=assignment.kind,
+        task=assignment.task,
+        instruction=first.instruction,
+        steps=tuple(episode.steps),
+        reward=verdict.reward,
+        success=verdict.success,
+        end_reason=end_reason,
+        final_screenshot=episode.observation.screenshot,
+        actor=setting.actor,
+        started_at=started_at,
+        duration_s=duration_s,
+        reset_s=reset_s,
+        wait_s=asked_s + max(0.0, duration_s - busy_s),
+    )
+
+
+def _deadline(assignment: Assignment, started: float) -> float:
+    return started + TIME_LIMIT_FRACTION * assignment.time_limit_s
+
+
+def _release(desktops: Desktops, lease: Lease) -> None:
+    """Give the desktop back; when that fails the lease runs out by itself, and whatever went wrong before matters more."""
+    try:
+        desktops.release(lease)
+    except ComputerRLError as error:
+        log.get_logger().warning("lease.release_failed", desktop=lease.desktop, error=error.code, reason=str(error))
+
+
+class _Episode:
+    """The loop from the first observation to the end."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        desktops: Desktops,
+        lease: Lease,
+        engine: PolicyEngine | None,
+        prompt: PromptBuilder,
+        setting: EpisodeSetting,
+        first: TaskStarted,
+        *,
+        deadline: float,
+    ) -> None:
+        self._assignment = assignment
+        self._desktops = desktops
+        self._lease = lease
+        self._engine = engine
+        self._prompt = prompt
+        self._setting = setting
+        self._instruction = first.instruction
+        self._deadline = deadline
+        self._history: list[PastAction] = []
+        self.observation: Observation = first.observation
+        self.steps: list[Step] = []
+
+    def run(self) -> EndReason:
+        """Act until the end."""
+        for _ in range(self._assignment.max_steps):
+            if self._setting.stopped():
+                raise EpisodeAborted("the actor is stopping")
+            if time.perf_counter() >= self._deadline:
+                return "time_limit"
+            end = self._step()
+            if end is not None:
+                return end
+        return "step_limit"
+
+    def _step(self) -> EndReason | None:
+        observation = self.observation
+        prompt_tokens = self._prompt.build(self._instruction, observation, self._history)
+        chosen = self._demonstrate() if self._assignment.kind == "demonstration" else self._generate(prompt_tokens)
+        began = time.perf_counter()
+        format_ok, error, end, settle_s = self._act(chosen)
+        desktop_s = time.perf_counter() - began + chosen.demonstrate_s
+        self.steps.append(
+            Step(
+                prompt_tokens=prompt_tokens,
+                action_tokens=chosen.tokens,
+                behavior_logprobs=chosen.logprobs,
+                policy_versions=chosen.policy_versions,
+                action_text=chosen.text,
+                format_ok=format_ok,
+                action_error=error,
+                screenshot=observation.screenshot,
+                settled_by=observation.settled_by,
+                timing=StepTiming(generate_s=chosen.generate_s, desktop_s=desktop_s, settle_s=settle_s),
+            )
+        )
+        return end
+
+    def _demonstrate(self) -> _Chosen:
+        began = time.perf_counter()
+        with self._setting.during("desktop"):
+            text = self._desktops.demonstrate(self._lease)
+        return _Chosen(
+            text=text,
+            tokens=self._prompt.encode_action(text),
+            logprobs=_NO_FLOATS,
+            policy_versions=_NO_INTS,
+            generate_s=0.0,
+            demonstrate_s=time.perf_counter() - began,
+        )
+
+    def _generate(self, prompt_tokens: np.ndarray) -> _Chosen:
+        assert self._engine is not None, "only demonstrations are played without an engine"
+        began = time.perf_counter()
+        with self._setting.during("generate"):
+            completion: Completion = self._engine.submit(
+                GenerationRequest(
+                    prompt_tokens=prompt_tokens,
+                    temperature=self._assignment.temperature,
+                    max_new_tokens=self._setting.max_new_tokens,
+                    stop_tokens=self._prompt.stop_tokens,
+                )
+            ).result()
+        return _Chosen(
+            text=completion.text.strip(),
+            tokens=completion.tokens,
+            logprobs=completion.logprobs,
+            policy_versions=completion.policy_versions,
+            generate_s=time.perf_counter() - began,
+            demonstrate_s=0.0,
+            cut=completion.finish == "length",
+        )
+
+    def _act(self, chosen: _Chosen) -> tuple[bool, str, EndReason | None, float]:
+        """Do what was chosen: (it is an action, what went wrong, does it end the episode, seconds of settling)."""
+        text = chosen.text
+        try:
+            if chosen.cut:
+                raise ActionSyntaxError(f"cut off after {len(chosen.tokens)} tokens")
+            action = self._prompt.parse(text)
+        except ActionSyntaxError as error:
+            self._history.append(PastAction(text, error=str(error)))
+            return False, str(error), None, 0.0
+        if action.name in FINAL_ACTIONS:
+            return True, "", "done_action" if action.name == "done" else "fail_action", 0.0
+        with self._setting.during("desktop"):
+            result = self._desktops.step(self._lease, action)
+        self.observation = result.observation
+        self._history.append(PastAction(text, error=result.action_error, result=result.observation.result))
+        end: EndReason | None = "task_finished" if result.finished else None
+        return True, result.action_error, end, result.observation.settle_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """An action's text with what training needs of it."""
+
+    text: str
+    tokens: np.ndarray
+    logprobs: np.ndarray
+    policy_versions: np.ndarray
+    generate_s: float
+    demonstrate_s: float
+    cut: bool = False
+    """Sampling ended by length: whatever the text says, the policy did not end its action."""
