@@ -180,6 +180,8 @@ class AssignmentRequest:
     incarnation: str
     policy_version: int
     """Version loaded in the actor's engine; -1 when none (demonstrations only)."""
+    request_id: str = ""
+    """Asking again with the same one (the answer was lost) gives the same assignment again; empty: always another one."""
 
 
 @dataclass(frozen=True, config=_CONFIG)
