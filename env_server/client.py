@@ -13,8 +13,22 @@ from typing import TypeVar
 from common.config import DesktopConfig, RunConfig
 from common.errors import ConfigError, Problem, ProtocolError
 from common.messages import (
-    Ack, Action, Demonstration, DemonstrationRequest, Evaluation, EvaluationRequest, Lease, LeaseRelease, LeaseRequest,
-    Message, ScreenshotRef, StepRequest, StepResult, TaskRef, TaskReset, TaskStarted,
+    Ack,
+    Action,
+    Demonstration,
+    DemonstrationRequest,
+    Evaluation,
+    EvaluationRequest,
+    Lease,
+    LeaseRelease,
+    LeaseRequest,
+    Message,
+    ScreenshotRef,
+    StepRequest,
+    StepResult,
+    TaskRef,
+    TaskReset,
+    TaskStarted,
 )  # fmt: skip
 from common.transport import Channel
 from env_server.tasks import FAMILIES

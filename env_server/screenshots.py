@@ -98,7 +98,7 @@ class ScreenshotStore:
     def _encode(self, pixels: np.ndarray) -> bytes:
         height, width, depth = pixels.shape
         raw_mode = "RGB" if depth == 3 else "BGRX"
-        image = Image.frombuffer("RGB", (width, height), pixels.data, "raw", raw_mode, 0, 1)
+        image = Image.frombuffer("RGB", (width, height), pixels, "raw", raw_mode, 0, 1)
         buffer = io.BytesIO()
         image.save(buffer, **self._encoder)
         return buffer.getvalue()

@@ -40,9 +40,15 @@ from common.messages import (
 )  # fmt: skip
 from common.metrics import Timings
 from env_server import calls
-from env_server.desktop_worker import CLOSE_LIMIT_S, Call, DesktopWorker, Reply, error_reply
+from env_server.desktop_worker import (
+    CLOSE_LIMIT_S,
+    Call,
+    DesktopWorker,
+    Reply,
+    error_reply,
+)
 from env_server.driver import DesktopDriver
-from env_server.pool import DesktopPool, PoolLimits
+from env_server.pool import DesktopPool, DesktopState, PoolLimits
 from env_server.tasks import FAMILIES
 
 DEADLINE_GRACE_S = 1.0
@@ -311,7 +317,7 @@ class DesktopService:
     def note(self) -> str:
         """What the desktops are doing, for people."""
         with self._changed:
-            states = ("idle", "leased", "starting", "broken")
+            states: tuple[DesktopState, ...] = ("idle", "leased", "starting", "broken")
             parts = [f"{count} {state}" for state in states if (count := self._pool.count(state))]
         return f"desktops: {', '.join(parts)}"
 

@@ -13,7 +13,15 @@ import pytest
 from common.actions import parse_action
 from common.config import DesktopConfig, TasksConfig
 from common.errors import (
-    DesktopBroken, DiskFull, HostBroken, LeaseRefused, NoDesktop, ProtocolError, SetupError, Problem, TaskFailed,
+    DesktopBroken,
+    DiskFull,
+    HostBroken,
+    LeaseRefused,
+    NoDesktop,
+    Problem,
+    ProtocolError,
+    SetupError,
+    TaskFailed,
 )  # fmt: skip
 from common.messages import Ack, Action, Observation, StepRequest, StepResult, TaskRef
 from common.transport import LocalChannel
@@ -52,7 +60,7 @@ class Hanging(Good):
 class Lying(Good):
     """Answers with something else than the protocol says."""
 
-    answer: Any = {"observation": None}
+    answer: Any = 7
 
     def step(self, action: Action) -> StepResult:
         return self.answer
@@ -174,7 +182,8 @@ def test_step_lying_driver_is_desktop_broken_never_a_result(answer: object) -> N
 def test_desktop_breaking_every_third_call_episodes_still_finish() -> None:
     BreakingEveryThird.calls = 0
     with serving(lambda index: BreakingEveryThird()) as (service, client):
-        rewards, broken = [], 0
+        rewards: list[float] = []
+        broken = 0
         while len(rewards) < 6:
             try:
                 rewards.append(play(client))
@@ -186,9 +195,8 @@ def test_desktop_breaking_every_third_call_episodes_still_finish() -> None:
 
 
 def test_driver_stumbling_over_our_mistake_is_desktop_broken() -> None:
-    with serving(lambda index: Stumbling(), one()) as (_, client):
-        with pytest.raises(DesktopBroken, match="KeyError"):
-            client.reset(client.lease("a"), TASK)
+    with serving(lambda index: Stumbling(), one()) as (_, client), pytest.raises(DesktopBroken, match="KeyError"):
+        client.reset(client.lease("a"), TASK)
 
 
 def test_every_start_failing_breaks_the_host_with_its_reason() -> None:
@@ -221,7 +229,7 @@ def test_start_hanging_is_cut_off_and_tried_again() -> None:
             ended.wait(10)
         return Good()
 
-    with serving(make, one()) as (service, client):
+    with serving(make, one()) as (_, client):
         assert play(client) == 1.0
         ended.set()
         assert len(made) == 2
@@ -310,9 +318,8 @@ def test_lease_from_a_restarted_actor_frees_what_it_held() -> None:
 
 
 def test_unknown_request_is_protocol_error() -> None:
-    with serving(lambda index: Good()) as (service, _):
-        with pytest.raises(ProtocolError, match="Ack"):
-            LocalChannel(service.handle).request(Ack(), timeout_s=1.0)
+    with serving(lambda index: Good()) as (service, _), pytest.raises(ProtocolError, match="Ack"):
+        LocalChannel(service.handle).request(Ack(), timeout_s=1.0)
 
 
 def test_close_is_quick_parallel_and_answers_what_waits() -> None:

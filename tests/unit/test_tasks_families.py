@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from common.actions import parse_action, render_action
@@ -96,7 +98,7 @@ def test_task_instance_unknown_family_refused() -> None:
 def test_words_none_begins_another_one() -> None:
     """A spreadsheet completes what is typed from the column's other words."""
     words = sorted(NOUNS)
-    assert [pair for pair in zip(words, words[1:], strict=False) if pair[1].startswith(pair[0])] == []
+    assert [pair for pair in itertools.pairwise(words) if pair[1].startswith(pair[0])] == []
     assert len(set(NOUNS)) == len(NOUNS) and len(set(FOLDERS)) == len(FOLDERS)
 
 
