@@ -36,6 +36,10 @@ class SetupStep:
     ``calc_open`` (cells: dict such as ``{"A1": "Name"}``, active_cell: str), ``editor_open`` (path, text),
     ``files_open`` (folder), ``write_file`` (path, text), ``make_folder`` (path). The last step that opens something
     decides which window is in front.
+
+    A page is seeded by ``Math.seedrandom(seed)`` (a number, not a text) right before ``core.startEpisodeReal()``, with its time
+    limit lifted: the families know from `env_server.tasks.pages` what that shows. Typed text stays as typed: no
+    auto-completion and no auto-correction in any application.
     """
 
     kind: SetupKind
