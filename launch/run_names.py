@@ -1,0 +1,159 @@
+"""Which run folder a command means: a new one, the one to resume, or the one a person names.
+
+`computerrl train` never touches an existing run: when `runs/quickstart` is there, the new run is `runs/quickstart-2`, and
+`runs/latest` points at it. `--resume` continues the newest of that name. Reads and names folders; only `claim` makes one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from common.config import RunConfig
+from common.errors import ConfigError, Problem, ResumeError
+
+CONFIG_FILE, REPORT_FILE, LOCK_FILE = "config.yaml", "report.json", ".lock"
+
+MAY_CHANGE = re.compile(
+    r"""name | run_dir | supervisor\..* | .*bind_address | .*num_threads | .*_deadline_s
+    | broker\.(?!eta$).* | desktop\.(num_desktops|memory_per_desktop_mb|image|lease_time_limit_s|settle_.*)
+    | actor\.(num_actors|num_episodes) | learner\.(checkpoint_every_updates|num_checkpoints_kept|weight_.*|device)
+    | learner\.recipe\.(max_updates|max_rl_s|target_success)""",
+    re.VERBOSE,
+)
+"""Fields that a resumed run may have changed: they say where, how fast and how long, not what is learned."""
+
+
+def runs_named(run_dir: Path, name: str) -> list[Path]:
+    """Run folders of ``name``, oldest first: `name`, `name-2`, `name-3`, ..."""
+    pattern = re.compile(rf"{re.escape(name)}(?:-(\d+))?")
+    found = []
+    for folder in run_dir.iterdir() if run_dir.is_dir() else ():
+        match = pattern.fullmatch(folder.name)
+        if match and folder.is_dir():
+            found.append((int(match[1] or 1), folder))
+    return [folder for _, folder in sorted(found)]
+
+
+def claim(config: RunConfig) -> RunConfig:
+    """``config`` under a name nobody has, its folder made. Two at once get two names."""
+    run_dir = Path(config.run_dir)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    there = runs_named(run_dir, config.name)
+    counter = int(there[-1].name.rpartition("-")[2]) if there and there[-1].name != config.name else len(there)
+    while True:
+        counter += 1
+        name = config.name if counter == 1 else f"{config.name}-{counter}"
+        try:
+            (run_dir / name).mkdir()
+        except FileExistsError:
+            continue
+        return config.model_copy(update={"name": name})
+
+
+def find_resumable(config: RunConfig) -> RunConfig:
+    """``config`` under the name of the newest run of that name. Raises `ResumeError` when there is none or it does not fit."""
+    there = [folder for folder in runs_named(Path(config.run_dir), config.name) if (folder / CONFIG_FILE).is_file()]
+    if not there:
+        raise ResumeError(f"there is no run {config.name!r} in {config.run_dir}\n    -> leave --resume out to start one")
+    folder = there[-1]
+    different = changed_fields(read_resolved(folder), config.model_dump(mode="json"))
+    forbidden = [line for field, line in different.items() if not MAY_CHANGE.fullmatch(field)]
+    if forbidden:
+        raise ResumeError(
+            f"{folder} was started with another configuration; these fields differ:\n"
+            + "\n".join(f"    {line}" for line in forbidden)
+            + "\n    -> set them back, or leave --resume out to start a new run"
+        )
+    if is_finished(folder) and not any(field.startswith("learner.recipe.") for field in different):
+        raise ResumeError(
+            f"{folder} has finished: nothing is left to do\n    -> see {folder}/report.html, leave --resume out to start a new run, "
+            "or raise learner.recipe.max_updates to go on"
+        )
+    return config.model_copy(update={"name": folder.name})
+
+
+def read_resolved(folder: Path) -> dict[str, Any]:
+    """The configuration a run was started with. Raises `ResumeError` when it cannot be read."""
+    try:
+        tree = yaml.safe_load((folder / CONFIG_FILE).read_text())
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ResumeError(f"{folder / CONFIG_FILE} cannot be read: {error}\n    -> start a new run") from None
+    if not isinstance(tree, dict):
+        raise ResumeError(f"{folder / CONFIG_FILE} holds no configuration\n    -> start a new run")
+    return tree
+
+
+def changed_fields(before: dict[str, Any], now: dict[str, Any], *, prefix: str = "") -> dict[str, str]:
+    """Dotted field -> `field: before -> now` for every value that differs."""
+    changed: dict[str, str] = {}
+    for key in sorted(before.keys() | now.keys()):
+        field, old, new = f"{prefix}{key}", before.get(key), now.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            changed.update(changed_fields(old, new, prefix=f"{field}."))
+        elif old != new:
+            changed[field] = f"{field}: was {old!r}, is {new!r} now"
+    return changed
+
+
+def is_finished(folder: Path) -> bool:
+    """The run's recipe was played to its end."""
+    try:
+        return bool(json.loads((folder / REPORT_FILE).read_text())["finished"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def find_run(text: str) -> Path:
+    """The run folder a person means: a path, a name below runs/, or `latest`. Raises `ConfigError`."""
+    for folder in (Path(text), Path("runs") / text):
+        if (folder / CONFIG_FILE).is_file():
+            return folder
+    names = sorted(path.parent.name for path in Path("runs").glob(f"*/{CONFIG_FILE}"))
+    step = f"use one of {', '.join(names)}" if names else "start one with `computerrl train CONFIG`"
+    raise ConfigError([Problem("RUN", f"{text!r} is no run folder (no {CONFIG_FILE} in it)", step)])
+
+
+def point_latest(folder: Path) -> None:
+    """`runs/latest` -> this run."""
+    link = folder.parent / "latest"
+    if link.exists() and not link.is_symlink():
+        return  # somebody named a run so
+    temporary = folder.parent / f".latest.{os.getpid()}"
+    temporary.symlink_to(folder.name)
+    temporary.replace(link)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the run: two supervisors on one folder would train everything twice. Raises `ResumeError` when it is held."""
+    with (folder / LOCK_FILE).open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise ResumeError(
+                f"{folder} is being run by process {file.read().strip() or 'unknown'}\n    -> stop that one first (Ctrl-C, or kill PID)"
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def new_attempt(folder: Path) -> Path:
+    """The log folder of this attempt: `logs/1`, `logs/2`, ..., with `logs/latest` pointing at it."""
+    logs = folder / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    number = 1 + max((int(path.name) for path in logs.iterdir() if path.name.isdigit()), default=0)
+    (logs / str(number)).mkdir()
+    point_latest(logs / str(number))
+    return logs / str(number)

@@ -1,0 +1,77 @@
+"""Keeps a `RunState` current: follows metrics.jsonl and asks the broker for its status from a thread.
+
+Draws nothing and decides nothing. A broker that is down or restarting only means that `RunState.status` is None for a while.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from common.errors import ComputerRLError
+from common.messages import Status, StatusRequest
+from launch.run_state import MetricsTail, Record, RunState
+
+if TYPE_CHECKING:
+    from common.run_folder import RunFolder
+
+STATUS_EVERY_S = 1.0
+STATUS_TIMEOUT_S = 2.0
+
+
+class RunWatch:
+    """One run folder under observation. Close it."""
+
+    def __init__(self, folder: RunFolder, *, on_record: Callable[[Record], None] = lambda record: None) -> None:
+        """``on_record`` is called from `refresh` for every record written after the watch began."""
+        self.state = RunState()
+        self._folder = folder
+        self._on_record = on_record
+        self._tail = MetricsTail(folder.metrics_path)
+        self.state.take_all(self._tail.read()[1])
+        self._status: Status | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._poll, name="status", daemon=True)
+        self._thread.start()
+
+    def refresh(self) -> RunState:
+        """The state now; cheap when nothing happened."""
+        started_over, records = self._tail.read()
+        if started_over:
+            # A learner that fell back to its checkpoint cut its metrics back as well: what was shown is shown no twice.
+            self.state = RunState()
+        for record in records:
+            self.state.take(record)
+            if not started_over:
+                self._on_record(record)
+        self.state.status = self._status
+        return self.state
+
+    def close(self) -> None:
+        """End the thread."""
+        self._ended.set()
+        self._thread.join(timeout=STATUS_TIMEOUT_S + 1.0)
+
+    def _poll(self) -> None:
+        from common.transport import Client
+
+        channel: Client | None = None
+        address = ""
+        while not self._ended.wait(STATUS_EVERY_S):
+            broker = self._folder.read_broker()
+            if broker is None:
+                continue
+            if broker["address"] != address:
+                if channel is not None:
+                    channel.close()
+                address = broker["address"]
+                channel = Client(address, keys=self._folder.load_keys(), sender="supervisor-0:display")
+            assert channel is not None
+            try:
+                answer = channel.request(StatusRequest(), timeout_s=STATUS_TIMEOUT_S)
+                self._status = answer if isinstance(answer, Status) else None
+            except ComputerRLError:
+                self._status = None
+        if channel is not None:
+            channel.close()
