@@ -10,10 +10,10 @@ import os
 
 from common import log
 from common.config import RunConfig
-from common.errors import ConfigError
+from common.errors import ConfigError, PeerTimeout
 from common.lifecycle import Heartbeat, StopToken, new_incarnation
 from common.run_folder import RunFolder
-from common.transport import Client, Keys, Server
+from common.transport import Client, Server
 from env_server.client import memory_problem
 from env_server.driver import DesktopDriver
 from env_server.drivers import make_driver
@@ -52,9 +52,14 @@ def run_env_server(config: RunConfig, *, index: int, stop: StopToken) -> None:
     try:
         # Desktops start while the broker is still being found.
         service = DesktopService(config.desktop, tasks=config.tasks, make=make)
-        address = folder.wait_for_broker(stop, _BROKER_WAIT_S)
-        with _heartbeat(address, keys, sender, index, incarnation, server.address, service, stop):
-            _serve(server, service, stop)
+        address = _broker_address(folder, stop)
+        if address is not None:
+            channel = Client(address, keys=keys, sender=sender)
+            try:
+                with _heartbeat(channel, index, incarnation, server.address, service, stop):
+                    _serve(server, service, stop)
+            finally:
+                channel.close()
     finally:
         if service is not None and not service.close(limit_s=CLOSE_LIMIT_S):
             log.get_logger().warning("desktops.close_late", limit_s=CLOSE_LIMIT_S)
@@ -64,18 +69,21 @@ def run_env_server(config: RunConfig, *, index: int, stop: StopToken) -> None:
         raise service.fatal
 
 
+def _broker_address(folder: RunFolder, stop: StopToken) -> str | None:
+    """None when told to stop before the broker was there."""
+    try:
+        return folder.wait_for_broker(stop, _BROKER_WAIT_S)
+    except PeerTimeout:
+        if stop.stopped:
+            return None
+        raise
+
+
 def _heartbeat(
-    address: str,
-    keys: Keys,
-    sender: str,
-    index: int,
-    incarnation: str,
-    endpoint: str,
-    service: DesktopService,
-    stop: StopToken,
+    channel: Client, index: int, incarnation: str, endpoint: str, service: DesktopService, stop: StopToken
 ) -> Heartbeat:
     return Heartbeat(
-        Client(address, keys=keys, sender=sender),
+        channel,
         role="env_server",
         index=index,
         incarnation=incarnation,

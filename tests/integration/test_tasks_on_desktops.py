@@ -1,0 +1,79 @@
+"""Every task family on a real contained desktop: untouched it scores 0, demonstrated 1, and pages show what was predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from common.actions import parse_action, render_action
+from common.config import DesktopConfig
+from common.messages import Action
+from env_server.client import read_screenshot
+from env_server.driver import DesktopDriver
+from env_server.drivers import make_driver
+from env_server.screenshots import ScreenshotStore
+from env_server.tasks import FAMILIES
+from env_server.tasks.pages import page
+
+SEEDS = (0, 1, 2)
+EXACT_PAGES = ("web-click-button", "web-click-option", "web-click-checkboxes", "web-enter-text")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("desktop")
+
+
+@pytest.fixture(scope="module")
+def desktop(folder: Path) -> Iterator[DesktopDriver]:
+    screenshots = ScreenshotStore(folder, incarnation="test")
+    driver = make_driver(DesktopConfig(), index=0, folder=folder / "logs", screenshots=screenshots)
+    yield driver
+    driver.close()
+    screenshots.close()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_family_on_desktop_untouched_scores_zero_and_demonstrated_one(
+    desktop: DesktopDriver, folder: Path, family: str, seed: int
+) -> None:
+    task = FAMILIES[family].make(seed)
+    instruction, observation = desktop.reset(task)
+    assert observation.app == FAMILIES[family].app
+    assert observation.screenshot is not None and read_screenshot(folder, observation.screenshot)
+    assert task.evaluate(desktop.get).reward == 0.0
+    actions: list[Action] = []
+    while len(actions) < 5:
+        action = parse_action(render_action(task.demonstrate(instruction, observation, actions, desktop.get)))
+        if action.name == "done":
+            break
+        result = desktop.step(action)
+        assert result.action_error == "", (render_action(action), _seen(observation.elements))
+        observation = result.observation
+        actions.append(action)
+        if result.finished:
+            break
+    outcome = task.evaluate(desktop.get)
+    assert outcome.success, (instruction, list(map(render_action, actions)), outcome.detail, _seen(observation.elements))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("family", EXACT_PAGES)
+def test_page_on_desktop_shows_the_predicted_instance(desktop: DesktopDriver, family: str) -> None:
+    for seed in SEEDS:
+        task = FAMILIES[family].make(seed)
+        args = task.setup[0].args
+        expected = page(args["page"], args["seed"])
+        instruction, observation = desktop.reset(task)
+        assert instruction == expected.utterance
+        seen = [element.text.strip() for element in observation.elements if element.in_content]
+        for widget in expected.widgets:
+            assert widget.role in ("static", "entry") or widget.text in seen
+
+
+def _seen(elements: Sequence[object]) -> str:
+    return "; ".join(str(element) for element in elements)
