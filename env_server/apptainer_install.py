@@ -113,8 +113,8 @@ def check_fuse(image: Path) -> None:
             Problem(
                 "/dev/fuse",
                 f"not readable and writable by this user, so the image file {str(image)!r} cannot be mounted",
-                f"unpack it into a folder, which needs no mount (apptainer build --sandbox FOLDER {image}), and set desktop.image to that "
-                "folder; or ask an administrator for access to /dev/fuse",
+                f"unpack it into a folder, which needs no mount (apptainer build --sandbox FOLDER {image}), and set "
+                "desktop.image to that folder; or ask an administrator for access to /dev/fuse",
             )
         )
 
@@ -136,8 +136,8 @@ def _private(cache: Path) -> list[Path]:
 
 def _admin_step(verb: str) -> str:
     return (
-        f"ask an administrator to {verb}: `apt-get install apptainer` (Debian, Ubuntu) or `dnf install apptainer` (EPEL), version "
-        f"{'.'.join(map(str, MIN_VERSION))} or newer, with unprivileged user namespaces allowed; or load the site's module"
+        f"ask an administrator to {verb}: `apt-get install apptainer` (Debian, Ubuntu) or `dnf install apptainer` (EPEL), "
+        f"version {'.'.join(map(str, MIN_VERSION))} or newer, with unprivileged user namespaces allowed; or load a module"
     )
 
 
@@ -258,7 +258,9 @@ def _relocate(tree: Path, final: Path, *, log: Path) -> None:
 
     Apptainer looks for etc and var beside its executable; its starter, which lies one folder deeper, looks in usr/lib.
     """
-    loader = next((tree / "libs" / "usr").glob("lib*/*/ld-linux*.so.*"), None) or next((tree / "libs" / "usr").glob("lib*/ld-linux*.so.*"))
+    loader = next((tree / "libs" / "usr").glob("lib*/*/ld-linux*.so.*"), None) or next(
+        (tree / "libs" / "usr").glob("lib*/ld-linux*.so.*")
+    )
     libraries = next((tree / "libs" / "usr").glob("lib*/*/libc.so.6")).parent
     starter = next((tree / "usr" / "lib").glob("*/apptainer/bin/starter"))
     for binary in (tree / "usr" / "bin" / "apptainer", starter):
@@ -271,6 +273,8 @@ def _relocate(tree: Path, final: Path, *, log: Path) -> None:
     (tree / "usr" / "lib" / "var").symlink_to("../var")
     settings = tree / "usr" / "etc" / "apptainer" / "apptainer.conf"
     text = settings.read_text(encoding="utf-8")
-    settings.write_text(re.sub(r"(?m)^sessiondir max size = .*$", f"sessiondir max size = {_SESSION_MAX_MB}", text), encoding="utf-8")
+    settings.write_text(
+        re.sub(r"(?m)^sessiondir max size = .*$", f"sessiondir max size = {_SESSION_MAX_MB}", text), encoding="utf-8"
+    )
     for unused in ("share/doc", "share/man", "share/bash-completion"):
         shutil.rmtree(tree / "usr" / unused, ignore_errors=True)

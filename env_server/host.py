@@ -101,7 +101,9 @@ def apt_candidate(package: str) -> bool:
     """True when apt could install ``package`` from the machine's own sources."""
     if missing_commands(["apt-cache"]):
         return False
-    answer = subprocess.run(["apt-cache", "policy", package], capture_output=True, text=True, check=False, env=command_environment())
+    answer = subprocess.run(
+        ["apt-cache", "policy", package], capture_output=True, text=True, check=False, env=command_environment()
+    )
     return bool(re.search(r"^\s*Candidate:\s*(?!\(none\))\S", answer.stdout, flags=re.MULTILINE))
 
 
@@ -110,7 +112,9 @@ def apt_install(packages: Sequence[str], *, log: Path, progress: Progress = no_p
     names = " ".join(packages)
     if not is_root() or missing_commands(["apt-get"]):
         raise SetupError(
-            Problem(names, "not installed, and this user cannot install packages", f"ask an administrator: apt-get install {names}")
+            Problem(
+                names, "not installed, and this user cannot install packages", f"ask an administrator: apt-get install {names}"
+            )
         )
     progress(f"apt-get install {names}")
     lock = ["-o", f"DPkg::Lock::Timeout={_APT_LOCK_WAIT_S}"]
@@ -158,7 +162,9 @@ def run_logged(
     if process.returncode != 0:
         text = "\n      ".join(tail)
         short = shown if len(shown) < 160 else shown[:160] + " ..."
-        raise SetupError(Problem(str(command[0]), f"`{short}` ended with {process.returncode}:\n      {text}", f"the whole output is in {log}"))
+        raise SetupError(
+            Problem(str(command[0]), f"`{short}` ended with {process.returncode}:\n      {text}", f"the whole output is in {log}")
+        )
 
 
 def command_environment() -> dict[str, str]:

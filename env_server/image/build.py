@@ -88,7 +88,9 @@ def parse_recipe(name: str, text: str) -> Recipe:
     parts = {"OSVersion": release, "PACKAGES lines": packages, "commands after the packages": finish.strip()}
     absent = [part for part, found in parts.items() if not found]
     if release is None or absent:
-        raise SetupError(Problem(f"{name}.def", f"no {', '.join(absent)} in it", "restore the shapes that the head of core.def describes"))
+        raise SetupError(
+            Problem(f"{name}.def", f"no {', '.join(absent)} in it", "restore the shapes that the head of core.def describes")
+        )
     digest = hashlib.sha256(f"{_BUILDER_REVISION}\n{text}".encode()).hexdigest()[:12]
     return Recipe(name, digest, release[1], tuple(packages), tuple(options), finish)
 
@@ -161,7 +163,9 @@ def _mmdebstrap(recipe: Recipe, root: Path, *, mirror: str) -> list[str]:
 
 def _require_builder(recipe: Recipe, *, log: Path, progress: Progress) -> None:
     """Have mmdebstrap and what it needs for this user, or say who can."""
-    missing = ["mmdebstrap"] * bool(missing_commands(["mmdebstrap"])) + ["debian-archive-keyring"] * (not DEBIAN_KEYRING.is_file())
+    missing = ["mmdebstrap"] * bool(missing_commands(["mmdebstrap"])) + ["debian-archive-keyring"] * (
+        not DEBIAN_KEYRING.is_file()
+    )
     if is_root():
         if missing:
             apt_install(missing, log=log, progress=progress)
@@ -177,7 +181,7 @@ def _require_builder(recipe: Recipe, *, log: Path, progress: Progress) -> None:
             Problem(
                 "desktop.image",
                 f"image {recipe.name!r} is not built yet and this user cannot build it: {'; '.join(reasons)}",
-                f"build it elsewhere from env_server/image/{recipe.name}.def (its head has the command) and set desktop.image to the file "
-                "or folder; or ask an administrator for what is missing",
+                f"build it elsewhere from env_server/image/{recipe.name}.def (its head has the command) and set desktop.image "
+                "to the file or folder; or ask an administrator for what is missing",
             )
         )

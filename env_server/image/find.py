@@ -24,7 +24,11 @@ def image_path(image: str = "core", cache: Path | None = None) -> Path:
         folder = image_folder(read_recipe(image), cache or cache_folder())
         if not folder.is_dir():
             raise SetupError(
-                Problem(_FIELD, f"image {image!r} is not built (no {folder})", "run `make setup` or `computerrl setup`, which builds it once")
+                Problem(
+                    _FIELD,
+                    f"image {image!r} is not built (no {folder})",
+                    "run `make setup` or `computerrl setup`, which builds it once",
+                )
             )
         return folder
     path = Path(image).expanduser().resolve()
@@ -35,7 +39,9 @@ def image_path(image: str = "core", cache: Path | None = None) -> Path:
     else:
         known = ", ".join(repr(name) for name in recipe_names())
         raise SetupError(
-            Problem(_FIELD, f"no recipe and no file or folder {image!r}", f"use {known}, or the path of a sandbox folder or .sif file")
+            Problem(
+                _FIELD, f"no recipe and no file or folder {image!r}", f"use {known}, or the path of a sandbox folder or .sif file"
+            )
         )
     return path
 
@@ -56,6 +62,10 @@ def _check_file(path: Path) -> None:
         start = stream.read(64)
     if not any(start[offset : offset + len(magic)] == magic for offset, magic in (_SIF_MAGIC, _SQUASHFS_MAGIC)):
         raise SetupError(
-            Problem(_FIELD, f"{str(path)!r} is neither a .sif nor a squashfs file", "build one with `apptainer build` from env_server/image/core.def")
+            Problem(
+                _FIELD,
+                f"{str(path)!r} is neither a .sif nor a squashfs file",
+                "build one with `apptainer build` from env_server/image/core.def",
+            )
         )
     check_fuse(path)

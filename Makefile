@@ -1,0 +1,42 @@
+# One command each. `make setup` needs Python 3.11 (or 3.12) and pip's and apt's own package sources, nothing else.
+
+PYTHON ?= python3
+VENV := .venv
+CONFIG ?= configs/quickstart.yaml
+# A Debian archive; empty: the one in this machine's apt sources.
+MIRROR ?=
+# For example ARGS="--set learner.lr=1e-6", TESTS=tests/unit, BENCH=codec
+ARGS ?=
+TESTS ?=
+BENCH ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train test check bench report clean
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+
+setup: ## make .venv, Apptainer, the desktop image and the model; skips what is there
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: Python 3.11 is needed, this is %s\n    -> make setup PYTHON=python3.11" % sys.version.split()[0])'
+	@$(PYTHON) -m launch.machine_setup --venv $(VENV) --mirror "$(MIRROR)"
+
+train: setup ## train CONFIG (default configs/quickstart.yaml) and write its report
+	$(VENV)/bin/computerrl train $(CONFIG) $(ARGS)
+
+test: setup ## all tests, real desktops included (at most 15 minutes on 2 cores)
+	$(VENV)/bin/python -m pytest $(TESTS) $(ARGS)
+
+check: setup ## ruff, mypy and the import rule
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/python -m pytest -q tests/unit/test_import_rule.py
+
+bench: setup ## print the figures (BENCH=NAME for one; without, all names)
+	$(VENV)/bin/computerrl bench $(BENCH) $(ARGS)
+
+report: ## write runs/latest/report.html again
+	$(VENV)/bin/computerrl report latest
+
+clean: ## remove what tools leave behind; keeps .venv, runs/ and the cache
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .stamps *.egg-info build
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +

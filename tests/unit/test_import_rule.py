@@ -1,0 +1,138 @@
+"""The import rule: who may import what. Read from the source, so that an import inside a function counts as well."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("actor", "broker", "common", "env_server", "launch", "learner")
+NO_TORCH = ("broker", "common", "env_server", "launch")
+ZMQ_FILE = "common/transport.py"
+MSGPACK_FILE = "common/codec.py"
+GUEST = "env_server/guest/"  # runs inside the container with Debian's own Python: nothing of ours is there
+
+MESSAGE = "{file}:{line} imports {module}: {rule}"
+
+
+def imports(source: str, package: str) -> Iterator[tuple[int, str, bool]]:
+    """(line, dotted name, at module level) of every import, relative ones made absolute in ``package``."""
+    tree = ast.parse(source)
+    lazy = {id(inner) for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) for inner in ast.walk(node)}
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        eager = id(node) not in lazy and id(node) not in typing_only
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name, eager) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join([*package.split(".")[: len(package.split(".")) + 1 - node.level], *filter(None, [node.module])])
+            base = base if node.level else node.module or ""
+            yield from ((node.lineno, f"{base}.{alias.name}", eager) for alias in node.names)
+
+
+def violations(file: str, source: str) -> list[str]:
+    """What ``source``, lying at ``file`` (relative to the repository), imports against the rule."""
+    found = []
+    folder = file.split("/", maxsplit=1)[0]
+    for line, module, eager in imports(source, ".".join(file.split("/")[:-1])):
+        rule = _broken_rule(file, folder, module, eager=eager)
+        if rule:
+            found.append(MESSAGE.format(file=file, line=line, module=module, rule=rule))
+    return found
+
+
+def _broken_rule(file: str, folder: str, module: str, *, eager: bool) -> str:
+    parts = module.split(".")
+    top = parts[0]
+    if top in PACKAGES and top not in (folder, "common"):
+        if folder == "common":
+            return "common imports no other folder"
+        if folder == "launch":
+            return "launch imports other folders inside functions only" if eager and _heavy(parts) else ""
+        if parts[1:2] != ["client"]:
+            return f"of {top} only {top}/client.py may be imported from outside"
+    if top == "torch" and folder in NO_TORCH:
+        return f"{folder} never imports torch"
+    if top == "vllm" and not file.startswith("actor/engines/vllm_"):
+        return "only actor/engines/vllm_*.py may import vllm"
+    if top == "zmq" and file != ZMQ_FILE and not file.startswith(GUEST):
+        return f"only {ZMQ_FILE} may import zmq"
+    if top == "msgpack" and file != MSGPACK_FILE and not file.startswith(GUEST):
+        return f"only {MSGPACK_FILE} may import msgpack"
+    return ""
+
+
+def _heavy(parts: list[str]) -> bool:
+    # Set-up's own helper of the host: standard library only, and set-up is launch's.
+    return parts[:2] != ["env_server", "host"]
+
+
+def test_import_rule_holds_everywhere() -> None:
+    found = []
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            file = path.relative_to(ROOT).as_posix()
+            found += violations(file, path.read_text(encoding="utf-8"))
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("actor/worker.py", "from broker.core import Core"),
+        ("actor/worker.py", "def f():\n    import learner.trainer"),
+        ("actor/worker.py", "from learner import trainer"),
+        ("broker/core.py", "import torch.nn"),
+        ("launch/cli.py", "from learner.loop import run_learner"),
+        ("launch/report.py", "def f():\n    import torch"),
+        ("actor/prompt.py", "from vllm import LLM"),
+        ("broker/server.py", "import zmq"),
+        ("common/messages.py", "import msgpack"),
+        ("common/codec.py", "from broker import client"),
+        ("common/codec.py", "def f():\n    from env_server.client import DesktopClient"),
+    ],
+)
+def test_violations_forbidden_import_is_named(file: str, source: str) -> None:
+    found = violations(file, source)
+    assert len(found) == 1
+    assert file in found[0]
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("actor/worker.py", "from broker.client import BrokerClient\nfrom common.messages import Step\nfrom actor.prompt import X"),
+        ("actor/worker.py", "from . import prompt\nfrom .engines import base"),
+        ("launch/cli.py", "def f():\n    from learner.loop import run_learner"),
+        ("launch/cli.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from learner.loop import X"),
+        ("learner/trainer.py", "import torch"),
+        ("actor/engines/vllm_engine.py", "from vllm import LLM"),
+        ("env_server/guest/main.py", "import zmq, msgpack"),
+        ("common/transport.py", "import zmq"),
+    ],
+)
+def test_violations_allowed_import_is_silent(file: str, source: str) -> None:
+    assert violations(file, source) == []
+
+
+def test_help_imports_neither_torch_nor_vllm() -> None:
+    program = (
+        "import sys\n"
+        "from launch.cli import cli\n"
+        "cli.main(args=['--help'], standalone_mode=False)\n"
+        "heavy = {'torch', 'vllm', 'transformers', 'numpy', 'pydantic', 'zmq'} & set(sys.modules)\n"
+        "sys.exit(f'--help imported {sorted(heavy)}' if heavy & {'torch', 'vllm', 'transformers'} else 0)\n"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert answer.returncode == 0, answer.stderr
+    assert "computerrl" in answer.stdout.lower() or "Usage" in answer.stdout
