@@ -79,7 +79,8 @@ def _build_set_cell(rng: random.Random) -> TaskInstance:
 
 
 def _build_type_cell(rng: random.Random) -> TaskInstance:
-    cells = _block(rng, columns=rng.choice(("AB", "BC", "CD")), num_rows=3)
+    # Four words: a policy that cannot yet tell them apart is right one time in four, which is enough to learn from.
+    cells = _block(rng, columns=rng.choice(("AB", "BC", "CD")), num_rows=2)
     cell = rng.choice(sorted(cells))
     old = cells[cell]
     new = str(_new_value(rng, cells))
