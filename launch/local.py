@@ -5,17 +5,24 @@ Wires the parts of this folder together and holds no rules of its own. Every way
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from common.config import RunConfig, load_config
-from common.errors import ResumeError
 from launch.machine import inspect_machine
 from launch.plan import ProcessSpec, make_plan
 from launch.preflight import run_preflight
+from launch.report_data import EVALUATIONS, Attempt
 from launch.run_names import claim, find_resumable, locked, new_attempt, point_latest
+from launch.supervisor import Outcome
+
+if TYPE_CHECKING:
+    from common.run_folder import RunFolder
 
 TICK_S = 1.0
 
@@ -47,35 +54,74 @@ def train(path: Path, *, overrides: Sequence[str], resume: bool) -> int:
 
 def _run(config: RunConfig, *, resumed: bool) -> int:
     from common.run_folder import RunFolder
+    from launch.report import write_attempt
 
     folder = RunFolder(config.folder)
     folder.create(config)
     point_latest(config.folder)
-    attempt = new_attempt(config.folder)
-    print(f"{'resuming' if resumed else 'run'} {config.folder}  (logs: {attempt})", flush=True)
+    log_folder = new_attempt(config.folder)
+    print(f"{'resuming' if resumed else 'run'} {config.folder}, logs in {log_folder}", flush=True)
+    attempt = Attempt(started=time.time(), ended=None)
+    write_attempt(log_folder, attempt)
     if config.mode == "serial":
-        from launch.serial import run_serial
-
-        exit_code = run_serial(config, log_folder=attempt)
+        outcome, num_restarts = _run_serial(config), {}
     else:
-        exit_code = _supervise(config, folder, attempt)
-    return exit_code
+        outcome, num_restarts = _supervise(config, folder, log_folder)
+    attempt = replace(
+        attempt,
+        ended=time.time(),
+        outcome=outcome.kind,
+        reason=outcome.reason,
+        message=outcome.message,
+        num_restarts=num_restarts,
+    )
+    write_attempt(log_folder, attempt)
+    _conclude(config, outcome)
+    return outcome.exit_code
 
 
-def _supervise(config: RunConfig, folder: RunFolder, attempt: Path) -> int:
+def _run_serial(config: RunConfig) -> Outcome:
+    from launch.serial import run_serial
+
+    run_serial(config)
+    return Outcome("finished", "finished", exit_code=0)
+
+
+def _supervise(config: RunConfig, folder: RunFolder, log_folder: Path) -> tuple[Outcome, dict[str, int]]:
     from launch.dashboard import make_display
+    from launch.report import write_status
     from launch.supervisor import Supervisor
     from launch.watch import RunWatch
 
-    # A broker file of an earlier attempt would send the first processes to a dead address.
-    folder.broker_file.unlink(missing_ok=True)
-    started = time.time()
     with make_display(name=config.name) as display:
         watch = RunWatch(folder, on_record=lambda record: display.record(record, watch.state))
-        supervisor = Supervisor(plan_for(config), config=config.supervisor, log_folder=attempt, notify=display.note)
+        supervisor = Supervisor(plan_for(config), config=config.supervisor, log_folder=log_folder, notify=display.note)
         try:
             outcome = supervisor.run(tick=lambda: display.update(watch.refresh(), supervisor.views()), tick_s=TICK_S)
         finally:
             watch.close()
         display.update(watch.refresh(), supervisor.views())
-    return finish(config, outcome_kind=outcome.kind, reason=outcome.reason, message=outcome.message, started=started) or outcome.exit_code
+    if watch.last_status is not None:
+        write_status(folder.folder, watch.last_status)
+    return outcome, {view.name: view.num_restarts for view in supervisor.views()}
+
+
+def _conclude(config: RunConfig, outcome: Outcome) -> None:
+    """The report, and the few lines a person reads at the end."""
+    from launch.report import write_report
+    from launch.run_names import REPORT_FILE
+
+    page = write_report(config.folder)
+    if outcome.kind == "failed":
+        print(f"error: the run failed: {outcome.reason}\n{outcome.message}", file=sys.stderr)
+    elif outcome.kind == "stopped":
+        print(f"{outcome.reason}; --resume continues this run")
+    report = json.loads((config.folder / REPORT_FILE).read_text())
+    for name in EVALUATIONS:
+        success = report[name]
+        if success is not None and success["mean"] is not None:
+            print(f"{name:18} {success['mean']:.3f}  ({success['episodes']} held-out episodes)")
+    for name in ("wall_s", "env_steps", "env_steps_per_s", "num_updates", "step_p50_s", "actor_idle_fraction"):
+        if report[name] is not None:
+            print(f"{name:18} {report[name]:g}")
+    print(f"report: {page}", flush=True)

@@ -31,7 +31,10 @@ class RunWatch:
         self._tail = MetricsTail(folder.metrics_path)
         self.state.take_all(self._tail.read()[1])
         self._status: Status | None = None
+        self.last_status: Status | None = None
+        """The last answer there ever was, for the report."""
         self._ended = threading.Event()
+        self._answered = threading.Event()
         self._thread = threading.Thread(target=self._poll, name="status", daemon=True)
         self._thread.start()
 
@@ -48,6 +51,10 @@ class RunWatch:
         self.state.status = self._status
         return self.state
 
+    def wait_status(self, *, timeout_s: float) -> bool:
+        """Wait for the broker's first answer."""
+        return self._answered.wait(timeout_s)
+
     def close(self) -> None:
         """End the thread."""
         self._ended.set()
@@ -58,7 +65,9 @@ class RunWatch:
 
         channel: Client | None = None
         address = ""
-        while not self._ended.wait(STATUS_EVERY_S):
+        wait_s = 0.0
+        while not self._ended.wait(wait_s):
+            wait_s = STATUS_EVERY_S
             broker = self._folder.read_broker()
             if broker is None:
                 continue
@@ -71,6 +80,8 @@ class RunWatch:
             try:
                 answer = channel.request(StatusRequest(), timeout_s=STATUS_TIMEOUT_S)
                 self._status = answer if isinstance(answer, Status) else None
+                self.last_status = self._status or self.last_status
+                self._answered.set()
             except ComputerRLError:
                 self._status = None
         if channel is not None:

