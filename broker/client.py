@@ -1,0 +1,144 @@
+"""Typed requests to the broker, asked again until their deadline: every one of them may safely arrive twice.
+
+The only file of this folder that other folders import. Opens no socket: give it a `common.transport.Channel`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import time
+from typing import TypeVar
+
+from common import log
+from common.errors import PeerTimeout, ProtocolError
+from common.messages import (
+    Ack,
+    Assignment,
+    AssignmentRequest,
+    AssignmentReturn,
+    ConsumptionReport,
+    Directory,
+    DirectoryRequest,
+    GroupRequest,
+    Heartbeat,
+    Hello,
+    Message,
+    NoAssignment,
+    NoGroup,
+    OrderClosure,
+    PeerEntry,
+    Role,
+    RolloutOrder,
+    Status,
+    StatusRequest,
+    Trajectory,
+    TrajectoryGroup,
+    TrajectoryReceipt,
+    VersionAnnouncement,
+    Welcome,
+)
+from common.transport import Channel
+
+_Answer = TypeVar("_Answer")
+
+_ATTEMPT_S = 5.0
+"""One attempt; a broken connection ends it sooner."""
+_PAUSE_S = 0.1
+"""Between attempts: a broker that is gone ends them at once."""
+
+
+class BrokerClient:
+    """The broker, from another process. Threads may share it. Also a `Channel` itself."""
+
+    def __init__(self, channel: Channel, *, deadline_s: float = 60.0) -> None:
+        """``deadline_s``: how long a request is tried, over a broker restart in particular, before `PeerTimeout`."""
+        self.channel = channel
+        self._deadline_s = deadline_s
+        self._request_prefix = secrets.token_hex(4)
+        self._request_numbers = itertools.count()
+
+    def hello(self, hello: Hello) -> Welcome:
+        """Make this process known; `common.lifecycle.Heartbeat` does it too."""
+        return self._ask(hello, Welcome)
+
+    def heartbeat(self, heartbeat: Heartbeat) -> None:
+        """Raises `UnknownPeer` when the broker has restarted since `hello`."""
+        self._ask(heartbeat, Ack)
+
+    def directory(self, role: Role) -> tuple[PeerEntry, ...]:
+        """Live processes of a role, by index."""
+        return self._ask(DirectoryRequest(role), Directory).peers
+
+    def place_order(self, order: RolloutOrder) -> None:
+        """Ask for rollouts; placing the same order again changes nothing."""
+        self._ask(order, Ack)
+
+    def close_order(self, order_id: str) -> None:
+        """No more of this order; its incomplete groups are given up."""
+        self._ask(OrderClosure(order_id), Ack)
+
+    def request_assignment(self, incarnation: str, policy_version: int) -> Assignment | NoAssignment:
+        """One episode to play, or why there is none."""
+        request_id = f"{self._request_prefix}-{next(self._request_numbers)}"
+        answer = self.request(AssignmentRequest(incarnation, policy_version, request_id), timeout_s=self._deadline_s)
+        if isinstance(answer, (Assignment, NoAssignment)):
+            return answer
+        raise _unexpected(answer)
+
+    def return_assignment(self, assignment_id: str, incarnation: str, reason: str) -> None:
+        """An episode that could not be played; ``reason``: the error's code."""
+        self._ask(AssignmentReturn(assignment_id, incarnation, reason), Ack)
+
+    def submit(self, trajectory: Trajectory) -> TrajectoryReceipt:
+        """Hand in an episode. When an earlier attempt arrived, the answer is `duplicate`: it is safe. Raises `DiskFull`."""
+        return self._ask(trajectory, TrajectoryReceipt)
+
+    def fetch_group(self, group_seq: int) -> TrajectoryGroup | NoGroup:
+        """The group of this number, as often as it is asked for until it is reported as consumed."""
+        answer = self.request(GroupRequest(group_seq), timeout_s=self._deadline_s)
+        if isinstance(answer, (TrajectoryGroup, NoGroup)):
+            return answer
+        raise _unexpected(answer)
+
+    def report_consumption(self, group_seq: int) -> None:
+        """A checkpoint on disk covers all groups below ``group_seq``."""
+        self._ask(ConsumptionReport(group_seq), Ack)
+
+    def announce_version(self, policy_version: int, *, num_consumed: int) -> None:
+        """The learner has this version now."""
+        self._ask(VersionAnnouncement(policy_version, num_consumed), Ack)
+
+    def status(self, *, timeout_s: float | None = None) -> Status:
+        """All counters, queues and peers."""
+        answer = self.request(StatusRequest(), timeout_s=self._deadline_s if timeout_s is None else timeout_s)
+        if isinstance(answer, Status):
+            return answer
+        raise _unexpected(answer)
+
+    def request(self, message: Message, *, timeout_s: float) -> Message:
+        """Ask until ``timeout_s`` is over, however often the broker restarts meanwhile."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            left_s = deadline - time.monotonic()
+            try:
+                return self.channel.request(message, timeout_s=max(0.001, min(_ATTEMPT_S, left_s)))
+            except PeerTimeout as error:
+                if deadline - time.monotonic() <= _PAUSE_S:
+                    raise
+                log.get_logger().info("broker.retried", kind=type(message).__name__, reason=str(error))
+            time.sleep(_PAUSE_S)
+
+    def close(self) -> None:
+        """Close the channel."""
+        self.channel.close()
+
+    def _ask(self, message: Message, answer_type: type[_Answer]) -> _Answer:
+        answer = self.request(message, timeout_s=self._deadline_s)
+        if isinstance(answer, answer_type):
+            return answer
+        raise _unexpected(answer)
+
+
+def _unexpected(answer: Message) -> ProtocolError:
+    return ProtocolError(f"the broker answered with an unexpected {type(answer).__name__}")

@@ -1,0 +1,399 @@
+"""The broker's decisions: orders, assignments, credit, deduplication, grouping, delivery. Events in, effects out.
+
+    core.handle(MessageReceived(ticket, message, sender), now) -> [Reply(ticket, ...)] or [Persist(ticket, message)]
+    core.handle(MessagePersisted(ticket, message), now)        -> [Reply(ticket, ...)]
+
+No I/O and no clock. What must survive a crash changes nothing before it is on disk: it is checked, answered by `Persist`, and
+applied by `MessagePersisted`, which checks again and is therefore also all that replaying a journal takes. Every trajectory
+that came in is either delivered, held, or rejected with a named reason: ``received == delivered + held + rejected`` after
+every event. Answers are deterministic, so a replay numbers groups as before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from broker import verdict
+from broker.delivery import DeliveryQueue
+from broker.events import (
+    Effect,
+    Event,
+    Log,
+    MessagePersisted,
+    MessageReceived,
+    Persist,
+    PersistFailed,
+    Reply,
+    StateRestored,
+    TimePassed,
+    TrajectoryRestored,
+)
+from broker.order_book import OrderBook
+from broker.orders import OrderState
+from broker.peers import PeerTable
+from common.config import RunConfig
+from common.errors import ComputerRLError, ProtocolError
+from common.messages import (
+    Ack,
+    Assignment,
+    AssignmentRequest,
+    AssignmentReturn,
+    ConsumptionReport,
+    Directory,
+    DirectoryRequest,
+    ErrorReply,
+    GroupRequest,
+    Heartbeat,
+    Hello,
+    Message,
+    NoGroup,
+    OrderClosure,
+    RolloutOrder,
+    Status,
+    StatusRequest,
+    Trajectory,
+    TrajectoryGroup,
+    TrajectoryReceipt,
+    VersionAnnouncement,
+    Welcome,
+)
+
+_MAX_REASONS = 64
+"""Distinct return reasons counted by name; a peer cannot grow the counters without end."""
+
+
+class BrokerCore:
+    """State of the broker."""
+
+    def __init__(
+        self, *, run_id: str, eta: int, groups_per_batch: int, max_assignment_s: float, peer_timeout_s: float
+    ) -> None:
+        self.run_id = run_id
+        self.policy_version = -1
+        self.counters: Counter[str] = Counter()
+        self.delivery = DeliveryQueue()
+        self.orders = OrderBook(eta=eta, groups_per_batch=groups_per_batch, max_assignment_s=max_assignment_s)
+        self.peers = PeerTable(timeout_s=peer_timeout_s)
+        self._restored_seqs: dict[str, int] = {}
+        self._restored_members: dict[str, list[Trajectory]] = {}
+        self._now = 0.0
+        self._effects: list[Effect] = []
+        self._receivers: dict[type, Callable[[Any, str], Message | None]] = {
+            Hello: self._greet,
+            Heartbeat: self._beat,
+            DirectoryRequest: lambda message, _: Directory(self.peers.entries(self._now, role=message.role)),
+            StatusRequest: lambda _message, _sender: self._status(),
+            AssignmentRequest: self._assign,
+            AssignmentReturn: self._take_back,
+            GroupRequest: self._deliver,
+            Trajectory: self._judge,
+            RolloutOrder: self._check_order,
+            OrderClosure: self._check_closure,
+            ConsumptionReport: self._check_consumption,
+            VersionAnnouncement: lambda message, _: None if message.policy_version > self.policy_version else Ack(),
+        }
+        """Message type -> its answer, or None when it must first be on disk."""
+        self._appliers: dict[type, Callable[[Any], Message]] = {
+            Trajectory: self._take,
+            RolloutOrder: self._place,
+            OrderClosure: self._close,
+            ConsumptionReport: self._consume,
+            VersionAnnouncement: self._announce,
+        }
+
+    @classmethod
+    def from_config(cls, config: RunConfig, *, run_id: str) -> BrokerCore:
+        """With the numbers of ``config``."""
+        return cls(
+            run_id=run_id,
+            eta=config.broker.eta,
+            groups_per_batch=config.learner.groups_per_batch,
+            max_assignment_s=config.broker.max_assignment_s,
+            peer_timeout_s=config.broker.peer_timeout_s,
+        )
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Take one event in. ``now``: seconds on any clock that only goes forward."""
+        self._now = now
+        self._effects = []
+        match event:
+            case MessageReceived(ticket, message, sender):
+                self._receive(ticket, message, sender)
+            case MessagePersisted(ticket, message):
+                self._apply(ticket, message)
+            case PersistFailed(ticket, message, code, reason):
+                if isinstance(message, Trajectory):
+                    self._reject(code)
+                self._effects.append(Reply(ticket, ErrorReply(code, reason)))
+            case StateRestored(snapshot):
+                self._restore(snapshot)
+            case TrajectoryRestored(trajectory):
+                self._restore_trajectory(trajectory)
+            case TimePassed():
+                self._look_at_deadlines()
+        return self._effects
+
+    # --- requests
+
+    def _receive(self, ticket: int, message: Message, sender: str) -> None:
+        receiver = self._receivers.get(type(message))
+        try:
+            if receiver is None:
+                raise ProtocolError(f"the broker takes no {type(message).__name__}")
+            answer = receiver(message, sender)
+        except ComputerRLError as error:
+            answer = ErrorReply(error.code, str(error))
+        self._effects.append(Persist(ticket, message) if answer is None else Reply(ticket, answer))
+
+    def _apply(self, ticket: int | None, message: Message) -> None:
+        try:
+            answer = self._appliers[type(message)](message)
+        except ComputerRLError as error:
+            answer = ErrorReply(error.code, str(error))
+        if ticket is not None:
+            self._effects.append(Reply(ticket, answer))
+
+    def _log(self, event: str, **fields: Any) -> None:
+        self._effects.append(Log(event, fields))
+
+    # --- presence
+
+    def _greet(self, hello: Hello, _sender: str) -> Message:
+        replaced = self.peers.greet(hello, self._now)
+        self._log("peer.greeted", peer=f"{hello.role}-{hello.index}:{hello.incarnation}", pid=hello.pid)
+        if replaced is not None:
+            self._release_all(replaced)
+        return Welcome(self.run_id, self.policy_version)
+
+    def _beat(self, beat: Heartbeat, _sender: str) -> Message:
+        self.peers.beat(beat, self._now)
+        return Ack()
+
+    def _look_at_deadlines(self) -> None:
+        for hello in self.peers.take_lost(self._now):
+            self._log("peer.lost", peer=f"{hello.role}-{hello.index}:{hello.incarnation}")
+            self.counters["peers_lost"] += 1
+            self._release_all(hello.incarnation)
+        for assignment_id in self.orders.expire(self._now):
+            self.counters["expired"] += 1
+            self._log("assignment.expired", assignment_id=assignment_id)
+
+    def _release_all(self, incarnation: str) -> None:
+        self.counters["released"] += self.orders.release_all(incarnation)
+
+    # --- orders and assignments
+
+    def _check_order(self, order: RolloutOrder, _sender: str) -> Message | None:
+        return None if self.orders.is_new(order) else Ack()
+
+    def _place(self, order: RolloutOrder) -> Message:
+        if self.orders.is_new(order):
+            self.orders.place(order, policy_version=self.policy_version)
+            self._log("order.placed", order_id=order.order_id, kind=order.kind, families=list(order.families))
+        return Ack()
+
+    def _check_closure(self, closure: OrderClosure, _sender: str) -> Message | None:
+        state = self.orders.get(closure.order_id)
+        if state is None:
+            raise ProtocolError(f"order {closure.order_id!r} was never placed")
+        return Ack() if state.closed else None
+
+    def _close(self, closure: OrderClosure) -> Message:
+        if not self.orders[closure.order_id].closed:
+            num_dropped = self.orders.close(closure.order_id)
+            self.counters["held"] -= num_dropped
+            self.counters["rejected"] += num_dropped
+            self.counters["rejected/order_closed"] += num_dropped
+            self._log("order.closed", order_id=closure.order_id, num_dropped=num_dropped)
+        return Ack()
+
+    def _assign(self, request: AssignmentRequest, _sender: str) -> Message:
+        self.peers.refuse_superseded(request.incarnation)
+        granted = self.orders.granted_before(request)
+        if granted is not None:
+            return granted
+        answer = self.orders.assign(
+            request, policy_version=self.policy_version, num_taken=self._num_taken, now=self._now
+        )
+        self.counters["assigned"] += isinstance(answer, Assignment)
+        return answer
+
+    def _num_taken(self, state: OrderState) -> int:
+        return state.num_consumed + self.delivery.num_taken(state.order.order_id)
+
+    def _take_back(self, returned: AssignmentReturn, _sender: str) -> Message:
+        if self.orders.take_back(returned):
+            self.counters["returned"] += 1
+            self.counters[self._return_counter(returned.reason)] += 1
+        return Ack()
+
+    def _return_counter(self, reason: str) -> str:
+        name = f"returned/{reason[:64]}"
+        num_names = sum(1 for counter in self.counters if counter.startswith("returned/"))
+        return name if name in self.counters or num_names < _MAX_REASONS else "returned/other"
+
+    # --- trajectories
+
+    def _judge(self, trajectory: Trajectory, sender: str) -> Message | None:
+        reason, detail = self._rejection(trajectory)
+        if not reason:
+            return None
+        if reason == "malformed":
+            # The episode is over for its actor; do not wait for the deadline to hand the slot to somebody else.
+            self._free_slot_of(trajectory, incarnation=sender.rpartition(":")[2])
+        self._reject(reason)
+        self._log("trajectory.rejected", trajectory_id=trajectory.trajectory_id, reason=reason, detail=detail)
+        return TrajectoryReceipt(trajectory.trajectory_id, accepted=False, reason=reason)
+
+    def _rejection(self, trajectory: Trajectory) -> tuple[str, str]:
+        """Named reason and detail, both empty when the trajectory can be taken."""
+        state = self.orders.get(trajectory.order_id)
+        slot = verdict.slot_of(trajectory)
+        if state is None or slot is None or not state.is_plausible(slot):
+            return "unknown_assignment", "no such slot in any order"
+        if state.is_filled(slot):
+            return "duplicate", ""
+        if state.closed:
+            return "order_closed", ""
+        detail = verdict.malformation(trajectory, state, slot)
+        return ("malformed", detail) if detail else ("", "")
+
+    def _free_slot_of(self, trajectory: Trajectory, *, incarnation: str) -> None:
+        state, slot = self.orders[trajectory.order_id], verdict.slot_of(trajectory)
+        grant = state.grants.get(slot) if slot is not None else None
+        if slot is not None and grant is not None and grant.incarnation == incarnation:
+            state.release(slot)
+
+    def _reject(self, reason: str) -> None:
+        self.counters["received"] += 1
+        self.counters["rejected"] += 1
+        self.counters[f"rejected/{reason}"] += 1
+
+    def _take(self, trajectory: Trajectory) -> Message:
+        # Checked again: two copies may have come in before either was on disk, or the order was closed in between.
+        reason, _ = self._rejection(trajectory)
+        if reason:
+            self._reject(reason)
+            return TrajectoryReceipt(trajectory.trajectory_id, accepted=False, reason=reason)
+        self.counters["received"] += 1
+        self.counters["accepted"] += 1
+        self.counters["held"] += 1
+        self._fill(trajectory)
+        return TrajectoryReceipt(trajectory.trajectory_id, accepted=True, reason="")
+
+    def _fill(self, trajectory: Trajectory) -> None:
+        state, slot = self.orders[trajectory.order_id], verdict.slot_of(trajectory)
+        assert slot is not None
+        members = state.fill(slot, trajectory)
+        if members is not None:
+            self._complete(trajectory, tuple(members), group_seq=self.delivery.next_seq)
+
+    def _complete(self, last: Trajectory, members: tuple[Trajectory, ...], *, group_seq: int) -> None:
+        self.delivery.put(TrajectoryGroup(group_seq, last.group_id, last.order_id, last.kind, last.task, members))
+        self.counters["groups_completed"] += 1
+        self._log("group.completed", group_id=last.group_id, group_seq=group_seq)
+
+    # --- delivery
+
+    def _deliver(self, request: GroupRequest, _sender: str) -> Message:
+        group, first = self.delivery.fetch(request.group_seq)
+        if group is None:
+            return NoGroup(sum(state.num_pending for state in self.orders))
+        if first:
+            self._count_delivered(group)
+        return group
+
+    def _count_delivered(self, group: TrajectoryGroup) -> None:
+        self.counters["held"] -= len(group.trajectories)
+        self.counters["delivered"] += len(group.trajectories)
+
+    def _check_consumption(self, report: ConsumptionReport, _sender: str) -> Message | None:
+        if report.group_seq > self.delivery.next_seq:
+            self.delivery.consume(report.group_seq)  # Raises, naming both numbers.
+        return None if report.group_seq > self.delivery.cursor else Ack()
+
+    def _consume(self, report: ConsumptionReport) -> Message:
+        for group, fetched in self.delivery.consume(report.group_seq):
+            if not fetched:
+                self._count_delivered(group)
+            self.orders[group.order_id].num_consumed += len(group.trajectories)
+            self.counters["groups_consumed"] += 1
+        return Ack()
+
+    def _announce(self, announcement: VersionAnnouncement) -> Message:
+        if announcement.policy_version > self.policy_version:
+            self.policy_version = announcement.policy_version
+            self._log("version.announced", policy_version=self.policy_version, num_consumed=announcement.num_consumed)
+        return Ack()
+
+    def _status(self) -> Message:
+        open_orders = [state for state in self.orders if not state.done]
+        gauges = {
+            "orders_open": len(open_orders),
+            "assignments": sum(len(state.grants) for state in open_orders),
+            "trajectories_pending": sum(state.num_pending for state in open_orders),
+            "groups_waiting": sum(1 for _ in self.delivery.groups(fetched=False)),
+            "groups_unconsumed": sum(1 for _ in self.delivery.groups()),
+            "group_seq_next": self.delivery.next_seq,
+            "group_seq_consumed": self.delivery.cursor,
+        }
+        names = ("received", "accepted", "delivered", "held", "rejected", "assigned", "returned")
+        return Status(
+            run_id=self.run_id,
+            policy_version=self.policy_version,
+            counters={**dict.fromkeys(names, 0), **self.counters},
+            gauges={name: float(value) for name, value in gauges.items()},
+            peers=self.peers.entries(self._now),
+            metrics=self.peers.metrics,
+            notes=self.peers.notes,
+        )
+
+    # --- compaction
+
+    def snapshot(self) -> dict[str, Any]:
+        """All but trajectories and presence, as plain values; with `held` it is a whole journal."""
+        counters = dict(self.counters)
+        # Fetched groups that no checkpoint covers yet wait again after a restart.
+        num_again = sum(len(group.trajectories) for group in self.delivery.groups(fetched=True))
+        counters["held"] = counters.get("held", 0) + num_again
+        counters["delivered"] = counters.get("delivered", 0) - num_again
+        return {
+            "policy_version": self.policy_version,
+            "cursor": self.delivery.cursor,
+            "next_seq": self.delivery.next_seq,
+            "counters": counters,
+            "orders": self.orders.snapshot(),
+            "complete": {group.group_id: group.group_seq for group in self.delivery.groups()},
+        }
+
+    def held(self) -> list[Trajectory]:
+        """Trajectories that `snapshot` needs beside it."""
+        complete = [trajectory for group in self.delivery.groups() for trajectory in group.trajectories]
+        return complete + [trajectory for state in self.orders for trajectory in state.pending()]
+
+    def _restore(self, snapshot: Any) -> None:
+        self.policy_version = snapshot["policy_version"]
+        self.counters = Counter(snapshot["counters"])
+        self.delivery = DeliveryQueue(cursor=snapshot["cursor"])
+        self.delivery.next_seq = snapshot["next_seq"]
+        self.orders.restore(snapshot["orders"])
+        self._restored_seqs = dict(snapshot["complete"])
+        self._restored_members = {}
+
+    def _restore_trajectory(self, trajectory: Trajectory) -> None:
+        state, slot = self.orders[trajectory.order_id], verdict.slot_of(trajectory)
+        assert slot is not None
+        group_seq = self._restored_seqs.get(trajectory.group_id)
+        if group_seq is None:
+            state.fill(slot, trajectory)
+            return
+        members = self._restored_members.setdefault(trajectory.group_id, [])
+        members.append(trajectory)
+        if len(members) == state.order.group_size:
+            del self._restored_members[trajectory.group_id]
+            group = TrajectoryGroup(
+                group_seq, trajectory.group_id, trajectory.order_id, trajectory.kind, trajectory.task, tuple(members)
+            )
+            self.delivery.put(group)

@@ -1,0 +1,88 @@
+"""What happens to the broker core (events, past tense) and what it wants done (effects, imperative)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from common.messages import Message, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class MessageReceived:
+    """A request came in; it is answered by exactly one `Reply` with the same ticket, now or after its `Persist`."""
+
+    ticket: int
+    message: Message
+    sender: str
+    """`role-index:incarnation`"""
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePersisted:
+    """A message is on disk and counts from now on; also how a journal is replayed (without a ticket)."""
+
+    ticket: int | None
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class PersistFailed:
+    """A message could not be written; it has changed nothing."""
+
+    ticket: int
+    message: Message
+    code: str
+    """`ComputerRLError.code` for the answer."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StateRestored:
+    """First record of a compacted journal: what `BrokerCore.snapshot` gave."""
+
+    snapshot: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryRestored:
+    """A trajectory that was held when the journal was compacted; already counted in the snapshot."""
+
+    trajectory: Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """Look at deadlines."""
+
+
+Event = MessageReceived | MessagePersisted | PersistFailed | StateRestored | TrajectoryRestored | TimePassed
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answer the request of this ticket."""
+
+    ticket: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Write the message to the journal, then report `MessagePersisted` or `PersistFailed`."""
+
+    ticket: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """Write a log line."""
+
+    event: str
+    """`noun.verb`"""
+    fields: Mapping[str, Any]
+
+
+Effect = Reply | Persist | Log

@@ -1,0 +1,161 @@
+"""All orders together: whose turn it is, who may have the next assignment, who lost his. Pure.
+
+Open orders take turns (demonstrations and an evaluation run at the same time), slot by slot; within an order the slots of one
+group go out one after the other, so that the engine's prefix cache serves the whole group.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from broker.orders import OrderState, Slot
+from common.errors import ProtocolError
+from common.messages import Assignment, AssignmentRequest, AssignmentReturn, NoAssignment, RolloutOrder
+
+_RETRY_AFTER_S = {"no_order": 0.25, "all_assigned": 0.25, "policy_version": 0.1, "staleness_bound": 0.1}
+
+
+class OrderBook:
+    """Orders by id."""
+
+    def __init__(self, *, eta: int, groups_per_batch: int, max_assignment_s: float) -> None:
+        self._eta = eta
+        self._groups_per_batch = groups_per_batch
+        self._max_assignment_s = max_assignment_s
+        self._orders: dict[str, OrderState] = {}
+        self._turns: deque[str] = deque()
+
+    def __iter__(self) -> Iterator[OrderState]:
+        return iter(self._orders.values())
+
+    def get(self, order_id: str) -> OrderState | None:
+        return self._orders.get(order_id)
+
+    def __getitem__(self, order_id: str) -> OrderState:
+        return self._orders[order_id]
+
+    # --- orders
+
+    def is_new(self, order: RolloutOrder) -> bool:
+        """False when this very order is there. Raises `ProtocolError` for one that cannot be taken."""
+        known = self._orders.get(order.order_id)
+        if known is not None:
+            if known.order != order:
+                raise ProtocolError(f"order {order.order_id!r} was placed before with other content")
+            return False
+        if not order.order_id or not order.families or order.group_size < 1 or order.max_steps < 1:
+            raise ProtocolError(f"order {order.order_id!r} needs an id, families, a group size and a number of steps")
+        if order.num_per_family is not None and order.num_per_family < 0:
+            raise ProtocolError(f"order {order.order_id!r} asks for {order.num_per_family} instances per family")
+        return True
+
+    def place(self, order: RolloutOrder, *, policy_version: int) -> None:
+        """Open an order; its credit counts versions from here (from 0 when none was announced yet)."""
+        batch_size = order.group_size * self._groups_per_batch
+        start_version = max(0, policy_version)
+        self._orders[order.order_id] = OrderState(order, start_version=start_version, batch_size=batch_size)
+        self._turns.append(order.order_id)
+
+    def close(self, order_id: str) -> int:
+        """End an order; returns how many trajectories of incomplete groups are given up."""
+        self._turns.remove(order_id)
+        return self._orders[order_id].close()
+
+    # --- assignments
+
+    def assign(
+        self, request: AssignmentRequest, *, policy_version: int, num_taken: Callable[[OrderState], int], now: float
+    ) -> Assignment | NoAssignment:
+        """The next slot, or why there is none. ``num_taken``: trajectories of an order that the learner has taken."""
+        reasons = set()
+        for _ in range(len(self._turns)):
+            state = self._orders[self._turns[0]]
+            self._turns.rotate(-1)
+            reason = self._refusal(state, request, policy_version=policy_version, num_taken=num_taken)
+            if reason is None:
+                deadline = now + self._max_assignment_s
+                slot = state.grant(incarnation=request.incarnation, request_id=request.request_id, deadline=deadline)
+                return self._assignment(state, slot)
+            reasons.add(reason)
+        # Of several reasons, the one that passes soonest: it decides how long the actor waits before it asks again.
+        for candidate in ("staleness_bound", "policy_version", "all_assigned"):
+            if candidate in reasons:
+                return NoAssignment(candidate, _RETRY_AFTER_S[candidate])
+        return NoAssignment("no_order", _RETRY_AFTER_S["no_order"])
+
+    def granted_before(self, request: AssignmentRequest) -> Assignment | None:
+        """What this very request was given, if its answer was lost and it still holds."""
+        if not request.request_id:
+            return None
+        for state in self:
+            for slot, grant in state.grants.items():
+                if grant.incarnation == request.incarnation and grant.request_id == request.request_id:
+                    return self._assignment(state, slot)
+        return None
+
+    def take_back(self, returned: AssignmentReturn) -> bool:
+        """Free a slot again; False when its sender does not hold it (any more)."""
+        for state in self:
+            for (number, index), grant in state.grants.items():
+                is_it = f"{state.group_id(number)}/{index}" == returned.assignment_id
+                if is_it and grant.incarnation == returned.incarnation:
+                    state.release((number, index))
+                    return True
+        return False
+
+    def release_all(self, incarnation: str) -> int:
+        """Free all that ``incarnation`` holds."""
+        return sum(len(state.release_where(incarnation=incarnation)) for state in self)
+
+    def expire(self, now: float) -> list[str]:
+        """Free all whose deadline has passed; returns their ids."""
+        return [f"{state.group_id(number)}/{index}" for state in self for number, index in state.release_where(now=now)]
+
+    def _refusal(
+        self,
+        state: OrderState,
+        request: AssignmentRequest,
+        *,
+        policy_version: int,
+        num_taken: Callable[[OrderState], int],
+    ) -> str | None:
+        order = state.order
+        if state.done:
+            return "no_order"
+        if not state.has_free_slot:
+            return "all_assigned"
+        if order.kind != "demonstration" and request.policy_version < order.min_policy_version:
+            return "policy_version"
+        if order.kind == "training" and not state.has_credit(
+            policy_version=policy_version, num_taken=num_taken(state), eta=self._eta
+        ):
+            return "staleness_bound"
+        return None
+
+    def _assignment(self, state: OrderState, slot: Slot) -> Assignment:
+        number, index = slot
+        order, group_id = state.order, state.group_id(number)
+        return Assignment(
+            assignment_id=f"{group_id}/{index}",
+            group_id=group_id,
+            index=index,
+            order_id=order.order_id,
+            kind=order.kind,
+            task=state.source.task(number),
+            temperature=order.temperature,
+            max_steps=order.max_steps,
+            time_limit_s=self._max_assignment_s,
+        )
+
+    # --- compaction
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """All orders without their trajectories, as plain values."""
+        return [state.snapshot() for state in self]
+
+    def restore(self, values: list[dict[str, Any]]) -> None:
+        """From what `snapshot` gave."""
+        self._orders = {value["order"]["order_id"]: OrderState.restore(value) for value in values}
+        self._turns = deque(order_id for order_id, state in self._orders.items() if not state.closed)

@@ -1,0 +1,216 @@
+"""One rollout order: its groups, which slot is free, assigned or filled, and how much credit is left. Pure.
+
+A group is ``group_size`` slots of one task. A slot is free (in the queue), assigned (somebody plays it, until a deadline) or
+filled (its trajectory is on disk), and is filled once. Complete groups leave this file for the core's delivery queue.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from broker.task_source import TaskSource
+from common.messages import RolloutOrder, TaskRef, Trajectory
+
+_MAX_JUMP_GROUPS = 4096
+"""How far ahead of the known groups a trajectory may be: grants of a broker that was killed before any of them came back."""
+
+Slot = tuple[int, int]
+"""(group number, index in the group)"""
+
+
+@dataclass(slots=True)
+class Grant:
+    """Somebody plays a slot."""
+
+    incarnation: str
+    request_id: str
+    deadline: float
+
+
+@dataclass(slots=True)
+class Group:
+    """An incomplete group."""
+
+    number: int
+    task: TaskRef
+    filled: dict[int, Trajectory] = field(default_factory=dict)
+
+
+class FinishedNumbers:
+    """A set of integers that fills up from 0, kept as a watermark and what lies above it."""
+
+    def __init__(self, watermark: int = 0, above: tuple[int, ...] | list[int] = ()) -> None:
+        self.watermark = watermark
+        self.above = set(above)
+
+    def __contains__(self, number: int) -> bool:
+        return 0 <= number < self.watermark or number in self.above
+
+    def add(self, number: int) -> None:
+        self.above.add(number)
+        while self.watermark in self.above:
+            self.above.remove(self.watermark)
+            self.watermark += 1
+
+    def __len__(self) -> int:
+        return self.watermark + len(self.above)
+
+
+class OrderState:
+    """One order's slots."""
+
+    def __init__(self, order: RolloutOrder, *, start_version: int, batch_size: int) -> None:
+        """``batch_size``: trajectories per policy version (B). ``start_version``: the policy version when it was placed."""
+        self.order = order
+        self.start_version = start_version
+        self.batch_size = batch_size
+        self.closed = False
+        self.source = TaskSource(order)
+        self.finished = FinishedNumbers()
+        self.groups: dict[int, Group] = {}
+        self.grants: dict[Slot, Grant] = {}
+        self.num_consumed = 0
+        """Trajectories in groups that the learner's checkpoint covers."""
+        self._next_group = 0
+        self._free: deque[Slot] = deque()
+
+    # --- questions
+
+    @property
+    def num_filled(self) -> int:
+        """Slots filled, in complete and incomplete groups."""
+        return len(self.finished) * self.order.group_size + self.num_pending
+
+    @property
+    def num_pending(self) -> int:
+        """Trajectories that wait for the rest of their group."""
+        return sum(len(group.filled) for group in self.groups.values())
+
+    @property
+    def done(self) -> bool:
+        """Nothing will come any more."""
+        return self.closed or (self.source.num_groups is not None and len(self.finished) >= self.source.num_groups)
+
+    @property
+    def has_free_slot(self) -> bool:
+        """Is there anything to hand out?"""
+        return not self.closed and (bool(self._free) or self.source.has(self._next_group))
+
+    def has_credit(self, *, policy_version: int, num_taken: int, eta: int) -> bool:
+        """May another training episode start?
+
+        ``submitted <= (version + eta + 1) * batch`` (AReaL), counted from the start of the order. A learner that fell back to a
+        checkpoint goes on at a higher version number without having trained more, so versions count only as far as the
+        ``num_taken`` trajectories of this order that it has taken make batches.
+        """
+        num_trained = min((policy_version - self.start_version) * self.batch_size, num_taken)
+        return self.num_filled + len(self.grants) < max(0, num_trained) + (eta + 1) * self.batch_size
+
+    def group_id(self, number: int) -> str:
+        return f"{self.order.order_id}/{number}"
+
+    def is_filled(self, slot: Slot) -> bool:
+        """Has this slot's trajectory been taken?"""
+        number, index = slot
+        return number in self.finished or (number in self.groups and index in self.groups[number].filled)
+
+    def is_plausible(self, slot: Slot) -> bool:
+        """Can this slot have been handed out, perhaps by a broker that was killed since?"""
+        number, index = slot
+        in_range = 0 <= index < self.order.group_size and self.source.has(number)
+        return in_range and number < self._next_group + _MAX_JUMP_GROUPS
+
+    # --- changes
+
+    def grant(self, *, incarnation: str, request_id: str, deadline: float) -> Slot:
+        """Hand out the next slot: returned ones first, then the rest of the group begun last, then a new group."""
+        if not self._free:
+            self._draw()
+        slot = self._free.popleft()
+        self.grants[slot] = Grant(incarnation, request_id, deadline)
+        return slot
+
+    def release(self, slot: Slot) -> None:
+        """A grant ended without a trajectory: the slot is the next to go out."""
+        if self.grants.pop(slot, None) is not None and not self.is_filled(slot):
+            self._free.appendleft(slot)
+
+    def release_where(self, *, incarnation: str | None = None, now: float | None = None) -> list[Slot]:
+        """Release all grants of ``incarnation``, or all whose deadline has passed at ``now``."""
+        slots = [
+            slot
+            for slot, grant in self.grants.items()
+            if grant.incarnation == incarnation or (now is not None and now >= grant.deadline)
+        ]
+        for slot in reversed(slots):
+            self.release(slot)
+        return slots
+
+    def fill(self, slot: Slot, trajectory: Trajectory) -> list[Trajectory] | None:
+        """Take a trajectory into its free or assigned slot; the whole group's when that completes it."""
+        number, index = slot
+        while number >= self._next_group:
+            self._draw()
+        if self.grants.pop(slot, None) is None and slot in self._free:
+            self._free.remove(slot)
+        group = self.groups[number]
+        group.filled[index] = trajectory
+        if len(group.filled) < self.order.group_size:
+            return None
+        del self.groups[number]
+        self.finished.add(number)
+        return [group.filled[place] for place in sorted(group.filled)]
+
+    def close(self) -> int:
+        """No more work; returns how many trajectories of incomplete groups are given up."""
+        num_dropped = self.num_pending
+        self.closed = True
+        self.groups.clear()
+        self.grants.clear()
+        self._free.clear()
+        return num_dropped
+
+    def _draw(self) -> None:
+        self._open_group(self._next_group)
+        self._next_group += 1
+
+    def _open_group(self, number: int) -> None:
+        self.groups[number] = Group(number, self.source.task(number))
+        self._free.extend((number, index) for index in range(self.order.group_size))
+
+    # --- compaction
+
+    def snapshot(self) -> dict[str, Any]:
+        """All but the trajectories, as plain values."""
+        return {
+            "order": {**asdict(self.order), "families": list(self.order.families)},
+            "start_version": self.start_version,
+            "batch_size": self.batch_size,
+            "closed": self.closed,
+            "next_group": self._next_group,
+            "finished": [self.finished.watermark, sorted(self.finished.above)],
+            "num_consumed": self.num_consumed,
+        }
+
+    @classmethod
+    def restore(cls, value: dict[str, Any]) -> OrderState:
+        """From what `snapshot` gave; every slot of an unfinished group is free again."""
+        order = RolloutOrder(**value["order"])
+        state = cls(order, start_version=value["start_version"], batch_size=value["batch_size"])
+        state.closed = value["closed"]
+        state.finished = FinishedNumbers(*value["finished"])
+        state.num_consumed = value["num_consumed"]
+        state._next_group = value["next_group"]
+        if not state.closed:
+            for number in range(state._next_group):
+                if number not in state.finished:
+                    state._open_group(number)
+        return state
+
+    def pending(self) -> Iterator[Trajectory]:
+        """Trajectories of incomplete groups."""
+        for group in self.groups.values():
+            yield from group.filled.values()

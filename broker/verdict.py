@@ -1,0 +1,47 @@
+"""Is this trajectory what its order asked for? Pure checks on values; whether its slot is still free is the order's business."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from broker.orders import OrderState, Slot
+from common.messages import Step, Trajectory
+
+
+def slot_of(trajectory: Trajectory) -> Slot | None:
+    """The slot a trajectory names, None when its ids contradict each other."""
+    order_id, _, number = trajectory.group_id.rpartition("/")
+    if order_id != trajectory.order_id or not number.isdecimal() or str(int(number)) != number:
+        return None
+    if trajectory.trajectory_id != f"{trajectory.group_id}/{trajectory.index}":
+        return None
+    return int(number), trajectory.index
+
+
+def malformation(trajectory: Trajectory, order: OrderState, slot: Slot) -> str:
+    """What is wrong with the trajectory's content, empty when nothing is."""
+    if trajectory.kind != order.order.kind:
+        return f"kind {trajectory.kind}, the order's is {order.order.kind}"
+    if trajectory.task != order.source.task(slot[0]):
+        return f"task {trajectory.task.task_id}, the group's is {order.source.task(slot[0]).task_id}"
+    if not (math.isfinite(trajectory.reward) and 0.0 <= trajectory.reward <= 1.0):
+        return f"reward {trajectory.reward} is outside 0..1"
+    if len(trajectory.steps) > order.order.max_steps:
+        return f"{len(trajectory.steps)} steps, the order allows {order.order.max_steps}"
+    sampled = trajectory.kind != "demonstration"
+    for number, step in enumerate(trajectory.steps):
+        problem = _step_problem(step, sampled=sampled)
+        if problem:
+            return f"step {number}: {problem}"
+    return ""
+
+
+def _step_problem(step: Step, *, sampled: bool) -> str:
+    sizes = (step.action_tokens.size, step.behavior_logprobs.size, step.policy_versions.size)
+    if sampled and len(set(sizes)) != 1:
+        return f"{sizes[0]} action tokens, {sizes[1]} log-probs, {sizes[2]} policy versions"
+    if not np.isfinite(step.behavior_logprobs).all():
+        return "log-probs are not finite"
+    return ""
