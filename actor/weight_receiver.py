@@ -13,9 +13,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
+import torch
 
 from common import log
 from common.errors import ComputerRLError, PeerTimeout, WeightError
@@ -24,9 +25,6 @@ from common.messages import WeightInvitation
 from common.metrics import Timings
 from common.weight_plan import PROBE_TOLERANCE, Manifest, WeightPlan
 from learner.client import PARK_S, BroadcastGroup, WeightClient, join_store, local_host_towards
-
-if TYPE_CHECKING:
-    import torch
 
 JOIN_TIMEOUT_S = PARK_S + 4.0
 """The learner answers within `PARK_S`; the rest is for a learner process that is busy with Python work."""
@@ -41,8 +39,8 @@ take them (it packs its weights in a way `load` does not know), and an actor tha
 RECEIVE_TIMEOUT_S = 30.0
 """For one bucket. The learner gives up by its own `learner.weight_timeout_s`, which ends the wait here too."""
 
-FORM_TIMEOUT_S = 10.0
-"""The learner gives up forming a group earlier than this."""
+FORM_TIMEOUT_S = 6.0
+"""The learner gives up forming a group a little earlier than this."""
 
 
 class Engine(Protocol):
@@ -172,8 +170,6 @@ class WeightReceiver:
         return stall_s
 
     def _receive(self, invitation: WeightInvitation, manifest: Manifest) -> dict[str, torch.Tensor]:
-        import torch
-
         link = self._group(invitation)
         if self._staging is None or self._staging[0] != manifest.plan:
             device = "cuda" if invitation.backend == "nccl" else "cpu"

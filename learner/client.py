@@ -112,6 +112,7 @@ class BroadcastGroup:
         form_timeout = datetime.timedelta(seconds=form_timeout_s)
         scoped = dist.PrefixStore(prefix, store)
         scoped.set_timeout(form_timeout)
+        _meet(scoped, rank=rank, world_size=world_size, timeout=form_timeout)
         if backend == "nccl":
             nccl_options = dist.ProcessGroupNCCL.Options()
             nccl_options._timeout = datetime.timedelta(seconds=timeout_s)
@@ -141,6 +142,19 @@ class BroadcastGroup:
         group, self._group = self._group, None
         if group is not None and self._backend == "nccl":
             group.abort()
+
+
+def _meet(store: Any, *, rank: int, world_size: int, timeout: Any) -> None:
+    """Wait until all members are there, before any of them connects to another.
+
+    gloo waits 30 s for a member that dies while the group forms, whatever timeout it is given; here it is the caller's.
+    """
+    store.set(f"here-{rank}", b"1")
+    try:
+        store.wait([f"here-{other}" for other in range(world_size)], timeout)
+    except RuntimeError:
+        store.delete_key(f"here-{rank}")  # Whoever comes later must not take us for present.
+        raise
 
 
 def serve_store(host: str) -> tuple[Any, str]:

@@ -103,6 +103,8 @@ class _State:
     """Receiver -> when it was last heard of."""
     loaded: dict[str, int] = field(default_factory=dict)
     """Receiver -> version it reported to serve."""
+    left_group: set[str] = field(default_factory=set)
+    """Receivers that reported a failure: they have let go of the group, which is of no use to the others either."""
     stopping: bool = False
 
 
@@ -209,7 +211,9 @@ class WeightSender:
         elif isinstance(message, WeightLoaded):
             with self._changed:
                 self._state.seen[message.receiver] = time.monotonic()
-                if not message.error:
+                if message.error:
+                    self._state.left_group.add(message.receiver)
+                else:
                     self._state.loaded[message.receiver] = message.policy_version
             if message.error:
                 log.get_logger().warning(
@@ -255,7 +259,7 @@ class WeightSender:
                     self._round(snapshot)
                 else:
                     self._invite_to_base(snapshot)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001
                 # Thread boundary. torch raises RuntimeError subclasses for every dead, slow or hung member; whatever else it
                 # is, the next round starts with a fresh group.
                 self._give_up_group(error)
@@ -330,7 +334,10 @@ class WeightSender:
         log.get_logger().debug("weights.sent", policy_version=snapshot.policy_version, epoch=group.epoch, receivers=len(members))
 
     def _group_of(self, members: tuple[str, ...]) -> _Group:
-        if self._group is None or self._group.members != members:
+        with self._changed:
+            broken = bool(self._state.left_group)
+            self._state.left_group.clear()
+        if self._group is None or self._group.members != members or broken:
             if self._group is not None and self._group.link is not None:
                 self._group.link.abandon()
             self._group = _Group(self._next_epoch, members, prefix=f"{self._next_epoch}-{secrets.token_hex(16)}")

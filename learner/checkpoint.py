@@ -1,0 +1,267 @@
+"""Checkpoints that are whole or not there: a folder of safetensors and JSON, checksummed, renamed into place.
+
+    checkpoints/
+      checkpoint-000007/   <section>.safetensors ...   state.json   files.json (size and CRC-32 of the others)
+      latest -> checkpoint-000007
+
+Taking one costs the training thread a copy of the tensors; a background thread writes, syncs and renames. No pickle: tensors lie
+in safetensors, everything else in JSON. A damaged newest checkpoint is said aloud and the one before is used; that is why
+the broker may only forget what the oldest kept checkpoint covers (`CheckpointStore.covered_cursor`). Knows nothing about
+what is in the tensors.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import time
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from common import log
+from common.errors import DiskFull, ResumeError
+
+_PREFIX = "checkpoint-"
+_FORMAT = 1
+"""Raised when the layout changes; another format is refused with a clear error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What `CheckpointStore.load` found."""
+
+    number: int
+    sections: dict[str, dict[str, torch.Tensor]]
+    state: dict[str, Any]
+
+
+class CheckpointStore:
+    """The checkpoints of a run."""
+
+    def __init__(self, folder: Path, *, num_kept: int) -> None:
+        self._folder = folder
+        self._num_kept = num_kept
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._cursors: dict[int, int] = {}
+        """Number -> group cursor of every checkpoint that is whole on disk."""
+        self._next_number = 0
+        self.last_write_s = 0.0
+        """How long the newest one took to write."""
+        folder.mkdir(parents=True, exist_ok=True)
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def save(
+        self,
+        sections: Mapping[str, Mapping[str, torch.Tensor]],
+        state: Mapping[str, Any],
+        *,
+        cursor: int,
+        sync_first: Sequence[Path] = (),
+    ) -> int:
+        """Copy everything and write it in the background; waits for the one before. Returns its number.
+
+        ``cursor``: the first group the state does not cover. ``sync_first``: files whose lengths ``state`` mentions.
+        Raises `DiskFull` or OSError of an earlier write.
+        """
+        self.wait()
+        copies = {name: {key: _copy(tensor) for key, tensor in tensors.items()} for name, tensors in sections.items()}
+        text = json.dumps({"format": _FORMAT, "cursor": cursor, "state": state})
+        number, self._next_number = self._next_number, self._next_number + 1
+        self._thread = threading.Thread(
+            target=self._write, args=(number, copies, text, cursor, tuple(sync_first)), name="checkpoint", daemon=True
+        )
+        self._thread.start()
+        return number
+
+    def wait(self) -> None:
+        """Until the checkpoint being written is on disk; raises what went wrong."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    @property
+    def busy(self) -> bool:
+        """One is being written."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def covered_cursor(self) -> int:
+        """Groups below this are covered by every kept checkpoint, so that none of them will be asked for again."""
+        return min(self._cursors.values(), default=0)
+
+    def _write(
+        self,
+        number: int,
+        sections: dict[str, dict[str, torch.Tensor]],
+        text: str,
+        cursor: int,
+        sync_first: tuple[Path, ...],
+    ) -> None:
+        started = time.monotonic()
+        final = self._folder / f"{_PREFIX}{number:06d}"
+        draft = self._folder / f".draft-{number:06d}"
+        try:
+            for path in sync_first:
+                _sync(path)
+            shutil.rmtree(draft, ignore_errors=True)
+            draft.mkdir(parents=True)
+            for name, tensors in sections.items():
+                save_file(tensors, draft / f"{name}.safetensors")
+            (draft / "state.json").write_text(text, encoding="utf-8")
+            files = {path.name: [path.stat().st_size, _crc_of(path)] for path in sorted(draft.iterdir())}
+            (draft / "files.json").write_text(json.dumps(files), encoding="utf-8")
+            for path in draft.iterdir():
+                _sync(path)
+            _sync(draft)
+            draft.rename(final)
+            self._point_latest_at(final)
+            self._cursors[number] = cursor
+            self._prune()
+            self.last_write_s = time.monotonic() - started
+        except OSError as error:
+            shutil.rmtree(draft, ignore_errors=True)
+            full = DiskFull(f"no space for a checkpoint in {self._folder}: free some, then resume the run")
+            self._error = full if error.errno == 28 else error
+        except Exception as error:  # noqa: BLE001
+            # Thread boundary: the next `wait` raises it in the training thread.
+            self._error = error
+
+    def _point_latest_at(self, target: Path) -> None:
+        draft = self._folder / ".latest"
+        draft.unlink(missing_ok=True)
+        draft.symlink_to(target.name)
+        draft.replace(self._folder / "latest")
+        _sync(self._folder)
+
+    def _prune(self) -> None:
+        for number in sorted(self._cursors)[: -self._num_kept]:
+            shutil.rmtree(self._folder / f"{_PREFIX}{number:06d}", ignore_errors=True)
+            del self._cursors[number]
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def load(self) -> Checkpoint | None:
+        """The newest whole checkpoint; None when there never was one. Damaged ones are set aside and named in the log.
+
+        Raises `ResumeError` when there are checkpoints and none is whole.
+        """
+        for draft in self._folder.glob(".draft-*"):
+            shutil.rmtree(draft, ignore_errors=True)
+        found = sorted(self._folder.glob(f"{_PREFIX}[0-9]*"), reverse=True)
+        found = [path for path in found if path.suffix != ".damaged"]
+        newest: Checkpoint | None = None
+        for path in found:
+            number = int(path.name.removeprefix(_PREFIX))
+            self._next_number = max(self._next_number, number + 1)
+            problem = _problem_of(path)
+            if problem:
+                log.get_logger().error("checkpoint.damaged", path=str(path), problem=problem)
+                path.rename(path.with_name(path.name + ".damaged"))
+                continue
+            tree = json.loads((path / "state.json").read_text(encoding="utf-8"))
+            self._cursors[number] = int(tree["cursor"])
+            if newest is None:
+                sections = {file.stem: load_file(file) for file in sorted(path.glob("*.safetensors"))}
+                newest = Checkpoint(number, sections, tree["state"])
+        if found and newest is None:
+            raise ResumeError(f"every checkpoint in {self._folder} is damaged: start the run anew, without --resume")
+        return newest
+
+
+def _problem_of(path: Path) -> str:
+    """What is wrong with a checkpoint folder, empty when it is whole."""
+    try:
+        files = json.loads((path / "files.json").read_text(encoding="utf-8"))
+        for name, (num_bytes, crc) in files.items():
+            file = path / name
+            if file.stat().st_size != num_bytes:
+                return f"{name} has {file.stat().st_size} bytes instead of {num_bytes}"
+            if _crc_of(file) != crc:
+                return f"{name} does not match its checksum"
+        tree = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError, SafetensorError) as error:
+        return f"{type(error).__name__}: {error}"
+    if tree.get("format") != _FORMAT:
+        return f"format {tree.get('format')}, this version reads {_FORMAT}"
+    return ""
+
+
+# --- nested state as tensors and JSON --------------------------------------------------------------------------------
+
+
+def split_state(state: Any) -> tuple[dict[str, torch.Tensor], Any]:
+    """A nested state (dicts, lists, tuples, tensors, plain values) as flat tensors and a JSON-ready rest."""
+    tensors: dict[str, torch.Tensor] = {}
+
+    def walk(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            name = f"t{len(tensors):05d}"
+            tensors[name] = value
+            return {"$tensor": name}
+        if isinstance(value, Mapping):
+            if all(isinstance(key, str) and not key.startswith("$") for key in value):
+                return {key: walk(item) for key, item in value.items()}
+            return {"$items": [[key, walk(item)] for key, item in value.items()]}
+        if isinstance(value, tuple):
+            return {"$tuple": [walk(item) for item in value]}
+        if isinstance(value, list):
+            return [walk(item) for item in value]
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        raise TypeError(f"a checkpoint cannot hold a {type(value).__name__}")
+
+    rest = walk(state)
+    return tensors, rest
+
+
+def join_state(tensors: Mapping[str, torch.Tensor], rest: Any) -> Any:
+    """Back from `split_state`."""
+    if isinstance(rest, list):
+        return [join_state(tensors, item) for item in rest]
+    if not isinstance(rest, dict):
+        return rest
+    if "$tensor" in rest:
+        return tensors[rest["$tensor"]]
+    if "$items" in rest:
+        return {key: join_state(tensors, item) for key, item in rest["$items"]}
+    if "$tuple" in rest:
+        return tuple(join_state(tensors, item) for item in rest["$tuple"])
+    return {key: join_state(tensors, item) for key, item in rest.items()}
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous copy on the CPU that nothing else refers to."""
+    return tensor.detach().to("cpu", copy=True).contiguous()
+
+
+def _crc_of(path: Path) -> int:
+    crc = 0
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 22):
+            crc = zlib.crc32(chunk, crc)
+    return crc
+
+
+def _sync(path: Path) -> None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

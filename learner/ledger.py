@@ -1,0 +1,115 @@
+"""Which trajectory was trained in which update, or was not and why: one line each, exactly once along the surviving lineage.
+
+The file is append-only; a checkpoint remembers its length and the counters, and a resumed learner cuts it back to there, since
+everything after will be delivered and recorded again. Counts and bounds live in memory; lines are only for people and
+tests. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from common.messages import Trajectory
+
+Outcome = Literal["trained", "demonstrated", "evaluated", "no_signal", "too_old", "phase_closed"]
+"""`trained`: at least one of its steps was in the loss. `no_signal`: all rollouts of its group scored the same; it moved the
+statistics, not the weights. `too_old`: every step was older than `max_age`. `phase_closed`: its phase had ended.
+`demonstrated` / `evaluated`: it served its order's purpose."""
+
+DROPS: tuple[Outcome, ...] = ("no_signal", "too_old", "phase_closed")
+"""Outcomes of training trajectories that did not reach the loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgeSpan:
+    """Policy ages of a trajectory's steps when it was consumed."""
+
+    minimum: int
+    maximum: int
+    num_masked: int
+    """Steps older than `max_age`, out of the loss."""
+
+
+class Ledger:
+    """Counts what became of every trajectory the learner took."""
+
+    def __init__(self, append: Callable[[Mapping[str, Any]], None]) -> None:
+        """``append`` writes one line."""
+        self._append = append
+        self._counts: dict[str, int] = {}
+        self._max_age_trained = 0
+        self._num_steps_masked = 0
+
+    def record(
+        self, trajectory: Trajectory, outcome: Outcome, *, group_seq: int, update: int, policy_version: int, ages: AgeSpan | None
+    ) -> None:
+        """``trajectory`` met its fate. ``ages``: for training trajectories that reached an update."""
+        self._counts[outcome] = self._counts.get(outcome, 0) + 1
+        line: dict[str, Any] = {
+            "trajectory_id": trajectory.trajectory_id,
+            "group_seq": group_seq,
+            "outcome": outcome,
+            "update": update,
+            "policy_version": policy_version,
+            "num_steps": len(trajectory.steps),
+            "success": trajectory.success,
+        }
+        if ages is not None:
+            line |= {"age_min": ages.minimum, "age_max": ages.maximum, "steps_masked": ages.num_masked}
+            self._num_steps_masked += ages.num_masked
+        self._append(line)
+
+    def note_age_trained(self, age: int) -> None:
+        """A step of this age was in a loss."""
+        self._max_age_trained = max(self._max_age_trained, age)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Trajectories by outcome."""
+        return dict(self._counts)
+
+    @property
+    def num_taken(self) -> int:
+        """All trajectories consumed."""
+        return sum(self._counts.values())
+
+    @property
+    def drops(self) -> dict[str, int]:
+        """Trajectories by drop reason."""
+        return {outcome: self._counts[outcome] for outcome in DROPS if outcome in self._counts}
+
+    @property
+    def max_age_trained(self) -> int:
+        """Oldest step that was ever in a loss."""
+        return self._max_age_trained
+
+    @property
+    def num_steps_masked(self) -> int:
+        """Steps kept out of the loss for their age."""
+        return self._num_steps_masked
+
+    def num_lost(self, counters: Mapping[str, int]) -> int:
+        """Trajectories the broker acknowledged that are neither recorded here, nor dropped by name, nor still held.
+
+        ``counters`` are the broker's: `accepted`, `held` and `dropped/<reason>`; it holds whatever the learner's newest checkpoint does
+        not cover, so what is recorded here and still held there is counted once (as held).
+        """
+        dropped = sum(count for name, count in counters.items() if name.startswith("dropped/"))
+        covered = max(self.num_taken, counters.get("delivered", 0))
+        return max(0, counters.get("accepted", 0) - dropped - counters.get("held", 0) - covered)
+
+    def state(self) -> dict[str, Any]:
+        """JSON-ready; `restore` takes it back."""
+        return {
+            "counts": self.counts,
+            "max_age_trained": self._max_age_trained,
+            "num_steps_masked": self._num_steps_masked,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`."""
+        self._counts = dict(state["counts"])
+        self._max_age_trained = int(state["max_age_trained"])
+        self._num_steps_masked = int(state["num_steps_masked"])

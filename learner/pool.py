@@ -1,0 +1,170 @@
+"""Successful episodes kept for supervised rounds: demonstrations for cloning, the run's own successes for Entropulse.
+
+Bounded: per family a uniform sample over everything ever added (so that policies of all versions stay in), whatever the
+length of the run. Saved in checkpoints as flat arrays. Randomness comes from the seed and the counts alone, so a resumed
+run draws what an undisturbed one would have drawn. Does no training.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from common.messages import Step, StepTiming, Trajectory
+
+_NO_TIMING = StepTiming(generate_s=0.0, desktop_s=0.0, settle_s=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """What is kept of one trajectory."""
+
+    family: str
+    task_id: str
+    trajectory_id: str
+    steps: tuple[Step, ...]
+    """Well-formed ones only, stripped to their tokens."""
+
+
+class EpisodePool:
+    """A bounded, seeded sample of successful episodes."""
+
+    def __init__(self, *, seed: int, max_per_family: int) -> None:
+        self._seed = seed
+        self._max_per_family = max_per_family
+        self._episodes: dict[str, list[Episode]] = {}
+        self._num_seen: dict[str, int] = {}
+
+    def add(self, trajectory: Trajectory) -> None:
+        """Offer one successful trajectory (Vitter's algorithm R per family)."""
+        steps = tuple(_strip(step) for step in trajectory.steps if step.format_ok)
+        if not steps:
+            return
+        family = trajectory.task.family
+        kept = self._episodes.setdefault(family, [])
+        seen = self._num_seen[family] = self._num_seen.get(family, 0) + 1
+        episode = Episode(family, trajectory.task.task_id, trajectory.trajectory_id, steps)
+        if len(kept) < self._max_per_family:
+            kept.append(episode)
+            return
+        place = random.Random(f"{self._seed}:{family}:{seen}").randrange(seen)
+        if place < self._max_per_family:
+            kept[place] = episode
+
+    @property
+    def num_episodes(self) -> int:
+        return sum(len(kept) for kept in self._episodes.values())
+
+    @property
+    def num_steps(self) -> int:
+        return sum(len(episode.steps) for kept in self._episodes.values() for episode in kept)
+
+    def draw(self, *, per_task: int, max_steps: int | None, salt: str) -> list[Episode]:
+        """At most ``per_task`` episodes of each task instance, families in turn, until ``max_steps`` steps are reached."""
+        chosen: list[Episode] = []
+        num_steps = 0
+        for episode in self._in_turn(per_task=per_task, salt=salt):
+            if max_steps is not None and chosen and num_steps + len(episode.steps) > max_steps:
+                break
+            chosen.append(episode)
+            num_steps += len(episode.steps)
+        return chosen
+
+    def _in_turn(self, *, per_task: int, salt: str) -> Iterator[Episode]:
+        queues = []
+        for family in sorted(self._episodes):
+            shuffled = list(self._episodes[family])
+            random.Random(f"{self._seed}:{salt}:{family}").shuffle(shuffled)
+            taken: dict[str, int] = {}
+            queue = []
+            for episode in shuffled:
+                taken[episode.task_id] = taken.get(episode.task_id, 0) + 1
+                if taken[episode.task_id] <= per_task:
+                    queue.append(episode)
+            queues.append(queue)
+        for place in range(max((len(queue) for queue in queues), default=0)):
+            yield from (queue[place] for queue in queues if place < len(queue))
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """(arrays, JSON-ready rest); `restore` takes them back."""
+        episodes = [episode for family in sorted(self._episodes) for episode in self._episodes[family]]
+        steps = [step for episode in episodes for step in episode.steps]
+        arrays = {
+            "prompt_tokens": _concatenate([step.prompt_tokens for step in steps]),
+            "action_tokens": _concatenate([step.action_tokens for step in steps]),
+            "prompt_lengths": np.array([len(step.prompt_tokens) for step in steps], dtype=np.int32),
+            "action_lengths": np.array([len(step.action_tokens) for step in steps], dtype=np.int32),
+            "episode_lengths": np.array([len(episode.steps) for episode in episodes], dtype=np.int32),
+        }
+        names = [[episode.family, episode.task_id, episode.trajectory_id] for episode in episodes]
+        return arrays, {"names": names, "num_seen": dict(self._num_seen)}
+
+    def restore(self, arrays: Mapping[str, np.ndarray], rest: Mapping[str, Any]) -> None:
+        """Continue from `state`."""
+        prompts = _split(arrays["prompt_tokens"], arrays["prompt_lengths"])
+        actions = _split(arrays["action_tokens"], arrays["action_lengths"])
+        self._episodes = {}
+        self._num_seen = dict(rest["num_seen"])
+        for (family, task_id, trajectory_id), length in zip(rest["names"], arrays["episode_lengths"], strict=True):
+            steps = tuple(_bare_step(next(prompts), next(actions)) for _ in range(int(length)))
+            self._episodes.setdefault(family, []).append(Episode(family, task_id, trajectory_id, steps))
+
+
+def digest(episodes: Sequence[Episode]) -> str:
+    """Identifies what an SFT round trained on."""
+    joined = "\n".join(sorted(episode.trajectory_id for episode in episodes))
+    return hashlib.blake2b(joined.encode(), digest_size=8).hexdigest()
+
+
+def make_batches(episodes: Sequence[Episode], *, batch_size: int, epochs: int, seed: str) -> list[list[Step]]:
+    """Minibatches of steps over ``epochs`` passes, each pass shuffled, the families spread evenly over it."""
+    batches: list[list[Step]] = []
+    for epoch in range(epochs):
+        generator = random.Random(f"{seed}:{epoch}")
+        by_family: dict[str, list[Step]] = {}
+        for episode in episodes:
+            by_family.setdefault(episode.family, []).extend(episode.steps)
+        placed: list[tuple[float, int, Step]] = []
+        for family in sorted(by_family):
+            steps = by_family[family]
+            generator.shuffle(steps)
+            placed += [((i + generator.random()) / len(steps), len(placed) + i, step) for i, step in enumerate(steps)]
+        placed.sort(key=lambda item: item[:2])
+        ordered = [step for _, _, step in placed]
+        batches += [ordered[start : start + batch_size] for start in range(0, len(ordered), batch_size)]
+    return batches
+
+
+def _strip(step: Step) -> Step:
+    return _bare_step(step.prompt_tokens, step.action_tokens)
+
+
+def _bare_step(prompt_tokens: np.ndarray, action_tokens: np.ndarray) -> Step:
+    return Step(
+        prompt_tokens=prompt_tokens,
+        action_tokens=action_tokens,
+        behavior_logprobs=np.zeros(0, np.float32),
+        policy_versions=np.zeros(0, np.int32),
+        action_text="",
+        format_ok=True,
+        action_error="",
+        screenshot=None,
+        settled_by="none",
+        timing=_NO_TIMING,
+    )
+
+
+def _concatenate(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate(arrays).astype(np.int32) if arrays else np.zeros(0, np.int32)
+
+
+def _split(flat: np.ndarray, lengths: np.ndarray) -> Iterator[np.ndarray]:
+    start = 0
+    for length in lengths:
+        yield flat[start : start + int(length)]
+        start += int(length)

@@ -1,0 +1,175 @@
+"""The recipe as data: which phases a run goes through and which rollouts each needs. Pure; the loop carries it out.
+
+    eval-before + demonstrations ─► bc ─► eval-after-bc ─► rl-1 ─► [sft-1 ─► rl-2 ─► ...] ─► eval-after-rl ─► done
+    (at the same time: desktops record demonstrations while the untouched model is evaluated)
+
+A phase whose work is configured to nothing is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from common.config import RunConfig
+from common.messages import OrderKind, RolloutOrder
+
+RL_TEMPERATURE = 1.0
+"""Training samples from the policy itself: the learner scores actions at this temperature too."""
+
+EVAL_BEFORE = "eval-before"
+DEMONSTRATIONS = "demonstrations"
+CLONING = "bc"
+EVAL_AFTER_CLONING = "eval-after-bc"
+EVAL_AFTER_RL = "eval-after-rl"
+DONE = "done"
+
+PhaseKind = Literal["rollouts", "sft", "rl", "done"]
+
+
+@dataclass(frozen=True, slots=True)
+class OrderPlan:
+    """An order a phase places; `to_message` adds what is known only then."""
+
+    order_id: str
+    kind: OrderKind
+    num_per_family: int | None
+    group_size: int
+    first_seed: int
+    temperature: float
+
+    def to_message(self, config: RunConfig, families: Sequence[str], *, policy_version: int) -> RolloutOrder:
+        """The order, for actors with at least ``policy_version``."""
+        return RolloutOrder(
+            order_id=self.order_id,
+            kind=self.kind,
+            families=tuple(families),
+            num_per_family=self.num_per_family,
+            group_size=self.group_size,
+            first_seed=self.first_seed,
+            temperature=self.temperature,
+            max_steps=config.tasks.max_steps,
+            min_policy_version=-1 if self.kind == "demonstration" else policy_version,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One phase: `rollouts` waits for its orders, `sft` trains on a pool, `rl` trains while its order is played."""
+
+    name: str
+    kind: PhaseKind
+    orders: tuple[OrderPlan, ...] = ()
+
+
+def first_phase(config: RunConfig) -> Phase:
+    """What a fresh run begins with."""
+    orders = []
+    if _has_demonstrations(config):
+        orders.append(_demonstrations(config))
+    if config.learner.recipe.eval_before and _has_evaluation(config):
+        orders.append(_evaluation(config, EVAL_BEFORE))
+    if orders:
+        return Phase(orders[-1].order_id, "rollouts", tuple(orders))
+    return _after_start(config)
+
+
+def phase_after(phase: Phase, config: RunConfig, *, sft_round: bool = False, next_seed: int = 0) -> Phase:
+    """The phase that follows ``phase``.
+
+    ``sft_round``: an RL phase ended because Entropulse asked for it. ``next_seed``: first training seed not played yet.
+    """
+    if phase.kind == "rollouts":
+        if phase.name == EVAL_AFTER_CLONING:
+            return _first_rl(config)
+        if phase.name == EVAL_AFTER_RL:
+            return Phase(DONE, "done")
+        return _after_start(config)
+    if phase.kind == "sft":
+        if phase.name == CLONING:
+            if _has_evaluation(config):
+                return Phase(EVAL_AFTER_CLONING, "rollouts", (_evaluation(config, EVAL_AFTER_CLONING),))
+            return _first_rl(config)
+        return rl_phase(config, _number(phase.name) + 1, first_seed=next_seed)
+    if phase.kind == "rl" and sft_round:
+        return Phase(f"sft-{_number(phase.name)}", "sft")
+    if phase.kind == "rl" and _has_evaluation(config):
+        return Phase(EVAL_AFTER_RL, "rollouts", (_evaluation(config, EVAL_AFTER_RL),))
+    return Phase(DONE, "done")
+
+
+def phase_named(name: str, config: RunConfig, *, first_seed: int) -> Phase:
+    """The phase of that name, for a run that is resumed in the middle of it."""
+    if name in (EVAL_BEFORE, DEMONSTRATIONS):
+        return first_phase(config)
+    if name in (EVAL_AFTER_CLONING, EVAL_AFTER_RL):
+        return Phase(name, "rollouts", (_evaluation(config, name),))
+    if name == DONE:
+        return Phase(DONE, "done")
+    if name == CLONING or name.startswith("sft-"):
+        return Phase(name, "sft")
+    return rl_phase(config, _number(name), first_seed=first_seed)
+
+
+def rl_phase(config: RunConfig, number: int, *, first_seed: int) -> Phase:
+    """`rl-<number>`, playing seeds from ``first_seed`` on."""
+    order = OrderPlan(
+        order_id=f"rl-{number}",
+        kind="training",
+        num_per_family=None,
+        group_size=config.learner.group_size,
+        first_seed=first_seed,
+        temperature=RL_TEMPERATURE,
+    )
+    return Phase(order.order_id, "rl", (order,))
+
+
+def num_groups(order: OrderPlan, families: Sequence[str]) -> int | None:
+    """Groups a whole order has, None when it is without end."""
+    return None if order.num_per_family is None else order.num_per_family * len(families)
+
+
+def _after_start(config: RunConfig) -> Phase:
+    return Phase(CLONING, "sft") if _has_demonstrations(config) else _first_rl(config)
+
+
+def _first_rl(config: RunConfig) -> Phase:
+    if config.learner.recipe.max_updates == 0:
+        return Phase(DONE, "done")
+    return rl_phase(config, 1, first_seed=config.tasks.training_seeds[0])
+
+
+def _demonstrations(config: RunConfig) -> OrderPlan:
+    return OrderPlan(
+        order_id=DEMONSTRATIONS,
+        kind="demonstration",
+        num_per_family=config.learner.recipe.demos_per_family,
+        group_size=1,
+        first_seed=config.tasks.demonstration_seeds[0],
+        temperature=0.0,
+    )
+
+
+def _evaluation(config: RunConfig, name: str) -> OrderPlan:
+    # Every evaluation plays the same held-out instances: differences between them are the policy's.
+    return OrderPlan(
+        order_id=name,
+        kind="evaluation",
+        num_per_family=config.learner.recipe.eval_episodes_per_family,
+        group_size=1,
+        first_seed=config.tasks.evaluation_seeds[0],
+        temperature=config.learner.recipe.eval_temperature,
+    )
+
+
+def _has_demonstrations(config: RunConfig) -> bool:
+    return config.learner.recipe.demos_per_family > 0
+
+
+def _has_evaluation(config: RunConfig) -> bool:
+    return config.learner.recipe.eval_episodes_per_family > 0
+
+
+def _number(name: str) -> int:
+    return int(name.rpartition("-")[2])
