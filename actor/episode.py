@@ -21,7 +21,17 @@ from common import log
 from common.actions import FINAL_ACTIONS, ActionSyntaxError
 from common.errors import ComputerRLError
 from common.messages import (
-    Action, Assignment, EndReason, Evaluation, Lease, Observation, Step, StepResult, StepTiming, TaskRef, TaskStarted,
+    Action,
+    Assignment,
+    EndReason,
+    Evaluation,
+    Lease,
+    Observation,
+    Step,
+    StepResult,
+    StepTiming,
+    TaskRef,
+    TaskStarted,
     Trajectory,
 )  # fmt: skip
 
@@ -86,7 +96,7 @@ def play_episode(
 ) -> Trajectory:
     """Play ``assignment``. ``engine`` may be None for demonstrations; ``asked_s`` is what getting the assignment took.
 
-    Raises `EnvError`, `PeerTimeout`, `EngineFailed` and `EpisodeAborted`, always with the desktop given back if that was possible.
+    Raises `EnvError`, `PeerTimeout`, `EngineFailed` and `EpisodeAborted`; the desktop is given back before, if that is possible.
     """
     started_at, started = time.time(), time.perf_counter()
     with setting.during("desktop"):

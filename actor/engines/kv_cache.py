@@ -31,12 +31,23 @@ class KVCache:
     """Live and stored rows for up to ``num_live`` requests of at most ``max_tokens`` tokens."""
 
     def __init__(
-        self, *, num_layers: int, num_live: int, max_tokens: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype, device: str
+        self,
+        *,
+        num_layers: int,
+        num_live: int,
+        max_tokens: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: str,
     ) -> None:
         num_stored = STORED_PER_LIVE * num_live
         self.max_tokens = max_tokens
-        self._live_LKSHTD = torch.zeros(num_layers, 2, num_live, num_kv_heads, max_tokens, head_dim, dtype=dtype, device=device)
-        self._stored_LKSHTD = torch.zeros(num_layers, 2, num_stored, num_kv_heads, max_tokens, head_dim, dtype=dtype, device=device)
+
+        def rows(count: int) -> torch.Tensor:
+            return torch.zeros(num_layers, 2, count, num_kv_heads, max_tokens, head_dim, dtype=dtype, device=device)
+
+        self._live_LKSHTD, self._stored_LKSHTD = rows(num_live), rows(num_stored)
         self._stored = [_Stored() for _ in range(num_stored)]
         self._clock = 0
         self.keys_SHTD = [self._live_LKSHTD[layer, 0] for layer in range(num_layers)]

@@ -154,7 +154,7 @@ class ThreadedEngine:
             command = self._commands.popleft()
             try:
                 command.future.set_result(command.run())
-            except Exception as error:  # the caller's thread gets it: this is the boundary between the two
+            except Exception as error:  # noqa: BLE001  (the caller's thread gets it: this is the boundary between the two)
                 command.future.set_exception(_as_ours(error))
 
     def _admit(self) -> None:
@@ -166,7 +166,7 @@ class ThreadedEngine:
             try:
                 if not self._core.add(key, ticket.request):
                     return
-            except Exception as error:  # one bad request must not end the engine for the others
+            except Exception as error:  # noqa: BLE001  (one bad request must not end the engine for the others)
                 self._queue.popleft()
                 ticket.future.set_exception(_as_ours(error))
                 continue
@@ -177,7 +177,7 @@ class ThreadedEngine:
     def _step(self) -> None:
         try:
             finished = self._core.step()
-        except Exception as error:  # every waiting episode must hear of it, then the engine goes on with an empty batch
+        except Exception as error:  # noqa: BLE001  (every waiting episode must hear of it, then the engine goes on with an empty batch)
             self._core.abort()
             failed = _as_ours(error)
             for ticket in self._running.values():
@@ -204,14 +204,15 @@ class ThreadedEngine:
     def _fail_everything(self, reason: str) -> None:
         with self._condition:
             self._closed = True
-            tickets = [ticket for _, ticket in self._queue] + list(self._running.values())
-            commands = list(self._commands)
+            requests = [ticket.future for _, ticket in self._queue] + [ticket.future for ticket in self._running.values()]
+            commands = [command.future for command in self._commands]
             self._queue.clear()
             self._running.clear()
             self._commands.clear()
-        for waiting in [*tickets, *commands]:
-            if not waiting.future.cancelled():
-                waiting.future.set_exception(EngineFailed(reason))
+        waiting: list[Future[Any]] = [*requests, *commands]
+        for future in waiting:
+            if not future.cancelled():
+                future.set_exception(EngineFailed(reason))
 
 
 def _as_ours(error: Exception) -> ComputerRLError:

@@ -68,6 +68,7 @@ class VLLMCore:
                 logprobs_mode="processed_logprobs",
                 generation_config="vllm",
                 disable_log_stats=True,
+                use_tqdm_on_load=False,
                 async_scheduling=False,
                 **options,
             )
@@ -189,7 +190,7 @@ def _set_environment(num_threads: int | None) -> None:
         os.environ["OMP_NUM_THREADS"] = str(num_threads)
         torch.set_num_threads(num_threads)
     # The log-prob ranks are a compiled function: 16 s of C++ compiler on the first token, for 8 rows of numbers.
-    torch._dynamo.config.disable = True  # type: ignore[attr-defined]
+    torch._dynamo.config.disable = True
 
 
 def _tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
@@ -214,7 +215,7 @@ def _reload_in_worker(worker: Any, tensors: list[tuple[str, torch.Tensor]]) -> N
     model = runner.get_model()
     for module in (getattr(model, "lm_head", None), getattr(model.model, "embed_tokens", None)):
         method = getattr(module, "quant_method", None)
-        if method is not None and module.weight.device.type == "cpu":
+        if module is not None and method is not None and module.weight.device.type == "cpu":
             method.process_weights_after_loading(module)
 
 

@@ -1,0 +1,141 @@
+"""Which env_server an episode plays on: the living ones by the broker's directory, the least used first.
+
+Leases nothing itself. A server that did not answer is left out until the directory was asked again and a pause has passed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from actor.episode import Desktops
+from common import log
+from common.clock import Clock, monotonic_s
+from common.errors import HostBroken, NoDesktop, PeerTimeout
+from common.messages import PeerEntry
+
+DESKTOPS_ENDPOINT = "desktops"
+"""Name under which an env_server announces its socket."""
+
+REFRESH_S = 2.0
+"""The directory is asked again after this long, sooner after a failure."""
+
+AVOID_S = 3.0
+"""A server that failed as a whole is left out for this long, unless there is no other."""
+
+
+class Source(Protocol):
+    """Where episodes get a desktop client from."""
+
+    def pick(self) -> AbstractContextManager[Desktops]:
+        """A client for one episode. Raises `NoDesktop` when no server is known."""
+
+    def close(self) -> None:
+        """Close all clients; requests under way end with `PeerTimeout`."""
+
+
+class Closable(Desktops, Protocol):
+    """A client made here is closed here."""
+
+    def close(self) -> None: ...
+
+
+class OneServer:
+    """A `Source` of one client that is always there (serial mode, tests)."""
+
+    def __init__(self, desktops: Desktops) -> None:
+        self._desktops = desktops
+
+    @contextmanager
+    def pick(self) -> Iterator[Desktops]:
+        yield self._desktops
+
+    def close(self) -> None:
+        """The client belongs to whoever made it."""
+
+
+@dataclass(slots=True)
+class _Server:
+    entry: PeerEntry
+    client: Closable
+    num_episodes: int = 0
+    avoid_until: float = 0.0
+
+
+class DesktopDirectory:
+    """A `Source` over all env_servers of the run."""
+
+    def __init__(
+        self,
+        find: Callable[[], tuple[PeerEntry, ...]],
+        connect: Callable[[str], Closable],
+        *,
+        clock: Clock = monotonic_s,
+    ) -> None:
+        """``find`` asks the broker; ``connect`` makes a client for an address."""
+        self._find = find
+        self._connect = connect
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._servers: dict[tuple[int, str], _Server] = {}
+        self._alive: set[tuple[int, str]] = set()
+        self._refresh_at = 0.0
+        self._closed = False
+
+    @contextmanager
+    def pick(self) -> Iterator[Desktops]:
+        server = self._take()
+        try:
+            yield server.client
+        except (PeerTimeout, HostBroken, NoDesktop) as error:
+            with self._lock:
+                server.avoid_until = self._clock() + AVOID_S
+                self._refresh_at = 0.0
+            log.get_logger().info("env_server.avoided", env_server=server.entry.index, error=error.code)
+            raise
+        finally:
+            with self._lock:
+                server.num_episodes -= 1
+                self._forget_gone()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            servers, self._servers = list(self._servers.values()), {}
+        for server in servers:
+            server.client.close()
+
+    def _take(self) -> _Server:
+        if self._clock() >= self._refresh_at:
+            self._refresh()
+        with self._lock:
+            now = self._clock()
+            known = [server for key, server in self._servers.items() if key in self._alive]
+            if self._closed or not known:
+                raise NoDesktop("no env_server is known to the broker")
+            server = min(known, key=lambda server: (server.avoid_until > now, server.num_episodes, server.entry.index))
+            server.num_episodes += 1
+            return server
+
+    def _refresh(self) -> None:
+        entries = [entry for entry in self._find() if DESKTOPS_ENDPOINT in entry.endpoints]
+        with self._lock:
+            if self._closed:
+                return
+            self._alive = {(entry.index, entry.incarnation) for entry in entries}
+            for entry in entries:
+                key = (entry.index, entry.incarnation)
+                if key not in self._servers:
+                    self._servers[key] = _Server(entry, self._connect(entry.endpoints[DESKTOPS_ENDPOINT]))
+            self._forget_gone()
+            self._refresh_at = self._clock() + (REFRESH_S if entries else 0.0)
+
+    def _forget_gone(self) -> None:
+        """Close clients of servers that are gone and on which no episode of ours is left to fail by itself."""
+        for key, server in list(self._servers.items()):
+            if key not in self._alive and server.num_episodes == 0:
+                del self._servers[key]
+                server.client.close()

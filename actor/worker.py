@@ -1,0 +1,276 @@
+"""The actor process: threads that ask for an assignment, play it, hand the trajectory in, and ask again.
+
+    broker ──assignment──► slot thread ──► episode ──► slot thread ──trajectory──► broker
+                              (num_episodes of them)        │ ▲
+    weight receiver ──load──► engine thread ◄──requests─────┘ └── env_servers
+
+While one slot waits for the engine or the broker, the others keep their desktops busy. The engine starts in the background;
+until the receiver has it at a version of the learner's, slots play demonstrations (policy version -1). An actor waits for the
+learner only where the broker says so (staleness bound, version on its way), and that time is counted apart. Errors of our
+own parts give the assignment back; anything unexpected ends the process, which the supervisor starts again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Protocol
+
+from actor.activity import ActivityMeter
+from actor.desktops import Source
+from actor.engines.base import NO_VERSION, PolicyEngine
+from actor.episode import EpisodeAborted, EpisodeSetting, play_episode
+from actor.prompt import PromptBuilder
+from common import log
+from common.config import ActorConfig, RunConfig
+from common.errors import ComputerRLError, PeerTimeout
+from common.lifecycle import StopToken
+from common.messages import Assignment, NoAssignment, Trajectory, TrajectoryReceipt
+from common.metrics import Rate, Timings
+
+FIRST_BACKOFF_S = 0.1
+MAX_BACKOFF_S = 5.0
+"""Pause after an error of our parts; doubles from the first to the most, per slot, until an episode succeeds."""
+
+MAX_VERSION_WAIT_S = 0.5
+"""Longest wait for a new version before the broker is asked again: orders may have changed without one."""
+
+JOIN_S = 1.2
+"""At a stop, slots get this long to end at their next step and give their desktops back, before connections are cut."""
+
+CUT_JOIN_S = 0.5
+"""And this long after that."""
+
+
+class Broker(Protocol):
+    """The part of `broker.client.BrokerClient` used here."""
+
+    def request_assignment(self, incarnation: str, policy_version: int) -> Assignment | NoAssignment: ...
+
+    def return_assignment(self, assignment_id: str, *, incarnation: str, reason: str) -> None: ...
+
+    def submit(self, trajectory: Trajectory) -> TrajectoryReceipt: ...
+
+
+class Versions(Protocol):
+    """The part of `actor.weight_receiver.WeightReceiver` used here."""
+
+    @property
+    def policy_version(self) -> int: ...
+
+    def wait_version(self, policy_version: int, *, timeout_s: float) -> bool: ...
+
+
+class ActorWorker:
+    """Plays episodes, from its own threads (`start`, `close`) or one at a time (`run_episode_once`)."""
+
+    def __init__(
+        self,
+        config: ActorConfig,
+        *,
+        broker: Broker,
+        desktops: Source,
+        prompt: PromptBuilder,
+        actor: str,
+        incarnation: str,
+        stop: StopToken,
+    ) -> None:
+        """``actor`` is `actor-<index>:<incarnation>`. Without `use_engine` only demonstrations are played."""
+        self._config = config
+        self._broker = broker
+        self._desktops = desktops
+        self._prompt = prompt
+        self._incarnation = incarnation
+        self._stop = stop
+        self._engine: PolicyEngine | None = None
+        self._versions: Versions | None = None
+        self._threads: list[threading.Thread] = []
+        self._failure: Exception | None = None
+        self._last_error = ""
+        self.activity = ActivityMeter(config.num_episodes)
+        self._setting = EpisodeSetting(
+            actor=actor,
+            incarnation=incarnation,
+            max_new_tokens=config.max_new_tokens,
+            stopped=lambda: self._stop.stopped,
+            during=self.activity.during,
+        )
+        self._steps = Rate()
+        self._episodes = Rate()
+        self._num_returned = 0
+        self._timings = {name: Timings() for name in ("step", "reset", "generate")}
+
+    # --- engine ------------------------------------------------------------------------------------------------------
+
+    def use_engine(self, engine: PolicyEngine, versions: Versions | None = None) -> None:
+        """Play everything from now on. ``versions`` says what is served (weights checked); None: what the engine holds."""
+        self._versions = versions
+        self._engine = engine
+
+    @property
+    def policy_version(self) -> int:
+        """Version that new episodes are played with."""
+        engine, versions = self._engine, self._versions
+        if engine is None:
+            return NO_VERSION
+        return engine.policy_version if versions is None else versions.policy_version
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin playing in ``num_episodes`` threads."""
+        for slot in range(self._config.num_episodes):
+            thread = threading.Thread(target=self._run_slot, args=(slot,), name=f"episode-{slot}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def close(self) -> None:
+        """End all slots; call after the stop token was set. Desktops are given back where that is quick."""
+        self._join(JOIN_S)
+        self._desktops.close()
+        self._join(CUT_JOIN_S)
+
+    @property
+    def failure(self) -> Exception | None:
+        """What ended a slot unexpectedly; the process should end with it."""
+        return self._failure
+
+    def _join(self, limit_s: float) -> None:
+        deadline = time.monotonic() + limit_s
+        for thread in self._threads:
+            thread.join(timeout=max(0.0, deadline - time.monotonic()))
+
+    # --- playing -----------------------------------------------------------------------------------------------------
+
+    def run_episode_once(self) -> bool:
+        """Ask for one assignment and play it (serial mode). False when the broker has none now.
+
+        Raises what broke the episode, after the assignment was given back.
+        """
+        asked = time.perf_counter()
+        answer = self._broker.request_assignment(self._incarnation, self.policy_version)
+        if isinstance(answer, NoAssignment):
+            return False
+        self._play(answer, asked_s=time.perf_counter() - asked)
+        return True
+
+    def _run_slot(self, slot: int) -> None:
+        backoff_s = FIRST_BACKOFF_S
+        try:
+            while not self._stop.stopped:
+                try:
+                    self._once()
+                    backoff_s = FIRST_BACKOFF_S
+                except EpisodeAborted:
+                    return
+                except ComputerRLError as error:
+                    self._complain(error)
+                    self._stop.wait(backoff_s)
+                    backoff_s = min(MAX_BACKOFF_S, 2 * backoff_s)
+        except Exception as error:  # noqa: BLE001
+            # Thread boundary: a fault of this program. The process must not go on with a slot less than it says.
+            log.get_logger().exception("actor.slot_failed", slot=slot)
+            self._failure = error
+            self._stop.stop(f"episode slot {slot} failed: {type(error).__name__}: {error}")
+
+    def _once(self) -> None:
+        asked = time.perf_counter()
+        version = self.policy_version
+        answer = self._broker.request_assignment(self._incarnation, version)
+        if isinstance(answer, NoAssignment):
+            self._wait(answer, version)
+        else:
+            self._play(answer, asked_s=time.perf_counter() - asked)
+
+    def _wait(self, answer: NoAssignment, version: int) -> None:
+        if answer.reason not in ("staleness_bound", "policy_version"):
+            with self.activity.during("no_work"):
+                self._stop.wait(answer.retry_after_s)
+            return
+        with self.activity.during("bound_wait"):
+            versions = self._versions
+            if versions is None:
+                self._stop.wait(answer.retry_after_s)
+            else:
+                versions.wait_version(version + 1, timeout_s=max(answer.retry_after_s, MAX_VERSION_WAIT_S))
+
+    def _play(self, assignment: Assignment, *, asked_s: float) -> None:
+        try:
+            with self._desktops.pick() as desktops:
+                trajectory = play_episode(
+                    assignment, desktops, self._engine, self._prompt, setting=self._setting, asked_s=asked_s
+                )
+            self._count(trajectory)
+            self._submit(trajectory)
+        except ComputerRLError as error:
+            self._give_back(assignment, error)
+            raise
+
+    def _give_back(self, assignment: Assignment, error: ComputerRLError) -> None:
+        self._num_returned += 1
+        try:
+            self._broker.return_assignment(assignment.assignment_id, incarnation=self._incarnation, reason=error.code)
+        except ComputerRLError as second:
+            # The broker takes the slot back by itself after its time limit; the first error is the one to act on.
+            log.get_logger().warning("assignment.return_failed", assignment_id=assignment.assignment_id, error=second.code)
+
+    def _submit(self, trajectory: Trajectory) -> None:
+        """Hand the trajectory in until there is a receipt; the broker drops what it gets twice."""
+        backoff_s = FIRST_BACKOFF_S
+        while True:
+            try:
+                receipt = self._broker.submit(trajectory)
+                break
+            except PeerTimeout as error:
+                self._complain(error)
+                if self._stop.wait(backoff_s):
+                    raise EpisodeAborted("the actor is stopping; the trajectory was not acknowledged") from error
+                backoff_s = min(MAX_BACKOFF_S, 2 * backoff_s)
+        if not receipt.accepted:
+            log.get_logger().info("trajectory.rejected", trajectory_id=trajectory.trajectory_id, reason=receipt.reason)
+
+    def _count(self, trajectory: Trajectory) -> None:
+        self._episodes.add()
+        self._steps.add(len(trajectory.steps))
+        self._timings["reset"].add(trajectory.reset_s)
+        for step in trajectory.steps:
+            self._timings["step"].add(step.timing.desktop_s)
+            if trajectory.kind != "demonstration":
+                self._timings["generate"].add(step.timing.generate_s)
+
+    def _complain(self, error: ComputerRLError) -> None:
+        # One line per kind of trouble, not one per retry of every slot.
+        if self._last_error != str(error):
+            self._last_error = str(error)
+            log.get_logger().warning("episode.given_back", error=error.code, reason=str(error))
+
+    # --- meters ------------------------------------------------------------------------------------------------------
+
+    def metrics(self) -> dict[str, float]:
+        """For heartbeats; names as in docs."""
+        fractions = {f"actor/{kind}_fraction": value for kind, value in self.activity.fractions().items()}
+        engine = self._engine
+        return {
+            "actor/env_steps_total": self._steps.total,
+            "actor/env_steps_per_s": self._steps.per_s,
+            "actor/episodes_total": self._episodes.total,
+            "actor/returned_total": float(self._num_returned),
+            **fractions,
+            "actor/step_p50_s": self._timings["step"].p50,
+            "actor/step_p90_s": self._timings["step"].p90,
+            "actor/reset_p50_s": self._timings["reset"].p50,
+            "actor/generate_p50_s": self._timings["generate"].p50,
+            "actor/engine_version": float(NO_VERSION if engine is None else engine.policy_version),
+        }
+
+
+def run_actor(config: RunConfig, *, index: int, stop: StopToken) -> None:
+    """One actor process, until ``stop``; everything is closed within 3 s of it.
+
+    Raises `PeerTimeout` (no broker), `ConfigError` (no such model folder), `WeightError` (this engine cannot take the
+    learner's weights), and whatever ended an episode slot unexpectedly.
+    """
+    # Lazily: the process wires up everything there is, the worker above needs none of it.
+    from actor.process import ActorProcess
+
+    ActorProcess(config, index=index, stop=stop).run()
