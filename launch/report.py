@@ -161,7 +161,7 @@ def main_charts(state: RunState, active: ActiveTime, bands: Sequence[Band]) -> l
     charts = [
         (
             "Success",
-            "Mean over families. Dots: training batches; line: smoothed; diamond line: held-out evaluations (greedy, unseen seeds).",
+            "Mean over families. Dots: training batches; line: smoothed; dashed: held-out evaluations (unseen seeds).",
             Chart(
                 "Success over time",
                 [

@@ -1,0 +1,142 @@
+"""A run folder as a finished (or broken off) run leaves it, with made-up numbers: for tests of what reads run folders."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from common.config import RunConfig
+from common.metrics import JsonLines
+from common.run_folder import RunFolder
+from env_server.screenshots import ScreenshotStore
+from launch.report import write_attempt
+from launch.report_data import Attempt
+
+FAMILIES = ("web-click-button", "web-enter-text", "calc-set-cell", "calc-type-cell", "editor-type-save", "files-rename")
+START = 1_790_000_000.0
+
+
+def write_run(folder: Path, *, until: str = "end", num_updates: int = 24) -> Path:
+    """A run folder; ``until`` "rl": killed in the middle of RL, "start": before anything was recorded."""
+    config = RunConfig(name=folder.name, run_dir=str(folder.parent))
+    run = RunFolder(folder)
+    run.create(config)
+    logs = run.logs / "1"
+    logs.mkdir()
+    if until == "start":
+        write_attempt(logs, Attempt(START, START + 2, "stopped", "stopped by SIGINT"))
+        return folder
+    metrics = JsonLines(run.metrics_path)
+    end = START
+    for record in _metrics(num_updates):
+        if until == "rl" and record.get("update", 0) > num_updates // 2:
+            break
+        metrics.append(record)
+        end = record["time"]
+    metrics.close()
+    _episodes(run, with_after=until == "end")
+    if until == "end":
+        write_attempt(logs, Attempt(START, end + 2, "finished", "finished", num_restarts={"actor-0": 1}))
+    else:
+        write_attempt(logs, Attempt(START, None))
+    return folder
+
+
+def _metrics(num_updates: int) -> Iterator[dict[str, Any]]:
+    rng = random.Random(1)
+    now = START + 6.0
+
+    def evaluation(phase: str, level: float) -> dict[str, Any]:
+        families = {
+            name: {"successes": round(20 * min(1.0, max(0.0, level + rng.uniform(-0.2, 0.2)))), "episodes": 20} for name in FAMILIES
+        }
+        success = sum(item["successes"] / 20 for item in families.values()) / len(families)
+        return dict(event="evaluation", time=now, phase=phase, policy_version=0, families=families, success=success)
+
+    yield dict(event="phase", time=now, phase="demonstrations", reason="start")
+    yield dict(event="phase", time=now + 0.1, phase="eval-before", reason="start")
+    now += 70
+    yield evaluation("eval-before", 0.05)
+    yield dict(event="phase", time=now, phase="bc", reason="demonstrations complete")
+    for step in range(8):
+        now += 9
+        yield dict(event="sft", time=now, phase="bc", step=step, loss=2.0 * 0.7**step, entropy=1.0, num_tokens=500)
+    yield dict(event="phase", time=now, phase="eval-after-bc", reason="cloned")
+    now += 55
+    yield evaluation("eval-after-bc", 0.4)
+    yield dict(event="phase", time=now, phase="rl-1", reason="evaluated")
+    for update in range(1, num_updates + 1):
+        if update == 2 * num_updates // 3:
+            yield dict(event="phase", time=now, phase="sft-1", reason="entropy 0.21 < 0.5 x 0.48, slope 0.002")
+            now += 25
+            yield dict(event="phase", time=now, phase="rl-2", reason="sft done")
+        now += 17 + rng.uniform(-3, 3)
+        yield _update(update, num_updates, now, rng)
+    yield dict(event="phase", time=now, phase="eval-after-rl", reason="max_updates")
+    now += 60
+    yield evaluation("eval-after-rl", 0.92)
+    yield dict(event="summary", time=now, env_steps=5210, num_updates=num_updates, num_trajectories_lost=0, max_policy_age_trained=3)
+
+
+def _update(update: int, num_updates: int, now: float, rng: random.Random) -> dict[str, Any]:
+    rise = 0.42 + 0.5 * (1 - math.exp(-3 * update / num_updates))
+    by_family = {name: min(1.0, max(0.0, rise + rng.uniform(-0.25, 0.2))) for name in FAMILIES}
+    sft = update >= 2 * num_updates // 3
+    return dict(
+        event="update", time=now, phase="rl-2" if sft else "rl-1", update=update, policy_version=update,
+        success=sum(by_family.values()) / len(by_family), success_by_family=by_family,
+        entropy=0.5 * math.exp(-0.05 * update) + (0.15 if sft else 0.0) + rng.uniform(-0.02, 0.02),
+        policy_age_min=0, policy_age_mean=0.7 + rng.uniform(-0.3, 0.3), policy_age_max=rng.choice([1, 2, 2, 3]),
+        loss=rng.uniform(-0.1, 0.1), kl=0.001 * update, grad_norm=rng.uniform(0.2, 0.9), clip_fraction=rng.uniform(0.0, 0.08),
+        num_trajectories=32, num_steps=90, num_tokens=11_000, train_s=9.0, wait_s=6.0, trained_tokens_per_s=1100 + rng.uniform(-80, 80),
+        padded_tokens_ratio=2.6, drops={"too_old": rng.choice([0, 0, 1])}, env_steps=update * 200, env_steps_per_s=9 + rng.uniform(-2, 2),
+        time_left_s=max(0.0, 400 - 17.0 * update),
+    )  # fmt: skip
+
+
+def _episodes(run: RunFolder, *, with_after: bool) -> None:
+    store = ScreenshotStore(run.trajectories, incarnation="synthetic")
+    lines = JsonLines(run.episodes_path)
+    for family in FAMILIES:
+        for order, success in (("eval-before", False), ("eval-after-rl", True)) if with_after else (("eval-before", False),):
+            steps = []
+            for index, action in enumerate(("click(3)", 'type(4, "Lisbon")', "key(\"ctrl+s\")", "done()")[: 4 if success else 2]):
+                ref = store.put(_screen(family, f"{order} step {index}"))
+                steps.append(
+                    dict(
+                        action_text=action if success or index == 0 else "I will click the the", action_error="", format_ok=success,
+                        settled_by="quiet", screenshot=asdict(ref), timing=dict(generate_s=0.4, desktop_s=0.13, settle_s=0.05),
+                    )  # fmt: skip
+                )
+            lines.append(
+                dict(
+                    trajectory_id=f"{order}/{family}:10000000/0", order_id=order, kind="evaluation", family=family, seed=10_000_000,
+                    instruction="Write <Lisbon> into cell B2 and save the file.", reward=float(success), success=success,
+                    end_reason="done_action" if success else "step_limit", min_policy_version=0, max_policy_version=0,
+                    duration_s=3.1, reset_s=0.42, steps=steps, final_screenshot=asdict(store.put(_screen(family, f"{order} end"))),
+                )  # fmt: skip
+            )
+    with run.episodes_path.open("a") as file:
+        file.write(json.dumps({"kind": "evaluation"})[:-4])  # torn by a crash
+    store.close()
+    lines.close()
+
+
+def _screen(family: str, text: str) -> np.ndarray:
+    picture = Image.new("RGB", (800, 600), (236, 236, 232))
+    draw = ImageDraw.Draw(picture)
+    draw.rectangle((40, 40, 760, 560), fill=(255, 255, 255), outline=(120, 120, 120))
+    draw.rectangle((40, 40, 760, 70), fill=(70, 90, 120))
+    for row in range(12):
+        draw.line((40, 110 + 35 * row, 760, 110 + 35 * row), fill=(215, 215, 215))
+    draw.text((60, 48), family, fill=(255, 255, 255))
+    draw.text((80, 125), text, fill=(20, 20, 20))
+    return np.asarray(picture)
