@@ -141,8 +141,12 @@ def _right_of(observation: Observation, key: Element) -> Element:
 
 def _demonstrate_table(instruction: str, observation: Observation, actions: Sequence[Action], get: Getter) -> Action:
     key = _quoted(r"Enter the value of (.+) into the text field and press Submit\.", instruction)
-    text = _right_of(observation, find(observation, ANY, key)).text.strip() if len(actions) == 1 else ""
-    return _demonstrate_entry(text, observation, actions)
+    if len(actions) != 1:
+        return _demonstrate_entry("", observation, actions)
+    find(observation, ANY, key)
+    # The page's instruction above the table names the key too.
+    lowest = max(select(observation, ANY, key), key=lambda element: element.y)
+    return _demonstrate_entry(_right_of(observation, lowest).text.strip(), observation, actions)
 
 
 def _build_table(rng: random.Random) -> TaskInstance:
