@@ -11,7 +11,8 @@ import time
 from typing import TypeVar
 
 from common import log
-from common.errors import PeerTimeout, ProtocolError
+from common.errors import ChannelClosed, PeerTimeout, ProtocolError
+from common.lifecycle import StopToken
 from common.messages import (
     Ack,
     Assignment,
@@ -51,10 +52,14 @@ _PAUSE_S = 0.1
 class BrokerClient:
     """The broker, from another process. Threads may share it. Also a `Channel` itself."""
 
-    def __init__(self, channel: Channel, *, deadline_s: float = 60.0) -> None:
-        """``deadline_s``: how long a request is tried, over a broker restart in particular, before `PeerTimeout`."""
+    def __init__(self, channel: Channel, *, deadline_s: float = 60.0, stop: StopToken | None = None) -> None:
+        """``deadline_s``: how long a request is tried, over a broker restart in particular, before `PeerTimeout`.
+
+        After ``stop`` nothing is tried again.
+        """
         self.channel = channel
         self._deadline_s = deadline_s
+        self._stop = stop if stop is not None else StopToken()
         self._request_prefix = secrets.token_hex(4)
         self._request_numbers = itertools.count()
 
@@ -123,11 +128,12 @@ class BrokerClient:
             left_s = deadline - time.monotonic()
             try:
                 return self.channel.request(message, timeout_s=max(0.001, min(_ATTEMPT_S, left_s)))
+            except ChannelClosed:
+                raise
             except PeerTimeout as error:
-                if deadline - time.monotonic() <= _PAUSE_S:
+                if deadline - time.monotonic() <= _PAUSE_S or self._stop.wait(_PAUSE_S):
                     raise
                 log.get_logger().info("broker.retried", kind=type(message).__name__, reason=str(error))
-            time.sleep(_PAUSE_S)
 
     def close(self) -> None:
         """Close the channel."""

@@ -67,9 +67,7 @@ _MAX_REASONS = 64
 class BrokerCore:
     """State of the broker."""
 
-    def __init__(
-        self, *, run_id: str, eta: int, groups_per_batch: int, max_assignment_s: float, peer_timeout_s: float
-    ) -> None:
+    def __init__(self, *, run_id: str, eta: int, groups_per_batch: int, max_assignment_s: float, peer_timeout_s: float) -> None:
         self.run_id = run_id
         self.policy_version = -1
         self.counters: Counter[str] = Counter()
@@ -214,9 +212,7 @@ class BrokerCore:
         granted = self.orders.granted_before(request)
         if granted is not None:
             return granted
-        answer = self.orders.assign(
-            request, policy_version=self.policy_version, num_taken=self._num_taken, now=self._now
-        )
+        answer = self.orders.assign(request, policy_version=self.policy_version, num_taken=self._num_taken, now=self._now)
         self.counters["assigned"] += isinstance(answer, Assignment)
         return answer
 

@@ -82,9 +82,7 @@ class PeerTable:
             hello = peer.hello
             if role is None or hello.role == role:
                 age_s = max(0.0, now - peer.last_seen)
-                entry = PeerEntry(
-                    hello.role, hello.index, hello.incarnation, hello.host, hello.pid, hello.endpoints, age_s
-                )
+                entry = PeerEntry(hello.role, hello.index, hello.incarnation, hello.host, hello.pid, hello.endpoints, age_s)
                 found.append(entry)
         return tuple(found)
 

@@ -34,6 +34,7 @@ _DTYPES = ("<i4", "<f4")
 """What `common.messages` uses, little-endian on every host."""
 
 _KINDS: dict[str, type] = {cls.__name__: cls for cls in get_args(messages.Message)}
+_FIELD_NAMES: dict[type, tuple[str, ...] | None] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +176,9 @@ def _adapter(kind: str) -> TypeAdapter[Any]:
     return TypeAdapter(_KINDS[kind])
 
 
-@cache
 def _field_names(cls: type) -> tuple[str, ...] | None:
-    if cls.__module__ != messages.__name__:
-        return None
-    return tuple(field.name for field in fields(cls))
+    """Names of the fields of a class of `common.messages`, None for any other class."""
+    if cls not in _FIELD_NAMES:
+        ours = cls.__module__ == messages.__name__
+        _FIELD_NAMES[cls] = tuple(field.name for field in fields(cls)) if ours else None
+    return _FIELD_NAMES[cls]

@@ -10,6 +10,7 @@ ComputerRLError                 base; ``exit_code`` is what a process ends with 
 │   ├── Superseded              a newer process has this role and index: this one must end
 │   └── RemoteError             the peer refused a request: carries its error code and text
 ├── PeerTimeout                 no answer within the deadline (the peer may be dead, slow or unreachable)
+│   └── ChannelClosed           this side closed the channel while a request waited: do not ask again
 ├── EnvError                    something in the environment side failed
 │   ├── TaskFailed              this task instance cannot be set up or judged; the desktop is fine
 │   ├── DesktopBroken           this desktop must be recycled
@@ -125,6 +126,12 @@ class PeerTimeout(ComputerRLError):
 
     code = "peer_timeout"
     exit_code = 6
+
+
+class ChannelClosed(PeerTimeout):
+    """This side closed the channel; asking again is of no use."""
+
+    code = "channel_closed"
 
 
 class EnvError(ComputerRLError):

@@ -158,7 +158,7 @@ class Heartbeat:
             except ComputerRLError as error:
                 known = False
                 log.get_logger().warning("heartbeat.failed", error=error.code, reason=str(error))
-            except Exception:
+            except Exception:  # noqa: BLE001
                 # Thread boundary: a metrics callback that raises must not make this process look dead.
                 log.get_logger().exception("heartbeat.failed", error="internal")
             self._ended.wait(self._period_s)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,8 @@ def bind(*, role: str, index: int, incarnation: str) -> None:
     """Add these fields to every line of this process, whichever thread logs it."""
     context = {"role": role, "index": index, "incarnation": incarnation}
 
-    def add(_logger: Any, _name: str, event: dict[str, Any]) -> dict[str, Any]:
-        return {**event, **{key: value for key, value in context.items() if key not in event}}
+    def add(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
+        return {**context, **event}
 
     processors = [item for item in structlog.get_config()["processors"] if not getattr(item, "is_process_context", False)]
     add.is_process_context = True  # type: ignore[attr-defined]

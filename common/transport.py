@@ -13,6 +13,7 @@ Does not retry, authorise by role, or know what messages mean.
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import os
 import random
@@ -29,7 +30,16 @@ import zmq.utils.monitor
 
 from common import codec, log
 from common.codec import Envelope
-from common.errors import ComputerRLError, DecodeError, PeerTimeout, Problem, RemoteError, SetupError, error_classes
+from common.errors import (
+    ChannelClosed,
+    ComputerRLError,
+    DecodeError,
+    PeerTimeout,
+    Problem,
+    RemoteError,
+    SetupError,
+    error_classes,
+)
 from common.lifecycle import StopToken
 from common.messages import ErrorReply, Message
 
@@ -117,7 +127,7 @@ class Channel(Protocol):
         ...
 
     def close(self) -> None:
-        """Waiting requests end with `PeerTimeout`."""
+        """Waiting requests end with `ChannelClosed`."""
         ...
 
 
@@ -215,7 +225,7 @@ class Client:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise PeerTimeout(f"{self.address} did not answer {kind} within {timeout_s:g} s")
-            ready = dict(connection.poller.poll(1000 * min(left_s, _POLL_SLICE_S)))
+            ready = dict(connection.poller.poll(round(1000 * min(left_s, _POLL_SLICE_S)) + 1))
             if connection.socket in ready:
                 envelope = codec.decode(connection.socket.recv_multipart())
                 # A server that could not even read our header answers without a cause.
@@ -224,12 +234,12 @@ class Client:
                     return envelope.message
             elif connection.monitor in ready and (failure := connection.take_failure()):
                 raise PeerTimeout(f"{self.address} {failure} before it answered {kind}")
-        raise PeerTimeout(f"the channel to {self.address} was closed while waiting for the answer to {kind}")
+        raise ChannelClosed(f"the channel to {self.address} was closed while waiting for the answer to {kind}")
 
     def _take(self) -> _Connection:
         with self._lock:
             if self._closed:
-                raise PeerTimeout(f"the channel to {self.address} is closed")
+                raise ChannelClosed(f"the channel to {self.address} is closed")
             self._num_busy += 1
             if self._idle:
                 return self._idle.pop()
@@ -358,10 +368,8 @@ class Server:
             return
         with self._close_lock:
             if not self._closed:
-                try:
+                with contextlib.suppress(BlockingIOError):  # Then the pipe is full of wake-ups already.
                     os.write(self._wake_writer, b"w")
-                except BlockingIOError:
-                    pass  # The pipe is full of wake-ups already.
 
     def _flush(self) -> None:
         while self._outgoing:
