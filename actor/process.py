@@ -59,8 +59,9 @@ class ActorProcess:
         address = self._folder.wait_for_broker(self._stop, BROKER_WAIT_S)
         with ExitStack() as stack:
             broker = BrokerClient(self._open(stack, address))
+            pulse = self._client(address)
             heartbeat = Heartbeat(
-                self._open(stack, address),
+                pulse,
                 role="actor",
                 index=self._index,
                 incarnation=self._incarnation,
@@ -69,6 +70,8 @@ class ActorProcess:
                 stop=self._stop,
             )
             stack.callback(heartbeat.close)
+            # Before the heartbeat ends, so that it does not wait for a broker that has ended first.
+            stack.callback(pulse.close)
             tokenizer = FolderTokenizer(self._model)
             self._worker = self._make_worker(broker, PromptBuilder(tokenizer, self._config.actor.prompt))
             # Once started it ends with the stop token, before the connections above are closed.

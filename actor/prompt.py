@@ -132,8 +132,10 @@ def prompt_text(instruction: str, observation: Observation, rows: Sequence[str],
 
 def element_rows(elements: Sequence[Element], config: PromptConfig) -> list[str]:
     """One line per shown element: content first, then toolbars and menus, both in the order of the observation."""
-    ordered = sorted(elements, key=lambda element: not element.in_content)
-    return [_row(element, config.max_element_chars) for element in ordered[: config.max_elements]]
+    content = [element for element in elements if element.in_content]
+    others = [element for element in elements if not element.in_content]
+    shown = [*content, *others[: config.max_toolbar_elements]][: config.max_elements]
+    return [_row(element, config.max_element_chars) for element in shown]
 
 
 def _row(element: Element, max_chars: int) -> str:

@@ -12,6 +12,8 @@ class PromptConfig(Section):
 
     max_elements: int = Field(14, ge=1)
     """Element rows in the prompt at most; content rows come before toolbars and menus."""
+    max_toolbar_elements: int = Field(3, ge=0)
+    """Of which toolbar, menu and status bar rows at most."""
     max_element_chars: int = Field(32, ge=4)
     """Longer element texts are cut."""
     history_steps: int = Field(4, ge=0)
