@@ -22,6 +22,7 @@ from PIL import Image
 
 from common.errors import DiskFull
 from common.messages import ScreenshotRef
+from env_server.client import read_screenshot
 
 SEGMENT_BYTES = 64 * 2**20
 """A segment is closed when it is at least this long: few files, each still quick to copy."""
@@ -86,8 +87,6 @@ class ScreenshotStore:
 
     def get(self, ref: ScreenshotRef) -> bytes:
         """The encoded picture, see `env_server.client.read_screenshot`."""
-        from env_server.client import read_screenshot
-
         return read_screenshot(self._folder, ref)
 
     def close(self) -> None:
