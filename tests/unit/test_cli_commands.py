@@ -1,0 +1,104 @@
+"""The command line: quick, helpful, and clear about mistakes. Each command runs as people run it, in a process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 20.0
+"""Far above what anything here takes: tests never assert a time, but none may hang."""
+
+
+def computerrl(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "launch.cli", *words], cwd=cwd, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(cwd)},
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+
+
+def refused(done: subprocess.CompletedProcess[str], exit_code: int, *wanted: str) -> None:
+    assert done.returncode == exit_code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "->" in done.stderr, "the next step"
+    for text in wanted:
+        assert text in done.stderr, done.stderr
+
+
+@pytest.fixture
+def serial(tmp_path: Path) -> Path:
+    path = tmp_path / "serial.yaml"
+    path.write_text((ROOT / "configs" / "serial.yaml").read_text())
+    return path
+
+
+def test_help_teaches_by_examples_and_lists_every_command(tmp_path: Path) -> None:
+    done = computerrl("--help", cwd=tmp_path)
+    assert done.returncode == 0
+    for word in ("train", "broker", "env-server", "actor", "learner", "setup", "doctor", "bench", "report", "phase", "status", "--resume"):
+        assert word in done.stdout
+
+
+@pytest.mark.parametrize("command", ["train", "learner", "bench", "report", "status", "doctor"])
+def test_help_of_each_command_answers(tmp_path: Path, command: str) -> None:
+    assert "Usage" in computerrl(command, "--help", cwd=tmp_path).stdout
+
+
+def test_dry_run_prints_resolved_config_and_processes_and_starts_nothing(tmp_path: Path) -> None:
+    done = computerrl("train", str(ROOT / "configs" / "quickstart.yaml"), "--dry-run", "--set", "learner.max_age=2", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for text in ("max_age: 2", "broker-0", "env_server-0", "actor-0", "learner-0"):
+        assert text in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_train_missing_file_names_it(tmp_path: Path) -> None:
+    refused(computerrl("train", "nope.yaml", cwd=tmp_path), 2, "nope.yaml")
+
+
+def test_train_yaml_syntax_names_the_line(tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("name: x\nlearner: [1, 2\n")
+    refused(computerrl("train", "bad.yaml", cwd=tmp_path), 2, "line 3")
+
+
+def test_train_several_mistakes_reports_all(tmp_path: Path, serial: Path) -> None:
+    done = computerrl("train", str(serial), "--set", "lerner.max_age=1", "--set", "desktop.num_desktops=none", cwd=tmp_path)
+    refused(done, 2, "2 problems", "lerner", "did you mean 'learner'?", "desktop.num_desktops")
+
+
+def test_train_machine_and_config_problems_leave_no_run_folder(tmp_path: Path, serial: Path) -> None:
+    done = computerrl("train", str(serial), "--set", "model.name=/tmp", "--set", "tasks.families=[nothing]", cwd=tmp_path)
+    refused(done, 2, "model.name", "tasks.families")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_resume_without_a_run_says_so(tmp_path: Path, serial: Path) -> None:
+    refused(computerrl("train", str(serial), "--resume", cwd=tmp_path), 4, "no run 'serial'")
+
+
+def test_report_unknown_run_says_what_is_there(tmp_path: Path) -> None:
+    refused(computerrl("report", "nothing", cwd=tmp_path), 2, "no run folder")
+
+
+def test_bench_unknown_name_says_what_is_there(tmp_path: Path) -> None:
+    refused(computerrl("bench", "nothing", cwd=tmp_path), 2, "no benchmark 'nothing'")
+
+
+def test_role_without_supervisor_and_broker_stops_on_a_signal(tmp_path: Path, serial: Path) -> None:
+    done = computerrl("broker", "nope.yaml", cwd=tmp_path)
+    refused(done, 2, "nope.yaml")
+
+
+def test_role_whose_supervisor_is_gone_ends_at_once(tmp_path: Path, serial: Path) -> None:
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "launch.cli", "broker", str(serial)], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S,
+        env={"PYTHONPATH": str(ROOT), "COMPUTERRL_SUPERVISOR_PID": "1"}, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "supervisor 1 has ended" in done.stderr
+    assert time.monotonic() - began < LIMIT_S

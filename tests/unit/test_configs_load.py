@@ -1,0 +1,29 @@
+"""Every file in configs/ is valid, and says what its head promises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from common.config import load_config
+from env_server.client import family_names
+
+FOLDER = Path(__file__).resolve().parents[2] / "configs"
+FILES = sorted(FOLDER.rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_config_file_loads_and_names_known_families(path: Path) -> None:
+    config = load_config(path)
+    assert family_names(config)
+    assert path.read_text().startswith("#"), "a comment on top says what it is for"
+
+
+def test_quickstart_plays_six_families_over_three_applications_contained() -> None:
+    config = load_config(FOLDER / "quickstart.yaml")
+    families = family_names(config)
+    assert len(families) >= 6
+    assert len({name.split("-")[0] for name in families}) >= 3
+    assert config.desktop.driver == "apptainer"
+    assert config.learner.recipe.eval_episodes_per_family >= 20

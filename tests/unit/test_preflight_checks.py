@@ -1,0 +1,113 @@
+"""What is found out before anything starts."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from common.config import RunConfig
+from common.errors import ConfigError, SetupError
+from launch import preflight
+from launch.machine import Machine, inspect_machine
+from launch.preflight import Finding, PreflightFailed
+
+MACHINE = Machine("Debian", "6.1", "cpu", 2, 24_000, 20_000, ())
+
+
+def config(**sections: object) -> RunConfig:
+    return RunConfig.model_validate(sections)
+
+
+def test_memory_enough_finds_nothing() -> None:
+    assert preflight.check_memory(config(), MACHINE) == []
+
+
+def test_memory_too_many_desktops_shows_the_arithmetic_and_how_many_fit() -> None:
+    [finding] = preflight.check_memory(config(desktop={"num_desktops": 40, "memory_per_desktop_mb": 1000}), MACHINE)
+    assert finding.error is ConfigError
+    assert finding.problem.field == "desktop.num_desktops"
+    assert "40 desktops x 1000 MiB" in finding.problem.reason
+    assert "20000 MiB" in finding.problem.reason
+    fit = int(finding.problem.next_step.split()[2])
+    assert preflight.check_memory(config(desktop={"num_desktops": fit, "memory_per_desktop_mb": 1000}), MACHINE) == []
+
+
+def test_memory_no_room_for_one_desktop_says_so() -> None:
+    [finding] = preflight.check_memory(config(), replace(MACHINE, available_memory_mb=1000))
+    assert "more memory" in finding.problem.next_step
+
+
+def test_addresses_port_held_by_another_process_names_the_port() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        [finding] = preflight.check_addresses(config(broker={"port": port}), MACHINE)
+    assert finding.problem.field == "broker.port"
+    assert str(port) in finding.problem.reason
+
+
+def test_addresses_not_of_this_machine_names_the_section() -> None:
+    [finding] = preflight.check_addresses(config(desktop={"bind_address": "192.0.2.77"}), MACHINE)
+    assert finding.problem.field == "desktop.bind_address"
+
+
+def test_model_folder_that_is_no_model_names_all_that_is_missing(tmp_path: Path) -> None:
+    findings = preflight.check_model(config(model={"name": str(tmp_path)}), MACHINE)
+    assert {finding.problem.field for finding in findings} == {"model.name"}
+    assert len(findings) == 3
+
+
+def test_model_size_of_a_folder_comes_from_its_files(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"num_hidden_layers": 24, "dtype": "bfloat16"}')
+    (tmp_path / "model.safetensors").write_bytes(bytes(4_000))
+    assert preflight.model_size(str(tmp_path)) == (2_000, 24)
+
+
+def test_families_unknown_are_found() -> None:
+    [finding] = preflight.check_families(config(tasks={"families": ["web-clik-button"]}), MACHINE)
+    assert finding.error is ConfigError
+    assert "web-clik-button" in finding.problem.reason
+
+
+def test_device_cuda_without_driver_is_found() -> None:
+    findings = preflight.check_device(config(learner={"device": "cuda", "weight_backend": "nccl"}), MACHINE)
+    assert [finding.problem.field for finding in findings] == ["learner.device", "learner.weight_backend"]
+
+
+def test_desktops_missing_image_says_how_to_build_one(tmp_path: Path) -> None:
+    findings = preflight.check_desktops(config(desktop={"image": str(tmp_path / "nothing.sif")}), MACHINE)
+    assert any(finding.problem.field == "desktop.image" and finding.error is SetupError for finding in findings)
+
+
+def test_desktops_missing_apptainer_and_image_are_both_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMPUTERRL_CACHE", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    findings = preflight.check_desktops(config(), MACHINE)
+    assert [finding.problem.field for finding in findings] == ["Apptainer", "desktop.image"]
+
+
+def test_desktops_other_driver_needs_no_apptainer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert preflight.check_desktops(config(desktop={"driver": "local"}), MACHINE) == []
+
+
+def test_preflight_several_findings_raises_all_with_the_configs_exit_code_first() -> None:
+    machine = replace(MACHINE, available_memory_mb=100)
+    with pytest.raises(PreflightFailed) as caught:
+        preflight.run_preflight(config(broker={"bind_address": "192.0.2.77"}), machine=machine)
+    fields = [finding.problem.field for finding in caught.value.findings]
+    assert "broker.bind_address" in fields
+    assert "desktop.num_desktops" in fields
+    assert caught.value.exit_code == ConfigError.exit_code
+    assert isinstance(caught.value.findings[0], Finding)
+
+
+def test_inspect_machine_reports_something_of_everything() -> None:
+    machine = inspect_machine()
+    assert machine.num_cores >= 1
+    assert 0 < machine.available_memory_mb <= machine.memory_mb
+    assert machine.system

@@ -1,0 +1,158 @@
+"""report.json and report.html from run folders in every state."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from synthetic_run import FAMILIES, START, write_run
+
+from launch.charts import Band, Chart, Series, nice_step, render, smooth, ticks
+from launch.film_strips import choose_pairs
+from launch.report import write_report
+from launch.report_data import ActiveTime, Attempt, EpisodeTotals
+
+REQUIRED = ("success_before", "success_after_bc", "success_after_rl", "wall_s", "env_steps", "env_steps_per_s", "num_updates",
+            "num_entropulse_phases", "driver", "num_trajectories_lost", "max_policy_age_trained")  # fmt: skip
+
+
+class Page(HTMLParser):
+    """What a page refers to and says."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.references: list[str] = []
+        self.tags: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.references += [value or "" for name, value in attrs if name in ("src", "href", "data", "action")]
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def report_of(folder: Path) -> tuple[dict[str, object], Page, str]:
+    page = write_report(folder)
+    text = page.read_text()
+    return json.loads((folder / "report.json").read_text()), Page(text), text
+
+
+def test_report_finished_run_has_every_field(tmp_path: Path) -> None:
+    report, _, _ = report_of(write_run(tmp_path / "run"))
+    assert all(report[name] is not None for name in REQUIRED)
+    assert report["finished"] is True
+    after = report["success_after_rl"]
+    assert isinstance(after, dict)
+    assert after["families"][FAMILIES[0]]["episodes"] == 20
+    assert after["mean"] == pytest.approx(sum(item["successes"] / 20 for item in after["families"].values()) / len(FAMILIES))
+    assert report["env_steps"] == 5210
+    assert (report["num_updates"], report["num_entropulse_phases"], report["driver"]) == (24, 1, "apptainer")
+    assert report["restarts"] == {"actor-0": 1}
+    assert report["step_p50_s"] == pytest.approx(0.13)
+    assert report["reset_p50_s"] == pytest.approx(0.42)
+
+
+def test_report_page_refers_to_nothing_outside_and_is_small(tmp_path: Path) -> None:
+    _, page, text = report_of(write_run(tmp_path / "run"))
+    assert page.references, "film strips hold pictures"
+    assert all(reference.startswith("data:image/webp;base64,") for reference in page.references)
+    assert not re.search(r"https?://|@import|url\(", text)
+    assert len(text) < 3_000_000
+
+
+def test_report_page_shows_families_strips_and_phases(tmp_path: Path) -> None:
+    _, page, text = report_of(write_run(tmp_path / "run"))
+    words = " ".join(page.words)
+    for wanted in (*FAMILIES, "after RL", "reward 1", "Write <Lisbon> into cell B2", 'type(4, "Lisbon")', "not an action", "sft-1"):
+        assert wanted in words, wanted
+    assert page.tags.count("svg") == 5 + len(FAMILIES) + 3
+    for svg in re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL):
+        ET.fromstring(svg)
+
+
+def test_report_run_killed_in_rl_says_so_and_knows_what_was_recorded(tmp_path: Path) -> None:
+    report, page, _ = report_of(write_run(tmp_path / "run", until="rl"))
+    assert report["finished"] is False
+    assert report["success_after_rl"] is None
+    assert report["num_updates"] == 12
+    assert float(str(report["wall_s"])) > 200
+    assert "This run has not finished" in " ".join(page.words)
+
+
+def test_report_run_stopped_before_anything_was_recorded_is_written(tmp_path: Path) -> None:
+    report, page, _ = report_of(write_run(tmp_path / "run", until="start"))
+    assert all(name in report for name in REQUIRED)
+    assert "No update was made yet." in " ".join(page.words)
+    assert "stopped by SIGINT" in " ".join(page.words)
+
+
+def test_report_written_twice_is_the_same_but_for_the_date(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    first, _, page = report_of(folder)
+    second, _, again = report_of(folder)
+    for report in (first, second):
+        report.pop("written_at")
+        report.pop("machine")
+    assert first == second
+    assert len(page) == pytest.approx(len(again), abs=20)
+
+
+def test_active_time_leaves_out_pauses_between_attempts() -> None:
+    active = ActiveTime([Attempt(START, START + 100), Attempt(START + 1000, None)], last_record=START + 1050)
+    assert active.total_s == 150
+    assert [active.at(START + moment) for moment in (50, 500, 1010)] == [50, 100, 110]
+
+
+def test_active_time_of_a_killed_attempt_ends_when_the_next_begins() -> None:
+    active = ActiveTime([Attempt(START, None), Attempt(START + 60, START + 90)], last_record=START + 80)
+    assert active.total_s == 90
+
+
+def test_episode_totals_shares_add_up_to_one() -> None:
+    totals = EpisodeTotals()
+    timing = {"desktop_s": 1.0, "generate_s": 2.0, "settle_s": 0.5}
+    totals.add({"duration_s": 10.0, "reset_s": 1.0, "steps": [{"timing": timing}, {"timing": timing}]})
+    assert totals.shares() == {"desktop": 0.3, "generation": 0.4, "waiting": 0.3}
+
+
+def test_choose_pairs_prefers_the_seed_that_failed_before_and_succeeds_after() -> None:
+    def episode(order: str, seed: int, *, success: bool) -> dict[str, object]:
+        return {"kind": "evaluation", "family": "f", "order_id": order, "seed": seed, "success": success, "steps": []}
+
+    episodes = [
+        episode("eval-before", 1, success=True), episode("eval-after-rl", 1, success=True),
+        episode("eval-before", 2, success=False), episode("eval-after-rl", 2, success=True),
+        episode("eval-before", 3, success=False), episode("eval-after-rl", 3, success=False),
+        {**episode("rl-1", 2, success=True), "kind": "training"},
+    ]  # fmt: skip
+    [(before, after)] = choose_pairs(episodes)
+    assert (before["seed"], after["seed"], after["order_id"]) == (2, 2, "eval-after-rl")
+
+
+def test_choose_pairs_with_one_evaluation_shows_it_alone() -> None:
+    episode = {"kind": "evaluation", "family": "f", "order_id": "eval-after-bc", "seed": 1, "success": True, "steps": []}
+    assert choose_pairs([episode]) == [(episode,)]
+
+
+def test_charts_are_wellformed_with_awkward_data() -> None:
+    awkward = Chart("a <b> & c", [Series("x<y", [(0.0, 5.0)], "s1"), Series("none", [], "s1")], 0.0, bands=[Band(0, 0, "<", "b")])
+    assert ET.fromstring(render(awkward)).attrib["aria-label"] == "a <b> & c"
+
+
+def test_ticks_are_round_and_inside() -> None:
+    assert ticks(0.0, 1.0, 4) == [0.0, 0.5, 1.0]
+    assert ticks(0.0, 11.8, 7) == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
+    assert nice_step(0.0, 4) == 1.0
+
+
+def test_smooth_keeps_length_and_follows() -> None:
+    smoothed = smooth([(float(index), float(index > 5)) for index in range(20)])
+    assert len(smoothed) == 20
+    assert smoothed[-1][1] > 0.95

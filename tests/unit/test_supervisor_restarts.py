@@ -1,0 +1,46 @@
+"""The restart rule."""
+
+from __future__ import annotations
+
+import pytest
+
+from common.config import SupervisorConfig
+from launch.restarts import EndRun, Restart, RestartHistory, describe_exit
+
+CONFIG = SupervisorConfig(max_restarts=3, backoff_s=0.5, stable_s=60.0)
+
+
+def history(*, ends_run: bool = False) -> RestartHistory:
+    return RestartHistory(CONFIG, ends_run=ends_run)
+
+
+def test_restart_repeated_deaths_back_off_twice_as_long_each_time_then_give_up() -> None:
+    actor = history()
+    delays = [actor.ended(-9, lived_s=1.0) for _ in range(3)]
+    assert delays == [Restart(0.5, 1), Restart(1.0, 2), Restart(2.0, 3)]
+    assert actor.ended(-9, lived_s=1.0) == EndRun(finished=False, reason="restart_limit")
+
+
+def test_restart_after_a_stable_life_counts_from_zero() -> None:
+    actor = history()
+    for _ in range(3):
+        actor.ended(1, lived_s=1.0)
+    assert actor.ended(1, lived_s=61.0) == Restart(0.5, 1)
+    assert actor.num_restarts_total == 4
+
+
+def test_exit_zero_of_the_learner_finishes_the_run() -> None:
+    assert history(ends_run=True).ended(0, lived_s=1.0) == EndRun(finished=True, reason="finished")
+
+
+def test_exit_zero_of_another_process_is_a_death() -> None:
+    assert isinstance(history().ended(0, lived_s=1.0), Restart)
+
+
+@pytest.mark.parametrize(("exit_code", "reason"), [(2, "config_error"), (3, "setup_error"), (4, "resume_error"), (9, "disk_full")])
+def test_exit_code_only_the_person_can_mend_ends_the_run_at_once(exit_code: int, reason: str) -> None:
+    assert history().ended(exit_code, lived_s=1.0) == EndRun(finished=False, reason=reason)
+
+
+def test_describe_exit_names_signals() -> None:
+    assert [describe_exit(code) for code in (3, -9, -200)] == ["exit code 3", "SIGKILL", "signal 200"]
