@@ -54,9 +54,7 @@ class TrieLayout:
             chain = torch.from_numpy(block.chain)
             visible = (nodes[None, :] <= nodes[:, None]) & (nodes[:, None] < end[nodes][None, :])
             hidden = torch.cat([torch.zeros(len(nodes), len(chain), dtype=torch.bool), ~visible], dim=1)
-            blocks.append(
-                LayoutBlock(block.start, block.stop, chain.to(device) if len(chain) else None, hidden.to(device))
-            )
+            blocks.append(LayoutBlock(block.start, block.stop, chain.to(device) if len(chain) else None, hidden.to(device)))
         return cls(tuple(blocks), int(np.max(pack.depth_N)) + 1)
 
 
@@ -90,7 +88,9 @@ class _TrieAttention(torch.autograd.Function):
     """out[n] = softmax(q[n] k[ancestors]^T * scale) v[ancestors]; probabilities are kept for the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layout: TrieLayout, scale: float) -> torch.Tensor:
+    def forward(
+        ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layout: TrieLayout, scale: float
+    ) -> torch.Tensor:
         heads, num_nodes, size = query.shape
         kv_heads = key.shape[0]
         query = query.reshape(kv_heads, heads // kv_heads, num_nodes, size)

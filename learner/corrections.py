@@ -25,9 +25,7 @@ def icepop(weights_M: torch.Tensor, *, low: float, high: float) -> torch.Tensor:
     return torch.where((weights_M >= low) & (weights_M <= high), weights_M, torch.zeros_like(weights_M))
 
 
-def loglinear_proximal(
-    current_logprobs_M: torch.Tensor, behavior_logprobs_M: torch.Tensor, age_M: torch.Tensor
-) -> torch.Tensor:
+def loglinear_proximal(current_logprobs_M: torch.Tensor, behavior_logprobs_M: torch.Tensor, age_M: torch.Tensor) -> torch.Tensor:
     """[M] log pi_p without a forward pass: log pi_b + alpha (log pi_t - log pi_b), without gradient.
 
     alpha = (v_p - v_b) / (v_t - v_b) per token, where the update leads from version v_p to v_t = v_p + 1 and ``age_M`` is

@@ -175,17 +175,13 @@ class Trainer:
     def _logprobs(self, item: _Pass) -> torch.Tensor:
         if item.hidden is None:
             item.hidden = self.policy.frozen_hidden(item.pack, item.layout)
-        outputs = self.policy.forward(
-            item.pack, temperature=self.algorithm.temperature, layout=item.layout, hidden=item.hidden
-        )
+        outputs = self.policy.forward(item.pack, temperature=self.algorithm.temperature, layout=item.layout, hidden=item.hidden)
         return outputs.logprobs_U[torch.from_numpy(item.pack.token_pair_M).to(self.policy.device)]
 
     def _accumulate(self, item: _Pass, *, scale: float, totals: _Totals) -> float:
         """Forward and backward of one pass; gradients gather in the masters. Returns the loss before scaling."""
         pair_M = torch.from_numpy(item.pack.token_pair_M).to(self.policy.device)
-        outputs = self.policy.forward(
-            item.pack, temperature=self.algorithm.temperature, layout=item.layout, hidden=item.hidden
-        )
+        outputs = self.policy.forward(item.pack, temperature=self.algorithm.temperature, layout=item.layout, hidden=item.hidden)
         logprobs_M = outputs.logprobs_U[pair_M]
         proximal_M = item.proximal_logprobs_M
         result = self.algorithm.loss(

@@ -37,9 +37,7 @@ sample_lists = st.lists(st.builds(sample, token_lists, token_lists), min_size=1,
 
 @settings(max_examples=200, deadline=None)
 @given(samples=sample_lists, max_tokens=st.integers(6, 40), block_tokens=st.integers(2, 12))
-def test_packs_any_samples_hold_each_once_with_its_own_context(
-    samples: list[Sample], max_tokens: int, block_tokens: int
-) -> None:
+def test_packs_any_samples_hold_each_once_with_its_own_context(samples: list[Sample], max_tokens: int, block_tokens: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batching, "BLOCK_TOKENS", block_tokens)
         packs = make_packs(samples, max_tokens=max_tokens)
@@ -145,8 +143,7 @@ def padded_logprobs(model: torch.nn.Module, samples: list[Sample], temperature: 
     logits = model(input_ids=tokens, attention_mask=mask).logits.float() / temperature
     logprobs = torch.log_softmax(logits[:, :-1], dim=-1).gather(2, tokens[:, 1:, None])[..., 0]
     return [
-        logprobs[i, len(s.prompt_tokens) - 1 : len(s.prompt_tokens) + len(s.action_tokens) - 1]
-        for i, s in enumerate(samples)
+        logprobs[i, len(s.prompt_tokens) - 1 : len(s.prompt_tokens) + len(s.action_tokens) - 1] for i, s in enumerate(samples)
     ]
 
 
@@ -165,9 +162,7 @@ def test_packed_forward_and_gradients_equal_padded_transformers(
     torch.stack([(row * w).sum() for row, w in zip(expected, weights, strict=True)]).sum().div(num_tokens).backward()
     for pack in make_packs(samples, max_tokens=max_tokens):
         layout = policy.layout(pack)
-        outputs = policy.forward(
-            pack, temperature=temperature, layout=layout, hidden=policy.frozen_hidden(pack, layout)
-        )
+        outputs = policy.forward(pack, temperature=temperature, layout=layout, hidden=policy.frozen_hidden(pack, layout))
         tokens_M = outputs.logprobs_U[torch.from_numpy(pack.token_pair_M)]
         want_M = torch.cat([expected[i] for i in pack.samples_S])
         weight_M = torch.cat([weights[i] for i in pack.samples_S])

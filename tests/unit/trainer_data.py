@@ -20,8 +20,8 @@ def make_step(
     """A step; behaviour log-probs of None are -1.0 each."""
     versions = [version] * len(action) if isinstance(version, int) else list(version)
     return Step(
-        prompt_tokens=np.array(prompt),
-        action_tokens=np.array(action),
+        prompt_tokens=np.array(prompt, dtype=np.int32),
+        action_tokens=np.array(action, dtype=np.int32),
         behavior_logprobs=np.array([-1.0] * len(action) if logprobs is None else logprobs, dtype=np.float32),
         policy_versions=np.array(versions, dtype=np.int32),
         action_text="click(1)",

@@ -1,0 +1,255 @@
+"""GRPO: prepare against the definition, loss against slow numpy in float64, the on-policy limit, staleness and options."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from common.config import AlgorithmConfig, LearnerConfig
+from common.errors import ConfigError
+from learner.algorithms import ALGORITHMS, LossBatch, PolicyOutputs, TrainBatch, make_algorithm
+from learner.algorithms.grpo import GRPO
+from tests.unit.trainer_data import make_group, make_step, random_groups
+
+
+def grpo(*, max_age: int = 4, **options: Any) -> GRPO:
+    return GRPO(options, LearnerConfig(max_age=max_age))
+
+
+def random_pass(seed: int, *, num_tokens: int = 30) -> tuple[PolicyOutputs, LossBatch]:
+    rng = np.random.default_rng(seed)
+    behavior = -rng.random(num_tokens) * 3
+    proximal = behavior + rng.normal(0, 0.7, num_tokens)
+    current = proximal + rng.normal(0, 0.3, num_tokens)
+    as_tensor = lambda values: torch.tensor(values, dtype=torch.float64)  # noqa: E731
+    batch = LossBatch(
+        step_M=torch.arange(num_tokens) // 3,
+        advantage_M=as_tensor(np.repeat(rng.normal(size=num_tokens // 3), 3)),
+        token_weight_M=as_tensor(rng.random(num_tokens) / num_tokens),
+        behavior_logprobs_M=as_tensor(behavior),
+        age_M=as_tensor(rng.integers(0, 4, num_tokens)),
+    )
+    outputs = PolicyOutputs(
+        logprobs_M=as_tensor(current).requires_grad_(),
+        entropy_M=as_tensor(rng.random(num_tokens)),
+        proximal_logprobs_M=as_tensor(proximal),
+        reference_logprobs_M=as_tensor(current + rng.normal(0, 0.5, num_tokens)),
+    )
+    return outputs, batch
+
+
+def slow_loss(outputs: PolicyOutputs, batch: LossBatch, options: dict[str, Any]) -> float:
+    """Straight from the formulas, one token at a time."""
+    total = 0.0
+    for i in range(len(batch.age_M)):
+        current = outputs.logprobs_M[i].item()
+        behavior = batch.behavior_logprobs_M[i].item()
+        proximal = outputs.proximal_logprobs_M[i].item()  # type: ignore[index]
+        advantage = batch.advantage_M[i].item()
+        if options.get("proximal") == "loglinear":
+            age = batch.age_M[i].item()
+            proximal = behavior + age / (age + 1) * (current - behavior)
+        weight = math.exp(proximal - behavior)
+        correction = options.get("correction", "decoupled")
+        if correction == "icepop":
+            weight = weight if 0.5 <= weight <= 2.0 else 0.0
+        elif correction == "none":
+            weight, proximal = 1.0, behavior
+        else:
+            weight = min(weight, options.get("correction_cap", 5.0))
+        ratio = math.exp(current - proximal)
+        low, high = options.get("eps_low", 0.2), options.get("eps_high", 0.28)
+        surrogate = min(ratio * advantage, max(1 - low, min(1 + high, ratio)) * advantage)
+        difference = outputs.reference_logprobs_M[i].item() - current  # type: ignore[index]
+        kl = math.exp(difference) - difference - 1
+        total += batch.token_weight_M[i].item() * (weight * surrogate - options.get("kl_beta", 0.0) * kl)
+    return -total
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"eps_low": 0.1, "eps_high": 0.4, "correction_cap": 1.2},
+        {"correction": "tis", "correction_cap": 2.0},
+        {"correction": "icepop"},
+        {"correction": "none"},
+        {"proximal": "loglinear"},
+        {"kl_beta": 0.3},
+    ],
+)
+def test_loss_random_tokens_equals_slow_numpy(options: dict[str, Any]) -> None:
+    for seed in range(5):
+        outputs, batch = random_pass(seed)
+        if not options.get("kl_beta"):
+            expected = slow_loss(outputs, batch, {**options, "kl_beta": 0.0})
+            outputs = PolicyOutputs(outputs.logprobs_M, outputs.entropy_M, outputs.proximal_logprobs_M, None)
+        else:
+            expected = slow_loss(outputs, batch, options)
+        assert grpo(**options).loss(outputs, batch).loss.item() == pytest.approx(expected, rel=1e-9)
+
+
+def test_loss_golden_values_stay() -> None:
+    outputs, batch = random_pass(0)
+    found = [grpo(**options).loss(outputs, batch).loss.item() for options in ({}, {"correction": "none"}, {"kl_beta": 3e-4})]
+    assert found == pytest.approx(GOLDEN, rel=1e-9)
+
+
+GOLDEN = [-0.08346792964100955, 0.023899876133982416, -0.08345192046915079]
+
+
+@pytest.mark.parametrize("options", [{}, {"proximal": "loglinear"}, {"correction": "tis", "correction_cap": 1.0}])
+def test_loss_on_policy_has_unit_ratios_and_plain_grpo_gradient(options: dict[str, Any]) -> None:
+    outputs, batch = random_pass(1)
+    logprobs = batch.behavior_logprobs_M.clone().requires_grad_()
+    batch = LossBatch(
+        batch.step_M, batch.advantage_M, batch.token_weight_M, batch.behavior_logprobs_M, torch.zeros_like(batch.age_M)
+    )
+    on_policy = PolicyOutputs(logprobs, outputs.entropy_M, logprobs.detach(), None)
+    result = grpo(**options).loss(on_policy, batch)
+    result.loss.backward()
+    num_tokens = len(batch.age_M)
+    assert result.metrics["importance_weight"][0].item() / num_tokens == pytest.approx(1.0, abs=1e-12)
+    assert result.metrics["ratio"][0].item() / num_tokens == pytest.approx(1.0, abs=1e-12)
+    assert result.metrics["clip_fraction"][0].item() == 0
+    # Plain GRPO on policy is the policy gradient: d loss / d log pi = - weight * A.
+    torch.testing.assert_close(logprobs.grad, -batch.token_weight_M * batch.advantage_M, rtol=1e-12, atol=0)
+
+
+# --- prepare -----------------------------------------------------------------------------------------------------------
+
+
+def test_prepare_advantage_is_step_reward_against_all_steps_of_the_group() -> None:
+    group = make_group(
+        [
+            (True, [make_step([5], [6, 7]), make_step([5, 6], [8], format_ok=False)]),
+            (False, [make_step([5], [9]), make_step([5, 9], [9]), make_step([5, 9, 9], [4, 4])]),
+        ]
+    )
+    batch = grpo(advantage_delta=1e-4).prepare([group], version=0)
+    rewards = np.array([1.0, 0, 0, 0, 0])
+    expected = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
+    np.testing.assert_allclose(batch.advantage_S, expected, rtol=1e-6)
+    np.testing.assert_allclose(batch.token_weight_S, 1 / (np.array([2, 1, 1, 1, 2]) * 5), rtol=1e-6)
+
+
+def test_prepare_step_beyond_max_age_is_left_out_but_keeps_its_place() -> None:
+    def groups(old_version: int) -> list[Any]:
+        return [
+            make_group(
+                [
+                    (True, [make_step([5], [6, 7], version=10), make_step([5, 6], [8, 8], version=[10, old_version])]),
+                    (False, [make_step([5], [9], version=9)]),
+                ]
+            )
+        ]
+
+    kept, masked = (grpo(max_age=3).prepare(groups(version), version=10) for version in (7, 6))
+    assert (len(kept.samples), len(masked.samples)) == (3, 2)
+    np.testing.assert_array_equal(masked.advantage_S, kept.advantage_S[[0, 2]])
+    np.testing.assert_array_equal(masked.token_weight_S, kept.token_weight_S[[0, 2]])
+    assert masked.metrics["num_steps_too_old"] == 1
+    assert (masked.metrics["policy_age_min"], masked.metrics["policy_age_max"]) == (0, 1)
+    assert kept.metrics["policy_age_max"] == 3
+
+
+def test_prepare_random_ages_never_trains_beyond_the_bound() -> None:
+    rng = np.random.default_rng(0)
+    for seed in range(40):
+        groups = random_groups(seed=seed, version=int(rng.integers(0, 12)))
+        batch = grpo(max_age=5).prepare(groups, version=12)
+        assert all(12 - step.min_policy_version <= 5 for step in batch.samples)
+        assert batch.metrics["policy_age_max"] <= 5
+
+
+def test_prepare_group_without_signal_is_counted_and_not_computed() -> None:
+    steps = [make_step([5], [6, 7], logprobs=[-0.5, -0.25])]
+    flat = make_group([(True, steps), (True, steps)], group_seq=0)
+    mixed = make_group([(True, steps), (False, steps)], group_seq=1)
+    batch = grpo().prepare([flat, mixed], version=0)
+    assert batch.metrics["num_groups_without_signal"] == 1
+    assert set(batch.group_S.tolist()) == {1}
+    assert batch.left_out_nll == pytest.approx(1.5)
+    assert batch.left_out_tokens == 4
+    # The left-out group still counts in the mean over groups: 2 groups, 2 steps of 2 tokens each.
+    np.testing.assert_allclose(batch.token_weight_S, 1 / (2 * 2 * 2))
+    assert len(grpo(kl_beta=0.1).prepare([flat, mixed], version=0).samples) == 4
+
+
+def test_prepare_damaged_step_is_counted_and_not_computed() -> None:
+    damaged = [
+        make_step([5], [6, 7], logprobs=[-1.0]),
+        make_step([5], [6, 7], logprobs=[-1.0, math.nan]),
+        make_step([5], [6, 7], version=[1]),
+        make_step([5], []),
+    ]
+    group = make_group([(True, [make_step([5], [6])]), (False, damaged)])
+    batch = grpo().prepare([group], version=0)
+    assert batch.metrics["num_steps_malformed"] == 4
+    assert len(batch.samples) == 1
+    assert np.isfinite(batch.token_weight_S).all()
+
+
+def test_prepare_nothing_gives_an_empty_batch() -> None:
+    batch = grpo().prepare([], version=3)
+    assert isinstance(batch, TrainBatch)
+    assert batch.samples == ()
+    assert all(math.isfinite(value) for value in batch.metrics.values())
+
+
+# --- options and registry ----------------------------------------------------------------------------------------------
+
+
+def test_options_unknown_and_wrong_are_all_reported() -> None:
+    learner = LearnerConfig(algorithm=AlgorithmConfig(options={"eps_hihg": 0.3, "eps_low": 2, "icepop_range": [1, 2]}))
+    with pytest.raises(ConfigError) as caught:
+        make_algorithm(learner)
+    fields = {problem.field for problem in caught.value.problems}
+    assert fields == {"learner.algorithm.options.eps_hihg", "learner.algorithm.options.eps_low"}
+    assert "eps_high" in str(caught.value)
+
+
+@pytest.mark.parametrize("options", [{"aggregation": "constant"}, {"icepop_range": [2.0, 0.5]}])
+def test_options_impossible_together_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        grpo(**options)
+
+
+def test_needs_extra_passes_only_where_the_options_use_them() -> None:
+    assert grpo().needs == {"proximal_logprobs"}
+    assert grpo(correction="none").needs == frozenset()
+    assert grpo(proximal="loglinear", kl_beta=1e-3).needs == {"reference_logprobs"}
+
+
+def test_registry_every_name_makes_an_algorithm() -> None:
+    for name in ALGORITHMS:
+        made = make_algorithm(LearnerConfig(algorithm=AlgorithmConfig(name=name)))
+        assert made.temperature > 0
+
+
+def test_registry_third_party_path_is_imported() -> None:
+    config = AlgorithmConfig(name="learner.algorithms.grpo:GRPO", options={"eps_low": 0.1})
+    made = make_algorithm(LearnerConfig(algorithm=config))
+    assert isinstance(made, GRPO)
+    assert made.options.eps_low == 0.1
+
+
+@pytest.mark.parametrize("name", ["gpro", "no_such_module_here:Thing", "learner.algorithms.grpo:Nothing"])
+def test_registry_unknown_name_is_a_configuration_error(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"learner\.algorithm\.name"):
+        make_algorithm(LearnerConfig(algorithm=AlgorithmConfig(name=name)))
+
+
+def test_import_of_options_needs_no_torch() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from common.config import LearnerConfig; from learner.algorithms import make_algorithm;"
+        "make_algorithm(LearnerConfig()); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,0 +1,268 @@
+"""The trainer on the tiny model in float32: gradients against padded transformers, minibatches, resuming, bad numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from common.config import AlgorithmConfig, LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
+from common.messages import Step
+from common.weight_plan import PROBE_TOKENS
+from learner.algorithms import TrainBatch
+from learner.model_store import ensure_model
+from learner.policy import load_policy
+from learner.trainer import Trainer, TrainingDiverged
+from tests.unit.trainer_data import make_step, random_groups
+
+
+def make_trainer(
+    *, top_layers: int | None = 2, lr: float = 1e-3, options: dict[str, Any] | None = None, **learner: Any
+) -> Trainer:
+    config = RunConfig(
+        model=ModelConfig(name="tiny-random", dtype="float32", trainable_top_layers=top_layers),
+        learner=LearnerConfig(algorithm=AlgorithmConfig(options=options or {}), optimizer=OptimizerConfig(lr=lr), **learner),
+    )
+    return Trainer(config, load_policy(config))
+
+
+def plain_model() -> Any:
+    return transformers.AutoModelForCausalLM.from_pretrained(ensure_model("tiny-random"), dtype=torch.float32)
+
+
+def plain_logprobs(model: Any, step: Step) -> torch.Tensor:
+    """[A] by the model's own forward pass over one step."""
+    tokens = torch.tensor([[*step.prompt_tokens.tolist(), *step.action_tokens.tolist()]])
+    logprobs = torch.log_softmax(model(input_ids=tokens).logits[0, :-1], dim=-1).gather(1, tokens[0, 1:, None])[:, 0]
+    return logprobs[len(step.prompt_tokens) - 1 :]
+
+
+def on_policy_batch(trainer: Trainer, **groups: Any) -> TrainBatch:
+    """A prepared batch whose behaviour log-probs are the plain model's own."""
+    model = plain_model()
+    made = random_groups(**groups)
+    exact = [
+        replace(
+            group,
+            trajectories=tuple(
+                replace(
+                    trajectory,
+                    steps=tuple(
+                        replace(step, behavior_logprobs=plain_logprobs(model, step).detach().numpy()) for step in trajectory.steps
+                    ),
+                )
+                for trajectory in group.trajectories
+            ),
+        )
+        for group in made
+    ]
+    return trainer.algorithm.prepare(exact, version=0)
+
+
+def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in trainer.trainable_tensors().items()}
+
+
+def assert_same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor], *, atol: float = 0.0) -> None:
+    assert left.keys() == right.keys()
+    for name, tensor in left.items():
+        torch.testing.assert_close(tensor, right[name], atol=atol, rtol=0)
+
+
+def test_update_on_policy_gradient_is_plain_grpo_of_padded_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make_trainer()
+    batch = on_policy_batch(trainer)
+    gradients: dict[str, torch.Tensor] = {}
+
+    def keep(lr: float) -> float:
+        for name, master in trainer.policy.masters.items():
+            assert master.grad is not None
+            gradients[name] = master.grad.clone()
+        return 1.0
+
+    monkeypatch.setattr(trainer, "_step", keep)
+    metrics = trainer.update(batch)
+    assert metrics["importance_weight"] == pytest.approx(1.0, abs=1e-5)
+    assert metrics["kl"] == pytest.approx(0.0, abs=1e-8)
+    model = plain_model()
+    loss = torch.zeros(())
+    for step, advantage, weight in zip(batch.samples, batch.advantage_S, batch.token_weight_S, strict=True):
+        loss = loss - float(weight) * float(advantage) * plain_logprobs(model, step).sum()
+    loss.backward()
+    expected = {name: p.grad for name, p in model.named_parameters() if name in gradients}
+    assert set(expected) == set(trainer.policy.trained)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(gradients[name], gradient, atol=1e-5, rtol=1e-4)
+
+
+def test_update_trains_top_layers_and_leaves_the_rest() -> None:
+    trainer = make_trainer(lr=1e-2)
+    before, probe = weights(trainer), trainer.probe_logprobs()
+    base = {name: p.detach().clone() for name, p in trainer.policy._model.named_parameters()}
+    metrics = trainer.update(on_policy_batch(trainer))
+    assert metrics["grad_norm"] > 0
+    changed = {name for name, p in trainer.policy._model.named_parameters() if not torch.equal(p, base[name])}
+    assert changed == set(before)
+    assert all(name.startswith(("model.layers.2.", "model.layers.3.", "model.norm.")) for name in changed)
+    assert np.abs(trainer.probe_logprobs() - probe).max() > 0
+
+
+@pytest.mark.parametrize("max_pack_tokens", [64, 120])
+def test_update_any_pack_size_gives_the_same_weights(max_pack_tokens: int) -> None:
+    results = []
+    for size in (4096, max_pack_tokens):
+        trainer = make_trainer(max_pack_tokens=size)
+        metrics = trainer.update(on_policy_batch(trainer))
+        results.append((metrics, {name: m.clone() for name, m in trainer.policy.masters.items()}))
+    assert results[1][0]["num_packs"] > results[0][0]["num_packs"]
+    assert results[1][0]["grad_norm"] == pytest.approx(results[0][0]["grad_norm"], rel=1e-4)
+    assert results[1][0]["entropy"] == pytest.approx(results[0][0]["entropy"], rel=1e-5)
+    # The first AdamW step is lr * sign(gradient): only entries whose gradient is all rounding may differ.
+    for name, tensor in results[0][1].items():
+        assert ((tensor - results[1][1][name]).abs() > 1e-5).float().mean() < 0.01, name
+
+
+def test_update_minibatches_split_no_group_and_measure_against_the_weights_at_the_start() -> None:
+    trainer = make_trainer(num_minibatches=3, lr=3e-2)
+    batch = on_policy_batch(trainer, num_groups=4)
+    minibatches = trainer._minibatches(batch)
+    behavior = [torch.cat([item.batch.behavior_logprobs_M for item in passes]) for passes in minibatches]
+    assert len(minibatches) == 3
+    assert sum(len(part) for part in behavior) == sum(len(step.action_tokens) for step in batch.samples)
+    assert len({id(item) for passes in minibatches for item in passes}) == sum(map(len, minibatches))
+    metrics = trainer.update(batch)
+    # On policy, pi_p is pi_b for all minibatches, though the weights have moved when the later ones are trained.
+    assert metrics["importance_weight"] == pytest.approx(1.0, abs=1e-4)
+    assert metrics["ratio"] != pytest.approx(1.0, abs=1e-4)
+
+
+def test_update_empty_batch_changes_nothing() -> None:
+    trainer = make_trainer()
+    before = weights(trainer)
+    metrics = trainer.update(trainer.algorithm.prepare([], version=0))
+    assert_same(weights(trainer), before)
+    assert metrics["grad_norm"] == 0.0
+    assert all(np.isfinite(value) for value in metrics.values())
+
+
+def test_update_entropy_counts_left_out_tokens_by_their_sampled_estimate() -> None:
+    trainer = make_trainer()
+    groups = random_groups(num_groups=2)
+    flat = replace(groups[0], trajectories=tuple(replace(t, success=True) for t in groups[0].trajectories))
+    batch = trainer.algorithm.prepare([flat, groups[1]], version=0)
+    alone = trainer.algorithm.prepare([groups[1]], version=0)
+    num_computed = sum(len(step.action_tokens) for step in batch.samples)
+    computed = make_trainer().update(alone)["entropy"]
+    expected = (computed * num_computed + batch.left_out_nll) / (num_computed + batch.left_out_tokens)
+    assert batch.left_out_tokens > 0
+    assert trainer.update(batch)["entropy"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_reference_kl_is_zero_until_weights_move() -> None:
+    trainer = make_trainer(options={"kl_beta": 0.01}, lr=3e-2)
+    batch = on_policy_batch(trainer)
+    assert trainer.update(batch)["reference_kl"] == pytest.approx(0.0, abs=1e-9)
+    assert trainer.update(batch)["reference_kl"] > 1e-6
+    trainer.set_reference()
+    assert trainer.update(batch)["reference_kl"] == pytest.approx(0.0, abs=1e-9)
+
+
+# --- supervised steps --------------------------------------------------------------------------------------------------
+
+
+def demonstrations() -> Sequence[Step]:
+    return [make_step([5, 6, 7, i], [8, 9, i + 20], logprobs=[], version=[]) for i in range(3, 9)]
+
+
+def test_sft_step_loss_is_mean_token_nll_and_falls() -> None:
+    trainer = make_trainer(top_layers=None)
+    steps = demonstrations()
+    model = plain_model()
+    expected = -torch.cat([plain_logprobs(model, step) for step in steps]).mean().item()
+    first = trainer.sft_step(steps, 1e-2)
+    assert first["loss"] == pytest.approx(expected, rel=1e-5)
+    for _ in range(15):
+        last = trainer.sft_step(steps, 1e-2)
+    assert last["loss"] < first["loss"] - 1.0
+
+
+# --- state -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"kl_beta": 0.01}])
+def test_state_restored_continues_exactly(options: dict[str, Any]) -> None:
+    trainer = make_trainer(options=options, num_minibatches=2)
+    batches = [on_policy_batch(trainer, seed=seed) for seed in range(3)]
+    trainer.update(batches[0])
+    trainer.sft_step(demonstrations(), 1e-3)
+    state = {name: tensor.clone() for name, tensor in trainer.state_dict().items()}
+    expected = [trainer.update(batch) for batch in batches[1:]]
+    other = make_trainer(options=options, num_minibatches=2)
+    other.load_state_dict(state)
+    found = [other.update(batch) for batch in batches[1:]]
+    assert_same(weights(other), weights(trainer))
+    for left, right in zip(found, expected, strict=True):
+        timings = {"train_s", "trained_tokens_per_s"}
+        assert {k: v for k, v in left.items() if k not in timings} == {k: v for k, v in right.items() if k not in timings}
+
+
+def test_state_of_another_split_is_refused() -> None:
+    with pytest.raises(ValueError, match="trainable_top_layers"):
+        make_trainer(top_layers=1).load_state_dict(make_trainer(top_layers=2).state_dict())
+
+
+def test_state_holds_only_plain_tensors_of_the_trained_part() -> None:
+    trainer = make_trainer()
+    trainer.update(on_policy_batch(trainer))
+    state = trainer.state_dict()
+    assert all(isinstance(value, torch.Tensor) for value in state.values())
+    assert {name.removeprefix("master/") for name in state if name.startswith("master/")} == set(trainer.policy.trained)
+
+
+def test_warmup_raises_the_learning_rate_step_by_step() -> None:
+    trainer = make_trainer(lr=4e-3)
+    trainer._learner = trainer._learner.model_copy(update={"optimizer": OptimizerConfig(lr=4e-3, warmup_updates=4)})
+    batch = on_policy_batch(trainer)
+    rates = []
+    for _ in range(5):
+        rates.append(trainer._rl_lr())
+        trainer.update(batch)
+    assert rates == pytest.approx([1e-3, 2e-3, 3e-3, 4e-3, 4e-3])
+
+
+# --- bad numbers -------------------------------------------------------------------------------------------------------
+
+
+def test_update_nonfinite_gradient_skips_the_step_then_gives_up() -> None:
+    trainer = make_trainer()
+    batch = on_policy_batch(trainer)
+    poisoned = replace(batch, advantage_S=np.full_like(batch.advantage_S, np.nan))
+    before = weights(trainer)
+    for count in range(1, 5):
+        assert trainer.update(poisoned)["num_skipped"] == count
+    assert_same(weights(trainer), before)
+    with pytest.raises(TrainingDiverged, match="5 optimizer steps"):
+        trainer.update(poisoned)
+
+
+def test_update_good_batch_between_bad_ones_resets_the_count() -> None:
+    trainer = make_trainer()
+    batch = on_policy_batch(trainer)
+    poisoned = replace(batch, advantage_S=np.full_like(batch.advantage_S, np.inf))
+    for _ in range(2):
+        for _ in range(4):
+            trainer.update(poisoned)
+        assert np.isfinite(trainer.update(batch)["grad_norm"])
+
+
+def test_probe_logprobs_are_the_models_own() -> None:
+    trainer = make_trainer()
+    tokens = torch.tensor([PROBE_TOKENS])
+    logprobs = torch.log_softmax(plain_model()(input_ids=tokens).logits[0, :-1], dim=-1)
+    expected = logprobs.gather(1, tokens[0, 1:, None])[:, 0].detach().numpy()
+    np.testing.assert_allclose(trainer.probe_logprobs(), expected, atol=1e-5)
