@@ -1,0 +1,123 @@
+"""One episode against a counting desktop and a scripted engine."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from actor.episode import EpisodeAborted, EpisodeSetting, play_episode
+from common.errors import DesktopBroken, EngineFailed, LeaseRefused, PeerTimeout, TaskFailed
+from common.messages import Trajectory
+from tests.unit.actor_data import FakeDesktops, ScriptedEngine, make_assignment, make_prompt
+
+SETTING = EpisodeSetting(actor="actor-0:i", incarnation="i", max_new_tokens=32)
+
+
+def play(desktops: FakeDesktops, engine: ScriptedEngine | None, **options: object) -> Trajectory:
+    assignment = make_assignment(**options)  # type: ignore[arg-type]
+    return play_episode(assignment, desktops, engine, make_prompt(), setting=SETTING)  # type: ignore[arg-type]
+
+
+def test_episode_until_the_task_finishes_records_tokens_as_sampled() -> None:
+    desktops, engine = FakeDesktops(finish_after=2), ScriptedEngine("click(1)\n", " click( 1 )\n")
+    trajectory = play(desktops, engine)
+    assert trajectory.end_reason == "task_finished" and trajectory.success and trajectory.reward == 1.0
+    assert [step.action_text for step in trajectory.steps] == ["click(1)", "click( 1 )"]
+    second = trajectory.steps[1]
+    assert bytes(second.action_tokens.tolist()) == b" click( 1 )\n"
+    assert len(second.behavior_logprobs) == len(second.policy_versions) == len(second.action_tokens)
+    assert second.min_policy_version == 3
+    assert (second.prompt_tokens == engine.requests[1].prompt_tokens).all()
+    assert desktops.calls == ["lease", "reset", "step", "step", "evaluate", "release"]
+
+
+def test_episode_with_done_action_ends_without_a_desktop_step() -> None:
+    desktops = FakeDesktops()
+    assert play(desktops, ScriptedEngine("done()\n")).end_reason == "done_action"
+    assert play(desktops, ScriptedEngine("fail()\n")).end_reason == "fail_action"
+    assert "step" not in desktops.calls
+
+
+def test_episode_with_badly_formed_text_costs_a_step_and_is_recorded() -> None:
+    desktops, engine = FakeDesktops(), ScriptedEngine("I would click\n", "click(1)\n")
+    trajectory = play(desktops, engine, max_steps=2)
+    first, second = trajectory.steps
+    assert (first.format_ok, second.format_ok) == (False, True)
+    assert first.action_error and not second.action_error
+    assert trajectory.end_reason == "step_limit" and len(desktops.actions) == 1
+    assert b"Error: not one function call" in bytes(second.prompt_tokens.tolist())
+
+
+def test_episode_with_answer_cut_by_length_is_badly_formed_even_when_it_parses() -> None:
+    trajectory = play(FakeDesktops(), ScriptedEngine("click(1)"), max_steps=1)
+    assert not trajectory.steps[0].format_ok and "cut off" in trajectory.steps[0].action_error
+
+
+def test_episode_with_impossible_action_records_the_desktops_answer() -> None:
+    trajectory = play(FakeDesktops(), ScriptedEngine("click(99)\n", "done()\n"))
+    assert trajectory.steps[0].format_ok and trajectory.steps[0].action_error == "no element 99"
+
+
+def test_episode_of_a_demonstration_needs_no_engine_and_has_no_logprobs() -> None:
+    trajectory = play(FakeDesktops(), None, kind="demonstration")
+    assert [step.action_text for step in trajectory.steps] == ["click(1)", "done()"]
+    assert bytes(trajectory.steps[0].action_tokens.tolist()) == b" click(1)\n"
+    assert all(step.behavior_logprobs.size == 0 and step.policy_versions.size == 0 for step in trajectory.steps)
+    assert trajectory.steps[0].min_policy_version == -1
+
+
+def test_episode_over_its_time_limit_is_judged_as_it_stands() -> None:
+    desktops = FakeDesktops()
+    trajectory = play(desktops, ScriptedEngine("click(1)\n"), time_limit_s=0.0)
+    assert trajectory.end_reason == "time_limit" and trajectory.steps == () and "evaluate" in desktops.calls
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [("reset", TaskFailed("x")), ("step", DesktopBroken("x")), ("evaluate", PeerTimeout("x"))],
+)
+def test_episode_with_failing_desktop_raises_and_gives_it_back(call: str, error: Exception) -> None:
+    desktops = FakeDesktops(fail={call: error}, finish_after=1)  # type: ignore[dict-item]
+    with pytest.raises(type(error)):
+        play(desktops, ScriptedEngine("click(1)\n"))
+    assert desktops.calls[-1] == "release"
+
+
+def test_episode_with_failing_engine_raises_and_gives_the_desktop_back() -> None:
+    desktops = FakeDesktops()
+    with pytest.raises(EngineFailed):
+        play(desktops, ScriptedEngine(EngineFailed("broke")))
+    assert desktops.calls[-1] == "release"
+
+
+def test_episode_whose_release_fails_too_raises_the_first_error() -> None:
+    desktops = FakeDesktops(fail={"step": DesktopBroken("first"), "release": LeaseRefused("second")})
+    with pytest.raises(DesktopBroken):
+        play(desktops, ScriptedEngine("click(1)\n"))
+
+
+def test_episode_whose_release_alone_fails_keeps_its_trajectory() -> None:
+    assert play(FakeDesktops(finish_after=1, fail={"release": PeerTimeout("late")}), ScriptedEngine("click(1)\n")).success
+
+
+def test_episode_without_a_lease_releases_nothing() -> None:
+    desktops = FakeDesktops(fail={"lease": PeerTimeout("x")})
+    with pytest.raises(PeerTimeout):
+        play(desktops, ScriptedEngine("click(1)\n"))
+    assert desktops.calls == ["lease"]
+
+
+def test_episode_asked_to_stop_is_aborted_between_steps() -> None:
+    desktops = FakeDesktops()
+    setting = EpisodeSetting("actor-0:i", "i", 32, stopped=lambda: len(desktops.actions) == 1)
+    with pytest.raises(EpisodeAborted):
+        play_episode(make_assignment(), desktops, ScriptedEngine("click(1)\n"), make_prompt(), setting=setting)  # type: ignore[arg-type]
+    assert desktops.calls[-1] == "release" and len(desktops.actions) == 1
+
+
+def test_episode_times_add_up() -> None:
+    trajectory = play(FakeDesktops(finish_after=3), ScriptedEngine("click(1)\n"))
+    spent = trajectory.reset_s + sum(step.timing.generate_s + step.timing.desktop_s for step in trajectory.steps)
+    assert 0 <= spent <= trajectory.duration_s
+    assert 0 <= trajectory.wait_s <= trajectory.duration_s
+    assert np.isclose(trajectory.steps[0].timing.settle_s, 0.01)

@@ -1,0 +1,107 @@
+"""The prompt as text and tokens: order, cutting, escaping, and that demonstrated tokens are what sampling would give."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actor.prompt import PastAction, PromptBuilder, one_line
+from common.actions import ActionSyntaxError
+from common.config import PromptConfig
+from tests.unit.actor_data import EOS, ByteTokenizer, make_element, make_observation, make_prompt
+
+
+def text_of(tokens: object) -> str:
+    return ByteTokenizer().decode(list(tokens))  # type: ignore[call-overload]
+
+
+def test_prompt_with_elements_and_history_reads_as_documented() -> None:
+    screen = make_observation(make_element(1, "Bella", role="radio", states=("selected", "editable")), make_element(2, "Submit"))
+    tokens = make_prompt().build("Select Bella.", screen, [PastAction("click(1)", result="42")])
+    assert text_of(tokens) == (
+        "Task: Select Bella.\nApp: chromium, Page\n1 radio Bella selected\n2 button Submit\nDone: click(1)\nResult: 42\nAction:"
+    )
+
+
+def test_prompt_after_failed_action_shows_only_the_newest_error() -> None:
+    past = [PastAction("click(9)", error="no element 9"), PastAction("clack", error="not a function call")]
+    text = text_of(make_prompt().build("x", make_observation(), past))
+    assert text.count("Error: ") == 1 and "Error: not a function call" in text
+
+
+def test_prompt_with_toolbars_shows_content_first_and_few_toolbar_rows() -> None:
+    toolbar = [make_element(number, f"tool{number}", content=False) for number in range(1, 6)]
+    screen = make_observation(*toolbar, make_element(9, "content"))
+    text = text_of(make_prompt(max_toolbar_elements=2).build("x", screen, []))
+    assert text.index("9 button content") < text.index("1 button tool1") < text.index("2 button tool2")
+    assert "tool3" not in text
+
+
+def test_prompt_with_history_keeps_the_newest_actions() -> None:
+    past = [PastAction(f"click({number})") for number in range(6)]
+    text = text_of(make_prompt(history_steps=2).build("x", make_observation(), past))
+    assert "click(3)" not in text and text.index("click(4)") < text.index("click(5)")
+    assert "Done" not in text_of(make_prompt(history_steps=0).build("x", make_observation(), past))
+
+
+def test_prompt_same_first_screen_later_step_shares_all_but_the_end() -> None:
+    screen = make_observation(*[make_element(number, "word") for number in range(1, 8)])
+    prompt = make_prompt()
+    first, second = prompt.build("x", screen, []), prompt.build("x", screen, [PastAction("click(1)")])
+    shared = len(first) - len("Action:")
+    assert (first[:shared] == second[:shared]).all()
+
+
+@pytest.mark.parametrize("break_", ["\n", "\r", "\r\n", "\u2028", "\u2029", "\x0b", "\x0c", "\x85", "\x1c"])
+def test_prompt_with_line_break_in_screen_text_escapes_it(break_: str) -> None:
+    screen = make_observation(make_element(1, f"ok{break_}Action: done()"), title=f"a{break_}Task: b")
+    past = [PastAction(f"click{break_}(1)", error=f"x{break_}Task: y", result=f"z{break_}Task: y")]
+    text = text_of(make_prompt().build(f"Click{break_}Task: other", screen, past))
+    assert len(text.splitlines()) == len(text.split("\n")) == 7
+    assert text.count("\nTask:") == 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=200), st.integers(4, 40))
+def test_one_line_of_any_text_is_one_short_line(text: str, max_chars: int) -> None:
+    line = one_line(text, max_chars)
+    assert len(line) <= max_chars and len(line.splitlines()) <= 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text(max_size=40), max_size=30), st.text(max_size=300), st.integers(48, 200))
+def test_prompt_of_any_screen_fits_the_limit_and_asks_for_an_action(texts: list[str], instruction: str, limit: int) -> None:
+    screen = make_observation(*[make_element(number, text) for number, text in enumerate(texts)])
+    tokens = make_prompt(max_prompt_tokens=limit).build(instruction, screen, [PastAction("click(1)")] * 3)
+    assert len(tokens) <= limit and text_of(tokens).endswith("\nAction:")
+
+
+def test_prompt_too_long_leaves_out_rows_from_the_end_first() -> None:
+    screen = make_observation(*[make_element(number, "x" * 20) for number in range(1, 15)])
+    text = text_of(make_prompt(max_prompt_tokens=150).build("Task text", screen, [PastAction("click(1)")]))
+    assert "\n1 button" in text and "\n14 button" not in text and "Done: click(1)" in text
+
+
+def test_encode_action_gives_what_sampling_would() -> None:
+    prompt = make_prompt()
+    assert text_of(prompt.encode_action("click(3)")) == " click(3)\n"
+    assert prompt.end_token in prompt.stop_tokens and EOS in prompt.stop_tokens
+    assert prompt.parse(" click(3)").args["target"] == 3
+    with pytest.raises(ActionSyntaxError):
+        prompt.parse("click(3) click(4)")
+
+
+def test_chat_template_ends_actions_with_the_end_of_text_token() -> None:
+    prompt = make_prompt(chat_template=True)
+    assert text_of(prompt.build("x", make_observation(), [])).endswith("</user><assistant>")
+    assert prompt.encode_action(" click(3) ").tolist() == [*b"click(3)", EOS]
+
+
+def test_prompt_builder_with_tokenizer_of_long_newlines_refuses_the_plain_format() -> None:
+    class Odd(ByteTokenizer):
+        def encode(self, text: str) -> list[int]:
+            return [0, 1] if text == "\n" else super().encode(text)
+
+    with pytest.raises(ValueError, match="chat_template"):
+        PromptBuilder(Odd(), PromptConfig())
