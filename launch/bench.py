@@ -76,7 +76,9 @@ def print_rows(name: str, rows: Sequence[Mapping[str, Any]], *, took_s: float, q
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"{name}{' (quick)' if quick else ''}, {took_s:.0f} s", title_justify="left", header_style="dim", box=None)
+    table = Table(
+        title=f"{name}{' (quick)' if quick else ''}, {took_s:.0f} s", title_justify="left", header_style="dim", box=None
+    )
     table.add_column("name")
     for title in ("value", "unit", "spread", "target", "peer", "peer value", "ratio"):
         table.add_column(title, justify="left" if title in ("unit", "peer") else "right", no_wrap=True)

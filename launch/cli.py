@@ -23,7 +23,7 @@ RoleEntry = Callable[["RunConfig", int, "StopToken"], None]
 
 CONFIG = click.argument("config", type=click.Path(path_type=Path), metavar="CONFIG")
 SET = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a field; may be given often.")
-INDEX = click.option("--index", default=0, type=click.IntRange(min=0), show_default=True, help="Which of the processes of this role.")
+INDEX = click.option("--index", default=0, type=click.IntRange(min=0), show_default=True, help="Which process of this role.")
 
 
 @click.group(
@@ -85,7 +85,7 @@ def _dry_run(path: Path, overrides: tuple[str, ...]) -> None:
     else:
         click.echo("# processes")
         for spec in plan_for(config):
-            settings = " ".join(f"{key}={value}" for key, value in spec.env.items() if key in ("OMP_NUM_THREADS",))
+            settings = " ".join(f"{key}={value}" for key, value in spec.env.items() if key == "OMP_NUM_THREADS")
             nice = f" nice={spec.nice}" if spec.nice else ""
             click.echo(f"{spec.name:14} {settings}{nice}  {' '.join(spec.argv)}")
     click.echo("# memory, estimated")

@@ -143,7 +143,10 @@ def _figures(state: RunState) -> RenderableType:
     right = [
         ("queues", " ".join(f"{key} {value:g}" for key, value in _gauges(state).items()) or "–"),
         ("dropped", " ".join(f"{key} {value}" for key, value in _drops(state).items()) or "none"),
-        ("desktops", f"{_whole(state, 'env_server/desktops_leased')} leased of {_whole(state, 'env_server/desktops_ready')} ready"),
+        (
+            "desktops",
+            f"{_whole(state, 'env_server/desktops_leased')} leased of {_whole(state, 'env_server/desktops_ready')} ready",
+        ),
         ("step, reset", f"{_seconds(state, 'actor/step_p50_s')}, {_seconds(state, 'actor/reset_p50_s')} at the median"),
         ("actor time", _shares(state)),
         ("training", f"{number(update.get('trained_tokens_per_s'), 0)} tokens/s"),

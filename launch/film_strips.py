@@ -112,7 +112,7 @@ def _film(episode: Record, trajectories: Path) -> Film:
     last = thumbnail(episode.get("final_screenshot"), trajectories)
     if last:
         frames.append(Frame(last, "", ""))
-    order = episode.get("order_id", "")
+    order = str(episode.get("order_id", ""))
     return Film(
         title=_TITLES.get(order, order),
         reward=float(episode.get("reward") or 0.0),
@@ -139,8 +139,8 @@ def thumbnail(ref: dict[str, Any] | None, trajectories: Path) -> str:
     from env_server.client import read_screenshot
 
     try:
-        with Image.open(io.BytesIO(read_screenshot(trajectories, ScreenshotRef(**ref)))) as picture:
-            picture = picture.convert("RGB")
+        with Image.open(io.BytesIO(read_screenshot(trajectories, ScreenshotRef(**ref)))) as stored:
+            picture = stored.convert("RGB")
             picture.thumbnail((THUMBNAIL_WIDTH, THUMBNAIL_WIDTH))
             buffer = io.BytesIO()
             picture.save(buffer, format="WEBP", quality=THUMBNAIL_QUALITY, method=4)

@@ -64,7 +64,7 @@ def _run(config: RunConfig, *, resumed: bool) -> int:
     attempt = Attempt(started=time.time(), ended=None)
     write_attempt(log_folder, attempt)
     if config.mode == "serial":
-        outcome, num_restarts = _run_serial(config), {}
+        outcome, num_restarts = _run_serial(config)
     else:
         outcome, num_restarts = _supervise(config, folder, log_folder)
     attempt = replace(
@@ -80,11 +80,11 @@ def _run(config: RunConfig, *, resumed: bool) -> int:
     return outcome.exit_code
 
 
-def _run_serial(config: RunConfig) -> Outcome:
+def _run_serial(config: RunConfig) -> tuple[Outcome, dict[str, int]]:
     from launch.serial import run_serial
 
     run_serial(config)
-    return Outcome("finished", "finished", exit_code=0)
+    return Outcome("finished", "finished", exit_code=0), {}
 
 
 def _supervise(config: RunConfig, folder: RunFolder, log_folder: Path) -> tuple[Outcome, dict[str, int]]:

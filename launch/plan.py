@@ -46,9 +46,7 @@ class ProcessSpec:
         return f"{self.role}-{self.index}"
 
 
-def make_plan(
-    config: RunConfig, *, config_path: Path, python: str, source_root: Path, num_cores: int
-) -> tuple[ProcessSpec, ...]:
+def make_plan(config: RunConfig, *, config_path: Path, python: str, source_root: Path, num_cores: int) -> tuple[ProcessSpec, ...]:
     """The processes of ``config`` in starting order: broker, env_server, actors, learner.
 
     ``config_path`` is the run folder's resolved configuration, so that a restarted process reads what the first one read.

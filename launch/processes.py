@@ -49,16 +49,16 @@ def children_of(pid: int) -> set[int]:
 
 def _states() -> dict[int, tuple[str, int]]:
     found = {}
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
             continue
         try:
-            stat = Path("/proc", entry, "stat").read_text(errors="replace")
+            stat = (folder / "stat").read_text(errors="replace")
         except OSError:
             continue  # ended meanwhile
         # The command name is in brackets and may hold spaces and brackets itself.
         state, parent = stat.rpartition(")")[2].split()[:2]
-        found[int(entry)] = (state, int(parent))
+        found[int(folder.name)] = (state, int(parent))
     return found
 
 
@@ -139,12 +139,9 @@ def shared_memory_of(pids: Iterable[int]) -> set[Path]:
 def named_after(pids: Iterable[int]) -> set[Path]:
     """Files in /dev/shm that torch and OpenMP name after the process that made them."""
     wanted = set(pids)
-    try:
-        names = os.listdir(SHM_FOLDER)
-    except OSError:
-        return set()
-    matches = ((name, NAMED_AFTER_PID.match(name)) for name in names)
-    return {SHM_FOLDER / name for name, match in matches if match and int(match[1]) in wanted}
+    files = list(SHM_FOLDER.iterdir()) if SHM_FOLDER.is_dir() else []
+    matches = ((file, NAMED_AFTER_PID.match(file.name)) for file in files)
+    return {file for file, match in matches if match and int(match[1]) in wanted}
 
 
 def remove_shared_memory(paths: Iterable[Path]) -> list[Path]:

@@ -96,9 +96,7 @@ def last_moment(state: RunState) -> float:
 # --- the page --------------------------------------------------------------------------------------------------------
 
 
-def render_page(
-    report: dict[str, Any], *, state: RunState, active: ActiveTime, strips: Sequence[Strip], config_text: str
-) -> str:
+def render_page(report: dict[str, Any], *, state: RunState, active: ActiveTime, strips: Sequence[Strip], config_text: str) -> str:
     """The whole page as text."""
     import jinja2
 
@@ -178,7 +176,7 @@ def main_charts(state: RunState, active: ActiveTime, bands: Sequence[Band]) -> l
         ),
         (
             "Entropy of the policy",
-            "Nats per action token in training batches. Entropulse answers its collapse with a round of SFT on the run's own successes.",
+            "Nats per action token in training. When it collapses, Entropulse trains on the run's own successes (SFT).",
             Chart("Entropy over time", [Series("entropy", _curve(state, active, "entropy"), "s1")], end, bands=bands),
         ),
         (
@@ -195,20 +193,28 @@ def main_charts(state: RunState, active: ActiveTime, bands: Sequence[Band]) -> l
         (
             "Environment steps per second",
             "Actions carried out on all desktops.",
-            Chart("Environment steps per second", [Series("env steps/s", _curve(state, active, "env_steps_per_s"), "s1")], end, bands=bands),
+            Chart(
+                "Environment steps per second",
+                [Series("env steps/s", _curve(state, active, "env_steps_per_s"), "s1")],
+                end,
+                bands=bands,
+            ),
         ),
         (
             "Trained tokens per second",
             "While an update is computed.",
-            Chart("Trained tokens per second", [Series("tokens/s", _curve(state, active, "trained_tokens_per_s"), "s1")], end, bands=bands),
+            Chart(
+                "Trained tokens per second",
+                [Series("tokens/s", _curve(state, active, "trained_tokens_per_s"), "s1")],
+                end,
+                bands=bands,
+            ),
         ),
     ]
     return [(title, caption, render(chart)) for title, caption, chart in charts if any(series.points for series in chart.series)]
 
 
-def family_charts(
-    state: RunState, active: ActiveTime, bands: Sequence[Band], report: dict[str, Any]
-) -> list[tuple[str, str]]:
+def family_charts(state: RunState, active: ActiveTime, bands: Sequence[Band], report: dict[str, Any]) -> list[tuple[str, str]]:
     """(family, svg): training success and held-out evaluations of each family."""
     charts = []
     quiet = [Band(band.start, band.end, "", band.style) for band in bands]
@@ -244,7 +250,9 @@ def more_charts(state: RunState, active: ActiveTime, bands: Sequence[Band]) -> l
         points = _curve(state, active, key)
         if points:
             high = max(0.01, max(y for _, y in points) * 1.05)
-            chart = Chart(title, [Series(key, points, "s1")], active.total_s / 60, y_high=high, bands=quiet, width=340, height=140)
+            chart = Chart(
+                title, [Series(key, points, "s1")], active.total_s / 60, y_high=high, bands=quiet, width=340, height=140
+            )
             charts.append((title, render(chart)))
     return charts
 
@@ -261,7 +269,12 @@ def _families(report: dict[str, Any], state: RunState) -> list[str]:
 def _phase_bar(bands: Sequence[Band]) -> list[dict[str, Any]]:
     total = sum(band.end - band.start for band in bands)
     return [
-        {"name": band.label, "style": band.style, "share": (band.end - band.start) / total, "seconds": (band.end - band.start) * 60}
+        {
+            "name": band.label,
+            "style": band.style,
+            "share": (band.end - band.start) / total,
+            "seconds": (band.end - band.start) * 60,
+        }
         for band in bands
         if total > 0 and band.end > band.start
     ]

@@ -75,8 +75,8 @@ def find_resumable(config: RunConfig) -> RunConfig:
         )
     if is_finished(folder) and not any(field.startswith("learner.recipe.") for field in different):
         raise ResumeError(
-            f"{folder} has finished: nothing is left to do\n    -> see {folder}/report.html, leave --resume out to start a new run, "
-            "or raise learner.recipe.max_updates to go on"
+            f"{folder} has finished: nothing is left to do\n"
+            f"    -> see {folder}/report.html; start a new run without --resume, or raise learner.recipe.max_updates"
         )
     return config.model_copy(update={"name": folder.name})
 
@@ -141,7 +141,8 @@ def locked(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             raise ResumeError(
-                f"{folder} is being run by process {file.read().strip() or 'unknown'}\n    -> stop that one first (Ctrl-C, or kill PID)"
+                f"{folder} is being run by process {file.read().strip() or 'unknown'}\n"
+                "    -> stop that one first (Ctrl-C, or kill PID)"
             ) from None
         file.truncate(0)
         file.write(str(os.getpid()))

@@ -72,8 +72,11 @@ class Run:
         codes = json.dumps([FAKES[name] for name in names])
         self.process = subprocess.Popen(
             [sys.executable, "-c", SUPERVISE, str(folder), codes],
-            cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True,
-        )  # fmt: skip
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         self.seen: set[int] = set()
 
     def views(self) -> dict[str, tuple[str, int | None, int]]:

@@ -56,7 +56,8 @@ def _metrics(num_updates: int) -> Iterator[dict[str, Any]]:
 
     def evaluation(phase: str, level: float) -> dict[str, Any]:
         families = {
-            name: {"successes": round(20 * min(1.0, max(0.0, level + rng.uniform(-0.2, 0.2)))), "episodes": 20} for name in FAMILIES
+            name: {"successes": round(20 * min(1.0, max(0.0, level + rng.uniform(-0.2, 0.2)))), "episodes": 20}
+            for name in FAMILIES
         }
         success = sum(item["successes"] / 20 for item in families.values()) / len(families)
         return dict(event="evaluation", time=now, phase=phase, policy_version=0, families=families, success=success)
@@ -83,7 +84,9 @@ def _metrics(num_updates: int) -> Iterator[dict[str, Any]]:
     yield dict(event="phase", time=now, phase="eval-after-rl", reason="max_updates")
     now += 60
     yield evaluation("eval-after-rl", 0.92)
-    yield dict(event="summary", time=now, env_steps=5210, num_updates=num_updates, num_trajectories_lost=0, max_policy_age_trained=3)
+    yield dict(
+        event="summary", time=now, env_steps=5210, num_updates=num_updates, num_trajectories_lost=0, max_policy_age_trained=3
+    )
 
 
 def _update(update: int, num_updates: int, now: float, rng: random.Random) -> dict[str, Any]:
@@ -91,15 +94,33 @@ def _update(update: int, num_updates: int, now: float, rng: random.Random) -> di
     by_family = {name: min(1.0, max(0.0, rise + rng.uniform(-0.25, 0.2))) for name in FAMILIES}
     sft = update >= 2 * num_updates // 3
     return dict(
-        event="update", time=now, phase="rl-2" if sft else "rl-1", update=update, policy_version=update,
-        success=sum(by_family.values()) / len(by_family), success_by_family=by_family,
+        event="update",
+        time=now,
+        phase="rl-2" if sft else "rl-1",
+        update=update,
+        policy_version=update,
+        success=sum(by_family.values()) / len(by_family),
+        success_by_family=by_family,
         entropy=0.5 * math.exp(-0.05 * update) + (0.15 if sft else 0.0) + rng.uniform(-0.02, 0.02),
-        policy_age_min=0, policy_age_mean=0.7 + rng.uniform(-0.3, 0.3), policy_age_max=rng.choice([1, 2, 2, 3]),
-        loss=rng.uniform(-0.1, 0.1), kl=0.001 * update, grad_norm=rng.uniform(0.2, 0.9), clip_fraction=rng.uniform(0.0, 0.08),
-        num_trajectories=32, num_steps=90, num_tokens=11_000, train_s=9.0, wait_s=6.0, trained_tokens_per_s=1100 + rng.uniform(-80, 80),
-        padded_tokens_ratio=2.6, drops={"too_old": rng.choice([0, 0, 1])}, env_steps=update * 200, env_steps_per_s=9 + rng.uniform(-2, 2),
+        policy_age_min=0,
+        policy_age_mean=0.7 + rng.uniform(-0.3, 0.3),
+        policy_age_max=rng.choice([1, 2, 2, 3]),
+        loss=rng.uniform(-0.1, 0.1),
+        kl=0.001 * update,
+        grad_norm=rng.uniform(0.2, 0.9),
+        clip_fraction=rng.uniform(0.0, 0.08),
+        num_trajectories=32,
+        num_steps=90,
+        num_tokens=11_000,
+        train_s=9.0,
+        wait_s=6.0,
+        trained_tokens_per_s=1100 + rng.uniform(-80, 80),
+        padded_tokens_ratio=2.6,
+        drops={"too_old": rng.choice([0, 0, 1])},
+        env_steps=update * 200,
+        env_steps_per_s=9 + rng.uniform(-2, 2),
         time_left_s=max(0.0, 400 - 17.0 * update),
-    )  # fmt: skip
+    )
 
 
 def _episodes(run: RunFolder, *, with_after: bool) -> None:
@@ -108,21 +129,36 @@ def _episodes(run: RunFolder, *, with_after: bool) -> None:
     for family in FAMILIES:
         for order, success in (("eval-before", False), ("eval-after-rl", True)) if with_after else (("eval-before", False),):
             steps = []
-            for index, action in enumerate(("click(3)", 'type(4, "Lisbon")', "key(\"ctrl+s\")", "done()")[: 4 if success else 2]):
+            for index, action in enumerate(("click(3)", 'type(4, "Lisbon")', 'key("ctrl+s")', "done()")[: 4 if success else 2]):
                 ref = store.put(_screen(family, f"{order} step {index}"))
                 steps.append(
                     dict(
-                        action_text=action if success or index == 0 else "I will click the the", action_error="", format_ok=success,
-                        settled_by="quiet", screenshot=asdict(ref), timing=dict(generate_s=0.4, desktop_s=0.13, settle_s=0.05),
-                    )  # fmt: skip
+                        action_text=action if success or index == 0 else "I will click the the",
+                        action_error="",
+                        format_ok=success,
+                        settled_by="quiet",
+                        screenshot=asdict(ref),
+                        timing=dict(generate_s=0.4, desktop_s=0.13, settle_s=0.05),
+                    )
                 )
             lines.append(
                 dict(
-                    trajectory_id=f"{order}/{family}:10000000/0", order_id=order, kind="evaluation", family=family, seed=10_000_000,
-                    instruction="Write <Lisbon> into cell B2 and save the file.", reward=float(success), success=success,
-                    end_reason="done_action" if success else "step_limit", min_policy_version=0, max_policy_version=0,
-                    duration_s=3.1, reset_s=0.42, steps=steps, final_screenshot=asdict(store.put(_screen(family, f"{order} end"))),
-                )  # fmt: skip
+                    trajectory_id=f"{order}/{family}:10000000/0",
+                    order_id=order,
+                    kind="evaluation",
+                    family=family,
+                    seed=10_000_000,
+                    instruction="Write <Lisbon> into cell B2 and save the file.",
+                    reward=float(success),
+                    success=success,
+                    end_reason="done_action" if success else "step_limit",
+                    min_policy_version=0,
+                    max_policy_version=0,
+                    duration_s=3.1,
+                    reset_s=0.42,
+                    steps=steps,
+                    final_screenshot=asdict(store.put(_screen(family, f"{order} end"))),
+                )
             )
     with run.episodes_path.open("a") as file:
         file.write(json.dumps({"kind": "evaluation"})[:-4])  # torn by a crash

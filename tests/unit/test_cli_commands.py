@@ -16,9 +16,14 @@ LIMIT_S = 20.0
 
 def computerrl(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "launch.cli", *words], cwd=cwd, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(cwd)},
-        capture_output=True, text=True, timeout=LIMIT_S, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "launch.cli", *words],
+        cwd=cwd,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(cwd)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
 
 
 def refused(done: subprocess.CompletedProcess[str], exit_code: int, *wanted: str) -> None:
@@ -39,7 +44,20 @@ def serial(tmp_path: Path) -> Path:
 def test_help_teaches_by_examples_and_lists_every_command(tmp_path: Path) -> None:
     done = computerrl("--help", cwd=tmp_path)
     assert done.returncode == 0
-    for word in ("train", "broker", "env-server", "actor", "learner", "setup", "doctor", "bench", "report", "phase", "status", "--resume"):
+    for word in (
+        "train",
+        "broker",
+        "env-server",
+        "actor",
+        "learner",
+        "setup",
+        "doctor",
+        "bench",
+        "report",
+        "phase",
+        "status",
+        "--resume",
+    ):
         assert word in done.stdout
 
 
@@ -96,9 +114,14 @@ def test_role_without_supervisor_and_broker_stops_on_a_signal(tmp_path: Path, se
 def test_role_whose_supervisor_is_gone_ends_at_once(tmp_path: Path, serial: Path) -> None:
     began = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-m", "launch.cli", "broker", str(serial)], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S,
-        env={"PYTHONPATH": str(ROOT), "COMPUTERRL_SUPERVISOR_PID": "1"}, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "launch.cli", "broker", str(serial)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        env={"PYTHONPATH": str(ROOT), "COMPUTERRL_SUPERVISOR_PID": "1"},
+        check=False,
+    )
     assert done.returncode != 0
     assert "supervisor 1 has ended" in done.stderr
     assert time.monotonic() - began < LIMIT_S

@@ -17,11 +17,18 @@ from launch.run_state import MetricsTail, RunState
 from launch.supervisor import ProcessView
 
 STATUS = Status(
-    run_id="r", policy_version=12, counters={"accepted": 40, "rejected/duplicate": 2}, gauges={"assigned": 4.0, "held": 7.0},
-    peers=(PeerEntry("learner", 0, "x", "host", 1, {}, 0.1),), notes={"learner-0": "rl-1: waiting for 3 groups"},
-    metrics={"actor-0": {"actor/env_steps_per_s": 5.5, "actor/step_p50_s": 0.14, "actor/idle_fraction": 0.04},
-             "actor-1": {"actor/env_steps_per_s": 4.5, "actor/step_p50_s": 0.18}, "env_server-0": {"env_server/desktops_ready": 4.0}},
-)  # fmt: skip
+    run_id="r",
+    policy_version=12,
+    counters={"accepted": 40, "rejected/duplicate": 2},
+    gauges={"assigned": 4.0, "held": 7.0},
+    peers=(PeerEntry("learner", 0, "x", "host", 1, {}, 0.1),),
+    notes={"learner-0": "rl-1: waiting for 3 groups"},
+    metrics={
+        "actor-0": {"actor/env_steps_per_s": 5.5, "actor/step_p50_s": 0.14, "actor/idle_fraction": 0.04},
+        "actor-1": {"actor/env_steps_per_s": 4.5, "actor/step_p50_s": 0.18},
+        "env_server-0": {"env_server/desktops_ready": 4.0},
+    },
+)
 VIEWS = [ProcessView("broker-0", "running", 1, 0), ProcessView("actor-0", "restarting", None, 2)]
 
 
@@ -45,8 +52,23 @@ def test_render_in_rl_shows_what_the_person_looks_for(tmp_path: Path) -> None:
     state = RunState().take_all(records(tmp_path))
     state.status = STATUS
     text = drawn(state, width=120, notes=("actor-0 ended (SIGKILL)",))
-    for wanted in ("rl-1", "policy version", "12", "success", "entropy", "policy age", "10.0", "assigned 4", "duplicate 2",
-                   "left about", "1:05", "actor-0 (2 restarts)", "SIGKILL", "waiting for 3 groups", *FAMILIES):  # fmt: skip
+    for wanted in (
+        "rl-1",
+        "policy version",
+        "12",
+        "success",
+        "entropy",
+        "policy age",
+        "10.0",
+        "assigned 4",
+        "duplicate 2",
+        "left about",
+        "1:05",
+        "actor-0 (2 restarts)",
+        "SIGKILL",
+        "waiting for 3 groups",
+        *FAMILIES,
+    ):
         assert wanted in text, wanted
 
 
@@ -65,8 +87,18 @@ def test_lines_update_is_one_grepable_line(tmp_path: Path) -> None:
     line = line_for(update, state=state)
     assert line is not None
     assert "\n" not in line
-    for wanted in ("update=1", "phase=rl-1", "version=1", "success=0.", "entropy=0.", "age=0/", "env_steps_per_s=", "queues=assigned:4",
-                   "drops=", "left="):  # fmt: skip
+    for wanted in (
+        "update=1",
+        "phase=rl-1",
+        "version=1",
+        "success=0.",
+        "entropy=0.",
+        "age=0/",
+        "env_steps_per_s=",
+        "queues=assigned:4",
+        "drops=",
+        "left=",
+    ):
         assert wanted in line, wanted
 
 

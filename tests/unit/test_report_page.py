@@ -16,8 +16,19 @@ from launch.film_strips import choose_pairs
 from launch.report import write_report
 from launch.report_data import ActiveTime, Attempt, EpisodeTotals
 
-REQUIRED = ("success_before", "success_after_bc", "success_after_rl", "wall_s", "env_steps", "env_steps_per_s", "num_updates",
-            "num_entropulse_phases", "driver", "num_trajectories_lost", "max_policy_age_trained")  # fmt: skip
+REQUIRED = (
+    "success_before",
+    "success_after_bc",
+    "success_after_rl",
+    "wall_s",
+    "env_steps",
+    "env_steps_per_s",
+    "num_updates",
+    "num_entropulse_phases",
+    "driver",
+    "num_trajectories_lost",
+    "max_policy_age_trained",
+)
 
 
 class Page(HTMLParser):
@@ -70,7 +81,15 @@ def test_report_page_refers_to_nothing_outside_and_is_small(tmp_path: Path) -> N
 def test_report_page_shows_families_strips_and_phases(tmp_path: Path) -> None:
     _, page, text = report_of(write_run(tmp_path / "run"))
     words = " ".join(page.words)
-    for wanted in (*FAMILIES, "after RL", "reward 1", "Write <Lisbon> into cell B2", 'type(4, "Lisbon")', "not an action", "sft-1"):
+    for wanted in (
+        *FAMILIES,
+        "after RL",
+        "reward 1",
+        "Write <Lisbon> into cell B2",
+        'type(4, "Lisbon")',
+        "not an action",
+        "sft-1",
+    ):
         assert wanted in words, wanted
     assert page.tags.count("svg") == 5 + len(FAMILIES) + 3
     for svg in re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL):
@@ -127,11 +146,14 @@ def test_choose_pairs_prefers_the_seed_that_failed_before_and_succeeds_after() -
         return {"kind": "evaluation", "family": "f", "order_id": order, "seed": seed, "success": success, "steps": []}
 
     episodes = [
-        episode("eval-before", 1, success=True), episode("eval-after-rl", 1, success=True),
-        episode("eval-before", 2, success=False), episode("eval-after-rl", 2, success=True),
-        episode("eval-before", 3, success=False), episode("eval-after-rl", 3, success=False),
+        episode("eval-before", 1, success=True),
+        episode("eval-after-rl", 1, success=True),
+        episode("eval-before", 2, success=False),
+        episode("eval-after-rl", 2, success=True),
+        episode("eval-before", 3, success=False),
+        episode("eval-after-rl", 3, success=False),
         {**episode("rl-1", 2, success=True), "kind": "training"},
-    ]  # fmt: skip
+    ]
     [(before, after)] = choose_pairs(episodes)
     assert (before["seed"], after["seed"], after["order_id"]) == (2, 2, "eval-after-rl")
 

@@ -37,7 +37,9 @@ def test_exit_zero_of_another_process_is_a_death() -> None:
     assert isinstance(history().ended(0, lived_s=1.0), Restart)
 
 
-@pytest.mark.parametrize(("exit_code", "reason"), [(2, "config_error"), (3, "setup_error"), (4, "resume_error"), (9, "disk_full")])
+@pytest.mark.parametrize(
+    ("exit_code", "reason"), [(2, "config_error"), (3, "setup_error"), (4, "resume_error"), (9, "disk_full")]
+)
 def test_exit_code_only_the_person_can_mend_ends_the_run_at_once(exit_code: int, reason: str) -> None:
     assert history().ended(exit_code, lived_s=1.0) == EndRun(finished=False, reason=reason)
 
