@@ -1,0 +1,88 @@
+"""The recipe is read right, and a wrong image is refused with the next step before anything starts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from common.errors import SetupError
+from env_server import apptainer_install
+from env_server.image.build import build_image, image_folder, parse_recipe, read_recipe
+from env_server.image.find import image_path
+
+RECIPE = Path(__file__).resolve().parents[2] / "env_server" / "image" / "core.def"
+
+
+def test_read_recipe_core_has_all_parts() -> None:
+    recipe = read_recipe("core")
+    assert recipe.release == "bookworm"
+    assert {"xvfb", "openbox", "libreoffice-calc", "chromium", "python3-zmq"} <= set(recipe.packages)
+    assert "path-exclude=/usr/share/man/*" in recipe.dpkg_options
+    assert "force-unsafe-io" in recipe.dpkg_options
+    assert "chmod -R a+rX" in recipe.finish
+    assert "apt-get install" not in recipe.finish
+    assert "%labels" not in recipe.finish
+
+
+def test_read_recipe_names_no_archive() -> None:
+    assert "://" not in RECIPE.read_text(encoding="utf-8")
+
+
+def test_parse_recipe_any_change_changes_digest() -> None:
+    text = RECIPE.read_text(encoding="utf-8")
+    assert parse_recipe("core", text).digest != parse_recipe("core", text + "\n# more\n").digest
+
+
+def test_parse_recipe_lost_shape_is_named() -> None:
+    text = RECIPE.read_text(encoding="utf-8").replace("# ---- AFTER PACKAGES ----", "")
+    with pytest.raises(SetupError, match="commands after the packages"):
+        parse_recipe("core", text)
+
+
+def test_read_recipe_unknown_name_lists_known() -> None:
+    with pytest.raises(SetupError, match="use one of core"):
+        read_recipe("nothing")
+
+
+def test_image_path_recipe_not_built_says_setup(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"not built(.|\n)*make setup"):
+        image_path("core", tmp_path)
+
+
+def test_image_path_built_recipe_is_its_folder(tmp_path: Path) -> None:
+    folder = image_folder(read_recipe("core"), tmp_path)
+    folder.mkdir(parents=True)
+    assert image_path("core", tmp_path) == folder
+    assert build_image("core", cache=tmp_path) == folder
+
+
+def test_image_path_missing_path_lists_what_may_be_given(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"no recipe and no file or folder(.|\n)*'core'"):
+        image_path(str(tmp_path / "none.sif"))
+
+
+def test_image_path_folder_without_desktop_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="no desktop image"):
+        image_path(str(tmp_path))
+    (tmp_path / "usr" / "bin").mkdir(parents=True)
+    (tmp_path / "usr" / "bin" / "Xvfb").touch()
+    assert image_path(str(tmp_path)) == tmp_path
+
+
+def test_image_path_file_of_other_kind_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "core.sif").write_bytes(b"\x89PNG" + bytes(100))
+    with pytest.raises(SetupError, match=r"neither a \.sif nor a squashfs"):
+        image_path(str(tmp_path / "core.sif"))
+
+
+@pytest.mark.parametrize("head", [bytes(32) + b"SIF_MAGIC", b"hsqs"])
+def test_image_path_image_file_needs_fuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: bytes) -> None:
+    (tmp_path / "core.sif").write_bytes(head + bytes(100))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(SetupError, match=r"/dev/fuse(.|\n)*--sandbox"):
+        image_path(str(tmp_path / "core.sif"))
+    monkeypatch.setattr(os, "access", lambda path, mode: True)
+    assert image_path(str(tmp_path / "core.sif")) == tmp_path / "core.sif"
+    assert apptainer_install.check_fuse(tmp_path) is None
