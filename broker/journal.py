@@ -15,7 +15,7 @@ import errno
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -26,8 +26,8 @@ FILE_MAGIC = b"CRLJRNL1"
 _RECORD_MAGIC = b"\xc7RL\x1e"
 _HEADER = struct.Struct("<4sIQI")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_WRITE_BYTES = 1 << 22
-"""A longer batch is written in pieces of about this size."""
+_PIECES_PER_WRITE = 512
+"""Linux takes 1,024 pieces in one system call."""
 
 
 class Journal(Protocol):
@@ -116,9 +116,8 @@ class FileJournal:
         return self._path
 
     def append(self, payload: bytes) -> None:
-        record = _record(payload, batch_start=self._end)
-        self._batch.append(record)
-        self._batch_bytes += len(record)
+        self._batch += _record(payload, batch_start=self._end)
+        self._batch_bytes += _HEADER.size + len(payload)
 
     def flush(self) -> None:
         if not self._batch:
@@ -166,7 +165,7 @@ class FileJournal:
             end = _write_all(descriptor, [FILE_MAGIC], offset=0)
             start = end
             for payload in payloads:
-                end = _write_all(descriptor, [_record(payload, batch_start=start)], offset=end)
+                end = _write_all(descriptor, _record(payload, batch_start=start), offset=end)
             self._sync(descriptor)
             temporary.rename(path)
             folder = os.open(self._folder, os.O_RDONLY)
@@ -189,21 +188,25 @@ class FileJournal:
         return error
 
 
-def _record(payload: bytes, *, batch_start: int) -> bytes:
-    return _HEADER.pack(_RECORD_MAGIC, len(payload), batch_start, _checksum(payload, batch_start)) + payload
+def _record(payload: bytes, *, batch_start: int) -> tuple[bytes, bytes]:
+    return _HEADER.pack(_RECORD_MAGIC, len(payload), batch_start, _checksum(payload, batch_start)), payload
 
 
 def _checksum(payload: bytes | memoryview, batch_start: int) -> int:
     return zlib.crc32(payload, zlib.crc32(struct.pack("<QI", batch_start, len(payload))))
 
 
-def _write_all(descriptor: int, pieces: Iterable[bytes], *, offset: int) -> int:
-    for piece in pieces:
-        view = memoryview(piece)
-        while view:
-            written = os.pwrite(descriptor, view, offset)
-            offset += written
-            view = view[written:]
+def _write_all(descriptor: int, pieces: Sequence[bytes], *, offset: int) -> int:
+    """Write ``pieces`` one after the other from ``offset``; returns where they end."""
+    for first in range(0, len(pieces), _PIECES_PER_WRITE):
+        some = pieces[first : first + _PIECES_PER_WRITE]
+        num_bytes = sum(map(len, some))
+        written = os.pwritev(descriptor, some, offset)
+        if written < num_bytes:
+            rest = memoryview(b"".join(some))[written:]
+            while rest:
+                rest = rest[os.pwrite(descriptor, rest, offset + num_bytes - len(rest)) :]
+        offset += num_bytes
     return offset
 
 

@@ -35,13 +35,15 @@ _REBIND_S = 5.0
 class BrokerService:
     """Answers requests; what it acknowledges is in the journal. Thread-safe, one request (or batch) at a time."""
 
-    def __init__(self, core: BrokerCore, journal: Journal, *, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self, core: BrokerCore, journal: Journal, *, clock: Clock = time.monotonic, compact_bytes: int = _COMPACT_BYTES
+    ) -> None:
         """Replays ``journal`` into ``core``. Raises `ResumeError` when it cannot be read."""
         self.core = core
         self._journal = journal
         self._clock = clock
         self._lock = threading.RLock()
-        self._compact_at_bytes = _COMPACT_BYTES
+        self._compact_bytes = self._compact_at_bytes = compact_bytes
         num_records = 0
         for payload in journal.replay():
             core.handle(records.event_of(payload), clock())
@@ -104,10 +106,10 @@ class BrokerService:
             self._journal.rewrite(records.compacted_records(self.core))
         except DiskFull as error:
             log.get_logger().error("journal.disk_full", reason=str(error), num_refused=0)
-            self._compact_at_bytes = before + _COMPACT_BYTES
+            self._compact_at_bytes = before + self._compact_bytes
             return
         # Twice what is still needed: rewriting then costs at most as much again as writing did.
-        self._compact_at_bytes = max(_COMPACT_BYTES, 2 * self._journal.num_bytes)
+        self._compact_at_bytes = max(self._compact_bytes, 2 * self._journal.num_bytes)
         log.get_logger().info("journal.compacted", bytes_before=before, bytes_after=self._journal.num_bytes)
 
     def _with_journal_gauges(self, message: Message) -> Message:

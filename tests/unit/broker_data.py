@@ -1,0 +1,168 @@
+"""Messages for tests: one example of every kind, and trajectories that fill given assignments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import get_args
+
+import numpy as np
+
+from broker.core import BrokerCore
+from common.messages import (
+    Ack,
+    Action,
+    Assignment,
+    AssignmentRequest,
+    AssignmentReturn,
+    ConsumptionReport,
+    Demonstration,
+    DemonstrationRequest,
+    Directory,
+    DirectoryRequest,
+    Element,
+    ErrorReply,
+    Evaluation,
+    EvaluationRequest,
+    GroupRequest,
+    Heartbeat,
+    Hello,
+    Lease,
+    LeaseRelease,
+    LeaseRequest,
+    Message,
+    NoAssignment,
+    NoGroup,
+    Observation,
+    OrderClosure,
+    PeerEntry,
+    RolloutOrder,
+    ScreenshotRef,
+    Status,
+    StatusRequest,
+    Step,
+    StepRequest,
+    StepResult,
+    StepTiming,
+    TaskRef,
+    TaskReset,
+    TaskStarted,
+    Trajectory,
+    TrajectoryGroup,
+    TrajectoryReceipt,
+    VersionAnnouncement,
+    WeightInvitation,
+    WeightJoin,
+    WeightLoaded,
+    Welcome,
+)
+
+TASK = TaskRef("web-click-button", 100_000, "training")
+SCREENSHOT = ScreenshotRef("c0ffee", "segment-1-0.bin", 0, 4096, 800, 600)
+
+
+def step(*, num_prompt: int = 4, num_action: int = 3, policy_version: int = 2) -> Step:
+    return Step(
+        prompt_tokens=np.arange(num_prompt, dtype=np.int32),
+        action_tokens=np.arange(num_action, dtype=np.int32),
+        behavior_logprobs=np.linspace(-1.0, -0.5, num_action, dtype=np.float32),
+        policy_versions=np.full(num_action, policy_version, dtype=np.int32),
+        action_text="click(1)",
+        format_ok=True,
+        action_error="",
+        screenshot=SCREENSHOT,
+        settled_by="quiet",
+        timing=StepTiming(0.25, 0.125, 0.0625),
+    )
+
+
+def trajectory_for(assignment: Assignment, *, steps: Sequence[Step] | None = None, actor: str = "actor-0:a") -> Trajectory:
+    """What an actor hands in for ``assignment``."""
+    return Trajectory(
+        trajectory_id=assignment.assignment_id,
+        group_id=assignment.group_id,
+        index=assignment.index,
+        order_id=assignment.order_id,
+        kind=assignment.kind,
+        task=assignment.task,
+        instruction="Click the button.",
+        steps=tuple(steps if steps is not None else [step()]),
+        reward=1.0,
+        success=True,
+        end_reason="task_finished",
+        final_screenshot=None,
+        actor=actor,
+        started_at=1_700_000_000.0,
+        duration_s=1.5,
+        reset_s=0.5,
+        wait_s=0.25,
+    )
+
+
+def order(order_id: str = "rl-1", **changes: object) -> RolloutOrder:
+    base = RolloutOrder(order_id, "training", ("web-click-button", "calc-set-cell"), None, 2, 100_000, 1.0, 6, 0)
+    return replace(base, **changes)
+
+
+def assignment(order_id: str = "rl-1", number: int = 0, index: int = 0) -> Assignment:
+    """As the broker grants for `order`."""
+    family = order().families[number % 2]
+    task = TaskRef(family, 100_000 + number // 2, "training")
+    group_id = f"{order_id}/{number}"
+    return Assignment(f"{group_id}/{index}", group_id, index, order_id, "training", task, 1.0, 6, 120.0)
+
+
+def core(**changes: float) -> BrokerCore:
+    """B = 2 groups of 2, eta 1."""
+    values = {"eta": 1, "groups_per_batch": 2, "max_assignment_s": 120.0, "peer_timeout_s": 15.0, **changes}
+    return BrokerCore(run_id="run-1", **values)  # type: ignore[arg-type]
+
+
+def examples() -> list[Message]:
+    """One message of every kind, with every field filled."""
+    element = Element(1, "button", "ok", 10, 20, 30, 40, ("focused",))
+    observation = Observation("chromium", "Page", (element,), SCREENSHOT, 800, 600, "quiet", 0.0625, 0.5, "42")
+    lease = Lease(0, 3, 60.0)
+    peer = PeerEntry("env_server", 0, "i1", "node1", 11, {"desktops": "tcp://127.0.0.1:5001"}, 0.5)
+    trajectory = trajectory_for(assignment(), steps=[step(), step(num_action=1)])
+    probe = np.array([-0.5, -0.25], dtype=np.float32)
+    found: list[Message] = [
+        Hello("actor", 0, "i1", "node1", 12, {"x": "tcp://127.0.0.1:5002"}),
+        Welcome("run-1", 3),
+        Heartbeat("actor", 0, "i1", {"actor/env_steps_per_s": 4.5}, "playing"),
+        Ack(),
+        ErrorReply("no_desktop", "all are leased"),
+        DirectoryRequest("env_server"),
+        Directory((peer,)),
+        order(),
+        OrderClosure("rl-1"),
+        AssignmentRequest("i1", 3, "r1"),
+        assignment(),
+        NoAssignment("staleness_bound", 0.1),
+        AssignmentReturn("rl-1/0/0", "i1", "desktop_broken"),
+        trajectory,
+        TrajectoryReceipt("rl-1/0/0", accepted=False, reason="duplicate"),
+        GroupRequest(7),
+        TrajectoryGroup(7, "rl-1/0", "rl-1", "training", TASK, (trajectory,)),
+        NoGroup(3),
+        ConsumptionReport(7),
+        VersionAnnouncement(4, 96),
+        StatusRequest(),
+        Status("run-1", 4, {"received": 1}, {"held": 1.0}, (peer,), {"actor-0": {"a": 1.0}}, {"actor-0": "playing"}),
+        LeaseRequest("i1", "web-click-button"),
+        lease,
+        TaskReset(lease, TASK),
+        TaskStarted("Click the button.", observation),
+        StepRequest(lease, Action("click", {"number": 1, "text": "ok", "points": [1, 2]})),
+        StepResult(observation, "no element 9", finished=False),
+        DemonstrationRequest(lease),
+        Demonstration("click(1)"),
+        EvaluationRequest(lease),
+        Evaluation(1.0, success=True, detail="cell B2 holds 42"),
+        LeaseRelease(lease),
+        WeightJoin("actor-0:i1", -1, "d1"),
+        WeightInvitation(0, 4, 1, 2, "tcp://127.0.0.1:5003", "gloo", "{}", probe, 0.5),
+        WeightLoaded("actor-0:i1", 4, "", 0.25),
+    ]
+    assert {type(message) for message in found} == set(get_args(Message))
+    return found

@@ -1,0 +1,150 @@
+"""The wire format: what goes in comes out, bytes stay as they are, and nothing but messages comes out of other bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+
+import msgpack
+import numpy as np
+import pytest
+from broker_data import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common import codec
+from common.errors import DecodeError
+from common.messages import SCHEMA_VERSION, GroupRequest, Message, Step, StepTiming, Trajectory
+from tests.conftest import CheckGolden
+
+
+def frames_of(message: Message) -> list[bytes]:
+    return codec.encode(message, sender="actor-0:i1", message_id=5, cause_id=4)
+
+
+def same(left: object, right: object) -> bool:
+    if isinstance(left, np.ndarray):
+        return isinstance(right, np.ndarray) and left.dtype == right.dtype and np.array_equal(left, right)
+    if dataclasses.is_dataclass(left):
+        names = [field.name for field in dataclasses.fields(left)]
+        return type(left) is type(right) and all(same(getattr(left, name), getattr(right, name)) for name in names)
+    if isinstance(left, tuple):
+        return isinstance(right, tuple) and len(left) == len(right) and all(map(same, left, right))
+    return left == right
+
+
+@pytest.mark.parametrize("message", examples(), ids=lambda message: type(message).__name__)
+def test_decode_of_encoded_gives_the_same_message(message: Message) -> None:
+    envelope = codec.decode(frames_of(message))
+    assert same(envelope.message, message)
+    assert (envelope.sender, envelope.message_id, envelope.cause_id) == ("actor-0:i1", 5, 4)
+
+
+@pytest.mark.parametrize("message", examples(), ids=lambda message: type(message).__name__)
+def test_encoded_bytes_are_the_golden_ones(message: Message, check_golden: CheckGolden) -> None:
+    frames = frames_of(message)
+    lengths = struct.pack(f"<I{len(frames)}I", len(frames), *map(len, frames))
+    check_golden(f"codec/{type(message).__name__}.bin", lengths + b"".join(frames))
+
+
+def test_arrays_travel_as_raw_frames_one_each() -> None:
+    trajectory = next(message for message in examples() if isinstance(message, Trajectory))
+    frames = frames_of(trajectory)
+    assert len(frames) == 1 + 4 * len(trajectory.steps)
+    assert frames[1] == trajectory.steps[0].prompt_tokens.tobytes()
+
+
+def test_big_endian_arrays_arrive_as_numbers_not_as_bytes() -> None:
+    base = next(message for message in examples() if isinstance(message, Trajectory))
+    swapped = np.arange(3, dtype=">i4")
+    step = Step(swapped, swapped, np.zeros(3), swapped, "", True, "", None, "none", StepTiming(0, 0, 0))
+    envelope = codec.decode(frames_of(dataclasses.replace(base, steps=(step,))))
+    assert isinstance(envelope.message, Trajectory)
+    assert envelope.message.steps[0].prompt_tokens.tolist() == [0, 1, 2]
+
+
+def test_encode_of_no_message_raises_type_error() -> None:
+    with pytest.raises(TypeError, match="StepTiming"):
+        codec.encode(StepTiming(0, 0, 0), sender="x", message_id=1)  # type: ignore[arg-type]
+
+
+def changed_header(**changes: object) -> list[bytes]:
+    header = msgpack.unpackb(frames_of(GroupRequest(1))[0])
+    return [msgpack.packb({**header, **changes})]
+
+
+@pytest.mark.parametrize(
+    ("frames", "reason"),
+    [
+        ([], "0 frames"),
+        ([b""], "no msgpack"),
+        ([b"\xc1"], "no msgpack"),
+        ([msgpack.packb([1])], "not a map"),
+        ([msgpack.packb({})], "schema None"),
+        (changed_header(schema=SCHEMA_VERSION + 1), f"speaks {SCHEMA_VERSION}: run the same release"),
+        (changed_header(kind="Nonsense"), "no such kind"),
+        (changed_header(kind=["Ack"]), "no such kind"),
+        (changed_header(id="five"), "'id' is no integer"),
+        (changed_header(cause=True), "'cause' is no integer"),
+        (changed_header(body=7), "'body' is no bytes"),
+        (changed_header(body=b"\xc1"), ""),
+        (changed_header(body=msgpack.packb({"group_seq": "x"})), "group_seq"),
+        (changed_header(body=msgpack.packb({"group_seq": 1, "more": 2})), "more"),
+        (changed_header(body=msgpack.packb({"group_seq": msgpack.ExtType(1, b"\0\0\0\0")})), "array 0 of 0"),
+        (changed_header(body=msgpack.packb({"group_seq": msgpack.ExtType(9, b"")})), "extension type 9"),
+        (changed_header(body=msgpack.packb({"group_seq": msgpack.ExtType(1, b"\0")})), "4 bytes"),
+        (changed_header(arrays=[["<i4", [1]]]), "lists 1 arrays, 0 frames"),
+        ([*changed_header(arrays=[["|O", [1]]]), b"12345678"], "dtype '|O'"),
+        ([*changed_header(arrays=[["<i4", [3]]]), b"12345678"], "in 8 bytes"),
+        ([*changed_header(arrays=[["<i4", [-2]]]), b"12345678"], "in 8 bytes"),
+        ([*changed_header(arrays=[7]), b"12345678"], ""),
+        ([*changed_header(arrays=None), b"12345678"], "no arrays"),
+        ([b"x" * (codec.MAX_HEADER_BYTES + 1)], "too large"),
+        ([msgpack.packb([[]] * 3)[:-1]], "no msgpack"),
+        ([b"\x91" * 100_000], "no msgpack"),
+    ],
+)  # fmt: skip
+def test_decode_of_malformed_frames_raises_decode_error_with_the_reason(frames: list[bytes], reason: str) -> None:
+    with pytest.raises(DecodeError) as caught:
+        codec.decode(frames)
+    assert reason in caught.value.reason
+
+
+def test_decode_error_names_kind_and_sender() -> None:
+    with pytest.raises(DecodeError, match=r"GroupRequest.*actor-0:i1"):
+        codec.decode(changed_header(body=msgpack.packb({})))
+
+
+def test_peek_finds_the_id_of_frames_that_do_not_decode() -> None:
+    assert codec.peek_message_id(changed_header(kind="Nonsense")) == 5
+    assert codec.peek_message_id([b"\xc1"]) is None
+    assert codec.peek_message_id(changed_header(id="five")) is None
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.binary(max_size=200), max_size=4))
+def test_decode_of_random_frames_raises_only_decode_error(frames: list[bytes]) -> None:
+    with pytest.raises(DecodeError):
+        codec.decode(frames)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_decode_of_flipped_bytes_raises_decode_error_or_gives_a_message(data: st.DataObject) -> None:
+    frames = [bytearray(frame) for frame in frames_of(data.draw(st.sampled_from(examples())))]
+    for _ in range(data.draw(st.integers(1, 6))):
+        frame = data.draw(st.sampled_from([frame for frame in frames if frame]))
+        frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        envelope = codec.decode([bytes(frame) for frame in frames])
+    except DecodeError:
+        return
+    assert type(envelope.message).__name__ in {type(message).__name__ for message in examples()}
+
+
+def test_decode_of_msgpack_nested_too_deep_raises_decode_error() -> None:
+    deep: object = 1
+    for _ in range(400):
+        deep = {"x": deep}
+    with pytest.raises(DecodeError):
+        codec.decode(changed_header(body=msgpack.packb(deep)))
