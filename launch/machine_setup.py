@@ -124,7 +124,7 @@ def _model(name: str, cache: Path, python: Path, progress: Progress) -> str:
     elif not is_model_folder(folder):
         progress(f"converting {name}")
         environment = {**os.environ, "COMPUTERRL_CACHE": str(cache), "PYTHONPATH": str(REPOSITORY)}
-        command = [python, "-m", "learner.model_store", "ensure", name]
+        command: list[str | Path] = [python, "-m", "learner.model_store", "ensure", name]
         run_logged(command, log=cache / "logs" / "model.log", environment=environment)
     return str(folder)
 
@@ -169,7 +169,7 @@ def _make_venv(venv: Path, *, log: Path, progress: Progress) -> None:
     if (venv / "bin" / "pip").exists() and subprocess.run([venv / "bin" / "python", "-c", ""], check=False).returncode == 0:
         return
     progress(f"making {venv}")
-    command = [sys.executable, "-m", "venv", "--clear", venv]
+    command: list[str | Path] = [sys.executable, "-m", "venv", "--clear", venv]
     try:
         run_logged(command, log=log)
     except SetupError:

@@ -116,7 +116,7 @@ def _update(update: int, num_updates: int, now: float, rng: random.Random) -> di
         wait_s=6.0,
         trained_tokens_per_s=1100 + rng.uniform(-80, 80),
         padded_tokens_ratio=2.6,
-        drops={"too_old": rng.choice([0, 0, 1])},
+        drops={"too_old": update // 3},
         env_steps=update * 200,
         env_steps_per_s=9 + rng.uniform(-2, 2),
         time_left_s=max(0.0, 400 - 17.0 * update),

@@ -10,8 +10,8 @@ from launch.restarts import EndRun, Restart, RestartHistory, describe_exit
 CONFIG = SupervisorConfig(max_restarts=3, backoff_s=0.5, stable_s=60.0)
 
 
-def history(*, ends_run: bool = False) -> RestartHistory:
-    return RestartHistory(CONFIG, ends_run=ends_run)
+def history() -> RestartHistory:
+    return RestartHistory(CONFIG)
 
 
 def test_restart_repeated_deaths_back_off_twice_as_long_each_time_then_give_up() -> None:
@@ -29,11 +29,11 @@ def test_restart_after_a_stable_life_counts_from_zero() -> None:
     assert actor.num_restarts_total == 4
 
 
-def test_exit_zero_of_the_learner_finishes_the_run() -> None:
-    assert history(ends_run=True).ended(0, lived_s=1.0) == EndRun(finished=True, reason="finished")
+def test_exit_of_a_process_that_finished_ends_the_run() -> None:
+    assert history().ended(0, lived_s=1.0, finished=True) == EndRun(finished=True, reason="finished")
 
 
-def test_exit_zero_of_another_process_is_a_death() -> None:
+def test_exit_zero_without_having_finished_is_a_death() -> None:
     assert isinstance(history().ended(0, lived_s=1.0), Restart)
 
 
