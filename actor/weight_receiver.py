@@ -111,7 +111,7 @@ class WeightReceiver:
     def _run(self) -> None:
         try:
             self._loop()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             # Thread boundary: the engine raised something of its own. The actor sees `failure` and ends.
             log.get_logger().exception("weights.receiver_ended")
             self._failure = WeightError(f"the weight receiver ended: {type(error).__name__}: {error}")

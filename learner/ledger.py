@@ -91,14 +91,11 @@ class Ledger:
         return self._num_steps_masked
 
     def num_lost(self, counters: Mapping[str, int]) -> int:
-        """Trajectories the broker acknowledged that are neither recorded here, nor dropped by name, nor still held.
+        """Trajectories the broker delivered that are not recorded here; 0 once everything delivered has been decided.
 
-        ``counters`` are the broker's: `accepted`, `held` and `dropped/<reason>`; it holds whatever the learner's newest checkpoint does
-        not cover, so what is recorded here and still held there is counted once (as held).
+        What the broker acknowledged is delivered, held or dropped by name there (its own invariant), so this closes the balance.
         """
-        dropped = sum(count for name, count in counters.items() if name.startswith("dropped/"))
-        covered = max(self.num_taken, counters.get("delivered", 0))
-        return max(0, counters.get("accepted", 0) - dropped - counters.get("held", 0) - covered)
+        return max(0, counters.get("delivered", 0) - self.num_taken)
 
     def state(self) -> dict[str, Any]:
         """JSON-ready; `restore` takes it back."""

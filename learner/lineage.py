@@ -1,12 +1,11 @@
-"""How far apart two policy versions are, when a learner died in between and went on from a checkpoint.
+"""How many updates lie between two policy versions, when a learner died in between and went on from a checkpoint.
 
 Version numbers are never used twice: after a crash at version 14 with a checkpoint of version 10, training goes on as
-version 15 with the weights of 10, and groups sampled by versions 9, 10, ... 14 are trained again or for the first time. By
-number alone a step of version 9 would be 6 old and masked, although its weights are one update away. So ages are counted
-in updates between the weights:
+version 15 with the weights of 10 and takes the same groups in the same order again. By number alone a step of version 9 would
+then be 6 old and masked, although the weights are one update apart. So ages are differences of positions:
 
-    number      8  9  10  11  12  13  14 | 15  16
-    position    8  9  10   9   8   7   6 | 10  11      dead versions (11-14) lie as far off as the updates that made them
+    number      8  9  10  11  12  13  14 | 15  16  17
+    position    8  9  10  11  12  13  14 | 10  11  12      11 (dead) and 16 were trained from 10 on the same batch
 
 Pure arithmetic over a list of breaks that the checkpoint carries.
 """
@@ -42,14 +41,7 @@ class Lineage:
 
     def position(self, version: int) -> int:
         """Where ``version``'s weights lie; the age of version w at version v is position(v) - position(w)."""
-        skipped = 0
-        for item in self.breaks:
-            if version <= item.base:
-                break
-            if version < item.resumed_at:
-                return item.base - skipped - (version - item.base)
-            skipped += item.resumed_at - item.base
-        return version - skipped
+        return version - sum(item.resumed_at - item.base for item in self.breaks if version >= item.resumed_at)
 
     def translate(self, group: TrajectoryGroup) -> TrajectoryGroup:
         """``group`` with positions in place of version numbers: what an algorithm shall compute ages from."""

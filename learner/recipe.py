@@ -15,9 +15,6 @@ from typing import Literal
 from common.config import RunConfig
 from common.messages import OrderKind, RolloutOrder
 
-RL_TEMPERATURE = 1.0
-"""Training samples from the policy itself: the learner scores actions at this temperature too."""
-
 EVAL_BEFORE = "eval-before"
 DEMONSTRATIONS = "demonstrations"
 CLONING = "bc"
@@ -63,7 +60,7 @@ class Phase:
     orders: tuple[OrderPlan, ...] = ()
 
 
-def first_phase(config: RunConfig) -> Phase:
+def first_phase(config: RunConfig, *, temperature: float) -> Phase:
     """What a fresh run begins with."""
     orders = []
     if _has_demonstrations(config):
@@ -72,26 +69,29 @@ def first_phase(config: RunConfig) -> Phase:
         orders.append(_evaluation(config, EVAL_BEFORE))
     if orders:
         return Phase(orders[-1].order_id, "rollouts", tuple(orders))
-    return _after_start(config)
+    return _after_start(config, temperature)
 
 
-def phase_after(phase: Phase, config: RunConfig, *, sft_round: bool = False, next_seed: int = 0) -> Phase:
+def phase_after(
+    phase: Phase, config: RunConfig, *, temperature: float, sft_round: bool = False, next_seed: int = 0
+) -> Phase:
     """The phase that follows ``phase``.
 
     ``sft_round``: an RL phase ended because Entropulse asked for it. ``next_seed``: first training seed not played yet.
+    ``temperature``: of training rollouts, the algorithm's.
     """
     if phase.kind == "rollouts":
         if phase.name == EVAL_AFTER_CLONING:
-            return _first_rl(config)
+            return _first_rl(config, temperature)
         if phase.name == EVAL_AFTER_RL:
             return Phase(DONE, "done")
-        return _after_start(config)
+        return _after_start(config, temperature)
     if phase.kind == "sft":
         if phase.name == CLONING:
             if _has_evaluation(config):
                 return Phase(EVAL_AFTER_CLONING, "rollouts", (_evaluation(config, EVAL_AFTER_CLONING),))
-            return _first_rl(config)
-        return rl_phase(config, _number(phase.name) + 1, first_seed=next_seed)
+            return _first_rl(config, temperature)
+        return rl_phase(config, _number(phase.name) + 1, first_seed=next_seed, temperature=temperature)
     if phase.kind == "rl" and sft_round:
         return Phase(f"sft-{_number(phase.name)}", "sft")
     if phase.kind == "rl" and _has_evaluation(config):
@@ -99,20 +99,20 @@ def phase_after(phase: Phase, config: RunConfig, *, sft_round: bool = False, nex
     return Phase(DONE, "done")
 
 
-def phase_named(name: str, config: RunConfig, *, first_seed: int) -> Phase:
+def phase_named(name: str, config: RunConfig, *, first_seed: int, temperature: float) -> Phase:
     """The phase of that name, for a run that is resumed in the middle of it."""
     if name in (EVAL_BEFORE, DEMONSTRATIONS):
-        return first_phase(config)
+        return first_phase(config, temperature=temperature)
     if name in (EVAL_AFTER_CLONING, EVAL_AFTER_RL):
         return Phase(name, "rollouts", (_evaluation(config, name),))
     if name == DONE:
         return Phase(DONE, "done")
     if name == CLONING or name.startswith("sft-"):
         return Phase(name, "sft")
-    return rl_phase(config, _number(name), first_seed=first_seed)
+    return rl_phase(config, _number(name), first_seed=first_seed, temperature=temperature)
 
 
-def rl_phase(config: RunConfig, number: int, *, first_seed: int) -> Phase:
+def rl_phase(config: RunConfig, number: int, *, first_seed: int, temperature: float) -> Phase:
     """`rl-<number>`, playing seeds from ``first_seed`` on."""
     order = OrderPlan(
         order_id=f"rl-{number}",
@@ -120,24 +120,19 @@ def rl_phase(config: RunConfig, number: int, *, first_seed: int) -> Phase:
         num_per_family=None,
         group_size=config.learner.group_size,
         first_seed=first_seed,
-        temperature=RL_TEMPERATURE,
+        temperature=temperature,
     )
     return Phase(order.order_id, "rl", (order,))
 
 
-def num_groups(order: OrderPlan, families: Sequence[str]) -> int | None:
-    """Groups a whole order has, None when it is without end."""
-    return None if order.num_per_family is None else order.num_per_family * len(families)
+def _after_start(config: RunConfig, temperature: float) -> Phase:
+    return Phase(CLONING, "sft") if _has_demonstrations(config) else _first_rl(config, temperature)
 
 
-def _after_start(config: RunConfig) -> Phase:
-    return Phase(CLONING, "sft") if _has_demonstrations(config) else _first_rl(config)
-
-
-def _first_rl(config: RunConfig) -> Phase:
+def _first_rl(config: RunConfig, temperature: float) -> Phase:
     if config.learner.recipe.max_updates == 0:
         return Phase(DONE, "done")
-    return rl_phase(config, 1, first_seed=config.tasks.training_seeds[0])
+    return rl_phase(config, 1, first_seed=config.tasks.training_seeds[0], temperature=temperature)
 
 
 def _demonstrations(config: RunConfig) -> OrderPlan:

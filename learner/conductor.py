@@ -1,0 +1,548 @@
+"""The conductor: walks the recipe's phases, one bounded unit of work per `tick`, and survives being killed between any two.
+
+    tick ─► rollouts: take a group, count it           ─► all orders whole ─► next phase
+         ─► sft:      one optimizer step               ─► pool done        ─► publish, next phase
+         ─► rl:       take a group; a whole batch of them ─► update, publish, announce, maybe checkpoint, maybe next phase
+
+Groups are taken strictly by number. What became of each is recorded when it is decided, and a checkpoint covers exactly the
+groups below its cursor; the broker delivers the others again. So along the surviving lineage every trajectory is recorded
+once. Owns no sockets and no threads: broker, trainer and weights are given to it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from common import log
+from common.clock import Clock
+from common.config import RunConfig
+from common.errors import ComputerRLError, ProtocolError
+from common.messages import NoGroup, RolloutOrder, Status, Step, Trajectory, TrajectoryGroup
+from common.run_folder import RunFolder
+from learner import recipe, summary
+from learner.algorithms import Algorithm, TrainBatch
+from learner.checkpoint import Checkpoint, CheckpointStore, join_state, split_state
+from learner.client import WeightSink, clear_phase_request, read_phase_request
+from learner.entropulse import PhaseMachine
+from learner.ledger import AgeSpan, Ledger, Outcome
+from learner.lineage import Lineage
+from learner.pool import EpisodePool, digest, make_batches
+from learner.records import Records
+from learner.state import LoopState, Tally
+
+STATUS_TIMEOUT_S = 5.0
+"""For the broker's counters in a metrics line; without an answer the line goes without them."""
+
+POOL_PER_FAMILY = 256
+"""Episodes kept per family for SFT rounds: several times what a round draws, a few MB."""
+
+
+class Trainer(Protocol):
+    """The part of `learner.trainer.Trainer` used here."""
+
+    algorithm: Algorithm
+
+    def update(self, batch: TrainBatch) -> dict[str, float]: ...
+
+    def sft_step(self, steps: Sequence[Step], lr: float) -> dict[str, float]: ...
+
+    def reset_optimizer(self, lr: float) -> None: ...
+
+    def set_reference(self) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+    def trainable_tensors(self) -> dict[str, torch.Tensor]: ...
+
+    def probe_logprobs(self) -> np.ndarray: ...
+
+
+class Broker(Protocol):
+    """The part of `broker.client.BrokerClient` used here."""
+
+    def place_order(self, order: RolloutOrder) -> None: ...
+
+    def close_order(self, order_id: str) -> None: ...
+
+    def fetch_group(self, group_seq: int) -> TrajectoryGroup | NoGroup: ...
+
+    def report_consumption(self, group_seq: int) -> None: ...
+
+    def announce_version(self, policy_version: int, *, num_consumed: int) -> None: ...
+
+    def status(self, *, timeout_s: float | None = None) -> Status: ...
+
+
+class LearnerLoop:
+    """See the module's docstring. Call `begin` once, then `tick` until `finished`."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        families: Sequence[str],
+        broker: Broker,
+        trainer: Trainer,
+        weights: WeightSink,
+        folder: RunFolder,
+        checkpoints: CheckpointStore,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._families = tuple(families)
+        self._broker = broker
+        self._trainer = trainer
+        self._weights = weights
+        self._folder = folder
+        self._checkpoints = checkpoints
+        self._clock = clock
+        self.state = LoopState(next_seed=config.tasks.training_seeds[0])
+        self._phase = recipe.Phase("", "done")
+        self._records: Records
+        self._ledger: Ledger
+        self._lineage = Lineage()
+        self._machine = PhaseMachine(config.learner.entropulse)
+        self._demonstrations = EpisodePool(seed=config.seed, max_per_family=max(1, config.learner.recipe.demos_per_family))
+        self._successes = EpisodePool(seed=config.seed, max_per_family=POOL_PER_FAMILY)
+        self._taken: list[TrajectoryGroup] = []
+        """Groups from the cursor on whose fate is not decided."""
+        self._batches: list[list[Step]] = []
+        self._batch_index = 0
+        self._reported_cursor = 0
+        self._last_tick = clock()
+        self._last_update = clock()
+        self._phase_started_s = 0.0
+        self._gauges: dict[str, float] = {}
+
+    # --- beginning ---------------------------------------------------------------------------------------------------
+
+    def begin(self, *, announced_version: int, checkpoint: Checkpoint | None) -> None:
+        """Start a fresh run, or continue from ``checkpoint``.
+
+        ``announced_version``: highest version the broker ever heard of; a number is never used for two sets of weights.
+        """
+        self._last_tick = self._clock()
+        if checkpoint is not None:
+            self._restore(checkpoint)
+        self._records = Records(self._folder, positions=self.state.positions)
+        self._ledger = Ledger(self._records.ledger_line)
+        if checkpoint is not None:
+            self._ledger.restore(self.state.ledger)
+        base = self.state.policy_version
+        self.state.policy_version = max(announced_version, base) + 1
+        if checkpoint is None:
+            if self.state.policy_version == 0:
+                self._weights.publish_base(0, probe_logprobs=self._trainer.probe_logprobs())
+                self._announce()
+            else:
+                self._publish()
+            self._enter(recipe.first_phase(self._config, temperature=self._temperature), reason="start of the run")
+            return
+        self._lineage = self._lineage.resumed(base=base, resumed_at=self.state.policy_version)
+        self._publish()
+        log.get_logger().info(
+            "learner.resumed", checkpoint=checkpoint.number, phase=self.state.phase, update=self.state.update,
+            policy_version=self.state.policy_version, cursor=self.state.cursor,
+        )  # fmt: skip
+        self._phase = recipe.phase_named(
+            self.state.phase, self._config, first_seed=self.state.next_seed, temperature=self._temperature
+        )
+        self._carry_on()
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        state = checkpoint.state
+        sections = checkpoint.sections
+        self.state = LoopState.from_json(state["loop"])
+        self._trainer.load_state_dict(join_state(sections["trainer"], state["trainer"]))
+        for name, pool in self._pools().items():
+            pool.restore({key: tensor.numpy() for key, tensor in sections[name].items()}, state[name])
+        self._machine.restore(self.state.entropulse)
+        self._lineage = Lineage.from_json(self.state.breaks)
+        self._phase_started_s = self.state.run_s
+
+    def _pools(self) -> dict[str, EpisodePool]:
+        return {"demonstrations": self._demonstrations, "successes": self._successes}
+
+    @property
+    def _temperature(self) -> float:
+        return self._trainer.algorithm.temperature
+
+    # --- phases ------------------------------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        """The recipe is done."""
+        return self._phase.kind == "done" and self.state.phase == recipe.DONE
+
+    @property
+    def note(self) -> str:
+        """What the learner is doing, for the heartbeat."""
+        return self.state.phase
+
+    def _leave(self, reason: str, *, sft_round: bool = False) -> None:
+        """Go on to the phase after this one."""
+        following = recipe.phase_after(
+            self._phase, self._config, sft_round=sft_round, next_seed=self.state.next_seed, temperature=self._temperature
+        )
+        self._enter(following, reason=reason)
+
+    def _enter(self, phase: recipe.Phase, *, reason: str) -> None:
+        state = self.state
+        if state.phase:
+            spent = state.phase_seconds.get(state.phase, 0.0) + state.run_s - self._phase_started_s
+            state.phase_seconds[state.phase] = round(spent, 3)
+        if self._phase.kind == "rl":
+            state.old_orders += list(state.orders)
+            self._decide(self._taken, [["phase_closed"] * len(group.trajectories) for group in self._taken])
+        self._phase_started_s = state.run_s
+        self._phase = phase
+        state.phase = phase.name
+        orders = [order.to_message(self._config, self._families, policy_version=state.policy_version) for order in phase.orders]
+        state.orders = {order.order_id: _plain_order(order) for order in orders}
+        state.tallies = {order.order_id: Tally() for order in orders if order.kind != "training"}
+        if phase.kind == "rl":
+            self._machine.start_phase(after_sft=phase.name != "rl-1")
+        for name in [order.order_id for order in orders] or [phase.name]:
+            self._records.event("phase", phase=name, reason=reason, policy_version=state.policy_version)
+        log.get_logger().info("phase.entered", phase=phase.name, reason=reason, policy_version=state.policy_version)
+        if phase.kind == "done":
+            self._finish()
+        # On disk before the broker closes or opens anything: whoever resumes finds orders and phase in agreement.
+        self.checkpoint(wait=True)
+        self._carry_on()
+
+    def _carry_on(self) -> None:
+        """Begin, or begin again, the work of the present phase."""
+        for order_id in self.state.old_orders:
+            self._broker.close_order(order_id)
+        for order in self.state.order_messages():
+            self._broker.place_order(order)
+        self._last_update = self._clock()
+        if self._phase.kind == "sft":
+            self._begin_sft()
+
+    # --- one unit of work --------------------------------------------------------------------------------------------
+
+    def tick(self) -> bool:
+        """Do one bounded unit of work; False when there was nothing to do (ask again in a moment)."""
+        self._count_time()
+        self._report_consumption()
+        if self._phase.kind == "rollouts":
+            return self._tick_rollouts()
+        if self._phase.kind == "sft":
+            return self._tick_sft()
+        if self._phase.kind == "rl":
+            return self._tick_rl()
+        return False
+
+    def _count_time(self) -> None:
+        now = self._clock()
+        passed, self._last_tick = now - self._last_tick, now
+        self.state.run_s += passed
+        if self._phase.kind == "rl" or self.state.phase.startswith("sft-"):
+            self.state.rl_s += passed
+
+    def _fetch(self) -> TrajectoryGroup | None:
+        """The next group that was not taken yet, None when it is not complete."""
+        wanted = self.state.cursor + len(self._taken)
+        group = self._broker.fetch_group(wanted)
+        if isinstance(group, NoGroup):
+            return None
+        if group.group_seq != wanted:
+            raise ProtocolError(f"asked for group {wanted}, got {group.group_seq}: it would be taken twice or never")
+        return group
+
+    def _decide(
+        self, groups: Sequence[TrajectoryGroup], outcomes: Sequence[Sequence[str]], ages: dict[str, AgeSpan] | None = None
+    ) -> None:
+        """Record what became of ``groups`` (the next ones from the cursor on)."""
+        for group, fates in zip(groups, outcomes, strict=True):
+            assert group.group_seq == self.state.cursor
+            for trajectory, outcome in zip(group.trajectories, fates, strict=True):
+                self._ledger.record(
+                    trajectory, outcome, group_seq=group.group_seq, update=self.state.update,  # type: ignore[arg-type]
+                    policy_version=self.state.policy_version, ages=(ages or {}).get(trajectory.trajectory_id),
+                )  # fmt: skip
+                self._records.episode(trajectory)
+            self.state.take(group.trajectories)
+            if group.kind == "training":
+                self.state.num_consumed += len(group.trajectories)
+                self.state.next_seed = max(self.state.next_seed, group.task.seed + 1)
+            self.state.cursor += 1
+        self._taken = []
+
+    # --- rollouts: demonstrations and evaluations --------------------------------------------------------------------
+
+    def _tick_rollouts(self) -> bool:
+        unfinished = [order for order in self._phase.orders if self._missing(order)]
+        if not unfinished:
+            self._leave(f"{' and '.join(order.order_id for order in self._phase.orders)} complete")
+            return True
+        group = self._fetch()
+        if group is None:
+            return False
+        tally = self.state.tallies.get(group.order_id)
+        outcome: Outcome = "phase_closed" if tally is None else "evaluated"
+        if tally is not None:
+            for trajectory in group.trajectories:
+                tally.add(trajectory.task.family, success=trajectory.success)
+                if group.kind == "demonstration":
+                    outcome = "demonstrated"
+                    self._keep_demonstration(trajectory)
+        self._decide([group], [[outcome] * len(group.trajectories)])
+        order = next((order for order in self._phase.orders if order.order_id == group.order_id), None)
+        if order is not None and order.kind == "evaluation" and not self._missing(order):
+            self._record_evaluation(order)
+        return True
+
+    def _missing(self, order: recipe.OrderPlan) -> int:
+        expected = (order.num_per_family or 0) * len(self._families) * order.group_size
+        return expected - self.state.tallies[order.order_id].num_episodes
+
+    def _keep_demonstration(self, trajectory: Trajectory) -> None:
+        if trajectory.success:
+            self._demonstrations.add(trajectory)
+        else:
+            log.get_logger().warning("demonstration.failed", task=trajectory.task.task_id, end_reason=trajectory.end_reason)
+
+    def _record_evaluation(self, order: recipe.OrderPlan) -> None:
+        tally = self.state.tallies[order.order_id]
+        families = {name: {"successes": s, "episodes": n} for name, (s, n) in sorted(tally.families.items())}
+        result = {"success": tally.success, "families": families, "policy_version": self.state.policy_version}
+        self.state.evaluations[order.order_id] = result
+        self._records.event("evaluation", phase=order.order_id, **result)
+        log.get_logger().info("evaluation.done", phase=order.order_id, success=round(tally.success, 3))
+
+    # --- supervised rounds -------------------------------------------------------------------------------------------
+
+    def _begin_sft(self) -> None:
+        learner = self._config.learner
+        if self.state.phase == recipe.CLONING:
+            episodes = self._demonstrations.draw(per_task=1, max_steps=None, salt=recipe.CLONING)
+            epochs = learner.recipe.bc_epochs
+        else:
+            settings = learner.entropulse
+            episodes = self._successes.draw(
+                per_task=settings.samples_per_task, max_steps=settings.max_samples, salt=self.state.phase
+            )
+            epochs = settings.epochs
+        self._batches = make_batches(
+            episodes, batch_size=learner.recipe.bc_batch_size, epochs=epochs, seed=f"{self._config.seed}:{self.state.phase}"
+        )
+        self._batch_index = 0
+        num_steps = sum(len(episode.steps) for episode in episodes)
+        log.get_logger().info(
+            "sft.began", phase=self.state.phase, episodes=len(episodes), steps=num_steps, batches=len(self._batches),
+            pool_episodes=self._successes.num_episodes, pool_digest=digest(episodes),
+        )  # fmt: skip
+        self._trainer.reset_optimizer(self._sft_lr)
+
+    @property
+    def _sft_lr(self) -> float:
+        learner = self._config.learner
+        return learner.recipe.bc_lr if self.state.phase == recipe.CLONING else learner.entropulse.lr
+
+    def _tick_sft(self) -> bool:
+        if self._batch_index < len(self._batches):
+            metrics = self._trainer.sft_step(self._batches[self._batch_index], self._sft_lr)
+            self._batch_index += 1
+            self._records.event(
+                "sft", phase=self.state.phase, step=self._batch_index, num_steps=len(self._batches), **metrics
+            )
+            return True
+        self._batches = []
+        # What RL starts from is also what its KL term refers to.
+        self._trainer.set_reference()
+        self._trainer.reset_optimizer(self._config.learner.optimizer.lr)
+        self.state.policy_version += 1
+        self._publish()
+        self._leave(f"{self._batch_index} optimizer steps done")
+        return True
+
+    # --- reinforcement learning --------------------------------------------------------------------------------------
+
+    def _tick_rl(self) -> bool:
+        reason = self._reason_to_end_rl()
+        if reason:
+            self._leave(reason)
+            return True
+        request = read_phase_request(self._folder.folder)
+        if request:
+            clear_phase_request(self._folder.folder)
+            if self._honour(request):
+                return True
+        group = self._fetch()
+        if group is None:
+            return False
+        self._taken.append(group)
+        if len(self._current_groups()) == self._config.learner.groups_per_batch:
+            self._update()
+        return True
+
+    def _current_groups(self) -> list[TrajectoryGroup]:
+        return [group for group in self._taken if group.order_id in self.state.orders]
+
+    def _update(self) -> None:
+        """Train on the groups taken, publish the new version, record everything, maybe switch phase."""
+        waited_s = self._clock() - self._last_update
+        taken, groups = self._taken, self._current_groups()
+        self.state.update += 1
+        position = self._lineage.position(self.state.policy_version)
+        translated = {group.group_seq: self._lineage.translate(group) for group in groups}
+        batch = self._trainer.algorithm.prepare(list(translated.values()), version=position)
+        metrics = self._trainer.update(batch)
+        trained = summary.TrainedSteps(batch, position=position, max_age=self._config.learner.max_age)
+        fates, ages = trained.fates(taken, translated)
+        self._decide(taken, fates, ages)
+        self._ledger.note_age_trained(trained.max_age_trained)
+        tally = Tally()
+        for group in groups:
+            for trajectory in group.trajectories:
+                tally.add(trajectory.task.family, success=trajectory.success)
+                if trajectory.success:
+                    self._successes.add(trajectory)
+        self.state.note_success(tally.success)
+        # The version goes up once per batch whether or not anything in it trained: the staleness bound counts batches.
+        self.state.policy_version += 1
+        self._publish()
+        self._machine.observe(entropy=metrics.get("entropy") if batch.samples else None, success=tally.success)
+        self._record_update(metrics, trained, tally, waited_s=waited_s)
+        self._last_update = self._clock()
+        if self.state.update % self._config.learner.checkpoint_every_updates == 0:
+            self.checkpoint()
+        if not self._reason_to_end_rl():
+            self._maybe_pulse(self._machine.reason_to_switch(budget_used=self._budget_used))
+
+    def _record_update(
+        self, metrics: dict[str, float], trained: summary.TrainedSteps, tally: Tally, *, waited_s: float
+    ) -> None:
+        status = self._status()
+        fields = summary.update_fields(self.state, metrics, trained, tally, status=status, drops=self._ledger.drops)
+        fields |= {"wait_s": waited_s, "time_left_s": self._time_left_s, "entropy_ema": self._machine.entropy_ema}
+        self._records.event("update", **fields)
+        self._records.scalars(self.state.update, {f"learner/{name}": value for name, value in fields.items()})
+        self._gauges = summary.gauges(fields)
+        log.get_logger().info("update.done", **{name: fields[name] for name in summary.LOGGED})
+
+    def _reason_to_end_rl(self) -> str:
+        limits = self._config.learner.recipe
+        if self.state.update >= limits.max_updates:
+            return f"{self.state.update} updates done"
+        if limits.max_rl_s is not None and self.state.rl_s >= limits.max_rl_s:
+            return f"time for RL used ({self.state.rl_s:.0f} s)"
+        ema = self.state.success_ema
+        if limits.target_success is not None and ema is not None and ema >= limits.target_success:
+            return f"success EMA {ema:.3f} reached {limits.target_success}"
+        return ""
+
+    def _honour(self, request: str) -> bool:
+        log.get_logger().info("phase.requested", request=request)
+        if request == "finish":
+            self._leave("asked for by a person")
+            return True
+        if request == "sft":
+            return self._maybe_pulse("asked for by a person")
+        log.get_logger().warning("phase.request_unknown", request=request)
+        return False
+
+    def _maybe_pulse(self, reason: str) -> bool:
+        """Start an SFT round for ``reason`` (empty: none), if there is anything to train on."""
+        if not reason:
+            return False
+        if self._successes.num_episodes == 0:
+            log.get_logger().warning("sft.declined", reason=reason, cause="no successful trajectory yet")
+            return False
+        self._leave(reason, sft_round=True)
+        return True
+
+    @property
+    def _budget_used(self) -> float:
+        limits = self._config.learner.recipe
+        by_time = self.state.rl_s / limits.max_rl_s if limits.max_rl_s else 0.0
+        return max(by_time, self.state.update / limits.max_updates if limits.max_updates else 1.0)
+
+    @property
+    def _time_left_s(self) -> float | None:
+        return summary.time_left_s(self.state, self._config, phase_started_s=self._phase_started_s)
+
+    # --- versions and checkpoints ------------------------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        """Hand the present weights out as the present version."""
+        self._weights.publish(
+            self.state.policy_version, self._trainer.trainable_tensors(), probe_logprobs=self._trainer.probe_logprobs()
+        )
+        self._announce()
+
+    def _announce(self) -> None:
+        self._broker.announce_version(self.state.policy_version, num_consumed=self.state.num_consumed)
+
+    def checkpoint(self, *, wait: bool = False) -> None:
+        """Save everything as it is now; in the background unless ``wait``."""
+        state = self.state
+        state.positions = self._records.positions()
+        state.entropulse = self._machine.state()
+        state.ledger = self._ledger.state()
+        state.breaks = self._lineage.to_json()
+        tensors, rest = split_state(self._trainer.state_dict())
+        sections: dict[str, dict[str, torch.Tensor]] = {"trainer": tensors}
+        tree: dict[str, Any] = {"loop": state.to_json(), "trainer": rest}
+        for name, pool in self._pools().items():
+            arrays, tree[name] = pool.state()
+            sections[name] = {key: torch.from_numpy(array) for key, array in arrays.items()}
+        self._checkpoints.save(sections, tree, cursor=state.cursor, sync_first=self._records.paths())
+        if wait:
+            self._checkpoints.wait()
+            self._report_consumption()
+
+    def _report_consumption(self) -> None:
+        """Tell the broker what all kept checkpoints cover, once it has grown."""
+        covered = self._checkpoints.covered_cursor
+        if covered > self._reported_cursor:
+            self._broker.report_consumption(covered)
+            self._reported_cursor = covered
+
+    # --- figures -----------------------------------------------------------------------------------------------------
+
+    def metrics(self) -> dict[str, float]:
+        """For the heartbeat; called from its thread."""
+        found = {**self._gauges, "learner/update": float(self.state.update)}
+        found["learner/policy_version"] = float(self.state.policy_version)
+        left = self._time_left_s
+        if left is not None:
+            found["learner/time_left_s"] = left
+        return found | self._weights.metrics()
+
+    def _status(self) -> Status | None:
+        try:
+            return self._broker.status(timeout_s=STATUS_TIMEOUT_S)
+        except ComputerRLError as error:
+            log.get_logger().warning("status.failed", error=error.code)
+            return None
+
+    def _finish(self) -> None:
+        """Take what is left, write the summary."""
+        while (group := self._fetch()) is not None:
+            self._decide([group], [["phase_closed"] * len(group.trajectories)])
+        fields = summary.summary_fields(
+            self.state, self._ledger, status=self._status(), num_rounds=self._machine.num_rounds, families=self._families
+        )
+        self._records.event("summary", **fields)
+        log.get_logger().info("run.finished", **{name: fields[name] for name in summary.SUMMARY_LOGGED})
+
+    def close(self) -> None:
+        """Finish the checkpoint being written and close the files."""
+        self._checkpoints.wait()
+        self._records.close()
+
+
+def _plain_order(order: RolloutOrder) -> dict[str, Any]:
+    fields = {name: getattr(order, name) for name in order.__dataclass_fields__}
+    return {**fields, "families": list(order.families)}

@@ -1,0 +1,194 @@
+"""The learner process: everything the conductor needs, put together, run, and ended in time.
+
+    broker ◄── BrokerClient ◄──┐                       ┌──► Trainer (policy, optimizer, algorithm)
+    actors ◄── WeightSender ◄──┴── LearnerLoop.tick() ─┴──► Records, CheckpointStore
+
+A stop is never waited for: what is on disk is always enough to resume, so a long optimizer step is cut off by the exit
+itself. Decisions are the conductor's.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+
+from broker.client import BrokerClient
+from common import log
+from common.config import RunConfig
+from common.errors import PeerTimeout, WeightError
+from common.lifecycle import Heartbeat, StopToken, new_incarnation
+from common.messages import Hello
+from common.run_folder import RunFolder
+from common.transport import Client, Server
+from common.weight_plan import folder_digest
+from env_server.client import family_names
+from learner import recipe
+from learner.checkpoint import Checkpoint, CheckpointStore
+from learner.client import WEIGHTS_ENDPOINT
+from learner.conductor import LearnerLoop
+from learner.weight_sender import WeightSender
+
+__all__ = ["LearnerLoop", "run_learner"]
+
+BROKER_WAIT_S = 60.0
+"""For the broker's address to appear in the run folder."""
+
+IDLE_S = (0.02, 0.2)
+"""First and longest pause while there is no group to take; doubled each time. Groups come every few seconds."""
+
+CHEAP_CHECKPOINT_S = 1.5
+"""A checkpoint at a stop is made only when the last one took less than this to write."""
+
+EXIT_LIMIT_S = 2.5
+"""After a stop the process is gone within this, whatever its threads do; the supervisor kills at `supervisor.stop_s`."""
+
+
+def run_learner(config: RunConfig, *, index: int, stop: StopToken) -> None:
+    """Conduct the run until its recipe is finished or ``stop``. Raises the errors of `common.errors` for a dead end."""
+    folder = RunFolder(config.folder)
+    keys = folder.load_keys()
+    incarnation = new_incarnation()
+    sender = f"learner-{index}:{incarnation}"
+    log.bind(role="learner", index=index, incarnation=incarnation)
+    families = family_names(config)
+    done = threading.Event()
+    threading.Thread(target=_end_in_time, args=(stop, done), name="exit-limit", daemon=True).start()
+    try:
+        address = folder.wait_for_broker(stop, BROKER_WAIT_S)
+    except PeerTimeout:
+        if stop.stopped:
+            return
+        raise
+    broker = BrokerClient(Client(address, keys=keys, sender=sender))
+    server = Server(f"tcp://{config.learner.bind_address}:0", keys=keys, sender=sender)
+    try:
+        _Process(config, folder, broker, server, index=index, incarnation=incarnation, families=families, stop=stop).run()
+    except PeerTimeout:
+        if not stop.stopped:
+            raise
+    finally:
+        broker.close()
+        done.set()
+
+
+class _Process:
+    """One attempt at running the recipe."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: RunFolder,
+        broker: BrokerClient,
+        server: Server,
+        *,
+        index: int,
+        incarnation: str,
+        families: tuple[str, ...],
+        stop: StopToken,
+    ) -> None:
+        self._config = config
+        self._folder = folder
+        self._broker = broker
+        self._server = server
+        self._families = families
+        self._stop = stop
+        self._index = index
+        self._hello = Hello(
+            role="learner", index=index, incarnation=incarnation, host=socket.gethostname(), pid=os.getpid(),
+            endpoints={WEIGHTS_ENDPOINT: server.address},
+        )  # fmt: skip
+        self._loop: LearnerLoop | None = None
+        self._note = "loading the model"
+
+    def run(self) -> None:
+        """Until finished or stopped."""
+        welcome = self._broker.hello(self._hello)
+        heartbeat = Heartbeat(
+            self._broker, role="learner", index=self._index, incarnation=self._hello.incarnation,
+            endpoints=self._hello.endpoints, metrics=self._metrics, note=self._say, stop=self._stop,
+        )  # fmt: skip
+        checkpoints = CheckpointStore(self._folder.checkpoints, num_kept=self._config.learner.num_checkpoints_kept)
+        with heartbeat:
+            checkpoint = checkpoints.load()
+            if checkpoint is None:
+                self._order_demonstrations_early()
+            self._conduct(checkpoints, checkpoint, announced_version=welcome.policy_version)
+
+    def _order_demonstrations_early(self) -> None:
+        """Loading the model takes seconds in which the desktops can work already; the conductor places the same order again."""
+        for order in recipe.first_phase(self._config, temperature=1.0).orders:
+            if order.kind == "demonstration":
+                self._broker.place_order(order.to_message(self._config, self._families, policy_version=0))
+
+    def _conduct(self, checkpoints: CheckpointStore, checkpoint: Checkpoint | None, *, announced_version: int) -> None:
+        from learner.policy import load_policy
+        from learner.trainer import Trainer
+
+        policy = load_policy(self._config)
+        if self._stop.stopped:
+            return
+        trainer = Trainer(self._config, policy)
+        weights = _weight_sender(self._config, self._server, model_digest=folder_digest(policy.folder), device=policy.device.type)
+        loop = LearnerLoop(
+            self._config, families=self._families, broker=self._broker, trainer=trainer, weights=weights,
+            folder=self._folder, checkpoints=checkpoints,
+        )  # fmt: skip
+        try:
+            loop.begin(announced_version=announced_version, checkpoint=checkpoint)
+            self._loop = loop
+            self._tick_until_done(loop)
+            if self._stop.stopped and 0 < checkpoints.last_write_s < CHEAP_CHECKPOINT_S and not loop.finished:
+                loop.checkpoint(wait=True)
+        finally:
+            self._note = "ending"
+            weights.close()
+        loop.close()
+
+    def _tick_until_done(self, loop: LearnerLoop) -> None:
+        idle_s = IDLE_S[0]
+        while not (loop.finished or self._stop.stopped):
+            if loop.tick():
+                idle_s = IDLE_S[0]
+            else:
+                # The broker is asked for the next group; it does not call. A pause, not a poll of something local.
+                self._stop.wait(idle_s)
+                idle_s = min(IDLE_S[1], 2 * idle_s)
+
+    def _metrics(self) -> dict[str, float]:
+        return self._loop.metrics() if self._loop is not None else {}
+
+    def _say(self) -> str:
+        return self._loop.note if self._loop is not None else self._note
+
+
+def _weight_sender(config: RunConfig, server: Server, *, model_digest: str, device: str) -> WeightSender:
+    backend = config.learner.weight_backend
+    if backend == "auto":
+        backend = "nccl" if device == "cuda" and not _shares_its_gpu(config) else "gloo"
+    if backend == "nccl" and device != "cuda":
+        raise WeightError("learner.weight_backend is nccl, but the learner computes on the CPU: use auto or gloo")
+    host = config.learner.bind_address
+    if host in ("0.0.0.0", "::", "*"):
+        host = socket.gethostbyname(socket.gethostname())
+    return WeightSender(
+        server, model_digest=model_digest, host=host, backend=backend, timeout_s=config.learner.weight_timeout_s
+    )
+
+
+def _shares_its_gpu(config: RunConfig) -> bool:
+    """NCCL refuses two processes on one GPU, which is what learner and actor are on a host that has only one."""
+    import torch
+
+    return torch.cuda.device_count() == 1 and config.learner.bind_address in ("127.0.0.1", "::1", "localhost")
+
+
+def _end_in_time(stop: StopToken, done: threading.Event) -> None:
+    """After a stop, end the process even in the middle of an optimizer step: what is on disk is always whole."""
+    stop.wait()
+    if not done.wait(EXIT_LIMIT_S):
+        log.get_logger().info("learner.cut_off", reason=stop.reason)
+        sys.stderr.flush()
+        os._exit(0)
+

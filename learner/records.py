@@ -1,0 +1,154 @@
+"""What the learner writes for people, reports and tests: metrics.jsonl, episodes.jsonl, ledger.jsonl, TensorBoard events.
+
+All are append-only. A checkpoint remembers their lengths and a resumed learner cuts them back to these, since what follows
+happens again; so each line stands for something that is part of the surviving run. Computes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from common import log
+from common.messages import ScreenshotRef, Trajectory
+from common.metrics import JsonLines
+from common.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+LEDGER_FILE = "ledger.jsonl"
+"""Below the run folder."""
+
+TENSORBOARD_FOLDER = "tensorboard"
+"""Below the run folder."""
+
+
+class Records:
+    """The learner's append-only files."""
+
+    def __init__(self, folder: RunFolder, *, positions: Mapping[str, int]) -> None:
+        """Cut the files back to ``positions`` (file name -> bytes; missing: empty) and append from there."""
+        self._paths = {
+            "metrics": folder.metrics_path,
+            "episodes": folder.episodes_path,
+            "ledger": folder.folder / LEDGER_FILE,
+        }
+        for name, path in self._paths.items():
+            _cut(path, positions.get(name, 0))
+        self._files = {name: JsonLines(path) for name, path in self._paths.items()}
+        self._tensorboard_folder = folder.folder / TENSORBOARD_FOLDER
+        self._tensorboard: EventFileWriter | None = None
+
+    def event(self, event: str, **fields: Any) -> None:
+        """One line of metrics.jsonl."""
+        self._files["metrics"].append({"event": event, "time": time.time(), **fields})
+
+    def scalars(self, step: int, values: Mapping[str, Any]) -> None:
+        """Numbers of one update for TensorBoard; anything else in ``values`` is left out."""
+        if self._tensorboard is None:
+            self._tensorboard = _open_tensorboard(self._tensorboard_folder, step=step)
+        if self._tensorboard is not None:
+            _add_scalars(self._tensorboard, step, values)
+
+    def ledger_line(self, line: Mapping[str, Any]) -> None:
+        """One line of ledger.jsonl."""
+        self._files["ledger"].append(line)
+
+    def episode(self, trajectory: Trajectory) -> None:
+        """One line of episodes.jsonl."""
+        self._files["episodes"].append(_episode_record(trajectory))
+
+    def positions(self) -> dict[str, int]:
+        """Lengths of the files now."""
+        return {name: path.stat().st_size for name, path in self._paths.items()}
+
+    def paths(self) -> tuple[Path, ...]:
+        """The files whose lengths `positions` tells."""
+        return tuple(self._paths.values())
+
+    def close(self) -> None:
+        """Flush and close."""
+        for file in self._files.values():
+            file.close()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+
+
+def _episode_record(trajectory: Trajectory) -> dict[str, Any]:
+    versions = [int(version) for step in trajectory.steps for version in step.policy_versions]
+    steps = [
+        {
+            "action_text": step.action_text,
+            "action_error": step.action_error,
+            "format_ok": step.format_ok,
+            "settled_by": step.settled_by,
+            "screenshot": _screenshot(step.screenshot),
+            "timing": asdict(step.timing),
+        }
+        for step in trajectory.steps
+    ]
+    return {
+        "trajectory_id": trajectory.trajectory_id,
+        "order_id": trajectory.order_id,
+        "kind": trajectory.kind,
+        "family": trajectory.task.family,
+        "seed": trajectory.task.seed,
+        "instruction": trajectory.instruction,
+        "reward": trajectory.reward,
+        "success": trajectory.success,
+        "end_reason": trajectory.end_reason,
+        "min_policy_version": min(versions, default=-1),
+        "max_policy_version": max(versions, default=-1),
+        "started_at": trajectory.started_at,
+        "duration_s": trajectory.duration_s,
+        "reset_s": trajectory.reset_s,
+        "wait_s": trajectory.wait_s,
+        "actor": trajectory.actor,
+        "steps": steps,
+        "final_screenshot": _screenshot(trajectory.final_screenshot),
+    }
+
+
+def _screenshot(ref: ScreenshotRef | None) -> dict[str, Any] | None:
+    return None if ref is None else asdict(ref)
+
+
+def _cut(path: Path, num_bytes: int) -> None:
+    """Make ``path`` exactly ``num_bytes`` long, if it is longer; a shorter one lost lines to a power cut, and says so."""
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        size = 0
+    if size < num_bytes:
+        log.get_logger().error("records.shorter_than_checkpoint", path=str(path), size=size, expected=num_bytes)
+    elif size > num_bytes:
+        os.truncate(path, num_bytes)
+
+
+def _open_tensorboard(folder: Path, *, step: int) -> EventFileWriter | None:
+    # Not torch.utils.tensorboard: importing that takes five seconds, this one half a second.
+    from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    folder.mkdir(parents=True, exist_ok=True)
+    writer = EventFileWriter(str(folder), flush_secs=10)
+    # Readers forget events of this and later steps that a dead learner wrote.
+    writer.add_event(Event(wall_time=time.time(), step=step, session_log=SessionLog(status=SessionLog.START)))
+    return writer
+
+
+def _add_scalars(writer: EventFileWriter, step: int, values: Mapping[str, Any]) -> None:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    entries = [
+        Summary.Value(tag=name, simple_value=float(value))
+        for name, value in values.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    ]
+    writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=entries)))

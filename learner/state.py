@@ -1,0 +1,106 @@
+"""The conductor's own state: everything besides tensors and episodes that a resumed learner needs. Plain values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from common.messages import RolloutOrder, Trajectory
+
+SUCCESS_DECAY = 0.8
+"""Share of the old value in the training success EMA, about the last five updates."""
+
+
+@dataclass
+class Tally:
+    """Successes and episodes by family."""
+
+    families: dict[str, list[int]] = field(default_factory=dict)
+    """Family -> [successes, episodes]."""
+
+    def add(self, family: str, *, success: bool) -> None:
+        """One episode."""
+        entry = self.families.setdefault(family, [0, 0])
+        entry[0] += int(success)
+        entry[1] += 1
+
+    @property
+    def num_episodes(self) -> int:
+        return sum(episodes for _, episodes in self.families.values())
+
+    @property
+    def success(self) -> float:
+        """Mean over families of their success rates; 0 when empty."""
+        rates = list(self.rates().values())
+        return sum(rates) / len(rates) if rates else 0.0
+
+    def rates(self) -> dict[str, float]:
+        """Family -> success rate."""
+        return {name: successes / episodes for name, (successes, episodes) in sorted(self.families.items()) if episodes}
+
+
+@dataclass
+class LoopState:
+    """What a checkpoint holds of the loop."""
+
+    phase: str = ""
+    cursor: int = 0
+    """First group whose fate is not recorded."""
+    update: int = 0
+    """RL updates so far."""
+    policy_version: int = -1
+    run_s: float = 0.0
+    """Time this run has run, all attempts together."""
+    rl_s: float = 0.0
+    """Of which in RL phases and their SFT rounds; what `max_rl_s` limits."""
+    num_consumed: int = 0
+    """Training trajectories taken."""
+    env_steps: int = 0
+    """Desktop steps in all trajectories taken."""
+    episodes: int = 0
+    next_seed: int = 0
+    """First training seed that no order has played."""
+    success_ema: float | None = None
+    orders: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Orders of the present phase as they were placed: placing one again must say the same."""
+    old_orders: list[str] = field(default_factory=list)
+    """Orders of earlier phases that had to be closed."""
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    """Order -> results, of demonstrations and evaluations."""
+    evaluations: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Finished evaluations: phase -> success and families."""
+    phase_seconds: dict[str, float] = field(default_factory=dict)
+    """Phase -> time spent in it."""
+    breaks: list[list[int]] = field(default_factory=list)
+    """`learner.lineage.Lineage.to_json`."""
+    entropulse: dict[str, Any] = field(default_factory=dict)
+    ledger: dict[str, Any] = field(default_factory=dict)
+    positions: dict[str, int] = field(default_factory=dict)
+    """`learner.records.Records.positions` at this point."""
+
+    def take(self, trajectories: Sequence[Trajectory]) -> None:
+        """Count trajectories whose fate is decided."""
+        self.episodes += len(trajectories)
+        self.env_steps += sum(len(trajectory.steps) for trajectory in trajectories)
+
+    def note_success(self, success: float) -> None:
+        """One update's success rate."""
+        old = self.success_ema
+        self.success_ema = success if old is None else SUCCESS_DECAY * old + (1 - SUCCESS_DECAY) * success
+
+    def order_messages(self) -> list[RolloutOrder]:
+        """The present phase's orders."""
+        return [RolloutOrder(**{**order, "families": tuple(order["families"])}) for order in self.orders.values()]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> LoopState:
+        """Back from `to_json`."""
+        known = {item.name for item in fields(cls)}
+        values = {key: value for key, value in tree.items() if key in known}
+        values["tallies"] = {name: Tally(**tally) for name, tally in tree["tallies"].items()}
+        return cls(**values)

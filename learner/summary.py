@@ -1,0 +1,174 @@
+"""Figures made from the loop's state: who was trained, what a metrics line says, how long it will still take. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from common.config import RunConfig
+from common.messages import Status, Trajectory, TrajectoryGroup
+from learner import recipe
+from learner.algorithms import TrainBatch
+from learner.ledger import AgeSpan, Ledger, Outcome
+from learner.state import LoopState, Tally
+
+LOGGED = ("update", "phase", "policy_version", "success", "entropy", "policy_age_mean", "policy_age_max", "train_s", "wait_s")
+"""Fields of an update that go into the log too."""
+
+SUMMARY_LOGGED = ("num_updates", "num_entropulse_phases", "num_trajectories_lost", "max_policy_age_trained", "success_after_rl")
+
+
+class TrainedSteps:
+    """Which trajectories of a batch reached the loss, and how old their steps were."""
+
+    def __init__(self, batch: TrainBatch, *, position: int, max_age: int) -> None:
+        """``position``: of the version being trained (see `learner.lineage`)."""
+        self._ids = {id(step) for step in batch.samples}
+        self._position = position
+        self._max_age = max_age
+        self.ages = [max(0, position - step.min_policy_version) for step in batch.samples]
+        self.num_trajectories = 0
+        self.num_steps = len(batch.samples)
+
+    @property
+    def max_age_trained(self) -> int:
+        return max(self.ages, default=0)
+
+    def fates(
+        self, taken: Sequence[TrajectoryGroup], translated: Mapping[int, TrajectoryGroup]
+    ) -> tuple[list[list[Outcome]], dict[str, AgeSpan]]:
+        """(outcome of every trajectory of every taken group, ages of those that were in the batch).
+
+        ``translated``: the groups of the batch by number, as the algorithm saw them; taken ones not in it came too late.
+        """
+        outcomes: list[list[Outcome]] = []
+        ages: dict[str, AgeSpan] = {}
+        for group in taken:
+            seen = translated.get(group.group_seq)
+            if seen is None:
+                outcomes.append(["phase_closed"] * len(group.trajectories))
+                continue
+            outcomes.append([self._fate(trajectory) for trajectory in seen.trajectories])
+            ages |= {trajectory.trajectory_id: self._span(trajectory) for trajectory in seen.trajectories}
+        self.num_trajectories = sum(outcome == "trained" for group in outcomes for outcome in group)
+        return outcomes, ages
+
+    def _fate(self, trajectory: Trajectory) -> Outcome:
+        if any(id(step) in self._ids for step in trajectory.steps):
+            return "trained"
+        if trajectory.steps and all(age > self._max_age for age in self._ages_of(trajectory)):
+            return "too_old"
+        return "no_signal"
+
+    def _span(self, trajectory: Trajectory) -> AgeSpan:
+        ages = self._ages_of(trajectory)
+        return AgeSpan(min(ages, default=0), max(ages, default=0), sum(age > self._max_age for age in ages))
+
+    def _ages_of(self, trajectory: Trajectory) -> list[int]:
+        return [max(0, self._position - step.min_policy_version) for step in trajectory.steps]
+
+
+def update_fields(
+    state: LoopState,
+    metrics: Mapping[str, float],
+    trained: TrainedSteps,
+    tally: Tally,
+    *,
+    status: Status | None,
+    drops: Mapping[str, int],
+) -> dict[str, Any]:
+    """The `update` line of metrics.jsonl, as far as state and trainer know it."""
+    counters = status.counters if status is not None else {}
+    refused = {name.removeprefix("rejected/"): n for name, n in counters.items() if name.startswith("rejected/")}
+    ages = trained.ages or [0]
+    fields: dict[str, Any] = {
+        **metrics,
+        "phase": state.phase,
+        "update": state.update,
+        "policy_version": state.policy_version,
+        "success": tally.success,
+        "success_ema": state.success_ema,
+        "success_by_family": tally.rates(),
+        "entropy": metrics.get("entropy", 0.0),
+        "policy_age_min": metrics.get("policy_age_min", min(ages)),
+        "policy_age_mean": metrics.get("policy_age_mean", sum(ages) / len(ages)),
+        "policy_age_max": metrics.get("policy_age_max", max(ages)),
+        "num_trajectories_trained": trained.num_trajectories,
+        "num_steps_trained": trained.num_steps,
+        "trained": bool(trained.num_steps),
+        "drops": {**refused, **drops},
+        "env_steps": state.env_steps,
+        "env_steps_per_s": state.env_steps / state.run_s if state.run_s > 0 else 0.0,
+        "episodes": state.episodes,
+        "run_s": state.run_s,
+        "rl_s": state.rl_s,
+        "broker": {**counters, **(status.gauges if status is not None else {})},
+    }
+    for name in ("train_s", "trained_tokens_per_s", "num_tokens", "padded_tokens_ratio", "loss", "kl", "grad_norm"):
+        fields.setdefault(name, 0.0)
+    fields.setdefault("clip_fraction", 0.0)
+    fields.setdefault("num_trajectories", tally.num_episodes)
+    fields.setdefault("num_steps", trained.num_steps)
+    return fields
+
+
+def gauges(fields: Mapping[str, Any]) -> dict[str, float]:
+    """The learner's heartbeat figures out of an update line."""
+    names = {
+        "success": "success", "entropy": "entropy", "age_min": "policy_age_min", "age_mean": "policy_age_mean",
+        "age_max": "policy_age_max", "trained_tokens_per_s": "trained_tokens_per_s", "train_s": "train_s", "wait_s": "wait_s",
+    }  # fmt: skip
+    return {f"learner/{short}": float(fields[name]) for short, name in names.items()}
+
+
+def time_left_s(state: LoopState, config: RunConfig, *, phase_started_s: float) -> float | None:
+    """Estimate of the time until RL ends plus the last evaluation; None while nothing is known."""
+    limits = config.learner.recipe
+    if state.phase == recipe.DONE:
+        return 0.0
+    known = [state.phase_seconds[name] for name in (recipe.EVAL_AFTER_CLONING, recipe.EVAL_BEFORE) if name in state.phase_seconds]
+    evaluation_s = known[0] if known else 0.0
+    if state.phase == recipe.EVAL_AFTER_RL:
+        return max(0.0, evaluation_s - (state.run_s - phase_started_s)) if known else None
+    estimates = []
+    if limits.max_rl_s is not None:
+        estimates.append(limits.max_rl_s - state.rl_s)
+    if state.update >= 1 and limits.max_updates:
+        estimates.append((limits.max_updates - state.update) * state.rl_s / state.update)
+    if not estimates:
+        return None
+    return max(0.0, min(estimates)) + evaluation_s
+
+
+def summary_fields(
+    state: LoopState, ledger: Ledger, *, status: Status | None, num_rounds: int, families: Sequence[str]
+) -> dict[str, Any]:
+    """The `summary` line: everything a report needs from the learner."""
+    counters = status.counters if status is not None else {}
+
+    def success(name: str) -> float | None:
+        return state.evaluations[name]["success"] if name in state.evaluations else None
+
+    return {
+        "success_before": success(recipe.EVAL_BEFORE),
+        "success_after_bc": success(recipe.EVAL_AFTER_CLONING),
+        "success_after_rl": success(recipe.EVAL_AFTER_RL),
+        "evaluations": state.evaluations,
+        "families": list(families),
+        "policy_version": state.policy_version,
+        "num_updates": state.update,
+        "num_entropulse_phases": num_rounds,
+        "env_steps": state.env_steps,
+        "env_steps_per_s": state.env_steps / state.run_s if state.run_s > 0 else 0.0,
+        "episodes": state.episodes,
+        "run_s": state.run_s,
+        "rl_s": state.rl_s,
+        "phase_seconds": state.phase_seconds,
+        "trajectories": ledger.counts,
+        "drops": ledger.drops,
+        "num_trajectories_lost": ledger.num_lost(counters) if status is not None else None,
+        "max_policy_age_trained": ledger.max_age_trained,
+        "num_steps_masked": ledger.num_steps_masked,
+        "num_restarts": len(state.breaks),
+        "broker": dict(counters),
+    }

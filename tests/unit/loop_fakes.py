@@ -1,0 +1,201 @@
+"""Ten-line parts around a `LearnerLoop`: a broker that plays every order at once, a trainer of one number, a sink."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from common.clock import ManualClock
+from common.config import RunConfig
+from common.messages import NoGroup, RolloutOrder, Status, Step, StepTiming, TaskRef, Trajectory, TrajectoryGroup
+from common.run_folder import RunFolder
+from learner.algorithms import make_algorithm
+from learner.checkpoint import CheckpointStore
+from learner.conductor import LearnerLoop
+
+FAMILIES = ("click", "type")
+
+
+def make_step(*, version: int, prompt: Sequence[int] = (1, 2, 3), format_ok: bool = True) -> Step:
+    versions = [] if version < 0 else [version] * 2
+    return Step(
+        prompt_tokens=np.array(prompt), action_tokens=np.array([4, 5]),
+        behavior_logprobs=np.full(len(versions), -0.5, np.float32), policy_versions=np.array(versions, dtype=np.int32),
+        action_text="click(1)", format_ok=format_ok, action_error="", screenshot=None, settled_by="quiet",
+        timing=StepTiming(0.1, 0.1, 0.0),
+    )  # fmt: skip
+
+
+def make_trajectory(order: RolloutOrder, task: TaskRef, group: int, index: int, *, success: bool, version: int) -> Trajectory:
+    group_id = f"{order.order_id}/{group}"
+    return Trajectory(
+        trajectory_id=f"{group_id}/{index}", group_id=group_id, index=index, order_id=order.order_id, kind=order.kind,
+        task=task, instruction="do it", steps=(make_step(version=version), make_step(version=version)),
+        reward=float(success), success=success, end_reason="done_action", final_screenshot=None, actor="actor-0:x",
+        started_at=0.0, duration_s=1.0, reset_s=0.1, wait_s=0.0,
+    )  # fmt: skip
+
+
+class FakeBroker:
+    """Completes groups as the learner asks for them; keeps them until they are reported as consumed."""
+
+    def __init__(self, *, eta: int = 1, groups_per_batch: int = 2) -> None:
+        self.orders: dict[str, RolloutOrder] = {}
+        self.closed: set[str] = set()
+        self.groups: list[TrajectoryGroup] = []
+        self.made: dict[str, int] = {}
+        self.forgotten = 0
+        self.version = -1
+        self.delivered: set[int] = set()
+        self.success = lambda order, group, index: (group + index) % 2 == 0
+        self.sampled_version = lambda: max(0, self.version - 1)
+
+    def place_order(self, order: RolloutOrder) -> None:
+        known = self.orders.setdefault(order.order_id, order)
+        assert known == order, "placed before with other content"
+        assert order.order_id not in self.closed or order.kind != "training", "an order that is closed brings nothing"
+
+    def close_order(self, order_id: str) -> None:
+        assert order_id in self.orders
+        self.closed.add(order_id)
+
+    def fetch_group(self, group_seq: int) -> TrajectoryGroup | NoGroup:
+        assert self.forgotten <= group_seq <= len(self.groups), "asked for a group that was reported as consumed"
+        if group_seq == len(self.groups) and not self._complete_one():
+            return NoGroup(0)
+        self.delivered.add(group_seq)
+        return self.groups[group_seq]
+
+    def _complete_one(self) -> bool:
+        for order in self.orders.values():
+            number = self.made.get(order.order_id, 0)
+            limit = None if order.num_per_family is None else order.num_per_family * len(order.families)
+            if order.order_id in self.closed or (limit is not None and number >= limit):
+                continue
+            self.made[order.order_id] = number + 1
+            family = order.families[number % len(order.families)]
+            split = order.kind if order.kind != "demonstration" else "demonstration"
+            task = TaskRef(family, order.first_seed + number // len(order.families), split)
+            version = -1 if order.kind == "demonstration" else self.sampled_version()
+            trajectories = tuple(
+                make_trajectory(
+                    order, task, number, i, version=version,
+                    success=order.kind == "demonstration" or self.success(order, number, i),
+                )
+                for i in range(order.group_size)
+            )  # fmt: skip
+            group = TrajectoryGroup(len(self.groups), f"{order.order_id}/{number}", order.order_id, order.kind, task, trajectories)
+            self.groups.append(group)
+            return True
+        return False
+
+    def report_consumption(self, group_seq: int) -> None:
+        assert group_seq <= len(self.groups)
+        self.forgotten = max(self.forgotten, group_seq)
+
+    def announce_version(self, policy_version: int, *, num_consumed: int) -> None:
+        assert policy_version > self.version, "a version number was used twice"
+        self.version = policy_version
+
+    def status(self, *, timeout_s: float | None = None) -> Status:
+        delivered = sum(len(self.groups[seq].trajectories) for seq in self.delivered)
+        return Status("run", self.version, {"delivered": delivered, "rejected/duplicate": 1}, {}, (), {}, {})
+
+
+class FakeTrainer:
+    """Its only weight counts optimizer steps; prepare is the real algorithm's."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.algorithm = make_algorithm(config.learner)
+        self.weight = torch.zeros(1)
+        self.reference = torch.zeros(1)
+        self.lrs: list[float] = []
+        self.entropy = 1.0
+
+    def update(self, batch: Any) -> dict[str, float]:
+        if batch.samples:
+            self.weight += 1
+        return {**batch.metrics, "loss": 0.5, "entropy": self.entropy, "train_s": 0.1}
+
+    def sft_step(self, steps: Sequence[Step], lr: float) -> dict[str, float]:
+        assert steps
+        self.weight += 100
+        return {"loss": 1.0, "entropy": 1.0, "num_tokens": 2.0 * len(steps)}
+
+    def reset_optimizer(self, lr: float) -> None:
+        self.lrs.append(lr)
+
+    def set_reference(self) -> None:
+        self.reference = self.weight.clone()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"weight": self.weight, "reference": self.reference, "lr": self.lrs[-1] if self.lrs else 0.0}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.weight, self.reference = state["weight"].clone(), state["reference"].clone()
+        self.lrs = [state["lr"]]
+
+    def trainable_tensors(self) -> dict[str, torch.Tensor]:
+        return {"weight": self.weight}
+
+    def probe_logprobs(self) -> np.ndarray:
+        return self.weight.numpy().astype(np.float32)
+
+
+class FakeWeights:
+    """Remembers what was published."""
+
+    def __init__(self) -> None:
+        self.published: dict[int, float | None] = {}
+
+    def publish_base(self, policy_version: int, *, probe_logprobs: Any) -> None:
+        self.published[policy_version] = None
+
+    def publish(self, policy_version: int, tensors: Any, *, probe_logprobs: Any) -> None:
+        assert policy_version not in self.published
+        self.published[policy_version] = float(tensors["weight"])
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+
+class Bench:
+    """A run folder and a broker that outlive any number of learners."""
+
+    def __init__(self, folder: Path, config: RunConfig) -> None:
+        self.config = config
+        self.folder = RunFolder(folder)
+        self.broker = FakeBroker()
+        self.weights = FakeWeights()
+        self.trainer = FakeTrainer(config)
+        self.clock = ManualClock()
+
+    def start(self) -> LearnerLoop:
+        """A learner process begins (again): fresh parts, the state from disk."""
+        self.trainer = FakeTrainer(self.config)
+        checkpoints = CheckpointStore(self.folder.checkpoints, num_kept=self.config.learner.num_checkpoints_kept)
+        loop = LearnerLoop(
+            self.config, families=FAMILIES, broker=self.broker, trainer=self.trainer, weights=self.weights,
+            folder=self.folder, checkpoints=checkpoints, clock=self.clock,
+        )  # fmt: skip
+        loop.begin(announced_version=self.broker.version, checkpoint=checkpoints.load())
+        return loop
+
+    def run(self, loop: LearnerLoop, *, max_ticks: int = 10_000) -> LearnerLoop:
+        """Tick until finished."""
+        for _ in range(max_ticks):
+            if loop.finished:
+                loop.close()
+                return loop
+            self.clock.advance(1.0)
+            assert loop.tick() or loop.finished, f"stuck in {loop.state.phase}"
+        raise AssertionError(f"not finished: {loop.state}")
+
+
+def make_config(**learner: Any) -> RunConfig:
+    """Two demonstrations and three evaluation episodes per family, six updates of two groups of four."""
+    recipe = {"demos_per_family": 2, "eval_episodes_per_family": 3, "max_updates": 6, **learner.pop("recipe", {})}
+    values = {"group_size": 4, "groups_per_batch": 2, "checkpoint_every_updates": 2, "recipe": recipe, **learner}
+    return RunConfig.model_validate({"mode": "serial", "learner": values})

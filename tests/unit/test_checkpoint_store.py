@@ -1,0 +1,114 @@
+"""Checkpoints: whole or not there."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from common.errors import ResumeError
+from learner.checkpoint import CheckpointStore, join_state, split_state
+
+
+def save(store: CheckpointStore, value: int) -> None:
+    store.save({"trainer": {"w": torch.full((4,), float(value))}}, {"value": value}, cursor=10 * value)
+    store.wait()
+
+
+def test_store_saved_then_loaded_is_the_same(tmp_path: Path) -> None:
+    save(CheckpointStore(tmp_path, num_kept=2), 3)
+    found = CheckpointStore(tmp_path, num_kept=2).load()
+    assert found is not None and found.state == {"value": 3}
+    assert torch.equal(found.sections["trainer"]["w"], torch.full((4,), 3.0))
+
+
+def test_store_empty_folder_loads_nothing(tmp_path: Path) -> None:
+    assert CheckpointStore(tmp_path / "new", num_kept=2).load() is None
+
+
+def test_store_keeps_as_many_as_told_and_latest_points_to_newest(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, num_kept=2)
+    for value in range(5):
+        save(store, value)
+    assert len(list(tmp_path.glob("checkpoint-*"))) == 2
+    assert json.loads((tmp_path / "latest" / "state.json").read_text())["state"] == {"value": 4}
+    assert store.covered_cursor == 30  # Of the older one: falling back to it must find its groups.
+
+
+def test_store_numbers_continue_after_restart(tmp_path: Path) -> None:
+    save(CheckpointStore(tmp_path, num_kept=3), 1)
+    store = CheckpointStore(tmp_path, num_kept=3)
+    store.load()
+    save(store, 2)
+    assert store.covered_cursor == 10
+    assert CheckpointStore(tmp_path, num_kept=3).load().state == {"value": 2}
+
+
+@pytest.mark.parametrize("harm", ["flip", "truncate", "delete", "no_list"])
+def test_store_newest_damaged_falls_back_to_the_one_before(tmp_path: Path, harm: str) -> None:
+    store = CheckpointStore(tmp_path, num_kept=2)
+    save(store, 1)
+    save(store, 2)
+    file = (tmp_path / "latest").resolve() / "trainer.safetensors"
+    data = bytearray(file.read_bytes())
+    if harm == "flip":
+        data[-1] ^= 1
+        file.write_bytes(data)
+    elif harm == "truncate":
+        file.write_bytes(data[:-3])
+    elif harm == "delete":
+        file.unlink()
+    else:
+        (file.parent / "files.json").unlink()
+    store = CheckpointStore(tmp_path, num_kept=2)
+    assert store.load().state == {"value": 1}
+    save(store, 3)
+    assert CheckpointStore(tmp_path, num_kept=2).load().state == {"value": 3}
+
+
+def test_store_all_damaged_is_a_resume_error(tmp_path: Path) -> None:
+    save(CheckpointStore(tmp_path, num_kept=2), 1)
+    ((tmp_path / "latest").resolve() / "state.json").write_text("{}")
+    with pytest.raises(ResumeError, match="damaged"):
+        CheckpointStore(tmp_path, num_kept=2).load()
+
+
+def test_store_half_written_draft_is_ignored_and_removed(tmp_path: Path) -> None:
+    save(CheckpointStore(tmp_path, num_kept=2), 1)
+    draft = tmp_path / ".draft-000001"
+    draft.mkdir()
+    (draft / "state.json").write_text("{")
+    assert CheckpointStore(tmp_path, num_kept=2).load().state == {"value": 1}
+    assert not draft.exists()
+
+
+def test_save_is_a_snapshot_later_changes_do_not_reach_it(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, num_kept=2)
+    weights = torch.zeros(1000, 1000)
+    store.save({"trainer": {"w": weights}}, {}, cursor=0)
+    weights += 1
+    store.wait()
+    assert CheckpointStore(tmp_path, num_kept=2).load().sections["trainer"]["w"].sum() == 0
+
+
+def test_save_write_failed_raises_at_next_wait(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "sub", num_kept=2)
+    (tmp_path / "sub").rmdir()
+    (tmp_path / "sub").write_text("a file in the way")
+    store.save({}, {}, cursor=0)
+    with pytest.raises(OSError):
+        store.wait()
+
+
+def test_split_state_nested_values_come_back_equal() -> None:
+    tensor = torch.arange(3)
+    state = {"a": [1, (2.5, None)], "b": {0: {"t": tensor}, 1: "x"}, "c": tensor, "d": True}
+    tensors, rest = split_state(state)
+    back = join_state(tensors, json.loads(json.dumps(rest)))
+    assert torch.equal(back["b"][0].pop("t"), tensor) and torch.equal(back.pop("c"), tensor)
+    assert back == {"a": [1, (2.5, None)], "b": {0: {}, 1: "x"}, "d": True}
+
+
+def test_split_state_unknown_value_is_refused() -> None:
+    with pytest.raises(TypeError, match="object"):
+        split_state({"x": object()})

@@ -1,0 +1,177 @@
+"""The conductor through a whole recipe, with fakes around it; and killed anywhere."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from common.metrics import read_json_lines
+from learner.client import request_phase
+from loop_fakes import FAMILIES, Bench, make_config
+
+
+def events(bench: Bench, kind: str) -> list[dict]:
+    return [line for line in read_json_lines(bench.folder.metrics_path) if line["event"] == kind]
+
+
+def ledger(bench: Bench) -> list[dict]:
+    return read_json_lines(bench.folder.folder / "ledger.jsonl")
+
+
+def test_recipe_whole_run_walks_phases_and_writes_records(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_config(entropulse={"force_after_fraction": 0.5, "max_phases": 1}))
+    loop = bench.run(bench.start())
+    names = [event["phase"] for event in events(bench, "phase")]
+    assert names == [
+        "demonstrations", "eval-before", "bc", "eval-after-bc", "rl-1", "sft-1", "rl-2", "eval-after-rl", "done",
+    ]  # fmt: skip
+    updates = events(bench, "update")
+    assert [update["update"] for update in updates] == [1, 2, 3, 4, 5, 6]
+    assert [update["phase"] for update in updates] == ["rl-1"] * 3 + ["rl-2"] * 3
+    assert {event["phase"] for event in events(bench, "evaluation")} == {"eval-before", "eval-after-bc", "eval-after-rl"}
+    assert {event["phase"] for event in events(bench, "sft")} == {"bc", "sft-1"}
+    summary = events(bench, "summary")[-1]
+    assert summary["num_updates"] == 6 and summary["num_entropulse_phases"] == 1
+    assert summary["num_trajectories_lost"] == 0
+    assert summary["max_policy_age_trained"] <= bench.config.learner.max_age
+    assert set(summary["evaluations"]["eval-after-rl"]["families"]) == set(FAMILIES)
+    episodes = read_json_lines(bench.folder.episodes_path)
+    assert len(episodes) == len(ledger(bench)) == loop.state.episodes
+    assert bench.broker.closed == {"rl-1", "rl-2"}
+    assert loop.metrics()["learner/update"] == 6.0
+
+
+def test_recipe_supervised_rounds_reset_reference_and_optimizer(tmp_path: Path) -> None:
+    config = make_config(entropulse={"force_after_fraction": 0.5, "lr": 3e-5})
+    bench = Bench(tmp_path, config)
+    bench.run(bench.start())
+    learner = config.learner
+    assert bench.trainer.lrs == [learner.recipe.bc_lr, learner.optimizer.lr, 3e-5, learner.optimizer.lr]
+    assert bench.trainer.reference > 100  # Of after the SFT round, not of the base model.
+
+
+def test_rl_every_version_published_once_and_announced(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_config())
+    loop = bench.run(bench.start())
+    assert sorted(bench.weights.published) == list(range(loop.state.policy_version + 1))
+    assert bench.weights.published[0] is None  # The untouched model needs no transfer.
+    assert bench.broker.version == loop.state.policy_version
+
+
+def test_rl_batch_without_signal_advances_version_without_training(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_config())
+    bench.broker.success = lambda order, group, index: True
+    loop = bench.run(bench.start())
+    updates = events(bench, "update")
+    assert len(updates) == 6 and not any(update["trained"] for update in updates)
+    assert {line["outcome"] for line in ledger(bench) if line["update"]} <= {"no_signal", "phase_closed", "evaluated"}
+    versions = [update["policy_version"] for update in updates]
+    assert versions == list(range(versions[0], versions[0] + 6))
+    assert loop.state.success_ema == 1.0
+
+
+def test_rl_target_success_reached_ends_early(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_config(recipe={"target_success": 0.9}))
+    bench.broker.success = lambda order, group, index: True
+    bench.run(bench.start())
+    assert len(events(bench, "update")) == 1
+
+
+def test_rl_time_budget_ends_phase(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_config(recipe={"max_updates": 1000, "max_rl_s": 20}))
+    bench.run(bench.start())
+    assert 0 < len(events(bench, "update")) < 12
+
+
+def test_rl_steps_older_than_bound_masked_and_recorded(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_config(max_age=1, recipe={"max_updates": 6}))
+    bench.broker.sampled_version = lambda: max(0, bench.broker.version - 3)
+    bench.run(bench.start())
+    summary = events(bench, "summary")[-1]
+    assert summary["max_policy_age_trained"] <= 1
+    assert summary["drops"]["too_old"] > 0 and summary["num_steps_masked"] > 0
+
+
+@pytest.mark.parametrize(("request_", "expected"), [("sft", "sft-1"), ("finish", "eval-after-rl")])
+def test_rl_person_asks_for_phase_switches_at_next_unit(tmp_path: Path, request_: str, expected: str) -> None:
+    bench = Bench(tmp_path, make_config(recipe={"max_updates": 50}))
+    loop = bench.start()
+    while loop.state.update < 2:
+        loop.tick()
+    request_phase(bench.folder.folder, request_)
+    loop.tick()
+    assert loop.state.phase == expected
+
+
+def test_recipe_everything_configured_away_finishes_at_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_config(recipe={"demos_per_family": 0, "eval_episodes_per_family": 0, "max_updates": 0}))
+    loop = bench.start()
+    assert loop.finished
+    assert events(bench, "summary")
+
+
+def check_exactly_once(bench: Bench) -> None:
+    """Every trajectory the broker ever delivered has exactly one line in each file."""
+    delivered = sorted(t.trajectory_id for group in bench.broker.groups for t in group.trajectories)
+    assert sorted(line["trajectory_id"] for line in ledger(bench)) == delivered
+    assert sorted(line["trajectory_id"] for line in read_json_lines(bench.folder.episodes_path)) == delivered
+    sequence = [line["group_seq"] for line in ledger(bench)]
+    assert sequence == sorted(sequence)
+    updates = [line["update"] for line in events(bench, "update")]
+    assert updates == list(range(1, len(updates) + 1))
+    assert events(bench, "summary")[-1]["num_trajectories_lost"] == 0
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_loop_killed_at_random_points_trains_every_trajectory_exactly_once(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    bench = Bench(tmp_path, make_config(entropulse={"force_after_fraction": 0.5}))
+    for _ in range(6):
+        loop = bench.start()
+        for _ in range(chance.randrange(1, 30)):
+            if not loop.finished:
+                loop.tick()
+        loop._checkpoints.wait()  # A write under way is another test's business; here the process is gone after it.
+        del loop
+    bench.run(bench.start())
+    check_exactly_once(bench)
+
+
+def test_loop_resumed_after_lost_updates_same_curve_and_ages_within_bound(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_config(checkpoint_every_updates=5, recipe={"max_updates": 12}))
+    loop = bench.start()
+    while loop.state.update < 9:
+        loop.tick()
+    loop._checkpoints.wait()
+    weight_before = {update["update"]: update["policy_version"] for update in events(bench, "update")}
+    loop = bench.start()
+    assert loop.state.update == 5
+    bench.run(loop)
+    updates = events(bench, "update")
+    assert [update["update"] for update in updates] == list(range(1, 13))
+    # Updates 6 to 9 happened twice, under new numbers, on the same groups, none of them masked as too old.
+    assert updates[5]["policy_version"] > weight_before[9]
+    assert all(update["trained"] for update in updates)
+    check_exactly_once(bench)
+
+
+def test_loop_newest_checkpoint_damaged_goes_on_from_the_one_before(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_config(checkpoint_every_updates=2, recipe={"max_updates": 12}))
+    loop = bench.start()
+    while loop.state.update < 9:
+        loop.tick()
+    loop._checkpoints.wait()
+    loop.tick()
+    newest = (bench.folder.checkpoints / "latest").resolve()
+    (newest / "trainer.safetensors").write_bytes(b"rubbish")
+    loop = bench.start()
+    assert loop.state.update == 6
+    bench.run(loop)
+    check_exactly_once(bench)
+
+
+def test_loop_killed_before_first_checkpoint_starts_over(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_config())
+    bench.folder.metrics_path.write_text('{"event":"phase","time":0,"phase":"left over"}\n')
+    bench.run(bench.start())
+    assert events(bench, "phase")[0]["phase"] == "demonstrations"

@@ -1,0 +1,63 @@
+"""The order of phases, and what each asks for."""
+
+from typing import Any
+
+from common.config import RunConfig
+from learner import recipe
+from loop_fakes import make_config
+
+
+def walk(config: RunConfig, *, pulses: int = 0) -> list[str]:
+    phase = recipe.first_phase(config, temperature=1.0)
+    names = []
+    while phase.kind != "done":
+        names.append(phase.name)
+        pulse = phase.kind == "rl" and pulses > 0
+        pulses -= pulse
+        phase = recipe.phase_after(phase, config, temperature=1.0, sft_round=pulse, next_seed=7)
+    return names
+
+
+def walk_with(**values: Any) -> list[str]:
+    return walk(make_config(recipe=values))
+
+
+def test_phases_whole_recipe_in_order() -> None:
+    assert walk(make_config(), pulses=1) == ["eval-before", "bc", "eval-after-bc", "rl-1", "sft-1", "rl-2", "eval-after-rl"]
+
+
+def test_phases_configured_to_nothing_left_out() -> None:
+    assert walk_with(demos_per_family=0) == ["eval-before", "rl-1", "eval-after-rl"]
+    assert walk_with(eval_episodes_per_family=0) == ["demonstrations", "bc", "rl-1"]
+    assert walk_with(eval_before=False) == ["demonstrations", "bc", "eval-after-bc", "rl-1", "eval-after-rl"]
+    assert walk_with(max_updates=0) == ["eval-before", "bc", "eval-after-bc"]
+    assert walk_with(demos_per_family=0, eval_episodes_per_family=0, max_updates=0) == []
+
+
+def test_first_phase_demonstrations_and_evaluation_at_the_same_time() -> None:
+    phase = recipe.first_phase(make_config(), temperature=1.0)
+    assert [order.kind for order in phase.orders] == ["demonstration", "evaluation"]
+
+
+def test_phases_resumed_by_name_are_the_same() -> None:
+    config = make_config()
+    phase = recipe.first_phase(config, temperature=0.8)
+    while phase.kind != "done":
+        assert recipe.phase_named(phase.name, config, first_seed=config.tasks.training_seeds[0], temperature=0.8) == phase
+        phase = recipe.phase_after(phase, config, temperature=0.8)
+
+
+def test_orders_second_rl_phase_plays_seeds_the_first_did_not() -> None:
+    config = make_config()
+    after = recipe.phase_after(recipe.Phase("sft-1", "sft"), config, temperature=1.0, next_seed=123_456)
+    assert (after.name, after.orders[0].first_seed) == ("rl-2", 123_456)
+
+
+def test_orders_seeds_come_from_their_own_ranges() -> None:
+    config = make_config()
+    orders = {order.order_id: order for order in recipe.first_phase(config, temperature=1.0).orders}
+    assert orders["demonstrations"].first_seed == config.tasks.demonstration_seeds[0]
+    assert orders["eval-before"].first_seed == config.tasks.evaluation_seeds[0]
+    message = orders["demonstrations"].to_message(config, ["a"], policy_version=5)
+    assert message.min_policy_version == -1
+    assert orders["eval-before"].to_message(config, ["a"], policy_version=5).min_policy_version == 5
