@@ -1,0 +1,207 @@
+"""What every policy engine must do, asserted against each: transformers (fused and plain) and vLLM.
+
+vLLM changes torch for the whole process it lives in, so its turn runs in a process of its own: the last test starts this
+file again with COMPUTERRL_TEST_ENGINE=vllm, on the real model (vLLM's kernels do not take the tiny one's head size).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from actor.engines.base import GenerationRequest
+from actor.engines.threaded import ThreadedEngine
+from actor.prompt import FolderTokenizer
+from common.errors import EngineFailed, WeightError
+from common.weight_plan import PROBE_TOKENS
+from learner.model_store import ensure_model
+
+VARIABLE = "COMPUTERRL_TEST_ENGINE"
+MAX_TOKENS = 160
+NUM_LIVE = 3
+ENGINES = [os.environ[VARIABLE]] if VARIABLE in os.environ else ["transformers", "transformers-plain"]
+
+
+class Subject:
+    """An engine, and an independent model that holds what the engine should hold."""
+
+    def __init__(self, name: str) -> None:
+        self.dtype = "bfloat16" if name == "vllm" else "float32"
+        folder = ensure_model("smollm2-135m" if name == "vllm" else "tiny-random")
+        # Different numerics in bf16 (see PROBE_TOLERANCE), none to speak of in float32.
+        self.tolerance = 0.15 if name == "vllm" else 2e-4
+        tokenizer = FolderTokenizer(folder)
+        self.engine = make(name, folder, tokenizer, self.dtype)
+        from actor.engines.transformers_engine import load_model
+
+        self.model: Any = load_model(folder, dtype=self.dtype, device="cpu")
+
+    def expected(self, tokens: np.ndarray, *, start: int = 1, temperature: float = 1.0) -> np.ndarray:
+        """Log-probs of tokens[start:] by the independent model."""
+        ids = torch.as_tensor(tokens, dtype=torch.long)[None]
+        with torch.inference_mode():
+            logprobs = (self.model(ids).logits[0].float() / temperature).log_softmax(-1)
+        return logprobs[start - 1 : -1].gather(1, ids[0, start:, None])[:, 0].numpy()
+
+    def change(self, seed: int, *, top_only: bool = True) -> dict[str, torch.Tensor]:
+        """New values for the top layer and the final norm (or for everything), put into the independent model too."""
+        generator = torch.Generator().manual_seed(seed)
+        last = self.model.config.num_hidden_layers - 1
+        # Enough to be seen, not so much that a deep model turns rounding into noise of its own.
+        strength = 0.5 if top_only else 0.1
+        changed = {}
+        for name, parameter in self.model.named_parameters():
+            if top_only and not (f"layers.{last}." in name or name == "model.norm.weight"):
+                continue
+            noise = torch.randn(parameter.shape, generator=generator) * parameter.float().std().clamp(min=0.01) * strength
+            changed[name] = (parameter.float() + noise).to(parameter.dtype)
+            parameter.data.copy_(changed[name])
+        return changed
+
+
+def make(name: str, folder: Path, tokenizer: FolderTokenizer, dtype: str) -> ThreadedEngine:
+    if name == "vllm":
+        from actor.engines.vllm_engine import make_vllm_engine
+
+        return make_vllm_engine(
+            folder, decode=tokenizer.decode, dtype=dtype, num_live=NUM_LIVE, max_tokens=MAX_TOKENS, seed=0, num_threads=1
+        )
+    from actor.engines.transformers_engine import make_transformers_engine
+
+    return make_transformers_engine(
+        folder, decode=tokenizer.decode, dtype=dtype, device="cpu", num_live=NUM_LIVE, max_tokens=MAX_TOKENS, seed=0,
+        num_threads=None, fused=name == "transformers",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
+    made = Subject(request.param)
+    yield made
+    made.engine.close()
+
+
+def prompt(seed: int, length: int = 40) -> np.ndarray:
+    return np.random.default_rng(seed).integers(100, 5000, length).astype(np.int32)
+
+
+def ask(tokens: np.ndarray, *, temperature: float = 1.0, most: int = 8, stop: frozenset[int] = frozenset()) -> GenerationRequest:
+    return GenerationRequest(tokens, temperature, most, stop)
+
+
+def test_engine_probe_equals_the_model(subject: Subject) -> None:
+    difference = np.abs(subject.engine.probe() - subject.expected(np.array(PROBE_TOKENS)))
+    assert len(difference) == 31 and difference.mean() < subject.tolerance
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_engine_logprobs_are_those_of_the_sampling_distribution(subject: Subject, temperature: float) -> None:
+    requests = [ask(prompt(seed, 20 + 7 * seed), temperature=temperature, most=12) for seed in range(6)]
+    for request, future in zip(requests, [subject.engine.submit(request) for request in requests], strict=True):
+        completion = future.result(60)
+        assert len(completion.tokens) == len(completion.logprobs) == len(completion.policy_versions) == 12
+        assert completion.finish == "length"
+        whole = np.concatenate([request.prompt_tokens, completion.tokens])
+        expected = subject.expected(whole, start=len(request.prompt_tokens), temperature=temperature)
+        assert np.abs(completion.logprobs - expected).mean() < subject.tolerance / temperature
+
+
+def test_engine_at_temperature_zero_takes_the_likeliest_token(subject: Subject) -> None:
+    tokens = prompt(50)
+    first = subject.engine.submit(ask(tokens, temperature=0.0)).result(60)
+    again = subject.engine.submit(ask(tokens, temperature=0.0)).result(60)
+    assert (first.tokens == again.tokens).all()
+    ids = torch.as_tensor(tokens, dtype=torch.long)[None]
+    with torch.inference_mode():
+        logits = subject.model(ids).logits[0, -1].float()
+    assert logits.max() - logits[int(first.tokens[0])] < 8 * subject.tolerance
+
+
+def test_engine_with_equal_prompts_samples_differently_with_the_same_distribution(subject: Subject) -> None:
+    tokens = prompt(60)
+    futures = [subject.engine.submit(ask(tokens, most=6)) for _ in range(8)]
+    completions = [future.result(60) for future in futures]
+    assert len({tuple(completion.tokens.tolist()) for completion in completions}) > 1
+    for completion in completions:
+        expected = subject.expected(np.concatenate([tokens, completion.tokens]), start=len(tokens))
+        assert np.abs(completion.logprobs - expected).mean() < subject.tolerance
+
+
+def test_engine_with_prefixes_in_common_gives_the_same_answers_as_without(subject: Subject) -> None:
+    base = prompt(70, 60)
+    prompts = [np.concatenate([base[:length], prompt(71 + length, 10)]) for length in (60, 45, 33, 60)]
+    for tokens in prompts:
+        completion = subject.engine.submit(ask(tokens)).result(60)
+        expected = subject.expected(np.concatenate([tokens, completion.tokens]), start=len(tokens))
+        assert np.abs(completion.logprobs - expected).mean() < subject.tolerance
+
+
+def test_engine_stops_after_a_stop_token_and_keeps_it(subject: Subject) -> None:
+    tokens = prompt(80)
+    free = subject.engine.submit(ask(tokens, temperature=0.0)).result(60)
+    stop = int(free.tokens[2])
+    first = free.tokens.tolist().index(stop)
+    stopped = subject.engine.submit(ask(tokens, temperature=0.0, stop=frozenset({stop, 1}))).result(60)
+    assert stopped.finish == "stop" and stopped.tokens.tolist() == free.tokens.tolist()[: first + 1]
+
+
+def test_engine_with_too_long_request_fails_it_and_serves_on(subject: Subject) -> None:
+    with pytest.raises(EngineFailed):
+        subject.engine.submit(ask(prompt(1, MAX_TOKENS))).result(60)
+    assert subject.engine.submit(ask(prompt(1), most=1)).result(60).finish == "length"
+
+
+def test_engine_after_a_load_computes_with_the_new_weights_only(subject: Subject) -> None:
+    tokens = prompt(90)
+    subject.engine.submit(ask(tokens)).result(60)
+    for version, top_only in ((10, True), (11, False), (12, True)):
+        before = subject.engine.probe()
+        assert subject.engine.load(version, subject.change(version, top_only=top_only)) > 0
+        assert subject.engine.policy_version == version
+        assert np.abs(subject.engine.probe() - before).mean() > 2 * subject.tolerance, "the update must change something"
+        assert np.abs(subject.engine.probe() - subject.expected(np.array(PROBE_TOKENS))).mean() < subject.tolerance
+        # The same prompt again: nothing of what older weights left in a cache may be used.
+        completion = subject.engine.submit(ask(tokens)).result(60)
+        expected = subject.expected(np.concatenate([tokens, completion.tokens]), start=len(tokens))
+        assert np.abs(completion.logprobs - expected).mean() < subject.tolerance
+        assert set(completion.policy_versions.tolist()) == {version}
+
+
+def test_engine_loading_in_the_middle_of_a_completion_marks_each_token(subject: Subject) -> None:
+    subject.engine.load(20, {})
+    future = subject.engine.submit(ask(prompt(95, 20), most=120))
+    short = subject.engine.submit(ask(prompt(96), most=1))
+    short.result(60)
+    subject.engine.load(21, {})
+    versions = future.result(60).policy_versions.tolist()
+    assert versions == sorted(versions) and set(versions) == {20, 21}
+
+
+def test_engine_given_unknown_or_misshapen_tensors_refuses_and_changes_nothing(subject: Subject) -> None:
+    before, version = subject.engine.probe(), subject.engine.policy_version
+    good = "model.norm.weight"
+    for tensors in (
+        {good: torch.zeros(subject.model.config.hidden_size), "model.layers.999.mlp.up_proj.weight": torch.zeros(2, 2)},
+        {good: torch.zeros(3)},
+    ):
+        with pytest.raises(WeightError):
+            subject.engine.load(99, tensors)
+    assert subject.engine.policy_version == version
+    assert np.abs(subject.engine.probe() - before).max() < 1e-3
+
+
+if VARIABLE not in os.environ:
+
+    @pytest.mark.timeout(300)
+    def test_vllm_engine_in_its_own_process_passes_the_same_suite() -> None:
+        inner = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
+        done = subprocess.run(inner, env={**os.environ, VARIABLE: "vllm"}, capture_output=True, text=True, timeout=280)
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

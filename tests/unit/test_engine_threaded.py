@@ -1,0 +1,214 @@
+"""The thread around an engine core: ordering, futures, failure; and the bookkeeping of the transformers engine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from actor.engines.base import GenerationRequest
+from actor.engines.kv_cache import KVCache, common_prefix
+from actor.engines.threaded import Sampled, ThreadedEngine
+from actor.engines.transformers_engine import sample
+from common.errors import EngineFailed, WeightError
+
+
+class CountingCore:
+    """Samples 10, 11, ... and takes ``room`` requests at a time; ``broken`` makes the next step raise."""
+
+    def __init__(self, room: int = 2) -> None:
+        self.room = room
+        self.broken: Exception | None = None
+        self.gate = threading.Event()
+        self.gate.set()
+        self.running: dict[int, tuple[GenerationRequest, list[int]]] = {}
+        self.most_running = 0
+        self.closed = False
+
+    def add(self, key: int, request: GenerationRequest) -> bool:
+        if len(request.prompt_tokens) > 100:
+            raise EngineFailed("too long")
+        if len(self.running) == self.room:
+            return False
+        self.running[key] = (request, [])
+        self.most_running = max(self.most_running, len(self.running))
+        return True
+
+    def step(self) -> Sequence[Sampled]:
+        self.gate.wait(10.0)
+        if self.broken is not None:
+            error, self.broken = self.broken, None
+            raise error
+        done = []
+        for key, (request, tokens) in list(self.running.items()):
+            tokens.append(10 + len(tokens))
+            if tokens[-1] in request.stop_tokens or len(tokens) == request.max_new_tokens:
+                del self.running[key]
+                done.append(Sampled(key, tokens, [-1.0] * len(tokens), [5] * len(tokens), tokens[-1] in request.stop_tokens))
+        return done
+
+    def load(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        if "bad" in tensors:
+            raise WeightError("no tensor 'bad'")
+
+    def probe(self, tokens: np.ndarray) -> np.ndarray:
+        return np.zeros(len(tokens) - 1, dtype=np.float32)
+
+    def abort(self) -> None:
+        self.running.clear()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def request(num_prompt: int = 3, *, stop: int = 12, most: int = 8) -> GenerationRequest:
+    return GenerationRequest(np.arange(num_prompt, dtype=np.int32), 1.0, most, frozenset({stop}))
+
+
+def make_engine(core: CountingCore) -> ThreadedEngine:
+    return ThreadedEngine(core, decode=lambda tokens: " ".join(map(str, tokens)), name="test")
+
+
+def test_engine_with_more_requests_than_room_finishes_all_in_turn() -> None:
+    core = CountingCore(room=2)
+    core.gate.clear()
+    engine = make_engine(core)
+    futures = [engine.submit(request()) for _ in range(5)]
+    core.gate.set()
+    completions = [future.result(10) for future in futures]
+    engine.close()
+    assert [completion.tokens.tolist() for completion in completions] == [[10, 11, 12]] * 5
+    assert completions[0].text == "10 11" and completions[0].finish == "stop"
+    assert core.most_running == 2 and core.closed
+
+
+def test_engine_at_the_length_limit_says_length_and_keeps_all_text() -> None:
+    engine = make_engine(CountingCore())
+    completion = engine.submit(request(most=2)).result(10)
+    engine.close()
+    assert completion.finish == "length" and completion.text == "10 11"
+
+
+def test_engine_whose_step_raises_fails_what_runs_and_serves_on() -> None:
+    core = CountingCore()
+    core.broken = MemoryError("none left")
+    engine = make_engine(core)
+    with pytest.raises(EngineFailed, match="MemoryError"):
+        engine.submit(request()).result(10)
+    assert engine.submit(request()).result(10).finish == "stop"
+    engine.close()
+
+
+def test_engine_with_impossible_request_fails_it_alone() -> None:
+    engine = make_engine(CountingCore())
+    bad, good = engine.submit(request(101)), engine.submit(request())
+    with pytest.raises(EngineFailed, match="too long"):
+        bad.result(10)
+    assert good.result(10).finish == "stop"
+    engine.close()
+
+
+def test_engine_closed_while_busy_fails_everything_waiting() -> None:
+    core = CountingCore(room=1)
+    core.gate.clear()
+    engine = make_engine(core)
+    futures = [engine.submit(request(stop=999, most=10**9)) for _ in range(3)]
+    closer = threading.Thread(target=engine.close)
+    closer.start()
+    core.gate.set()
+    closer.join(10)
+    for future in futures:
+        with pytest.raises(EngineFailed):
+            future.result(10)
+    with pytest.raises(EngineFailed):
+        engine.submit(request()).result(0)
+    with pytest.raises(EngineFailed):
+        engine.load(1, {})
+    engine.close()
+
+
+def test_engine_with_refused_weights_keeps_its_version() -> None:
+    engine = make_engine(CountingCore())
+    assert engine.policy_version == -1
+    assert engine.load(4, {}) >= 0.0
+    with pytest.raises(WeightError):
+        engine.load(5, {"bad": torch.zeros(1)})
+    assert engine.policy_version == 4
+    assert len(engine.probe()) == 31
+    engine.close()
+
+
+def test_engine_with_cancelled_request_goes_on_with_the_next() -> None:
+    core = CountingCore(room=1)
+    core.gate.clear()
+    engine = make_engine(core)
+    engine.submit(request())
+    cancelled, kept = engine.submit(request()), engine.submit(request())
+    cancelled.cancel()
+    core.gate.set()
+    assert kept.result(10).finish == "stop"
+    engine.close()
+
+
+# --- sampling and cache ------------------------------------------------------------------------------------------
+
+
+def test_sample_of_known_distribution_draws_in_proportion() -> None:
+    probabilities = torch.tensor([0.5, 0.0, 0.3, 0.2])
+    logits = probabilities.log().expand(20_000, 4).contiguous()
+    counts = torch.bincount(sample(logits, torch.Generator().manual_seed(0)), minlength=4) / 20_000
+    assert counts[1] == 0 and torch.allclose(counts, probabilities, atol=0.015)
+
+
+def test_sample_with_the_largest_draw_never_takes_an_impossible_token() -> None:
+    class Ones(torch.Generator):
+        pass
+
+    logits = torch.tensor([[0.0, 0.0, float("-inf"), float("-inf")]]).expand(4000, 4).contiguous()
+    assert sample(logits, Ones().manual_seed(1)).max() <= 1
+
+
+def test_common_prefix_of_token_arrays_counts_equal_starts() -> None:
+    assert common_prefix(np.array([1, 2, 3]), np.array([1, 2, 4])) == 2
+    assert common_prefix(np.array([1, 2]), np.array([1, 2, 4])) == 2
+    assert common_prefix(np.array([], dtype=int), np.array([1])) == 0
+
+
+def make_cache(num_live: int = 2) -> KVCache:
+    return KVCache(num_layers=2, num_live=num_live, max_tokens=32, num_kv_heads=2, head_dim=4, dtype=torch.float32, device="cpu")
+
+
+def test_cache_written_token_by_token_reads_back_by_row_head_and_position() -> None:
+    cache = make_cache()
+    new = torch.arange(2 * 4 * 4, dtype=torch.float32).view(2, 4, 4)
+    cache.write(1, cache.places(torch.tensor([0, 1]), torch.tensor([5, 7])), new)
+    assert (cache.keys_SHTD[1][0, :, 5] == new[0, :2]).all() and (cache.values_SHTD[1][0, :, 5] == new[0, 2:]).all()
+    assert (cache.keys_SHTD[1][1, :, 7] == new[1, :2]).all() and cache.keys_SHTD[0].abs().sum() == 0
+
+
+def test_cache_stored_prefix_is_found_copied_and_forgotten() -> None:
+    cache = make_cache()
+    tokens = np.arange(20, dtype=np.int32)
+    cache.keys_SHTD[0][0, :, :20] = 3.0
+    cache.store(tokens, live=0)
+    other = np.concatenate([tokens[:12], np.array([99], dtype=np.int32)])
+    row, shared = cache.best_stored(other)
+    assert shared == 12
+    cache.restore(row, live=1, num_tokens=shared)
+    assert (cache.keys_SHTD[0][1, :, :12] == 3.0).all() and (cache.keys_SHTD[0][1, :, 12:] == 0).all()
+    assert cache.best_stored(other[:5]) == (-1, 0)
+    cache.forget_stored()
+    assert cache.best_stored(other) == (-1, 0)
+
+
+def test_cache_full_of_prompts_replaces_the_one_used_longest_ago() -> None:
+    cache = make_cache(num_live=1)
+    prompts = [np.full(10, number, dtype=np.int32) for number in range(4)]
+    for prompt in prompts[:3]:
+        cache.store(prompt, live=0)
+    assert cache.best_stored(prompts[0])[1] == 10
+    cache.store(prompts[3], live=0)
+    assert [cache.best_stored(prompt)[1] for prompt in prompts] == [10, 0, 10, 10]
