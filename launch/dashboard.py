@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from launch.run_state import Record, RunState
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 BLOCKS = "▁▂▃▄▅▆▇█"
 SPARKLINE_WIDTH = 24
 NUM_NOTES = 4
+QUEUES = {"assignments": "playing", "trajectories_pending": "pending", "groups_waiting": "groups", "groups_unconsumed": "unsaved"}
+"""Gauge of the broker -> word on the display: episodes being played, trajectories whose group is not whole, groups the learner
+has not taken, groups no checkpoint covers."""
 
 
 def sparkline(values: Sequence[float | None], *, low: float, high: float, width: int = SPARKLINE_WIDTH) -> str:
@@ -71,7 +74,7 @@ def line_for(record: Record, *, state: RunState) -> str | None:
 
 def _update_line(record: Record, state: RunState) -> str:
     drops = ",".join(f"{reason}:{count}" for reason, count in record.get("drops", {}).items() if count) or "none"
-    queues = ",".join(f"{name}:{value:g}" for name, value in _gauges(state).items()) or "unknown"
+    queues = ",".join(f"{name}:{value:g}" for name, value in _queues(state).items()) or "unknown"
     return " ".join(
         [
             f"update={record.get('update')} phase={record.get('phase')} version={record.get('policy_version')}",
@@ -89,8 +92,9 @@ def _age(record: Record) -> str:
     return f"{number(low, 0)}/{number(mean, 2)}/{number(high, 0)}"
 
 
-def _gauges(state: RunState) -> Mapping[str, float]:
-    return state.status.gauges if state.status is not None else {}
+def _queues(state: RunState) -> dict[str, float]:
+    gauges = state.status.gauges if state.status is not None else {}
+    return {word: gauges[name] for name, word in QUEUES.items() if name in gauges}
 
 
 # --- the live display ------------------------------------------------------------------------------------------------
@@ -141,7 +145,7 @@ def _figures(state: RunState) -> RenderableType:
         ("env steps/s", number(state.metric("actor/env_steps_per_s", update.get("env_steps_per_s")), 1), ""),
     ]
     right = [
-        ("queues", " ".join(f"{key} {value:g}" for key, value in _gauges(state).items()) or "–"),
+        ("queues", " ".join(f"{key} {value:g}" for key, value in _queues(state).items()) or "–"),
         ("dropped", " ".join(f"{key} {value}" for key, value in _drops(state).items()) or "none"),
         (
             "desktops",

@@ -81,9 +81,17 @@ def _run(config: RunConfig, *, resumed: bool) -> int:
 
 
 def _run_serial(config: RunConfig) -> tuple[Outcome, dict[str, int]]:
+    from launch.dashboard import LineDisplay
+    from launch.report import write_status
     from launch.serial import run_serial
 
-    run_serial(config)
+    display = LineDisplay(lambda line: print(line, flush=True))
+    try:
+        state = run_serial(config, on_record=display.record)
+    except KeyboardInterrupt:
+        return Outcome("stopped", "stopped by SIGINT", exit_code=130), {}
+    if state.status is not None:
+        write_status(config.folder, state.status)
     return Outcome("finished", "finished", exit_code=0), {}
 
 
@@ -95,7 +103,13 @@ def _supervise(config: RunConfig, folder: RunFolder, log_folder: Path) -> tuple[
 
     with make_display(name=config.name) as display:
         watch = RunWatch(folder, on_record=lambda record: display.record(record, watch.state))
-        supervisor = Supervisor(plan_for(config), config=config.supervisor, log_folder=log_folder, notify=display.note)
+
+        def finished() -> bool:
+            return watch.refresh().summary is not None
+
+        supervisor = Supervisor(
+            plan_for(config), config=config.supervisor, log_folder=log_folder, notify=display.note, is_finished=finished
+        )
         try:
             outcome = supervisor.run(tick=lambda: display.update(watch.refresh(), supervisor.views()), tick_s=TICK_S)
         finally:

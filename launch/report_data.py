@@ -158,11 +158,9 @@ class EpisodeTotals:
 
 
 def drops_of(state: RunState, status: Status | None) -> dict[str, int]:
-    """Reason -> count: the learner's own over all updates, and the broker's refusals."""
-    drops: dict[str, int] = {}
-    for record in state.updates:
-        for reason, count in (record.get("drops") or {}).items():
-            drops[reason] = drops.get(reason, 0) + int(count)
+    """Reason -> count, from the start of the run: the learner's own, and the broker's refusals."""
+    latest = (state.summary or {}).get("drops") or state.last_update.get("drops") or {}
+    drops = {str(reason): int(count) for reason, count in latest.items()}
     for name, count in (status.counters if status is not None else {}).items():
         if name.startswith("rejected/") and count:
             reason = name.removeprefix("rejected/")

@@ -34,16 +34,18 @@ class EndRun:
 class RestartHistory:
     """Deaths of one process in a row."""
 
-    def __init__(self, config: SupervisorConfig, *, ends_run: bool) -> None:
+    def __init__(self, config: SupervisorConfig) -> None:
         self._config = config
-        self._ends_run = ends_run
         self.num_restarts = 0
         """In a row; back to 0 after a life of `stable_s`."""
         self.num_restarts_total = 0
 
-    def ended(self, exit_code: int, *, lived_s: float) -> Restart | EndRun:
-        """The process ended with ``exit_code`` (negative: killed by that signal) after living ``lived_s``."""
-        if exit_code == 0 and self._ends_run:
+    def ended(self, exit_code: int, *, lived_s: float, finished: bool = False) -> Restart | EndRun:
+        """The process ended with ``exit_code`` (negative: killed by that signal) after living ``lived_s``.
+
+        ``finished``: it ended because all work is done; otherwise every end is a death, exit code 0 included.
+        """
+        if finished:
             return EndRun(finished=True, reason="finished")
         if exit_code in HOPELESS:
             return EndRun(finished=False, reason=HOPELESS[exit_code])

@@ -11,9 +11,6 @@ from common.errors import ResumeError
 from common.run_folder import RunFolder
 from launch.supervisor import ProcessView
 
-SFT_REQUEST_FILE = "requests/sft"
-"""The learner looks for this file below the run folder after each update, and removes it when it begins the round."""
-
 
 def show_status(folder: Path, *, stay: bool) -> None:
     """Draw the display once, or until Ctrl-C."""
@@ -51,9 +48,9 @@ def request_sft(folder: Path) -> str:
     """Leave the request where the learner looks. Raises `ResumeError` when nobody runs the run."""
     if not is_running(folder):
         raise ResumeError(f"{folder} is not running\n    -> ask while `computerrl train` is at work on it")
-    path = folder / SFT_REQUEST_FILE
-    path.parent.mkdir(exist_ok=True)
-    path.touch()
+    from learner.client import request_phase
+
+    request_phase(folder, "sft")
     return f"asked {folder.resolve().name} for an Entropulse round; it begins after the current update"
 
 

@@ -72,7 +72,7 @@ class _Process:
 
     def __init__(self, spec: ProcessSpec, config: SupervisorConfig) -> None:
         self.spec = spec
-        self.history = RestartHistory(config, ends_run=spec.ends_run)
+        self.history = RestartHistory(config)
         self.popen: subprocess.Popen[bytes] | None = None
         self.pidfd = -1
         self.token = ""
@@ -99,10 +99,14 @@ class Supervisor:
         config: SupervisorConfig,
         log_folder: Path,
         notify: Callable[[str], None],
+        is_finished: Callable[[], bool] = lambda: True,
     ) -> None:
+        """``is_finished``: whether exit code 0 of a process that ends the run is believed; a learner that somebody else stopped
+        ends with 0 as well, and is started again."""
         self._config = config
         self._log_folder = log_folder
         self._notify = notify
+        self._is_finished = is_finished
         self._processes = [_Process(spec, config) for spec in specs]
         self._run_token = secrets.token_hex(8)
         self._selector = selectors.DefaultSelector()
@@ -184,7 +188,8 @@ class Supervisor:
 
     def _ended(self, process: _Process) -> None:
         exit_code, lived_s = self._reap(process)
-        verdict = process.history.ended(exit_code, lived_s=lived_s)
+        finished = process.spec.ends_run and exit_code == 0 and self._is_finished()
+        verdict = process.history.ended(exit_code, lived_s=lived_s, finished=finished)
         name = process.spec.name
         if isinstance(verdict, Restart):
             self._sweep_after(process)

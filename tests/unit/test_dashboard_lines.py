@@ -20,7 +20,7 @@ STATUS = Status(
     run_id="r",
     policy_version=12,
     counters={"accepted": 40, "rejected/duplicate": 2},
-    gauges={"assigned": 4.0, "held": 7.0},
+    gauges={"assignments": 4.0, "groups_waiting": 7.0, "journal_bytes": 9e9},
     peers=(PeerEntry("learner", 0, "x", "host", 1, {}, 0.1),),
     notes={"learner-0": "rl-1: waiting for 3 groups"},
     metrics={
@@ -60,7 +60,7 @@ def test_render_in_rl_shows_what_the_person_looks_for(tmp_path: Path) -> None:
         "entropy",
         "policy age",
         "10.0",
-        "assigned 4",
+        "playing 4",
         "duplicate 2",
         "left about",
         "1:05",
@@ -95,7 +95,7 @@ def test_lines_update_is_one_grepable_line(tmp_path: Path) -> None:
         "entropy=0.",
         "age=0/",
         "env_steps_per_s=",
-        "queues=assigned:4",
+        "queues=playing:4,groups:7 ",
         "drops=",
         "left=",
     ):
