@@ -87,10 +87,7 @@ def make_packs(samples: Sequence[Sample], *, max_tokens: int, groups: Sequence[i
     for index in order:
         by_group.setdefault(groups[index] if groups is not None else 0, []).append(index)
     pieces = [piece for members in by_group.values() for piece in _cut(members, paths, max_tokens)]
-    if groups is None:
-        bins = [members for members, _ in pieces]
-    else:
-        bins = _first_fit(pieces, max_tokens)
+    bins = [members for members, _ in pieces] if groups is None else _first_fit(pieces, max_tokens)
     return [_pack(samples, paths, sorted(members, key=paths.__getitem__)) for members in bins]
 
 

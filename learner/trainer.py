@@ -107,7 +107,7 @@ class Trainer:
             pair_M = torch.from_numpy(pack.token_pair_M).to(self.policy.device)
             outputs = self.policy.forward(pack, temperature=1.0)
             loss = -outputs.logprobs_U[pair_M].sum() / num_tokens
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             totals.add("loss", loss.detach() * num_tokens, len(pair_M))
             totals.add("entropy", _token_entropy(outputs.entropy_Q, pack, pair_M).sum(), len(pair_M))
         metrics = totals.means(default=("loss", "entropy"))
@@ -193,7 +193,7 @@ class Trainer:
             ),
             item.batch,
         )
-        (result.loss * scale).backward()  # type: ignore[no-untyped-call]
+        (result.loss * scale).backward()
         for name, (total, count) in result.metrics.items():
             totals.add(name, total, count)
         return float(result.loss.detach())

@@ -133,13 +133,13 @@ def make_algorithm(learner: LearnerConfig) -> Algorithm:
 def _third_party(name: str) -> Callable[[Mapping[str, Any], LearnerConfig], Algorithm]:
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         if entry.name == name:
-            return entry.load()  # type: ignore[no-any-return]
+            return entry.load()
     module, colon, attribute = name.partition(":")
     if not colon:
         known = ", ".join(sorted(ALGORITHMS))
         raise ConfigError([Problem("learner.algorithm.name", f"no algorithm {name!r}", f"use one of {known}, or module:Class")])
     try:
-        return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]
+        return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         step = "install the package that holds it, or correct module:Class"
         raise ConfigError([Problem("learner.algorithm.name", f"{name!r} cannot be imported: {error}", step)]) from error
