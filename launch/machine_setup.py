@@ -53,9 +53,14 @@ class Report:
             print(f"  {time.monotonic() - self.begun:6.1f} s  {stage:<15} {line}", flush=True)
 
     def stage(self, name: str, work: Callable[[Progress], str]) -> None:
-        """Run ``work`` as stage ``name``; what it returns is said at its end."""
+        """Run ``work`` as stage ``name``; what it returns, or why it failed, is said at its end."""
         begun = time.monotonic()
-        result = work(lambda line: self.say(name, line))
+        try:
+            result = work(lambda line: self.say(name, line))
+        except ComputerRLError as error:
+            # At once: the other lane may go on for minutes before `run_setup` can raise.
+            self.say(name, f"failed: {error}")
+            raise
         self.spent_s[name] = time.monotonic() - begun
         took = f" ({self.spent_s[name]:.1f} s)" if self.spent_s[name] >= _QUIET_S else ""
         self.say(name, f"ready: {result}{took}")
@@ -90,11 +95,8 @@ def run_setup(
 
     with ThreadPoolExecutor(max_workers=2) as pool:
         lanes = [pool.submit(packages_then_model), pool.submit(apptainer_then_image)]
-    failures = [error for lane in lanes if (error := lane.exception()) is not None]
-    for error in failures[1:]:
-        print(f"\nerror: {error}", file=sys.stderr)
-    if failures:
-        raise failures[0]
+    for lane in lanes:
+        lane.result()
     report.say("set-up", "complete")
 
 

@@ -60,7 +60,7 @@ def test_run_setup_errors_of_both_lanes_are_told(
     monkeypatch.setattr(machine_setup, "_apptainer", lambda cache, mirror, progress: "one")
     with pytest.raises(ConfigError, match="no model of that name"):
         run_setup(cache=tmp_path, image=str(tmp_path / "none.sif"), model=str(tmp_path / "nothing"))
-    assert "no recipe and no file or folder" in capsys.readouterr().err
+    assert "no recipe and no file or folder" in capsys.readouterr().out
 
 
 def test_packages_other_python_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
