@@ -303,9 +303,7 @@ def test_closed_order_drops_incomplete_groups_and_keeps_complete_ones(desk: Desk
     counters = desk.core.counters
     assert (counters["held"], counters["rejected/order_closed"]) == (2, 1)
     assert desk.ask(trajectory_for(late)) == TrajectoryReceipt(late.assignment_id, accepted=False, reason="order_closed")
-    assert desk.ask(trajectory_for(played[0])) == TrajectoryReceipt(
-        played[0].assignment_id, accepted=False, reason="duplicate"
-    )
+    assert desk.ask(trajectory_for(played[0])) == TrajectoryReceipt(played[0].assignment_id, accepted=False, reason="duplicate")
     assert desk.assign_all() == ([], "no_order")
     assert isinstance(desk.ask(GroupRequest(0)), TrajectoryGroup)
 

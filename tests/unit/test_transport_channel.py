@@ -153,7 +153,9 @@ def test_replies_from_other_threads_wake_the_poll_and_reach_the_right_request(
     client = client_of(server.address)
     answers: dict[int, Message] = {}
     askers = [
-        threading.Thread(target=lambda number=number: answers.update({number: client.request(GroupRequest(number), timeout_s=10)}))
+        threading.Thread(
+            target=lambda number=number: answers.update({number: client.request(GroupRequest(number), timeout_s=10)})
+        )
         for number in range(16)
     ]
     for asker in askers:
@@ -201,9 +203,7 @@ def test_broken_connection_ends_the_request_long_before_its_deadline(
     closer.join()
 
 
-def test_client_reaches_a_server_restarted_on_the_same_address(
-    keys: transport.Keys, client_of: Callable[[str], Client]
-) -> None:
+def test_client_reaches_a_server_restarted_on_the_same_address(keys: transport.Keys, client_of: Callable[[str], Client]) -> None:
     with served(double, keys) as address:
         client = client_of(address)
         assert client.request(GroupRequest(1), timeout_s=10) == NoGroup(2)
@@ -226,9 +226,7 @@ def test_request_sent_before_the_server_is_there_is_answered_when_it_comes(
     assert answers == [NoGroup(6)]
 
 
-def test_close_ends_a_waiting_request_and_refuses_new_ones(
-    keys: transport.Keys, client_of: Callable[[str], Client]
-) -> None:
+def test_close_ends_a_waiting_request_and_refuses_new_ones(keys: transport.Keys, client_of: Callable[[str], Client]) -> None:
     server = Server("tcp://127.0.0.1:0", keys=keys, sender="broker-0:b1")
     client = client_of(server.address)
     threading.Timer(0.2, client.close).start()

@@ -1,0 +1,187 @@
+"""The broker as a process of its own: killed with SIGKILL under load, stopped, denied its port."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from broker.client import BrokerClient
+from common import transport
+from common.config import BrokerConfig, RunConfig
+from common.errors import PeerTimeout
+from common.lifecycle import Heartbeat, StopToken
+from common.messages import Assignment, NoGroup, RolloutOrder, Step, StepTiming, Trajectory, TrajectoryGroup
+from common.run_folder import RunFolder
+
+ROOT = Path(__file__).parents[2]
+NUM_EPISODES = 200
+GROUP_SIZE = 4
+NUM_CLIENTS = 4
+KILL_AFTER = (40, 100, 160)
+"""Acknowledged submissions after which the broker is killed."""
+
+ENTRY = """
+import sys
+from broker.server import run_broker
+from common.config import load_config
+from common.errors import ComputerRLError
+from common.lifecycle import StopToken, stop_on_signals
+stop = StopToken()
+stop_on_signals(stop)
+try:
+    run_broker(load_config(sys.argv[1]), stop=stop)
+except ComputerRLError as error:
+    print(error, file=sys.stderr)
+    sys.exit(error.exit_code)
+"""
+
+
+class BrokerProcess:
+    """Starts, kills and restarts a broker of one run folder."""
+
+    def __init__(self, folder: Path, **broker: object) -> None:
+        self.config = RunConfig(run_dir=str(folder), broker=BrokerConfig(**broker))  # type: ignore[arg-type]
+        self.run_folder = RunFolder(self.config.folder)
+        self.keys = self.run_folder.create(self.config)
+        self.config_path = folder / "config.yaml"
+        self.config_path.write_text(yaml.safe_dump(self.config.model_dump(mode="json")))
+        self.process = self.start()
+
+    def start(self) -> subprocess.Popen[bytes]:
+        self.process = subprocess.Popen([sys.executable, "-c", ENTRY, str(self.config_path)], cwd=ROOT)
+        return self.process
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def client(self, sender: str, **options: float) -> BrokerClient:
+        address = self.run_folder.wait_for_broker(StopToken(), 60)
+        return BrokerClient(transport.Client(address, keys=self.keys, sender=sender), **options)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    made = BrokerProcess(tmp_path)
+    yield made
+    made.kill()
+
+
+def episode(granted: Assignment, actor: str) -> Trajectory:
+    timing = StepTiming(0.1, 0.1, 0.0)
+    tokens = list(range(300))
+    step = Step(tokens, tokens, [-0.5] * 300, [0] * 300, "click(1)", True, "", None, "quiet", timing)
+    return Trajectory(
+        granted.assignment_id, granted.group_id, granted.index, granted.order_id, granted.kind, granted.task, "Click.",
+        (step,), 1.0, True, "task_finished", None, actor, time.time(), 1.0, 0.1, 0.1,
+    )  # fmt: skip
+
+
+class Player(threading.Thread):
+    """An actor: takes assignments and submits until the order is done."""
+
+    def __init__(self, broker: BrokerProcess, index: int, acknowledged: list[str]) -> None:
+        super().__init__()
+        self.name = f"actor-{index}:i{index}"
+        self.incarnation = f"i{index}"
+        self.client = broker.client(self.name)
+        self.acknowledged = acknowledged
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            while (granted := self.client.request_assignment(self.incarnation, 0)) and isinstance(granted, Assignment):
+                receipt = self.client.submit(episode(granted, self.name))
+                if receipt.accepted:
+                    self.acknowledged.append(receipt.trajectory_id)
+                else:
+                    # The receipt was lost with the broker, or somebody else filled the slot after the restart.
+                    assert receipt.reason == "duplicate"
+        except Exception as error:
+            self.error = error
+        finally:
+            self.client.close()
+
+
+@pytest.mark.timeout(300)
+def test_sigkill_in_the_middle_of_submissions_loses_and_doubles_nothing(broker: BrokerProcess) -> None:
+    learner = broker.client("learner-0:l")
+    families = ("web-click-button", "calc-set-cell")
+    per_family = NUM_EPISODES // GROUP_SIZE // len(families)
+    learner.place_order(RolloutOrder("eval", "evaluation", families, per_family, GROUP_SIZE, 10_000_000, 0.0, 4, 0))
+    acknowledged: list[str] = []
+    players = [Player(broker, index, acknowledged) for index in range(NUM_CLIENTS)]
+    for player in players:
+        player.start()
+    for count in KILL_AFTER:
+        while len(acknowledged) < count and any(player.is_alive() for player in players):
+            time.sleep(0.002)
+        broker.kill()
+        broker.start()
+    for player in players:
+        player.join()
+    assert [player.error for player in players] == [None] * NUM_CLIENTS
+
+    # Slots whose assignment died with its broker are free again; play what is left.
+    last = Player(broker, 99, acknowledged)
+    last.run()
+    assert last.error is None
+
+    groups: list[TrajectoryGroup] = []
+    while not isinstance(group := learner.fetch_group(len(groups)), NoGroup):
+        groups.append(group)
+    taken = Counter(trajectory.trajectory_id for group in groups for trajectory in group.trajectories)
+    assert set(taken.values()) == {1}
+    assert len(taken) == NUM_EPISODES
+    assert len(acknowledged) == len(set(acknowledged))
+    assert set(acknowledged) <= set(taken)
+    counters = learner.status().counters
+    assert counters["received"] == counters["delivered"] + counters["held"] + counters["rejected"]
+    learner.close()
+
+
+def test_sigterm_ends_the_broker_cleanly_and_frees_its_port(broker: BrokerProcess) -> None:
+    client = broker.client("learner-0:l", deadline_s=0.5)
+    assert client.status().counters["received"] == 0
+    broker.process.send_signal(signal.SIGTERM)
+    assert broker.process.wait(timeout=30) == 0
+    with pytest.raises(PeerTimeout):
+        client.status()
+    client.close()
+    address = broker.run_folder.wait_for_broker(StopToken(), 1)
+    transport.Server(address, keys=broker.keys, sender="x-0:x").close()
+
+
+def test_port_taken_ends_the_broker_with_a_clear_error_and_its_exit_code(tmp_path: Path) -> None:
+    taken = transport.Server("tcp://127.0.0.1:0", keys=transport.generate_keys(), sender="x-0:x")
+    port = int(taken.address.rpartition(":")[2])
+    broker = BrokerProcess(tmp_path, port=port)
+    assert broker.process.wait(timeout=60) == 2
+    taken.close()
+
+
+def test_heartbeat_finds_the_restarted_broker(broker: BrokerProcess) -> None:
+    client = broker.client("env_server-0:e")
+    endpoints = {"desktops": "tcp://127.0.0.1:1"}
+    with Heartbeat(client, role="env_server", index=0, incarnation="e", endpoints=endpoints, period_s=0.1) as heartbeat:
+        assert heartbeat.wait_welcome(60)
+        broker.kill()
+        broker.start()
+        asker = broker.client("actor-0:a")
+        deadline = time.monotonic() + 60
+        while not asker.directory("env_server") and time.monotonic() < deadline:
+            time.sleep(0.05)
+        (peer,) = asker.directory("env_server")
+        assert replace(peer, age_s=0.0).endpoints == endpoints
+        asker.close()
+    client.close()

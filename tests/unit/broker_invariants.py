@@ -1,0 +1,50 @@
+"""What must hold after every event, recounted from scratch; and a core that checks it and can tell its story."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from broker.core import BrokerCore
+from broker.events import Effect, Event
+
+
+def check(core: BrokerCore) -> None:
+    """Raises `AssertionError`."""
+    counters = core.counters
+    assert counters["received"] == counters["delivered"] + counters["held"] + counters["rejected"], counters
+    reasons = sum(value for name, value in counters.items() if name.startswith("rejected/"))
+    assert counters["rejected"] == reasons, counters
+    pending = sum(state.num_pending for state in core.orders)
+    waiting = sum(len(group.trajectories) for group in core.delivery.groups(fetched=False))
+    assert counters["held"] == pending + waiting, (counters, pending, waiting)
+    numbers = [group.group_seq for group in core.delivery.groups()]
+    assert numbers == list(range(core.delivery.cursor, core.delivery.next_seq)), numbers
+    for state in core.orders:
+        size = state.order.group_size
+        slots = [(number, index) for number in state.groups for index in range(size)]
+        filled = [(group.number, index) for group in state.groups.values() for index in group.filled]
+        places = Counter([*state._free, *state.grants, *filled])
+        assert places == Counter(slots), (state.order.order_id, places, slots)
+        if state.order.kind == "training":
+            # Never more than the bound of the design, whatever the learner has or has not taken.
+            version = max(0, core.policy_version - state.start_version)
+            bound = (version + core.orders._eta + 1) * state.batch_size
+            assert state.num_filled + len(state.grants) <= bound, (state.num_filled, len(state.grants), bound)
+
+
+class CheckedCore(BrokerCore):
+    """Checks after every event; on a violation the error tells the last events."""
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        story = self.__dict__.setdefault("story", [])
+        effects = super().handle(event, now)
+        story.append((now, event, effects))
+        del story[:-30]
+        replaying = bool(self._restored_members) or type(event).__name__ in ("StateRestored", "TrajectoryRestored")
+        if not replaying:
+            try:
+                check(self)
+            except AssertionError as error:
+                lines = [f"{when:.1f} {str(what)[:200]} -> {str(then)[:200]}" for when, what, then in story]
+                raise AssertionError("\n".join([str(error), *lines])) from error
+        return effects
