@@ -1,0 +1,304 @@
+"""The host's side of a real desktop: starts a guest through a launcher, sends it requests, maps its screen.
+
+How the guest is contained is the launcher's business (`env_server.drivers.apptainer`, `env_server.drivers.local`). Requests
+travel over an anonymous socket pair; pictures are read straight out of Xvfb's frame buffer file.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import struct
+import subprocess
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from common.config import DesktopConfig
+from common.errors import DesktopBroken, HostBroken, TaskFailed
+from common.messages import Action, Element, Observation, ScreenshotRef, StepResult
+from env_server.driver import GetterKind, TaskInstance
+from env_server.drivers.private_folder import PrivateFolder
+from env_server.guest.wire import Wire, WireClosed, WireTimeout
+from env_server.observation import Numbering, TreeNode, linearise
+from env_server.screenshots import ScreenshotStore
+
+START_LIMIT_S = 60.0
+"""Until all applications of a desktop can be used; many desktops may start at once on few cores."""
+_HEALTH_LIMIT_S = 0.9
+_GRACE_S = 1.0
+"""The guest's own deadlines end this much before the host gives it up."""
+_END_LIMIT_S = 2.0
+_TARGETS = frozenset({"click", "double_click", "hover", "scroll"})
+
+
+class Launcher(Protocol):
+    """Starts a guest process."""
+
+    def command(self, folder: PrivateFolder, settings: dict[str, Any]) -> Sequence[str]:
+        """The command line: its standard input is the life line (ends when the host does), its standard output the guest's connection."""
+
+    def explain(self, log: str) -> str:
+        """What a failed start's output means and what to do; empty when unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """The guest's answer to a request that observes."""
+
+    observation: Observation
+    action_error: str
+    finished: bool
+
+
+class GuestDriver:
+    """One real desktop; see `env_server.driver.DesktopDriver`. One call at a time; `healthy` and `close` from any thread."""
+
+    def __init__(
+        self, launcher: Launcher, config: DesktopConfig, *, index: int, folder: Path, screenshots: ScreenshotStore | None
+    ) -> None:
+        self._config = config
+        self._index = index
+        self._screenshots = screenshots if config.observation != "tree" else None
+        self._numbering = Numbering()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._screen: mmap.mmap | None = None
+        self._folder = PrivateFolder.make(index)
+        self._log = _log_file(folder, index)
+        self._life_line: int | None = None
+        self._wire: Wire | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            self._start(launcher)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, launcher: Launcher) -> None:
+        settings = {
+            "width": self._config.screen_width,
+            "height": self._config.screen_height,
+            "settle_quiet_s": self._config.settle_quiet_s,
+            "settle_deadline_s": self._config.settle_deadline_s,
+            "start_deadline_s": START_LIMIT_S - _GRACE_S,
+        }
+        ours, theirs = socket.socketpair()
+        life_line, self._life_line = os.pipe()
+        command = launcher.command(self._folder, settings)
+        try:
+            with open(self._log, "ab") as log:
+                self._process = subprocess.Popen(
+                    command, stdin=life_line, stdout=theirs, stderr=log, start_new_session=True
+                )
+        except OSError as error:
+            raise HostBroken(f"cannot start {command[0]!r}: {error}") from error
+        finally:
+            theirs.close()
+            os.close(life_line)
+        self._wire = Wire(ours)
+        try:
+            answer = self._wire.receive(timeout_s=START_LIMIT_S)
+        except (WireClosed, WireTimeout) as error:
+            raise self._start_failure(launcher, str(error)) from error
+        if "ready" not in answer:
+            raise self._start_failure(launcher, str(answer.get("message")))
+        self._map_screen()
+
+    def _start_failure(self, launcher: Launcher, reason: str) -> DesktopBroken | HostBroken:
+        tail = self._log.read_text(errors="replace")[-3000:] if self._log.exists() else ""
+        explained = launcher.explain(tail)
+        if explained:
+            return HostBroken(explained)
+        last = " | ".join(tail.strip().splitlines()[-4:])
+        return DesktopBroken(f"desktop {self._index} did not start: {reason}; {last} (log: {self._log})")
+
+    # --- DesktopDriver ---
+
+    def reset(self, task: TaskInstance) -> tuple[str, Observation]:
+        """See `DesktopDriver`."""
+        setup = [{"kind": step.kind, "args": step.args} for step in task.setup]
+        self._numbering = Numbering()
+        answer = self._observe({"request": "reset", "setup": setup}, self._config.reset_deadline_s)
+        instruction = task.instruction
+        if instruction is None:
+            instruction = str(self.get("web_page")["fields"]["utterance"])
+        return instruction, answer.observation
+
+    def step(self, action: Action) -> StepResult:
+        """See `DesktopDriver`."""
+        try:
+            args = self._resolved(action)
+        except LookupError as error:
+            answer = self._observe({"request": "observe"}, self._config.step_deadline_s)
+            return StepResult(observation=answer.observation, action_error=str(error.args[0]), finished=answer.finished)
+        request = {"request": "step", "action": action.name, "args": args}
+        answer = self._observe(request, self._config.step_deadline_s)
+        return StepResult(observation=answer.observation, action_error=answer.action_error, finished=answer.finished)
+
+    def observe(self) -> Observation:
+        """See `DesktopDriver`."""
+        return self._observe({"request": "observe"}, self._config.step_deadline_s).observation
+
+    def get(self, kind: GetterKind, **args: Any) -> Any:
+        """See `DesktopDriver`."""
+        answer = self._ask({"request": "get", "kind": kind, "args": args}, self._config.step_deadline_s)
+        if "value" not in answer:
+            raise DesktopBroken(f"desktop {self._index} gave no value for {kind}")
+        return answer["value"]
+
+    def healthy(self) -> bool:
+        """See `DesktopDriver`. A desktop busy with a call within its deadline counts as healthy."""
+        if self._closed or self._process is None or self._process.poll() is not None:
+            return False
+        if not self._lock.acquire(timeout=_HEALTH_LIMIT_S / 3):
+            return True
+        try:
+            self._exchange({"request": "ping"}, _HEALTH_LIMIT_S / 2)
+        except DesktopBroken:
+            return False
+        finally:
+            self._lock.release()
+        return True
+
+    def close(self) -> None:
+        """See `DesktopDriver`."""
+        self._closed = True
+        if self._life_line is not None:
+            os.close(self._life_line)
+            self._life_line = None
+        process = self._process
+        if process is not None:
+            try:
+                process.wait(_END_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if self._wire is not None:
+            self._wire.close()
+        self._folder.remove()
+
+    # --- requests ---
+
+    def _observe(self, request: dict[str, Any], limit_s: float) -> _Answer:
+        request["with_tree"] = self._config.observation != "screenshot"
+        answer = self._ask(request, limit_s)
+        try:
+            nodes = [TreeNode.from_wire(row) for row in answer["nodes"]]
+            return _Answer(
+                self._observation(answer, self._elements(nodes, str(answer["app"]))),
+                str(answer.get("action_error", "")),
+                bool(answer["finished"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise DesktopBroken(f"desktop {self._index} sent no observation: {error!r}") from error
+
+    def _elements(self, nodes: Sequence[TreeNode], app: str) -> tuple[Element, ...]:
+        return linearise(
+            nodes,
+            app=app,
+            width=self._config.screen_width,
+            height=self._config.screen_height,
+            max_elements=self._config.max_elements,
+            numbering=self._numbering,
+        )
+
+    def _observation(self, answer: dict[str, Any], elements: tuple[Element, ...]) -> Observation:
+        return Observation(
+            app=answer["app"],
+            window_title=answer["title"],
+            elements=elements,
+            screenshot=self._take_screenshot(),
+            screen_width=self._config.screen_width,
+            screen_height=self._config.screen_height,
+            settled_by=answer["settled_by"],
+            settle_s=answer["settle_s"],
+            tree_age_s=answer["tree_age_s"],
+            result=str(answer.get("result", "")),
+        )
+
+    def _ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
+        with self._lock:
+            answer = self._exchange(request, limit_s)
+        error = answer.get("error")
+        if error == "task":
+            raise TaskFailed(str(answer.get("message")))
+        if error is not None:
+            raise DesktopBroken(f"desktop {self._index}: {answer.get('message')}")
+        return answer
+
+    def _exchange(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
+        if self._closed or self._wire is None:
+            raise DesktopBroken(f"desktop {self._index} is closed")
+        try:
+            self._wire.send({**request, "limit_s": max(0.1, limit_s - _GRACE_S)}, timeout_s=limit_s)
+            return self._wire.receive(timeout_s=limit_s)
+        except (WireClosed, WireTimeout) as error:
+            # After a time-out the late answer would be taken for the next request's: the connection is of no use any more.
+            self._wire.close()
+            raise DesktopBroken(f"desktop {self._index} did not answer {request['request']}: {error}") from error
+
+    def _resolved(self, action: Action) -> dict[str, Any]:
+        """The action's arguments with element numbers turned into pixels; `LookupError` with a message for the agent."""
+        args = dict(action.args)
+        if action.name in _TARGETS:
+            y = args.pop("y", None)
+            target = args.pop("target")
+            args["x"], args["y"] = self._place(target) if y is None else self._pixel(target, y)
+            args.setdefault("button", "left")
+        elif action.name == "drag":
+            args["x"], args["y"] = self._place(args.pop("source"))
+            args["to_x"], args["to_y"] = self._place(args.pop("target"))
+        elif action.name == "type":
+            args.setdefault("enter", False)
+        return args
+
+    def _place(self, number: int) -> tuple[int, int]:
+        if number not in self._numbering.places:
+            raise LookupError(f"there is no element {number}")
+        return self._numbering.places[number]
+
+    def _pixel(self, x: int, y: int) -> tuple[int, int]:
+        if not (0 <= x < self._config.screen_width and 0 <= y < self._config.screen_height):
+            raise LookupError(f"({x}, {y}) is not on the screen")
+        return x, y
+
+    # --- the screen ---
+
+    def _map_screen(self) -> None:
+        path = self._folder.shared / "frame" / "Xvfb_screen0"
+        try:
+            with open(path, "rb") as file:
+                self._screen = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise DesktopBroken(f"no frame buffer at {path}: {error}") from error
+        header = struct.unpack(">25I", self._screen[:100])
+        num_header_bytes, num_colors, width, height, bits = header[0], header[19], header[4], header[5], header[11]
+        if bits != 32 or (width, height) != (self._config.screen_width, self._config.screen_height):
+            raise DesktopBroken(f"frame buffer of {width}x{height} with {bits} bits per pixel")
+        self._pixels = np.frombuffer(
+            self._screen, dtype=np.uint8, count=width * height * 4, offset=num_header_bytes + num_colors * 12
+        ).reshape(height, width, 4)
+
+    def _take_screenshot(self) -> ScreenshotRef | None:
+        if self._screenshots is None:
+            return None
+        return self._screenshots.put(self._pixels[:, :, 2::-1])
+
+
+def _log_file(folder: Path, index: int) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        log = folder / f"desktop-{index}.log"
+        with open(log, "ab"):
+            pass
+    except OSError as error:
+        raise HostBroken(f"desktop.log folder {folder} is not writable: {error}; free space or choose another folder") from error
+    return log
+
+

@@ -1,0 +1,259 @@
+"""Chromium: one app-mode window that shows MiniWoB++ pages; DevTools over a pipe seeds, starts and reads them, nothing more.
+
+The agent has no address bar and no developer tools: it acts through real X11 input only, and the browser's own shortcuts are
+refused by name (`refused_keys`). Rewards are read from the page's globals, raw and binary.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .processes import Program
+
+PAGES = "/opt/computerrl/miniwob"
+_BLANK = "about:blank"
+_EDIT_KEYS = frozenset("acvxzy") | {"left", "right", "home", "end", "backspace", "delete", "up", "down", "enter", "return"}
+_TASK_WIDTH, _TASK_HEIGHT = 160, 210
+"""CSS pixels of a MiniWoB++ page's task area."""
+
+_EVERY_PAGE = "window.addEventListener('contextmenu', event => event.preventDefault(), true);"
+"""The context menu leads to the page's source and to new windows."""
+
+_LOADED = (
+    "new Promise(done => { const check = () => document.readyState === 'complete' && window.core && core.cover_div ? done(true)"
+    " : setTimeout(check, 5); check(); })"
+)
+_START = """(() => {
+  Math.seedrandom(%d);
+  core.EPISODE_MAX_TIME = 2e9;
+  core.startEpisodeReal();
+  clearInterval(core.CD_TIMER);
+  for (const id of ['reward-display', 'click-canvas']) {
+    const node = document.getElementById(id);
+    if (node) node.style.display = 'none';
+  }
+  if (document.activeElement) document.activeElement.blur();
+  return true;
+})()"""
+_STATE = """(() => ({
+  done: WOB_DONE_GLOBAL, raw_reward: WOB_RAW_REWARD_GLOBAL, reason: String(WOB_REWARD_REASON || ''),
+  episode_id: WOB_EPISODE_ID, fields: {utterance: core.getUtterance()}
+}))()"""
+_TWO_FRAMES = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
+_CONTROLS = """(() => [...document.querySelectorAll('#area button, #area input, #area select, #area textarea, #area a')]
+  .filter(node => node.offsetParent !== null && node.type !== 'hidden').length)()"""
+
+
+class ChromiumGone(RuntimeError):
+    """The browser does not answer or is dead."""
+
+
+class PageError(RuntimeError):
+    """The page has no such task."""
+
+
+def refused_keys(keys: str) -> bool:
+    """Is this chord one of the browser's own shortcuts (new window, address, source, tools)?"""
+    *modifiers, key = [part.strip().lower() for part in keys.split("+")]
+    held = {name for name in modifiers if name not in ("shift", "")}
+    if key.startswith("f") and key[1:].isdigit():
+        return True
+    if "shift" in modifiers and held:
+        return key not in {"left", "right", "home", "end", "z"}
+    return bool(held - {"ctrl", "control"}) or (bool(held) and key not in _EDIT_KEYS)
+
+
+class Chromium:
+    """The browser and its DevTools pipe."""
+
+    name = "chromium"
+
+    def __init__(self, *, env: Mapping[str, str], log_folder: Path, width: int, height: int) -> None:
+        profile = Path(env["HOME"]) / "chromium"
+        self.scale = max(1.0, int(min(width / _TASK_WIDTH, height / _TASK_HEIGHT) * 4) / 4)
+        """Device pixels per CSS pixel: the task area fills the screen's height."""
+        features = "Translate,MediaRouter,OptimizationHints,AutofillServerCommunication,PasswordManagerOnboarding"
+        self.program = Program(
+            self.name,
+            ["/usr/lib/chromium/chromium", f"--user-data-dir={profile}", "--no-sandbox", "--test-type", "--disable-gpu",
+             "--no-first-run", "--no-default-browser-check", "--force-renderer-accessibility", "--remote-debugging-pipe",
+             "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions",
+             "--disable-default-apps", "--disable-breakpad", "--disable-crash-reporter", "--password-store=basic",
+             "--no-pings", "--disable-backgrounding-occluded-windows", "--disable-renderer-backgrounding",
+             "--disable-background-timer-throttling", "--disable-smooth-scrolling", "--disable-infobars",
+             f"--disable-features={features}", "--disable-dev-shm-usage", "--blink-settings=caretBlinkInterval=0",
+             "--disable-search-engine-choice-screen", "--renderer-process-limit=1", "--disable-session-crashed-bubble",
+             "--hide-crash-restore-bubble", f"--force-device-scale-factor={self.scale}", "--window-position=0,0",
+             f"--window-size={width},{height}", f"--app=file://{PAGES}/miniwob/click-button.html"],
+            env=env,
+            log_folder=log_folder,
+        )  # fmt: skip
+        self._to = self._from = -1
+        self._next_id = 0
+        self._received = b""
+        self._answers: dict[int, dict[str, Any]] = {}
+        self._session: str | None = None
+        self._page = ""
+
+    def fileno(self) -> int:
+        """For poll."""
+        return self._from
+
+    def start(self) -> None:
+        """Start the browser; it is ready once `connect` returns."""
+        self.close_pipe()
+        self.program.kill()
+        read_commands, self._to = os.pipe()
+        self._from, write_answers = os.pipe()
+        try:
+            self._start_with_pipe(read_commands, write_answers)
+        finally:
+            os.close(read_commands)
+            os.close(write_answers)
+        os.set_blocking(self._from, False)
+        self._session, self._received, self._page = None, b"", ""
+        self._answers.clear()
+
+    def _start_with_pipe(self, read_commands: int, write_answers: int) -> None:
+        # DevTools wants exactly the descriptors 3 and 4. Moved high first, so that neither overwrites the other.
+        high_in = fcntl.fcntl(read_commands, fcntl.F_DUPFD_CLOEXEC, 100)
+        high_out = fcntl.fcntl(write_answers, fcntl.F_DUPFD_CLOEXEC, 100)
+        saved = [(fd, _duplicate(fd)) for fd in (3, 4)]
+        try:
+            os.dup2(high_in, 3, inheritable=True)
+            os.dup2(high_out, 4, inheritable=True)
+            self.program.start(pass_fds=(3, 4))
+        finally:
+            for fd, copy in saved:
+                if copy is None:
+                    os.close(fd)
+                else:
+                    os.dup2(copy, fd, inheritable=False)
+                    os.close(copy)
+            os.close(high_in)
+            os.close(high_out)
+
+    def close_pipe(self) -> None:
+        """Forget the pipe of a browser that is gone."""
+        for fd in (self._to, self._from):
+            if fd >= 0:
+                os.close(fd)
+        self._to = self._from = -1
+
+    def connect(self, *, timeout_s: float) -> None:
+        """Wait until the page can be driven. Raises `ChromiumGone`."""
+        if self._session is not None:
+            return
+        deadline = time.monotonic() + timeout_s
+        while True:
+            targets = self._call("Target.getTargets", deadline=deadline)["targetInfos"]
+            pages = [target["targetId"] for target in targets if target["type"] == "page"]
+            if pages:
+                break
+            if time.monotonic() > deadline:
+                raise ChromiumGone("no page in time")
+            select.select([self._from], [], [], 0.05)
+        attached = self._call("Target.attachToTarget", {"targetId": pages[0], "flatten": True}, deadline=deadline)
+        self._session = attached["sessionId"]
+        self._call("Page.enable", deadline=deadline)
+        self._call("Page.addScriptToEvaluateOnNewDocument", {"source": _EVERY_PAGE}, deadline=deadline)
+
+    def open_page(self, page: str, seed: int, *, timeout_s: float) -> int:
+        """Load a MiniWoB++ page afresh and start the instance of ``seed``; gives the number of controls it shows."""
+        if not page.replace("-", "").isalnum() or not Path(f"{PAGES}/miniwob/{page}.html").is_file():
+            raise PageError(f"there is no page {page!r}")
+        deadline = time.monotonic() + timeout_s
+        self._close_other_pages(deadline)
+        self._call("Page.navigate", {"url": f"file://{PAGES}/miniwob/{page}.html"}, deadline=deadline)
+        self._page = page
+        self._evaluate(_LOADED, deadline=deadline)
+        self._evaluate(_START % seed, deadline=deadline)
+        self._evaluate(_TWO_FRAMES, deadline=deadline)
+        return int(self._evaluate(_CONTROLS, deadline=deadline))
+
+    def leave_page(self) -> None:
+        """Forget the task; the page stays loaded below other windows."""
+        self._page = ""
+
+    def state(self, *, timeout_s: float = 2.0) -> dict[str, Any]:
+        """What the page says about its episode."""
+        if not self._page:
+            raise PageError("no page is open")
+        return dict(self._evaluate(_STATE, deadline=time.monotonic() + timeout_s))
+
+    def start_flush(self) -> int:
+        """Ask for two painted frames; `flushed` tells when they are there."""
+        return self._send("Runtime.evaluate", {"expression": _TWO_FRAMES, "awaitPromise": True, "returnByValue": True})
+
+    def flushed(self, request: int) -> bool:
+        """Has the page painted since `start_flush`?"""
+        self._pump()
+        return self._answers.pop(request, None) is not None
+
+    def _close_other_pages(self, deadline: float) -> None:
+        targets = self._call("Target.getTargets", deadline=deadline)["targetInfos"]
+        pages = [target for target in targets if target["type"] == "page"]
+        for target in pages:
+            if not target["attached"] and len(pages) > 1:
+                self._call("Target.closeTarget", {"targetId": target["targetId"]}, deadline=deadline)
+
+    def _evaluate(self, expression: str, *, deadline: float) -> Any:
+        params = {"expression": expression, "awaitPromise": True, "returnByValue": True}
+        answer = self._call("Runtime.evaluate", params, deadline=deadline)
+        if "exceptionDetails" in answer:
+            raise PageError(f"page script failed: {answer['exceptionDetails'].get('exception', {}).get('description', '')[:200]}")
+        return answer["result"].get("value")
+
+    def _call(self, method: str, params: Mapping[str, Any] | None = None, *, deadline: float) -> dict[str, Any]:
+        request = self._send(method, params or {})
+        while request not in self._answers:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or not select.select([self._from], [], [], remaining)[0]:
+                raise ChromiumGone(f"{method} was not answered in time")
+            self._pump()
+        answer = self._answers.pop(request)
+        if "error" in answer:
+            raise ChromiumGone(f"{method}: {answer['error'].get('message')}")
+        return dict(answer["result"])
+
+    def _send(self, method: str, params: Mapping[str, Any]) -> int:
+        self._next_id += 1
+        message: dict[str, Any] = {"id": self._next_id, "method": method, "params": params}
+        if self._session is not None and not method.startswith("Target."):
+            message["sessionId"] = self._session
+        try:
+            os.write(self._to, json.dumps(message).encode() + b"\0")
+        except OSError as error:
+            raise ChromiumGone(f"DevTools pipe: {error}") from error
+        return self._next_id
+
+    def _pump(self) -> None:
+        while True:
+            try:
+                chunk = os.read(self._from, 1 << 18)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                raise ChromiumGone(f"DevTools pipe: {error}") from error
+            if not chunk:
+                raise ChromiumGone(f"the browser closed its pipe: {self.program.log_tail()}")
+            self._received += chunk
+        *messages, self._received = self._received.split(b"\0")
+        for raw in messages:
+            message = json.loads(raw)
+            if "id" in message:
+                self._answers[message["id"]] = message
+
+
+def _duplicate(fd: int) -> int | None:
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 100)
+    except OSError:
+        return None

@@ -1,0 +1,285 @@
+"""The X server of one desktop: starting Xvfb, mouse and keyboard by XTEST, windows, damage.
+
+Talks EWMH to the window manager. Knows no application and no accessibility.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from Xlib import X, Xatom
+from Xlib.display import Display as XDisplay
+from Xlib.error import BadMatch, BadWindow, ConnectionClosedError
+from Xlib.ext import damage, xtest
+from Xlib.protocol import event as xevent
+
+from .keyboard import Keyboard, parse_chord, keysym_of
+from .processes import Program
+
+_BUTTONS = {"left": 1, "middle": 2, "right": 3}
+_WHEEL = {"up": 4, "down": 5, "left": 6, "right": 7}
+_MODIFIERS = {"Control", "Shift", "Alt", "Super"}
+_WHEEL_CLICKS = 5
+_DRAG_POINTS = 8
+"""Intermediate pointer positions of a drag: toolkits start one only after several motions."""
+
+DisplayGone = (ConnectionClosedError, BrokenPipeError, ConnectionResetError)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One top-level window as the window manager sees it."""
+
+    xid: int
+    pid: int
+    title: str
+    is_dialog: bool
+
+
+def start_xvfb(*, width: int, height: int, frame_folder: Path, log_folder: Path, env: Mapping[str, str]) -> tuple[Program, str]:
+    """Start the X server with its frame buffer in ``frame_folder``; gives the program and the display's name.
+
+    The abstract socket is off: it would be shared by all containers of a host without network namespaces.
+    """
+    read_end, write_end = os.pipe()
+    xvfb = Program(
+        "xvfb",
+        ["Xvfb", "-displayfd", str(write_end), "-screen", "0", f"{width}x{height}x24", "-fbdir", str(frame_folder),
+         "-nolisten", "tcp", "-nolisten", "local", "-noreset", "-nocursor", "-s", "0", "-dpms", "-br"],
+        env=env,
+        log_folder=log_folder,
+    )  # fmt: skip
+    xvfb.start(pass_fds=(write_end,))
+    os.close(write_end)
+    poller = select.poll()
+    poller.register(read_end, select.POLLIN | select.POLLHUP)
+    said = b""
+    while not said.endswith(b"\n") and poller.poll(10_000):  # number and newline come in two writes
+        chunk = os.read(read_end, 32)
+        if not chunk:
+            break
+        said += chunk
+    os.close(read_end)
+    number = said.decode().strip()
+    if not number.isdigit():
+        raise RuntimeError(f"Xvfb did not start: {xvfb.log_tail()}")
+    return xvfb, f":{number}"
+
+
+class Screen:
+    """One connection to the X server."""
+
+    def __init__(self, name: str) -> None:
+        self._display = XDisplay(name)
+        self._root = self._display.screen().root
+        self._keyboard = Keyboard(self._display)
+        self._atoms: dict[str, int] = {}
+        self._ping_serial = 0
+        self._pongs: set[int] = set()
+        self._window_facts: dict[int, tuple[int, bool]] = {}
+        self._popups: set[int] = set()
+        self.num_damages = 0
+        self._root.change_attributes(event_mask=X.PropertyChangeMask | X.SubstructureNotifyMask)
+        self._display.damage_query_version()
+        self._damage = self._root.damage_create(damage.DamageReportNonEmpty)
+        self._display.sync()
+
+    def fileno(self) -> int:
+        """For poll."""
+        return int(self._display.fileno())
+
+    # --- events ---
+
+    def pump(self) -> bool:
+        """Take pending events without waiting; True when the screen or the windows changed."""
+        changed = False
+        while self._display.pending_events():
+            event = self._display.next_event()
+            kind = event.type
+            if kind == self._display.extension_event.DamageNotify:
+                self._display.damage_subtract(self._damage, X.NONE, X.NONE)
+                self._display.flush()
+                self.num_damages += 1
+                changed = True
+            elif kind == X.PropertyNotify and event.window.id == self._root.id:
+                if event.atom in (self._atom("_NET_CLIENT_LIST_STACKING"), self._atom("_NET_ACTIVE_WINDOW")):
+                    changed = True
+            elif kind == X.MapNotify:
+                if event.override:
+                    self._popups.add(event.window.id)
+                changed = True
+            elif kind == X.UnmapNotify:
+                self._popups.discard(event.window.id)
+                changed = True
+            elif kind == X.DestroyNotify:
+                self._popups.discard(event.window.id)
+                self._window_facts.pop(event.window.id, None)
+            elif kind == X.ClientMessage and event.client_type == self._atom("WM_PROTOCOLS"):
+                self._pongs.add(event.data[1][1])
+        return changed
+
+    def wait_for_event(self, timeout_s: float) -> None:
+        """Wait until the X server says something, and take it in."""
+        if not self._display.pending_events():
+            select.select([self.fileno()], [], [], timeout_s)
+        self.pump()
+
+    def sync(self) -> None:
+        """Wait until the server has done all requests."""
+        self._display.sync()
+
+    # --- mouse and keyboard ---
+
+    def move(self, x: int, y: int) -> None:
+        """Move the pointer."""
+        self._fake(X.MotionNotify, x=x, y=y)
+        self._display.sync()
+
+    def click(self, x: int, y: int, *, button: str = "left", num_clicks: int = 1) -> None:
+        """Move there and click."""
+        self._fake(X.MotionNotify, x=x, y=y)
+        for _ in range(num_clicks):
+            self._fake(X.ButtonPress, _BUTTONS[button])
+            self._fake(X.ButtonRelease, _BUTTONS[button])
+        self._display.sync()
+
+    def scroll(self, x: int, y: int, direction: str) -> None:
+        """Turn the wheel there."""
+        self._fake(X.MotionNotify, x=x, y=y)
+        for _ in range(_WHEEL_CLICKS):
+            self._fake(X.ButtonPress, _WHEEL[direction])
+            self._fake(X.ButtonRelease, _WHEEL[direction])
+        self._display.sync()
+
+    def drag_path(self, start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]:
+        """Pointer positions of a drag, first and last included."""
+        return [
+            (start[0] + (end[0] - start[0]) * step // _DRAG_POINTS, start[1] + (end[1] - start[1]) * step // _DRAG_POINTS)
+            for step in range(_DRAG_POINTS + 1)
+        ]
+
+    def press(self, *, button: str = "left") -> None:
+        """Hold a mouse button."""
+        self._fake(X.ButtonPress, _BUTTONS[button])
+        self._display.sync()
+
+    def release(self, *, button: str = "left") -> None:
+        """Let it go."""
+        self._fake(X.ButtonRelease, _BUTTONS[button])
+        self._display.sync()
+
+    def type_text(self, text: str) -> None:
+        """Type any text; raises `UnknownKey` before the first key when a character cannot be typed."""
+        shift = self._keyboard.codes([parse_chord("shift")[0]])[0][0]
+        for code, shifted in self._keyboard.codes([keysym_of(char) for char in text]):
+            if shifted:
+                self._fake(X.KeyPress, shift)
+            self._fake(X.KeyPress, code)
+            self._fake(X.KeyRelease, code)
+            if shifted:
+                self._fake(X.KeyRelease, shift)
+        self._display.sync()
+
+    def press_chord(self, keys: str) -> None:
+        """Press keys together, like ``ctrl+s``."""
+        codes = self._keyboard.codes(parse_chord(keys))
+        shift = self._keyboard.codes([parse_chord("shift")[0]])[0][0]
+        held = [code for code, _ in codes]
+        if codes[-1][1] and shift not in held:
+            held.insert(len(held) - 1, shift)
+        for code in held:
+            self._fake(X.KeyPress, code)
+        for code in reversed(held):
+            self._fake(X.KeyRelease, code)
+        self._display.sync()
+
+    def _fake(self, kind: int, detail: int = 0, **position: int) -> None:
+        xtest.fake_input(self._display, kind, detail, **position)
+
+    # --- windows ---
+
+    def windows(self) -> list[Window]:
+        """Managed windows, topmost last."""
+        found = []
+        for xid in self._root_property("_NET_CLIENT_LIST_STACKING"):
+            try:
+                found.append(self._describe(xid))
+            except (BadWindow, BadMatch):
+                continue
+        return found
+
+    def active_window(self) -> int:
+        """X id of the focused window, 0 when there is none."""
+        values = self._root_property("_NET_ACTIVE_WINDOW")
+        return int(values[0]) if values else 0
+
+    @property
+    def num_popups(self) -> int:
+        """Mapped windows that the window manager does not manage: menus, drop-downs, tool tips."""
+        return len(self._popups)
+
+    def activate(self, xid: int) -> None:
+        """Ask the window manager to raise and focus a window."""
+        self._client_message(xid, "_NET_ACTIVE_WINDOW", [2, X.CurrentTime, 0, 0, 0])
+
+    def close_window(self, xid: int) -> None:
+        """Ask a window to close, as its close button would."""
+        self._client_message(xid, "_NET_CLOSE_WINDOW", [X.CurrentTime, 2, 0, 0, 0])
+
+    def ping(self, xid: int) -> int | None:
+        """Ask the window's program to answer once it has taken all input before this; None when it never would."""
+        window = self._display.create_resource_object("window", xid)
+        try:
+            protocols = window.get_wm_protocols()
+        except (BadWindow, BadMatch):
+            return None
+        if self._atom("_NET_WM_PING") not in protocols:
+            return None
+        self._ping_serial += 1
+        message = xevent.ClientMessage(
+            window=window,
+            client_type=self._atom("WM_PROTOCOLS"),
+            data=(32, [self._atom("_NET_WM_PING"), self._ping_serial, xid, 0, 0]),
+        )
+        window.send_event(message, event_mask=0)
+        self._display.flush()
+        return self._ping_serial
+
+    def answered(self, ping: int) -> bool:
+        """Has the program answered this ping?"""
+        return ping in self._pongs
+
+    def _describe(self, xid: int) -> Window:
+        window = self._display.create_resource_object("window", xid)
+        if xid not in self._window_facts:
+            pid = window.get_full_property(self._atom("_NET_WM_PID"), Xatom.CARDINAL)
+            kinds = window.get_full_property(self._atom("_NET_WM_WINDOW_TYPE"), Xatom.ATOM)
+            is_dialog = window.get_wm_transient_for() is not None or (
+                kinds is not None and self._atom("_NET_WM_WINDOW_TYPE_DIALOG") in kinds.value
+            )
+            self._window_facts[xid] = (int(pid.value[0]) if pid else 0, is_dialog)
+        title = window.get_full_property(self._atom("_NET_WM_NAME"), self._atom("UTF8_STRING"))
+        text = title.value if title else b""
+        pid_number, is_dialog = self._window_facts[xid]
+        return Window(xid, pid_number, text.decode("utf-8", "replace") if isinstance(text, bytes) else text, is_dialog)
+
+    def _root_property(self, name: str) -> list[int]:
+        found = self._root.get_full_property(self._atom(name), X.AnyPropertyType)
+        return [int(value) for value in found.value] if found else []
+
+    def _client_message(self, xid: int, name: str, data: list[int]) -> None:
+        window = self._display.create_resource_object("window", xid)
+        message = xevent.ClientMessage(window=window, client_type=self._atom(name), data=(32, data))
+        self._root.send_event(message, event_mask=X.SubstructureRedirectMask | X.SubstructureNotifyMask)
+        self._display.flush()
+
+    def _atom(self, name: str) -> int:
+        if name not in self._atoms:
+            self._atoms[name] = self._display.intern_atom(name)
+        return self._atoms[name]
+
+

@@ -1,0 +1,156 @@
+"""The agent's folder and the file actions: everything stays inside it, whatever paths and links say."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+MAX_READ_BYTES = 1_000_000
+
+
+class FileActionError(ValueError):
+    """The action cannot be done; the message is for the agent."""
+
+
+class AgentFolder:
+    """One folder; all paths are relative to it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+
+    def wipe(self) -> None:
+        """Delete everything in it, but not the folder itself: a file manager may be showing it."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        for entry in os.scandir(self.root):
+            if entry.is_dir(follow_symlinks=False):
+                _make_deletable(Path(entry.path))
+                shutil.rmtree(entry.path)
+            else:
+                os.unlink(entry.path)
+
+    def list(self, folder: str = ".") -> list[str]:
+        """Sorted names in one folder, folders end with ``/``."""
+        place = self._existing(folder)
+        if not place.is_dir():
+            raise FileActionError(f"{folder} is not a folder")
+        return sorted(f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name for entry in os.scandir(place))
+
+    def listing(self, folder: str = ".") -> list[str]:
+        """Sorted paths of everything below, relative to ``folder``, folders end with ``/``; links are not followed."""
+        place = self._existing(folder)
+        found = []
+        for parent, folders, files in os.walk(place, followlinks=False):
+            base = Path(parent).relative_to(place)
+            found += [f"{base / name}/" for name in folders] + [str(base / name) for name in files]
+        return sorted(found)
+
+    def read(self, path: str) -> str:
+        """A text file."""
+        place = self._existing(path)
+        if not place.is_file():
+            raise FileActionError(f"{path} is not a file")
+        if place.stat().st_size > MAX_READ_BYTES:
+            raise FileActionError(f"{path} is longer than {MAX_READ_BYTES} bytes")
+        return place.read_text(encoding="utf-8", errors="replace")
+
+    def text_or_none(self, path: str) -> str | None:
+        """The text, or None when there is no such file."""
+        place = self.resolve(path)
+        return place.read_text(encoding="utf-8", errors="replace") if place.is_file() else None
+
+    def write(self, path: str, text: str) -> None:
+        """Write a text file; its folder must be there."""
+        place = self.resolve(path)
+        if place.is_dir():
+            raise FileActionError(f"{path} is a folder")
+        if not place.parent.is_dir():
+            raise FileActionError(f"there is no folder {Path(path).parent}")
+        place.write_text(text, encoding="utf-8")
+
+    def make_parents(self, path: str) -> None:
+        """Make the folders above ``path``."""
+        self.resolve(path).parent.mkdir(parents=True, exist_ok=True)
+
+    def rename(self, path: str, new_name: str) -> None:
+        """Rename within its folder."""
+        place = self._existing(path)
+        if "/" in new_name or new_name in ("", ".", ".."):
+            raise FileActionError(f"{new_name!r} is no file name")
+        self._move(place, place.parent / new_name)
+
+    def move(self, path: str, folder: str) -> None:
+        """Move into a folder."""
+        place, target = self._existing(path), self._existing(folder)
+        if not target.is_dir():
+            raise FileActionError(f"{folder} is not a folder")
+        if target == place or place in target.parents:
+            raise FileActionError(f"{path} cannot be moved into itself")
+        self._move(place, target / place.name)
+
+    def copy(self, path: str, target: str) -> None:
+        """Copy to a new path, or into a folder that is there."""
+        place, new = self._existing(path), self.resolve(target)
+        if new.is_dir():
+            new = new / place.name
+        if os.path.lexists(new):
+            raise FileActionError(f"{target} is there already")
+        if not new.parent.is_dir():
+            raise FileActionError(f"there is no folder {Path(target).parent}")
+        if place.is_dir():
+            if place in new.parents:
+                raise FileActionError(f"{path} cannot be copied into itself")
+            shutil.copytree(place, new, symlinks=True)
+        else:
+            shutil.copy2(place, new, follow_symlinks=False)
+
+    def delete(self, path: str) -> None:
+        """Delete a file or a folder with all in it."""
+        place = self._existing(path)
+        if place == self.root:
+            raise FileActionError("the folder itself stays where it is")
+        if place.is_dir() and not place.is_symlink():
+            shutil.rmtree(place)
+        else:
+            place.unlink()
+
+    def make_folder(self, path: str) -> None:
+        """Make a folder and those above it."""
+        place = self.resolve(path)
+        if os.path.lexists(place):
+            raise FileActionError(f"{path} is there already")
+        place.mkdir(parents=True)
+
+    def resolve(self, path: str) -> Path:
+        """The absolute place of ``path``; raises `FileActionError` when it or a link on the way leads outside."""
+        if "\0" in path or len(path) > 1000:
+            raise FileActionError("no such path")
+        text = path.strip()
+        if text in ("", "/"):
+            text = "."
+        wanted = self.root / text
+        # The last part itself may be a link (to be renamed or deleted); what it points to must still lie inside.
+        real = Path(os.path.realpath(wanted))
+        if real != self.root and self.root not in real.parents:
+            raise FileActionError(f"{path} lies outside the folder")
+        parent = Path(os.path.realpath(wanted.parent)) if text != "." else self.root.parent
+        return self.root if real == self.root else parent / wanted.name if wanted.name not in ("..", "") else real
+
+    def _existing(self, path: str) -> Path:
+        place = self.resolve(path)
+        if not os.path.lexists(place):
+            raise FileActionError(f"there is no {path}")
+        return place
+
+    def _move(self, place: Path, target: Path) -> None:
+        if place == self.root:
+            raise FileActionError("the folder itself stays where it is")
+        if os.path.lexists(target):
+            raise FileActionError(f"{target.relative_to(self.root)} is there already")
+        os.rename(place, target)
+
+
+def _make_deletable(folder: Path) -> None:
+    """An agent's chmod must not keep its folder from being emptied."""
+    for parent, _, _ in os.walk(folder):
+        os.chmod(parent, 0o700)

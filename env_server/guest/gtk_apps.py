@@ -1,0 +1,88 @@
+"""The two GTK applications: the text editor (Mousepad) and the file manager (Thunar). Both stay running between tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from .dbus import Bus, Call
+from .processes import Program
+
+THUNAR_SETTINGS = """<?xml version="1.0" encoding="UTF-8"?>
+<channel name="thunar" version="1.0">
+  <property name="default-view" type="string" value="ThunarDetailsView"/>
+  <property name="last-view" type="string" value="ThunarDetailsView"/>
+  <property name="last-side-pane" type="string" value="void"/>
+  <property name="last-statusbar-visible" type="bool" value="false"/>
+  <property name="misc-thumbnail-mode" type="string" value="THUNAR_THUMBNAIL_MODE_NEVER"/>
+  <property name="misc-single-click" type="bool" value="false"/>
+  <property name="misc-remember-geometry" type="bool" value="false"/>
+</channel>
+"""
+
+MOUSEPAD_SETTINGS = """[org/xfce/mousepad/preferences/window]
+opening-mode='window'
+path-in-title=false
+recent-menu-items=uint32 0
+remember-size=false
+
+[org/xfce/mousepad/preferences/file]
+session-restore='never'
+monitor-changes=false
+add-last-end-of-line=false
+
+[org/xfce/mousepad/preferences/view]
+auto-indent=false
+word-wrap=true
+"""
+
+GTK_SETTINGS = """[Settings]
+gtk-cursor-blink=0
+gtk-enable-animations=0
+gtk-recent-files-enabled=0
+gtk-im-module=gtk-im-context-simple
+gtk-overlay-scrolling=0
+"""
+
+
+class Editor:
+    """Mousepad."""
+
+    name = "editor"
+
+    def __init__(self, *, env: Mapping[str, str], log_folder: Path) -> None:
+        self.program = Program(self.name, ["mousepad"], env=env, log_folder=log_folder)
+
+    def start(self) -> None:
+        """Start it with an empty window."""
+        self.program.kill()
+        self.program.start()
+
+    def open(self, session: Bus, path: Path, *, timeout_s: float) -> None:
+        """Ask the running editor for a new window with this file."""
+        call = Call(
+            "org.xfce.mousepad", "/org/xfce/mousepad", "org.freedesktop.Application", "Open", "asa{sv}", ([path.as_uri()], {})
+        )
+        session.call(call, timeout_s=timeout_s)
+
+
+class Files:
+    """Thunar."""
+
+    name = "files"
+
+    def __init__(self, *, env: Mapping[str, str], log_folder: Path, folder: Path) -> None:
+        self.program = Program(self.name, ["thunar", str(folder)], env=env, log_folder=log_folder)
+
+    def start(self) -> None:
+        """Start it showing the agent's folder."""
+        self.program.kill()
+        self.program.start()
+
+    def open(self, session: Bus, folder: Path, *, timeout_s: float) -> None:
+        """Ask the running file manager for a new window on this folder."""
+        call = Call(
+            "org.xfce.FileManager", "/org/xfce/FileManager", "org.xfce.FileManager", "DisplayFolder", "sss",
+            (folder.as_uri(), "", ""),
+        )  # fmt: skip
+        session.call(call, timeout_s=timeout_s)

@@ -1,0 +1,102 @@
+"""The guest's process: starts the desktop, then answers the host's requests one after another until the host is gone.
+
+Started as ``python3 -m guest.main`` with its settings as JSON in the first argument and the host's socket as standard output.
+Ends when that socket does; the container and everything in it end with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from .desktop import OUR_FAILURES, Desktop, DesktopError, Refused, TaskError
+from .display import DisplayGone
+from .session import Places, Session
+from .wire import Wire, WireClosed
+
+_FRAME_LIMIT_S = 10.0
+"""For the rest of a frame whose beginning is here."""
+
+
+def main() -> int:
+    """Run until the host closes the connection."""
+    settings = json.loads(sys.argv[1])
+    os.umask(0o077)
+    wire = Wire(socket.socket(fileno=os.dup(1)))
+    os.dup2(2, 1)  # what anything prints goes to the log
+    started = time.monotonic()
+    try:
+        places = Places.make(home=Path(settings["home"]), shared=Path(settings["shared"]))
+        size = {"width": settings["width"], "height": settings["height"]}
+        session = Session(places, base_env=os.environ, **size)
+        desktop = Desktop(
+            places,
+            session,
+            **size,
+            settle_quiet_s=settings["settle_quiet_s"],
+            settle_deadline_s=settings["settle_deadline_s"],
+        )
+        desktop.start(timeout_s=settings["start_deadline_s"])
+    except Exception as error:  # process boundary: the host must hear why
+        traceback.print_exc()
+        wire.send({"error": "broken", "message": f"the desktop did not start: {error!r}"})
+        return 1
+    wire.send({"ready": True, "start_s": time.monotonic() - started})
+    try:
+        serve(desktop, wire)
+    except WireClosed:
+        pass
+    return 0
+
+
+def serve(desktop: Desktop, wire: Wire) -> None:
+    """Answer requests until the connection ends (`WireClosed`)."""
+    while True:
+        desktop.wait_for(wire)
+        request = wire.receive(timeout_s=_FRAME_LIMIT_S)
+        try:
+            answer = handle(desktop, request)
+        except TaskError as error:
+            answer = {"error": "task", "message": str(error)}
+        except (*OUR_FAILURES, *DisplayGone) as error:
+            answer = {"error": "broken", "message": f"{type(error).__name__}: {error}"}
+        except Exception as error:  # process boundary: a mistake of ours must reach the host's log
+            traceback.print_exc()
+            answer = {"error": "broken", "message": repr(error)}
+        wire.send(answer)
+
+
+def handle(desktop: Desktop, request: dict[str, Any]) -> dict[str, Any]:
+    """One request's answer."""
+    deadline = time.monotonic() + float(request["limit_s"])
+    name = request["request"]
+    if name == "ping":
+        desktop.check()
+        return {}
+    if name == "reset":
+        desktop.reset(request["setup"], deadline=deadline)
+        return desktop.observe(desktop.settle(), with_tree=request["with_tree"])
+    if name == "step":
+        desktop.check()
+        error, result = "", ""
+        try:
+            result = desktop.act(request["action"], request["args"], deadline=deadline)
+        except Refused as refused:
+            error = str(refused)
+        answer = desktop.observe(desktop.settle(), with_tree=request["with_tree"])
+        return {**answer, "action_error": error, "result": result}
+    if name == "observe":
+        return desktop.observe(with_tree=request["with_tree"])
+    if name == "get":
+        return {"value": desktop.get(request["kind"], request["args"], deadline=deadline)}
+    raise DesktopError(f"unknown request {name!r}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

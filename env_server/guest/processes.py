@@ -1,0 +1,71 @@
+"""Child processes of the guest: start, watch, end. No process outlives the guest: the kernel kills them with it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+
+
+def _die_with_guest() -> None:
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Program:
+    """One program that may be started again after it died."""
+
+    def __init__(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log_folder: Path) -> None:
+        self.name = name
+        self.num_starts = 0
+        self._argv = list(argv)
+        self._env = dict(env)
+        self._log = log_folder / f"{name}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Process id, 0 before the first start."""
+        return self._process.pid if self._process else 0
+
+    @property
+    def running(self) -> bool:
+        """Started and not dead (reaps it when it is)."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, *, pass_fds: Sequence[int] = (), stdout: int | None = None) -> None:
+        """Start it in a session of its own, so that its children can be ended with it."""
+        self.num_starts += 1
+        with open(self._log, "ab") as log:
+            self._process = subprocess.Popen(
+                self._argv,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=log if stdout is None else stdout,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=pass_fds,
+                preexec_fn=_die_with_guest,
+            )
+
+    def kill(self) -> None:
+        """End it and its session at once."""
+        if self._process is None:
+            return
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._process.wait()
+
+    def log_tail(self, num_chars: int = 400) -> str:
+        """The end of what it said, for error messages."""
+        try:
+            return self._log.read_text(errors="replace")[-num_chars:].strip()
+        except OSError:
+            return ""

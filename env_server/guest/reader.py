@@ -1,0 +1,213 @@
+"""The desktop's accessibility tree as one list of nodes: what is read when, what is kept, and how Calc's cells come in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from .accessibility import Accessibility, AppGone, Extents, Node
+from .calc import Calc, SheetView, column_name
+from .dbus import DBusError
+from .display import Screen
+from .roles import EDITABLE, ENABLED, SELECTED, SENSITIVE, SHOWING, VISIBLE
+
+_READ_LIMIT_S = 1.0
+"""One reading of a tree at most; then the last tree is shown with its age."""
+_EXPECT_LIMIT_S = 1.5
+"""A fresh page or folder must have arrived in the tree by then, else what there is is shown."""
+_CELL_STATES = 1 << ENABLED | 1 << SENSITIVE | 1 << SHOWING | 1 << VISIBLE | 1 << EDITABLE
+_CONTROL_ROLES = frozenset(
+    {"button", "entry", "check-box", "radio-button", "combo-box", "link", "text", "password-text", "slider", "spin-button",
+     "list-box", "toggle-button", "list", "static"}
+)  # fmt: skip
+
+
+class TreeReader:
+    """Reads the tree of the application in front."""
+
+    def __init__(self, screen: Screen, accessibility: Accessibility, calc: Calc) -> None:
+        self._screen, self._accessibility, self._calc = screen, accessibility, calc
+        self._last: list[Node] = []
+        self._last_key: tuple[object, ...] = ()
+        self._last_at = 0.0
+        self._office: list[Node] = []
+        self._office_key: tuple[object, ...] = ()
+        self._edges_key: tuple[object, ...] = ()
+        self._column_edges: dict[int, tuple[int, int]] = {}
+        self._row_edges: dict[int, tuple[int, int]] = {}
+        self._num_controls = 0
+        self._files: list[str] | None = None
+
+    def forget(self) -> None:
+        """A new task: nothing read before counts."""
+        self._last, self._last_key = [], ()
+
+    def expect_controls(self, num_controls: int) -> None:
+        """The next reading of the browser waits for a page with this many controls."""
+        self._num_controls = num_controls
+
+    def expect_files(self, names: Sequence[str]) -> None:
+        """The next reading of the file manager waits until it shows exactly these."""
+        self._files = sorted(names)
+
+    def read(self, app: str, pid: int) -> tuple[list[Node], float]:
+        """(nodes, age in seconds) of the application in front."""
+        deadline = time.monotonic() + _READ_LIMIT_S
+        self._screen.pump()
+        self._accessibility.pump()
+        key = (app, pid, self._screen.num_damages, self._accessibility.num_events)
+        if key == self._last_key:
+            return self._last, 0.0
+        try:
+            nodes = self._read_office(pid, deadline) if app == "calc" else self._read_expected(app, pid, deadline)
+        except (DBusError, AppGone):
+            if not self._last:
+                raise
+            return self._last, time.monotonic() - self._last_at
+        self._last, self._last_at, self._last_key = nodes, time.monotonic(), key
+        return nodes, 0.0
+
+    def text_of(self, pid: int) -> str:
+        """Content of the application's largest text field."""
+        nodes = self._read(pid, time.monotonic() + _READ_LIMIT_S)
+        texts = [node for node in nodes if node.text is not None]
+        largest = max(texts, key=lambda node: node.extents[2] * node.extents[3], default=None)
+        return largest.text or "" if largest else ""
+
+    def press_button(self, pid: int, names: Sequence[str]) -> bool:
+        """Press the first button with one of these names, by accessibility."""
+        try:
+            name = self._accessibility.app_of(pid)
+            nodes = self._read(pid, time.monotonic() + _READ_LIMIT_S)
+            for node in nodes:
+                if node.role == "button" and node.name.replace("_", "").replace("\u2019", "'") in names:
+                    self._accessibility.do_action(name, node.path)
+                    return True
+        except (DBusError, AppGone):
+            return False
+        return False
+
+    def _read(self, pid: int, deadline: float) -> list[Node]:
+        name = self._accessibility.app_of(pid)
+        return self._accessibility.read(name, deadline=deadline, with_popups=bool(self._screen.num_popups))
+
+    def _read_expected(self, app: str, pid: int, deadline: float) -> list[Node]:
+        limit = time.monotonic() + _EXPECT_LIMIT_S
+        while True:
+            nodes = self._read(pid, deadline)
+            if app == "chromium":
+                found = sum(node.role in _CONTROL_ROLES for node in _below_document(nodes))
+                done = found >= self._num_controls
+            elif app == "files" and self._files is not None:
+                done = sorted(_file_names(nodes)) == self._files
+            else:
+                done = True
+            if done or time.monotonic() > limit:
+                break
+            deadline = time.monotonic() + _READ_LIMIT_S
+            self._accessibility.wait_for_event(0.1)
+        if app == "chromium":
+            self._num_controls = 0
+        elif app == "files":
+            self._files = None
+        return nodes
+
+    # --- Calc ---
+
+    def _read_office(self, pid: int, deadline: float) -> list[Node]:
+        view = self._calc.view(timeout_s=_READ_LIMIT_S)
+        windows = tuple(window.xid for window in self._screen.windows() if window.pid == pid)
+        key = (pid, windows, self._screen.num_popups)
+        if key != self._office_key or not self._office:
+            name = self._accessibility.app_of(pid)
+            nodes = self._accessibility.read(
+                name, deadline=deadline, with_popups=bool(self._screen.num_popups), enter=_not_the_sheet
+            )
+            self._office, self._office_key = _shift_root_panes(nodes), key
+        return self._office + self._cells(pid, view, parent=_table_index(self._office))
+
+    def _cells(self, pid: int, view: SheetView, *, parent: int) -> list[Node]:
+        if parent < 0:
+            return []
+        self._find_edges(pid, view, self._office[parent])
+        shown = {(row, column): text for row, column, text in view.cells}
+        shown.setdefault(view.active, "")
+        nodes = []
+        for (row, column), text in sorted(shown.items()):
+            if row not in self._row_edges or column not in self._column_edges:
+                continue
+            y, height = self._row_edges[row]
+            x, width = self._column_edges[column]
+            address = f"{column_name(column)}{row + 1}"
+            states = _CELL_STATES | (1 << SELECTED if (row, column) == view.active else 0)
+            nodes.append(Node(f"cell:{address}", parent, "table-cell", address, text, (x, y, width, height), states))
+        return nodes
+
+    def _find_edges(self, pid: int, view: SheetView, table: Node) -> None:
+        key = (pid, table.path, table.extents, view.layout)
+        if key == self._edges_key:
+            return
+        top, bottom, left, right = view.visible
+        name = self._accessibility.app_of(pid)
+        places = [(top, column) for column in range(left, right + 1)] + [(row, left) for row in range(top, bottom + 1)]
+        paths = [path or "" for path in self._accessibility.cells_at(name, table.path, places)]
+        boxes = self._accessibility.extents(name, paths)
+        dx, dy = self._table_shift(name, table)
+        self._column_edges, self._row_edges = {}, {}
+        for index, ((row, column), box) in enumerate(zip(places, boxes, strict=True)):
+            if box is None or box[2] <= 0:
+                continue
+            if index <= right - left:
+                self._column_edges[column] = (box[0] + dx, box[2])
+            else:
+                self._row_edges[row] = (box[1] + dy, box[3])
+        self._edges_key = key
+
+    def _table_shift(self, name: str, table: Node) -> tuple[int, int]:
+        raw = self._accessibility.extents(name, [table.path])[0]
+        return (0, 0) if raw is None else (table.extents[0] - raw[0], table.extents[1] - raw[1])
+
+
+def _not_the_sheet(node: Node) -> bool:
+    return not (node.role == "table" and node.path)
+
+
+def _table_index(nodes: Sequence[Node]) -> int:
+    for index, node in enumerate(nodes):
+        if node.role == "table" and node.parent >= 0 and nodes[node.parent].role == "document-spreadsheet":
+            return index
+    return -1
+
+
+def _shift_root_panes(nodes: Sequence[Node]) -> list[Node]:
+    """LibreOffice counts its own area's positions from below the menu bar; the enclosing GTK panel says where that is."""
+    shifts: list[tuple[int, int]] = []
+    moved: list[Node] = []
+    for node in nodes:
+        shift = shifts[node.parent] if node.parent >= 0 else (0, 0)
+        x, y, width, height = node.extents
+        if node.role == "root-pane" and node.parent >= 0:
+            outer: Extents = moved[node.parent].extents
+            shift = (outer[0] - x, outer[1] - y)
+        shifts.append(shift)
+        moved.append(replace(node, extents=(x + shift[0], y + shift[1], width, height)))
+    return moved
+
+
+def _below_document(nodes: Sequence[Node]) -> list[Node]:
+    inside: set[int] = set()
+    found = []
+    for index, node in enumerate(nodes):
+        if node.parent in inside:
+            inside.add(index)
+            found.append(node)
+        elif node.role == "document-web":
+            inside.add(index)
+    return found
+
+
+def _file_names(nodes: Sequence[Node]) -> list[str]:
+    """Names in the first column of the file manager's table."""
+    left = [node.extents[0] for node in nodes if node.role == "table-cell" and node.name]
+    return [node.name for node in nodes if node.role == "table-cell" and node.name and node.extents[0] == min(left)]

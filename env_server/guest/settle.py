@@ -1,0 +1,56 @@
+"""Waiting until the screen is quiet, by events: no fixed sleeps.
+
+After an action, first the application in front confirms that it has taken all input (ping); then the screen has settled once
+neither X damage nor accessibility events came for a while.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .accessibility import Accessibility
+from .display import Screen
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """How waiting ended."""
+
+    by: str
+    """`quiet`, or `deadline`."""
+    duration_s: float
+
+
+def settle(
+    screen: Screen,
+    accessibility: Accessibility,
+    *,
+    quiet_s: float,
+    deadline_s: float,
+    confirmed: Callable[[], bool],
+    extra_fd: int | None = None,
+) -> Settled:
+    """Wait until ``confirmed()`` is true and ``quiet_s`` has passed without change, at most ``deadline_s``."""
+    started = last_change = time.monotonic()
+    deadline = started + deadline_s
+    poller = select.poll()
+    for fd in (screen.fileno(), accessibility.fileno(), *(() if extra_fd is None else (extra_fd,))):
+        poller.register(fd, select.POLLIN)
+    is_confirmed = False
+    while True:
+        changed = screen.pump()
+        changed = bool(accessibility.pump()) or changed
+        now = time.monotonic()
+        if not is_confirmed and confirmed():
+            is_confirmed, changed = True, True
+        if changed:
+            last_change = now
+        if is_confirmed and now - last_change >= quiet_s:
+            return Settled("quiet", now - started)
+        if now >= deadline:
+            return Settled("deadline", now - started)
+        wake = min(deadline, last_change + quiet_s) if is_confirmed else deadline
+        poller.poll(max(0.0, wake - now) * 1000 + 0.5)

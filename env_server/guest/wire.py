@@ -1,0 +1,108 @@
+"""Frames between a desktop's host driver and its guest: a 4-byte big-endian length, then that many bytes of JSON.
+
+Both ends use this file; the connection is an anonymous socket pair made by the host and handed to the guest as its standard
+input and output, so nobody else can ever reach it. Screens do not travel here: the host maps the frame buffer's file.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import struct
+import time
+from typing import Any
+
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+"""Far above any tree or file a desktop answers with; a larger length means the stream is out of step."""
+
+_LENGTH = struct.Struct(">I")
+
+
+class WireClosed(ConnectionError):
+    """The other end is gone, or sent something that is no frame."""
+
+
+class WireTimeout(TimeoutError):
+    """No whole frame before the deadline."""
+
+
+class Wire:
+    """One end of the connection. Not thread-safe."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._sock.setblocking(False)
+        self._received = bytearray()
+
+    def fileno(self) -> int:
+        """For poll."""
+        return self._sock.fileno()
+
+    def has_frame(self) -> bool:
+        """Is a whole frame here already?"""
+        return len(self._received) >= _LENGTH.size and len(self._received) >= _LENGTH.size + _LENGTH.unpack_from(self._received)[0]
+
+    def send(self, message: dict[str, Any], *, timeout_s: float = 10.0) -> None:
+        """Send one frame."""
+        body = json.dumps(message, ensure_ascii=True, separators=(",", ":")).encode("ascii")
+        data = memoryview(_LENGTH.pack(len(body)) + body)
+        deadline = time.monotonic() + timeout_s
+        while data:
+            try:
+                data = data[self._sock.send(data) :]
+            except BlockingIOError:
+                self._wait(select.POLLOUT, deadline)
+            except OSError as error:
+                raise WireClosed(f"connection lost: {error}") from error
+
+    def receive(self, *, timeout_s: float) -> dict[str, Any]:
+        """The next frame; raises `WireTimeout` after ``timeout_s``, `WireClosed` at the end of the stream."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            message = self._next_frame()
+            if message is not None:
+                return message
+            self._wait(select.POLLIN, deadline)
+            try:
+                chunk = self._sock.recv(1 << 18)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise WireClosed(f"connection lost: {error}") from error
+            if not chunk:
+                raise WireClosed("the other end closed the connection")
+            self._received += chunk
+
+    def close(self) -> None:
+        """Close this end; may be called twice."""
+        self._sock.close()
+
+    def _next_frame(self) -> dict[str, Any] | None:
+        if len(self._received) < _LENGTH.size:
+            return None
+        (num_bytes,) = _LENGTH.unpack_from(self._received)
+        if num_bytes > MAX_FRAME_BYTES:
+            raise WireClosed(f"frame of {num_bytes} bytes: the stream is out of step")
+        end = _LENGTH.size + num_bytes
+        if len(self._received) < end:
+            return None
+        body = bytes(self._received[_LENGTH.size : end])
+        del self._received[:end]
+        try:
+            message = json.loads(body)
+        except ValueError as error:
+            raise WireClosed(f"frame is no JSON: {error}") from error
+        if not isinstance(message, dict):
+            raise WireClosed("frame is no JSON object")
+        return message
+
+    def _wait(self, events: int, deadline: float) -> None:
+        poller = select.poll()
+        try:
+            poller.register(self._sock, events)
+        except ValueError as error:
+            raise WireClosed("connection is closed") from error
+        remaining = deadline - time.monotonic()
+        if remaining <= 0 or not poller.poll(remaining * 1000):
+            raise WireTimeout("no frame in time")
