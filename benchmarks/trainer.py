@@ -25,24 +25,7 @@ MAX_PACK_TOKENS = 1024
 _SCENARIOS = (("early in RL (half of the actions alike)", 0.5), ("late in RL (nine of ten alike)", 0.9))
 """(label, how often a rollout does what most do)"""
 
-_WORDS = [
-    "Submit",
-    "Cancel",
-    "Reset",
-    "Apply",
-    "Open",
-    "Close",
-    "Next",
-    "Back",
-    "Search",
-    "Login",
-    "Profile",
-    "Report",
-    "Budget",
-    "Invoice",
-    "Summary",
-    "Draft",
-]
+_WORDS = ("Submit", "Cancel", "Reset", "Apply", "Open", "Close", "Next", "Back", "Search", "Login", "Report", "Budget", "Draft")
 
 
 @dataclass(frozen=True)
