@@ -54,6 +54,9 @@ from env_server.tasks import FAMILIES
 DEADLINE_GRACE_S = 1.0
 """A driver keeps its own deadlines and says more about it; only one that does not is cut off from here."""
 
+START_LIMIT_S = 70.0
+"""Until a desktop is up; all of a host start at once on few cores. Drivers keep a shorter limit of their own."""
+
 LEASE_WAIT_S = 5.0
 """A lease request waits this long for a desktop to become free before `NoDesktop`: waiting here costs nothing, asking again does."""
 
@@ -80,6 +83,7 @@ class DesktopService:
         *,
         tasks: TasksConfig,
         make: Callable[[int], DesktopDriver],
+        start_limit_s: float = START_LIMIT_S,
         grace_s: float = DEADLINE_GRACE_S,
         health_period_s: float = HEALTH_PERIOD_S,
         lease_wait_s: float = LEASE_WAIT_S,
@@ -87,6 +91,7 @@ class DesktopService:
         self._config = config
         self._tasks = tasks
         self._make = make
+        self._start_limit_s = start_limit_s
         self._grace_s = grace_s
         self._health_period_s = health_period_s
         self._lease_wait_s = lease_wait_s
@@ -254,8 +259,7 @@ class DesktopService:
             if worker.given_up:
                 continue
             if worker.start_deadline is not None and now >= worker.start_deadline:
-                limit_s = self._config.reset_deadline_s
-                self._broke(worker, DesktopBroken(f"did not start within {limit_s:g} s"), None)
+                self._broke(worker, DesktopBroken(f"did not start within {self._start_limit_s:g} s"), None)
             elif worker.pending and now >= worker.pending[0].deadline:
                 call = worker.pending.pop(0)
                 self._broke(worker, DesktopBroken(f"{call.name} passed its deadline: the desktop hangs"), call)
@@ -290,7 +294,7 @@ class DesktopService:
         self._changed.notify_all()
 
     def _new_worker(self, index: int, predecessor: DesktopWorker | None) -> DesktopWorker:
-        deadline = time.monotonic() + self._config.reset_deadline_s + self._grace_s
+        deadline = time.monotonic() + self._start_limit_s
         if predecessor is not None:
             deadline += CLOSE_LIMIT_S
         return DesktopWorker(

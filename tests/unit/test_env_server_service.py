@@ -229,7 +229,7 @@ def test_start_hanging_is_cut_off_and_tried_again() -> None:
             ended.wait(20)
         return Good()
 
-    with serving(make, one(reset_deadline_s=1.0)) as (_, client):
+    with serving(make, one(), start_limit_s=1.0) as (_, client):
         assert play(client) == 1.0
         ended.set()
         assert len(made) == 2
