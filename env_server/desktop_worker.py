@@ -113,7 +113,7 @@ class DesktopWorker:
         if driver is not None:
             try:
                 driver.close()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001
                 # Thread boundary: a desktop that cannot be closed must not keep its successor from starting.
                 log.get_logger().error("desktop.close_failed", desktop=self.index, error=repr(error))
         if driver is not None or not self._thread.is_alive():
@@ -139,7 +139,7 @@ class DesktopWorker:
         except ComputerRLError as error:
             self._events.worker_finished(self, None, error)
             return
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             # Thread boundary: our own mistake in a driver shows as a broken desktop, with its trace in the log.
             log.get_logger().exception("desktop.start_failed", desktop=self.index)
             self._events.worker_finished(self, None, DesktopBroken(f"did not start: {error!r}"))
@@ -158,7 +158,7 @@ class DesktopWorker:
             return call.work(self)
         except ComputerRLError as error:
             return error
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             # Thread boundary: whatever a driver, evaluator or demonstrator stumbled over, the desktop's state is unknown.
             log.get_logger().exception("desktop.call_failed", desktop=self.index, call=call.name)
             return DesktopBroken(f"{call.name} failed: {error!r}")

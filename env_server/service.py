@@ -58,7 +58,7 @@ START_LIMIT_S = 70.0
 """Until a desktop is up; all of a host start at once on few cores. Drivers keep a shorter limit of their own."""
 
 LEASE_WAIT_S = 5.0
-"""A lease request waits this long for a desktop to become free before `NoDesktop`: waiting here costs nothing, asking again does."""
+"""A lease request waits this long for a free desktop before `NoDesktop`: waiting costs nothing here, asking again does."""
 
 HEALTH_PERIOD_S = 20.0
 """An idle desktop is asked this often whether it still answers."""

@@ -18,7 +18,7 @@ _BUTTON_TEXTS = ("submit", "okay", "ok", "yes", "no", "cancel", "next", "previou
 _NAMES = tuple(
     """Kenda Karrie Joye Cheree Deneen Tula Briana Beaulah Vina Vanda Cierra Leonie Bernardine Keli Renda Marcella
     Kanesha Enola Nathalie Annis Nieves Lyda Livia Kasie Tora Macie Agustina Dolores Ashlea Cristin Jerald Teodoro Rex
-    Riley Jess Emile Donovan Keneth Chas Thaddeus Sergio Michel Myron Olin Dannie Juan Alan Ignacio Truman Augus""".split()
+    Riley Jess Emile Donovan Keneth Chas Thaddeus Sergio Michel Myron Olin Dannie Juan Alan Ignacio Truman Augus""".split()  # noqa: SIM905
 )
 _ALPHANUMERIC = "qwertyuiopasdfghjklzxcvbnmQWERTYUIOPASDFGHJKLZXCVBNM1234567890"
 _LOREM = ("lorem", "ipsum", "dolor", "sit", "amet", "elit", "magna", "urna")

@@ -18,12 +18,12 @@ NOUNS = tuple(
     river robin rocket rose saddle salad salmon sandal scarf shadow shell silver spider spoon spruce squid star station
     stone storm sugar summit sunset table tailor teapot temple thunder tiger timber tomato tower tractor trumpet tulip
     tunnel turtle valley vanilla velvet village violet violin walnut water weasel whale wheat willow window winter
-    wizard wolf yogurt zebra""".split()
+    wizard wolf yogurt zebra""".split()  # noqa: SIM905
 )
 
 FOLDERS = tuple(
     """archive backup blue budget drafts family finance garden green guests history invoices letters mail music
-    notes office orders photos plans projects red reports school shared taxes team travel videos work yellow""".split()
+    notes office orders photos plans projects red reports school shared taxes team travel videos work yellow""".split()  # noqa: SIM905
 )
 
 ENDINGS = ("txt", "csv", "md", "log", "json")

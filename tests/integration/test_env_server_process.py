@@ -126,5 +126,5 @@ def test_run_env_server_host_broken_raises_its_error(
 @pytest.mark.timeout(20)
 def test_run_env_server_too_many_desktops_refused_with_the_arithmetic(config: RunConfig) -> None:
     desktop = config.desktop.model_copy(update={"driver": "local", "num_desktops": 512, "memory_per_desktop_mb": 4_000_000})
-    with pytest.raises(ConfigError, match="512 desktops x 4000000 MB .* = 2048000000 MB"):
+    with pytest.raises(ConfigError, match=r"512 desktops x 4000000 MB .* = 2048000000 MB"):
         env_server.run_env_server(config.model_copy(update={"desktop": desktop}), index=0, stop=StopToken())
