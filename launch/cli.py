@@ -274,17 +274,33 @@ def main() -> NoReturn:
 
     try:
         cli(standalone_mode=False)
+        _exit(0)
     except click.ClickException as error:
         error.show()
-        sys.exit(2)
+        _exit(2)
     except click.exceptions.Abort:
-        sys.exit(130)
+        _exit(130)
     except click.exceptions.Exit as error:
-        sys.exit(error.exit_code)
+        _exit(error.exit_code)
+    except SystemExit as error:
+        if isinstance(error.code, str):
+            raise
+        _exit(error.code or 0)
     except ComputerRLError as error:
         _show(error)
-        sys.exit(error.exit_code)
-    sys.exit(0)
+        _exit(error.exit_code)
+
+
+def _exit(exit_code: int) -> NoReturn:
+    """End the process; one that has torch loaded without tearing the interpreter down, which takes over a second."""
+    if "torch" not in sys.modules:
+        sys.exit(exit_code)
+    import atexit
+
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
 
 
 def _show(error: ComputerRLError) -> None:

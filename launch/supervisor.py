@@ -43,6 +43,9 @@ SWEEP_PASS_S = 0.01
 SHARED_MEMORY_EVERY_S = 10.0
 """How often the shared memory of the living is written down, to be removed when they die badly."""
 LOG_TAIL_LINES = 15
+STOP_ORDER = ((("learner", "actor"), 0.6), (("env_server", "broker"), 1.0))
+"""Roles, and the share of `stop_s` after which the next are asked too: those who ask go first, so that they can still hand in
+trajectories and give desktops back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,15 +298,14 @@ class Supervisor:
             process.restart_at = None
         self._note_shared_memory()
         num_signals = len(self._signals)
-        deadline = time.monotonic() + self._config.stop_s
-        for process in self._processes:
-            if process.popen is not None:
+        began = time.monotonic()
+        for roles, share in STOP_ORDER:
+            asked = [process for process in self._processes if process.spec.role in roles and process.popen is not None]
+            for process in asked:
+                assert process.popen is not None
                 process.popen.terminate()
-        while any(process.popen is not None for process in self._processes):
-            timeout_s = deadline - time.monotonic()
-            if timeout_s <= 0 or len(self._signals) > num_signals:
-                break
-            self._wait_for_ends(timeout_s)
+            self._wait_for_ends(asked, until=began + share * self._config.stop_s, num_signals=num_signals)
+        self._wait_for_ends(self._processes, until=began + self._config.stop_s, num_signals=num_signals)
         for process in self._processes:
             if process.popen is not None:
                 self._notify(f"{process.spec.name} did not end within {self._config.stop_s:g} s: killed")
@@ -311,12 +313,17 @@ class Supervisor:
                 self._reap(process)
         self._sweep(self._everything_of_the_run)
 
-    def _wait_for_ends(self, timeout_s: float) -> None:
-        for key, _ in self._selector.select(timeout_s):
-            if key.data is None:
-                self._drain_wakeups()
-            else:
-                self._reap(key.data)
+    def _wait_for_ends(self, asked: Sequence[_Process], *, until: float, num_signals: int) -> None:
+        """Until all of ``asked`` have ended, the time is over, or the person asks once more."""
+        while any(process.popen is not None for process in asked) and len(self._signals) == num_signals:
+            timeout_s = until - time.monotonic()
+            if timeout_s <= 0:
+                return
+            for key, _ in self._selector.select(timeout_s):
+                if key.data is None:
+                    self._drain_wakeups()
+                else:
+                    self._reap(key.data)
 
     def _sweep_after(self, process: _Process) -> None:
         """End what a dead role left: what carries its mark, and adopted processes that carry nobody's (containers)."""

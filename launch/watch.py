@@ -15,6 +15,7 @@ from launch.run_state import MetricsTail, Record, RunState
 
 if TYPE_CHECKING:
     from common.run_folder import RunFolder
+    from common.transport import Client
 
 STATUS_EVERY_S = 1.0
 STATUS_TIMEOUT_S = 2.0
@@ -33,6 +34,8 @@ class RunWatch:
         self._status: Status | None = None
         self.last_status: Status | None = None
         """The last answer there ever was, for the report."""
+        self._lock = threading.Lock()
+        self._channel: Client | None = None
         self._ended = threading.Event()
         self._answered = threading.Event()
         self._thread = threading.Thread(target=self._poll, name="status", daemon=True)
@@ -58,31 +61,37 @@ class RunWatch:
     def close(self) -> None:
         """End the thread."""
         self._ended.set()
+        with self._lock:
+            if self._channel is not None:
+                self._channel.close()  # also ends a request to a broker that is gone
         self._thread.join(timeout=STATUS_TIMEOUT_S + 1.0)
 
     def _poll(self) -> None:
-        from common.transport import Client
-
-        channel: Client | None = None
-        address = ""
-        wait_s = 0.0
+        address, wait_s = "", 0.0
         while not self._ended.wait(wait_s):
             wait_s = STATUS_EVERY_S
             broker = self._folder.read_broker()
             if broker is None:
                 continue
             if broker["address"] != address:
-                if channel is not None:
-                    channel.close()
                 address = broker["address"]
-                channel = Client(address, keys=self._folder.load_keys(), sender="supervisor-0:display")
-            assert channel is not None
+                self._connect(address)
             try:
-                answer = channel.request(StatusRequest(), timeout_s=STATUS_TIMEOUT_S)
-                self._status = answer if isinstance(answer, Status) else None
-                self.last_status = self._status or self.last_status
-                self._answered.set()
+                assert self._channel is not None
+                answer = self._channel.request(StatusRequest(), timeout_s=STATUS_TIMEOUT_S)
             except ComputerRLError:
                 self._status = None
-        if channel is not None:
-            channel.close()
+                continue
+            self._status = answer if isinstance(answer, Status) else None
+            self.last_status = self._status or self.last_status
+            self._answered.set()
+
+    def _connect(self, address: str) -> None:
+        from common.transport import Client
+
+        with self._lock:
+            if self._channel is not None:
+                self._channel.close()
+            self._channel = Client(address, keys=self._folder.load_keys(), sender="supervisor-0:display")
+            if self._ended.is_set():
+                self._channel.close()
