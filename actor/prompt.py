@@ -6,11 +6,14 @@ change little from step to step), the agent's own past last. With SmolLM2's toke
 
     Task: Select Bella and click Submit.
     App: chromium, Click Option
-    1 radio-button Bella selected
-    2 radio-button Ana
-    3 push-button Submit
+    radio-button Bella selected 1
+    radio-button Ana 2
+    push-button Submit 3
     Done: click(1)
     Action: click(3)
+
+An element's number stands after its text: a model that copies what followed an earlier mention of a word finds it there
+(cloned on 485 steps, SmolLM2-135M clicked right in 22 of 25 held-out steps, against 14 with the number in front).
 
 The completion starts with a space (`` click`` is one token after ``:``) and ends with a newline, one token that no action
 contains: strings in actions escape theirs, and so does everything quoted from the screen, so that no text on a screen
@@ -139,8 +142,9 @@ def element_rows(elements: Sequence[Element], config: PromptConfig) -> list[str]
 
 
 def _row(element: Element, max_chars: int) -> str:
-    parts = [str(element.number), one_line(element.role, max_chars), one_line(element.text, max_chars)]
+    parts = [one_line(element.role, max_chars), one_line(element.text, max_chars)]
     parts.extend(state for state in SHOWN_STATES if state in element.states)
+    parts.append(str(element.number))
     return " ".join(part for part in parts if part)
 
 

@@ -14,8 +14,19 @@ from actor.prompt import PromptBuilder
 from common.config import PromptConfig
 from common.errors import ComputerRLError
 from common.messages import (
-    Action, Assignment, Element, Evaluation, Lease, NoAssignment, Observation, OrderKind, StepResult, TaskRef, TaskStarted,
-    Trajectory, TrajectoryReceipt,
+    Action,
+    Assignment,
+    Element,
+    Evaluation,
+    Lease,
+    NoAssignment,
+    Observation,
+    OrderKind,
+    StepResult,
+    TaskRef,
+    TaskStarted,
+    Trajectory,
+    TrajectoryReceipt,
 )  # fmt: skip
 
 EOS = 256
@@ -40,7 +51,9 @@ def make_prompt(**options: object) -> PromptBuilder:
     return PromptBuilder(ByteTokenizer(), PromptConfig.model_validate({"max_prompt_tokens": 4096, **options}))
 
 
-def make_element(number: int, text: str = "", *, role: str = "button", states: tuple[str, ...] = (), content: bool = True) -> Element:
+def make_element(
+    number: int, text: str = "", *, role: str = "button", states: tuple[str, ...] = (), content: bool = True
+) -> Element:
     return Element(number, role, text, 10, 10, 5, 5, states, content)
 
 

@@ -129,7 +129,8 @@ def test_worker_stopped_in_a_hanging_desktop_call_closes_in_time() -> None:
 
     desktops = Hanging()
     entry = PeerEntry("env_server", 0, "e", "host", 1, {"desktops": "tcp://x"}, 0.0)
-    worker, stop = make_worker(QueueBroker(make_assignment(0)), DesktopDirectory(lambda: (entry,), lambda _: desktops), num_episodes=1)
+    directory = DesktopDirectory(lambda: (entry,), lambda _: desktops)
+    worker, stop = make_worker(QueueBroker(make_assignment(0)), directory, num_episodes=1)
     worker.use_engine(ScriptedEngine("click(1)\n"))  # type: ignore[arg-type]
     worker.start()
     while "step" not in desktops.calls:
