@@ -140,6 +140,8 @@ class BrokerCore:
         try:
             if receiver is None:
                 raise ProtocolError(f"the broker takes no {type(message).__name__}")
+            # A process that was replaced must not act any more, whatever it asks for.
+            self.peers.refuse_superseded(sender.rpartition(":")[2])
             answer = receiver(message, sender)
         except ComputerRLError as error:
             answer = ErrorReply(error.code, str(error))

@@ -15,6 +15,7 @@ from common.errors import ProtocolError
 from common.messages import Assignment, AssignmentRequest, AssignmentReturn, NoAssignment, RolloutOrder
 
 _RETRY_AFTER_S = {"no_order": 0.25, "all_assigned": 0.25, "policy_version": 0.1, "staleness_bound": 0.1}
+_MAX_GROUP_SIZE = 4096
 
 
 class OrderBook:
@@ -47,6 +48,8 @@ class OrderBook:
             return False
         if not order.order_id or not order.families or order.group_size < 1 or order.max_steps < 1:
             raise ProtocolError(f"order {order.order_id!r} needs an id, families, a group size and a number of steps")
+        if order.group_size > _MAX_GROUP_SIZE:
+            raise ProtocolError(f"order {order.order_id!r} wants groups of {order.group_size}, at most {_MAX_GROUP_SIZE}")
         if order.num_per_family is not None and order.num_per_family < 0:
             raise ProtocolError(f"order {order.order_id!r} asks for {order.num_per_family} instances per family")
         return True

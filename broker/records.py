@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from broker.core import BrokerCore
 from broker.events import Event, MessagePersisted, StateRestored, TrajectoryRestored
@@ -19,16 +19,16 @@ from common.messages import Message, Trajectory
 _WRITER = "journal"
 
 
-def message_record(message: Message) -> bytes:
-    """A message that was taken in."""
-    return _pack(b"M", message)
+def message_record(message: Message, *, frames: Sequence[bytes] | None = None) -> bytes:
+    """A message that was taken in; ``frames``: what it came in, if it came over the wire, which saves encoding it again."""
+    return _pack(b"M", frames if frames is not None else _encode(message))
 
 
 def compacted_records(core: BrokerCore) -> Iterator[bytes]:
     """A whole journal that leads to the state of ``core``."""
     yield b"S" + json.dumps(core.snapshot(), separators=(",", ":")).encode()
     for trajectory in core.held():
-        yield _pack(b"K", trajectory)
+        yield _pack(b"K", _encode(trajectory))
 
 
 def event_of(payload: bytes) -> Event:
@@ -47,8 +47,11 @@ def event_of(payload: bytes) -> Event:
     raise ResumeError(f"the journal holds a record of unknown type {kind!r}")
 
 
-def _pack(kind: bytes, message: Message) -> bytes:
-    frames = codec.encode(message, sender=_WRITER, message_id=0)
+def _encode(message: Message) -> list[bytes]:
+    return codec.encode(message, sender=_WRITER, message_id=0)
+
+
+def _pack(kind: bytes, frames: Sequence[bytes]) -> bytes:
     lengths = struct.pack(f"<I{len(frames)}I", len(frames), *map(len, frames))
     return b"".join((kind, lengths, *frames))
 

@@ -56,14 +56,16 @@ class BrokerService:
         """Answer one request."""
         return self.answer_all([(message, sender)])[0]
 
-    def answer_all(self, requests: Sequence[tuple[Message, str]]) -> list[Message]:
-        """Answer requests that arrived together; one sync for all."""
+    def answer_all(
+        self, requests: Sequence[tuple[Message, str]], *, frames: Sequence[Sequence[bytes]] | None = None
+    ) -> list[Message]:
+        """Answer requests that arrived together; one sync for all. ``frames``: what each request came in."""
         with self._lock:
             answers: dict[int, Message] = {}
             writes: list[Persist] = []
             for ticket, (message, sender) in enumerate(requests):
                 self._handle(MessageReceived(ticket, message, sender), answers, writes)
-            self._persist(writes, answers)
+            self._persist(writes, answers, frames)
             self._handle(TimePassed(), answers, writes)
             self._compact()
             return [self._with_journal_gauges(answers[ticket]) for ticket in range(len(requests))]
@@ -85,9 +87,10 @@ class BrokerService:
                 case Log(name, fields):
                     log.get_logger().info(name, **fields)
 
-    def _persist(self, writes: list[Persist], answers: dict[int, Message]) -> None:
+    def _persist(self, writes: list[Persist], answers: dict[int, Message], frames: Sequence[Sequence[bytes]] | None) -> None:
         for write in writes:
-            self._journal.append(records.message_record(write.message))
+            came_in = frames[write.ticket] if frames is not None else None
+            self._journal.append(records.message_record(write.message, frames=came_in))
         try:
             self._journal.flush()
         except DiskFull as error:
@@ -149,7 +152,8 @@ def serve_batches(server: Server, service: BrokerService, stop: StopToken) -> No
     """Answer what came since the last turn, all together, until ``stop``."""
     while not stop.stopped:
         requests: list[Request] = server.poll(_POLL_S)
-        answers = service.answer_all([(request.message, request.sender) for request in requests])
+        frames = [request.frames for request in requests]
+        answers = service.answer_all([(request.message, request.sender) for request in requests], frames=frames)
         for request, answer in zip(requests, answers, strict=True):
             request.reply(answer)
 
@@ -166,8 +170,14 @@ def _bind(config: RunConfig, folder: RunFolder, *, keys: Keys, sender: str, stop
             return Server(f"tcp://{config.broker.bind_address}:{port}", keys=keys, sender=sender)
         except SetupError as error:
             # A predecessor that was killed may hold the port for a moment longer.
-            if time.monotonic() >= deadline or stop.wait(0.2):
-                raise ConfigError([_port_problem(config, error)]) from None
+            if time.monotonic() < deadline and not stop.wait(0.2):
+                continue
+            if config.broker.port == 0 and port != 0:
+                # A run resumed much later: somebody else has the port now, and none of our clients waits for it.
+                log.get_logger().warning("broker.port_lost", port=port)
+                port = 0
+                continue
+            raise ConfigError([_port_problem(config, error)]) from None
 
 
 def _port_problem(config: RunConfig, error: ComputerRLError) -> Problem:

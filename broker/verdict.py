@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 
 from broker.orders import OrderState, Slot
 from common.messages import Step, Trajectory
 
+_GROUP_NUMBER = re.compile(r"0|[1-9][0-9]{0,11}")
+
 
 def slot_of(trajectory: Trajectory) -> Slot | None:
     """The slot a trajectory names, None when its ids contradict each other."""
     order_id, _, number = trajectory.group_id.rpartition("/")
-    if order_id != trajectory.order_id or not number.isdecimal() or str(int(number)) != number:
+    if order_id != trajectory.order_id or not _GROUP_NUMBER.fullmatch(number):
         return None
     if trajectory.trajectory_id != f"{trajectory.group_id}/{trajectory.index}":
         return None

@@ -286,9 +286,11 @@ class LocalChannel:
 class Request:
     """A decoded request that waits for its answer."""
 
-    def __init__(self, server: Server, identity: bytes, envelope: Envelope) -> None:
+    def __init__(self, server: Server, identity: bytes, envelope: Envelope, frames: Sequence[bytes]) -> None:
         self.message = envelope.message
         self.sender = envelope.sender
+        self.frames = frames
+        """What ``message`` was decoded from."""
         self._server = server
         self._identity = identity
         self._message_id = envelope.message_id
@@ -341,7 +343,7 @@ class Server:
         while len(requests) < 256 and self._socket.poll(0):
             identity, *frames = self._socket.recv_multipart()
             try:
-                requests.append(Request(self, identity, codec.decode(frames)))
+                requests.append(Request(self, identity, codec.decode(frames), frames))
             except DecodeError as error:
                 log.get_logger().warning("transport.malformed", reason=str(error), num_frames=len(frames))
                 self._answer(identity, ErrorReply(error.code, str(error)), cause_id=codec.peek_message_id(frames))

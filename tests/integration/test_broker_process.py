@@ -107,7 +107,7 @@ class Player(threading.Thread):
                 else:
                     # The receipt was lost with the broker, or somebody else filled the slot after the restart.
                     assert receipt.reason == "duplicate"
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (shown by the test)
             self.error = error
         finally:
             self.client.close()

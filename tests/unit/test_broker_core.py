@@ -229,6 +229,16 @@ def test_new_incarnation_releases_what_the_old_one_held_and_the_old_one_is_refus
     assert desk.beat("b") == Ack()
 
 
+def test_superseded_learner_cannot_move_the_cursor(desk: Desk) -> None:
+    for incarnation in ("old", "new"):
+        desk.ask(Hello("learner", 0, incarnation, "node1", 1, {}), sender=f"learner-0:{incarnation}")
+    desk.ask(order())
+    desk.play(2)
+    answer = desk.ask(ConsumptionReport(1), sender="learner-0:old")
+    assert isinstance(answer, ErrorReply) and answer.code == "superseded"
+    assert desk.ask(ConsumptionReport(1), sender="learner-0:new") == Ack()
+
+
 def test_silent_peer_is_lost_and_its_assignments_come_back(desk: Desk) -> None:
     desk.ask(order())
     desk.hello("a")
@@ -320,7 +330,9 @@ def test_same_order_placed_again_changes_nothing_and_another_under_its_id_is_an_
     assert desk.assign_all() == ([], "no_order")
 
 
-@pytest.mark.parametrize("changes", [{"families": ()}, {"group_size": 0}, {"max_steps": 0}, {"num_per_family": -1}])
+@pytest.mark.parametrize(
+    "changes", [{"families": ()}, {"group_size": 0}, {"group_size": 10**9}, {"max_steps": 0}, {"num_per_family": -1}]
+)
 def test_impossible_order_is_an_error(desk: Desk, changes: dict[str, object]) -> None:
     assert isinstance(desk.ask(order(**changes)), ErrorReply)
 
@@ -341,6 +353,8 @@ def bad_step() -> object:
         ({"trajectory_id": "rl-1/0/x"}, "unknown_assignment"),
         ({"group_id": "rl-1/x"}, "unknown_assignment"),
         ({"group_id": "rl-1/00", "trajectory_id": "rl-1/00/0"}, "unknown_assignment"),
+        ({"group_id": "rl-1/" + "9" * 5000, "trajectory_id": "rl-1/" + "9" * 5000 + "/0"}, "unknown_assignment"),
+        ({"group_id": "rl-1/\u0661", "trajectory_id": "rl-1/\u0661/0"}, "unknown_assignment"),
         ({"index": 2, "trajectory_id": "rl-1/0/2"}, "unknown_assignment"),
         ({"index": -1, "trajectory_id": "rl-1/0/-1"}, "unknown_assignment"),
         ({"group_id": "rl-1/99999", "trajectory_id": "rl-1/99999/0"}, "unknown_assignment"),

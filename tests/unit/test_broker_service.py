@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,26 @@ def test_restarted_broker_takes_the_same_port_and_run_id(tmp_path: Path) -> None
         thread.join()
         seen.append(folder.read_broker())
     assert seen[0] == seen[1] is not None
+
+
+def test_resumed_run_takes_another_port_when_somebody_else_has_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_server, "_REBIND_S", 0.0)
+    config = config_in(tmp_path)
+    folder = RunFolder(config.folder)
+    taken = transport.Server("tcp://127.0.0.1:0", keys=transport.generate_keys(), sender="x-0:x")
+    folder.write_broker(address=taken.address, run_id="r")
+    stop = StopToken()
+    thread = threading.Thread(target=run_broker, args=(config,), kwargs={"stop": stop})
+    thread.start()
+    deadline = time.monotonic() + 30
+    while (found := folder.read_broker()) is not None and found["address"] == taken.address and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert found is not None and found["address"] != taken.address and found["run_id"] == "r"
+    stop.stop("test over")
+    thread.join()
+    taken.close()
 
 
 class FlakyChannel:

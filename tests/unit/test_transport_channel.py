@@ -142,37 +142,44 @@ def test_replies_from_other_threads_wake_the_poll_and_reach_the_right_request(
     server = Server("tcp://127.0.0.1:0", keys=keys, sender="env_server-0:e1")
     stop = StopToken()
 
+    kept: list[transport.Request] = []
+
     def poll() -> None:
         while not stop.stopped:
             # A poll longer than the requests' deadlines: only the wake-up gets the replies out in time.
             for request in server.poll(60.0):
+                kept.append(request)
                 threading.Timer(0.05, request.reply, [double(request.message, "")]).start()
 
     poller = threading.Thread(target=poll)
     poller.start()
     client = client_of(server.address)
     answers: dict[int, Message] = {}
-    askers = [
-        threading.Thread(
-            target=lambda number=number: answers.update({number: client.request(GroupRequest(number), timeout_s=10)})
-        )
-        for number in range(16)
-    ]
+
+    def ask(number: int) -> None:
+        answers[number] = client.request(GroupRequest(number), timeout_s=10)
+
+    askers = [threading.Thread(target=ask, args=(number,)) for number in range(16)]
     for asker in askers:
         asker.start()
     for asker in askers:
         asker.join()
     assert answers == {number: NoGroup(2 * number) for number in range(16)}
     stop.stop("test over")
-    client.request(GroupRequest(0), timeout_s=10)
+    kept[0].reply(Ack())  # Wakes the poller; the client drops it.
     poller.join()
     server.close()
+
+
+def ask_in_vain(client: Client) -> None:
+    with pytest.raises(PeerTimeout):
+        client.request(StatusRequest(), timeout_s=5)
 
 
 def test_reply_after_close_is_dropped(keys: transport.Keys, client_of: Callable[[str], Client]) -> None:
     server = Server("tcp://127.0.0.1:0", keys=keys, sender="env_server-0:e1")
     client = client_of(server.address)
-    asker = threading.Thread(target=lambda: pytest.raises(PeerTimeout, client.request, StatusRequest(), timeout_s=5))
+    asker = threading.Thread(target=ask_in_vain, args=(client,))
     asker.start()
     requests: list[transport.Request] = []
     while not requests:
