@@ -312,11 +312,9 @@ def _show(error: ComputerRLError) -> None:
             print(f"  {problem}", file=sys.stderr)
     else:
         print(f"error: {error}", file=sys.stderr)
-    error_file = os.environ.get("COMPUTERRL_ERROR_FILE")
-    if error_file:
-        import json
+    from launch.role_errors import leave_error
 
-        Path(error_file).write_text(json.dumps({"exit_code": error.exit_code, "code": error.code, "message": str(error)}))
+    leave_error(error)
 
 
 if __name__ == "__main__":

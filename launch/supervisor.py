@@ -10,7 +10,6 @@ It decides nothing about training: the restart rule is `launch.restarts`, what a
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import selectors
@@ -30,9 +29,8 @@ from launch import processes
 from launch.plan import ProcessSpec
 from launch.processes import PROCESS_VARIABLE, RUN_VARIABLE
 from launch.restarts import EndRun, Restart, RestartHistory, describe_exit
+from launch.role_errors import ERROR_FILE_VARIABLE, last_words
 
-ERROR_FILE_VARIABLE = "COMPUTERRL_ERROR_FILE"
-"""Where a role writes the typed error it ends with, for the supervisor to show."""
 SUPERVISOR_VARIABLE = "COMPUTERRL_SUPERVISOR_PID"
 """Pid of the supervisor: a role whose parent is somebody else was orphaned before it could ask to die with it."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -42,7 +40,6 @@ SWEEP_PASS_S = 0.01
 """Time between two looks of the sweep: adopted grandchildren have no pidfd that could be waited for."""
 SHARED_MEMORY_EVERY_S = 10.0
 """How often the shared memory of the living is written down, to be removed when they die badly."""
-LOG_TAIL_LINES = 15
 STOP_ORDER = ((("learner", "actor"), 0.6), (("env_server", "broker"), 1.0))
 """Roles, and the share of `stop_s` after which the next are asked too: those who ask go first, so that they can still hand in
 trajectories and give desktops back."""
@@ -218,18 +215,8 @@ class Supervisor:
         return Outcome("failed", verdict.reason, RestartLimitReached.exit_code, message)
 
     def _message_of(self, process: _Process, exit_code: int) -> str:
-        """The typed error the process left, else the end of its log."""
-        try:
-            error = json.loads(self._error_path(process).read_text())
-            if error["exit_code"] == exit_code:
-                return f"{process.spec.name}: {error['message']}"
-        except (OSError, ValueError, KeyError, TypeError):
-            pass  # it died before it could write one
-        try:
-            lines = self._log_path(process).read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
-        except OSError:
-            lines = []
-        return "\n".join([f"the end of {self._log_path(process)}:", *(f"    {line}" for line in lines)])
+        paths = {"error_path": self._error_path(process), "log_path": self._log_path(process)}
+        return last_words(process.spec.name, exit_code=exit_code, **paths)
 
     # --- starting ----------------------------------------------------------------------------------------------------
 

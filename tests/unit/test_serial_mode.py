@@ -1,0 +1,60 @@
+"""The whole loop in one process: imitated desktops, a tiny untrained model, in-memory transport."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from common.config import RunConfig, load_config
+from common.metrics import read_json_lines
+from launch.local import train
+from launch.serial import run_serial
+
+CONFIG = Path(__file__).resolve().parents[2] / "configs" / "serial.yaml"
+FAMILIES = ["calc-set-cell", "web-click-button"]
+SMALL = (f"tasks.families={json.dumps(FAMILIES)}", "learner.num_threads=1", "actor.num_threads=1")
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> RunConfig:
+    from common.run_folder import RunFolder
+
+    config = load_config(CONFIG, overrides=[*SMALL, f"run_dir={tmp_path}"])
+    RunFolder(config.folder).create(config)
+    return config
+
+
+@pytest.mark.timeout(120)
+def test_serial_run_walks_the_whole_recipe_and_loses_nothing(small: RunConfig) -> None:
+    state = run_serial(small)
+    phases = [record["phase"] for record in state.phases]
+    assert phases == ["demonstrations", "eval-before", "bc", "eval-after-bc", "rl-1", "eval-after-rl", "done"]
+    assert len(state.updates) == 2
+    assert state.summary is not None
+    assert state.summary["num_trajectories_lost"] == 0
+    assert set(state.evaluations[0]["families"]) == set(FAMILIES)
+    assert state.status is not None
+    assert state.status.policy_version == state.updates[-1]["policy_version"]
+    episodes = read_json_lines(small.folder / "trajectories" / "episodes.jsonl")
+    demonstrations = [episode for episode in episodes if episode["kind"] == "demonstration"]
+    assert demonstrations, "the demonstrators were recorded"
+    assert all(episode["success"] for episode in demonstrations), "and solve their tasks"
+
+
+@pytest.mark.timeout(120)
+def test_serial_train_writes_the_report_and_refuses_to_resume_what_is_finished(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from common.errors import ResumeError
+
+    overrides = [*SMALL, f"run_dir={tmp_path}", "learner.recipe.max_updates=1", "learner.recipe.eval_before=false"]
+    assert train(CONFIG, overrides=overrides, resume=False) == 0
+    report = json.loads((tmp_path / "serial" / "report.json").read_text())
+    assert report["finished"] is True
+    assert (report["driver"], report["num_updates"], report["num_trajectories_lost"]) == ("scripted", 1, 0)
+    assert (tmp_path / "latest" / "report.html").is_file()
+    assert "phase=rl-1" in capsys.readouterr().out
+    with pytest.raises(ResumeError, match="has finished"):
+        train(CONFIG, overrides=overrides, resume=True)
