@@ -54,7 +54,7 @@ class Desk:
         assert counters["received"] == counters["delivered"] + counters["held"] + counters["rejected"]
 
     def assign(self, incarnation: str = "a", *, policy_version: int = 0, request_id: str = "") -> Message:
-        return self.ask(AssignmentRequest(incarnation, policy_version, request_id))
+        return self.ask(AssignmentRequest(incarnation, policy_version, request_id), sender=f"actor-0:{incarnation}")
 
     def play(self, count: int = 1, *, policy_version: int = 0) -> list[Assignment]:
         """Take and submit ``count`` assignments."""
@@ -81,10 +81,12 @@ class Desk:
         self.check()
 
     def hello(self, incarnation: str = "a", *, index: int = 0) -> Message:
-        return self.ask(Hello("actor", index, incarnation, "node1", 1, {}))
+        hello = Hello("actor", index, incarnation, "node1", 1, {})
+        return self.ask(hello, sender=f"actor-{index}:{incarnation}")
 
     def beat(self, incarnation: str = "a", *, index: int = 0) -> Message:
-        return self.ask(Heartbeat("actor", index, incarnation, {"actor/x": 1.0}, "playing"))
+        beat = Heartbeat("actor", index, incarnation, {"actor/x": 1.0}, "playing")
+        return self.ask(beat, sender=f"actor-{index}:{incarnation}")
 
 
 @pytest.fixture
