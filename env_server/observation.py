@@ -84,11 +84,15 @@ def linearise(
     sections = _sections(nodes, app)
     children = _children(nodes)
     rows = []
+    shown: dict[int, str] = {}
     for index in _depth_first(children, nodes):
         node = nodes[index]
         text = _text(node, index, nodes, children)
-        if _is_kept(node, text, app) and _is_on_screen(node, width, height):
-            rows.append((sections[index], node, text))
+        is_named = bool(text.strip()) or sections[index] != _FRAME
+        if is_named and _is_kept(node, text, app) and _is_on_screen(node, width, height):
+            if not text or not _says_the_same(nodes, shown, index, text):
+                shown[index] = text
+                rows.append((sections[index], node, text))
     rows.sort(key=lambda row: row[0])
     kept = _without_duplicates(rows)[:max_elements]
     elements = tuple(_element(section, node, text, numbering) for section, node, text in kept)
@@ -118,8 +122,18 @@ def _sections(nodes: Sequence[TreeNode], app: str) -> list[int]:
             above = _FRAME
         elif node.role == "frame" and not has_document:
             above = _CONTENT
+        elif above == _CONTENT and node.role == "table-cell" and _is_detail(node, nodes):
+            above = _FRAME
         found.append(above)
     return found
+
+
+def _is_detail(cell: TreeNode, nodes: Sequence[TreeNode]) -> bool:
+    """A file manager's columns of size, type and date: all but the first."""
+    table = nodes[cell.parent] if cell.parent >= 0 else None
+    if table is None or table.parent < 0 or nodes[table.parent].role != "directory-pane":
+        return False
+    return cell.x > table.x + table.width // 4
 
 
 def _children(nodes: Sequence[TreeNode]) -> Mapping[int, list[int]]:
@@ -148,6 +162,16 @@ def _text(node: TreeNode, index: int, nodes: Sequence[TreeNode], children: Mappi
         parts = [nodes[child].text or nodes[child].name for child in children.get(index, [])]
         name = " ".join(part for part in parts if part).strip()
     return name
+
+
+def _says_the_same(nodes: Sequence[TreeNode], shown: Mapping[int, str], index: int, text: str) -> bool:
+    """Is an element around this one shown with the same text (a cell around its text, a button around its label)?"""
+    above = nodes[index].parent
+    while above >= 0:
+        if shown.get(above) == text:
+            return True
+        above = nodes[above].parent
+    return False
 
 
 def _is_kept(node: TreeNode, text: str, app: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -110,6 +110,11 @@ class Accessibility:
         """Wait until the application has gone once through its main loop."""
         self._bus.call(Call(name, _ROOT, _ACCESSIBLE, "GetRole"), timeout_s=timeout_s)
 
+    def name_of(self, name: str, path: str, *, timeout_s: float = 1.0) -> str | None:
+        """The object's name, None when it is gone."""
+        answer = self._bus.call_all([Call(name, path, _PROPERTIES, "Get", "ss", (_ACCESSIBLE, "Name"))], timeout_s=timeout_s)[0]
+        return None if isinstance(answer, DBusError) else str(answer[0])
+
     def do_action(self, name: str, path: str, *, timeout_s: float = 2.0) -> None:
         """Do the object's first action, as a click would."""
         self._bus.call(Call(name, path, _ACTION, "DoAction", "i", (0,)), timeout_s=timeout_s)
@@ -130,20 +135,23 @@ class Accessibility:
         *,
         deadline: float,
         with_popups: bool,
-        enter: Callable[[Node], bool] = lambda node: True,
+        never_entered: frozenset[str] = frozenset(),
         root: str = _ROOT,
     ) -> list[Node]:
-        """All showing nodes of an application in breadth-first order. Raises `DBusTimeout` past the (monotonic) deadline."""
+        """All showing nodes of an application in breadth-first order. Raises `DBusTimeout` past the (monotonic) deadline.
+
+        Children of roles ``never_entered`` are not even asked for: a spreadsheet's table would count a billion cells.
+        """
+        closed = _NEVER_ENTERED | never_entered | (frozenset() if with_popups else _CLOSED_UNLESS_POPUP)
         nodes: list[Node] = []
         level: list[tuple[str, int]] = [(root, -1)]
         while level:
             showing = self._showing(name, level, deadline, is_root=not nodes)
-            details = self._details(name, [path for path, *_ in showing], deadline)
+            details = self._details(name, [(path, role not in closed) for path, _, role, _ in showing], deadline)
             level = []
             for (path, parent, role, states), (children, label, extents) in zip(showing, details, strict=True):
                 nodes.append(Node(path, parent, role, label, None, extents, states))
-                if self._entered(nodes[-1], with_popups) and enter(nodes[-1]):
-                    level += [(child, len(nodes) - 1) for child in children[:_MAX_CHILDREN]]
+                level += [(child, len(nodes) - 1) for child in children[:_MAX_CHILDREN]]
         return self._with_texts(name, nodes, deadline)
 
     def _showing(
@@ -162,17 +170,22 @@ class Accessibility:
                 found.append((path, parent, ROLE_NAMES.get(role[0], "unknown"), bits))
         return found
 
-    def _details(self, name: str, paths: Sequence[str], deadline: float) -> list[tuple[list[str], str, Extents]]:
+    def _details(
+        self, name: str, wanted: Sequence[tuple[str, bool]], deadline: float
+    ) -> list[tuple[list[str], str, Extents]]:
         calls = []
-        for path in paths:
+        for path, is_entered in wanted:
             calls += [
-                Call(name, path, _ACCESSIBLE, "GetChildren"),
                 Call(name, path, _PROPERTIES, "Get", "ss", (_ACCESSIBLE, "Name")),
                 Call(name, path, _COMPONENT, "GetExtents", "u", (0,)),
             ]
-        answers = self._call_all(calls, deadline)
+            if is_entered:
+                calls.append(Call(name, path, _ACCESSIBLE, "GetChildren"))
+        answers = iter(self._call_all(calls, deadline))
         found = []
-        for children, label, extents in zip(answers[::3], answers[1::3], answers[2::3], strict=True):
+        for _, is_entered in wanted:
+            label, extents = next(answers), next(answers)
+            children = next(answers) if is_entered else [[]]
             found.append(
                 (
                     [] if isinstance(children, DBusError) else [path for owner, path in children[0] if owner == name],
@@ -195,9 +208,3 @@ class Accessibility:
         if remaining <= 0:
             raise DBusTimeout("the tree was not read in time")
         return self._bus.call_all(calls, timeout_s=remaining)
-
-    @staticmethod
-    def _entered(node: Node, with_popups: bool) -> bool:
-        if node.role in _NEVER_ENTERED:
-            return False
-        return with_popups or node.role not in _CLOSED_UNLESS_POPUP

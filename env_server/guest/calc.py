@@ -27,6 +27,8 @@ _COLUMN_WIDTH = 2258
 _EVERYTHING = 1023
 """com.sun.star.sheet.CellFlags: contents, styles, formats, notes, objects."""
 _MAX_CELLS = 400
+_RESOLVE_LIMIT_S = 5.0
+_PROGRAM = Path("/usr/lib/libreoffice/program")
 _CELL = re.compile(r"^\$?([A-Za-z]{1,3})\$?([1-9][0-9]{0,6})$")
 
 _SETTINGS = (
@@ -117,6 +119,14 @@ def settings_file() -> str:
     )
 
 
+def _mark_extensions_current(user: Path) -> None:
+    """Spare a fresh profile the restart that the office makes after looking through its (no) extensions."""
+    match = re.search(r"^buildid=(.+)$", (_PROGRAM / "versionrc").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    if match:
+        (user / "extensions").mkdir(exist_ok=True)
+        (user / "extensions" / "buildid").write_text(match[1], encoding="utf-8")
+
+
 class _Worker:
     """One thread that makes all UNO calls of one office process."""
 
@@ -154,7 +164,7 @@ class Calc:
         self._profile = Path(env["HOME"]) / "libreoffice"
         self.program = Program(
             self.name,
-            ["/usr/lib/libreoffice/program/soffice.bin", "--norestore", "--nologo", "--nodefault", "--nofirststartwizard",
+            [str(_PROGRAM / "soffice.bin"), "--norestore", "--nologo", "--nodefault", "--nofirststartwizard",
              "--nolockcheck", f"-env:UserInstallation=file://{self._profile}", f"--accept=pipe,name={_PIPE};urp;"],
             env=env,
             log_folder=log_folder,
@@ -173,6 +183,7 @@ class Calc:
         settings = user / "registrymodifications.xcu"
         if not settings.exists():
             settings.write_text(settings_file(), encoding="utf-8")
+            _mark_extensions_current(user)
         self.program.start()
 
     def connect(self, *, timeout_s: float) -> None:
@@ -180,18 +191,21 @@ class Calc:
         if self._document is not None:
             return
         deadline = time.monotonic() + timeout_s
-        while self._document is None:
+        while self._context is None:
             if not self.program.running:
-                # A fresh profile makes the office end itself once, to start again with its extensions in place.
                 self.program.start()
             try:
-                self._worker.call(self._open_document, timeout_s=max(0.1, deadline - time.monotonic()))
+                self._worker.call(self._resolve, timeout_s=_RESOLVE_LIMIT_S)
             except CalcGone:
-                raise
+                # A connection taken by an office that is just ending never answers; that thread is lost.
+                self._worker = _Worker()
             except Exception as error:  # pyuno raises classes made at run time; not listening yet is the common one
                 if time.monotonic() > deadline:
                     raise CalcGone(f"the office did not start: {error!r} {self.program.log_tail()}") from error
                 time.sleep(0.03)
+            if time.monotonic() > deadline:
+                raise CalcGone(f"the office did not start: {self.program.log_tail()}")
+        self._worker.call(self._open_document, timeout_s=max(1.0, deadline - time.monotonic()))
 
     def open(self, cells: Mapping[str, str], active_cell: str, *, timeout_s: float) -> None:
         """A sheet with exactly these cells, nothing else left of the last one."""
@@ -249,13 +263,16 @@ class Calc:
         except Exception as error:  # pyuno raises classes made at run time: the bridge broke, or the document is gone
             raise CalcGone(f"{type(error).__name__}: {error}") from error
 
-    def _open_document(self) -> None:
+    def _resolve(self) -> None:
         import uno
-        from com.sun.star.beans import PropertyValue
 
         local = uno.getComponentContext()
         resolver = local.ServiceManager.createInstanceWithContext("com.sun.star.bridge.UnoUrlResolver", local)
         self._context = resolver.resolve(f"uno:pipe,name={_PIPE};urp;StarOffice.ComponentContext")
+
+    def _open_document(self) -> None:
+        from com.sun.star.beans import PropertyValue
+
         create = self._context.ServiceManager.createInstanceWithContext
         self._toolkit = create("com.sun.star.awt.Toolkit", self._context)
         desktop = create("com.sun.star.frame.Desktop", self._context)

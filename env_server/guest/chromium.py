@@ -46,9 +46,20 @@ _STATE = """(() => ({
   done: WOB_DONE_GLOBAL, raw_reward: WOB_RAW_REWARD_GLOBAL, reason: String(WOB_REWARD_REASON || ''),
   episode_id: WOB_EPISODE_ID, fields: {utterance: core.getUtterance()}
 }))()"""
-_TWO_FRAMES = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
-_CONTROLS = """(() => [...document.querySelectorAll('#area button, #area input, #area select, #area textarea, #area a')]
-  .filter(node => node.offsetParent !== null && node.type !== 'hidden').length)()"""
+MARK = "computerrl-frame-"
+"""Name of an invisible object on the page; its number tells which painted frame the accessibility tree shows."""
+_PAINTED = """(() => {
+  let mark = document.getElementById('computerrl-frame');
+  if (!mark) {
+    mark = document.createElement('div');
+    mark.id = 'computerrl-frame';
+    mark.setAttribute('role', 'note');
+    mark.style.cssText = 'position:fixed;left:0;top:0;width:1px;height:1px;pointer-events:none';
+    document.body.appendChild(mark);
+  }
+  mark.setAttribute('aria-label', '%s');
+  return new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))));
+})()"""
 
 
 class ChromiumGone(RuntimeError):
@@ -101,6 +112,9 @@ class Chromium:
         self._answers: dict[int, dict[str, Any]] = {}
         self._session: str | None = None
         self._page = ""
+        self._num_flushes = 0
+        self.frame_mark = ""
+        """Name of the mark the tree shows once it is as new as the last flush; empty: no page."""
 
     def fileno(self) -> int:
         """For poll."""
@@ -165,8 +179,8 @@ class Chromium:
         self._call("Page.enable", deadline=deadline)
         self._call("Page.addScriptToEvaluateOnNewDocument", {"source": _EVERY_PAGE}, deadline=deadline)
 
-    def open_page(self, page: str, seed: int, *, timeout_s: float) -> int:
-        """Load a MiniWoB++ page afresh and start the instance of ``seed``; gives the number of controls it shows."""
+    def open_page(self, page: str, seed: int, *, timeout_s: float) -> None:
+        """Load a MiniWoB++ page afresh and start the instance of ``seed``."""
         if not page.replace("-", "").isalnum() or not Path(f"{PAGES}/miniwob/{page}.html").is_file():
             raise PageError(f"there is no page {page!r}")
         deadline = time.monotonic() + timeout_s
@@ -175,12 +189,10 @@ class Chromium:
         self._page = page
         self._evaluate(_LOADED, deadline=deadline)
         self._evaluate(_START % seed, deadline=deadline)
-        self._evaluate(_TWO_FRAMES, deadline=deadline)
-        return int(self._evaluate(_CONTROLS, deadline=deadline))
 
     def leave_page(self) -> None:
         """Forget the task; the page stays loaded below other windows."""
-        self._page = ""
+        self._page = self.frame_mark = ""
 
     def state(self, *, timeout_s: float = 2.0) -> dict[str, Any]:
         """What the page says about its episode."""
@@ -189,8 +201,11 @@ class Chromium:
         return dict(self._evaluate(_STATE, deadline=time.monotonic() + timeout_s))
 
     def start_flush(self) -> int:
-        """Ask for two painted frames; `flushed` tells when they are there."""
-        return self._send("Runtime.evaluate", {"expression": _TWO_FRAMES, "awaitPromise": True, "returnByValue": True})
+        """Ask for two painted frames with a new `frame_mark`; `flushed` tells when they are there."""
+        self._num_flushes += 1
+        self.frame_mark = f"{MARK}{self._num_flushes}"
+        script = _PAINTED % self.frame_mark
+        return self._send("Runtime.evaluate", {"expression": script, "awaitPromise": True, "returnByValue": True})
 
     def flushed(self, request: int) -> bool:
         """Has the page painted since `start_flush`?"""

@@ -129,13 +129,12 @@ class Desktop:
     def _open_page(self, page: str, seed: int, deadline: float) -> None:
         app = self._ready(self._chromium, deadline)
         try:
-            num_controls = app.open_page(page, seed, timeout_s=_left(deadline))
+            app.open_page(page, seed, timeout_s=_left(deadline))
         except ChromiumGone:
             app.start()
             self._ready(app, deadline)
-            num_controls = app.open_page(page, seed, timeout_s=_left(deadline))
+            app.open_page(page, seed, timeout_s=_left(deadline))
         self._opened(app)
-        self._reader.expect_controls(num_controls)
 
     def _open_sheet(self, cells: Mapping[str, str], active_cell: str, deadline: float) -> None:
         app = self._ready(self._calc, deadline)
@@ -271,7 +270,7 @@ class Desktop:
         nodes: list[Node] = []
         age_s = 0.0
         if with_tree and app is not None and window is not None:
-            nodes, age_s = self._reader.read(app.name, app.program.pid)
+            nodes, age_s = self._reader.read(app.name, app.program.pid, frame_mark=self._chromium.frame_mark)
         return {
             "app": app.name if app else "",
             "title": window.title if window else "",

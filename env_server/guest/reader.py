@@ -8,19 +8,17 @@ from dataclasses import replace
 
 from .accessibility import Accessibility, AppGone, Extents, Node
 from .calc import Calc, SheetView, column_name
+from .chromium import MARK
 from .dbus import DBusError
 from .display import Screen
 from .roles import EDITABLE, ENABLED, SELECTED, SENSITIVE, SHOWING, VISIBLE
 
-_READ_LIMIT_S = 1.0
+_READ_LIMIT_S = 3.0
 """One reading of a tree at most; then the last tree is shown with its age."""
-_EXPECT_LIMIT_S = 1.5
+_EXPECT_LIMIT_S = 2.0
 """A fresh page or folder must have arrived in the tree by then, else what there is is shown."""
+_SHEET_ROLES = frozenset({"table"})
 _CELL_STATES = 1 << ENABLED | 1 << SENSITIVE | 1 << SHOWING | 1 << VISIBLE | 1 << EDITABLE
-_CONTROL_ROLES = frozenset(
-    {"button", "entry", "check-box", "radio-button", "combo-box", "link", "text", "password-text", "slider", "spin-button",
-     "list-box", "toggle-button", "list", "static"}
-)  # fmt: skip
 
 
 class TreeReader:
@@ -36,23 +34,20 @@ class TreeReader:
         self._edges_key: tuple[object, ...] = ()
         self._column_edges: dict[int, tuple[int, int]] = {}
         self._row_edges: dict[int, tuple[int, int]] = {}
-        self._num_controls = 0
+        self._mark_path = ""
         self._files: list[str] | None = None
 
     def forget(self) -> None:
         """A new task: nothing read before counts."""
         self._last, self._last_key = [], ()
-
-    def expect_controls(self, num_controls: int) -> None:
-        """The next reading of the browser waits for a page with this many controls."""
-        self._num_controls = num_controls
+        self._mark_path = ""
 
     def expect_files(self, names: Sequence[str]) -> None:
         """The next reading of the file manager waits until it shows exactly these."""
         self._files = sorted(names)
 
-    def read(self, app: str, pid: int) -> tuple[list[Node], float]:
-        """(nodes, age in seconds) of the application in front."""
+    def read(self, app: str, pid: int, *, frame_mark: str = "") -> tuple[list[Node], float]:
+        """(nodes, age in seconds) of the application in front; ``frame_mark``: what the browser's tree must show to be new."""
         deadline = time.monotonic() + _READ_LIMIT_S
         self._screen.pump()
         self._accessibility.pump()
@@ -60,7 +55,12 @@ class TreeReader:
         if key == self._last_key:
             return self._last, 0.0
         try:
-            nodes = self._read_office(pid, deadline) if app == "calc" else self._read_expected(app, pid, deadline)
+            if app == "calc":
+                nodes = self._read_office(pid, deadline)
+            elif app == "chromium":
+                nodes = self._read_browser(pid, frame_mark, deadline)
+            else:
+                nodes = self._read_expected(app, pid, deadline)
         except (DBusError, AppGone):
             if not self._last:
                 raise
@@ -92,24 +92,32 @@ class TreeReader:
         name = self._accessibility.app_of(pid)
         return self._accessibility.read(name, deadline=deadline, with_popups=bool(self._screen.num_popups))
 
+    def _read_browser(self, pid: int, frame_mark: str, deadline: float) -> list[Node]:
+        name = self._accessibility.app_of(pid)
+        limit = time.monotonic() + _EXPECT_LIMIT_S
+        while True:
+            if self._mark_path and frame_mark and time.monotonic() < limit - _EXPECT_LIMIT_S / 2:
+                shown = self._accessibility.name_of(name, self._mark_path)
+                if shown is not None and shown != frame_mark:
+                    self._accessibility.wait_for_event(0.02)
+                    continue
+            nodes = self._read(pid, deadline)
+            mark = next((node for node in nodes if node.name.startswith(MARK)), None)
+            self._mark_path = mark.path if mark else ""
+            if not frame_mark or (mark and mark.name == frame_mark) or time.monotonic() >= limit:
+                return _without_marks(nodes)
+            self._accessibility.wait_for_event(0.02)
+
     def _read_expected(self, app: str, pid: int, deadline: float) -> list[Node]:
         limit = time.monotonic() + _EXPECT_LIMIT_S
         while True:
             nodes = self._read(pid, deadline)
-            if app == "chromium":
-                found = sum(node.role in _CONTROL_ROLES for node in _below_document(nodes))
-                done = found >= self._num_controls
-            elif app == "files" and self._files is not None:
-                done = sorted(_file_names(nodes)) == self._files
-            else:
-                done = True
-            if done or time.monotonic() > limit:
+            done = app != "files" or self._files is None or sorted(_file_names(nodes)) == self._files
+            if done or time.monotonic() >= limit:
                 break
             deadline = time.monotonic() + _READ_LIMIT_S
             self._accessibility.wait_for_event(0.1)
-        if app == "chromium":
-            self._num_controls = 0
-        elif app == "files":
+        if app == "files":
             self._files = None
         return nodes
 
@@ -122,7 +130,7 @@ class TreeReader:
         if key != self._office_key or not self._office:
             name = self._accessibility.app_of(pid)
             nodes = self._accessibility.read(
-                name, deadline=deadline, with_popups=bool(self._screen.num_popups), enter=_not_the_sheet
+                name, deadline=deadline, with_popups=bool(self._screen.num_popups), never_entered=_SHEET_ROLES
             )
             self._office, self._office_key = _shift_root_panes(nodes), key
         return self._office + self._cells(pid, view, parent=_table_index(self._office))
@@ -169,10 +177,6 @@ class TreeReader:
         return (0, 0) if raw is None else (table.extents[0] - raw[0], table.extents[1] - raw[1])
 
 
-def _not_the_sheet(node: Node) -> bool:
-    return not (node.role == "table" and node.path)
-
-
 def _table_index(nodes: Sequence[Node]) -> int:
     for index, node in enumerate(nodes):
         if node.role == "table" and node.parent >= 0 and nodes[node.parent].role == "document-spreadsheet":
@@ -181,30 +185,39 @@ def _table_index(nodes: Sequence[Node]) -> int:
 
 
 def _shift_root_panes(nodes: Sequence[Node]) -> list[Node]:
-    """LibreOffice counts its own area's positions from below the menu bar; the enclosing GTK panel says where that is."""
+    """LibreOffice counts its own area's positions from below the menu bar; the enclosing GTK panel says where that is.
+
+    GTK widgets inside that area (name box, input line) report true positions again: known by their being where their parent,
+    shifted, is. The office's own menu bar, which GTK replaces, is left out with its menus.
+    """
     shifts: list[tuple[int, int]] = []
     moved: list[Node] = []
     for node in nodes:
-        shift = shifts[node.parent] if node.parent >= 0 else (0, 0)
         x, y, width, height = node.extents
-        if node.role == "root-pane" and node.parent >= 0:
+        shift = shifts[node.parent] if node.parent >= 0 else (0, 0)
+        if node.parent >= 0:
             outer: Extents = moved[node.parent].extents
-            shift = (outer[0] - x, outer[1] - y)
+            if node.role == "root-pane":
+                shift = (outer[0] - x, outer[1] - y)
+            elif shift != (0, 0) and node.extents == outer:
+                shift = (0, 0)
+        is_replaced = node.parent >= 0 and moved[node.parent].role == "menu-bar" and moved[node.parent].extents[3] == 0
         shifts.append(shift)
-        moved.append(replace(node, extents=(x + shift[0], y + shift[1], width, height)))
+        role = "unknown" if is_replaced else node.role
+        moved.append(replace(node, role=role, extents=(x + shift[0], y + shift[1], width, height)))
     return moved
 
 
-def _below_document(nodes: Sequence[Node]) -> list[Node]:
-    inside: set[int] = set()
-    found = []
+def _without_marks(nodes: Sequence[Node]) -> list[Node]:
+    """The mark and what is below it out; its place in the list stays, so that parents' indices do."""
+    hidden: set[int] = set()
+    kept = []
     for index, node in enumerate(nodes):
-        if node.parent in inside:
-            inside.add(index)
-            found.append(node)
-        elif node.role == "document-web":
-            inside.add(index)
-    return found
+        if node.name.startswith(MARK) or node.parent in hidden:
+            hidden.add(index)
+            node = replace(node, role="unknown", name="", text=None)
+        kept.append(node)
+    return kept
 
 
 def _file_names(nodes: Sequence[Node]) -> list[str]:
