@@ -79,6 +79,8 @@ class EpisodeSetting:
     """`actor-<index>:<incarnation>`"""
     incarnation: str
     max_new_tokens: int
+    max_invalid_actions: int = 2
+    """In a row; the episode ends then and is judged as it stands."""
     stopped: Callable[[], bool] = lambda: False
     """Asked before every step."""
     during: Callable[[Activity], AbstractContextManager[object]] = _no_activity
@@ -185,6 +187,9 @@ class _Episode:
             end = self._step()
             if end is not None:
                 return end
+            last = self.steps[-self._setting.max_invalid_actions :]
+            if len(last) == self._setting.max_invalid_actions and not any(step.format_ok for step in last):
+                return "invalid_limit"
         return "step_limit"
 
     def _step(self) -> EndReason | None:

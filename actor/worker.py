@@ -92,6 +92,7 @@ class ActorWorker:
             actor=actor,
             incarnation=incarnation,
             max_new_tokens=config.max_new_tokens,
+            max_invalid_actions=config.max_invalid_actions,
             stopped=lambda: self._stop.stopped,
             during=self.activity.during,
         )

@@ -43,7 +43,7 @@ Role = Literal["broker", "learner", "actor", "env_server", "supervisor"]
 OrderKind = Literal["demonstration", "evaluation", "training"]
 Split = Literal["demonstration", "training", "evaluation"]
 SettledBy = Literal["quiet", "deadline", "none"]
-EndReason = Literal["task_finished", "done_action", "fail_action", "step_limit", "time_limit"]
+EndReason = Literal["task_finished", "done_action", "fail_action", "step_limit", "time_limit", "invalid_limit"]
 
 
 # --- presence --------------------------------------------------------------------------------------------------------

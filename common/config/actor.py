@@ -35,6 +35,8 @@ class ActorConfig(Section):
     """Policy engine."""
     max_new_tokens: int = Field(32, ge=1)
     """Action tokens at most; a longer answer is cut and counts as badly formed."""
+    max_invalid_actions: int = Field(2, ge=1)
+    """An episode ends after this many answers in a row that are no action: a policy that rambles would cost the most."""
     num_threads: int | None = Field(None, ge=1)
     """CPU threads of the engine; None: all cores."""
     prompt: PromptConfig = PromptConfig()

@@ -48,6 +48,13 @@ def test_episode_with_badly_formed_text_costs_a_step_and_is_recorded() -> None:
     assert b"Error: not one function call" in bytes(second.prompt_tokens.tolist())
 
 
+def test_episode_of_a_policy_that_rambles_ends_after_two_answers_in_a_row() -> None:
+    engine = ScriptedEngine("hm\n", "click(1)\n", "well\n", "so\n")
+    trajectory = play(FakeDesktops(), engine, max_steps=6)
+    assert trajectory.end_reason == "invalid_limit"
+    assert [step.format_ok for step in trajectory.steps] == [False, True, False, False]
+
+
 def test_episode_with_answer_cut_by_length_is_badly_formed_even_when_it_parses() -> None:
     trajectory = play(FakeDesktops(), ScriptedEngine("click(1)"), max_steps=1)
     assert not trajectory.steps[0].format_ok and "cut off" in trajectory.steps[0].action_error
