@@ -31,12 +31,14 @@ class ActorConfig(Section):
     """Actor processes."""
     num_episodes: int = Field(4, ge=1)
     """Episodes each actor plays at a time; normally the number of desktops it can lease."""
-    engine: Literal["vllm", "transformers"] = "vllm"
-    """Policy engine."""
+    engine: Literal["vllm", "transformers"] = "transformers"
+    """Policy engine. On CPUs and for models of a few hundred million parameters transformers is the faster of the two here
+    (`computerrl bench engines`); on GPUs and for larger models take vllm."""
     max_new_tokens: int = Field(32, ge=1)
     """Action tokens at most; a longer answer is cut and counts as badly formed."""
     max_invalid_actions: int = Field(2, ge=1)
     """An episode ends after this many answers in a row that are no action: a policy that rambles would cost the most."""
-    num_threads: int | None = Field(None, ge=1)
-    """CPU threads of the engine; None: all cores."""
+    num_threads: int | None = Field(1, ge=1)
+    """CPU threads of the engine; None: all cores. Several threads wait for each other after every matrix, which costs more than
+    it gives while a learner or desktops use the same cores."""
     prompt: PromptConfig = PromptConfig()
