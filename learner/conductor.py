@@ -13,25 +13,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol
-
-import numpy as np
-import torch
+from typing import Any
 
 from common import log
 from common.clock import Clock
 from common.config import RunConfig
 from common.errors import ComputerRLError, ProtocolError
-from common.messages import NoGroup, RolloutOrder, Status, Step, Trajectory, TrajectoryGroup
+from common.messages import NoGroup, RolloutOrder, Status, Trajectory, TrajectoryGroup
 from common.run_folder import RunFolder
-from learner import recipe, summary
-from learner.algorithms import Algorithm, TrainBatch
-from learner.checkpoint import Checkpoint, CheckpointStore, join_state, split_state
+from learner import recipe, sft, summary
+from learner.checkpoint import Checkpoint, CheckpointStore
 from learner.client import WeightSink, clear_phase_request, read_phase_request
 from learner.entropulse import PhaseMachine
 from learner.ledger import AgeSpan, Ledger, Outcome
 from learner.lineage import Lineage
-from learner.pool import EpisodePool, digest, make_batches
+from learner.parts import Broker, Trainer
+from learner.pool import EpisodePool, pack_run, unpack_run
 from learner.records import Records
 from learner.state import LoopState, Tally
 
@@ -40,44 +37,6 @@ STATUS_TIMEOUT_S = 5.0
 
 POOL_PER_FAMILY = 256
 """Episodes kept per family for SFT rounds: several times what a round draws, a few MB."""
-
-
-class Trainer(Protocol):
-    """The part of `learner.trainer.Trainer` used here."""
-
-    algorithm: Algorithm
-
-    def update(self, batch: TrainBatch) -> dict[str, float]: ...
-
-    def sft_step(self, steps: Sequence[Step], lr: float) -> dict[str, float]: ...
-
-    def reset_optimizer(self, lr: float) -> None: ...
-
-    def set_reference(self) -> None: ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-    def trainable_tensors(self) -> dict[str, torch.Tensor]: ...
-
-    def probe_logprobs(self) -> np.ndarray: ...
-
-
-class Broker(Protocol):
-    """The part of `broker.client.BrokerClient` used here."""
-
-    def place_order(self, order: RolloutOrder) -> None: ...
-
-    def close_order(self, order_id: str) -> None: ...
-
-    def fetch_group(self, group_seq: int) -> TrajectoryGroup | NoGroup: ...
-
-    def report_consumption(self, group_seq: int) -> None: ...
-
-    def announce_version(self, policy_version: int, *, num_consumed: int) -> None: ...
-
-    def status(self, *, timeout_s: float | None = None) -> Status: ...
 
 
 class LearnerLoop:
@@ -113,8 +72,7 @@ class LearnerLoop:
         self._successes = EpisodePool(seed=config.seed, max_per_family=POOL_PER_FAMILY)
         self._taken: list[TrajectoryGroup] = []
         """Groups from the cursor on whose fate is not decided."""
-        self._batches: list[list[Step]] = []
-        self._batch_index = 0
+        self._round: sft.SftRound | None = None
         self._reported_cursor = 0
         self._last_tick = clock()
         self._last_update = clock()
@@ -157,12 +115,8 @@ class LearnerLoop:
         self._carry_on()
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        state = checkpoint.state
-        sections = checkpoint.sections
-        self.state = LoopState.from_json(state["loop"])
-        self._trainer.load_state_dict(join_state(sections["trainer"], state["trainer"]))
-        for name, pool in self._pools().items():
-            pool.restore({key: tensor.numpy() for key, tensor in sections[name].items()}, state[name])
+        self.state = LoopState.from_json(checkpoint.state["loop"])
+        self._trainer.load_state_dict(unpack_run(checkpoint, self._pools()))
         self._machine.restore(self.state.entropulse)
         self._lineage = Lineage.from_json(self.state.breaks)
         self._phase_started_s = self.state.run_s
@@ -323,47 +277,26 @@ class LearnerLoop:
     # --- supervised rounds -------------------------------------------------------------------------------------------
 
     def _begin_sft(self) -> None:
-        learner = self._config.learner
-        if self.state.phase == recipe.CLONING:
-            episodes = self._demonstrations.draw(per_task=1, max_steps=None, salt=recipe.CLONING)
-            epochs = learner.recipe.bc_epochs
-        else:
-            settings = learner.entropulse
-            episodes = self._successes.draw(
-                per_task=settings.samples_per_task, max_steps=settings.max_samples, salt=self.state.phase
-            )
-            epochs = settings.epochs
-        self._batches = make_batches(
-            episodes, batch_size=learner.recipe.bc_batch_size, epochs=epochs, seed=f"{self._config.seed}:{self.state.phase}"
+        self._round = sft.make_round(
+            self.state.phase, self._config, demonstrations=self._demonstrations, successes=self._successes
         )
-        self._batch_index = 0
-        num_steps = sum(len(episode.steps) for episode in episodes)
-        log.get_logger().info(
-            "sft.began", phase=self.state.phase, episodes=len(episodes), steps=num_steps, batches=len(self._batches),
-            pool_episodes=self._successes.num_episodes, pool_digest=digest(episodes),
-        )  # fmt: skip
-        self._trainer.reset_optimizer(self._sft_lr)
-
-    @property
-    def _sft_lr(self) -> float:
-        learner = self._config.learner
-        return learner.recipe.bc_lr if self.state.phase == recipe.CLONING else learner.entropulse.lr
+        self._trainer.reset_optimizer(self._round.lr)
 
     def _tick_sft(self) -> bool:
-        if self._batch_index < len(self._batches):
-            metrics = self._trainer.sft_step(self._batches[self._batch_index], self._sft_lr)
-            self._batch_index += 1
+        assert self._round is not None
+        steps = self._round.next_batch()
+        if steps is not None:
+            metrics = self._trainer.sft_step(steps, self._round.lr)
             self._records.event(
-                "sft", phase=self.state.phase, step=self._batch_index, num_steps=len(self._batches), **metrics
+                "sft", phase=self.state.phase, step=self._round.num_done, num_steps=len(self._round.batches), **metrics
             )
             return True
-        self._batches = []
         # What RL starts from is also what its KL term refers to.
         self._trainer.set_reference()
         self._trainer.reset_optimizer(self._config.learner.optimizer.lr)
         self.state.policy_version += 1
         self._publish()
-        self._leave(f"{self._batch_index} optimizer steps done")
+        self._leave(f"{self._round.num_done} optimizer steps done")
         return True
 
     # --- reinforcement learning --------------------------------------------------------------------------------------
@@ -491,12 +424,7 @@ class LearnerLoop:
         state.entropulse = self._machine.state()
         state.ledger = self._ledger.state()
         state.breaks = self._lineage.to_json()
-        tensors, rest = split_state(self._trainer.state_dict())
-        sections: dict[str, dict[str, torch.Tensor]] = {"trainer": tensors}
-        tree: dict[str, Any] = {"loop": state.to_json(), "trainer": rest}
-        for name, pool in self._pools().items():
-            arrays, tree[name] = pool.state()
-            sections[name] = {key: torch.from_numpy(array) for key, array in arrays.items()}
+        sections, tree = pack_run(state.to_json(), self._trainer.state_dict(), self._pools())
         self._checkpoints.save(sections, tree, cursor=state.cursor, sync_first=self._records.paths())
         if wait:
             self._checkpoints.wait()

@@ -127,8 +127,6 @@ class _Process:
         from learner.trainer import Trainer
 
         policy = load_policy(self._config)
-        if self._stop.stopped:
-            return
         trainer = Trainer(self._config, policy)
         weights = _weight_sender(self._config, self._server, model_digest=folder_digest(policy.folder), device=policy.device.type)
         loop = LearnerLoop(
@@ -139,7 +137,7 @@ class _Process:
             loop.begin(announced_version=announced_version, checkpoint=checkpoint)
             self._loop = loop
             self._tick_until_done(loop)
-            if self._stop.stopped and 0 < checkpoints.last_write_s < CHEAP_CHECKPOINT_S and not loop.finished:
+            if not loop.finished and 0 < checkpoints.last_write_s < CHEAP_CHECKPOINT_S:
                 loop.checkpoint(wait=True)
         finally:
             self._note = "ending"

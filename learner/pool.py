@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from common.messages import Step, StepTiming, Trajectory
+from learner.checkpoint import Checkpoint, join_state, split_state
 
 _NO_TIMING = StepTiming(generate_s=0.0, desktop_s=0.0, settle_s=0.0)
 
@@ -138,6 +140,26 @@ def make_batches(episodes: Sequence[Episode], *, batch_size: int, epochs: int, s
         ordered = [step for _, _, step in placed]
         batches += [ordered[start : start + batch_size] for start in range(0, len(ordered), batch_size)]
     return batches
+
+
+def pack_run(
+    loop: dict[str, Any], trainer: Mapping[str, Any], pools: Mapping[str, EpisodePool]
+) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
+    """(tensor sections, JSON-ready rest) of a checkpoint: loop state, trainer state, pools."""
+    tensors, rest = split_state(trainer)
+    sections = {"trainer": tensors}
+    tree: dict[str, Any] = {"loop": loop, "trainer": rest}
+    for name, pool in pools.items():
+        arrays, tree[name] = pool.state()
+        sections[name] = {key: torch.from_numpy(array) for key, array in arrays.items()}
+    return sections, tree
+
+
+def unpack_run(checkpoint: Checkpoint, pools: Mapping[str, EpisodePool]) -> Any:
+    """Restore ``pools`` from what `pack_run` made; returns the trainer's state."""
+    for name, pool in pools.items():
+        pool.restore({key: tensor.numpy() for key, tensor in checkpoint.sections[name].items()}, checkpoint.state[name])
+    return join_state(checkpoint.sections["trainer"], checkpoint.state["trainer"])
 
 
 def _strip(step: Step) -> Step:

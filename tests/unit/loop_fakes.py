@@ -86,8 +86,8 @@ class FakeBroker:
                 )
                 for i in range(order.group_size)
             )  # fmt: skip
-            group = TrajectoryGroup(len(self.groups), f"{order.order_id}/{number}", order.order_id, order.kind, task, trajectories)
-            self.groups.append(group)
+            group_id = f"{order.order_id}/{number}"
+            self.groups.append(TrajectoryGroup(len(self.groups), group_id, order.order_id, order.kind, task, trajectories))
             return True
         return False
 

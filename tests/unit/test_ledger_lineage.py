@@ -1,8 +1,9 @@
 """Versions along the surviving line, and the ledger's balance."""
 
+from loop_fakes import FakeBroker, make_config
+
 from learner.ledger import AgeSpan, Ledger
 from learner.lineage import Lineage
-from loop_fakes import FakeBroker, make_config
 from learner.recipe import rl_phase
 
 

@@ -4,11 +4,11 @@ import dataclasses
 import json
 
 import numpy as np
+from loop_fakes import FakeBroker, make_config, make_step
 
 from common.messages import Trajectory
 from learner.pool import EpisodePool, digest, make_batches
 from learner.recipe import rl_phase
-from loop_fakes import FakeBroker, make_config, make_step
 
 
 def trajectories(num_groups: int) -> list[Trajectory]:

@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from loop_fakes import make_config
+
 from common.config import RunConfig
 from learner import recipe
-from loop_fakes import make_config
 
 
 def walk(config: RunConfig, *, pulses: int = 0) -> list[str]:

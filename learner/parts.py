@@ -1,0 +1,50 @@
+"""What the conductor needs of its neighbours, as protocols: tests put ten-line fakes in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from common.messages import NoGroup, RolloutOrder, Status, Step, TrajectoryGroup
+from learner.algorithms import Algorithm, TrainBatch
+
+
+class Trainer(Protocol):
+    """The part of `learner.trainer.Trainer` used here."""
+
+    algorithm: Algorithm
+
+    def update(self, batch: TrainBatch) -> dict[str, float]: ...
+
+    def sft_step(self, steps: Sequence[Step], lr: float) -> dict[str, float]: ...
+
+    def reset_optimizer(self, lr: float) -> None: ...
+
+    def set_reference(self) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+    def trainable_tensors(self) -> dict[str, torch.Tensor]: ...
+
+    def probe_logprobs(self) -> np.ndarray: ...
+
+
+class Broker(Protocol):
+    """The part of `broker.client.BrokerClient` used here."""
+
+    def place_order(self, order: RolloutOrder) -> None: ...
+
+    def close_order(self, order_id: str) -> None: ...
+
+    def fetch_group(self, group_seq: int) -> TrajectoryGroup | NoGroup: ...
+
+    def report_consumption(self, group_seq: int) -> None: ...
+
+    def announce_version(self, policy_version: int, *, num_consumed: int) -> None: ...
+
+    def status(self, *, timeout_s: float | None = None) -> Status: ...

@@ -1,0 +1,48 @@
+"""One supervised round: which episodes, in which minibatches, at which learning rate. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from common import log
+from common.config import RunConfig
+from common.messages import Step
+from learner import recipe
+from learner.pool import EpisodePool, digest, make_batches
+
+
+@dataclass
+class SftRound:
+    """Minibatches and how far the round is; begun anew when its learner died."""
+
+    batches: Sequence[Sequence[Step]]
+    lr: float
+    num_done: int = 0
+
+    def next_batch(self) -> Sequence[Step] | None:
+        """The next minibatch, None when the round is done."""
+        if self.num_done >= len(self.batches):
+            return None
+        self.num_done += 1
+        return self.batches[self.num_done - 1]
+
+
+def make_round(phase: str, config: RunConfig, *, demonstrations: EpisodePool, successes: EpisodePool) -> SftRound:
+    """Cloning trains on all demonstrations, an Entropulse round on a few successes per task (algorithms: ComputerRL 3.4)."""
+    learner = config.learner
+    if phase == recipe.CLONING:
+        episodes = demonstrations.draw(per_task=1, max_steps=None, salt=phase)
+        epochs, lr = learner.recipe.bc_epochs, learner.recipe.bc_lr
+    else:
+        settings = learner.entropulse
+        episodes = successes.draw(per_task=settings.samples_per_task, max_steps=settings.max_samples, salt=phase)
+        epochs, lr = settings.epochs, settings.lr
+    batches = make_batches(
+        episodes, batch_size=learner.recipe.bc_batch_size, epochs=epochs, seed=f"{config.seed}:{phase}"
+    )
+    log.get_logger().info(
+        "sft.began", phase=phase, episodes=len(episodes), steps=sum(len(episode.steps) for episode in episodes),
+        batches=len(batches), pool_episodes=successes.num_episodes, pool_digest=digest(episodes),
+    )  # fmt: skip
+    return SftRound(batches, lr)

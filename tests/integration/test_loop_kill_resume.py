@@ -1,0 +1,187 @@
+"""A real broker process and a real learner process (tiny model), killed with SIGKILL while groups flow: nothing is lost, nothing
+is trained twice. Actors are threads here that submit made-up episodes."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from broker.client import BrokerClient
+from common.config import load_config
+from common.errors import ComputerRLError
+from common.lifecycle import StopToken
+from common.messages import Assignment, Step, StepTiming, Trajectory
+from common.metrics import read_json_lines
+from common.run_folder import RunFolder
+from common.transport import Client
+
+ROOT = Path(__file__).parents[2]
+START = {
+    "broker": "from broker.server import run_broker as run",
+    "learner": "from learner.loop import run_learner as run",
+}
+RUN = """
+import os, sys
+from common.config import load_config
+from common.lifecycle import StopToken, stop_on_signals
+{start}
+stop = StopToken()
+stop_on_signals(stop)
+run(load_config(sys.argv[1]), {index}stop=stop)
+os._exit(0)  # Taking torch down in order can take seconds on a busy machine; that is not what is tested.
+"""
+
+
+def episode_of(assignment: Assignment, version: int, chance: random.Random) -> Trajectory:
+    """Two steps of random tokens; sampled by ``version``."""
+    is_demonstration = assignment.kind == "demonstration"
+    num = 0 if is_demonstration else 3
+    steps = tuple(
+        Step(
+            prompt_tokens=np.array([chance.randrange(1000) for _ in range(12)]), action_tokens=np.array([5, 6, 7]),
+            behavior_logprobs=np.full(num, -10.8, np.float32), policy_versions=np.full(num, version, np.int32),
+            action_text="click(1)", format_ok=True, action_error="", screenshot=None, settled_by="quiet",
+            timing=StepTiming(0.01, 0.01, 0.0),
+        )
+        for _ in range(2)
+    )  # fmt: skip
+    success = is_demonstration or chance.random() < 0.5
+    return Trajectory(
+        trajectory_id=assignment.assignment_id, group_id=assignment.group_id, index=assignment.index,
+        order_id=assignment.order_id, kind=assignment.kind, task=assignment.task, instruction="do it", steps=steps,
+        reward=float(success), success=success, end_reason="done_action", final_screenshot=None, actor="actor-0:test",
+        started_at=time.time(), duration_s=0.1, reset_s=0.0, wait_s=0.0,
+    )  # fmt: skip
+
+
+class Run:
+    """Processes of one run and the made-up actor."""
+
+    def __init__(self, folder: Path) -> None:
+        learner = {
+            "device": "cpu", "group_size": 4, "groups_per_batch": 2, "checkpoint_every_updates": 3, "num_threads": 1,
+            "recipe": {"demos_per_family": 2, "bc_epochs": 1, "eval_episodes_per_family": 2, "max_updates": 24},
+            "entropulse": {"force_after_fraction": 0.5},
+        }  # fmt: skip
+        tree = {
+            "name": "killed", "run_dir": str(folder), "model": {"name": "tiny-random", "dtype": "float32"},
+            "tasks": {"families": ["files-move", "calc-set-cell"]}, "learner": learner,
+        }  # fmt: skip
+        self.config_path = folder / "config.yaml"
+        self.config_path.write_text(yaml.safe_dump(tree))
+        self.config = load_config(self.config_path)
+        self.folder = RunFolder(self.config.folder)
+        self.keys = self.folder.create(self.config)
+        self.acknowledged: set[str] = set()
+        self._stop = StopToken()
+        self._processes: dict[str, subprocess.Popen] = {}
+        self._actor = threading.Thread(target=self._act, daemon=True)
+
+    def start(self, role: str) -> subprocess.Popen:
+        code = RUN.format(start=START[role], index="index=0, " if role == "learner" else "")
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen([sys.executable, "-c", code, str(self.config_path)], env=environment, cwd=ROOT)
+        self._processes[role] = process
+        return process
+
+    def kill(self, role: str) -> None:
+        self._processes[role].kill()
+        self._processes[role].wait()
+
+    def play(self) -> None:
+        self._actor.start()
+
+    def _act(self) -> None:
+        address = self.folder.wait_for_broker(self._stop, 30.0)
+        broker = BrokerClient(Client(address, keys=self.keys, sender="actor-0:test"))
+        chance = random.Random(0)
+        while not self._stop.stopped:
+            try:
+                version = broker.status().policy_version
+                work = broker.request_assignment("test", version)
+                if not isinstance(work, Assignment):
+                    self._stop.wait(0.02)
+                    continue
+                if broker.submit(episode_of(work, version, chance)).accepted:
+                    self.acknowledged.add(work.assignment_id)
+            except ComputerRLError:
+                self._stop.wait(0.1)
+
+    def wait_update(self, update: int, *, timeout_s: float = 60.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not any(line["event"] == "update" and line["update"] >= update for line in self.metrics()):
+            assert time.monotonic() < deadline, self.metrics()[-1:]
+            assert self._processes["learner"].poll() is None, "the learner ended"
+            time.sleep(0.02)
+
+    def metrics(self) -> list[dict]:
+        return read_json_lines(self.folder.metrics_path)
+
+    def close(self) -> None:
+        self._stop.stop("test ends")
+        for process in self._processes.values():
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    found = Run(tmp_path)
+    yield found
+    found.close()
+
+
+@pytest.mark.timeout(240)
+def test_learner_and_broker_killed_while_training_every_acknowledged_trajectory_accounted_once(run: Run) -> None:
+    run.start("broker")
+    run.start("learner")
+    run.play()
+    for update in (2, 7, 13, 19):
+        run.wait_update(update)
+        run.kill("learner")
+        if update == 13:
+            run.kill("broker")
+            run.start("broker")
+        run.start("learner")
+    assert run._processes["learner"].wait(timeout=120) == 0
+    ledger = read_json_lines(run.folder.folder / "ledger.jsonl")
+    recorded = [line["trajectory_id"] for line in ledger]
+    assert len(recorded) == len(set(recorded)), "trained twice"
+    lost = run.acknowledged - set(recorded)
+    # Only the incomplete groups of the two RL orders may be given up, when these are closed; the broker says so by name.
+    summary = [line for line in run.metrics() if line["event"] == "summary"][-1]
+    given_up = summary["broker"].get("rejected/order_closed", 0)
+    assert len(lost) <= given_up and all(name.startswith("rl-") for name in lost)
+    assert summary["num_trajectories_lost"] == 0
+    assert summary["max_policy_age_trained"] <= run.config.learner.max_age
+    updates = [line for line in run.metrics() if line["event"] == "update"]
+    assert [line["update"] for line in updates] == list(range(1, 25))
+    versions = [line["policy_version"] for line in updates]
+    assert versions == sorted(set(versions))
+    assert summary["num_entropulse_phases"] == 1
+
+
+@pytest.mark.timeout(120)
+def test_learner_stopped_by_signal_ends_within_three_seconds_and_resumes(run: Run) -> None:
+    run.start("broker")
+    learner = run.start("learner")
+    run.play()
+    run.wait_update(4)
+    started = time.monotonic()
+    learner.send_signal(signal.SIGTERM)
+    assert learner.wait(timeout=10) == 0
+    assert time.monotonic() - started < 3.0
+    done = max(line["update"] for line in run.metrics() if line["event"] == "update")
+    run.start("learner")
+    run.wait_update(done + 2)
+    updates = [line["update"] for line in run.metrics() if line["event"] == "update"]
+    assert updates == list(range(1, len(updates) + 1))
