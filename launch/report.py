@@ -124,6 +124,8 @@ _TITLES = {"success_before": "before", "success_after_bc": "after cloning", "suc
 def phase_bands(state: RunState, active: ActiveTime) -> list[Band]:
     """Phases on the time axis, in minutes."""
     bands = []
+    if state.phases:
+        bands.append(Band(0.0, active.at(float(state.phases[0].get("time") or 0.0)) / 60, "start-up", "b-start"))
     for index, record in enumerate(state.phases):
         name = str(record.get("phase", ""))
         following = state.phases[index + 1].get("time") if index + 1 < len(state.phases) else None

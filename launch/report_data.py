@@ -117,7 +117,8 @@ class EpisodeTotals:
     def __init__(self) -> None:
         self.num_episodes = 0
         self.num_steps = 0
-        self._desktop_s: list[float] = []
+        self._step_s: list[float] = []
+        self._desktop_total_s = 0.0
         self._reset_s: list[float] = []
         self._generate_s = 0.0
         self._total_s = 0.0
@@ -132,14 +133,18 @@ class EpisodeTotals:
         for step in episode.get("steps", ()):
             timing = step.get("timing") or {}
             self.num_steps += 1
-            self._desktop_s.append(float(timing.get("desktop_s") or 0.0))
+            desktop_s = float(timing.get("desktop_s") or 0.0)
+            self._desktop_total_s += desktop_s
+            # What did not parse never reached the desktop.
+            if step.get("format_ok", True):
+                self._step_s.append(desktop_s)
             self._generate_s += float(timing.get("generate_s") or 0.0)
 
     def shares(self) -> dict[str, float] | None:
         """Of the time of all episode slots: desktop (steps and resets), generation, the rest."""
         if self._total_s <= 0:
             return None
-        desktop = min(1.0, (sum(self._desktop_s) + sum(self._reset_s)) / self._total_s)
+        desktop = min(1.0, (self._desktop_total_s + sum(self._reset_s)) / self._total_s)
         generation = min(1.0 - desktop, self._generate_s / self._total_s)
         return {
             "desktop": round(desktop, 3),
@@ -148,8 +153,7 @@ class EpisodeTotals:
         }
 
     def step_p50_s(self) -> float | None:
-        known = [value for value in self._desktop_s if value > 0]
-        return round(median(known), 4) if known else None
+        return round(median(self._step_s), 4) if self._step_s else None
 
     def reset_p50_s(self, status: Status | None) -> float | None:
         if self._reset_s:

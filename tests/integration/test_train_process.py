@@ -1,0 +1,140 @@
+"""`computerrl train` with real processes and real, contained desktops: killed, stopped, resumed, finished, nothing left."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from common.metrics import read_json_lines
+from launch import processes
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = ROOT / "configs" / "smoke.yaml"
+STEP_LIMIT_S = 120.0
+"""For one thing to happen; far more than it takes, on a busy machine too."""
+
+
+class Train:
+    """One `computerrl train` in ``folder``."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self._output = folder / "output.txt"
+        command = [sys.executable, "-m", "launch.cli", "train", str(CONFIG), "--set", "learner.recipe.max_updates=12", *words]
+        with self._output.open("w") as output:
+            self.process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.seen: set[int] = set()
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text()
+
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + STEP_LIMIT_S
+        while not condition():
+            assert self.process.poll() is None, f"ended before {what}:\n{self.output}"
+            assert time.monotonic() < deadline, f"no {what} within {STEP_LIMIT_S:g} s:\n{self.output}"
+            self.seen |= processes.descendants([self.process.pid])
+            time.sleep(0.1)
+
+    def wait_line(self, pattern: str) -> None:
+        self.wait_until(lambda: re.search(pattern, self.output) is not None, pattern)
+
+    def update(self) -> int:
+        return max((int(number) for number in re.findall(r"update=(\d+)", self.output)), default=0)
+
+    def wait_updates(self, more: int) -> None:
+        wanted = self.update() + more
+        self.wait_until(lambda: self.update() >= wanted, f"update {wanted}")
+
+    def kill(self, command: str) -> None:
+        """SIGKILL to the role that runs ``command``."""
+        for pid in processes.descendants([self.process.pid]):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if b"launch.cli" in words and command.encode() in words:
+                os.kill(pid, signal.SIGKILL)
+                return
+        raise AssertionError(f"no process runs {command}")
+
+    def end(self) -> int:
+        return self.process.wait(timeout=STEP_LIMIT_S)
+
+    def left(self) -> set[int]:
+        return self.seen & processes.parents().keys()
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Iterator[Callable[..., Train]]:
+    started: list[Train] = []
+
+    def begin(*words: str) -> Train:
+        started.append(Train(tmp_path, *words))
+        return started[-1]
+
+    yield begin
+    for run in started:
+        processes.kill_all(run.left() | ({run.process.pid} if run.process.poll() is None else set()))
+        run.process.wait()
+
+
+@pytest.mark.timeout(420)
+def test_train_killed_stopped_and_resumed_finishes_with_nothing_lost_or_left(train: Callable[..., Train], tmp_path: Path) -> None:
+    shared_memory = set(Path("/dev/shm").iterdir())
+    run = train()
+    run.wait_line(r"update=1 ")
+    for command in ("actor", "env-server"):
+        run.kill(command)
+        run.wait_line(rf"note {command.replace('-', '_')}-0 ended \(SIGKILL\)")
+        run.wait_updates(2)
+    run.process.send_signal(signal.SIGINT)
+    assert run.end() == 130, run.output
+    assert not run.left()
+    stopped_at = run.update()
+
+    run = train("--resume")
+    run.wait_line(r"update=")
+    for command in ("broker", "learner"):
+        run.kill(command)
+        run.wait_line(rf"note {command}-0 ended \(SIGKILL\)")
+        run.wait_updates(1)
+    assert run.end() == 0, run.output
+    assert not run.left()
+    assert set(Path("/dev/shm").iterdir()) <= shared_memory
+
+    folder = tmp_path / "runs" / "latest"
+    report = json.loads((folder / "report.json").read_text())
+    assert report["finished"] is True
+    assert report["driver"] == "apptainer"
+    assert report["num_updates"] == 12 > stopped_at
+    assert report["num_trajectories_lost"] == 0
+    assert report["restarts"] == {"actor-0": 1, "env_server-0": 1, "broker-0": 1, "learner-0": 1}
+    updates = Counter(record["update"] for record in read_json_lines(folder / "metrics.jsonl") if record["event"] == "update")
+    assert updates == Counter(range(1, 13)), "every update once, along one lineage"
+    episodes = Counter(episode["trajectory_id"] for episode in read_json_lines(folder / "trajectories" / "episodes.jsonl"))
+    assert set(episodes.values()) == {1}, "no trajectory twice"
+    assert (folder / "report.html").stat().st_size > 10_000
+
+
+@pytest.mark.timeout(60)
+def test_train_role_with_an_impossible_option_ends_the_run_with_its_message(train: Callable[..., Train]) -> None:
+    run = train("--set", "learner.algorithm.options={no_such_option: 1}")
+    assert run.end() == 2, run.output
+    assert "no_such_option" in run.output
+    assert "starts again" not in run.output
+    assert not run.left()
