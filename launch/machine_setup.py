@@ -159,7 +159,7 @@ def has_cuda_gpu() -> bool:
 
 def _packages_digest(*, gpu: bool) -> str:
     parts = [str(REPOSITORY), sys.version, str(gpu)]
-    parts += [(REPOSITORY / name).read_text(encoding="utf-8") for name in ("constraints.txt", "pyproject.toml", "setup.cfg")]
+    parts += [(REPOSITORY / name).read_text(encoding="utf-8") for name in ("constraints.txt", "setup.cfg")]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
