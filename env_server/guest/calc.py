@@ -20,6 +20,8 @@ from .processes import Program
 
 T = TypeVar("T")
 
+FILE_NAME = "sheet.ods"
+"""What the document is saved as, in the agent's folder."""
 _PIPE = "computerrl"
 _SHEET = "Sheet1"
 _COLUMN_WIDTH = 2258
@@ -164,8 +166,8 @@ class Calc:
         self._profile = Path(env["HOME"]) / "libreoffice"
         self.program = Program(
             self.name,
-            [str(_PROGRAM / "soffice.bin"), "--norestore", "--nologo", "--nodefault", "--nofirststartwizard",
-             "--nolockcheck", f"-env:UserInstallation=file://{self._profile}", f"--accept=pipe,name={_PIPE};urp;"],
+            [str(_PROGRAM / "soffice.bin"), "--norestore", "--nologo", "--nofirststartwizard",
+             "--nolockcheck", f"-env:UserInstallation=file://{self._profile}", f"--accept=pipe,name={_PIPE};urp;", "--calc"],
             env=env,
             log_folder=log_folder,
         )  # fmt: skip
@@ -205,7 +207,12 @@ class Calc:
                 time.sleep(0.03)
             if time.monotonic() > deadline:
                 raise CalcGone(f"the office did not start: {self.program.log_tail()}")
-        self._worker.call(self._open_document, timeout_s=max(1.0, deadline - time.monotonic()))
+        while self._document is None:
+            self._worker.call(self._find_document, timeout_s=max(1.0, deadline - time.monotonic()))
+            if self._document is None:
+                if time.monotonic() > deadline or not self.program.running:
+                    raise CalcGone(f"the office opened no document: {self.program.log_tail()}")
+                time.sleep(0.03)
 
     def open(self, cells: Mapping[str, str], active_cell: str, *, timeout_s: float) -> None:
         """A sheet with exactly these cells, nothing else left of the last one."""
@@ -245,11 +252,7 @@ class Calc:
     def save(self, *, timeout_s: float) -> str:
         """Save the document into the agent's folder; gives the file's name."""
         self._call(lambda: self._document.store(), timeout_s)
-        return "sheet.ods"
-
-    def settle(self, *, timeout_s: float) -> None:
-        """Wait until the office has worked off its own queue."""
-        self._call(lambda: self._toolkit.processEventsToIdle(), timeout_s)
+        return FILE_NAME
 
     # --- in the worker's thread ---
 
@@ -270,19 +273,21 @@ class Calc:
         resolver = local.ServiceManager.createInstanceWithContext("com.sun.star.bridge.UnoUrlResolver", local)
         self._context = resolver.resolve(f"uno:pipe,name={_PIPE};urp;StarOffice.ComponentContext")
 
-    def _open_document(self) -> None:
+    def _find_document(self) -> None:
+        # The office opens its document by itself. Loaded from here, another thread than its main one would run the GTK loop,
+        # and the two lock each other out, about one time in four.
         from com.sun.star.beans import PropertyValue
 
         create = self._context.ServiceManager.createInstanceWithContext
-        self._toolkit = create("com.sun.star.awt.Toolkit", self._context)
         desktop = create("com.sun.star.frame.Desktop", self._context)
-        document = desktop.loadComponentFromURL("private:factory/scalc", "_blank", 0, ())
-        document.storeAsURL(f"file://{self._folder}/sheet.ods", ())
-        frame = document.CurrentController.Frame
-        dispatcher = create("com.sun.star.frame.DispatchHelper", self._context)
+        document = desktop.CurrentComponent
+        if document is None or document.CurrentController is None:
+            return
+        document.storeAsURL(f"file://{self._folder}/{FILE_NAME}", ())
         off = PropertyValue()
         off.Name, off.Value = "Sidebar", False
-        dispatcher.executeDispatch(frame, ".uno:Sidebar", "", 0, (off,))
+        dispatcher = create("com.sun.star.frame.DispatchHelper", self._context)
+        dispatcher.executeDispatch(document.CurrentController.Frame, ".uno:Sidebar", "", 0, (off,))
         self._document = document
 
     def _sheet(self) -> Any:
@@ -325,10 +330,8 @@ class Calc:
         controller.setFirstVisibleColumn(0)
         document.UndoManager.clear()
         document.setModified(False)
-        self._toolkit.processEventsToIdle()
 
     def _view(self) -> SheetView:
-        self._toolkit.processEventsToIdle()
         controller = self._document.CurrentController
         sheet = controller.ActiveSheet
         seen = controller.VisibleRange
