@@ -280,8 +280,11 @@ class Calc:
 
         create = self._context.ServiceManager.createInstanceWithContext
         desktop = create("com.sun.star.frame.Desktop", self._context)
-        document = desktop.CurrentComponent
-        if document is None or document.CurrentController is None:
+        open_components = desktop.Components.createEnumeration()
+        if not open_components.hasMoreElements():
+            return
+        document = open_components.nextElement()
+        if document.CurrentController is None:
             return
         document.storeAsURL(f"file://{self._folder}/{FILE_NAME}", ())
         off = PropertyValue()

@@ -47,17 +47,21 @@ _STATE = """(() => ({
   episode_id: WOB_EPISODE_ID, fields: {utterance: core.getUtterance()}
 }))()"""
 MARK = "computerrl-frame-"
-"""Name of an invisible object on the page; its number tells which painted frame the accessibility tree shows."""
+"""Name of an invisible object on the page; its number tells which painted frame the accessibility tree shows.
+
+It is a check box that toggles, because Chromium passes on such a change at once and most others after 150 ms.
+"""
 _PAINTED = """(() => {
   let mark = document.getElementById('computerrl-frame');
   if (!mark) {
     mark = document.createElement('div');
     mark.id = 'computerrl-frame';
-    mark.setAttribute('role', 'note');
+    mark.setAttribute('role', 'checkbox');
     mark.style.cssText = 'position:fixed;left:0;top:0;width:1px;height:1px;pointer-events:none';
     document.body.appendChild(mark);
   }
   mark.setAttribute('aria-label', '%s');
+  mark.setAttribute('aria-checked', mark.getAttribute('aria-checked') === 'true' ? 'false' : 'true');
   return new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))));
 })()"""
 
