@@ -10,6 +10,7 @@ import select
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from Xlib import X, Xatom
 from Xlib.display import Display as XDisplay
@@ -26,6 +27,10 @@ _MODIFIERS = {"Control", "Shift", "Alt", "Super"}
 _WHEEL_CLICKS = 5
 _DRAG_POINTS = 8
 """Intermediate pointer positions of a drag: toolkits start one only after several motions."""
+
+_STRUCTURE_EVENTS = frozenset({X.CreateNotify, X.ConfigureNotify, X.MapNotify, X.UnmapNotify, X.DestroyNotify})
+_HELPER_SIZE = 8
+"""Toolkits keep tiny unmanaged windows for selections and grabs; no menu is this small."""
 
 DisplayGone = (ConnectionClosedError, BrokenPipeError, ConnectionResetError)
 
@@ -81,6 +86,7 @@ class Screen:
         self._ping_serial = 0
         self._pongs: set[int] = set()
         self._window_facts: dict[int, tuple[int, bool]] = {}
+        self._unmanaged: dict[int, tuple[int, int, int, int]] = {}
         self._popups: set[int] = set()
         self.num_damages = 0
         self._root.change_attributes(event_mask=X.PropertyChangeMask | X.SubstructureNotifyMask)
@@ -108,19 +114,25 @@ class Screen:
             elif kind == X.PropertyNotify and event.window.id == self._root.id:
                 if event.atom in (self._atom("_NET_CLIENT_LIST_STACKING"), self._atom("_NET_ACTIVE_WINDOW")):
                     changed = True
-            elif kind == X.MapNotify:
-                if event.override:
-                    self._popups.add(event.window.id)
+            elif kind in _STRUCTURE_EVENTS:
                 changed = True
-            elif kind == X.UnmapNotify:
-                self._popups.discard(event.window.id)
-                changed = True
-            elif kind == X.DestroyNotify:
-                self._popups.discard(event.window.id)
-                self._window_facts.pop(event.window.id, None)
+                self._take_structure(kind, event)
             elif kind == X.ClientMessage and event.client_type == self._atom("WM_PROTOCOLS"):
                 self._pongs.add(event.data[1][1])
         return changed
+
+    def _take_structure(self, kind: int, event: Any) -> None:
+        xid = event.window.id
+        if kind in (X.CreateNotify, X.ConfigureNotify) and event.override:
+            self._unmanaged[xid] = (event.x, event.y, event.width, event.height)
+        elif kind == X.MapNotify and event.override:
+            self._popups.add(xid)
+        elif kind == X.UnmapNotify:
+            self._popups.discard(xid)
+        elif kind == X.DestroyNotify:
+            self._popups.discard(xid)
+            self._unmanaged.pop(xid, None)
+            self._window_facts.pop(xid, None)
 
     def wait_for_event(self, timeout_s: float) -> None:
         """Wait until the X server says something, and take it in."""
@@ -219,8 +231,9 @@ class Screen:
 
     @property
     def num_popups(self) -> int:
-        """Mapped windows that the window manager does not manage: menus, drop-downs, tool tips."""
-        return len(self._popups)
+        """Visible windows that the window manager does not manage: menus, drop-downs, tool tips."""
+        places = [self._unmanaged.get(xid, (0, 0, 0, 0)) for xid in self._popups]
+        return sum(x + w > 0 and y + h > 0 and w > _HELPER_SIZE and h > _HELPER_SIZE for x, y, w, h in places)
 
     def activate(self, xid: int) -> None:
         """Ask the window manager to raise and focus a window."""
