@@ -19,6 +19,9 @@ class DesktopConfig(Section):
     """Desktops of this env_server."""
     memory_per_desktop_mb: int = Field(700, ge=1)
     """What one desktop may take (PSS, MiB); more desktops than the machine's memory holds are refused before anything starts."""
+    allow_shared_network: bool = False
+    """Start desktops even where the host refuses network namespaces; their applications can then reach the host's network. Off:
+    such a host is an error that says so."""
     screen_width: int = Field(800, ge=320, le=3840)
     """Pixels."""
     screen_height: int = Field(600, ge=240, le=2160)

@@ -1,48 +1,25 @@
 """The apptainer driver: the guest in a rootless container of its own.
 
-Processes, from the outside in: `unshare` (a child of this process) makes a user and a PID namespace; its first process is a
-small shell, the keeper, below it Apptainer, which makes the container's own namespaces, below it the guest. The keeper ends when
-its life line does (this process died or closed the desktop) or when Apptainer does, and the kernel then ends everything below
-it at once, whatever state it is in. As root the user namespace maps to an ordinary user, so that the whole stack runs as on a
-cluster and applications do not warn of being root.
+Apptainer itself runs below a keeper (see `env_server.drivers.isolation`), which ends everything whatever is killed.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-import os
-import shutil
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from common.config import DesktopConfig
-from common.errors import HostBroken, Problem, SetupError
+from common.errors import Problem, SetupError
 from env_server.apptainer_install import Apptainer, check_fuse, find_apptainer
 from env_server.drivers.guest_driver import GuestDriver
+from env_server.drivers.isolation import GUEST, isolation, pages_folder
 from env_server.drivers.private_folder import PrivateFolder
 from env_server.image.find import image_path
 from env_server.screenshots import ScreenshotStore
 
-GUEST = Path(__file__).resolve().parents[1] / "guest"
-
-KEEPER = """
-folder=$1; shift
-exec 3<&0 </dev/null
-( cat <&3 >/dev/null; kill -KILL -1 ) >/dev/null &
-"$@" 3<&- &
-exec 3<&- >/dev/null
-wait $!
-kill -KILL -1
-rm -rf "$folder"
-exit 0
-"""
-"""First process of the outer PID namespace. Its standard input is the life line; when that ends, it kills everything but itself,
-removes the desktop's folder and ends, and the kernel then ends whatever is still there. Arguments: folder, command."""
-
-_ORDINARY_USER = 1000
 _ROOTLESS_HINTS = (
     ("user namespace", "user namespaces are refused: ask an administrator to allow them (sysctl user.max_user_namespaces)"),
     ("unshare failed", "namespaces are refused: ask an administrator to allow user namespaces (sysctl user.max_user_namespaces)"),
@@ -56,6 +33,15 @@ def make_apptainer_driver(
 ) -> GuestDriver:
     """Desktop ``index`` in a container of its own. Raises `SetupError`, `HostBroken`, `DesktopBroken`."""
     apptainer = _find_apptainer_once()
+    if not apptainer.network_none and not config.allow_shared_network:
+        raise SetupError(
+            Problem(
+                "desktop.allow_shared_network",
+                "this host refuses containers a network namespace of their own, so agents could reach its network",
+                "ask an administrator to allow network namespaces (Apptainer's `--net --network none`), or accept it with "
+                "`--set desktop.allow_shared_network=true`",
+            )
+        )
     image = image_path(config.image)
     if image.is_file():
         check_fuse(image)
@@ -68,27 +54,6 @@ def _find_apptainer_once() -> Apptainer:
     return find_apptainer()
 
 
-def pages_folder() -> Path:
-    """MiniWoB++'s HTML files, out of the installed package. Raises `SetupError`."""
-    spec = find_spec("miniwob")
-    if spec is None or not spec.submodule_search_locations:
-        raise SetupError(Problem("miniwob", "the package with the web tasks is not installed", "run `make setup`"))
-    return Path(spec.submodule_search_locations[0]) / "html"
-
-
-def isolation(folder: PrivateFolder) -> list[str]:
-    """The command that puts what follows into a user and a PID namespace with the keeper as its first process."""
-    for program in ("unshare", "sh"):
-        if shutil.which(program) is None:
-            raise HostBroken(f"{program} is missing: install util-linux")
-    user = str(_ORDINARY_USER if os.geteuid() == 0 else os.geteuid())
-    group = str(_ORDINARY_USER if os.geteuid() == 0 else os.getegid())
-    return [
-        "unshare", "--user", f"--map-user={user}", f"--map-group={group}", "--pid", "--fork", "--kill-child=KILL", "--mount-proc",
-        "sh", "-c", KEEPER, "keeper", str(folder.path),
-    ]  # fmt: skip
-
-
 class ApptainerLauncher:
     """Starts guests in containers of one image."""
 
@@ -99,7 +64,7 @@ class ApptainerLauncher:
     def command(self, folder: PrivateFolder, settings: dict[str, Any]) -> Sequence[str]:
         """See `Launcher`."""
         network = ["--net", "--network", "none"] if self._apptainer.network_none else []
-        guest_settings = {**settings, "home": "/tmp/agent", "shared": "/run/computerrl"}
+        guest_settings = {**settings, "home": "/tmp/agent", "shared": "/run/computerrl", "pages": "/opt/computerrl/miniwob"}
         flags = [flag for flag in self._apptainer.extra_flags if flag != "--userns"]
         return [
             *isolation(folder),

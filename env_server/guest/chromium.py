@@ -17,8 +17,6 @@ from typing import Any
 
 from .processes import Program
 
-PAGES = "/opt/computerrl/miniwob"
-_BLANK = "about:blank"
 _EDIT_KEYS = frozenset("acvxzy") | {"left", "right", "home", "end", "backspace", "delete", "up", "down", "enter", "return"}
 _TASK_WIDTH, _TASK_HEIGHT = 160, 210
 """CSS pixels of a MiniWoB++ page's task area."""
@@ -90,7 +88,8 @@ class Chromium:
 
     name = "chromium"
 
-    def __init__(self, *, env: Mapping[str, str], log_folder: Path, width: int, height: int) -> None:
+    def __init__(self, *, env: Mapping[str, str], log_folder: Path, width: int, height: int, pages: Path) -> None:
+        self._pages = pages
         profile = Path(env["HOME"]) / "chromium"
         self.scale = max(1.0, int(min(width / _TASK_WIDTH, height / _TASK_HEIGHT) * 4) / 4)
         """Device pixels per CSS pixel: the task area fills the screen's height."""
@@ -106,7 +105,7 @@ class Chromium:
              f"--disable-features={features}", "--disable-dev-shm-usage", "--blink-settings=caretBlinkInterval=0",
              "--disable-search-engine-choice-screen", "--renderer-process-limit=1", "--disable-session-crashed-bubble",
              "--hide-crash-restore-bubble", f"--force-device-scale-factor={self.scale}", "--window-position=0,0",
-             f"--window-size={width},{height}", f"--app=file://{PAGES}/miniwob/click-button.html"],
+             f"--window-size={width},{height}", f"--app=file://{pages}/miniwob/click-button.html"],
             env=env,
             log_folder=log_folder,
         )  # fmt: skip
@@ -185,11 +184,11 @@ class Chromium:
 
     def open_page(self, page: str, seed: int, *, timeout_s: float) -> None:
         """Load a MiniWoB++ page afresh and start the instance of ``seed``."""
-        if not page.replace("-", "").isalnum() or not Path(f"{PAGES}/miniwob/{page}.html").is_file():
+        if not page.replace("-", "").isalnum() or not Path(f"{self._pages}/miniwob/{page}.html").is_file():
             raise PageError(f"there is no page {page!r}")
         deadline = time.monotonic() + timeout_s
         self._close_other_pages(deadline)
-        self._call("Page.navigate", {"url": f"file://{PAGES}/miniwob/{page}.html"}, deadline=deadline)
+        self._call("Page.navigate", {"url": f"file://{self._pages}/miniwob/{page}.html"}, deadline=deadline)
         self._page = page
         self._evaluate(_LOADED, deadline=deadline)
         self._evaluate(_START % seed, deadline=deadline)

@@ -46,14 +46,24 @@ class DesktopError(RuntimeError):
 class Desktop:
     """The applications on one screen."""
 
-    def __init__(self, places: Places, session: Session, *, width: int, height: int, settle_quiet_s: float, settle_deadline_s: float) -> None:
+    def __init__(
+        self,
+        places: Places,
+        session: Session,
+        *,
+        width: int,
+        height: int,
+        pages: Path,
+        settle_quiet_s: float,
+        settle_deadline_s: float,
+    ) -> None:
         self._session = session
         self._screen = session.screen
         self._accessibility = session.accessibility
         self._size = (width, height)
         self._quiet_s, self._deadline_s = settle_quiet_s, settle_deadline_s
         self.folder = AgentFolder(places.agent)
-        self._chromium = Chromium(env=session.env, log_folder=places.logs, width=width, height=height)
+        self._chromium = Chromium(env=session.env, log_folder=places.logs, width=width, height=height, pages=pages)
         self._calc = Calc(env=session.env, log_folder=places.logs, folder=places.agent)
         self._editor = Editor(env=session.env, log_folder=places.logs)
         self._files = Files(env=session.env, log_folder=places.logs, folder=places.agent)

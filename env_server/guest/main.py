@@ -39,6 +39,7 @@ def main() -> int:
             places,
             session,
             **size,
+            pages=Path(settings["pages"]),
             settle_quiet_s=settings["settle_quiet_s"],
             settle_deadline_s=settings["settle_deadline_s"],
         )

@@ -1,0 +1,63 @@
+"""Nothing outlives its desktop: a PID namespace around it with a keeper as first process. Shared by both real drivers.
+
+Processes, from the outside in: `unshare` (a child of this process) makes a user and a PID namespace; its first process is a
+small shell, the keeper; below it runs Apptainer, or the guest itself. The keeper ends when its life line does (this process died
+or closed the desktop) or when its child does, and the kernel then ends everything below it at once, whatever state it is in; if
+`unshare` is killed, the keeper dies with it. As root the user namespace maps to an ordinary user, so that the whole stack runs as on
+a cluster and applications do not warn of being root.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+from common.errors import Problem, SetupError
+from env_server.drivers.private_folder import PrivateFolder
+
+GUEST = Path(__file__).resolve().parents[1] / "guest"
+
+KEEPER = """
+folder=$1; shift
+exec 3<&0 </dev/null
+( cat <&3 >/dev/null; kill -KILL -1 ) >/dev/null &
+"$@" 3<&- &
+exec 3<&- >/dev/null
+wait $!
+kill -KILL -1
+rm -rf "$folder"
+exit 0
+"""
+"""First process of the outer PID namespace. Its standard input is the life line; when that ends, it kills everything but itself,
+removes the desktop's folder and ends, and the kernel then ends whatever is still there. Arguments: folder, command."""
+
+_ORDINARY_USER = 1000
+
+
+def pages_folder() -> Path:
+    """MiniWoB++'s HTML files, out of the installed package. Raises `SetupError`."""
+    spec = find_spec("miniwob")
+    if spec is None or not spec.submodule_search_locations:
+        raise SetupError(Problem("miniwob", "the package with the web tasks is not installed", "run `make setup`"))
+    return Path(spec.submodule_search_locations[0]) / "html"
+
+
+def ordinary_user() -> tuple[str, str]:
+    """User and group ids inside: our own, or an ordinary user's when we are root."""
+    if os.geteuid() == 0:
+        return str(_ORDINARY_USER), str(_ORDINARY_USER)
+    return str(os.geteuid()), str(os.getegid())
+
+
+def isolation(folder: PrivateFolder) -> list[str]:
+    """The command that puts what follows into a user and a PID namespace with the keeper as its first process."""
+    for program in ("unshare", "sh"):
+        if shutil.which(program) is None:
+            raise SetupError(Problem(program, "not on PATH", "install util-linux"))
+    user, group = ordinary_user()
+    return [
+        "unshare", "--user", f"--map-user={user}", f"--map-group={group}", "--pid", "--fork", "--kill-child=KILL", "--mount-proc",
+        "sh", "-c", KEEPER, "keeper", str(folder.path),
+    ]  # fmt: skip

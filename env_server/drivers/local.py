@@ -1,0 +1,95 @@
+"""The local driver: the same guest without a container, for development on a machine that has the applications installed.
+
+It still runs in namespaces of its own (processes, mounts: its own /tmp and /dev/shm), so that it leaves nothing and desktops do not
+meet; but it shares the host's file system and network, so it is no place for an agent that is not trusted. Never chosen
+unless the configuration says `driver: local`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from common.config import DesktopConfig
+from common.errors import Problem, SetupError
+from env_server.drivers.guest_driver import GuestDriver
+from env_server.drivers.isolation import GUEST, KEEPER, ordinary_user, pages_folder
+from env_server.drivers.private_folder import PrivateFolder
+from env_server.screenshots import ScreenshotStore
+
+_PYTHON = "/usr/bin/python3"
+"""The system's own: python3-uno exists for no other."""
+
+_PROGRAMS = {
+    "Xvfb": "xvfb",
+    "openbox": "openbox",
+    "dbus-daemon": "dbus-daemon",
+    "/usr/libexec/at-spi-bus-launcher": "at-spi2-core",
+    "/usr/lib/libreoffice/program/soffice.bin": "libreoffice-calc libreoffice-gtk3",
+    "/usr/lib/chromium/chromium": "chromium",
+    "mousepad": "mousepad",
+    "thunar": "thunar",
+    "unshare": "util-linux",
+    _PYTHON: "python3",
+}
+"""Program -> Debian package."""
+
+PREPARE = """
+temporary=$1; shared=$2; guest=$3; pages=$4; user=$5; group=$6; shift 6
+mkdir -p "$temporary/shared" "$temporary/lib/guest" "$temporary/pages" &&
+mount --bind "$shared" "$temporary/shared" && mount --bind "$guest" "$temporary/lib/guest" &&
+mount --bind "$pages" "$temporary/pages" && mount -t tmpfs tmpfs /dev/shm && mount --rbind "$temporary" /tmp && cd / &&
+exec unshare --user --map-user="$user" --map-group="$group" "$@"
+"""
+"""Own /tmp and /dev/shm, with what the guest needs in it; then the ordinary user again."""
+
+
+def missing_programs() -> dict[str, str]:
+    """Program or Python module -> Debian package, for everything that this machine lacks."""
+    missing = {program: package for program, package in _PROGRAMS.items() if shutil.which(program) is None}
+    for module, package in (("Xlib", "python3-xlib"), ("uno", "python3-uno")):
+        if _PYTHON not in missing and subprocess.run([_PYTHON, "-c", f"import {module}"], capture_output=True, check=False).returncode:
+            missing[f"python3 module {module}"] = package
+    return missing
+
+
+def make_local_driver(
+    config: DesktopConfig, *, index: int, folder: Path, screenshots: ScreenshotStore | None
+) -> GuestDriver:
+    """Desktop ``index`` without a container. Raises `SetupError`, `HostBroken`, `DesktopBroken`."""
+    missing = missing_programs()
+    if missing:
+        raise SetupError(
+            Problem(
+                "desktop.driver",
+                f"`local` runs the applications of this machine, which lacks {', '.join(missing)}",
+                f"apt-get install {' '.join(dict.fromkeys(missing.values()))}, or set desktop.driver to apptainer",
+            )
+        )
+    return GuestDriver(LocalLauncher(), config, index=index, folder=folder, screenshots=screenshots)
+
+
+class LocalLauncher:
+    """Starts guests beside the host's own processes."""
+
+    def command(self, folder: PrivateFolder, settings: dict[str, Any]) -> Sequence[str]:
+        """See `Launcher`."""
+        guest_settings = {**settings, "home": "/tmp/agent", "shared": "/tmp/shared", "pages": "/tmp/pages"}
+        user, group = ordinary_user()
+        return [
+            "unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc",
+            "sh", "-c", KEEPER, "keeper", str(folder.path),
+            "sh", "-c", PREPARE, "prepare", str(folder.temporary), str(folder.shared), str(GUEST), str(pages_folder()), user, group,
+            "env", "-i", "PATH=/usr/local/bin:/usr/bin:/bin", "PYTHONPATH=/tmp/lib", "PYTHONDONTWRITEBYTECODE=1",
+            _PYTHON, "-m", "guest.main", json.dumps(guest_settings),
+        ]  # fmt: skip
+
+    def explain(self, log: str) -> str:
+        """See `Launcher`."""
+        if "unshare" in log and ("not permitted" in log or "failed" in log):
+            return f"namespaces are refused on this host: allow user namespaces (sysctl user.max_user_namespaces). {log[-200:].strip()}"
+        return ""
