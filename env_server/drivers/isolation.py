@@ -10,6 +10,7 @@ a cluster and applications do not warn of being root.
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,7 +34,8 @@ exit 0
 """First process of the outer PID namespace. Its standard input is the life line; when that ends, it kills everything but itself,
 removes the desktop's folder and ends, and the kernel then ends whatever is still there. Arguments: folder, command."""
 
-_ORDINARY_USER = 1000
+_SERVICE_USER = "daemon"
+"""Every Debian has it; its password entry is all that is needed."""
 
 
 def pages_folder() -> Path:
@@ -46,9 +48,12 @@ def pages_folder() -> Path:
 
 def ordinary_user() -> tuple[str, str]:
     """User and group ids inside: our own, or an ordinary user's when we are root."""
-    if os.geteuid() == 0:
-        return str(_ORDINARY_USER), str(_ORDINARY_USER)
-    return str(os.geteuid()), str(os.getegid())
+    if os.geteuid() != 0:
+        return str(os.geteuid()), str(os.getegid())
+    # The id must have a password entry: D-Bus and Apptainer look it up.
+    known = [entry for entry in pwd.getpwall() if 1000 <= entry.pw_uid < 60000]
+    chosen = known[0] if known else pwd.getpwnam(_SERVICE_USER)
+    return str(chosen.pw_uid), str(chosen.pw_gid)
 
 
 def isolation(folder: PrivateFolder) -> list[str]:

@@ -101,7 +101,10 @@ class Session:
         )
         self._atspi.start()
         self.screen = Screen(name)
-        self.bus = _connect(f"unix:path={bus_path}", time.monotonic() + 10)
+        try:
+            self.bus = _connect(f"unix:path={bus_path}", time.monotonic() + 10)
+        except DBusError as error:
+            raise DBusError(f"{error}; {self.broken()}") from error
         self.accessibility = Accessibility(_accessibility_address(self.bus))
 
     def broken(self) -> str:
