@@ -18,6 +18,7 @@ ComputerRLError                 base; ``exit_code`` is what a process ends with 
 │   ├── LeaseRefused            the fencing token is old or unknown
 │   └── NoDesktop               none is free, or memory would not hold another one; carries the reason
 ├── EngineFailed                the policy engine could not finish what it was asked
+├── TrainingDiverged            loss or gradients were not finite several times in a row
 ├── WeightError                 a weight update did not arrive whole or does not match its checksum
 ├── DiskFull                    a durable write failed for want of space
 └── RestartLimitReached         a process died more often than the supervisor repairs
@@ -176,6 +177,13 @@ class EngineFailed(ComputerRLError):
 
     code = "engine_failed"
     exit_code = 11
+
+
+class TrainingDiverged(ComputerRLError):
+    """Loss or gradients were not finite several times in a row."""
+
+    code = "training_diverged"
+    exit_code = 12
 
 
 class WeightError(ComputerRLError):

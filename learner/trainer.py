@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from common.config import RunConfig
-from common.errors import ComputerRLError
+from common.errors import TrainingDiverged
 from common.messages import Step
 from common.weight_plan import folder_digest
 from learner.algorithms import LossBatch, PolicyOutputs, TrainBatch, make_algorithm
@@ -29,13 +29,6 @@ _MAX_SKIPPED_IN_A_ROW = 5
 
 _PADDED_BATCH_SIZE = 16
 """Batch size of the padded computation that `padded_tokens_ratio` compares with."""
-
-
-class TrainingDiverged(ComputerRLError):
-    """Loss or gradients were not finite several times in a row."""
-
-    code = "training_diverged"
-    exit_code = 11
 
 
 @dataclass(slots=True)

@@ -12,12 +12,13 @@ import torch
 import transformers
 
 from common.config import AlgorithmConfig, LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
+from common.errors import TrainingDiverged
 from common.messages import Step
 from common.weight_plan import PROBE_TOKENS
 from learner.algorithms import TrainBatch
 from learner.model_store import ensure_model
 from learner.policy import load_policy
-from learner.trainer import Trainer, TrainingDiverged
+from learner.trainer import Trainer
 from tests.unit.trainer_data import make_step, random_groups
 
 
