@@ -93,7 +93,7 @@ def _build_type_cell(rng: random.Random) -> TaskInstance:
     cell = rng.choice(sorted(cells))
     old = cells[cell]
     new = str(_new_value(rng, cells))
-    instruction = f"Replace {old} by {new} in the sheet."
+    instruction = f"Click the cell {old} and type {new}."
 
     def demonstrate(text: str, observation: Observation, actions: Sequence[Action], get: Getter) -> Action:
         if not actions:
