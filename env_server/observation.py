@@ -181,7 +181,8 @@ def _is_kept(node: TreeNode, text: str, app: str) -> bool:
     if role.startswith("document") or role in ("section", "info-bar", "alert"):
         return False  # their children say the same
     if not text.strip():
-        return role in _INPUT_ROLES or role in ("image", "icon") and app == "chromium" or node.key.startswith("cell:")
+        is_picture_to_click = role in ("image", "icon") and app == "chromium"
+        return role in _INPUT_ROLES or is_picture_to_click or node.key.startswith("cell:")
     return True
 
 

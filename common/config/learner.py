@@ -12,7 +12,7 @@ class AlgorithmConfig(Section):
 
     name: str = "grpo"
     """A name in learner.algorithms.ALGORITHMS, or `module:Class` of a third party's entry point."""
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field(default_factory=dict)
     """Checked by the algorithm itself; unknown options are errors."""
 
 

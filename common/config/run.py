@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -39,7 +40,7 @@ class TasksConfig(Section):
         for low, high in ranges:
             if low >= high:
                 raise ValueError(f"seed range {low}..{high} is empty; give [first, past_last]")
-        for (_, high), (low, _) in zip(ranges, ranges[1:], strict=False):
+        for (_, high), (low, _) in itertools.pairwise(ranges):
             if high > low:
                 raise ValueError(f"seed ranges overlap: one ends at {high}, the next starts at {low}; make them disjoint")
         return self

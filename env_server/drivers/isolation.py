@@ -3,8 +3,8 @@
 Processes, from the outside in: `unshare` (a child of this process) makes a user and a PID namespace; its first process is a
 small shell, the keeper; below it runs Apptainer, or the guest itself. The keeper ends when its life line does (this process died
 or closed the desktop) or when its child does, and the kernel then ends everything below it at once, whatever state it is in; if
-`unshare` is killed, the keeper dies with it. As root the user namespace maps to an ordinary user, so that the whole stack runs as on
-a cluster and applications do not warn of being root.
+`unshare` is killed, the keeper dies with it. As root the user namespace maps to an ordinary user, so that the whole stack runs
+as on a cluster and applications do not warn of being root.
 """
 
 from __future__ import annotations

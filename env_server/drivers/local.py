@@ -1,7 +1,7 @@
 """The local driver: the same guest without a container, for development on a machine that has the applications installed.
 
-It still runs in namespaces of its own (processes, mounts: its own /tmp and /dev/shm), so that it leaves nothing and desktops do not
-meet; but it shares the host's file system and network, so it is no place for an agent that is not trusted. Never chosen
+It still runs in namespaces of its own (processes, mounts: its own /tmp and /dev/shm), so that it leaves nothing and desktops do
+not meet; but it shares the host's file system and network, so it is no place for an agent that is not trusted. Never chosen
 unless the configuration says `driver: local`.
 """
 
@@ -52,7 +52,10 @@ def missing_programs() -> dict[str, str]:
     """Program or Python module -> Debian package, for everything that this machine lacks."""
     missing = {program: package for program, package in _PROGRAMS.items() if shutil.which(program) is None}
     for module, package in (("Xlib", "python3-xlib"), ("uno", "python3-uno")):
-        if _PYTHON not in missing and subprocess.run([_PYTHON, "-c", f"import {module}"], capture_output=True, check=False).returncode:
+        if _PYTHON in missing:
+            continue
+        probe = subprocess.run([_PYTHON, "-c", f"import {module}"], capture_output=True, check=False)
+        if probe.returncode:
             missing[f"python3 module {module}"] = package
     return missing
 
@@ -83,7 +86,8 @@ class LocalLauncher:
         return [
             "unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc",
             "sh", "-c", KEEPER, "keeper", str(folder.path),
-            "sh", "-c", PREPARE, "prepare", str(folder.temporary), str(folder.shared), str(GUEST), str(pages_folder()), user, group,
+            "sh", "-c", PREPARE, "prepare",
+            str(folder.temporary), str(folder.shared), str(GUEST), str(pages_folder()), user, group,
             "env", "-i", "PATH=/usr/local/bin:/usr/bin:/bin", "PYTHONPATH=/tmp/lib", "PYTHONDONTWRITEBYTECODE=1",
             _PYTHON, "-m", "guest.main", json.dumps(guest_settings),
         ]  # fmt: skip
@@ -91,5 +95,6 @@ class LocalLauncher:
     def explain(self, log: str) -> str:
         """See `Launcher`."""
         if "unshare" in log and ("not permitted" in log or "failed" in log):
-            return f"namespaces are refused on this host: allow user namespaces (sysctl user.max_user_namespaces). {log[-200:].strip()}"
+            hint = "namespaces are refused on this host: allow user namespaces (sysctl user.max_user_namespaces)."
+            return f"{hint} {log[-200:].strip()}"
         return ""

@@ -18,7 +18,7 @@ from Xlib.error import BadMatch, BadWindow, ConnectionClosedError
 from Xlib.ext import damage, xtest
 from Xlib.protocol import event as xevent
 
-from .keyboard import Keyboard, parse_chord, keysym_of
+from .keyboard import Keyboard, keysym_of, parse_chord
 from .processes import Program
 
 _BUTTONS = {"left": 1, "middle": 2, "right": 3}

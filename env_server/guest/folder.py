@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 MAX_READ_BYTES = 1_000_000
@@ -36,7 +37,7 @@ class AgentFolder:
             raise FileActionError(f"{folder} is not a folder")
         return sorted(f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name for entry in os.scandir(place))
 
-    def listing(self, folder: str = ".") -> list[str]:
+    def listing(self, folder: str = ".") -> Sequence[str]:
         """Sorted paths of everything below, relative to ``folder``, folders end with ``/``; links are not followed."""
         place = self._existing(folder)
         found = []

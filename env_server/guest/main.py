@@ -44,7 +44,7 @@ def main() -> int:
             settle_deadline_s=settings["settle_deadline_s"],
         )
         desktop.start(timeout_s=settings["start_deadline_s"])
-    except Exception as error:  # process boundary: the host must hear why
+    except Exception as error:  # noqa: BLE001  (process boundary: the host must hear why)
         traceback.print_exc()
         wire.send({"error": "broken", "message": f"the desktop did not start: {error!r}"})
         return 1
@@ -67,7 +67,7 @@ def serve(desktop: Desktop, wire: Wire) -> None:
             answer = {"error": "task", "message": str(error)}
         except (*OUR_FAILURES, *DisplayGone) as error:
             answer = {"error": "broken", "message": f"{type(error).__name__}: {error}"}
-        except Exception as error:  # process boundary: a mistake of ours must reach the host's log
+        except Exception as error:  # noqa: BLE001  (process boundary: a mistake of ours must reach the host's log)
             traceback.print_exc()
             answer = {"error": "broken", "message": repr(error)}
         wire.send(answer)

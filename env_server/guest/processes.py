@@ -50,7 +50,8 @@ class Program:
                 stderr=log,
                 start_new_session=True,
                 pass_fds=pass_fds,
-                preexec_fn=_die_with_guest,
+                # One system call through a library that is loaded already: it takes no lock another thread may hold.
+                preexec_fn=_die_with_guest,  # noqa: PLW1509
             )
 
     def kill(self) -> None:

@@ -215,8 +215,9 @@ def _without_marks(nodes: Sequence[Node]) -> list[Node]:
     for index, node in enumerate(nodes):
         if node.name.startswith(MARK) or node.parent in hidden:
             hidden.add(index)
-            node = replace(node, role="unknown", name="", text=None)
-        kept.append(node)
+            kept.append(replace(node, role="unknown", name="", text=None))
+        else:
+            kept.append(node)
     return kept
 
 

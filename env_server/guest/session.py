@@ -23,7 +23,9 @@ OPENBOX_SETTINGS = """<?xml version="1.0" encoding="UTF-8"?>
   <resize><drawContents>yes</drawContents><popupShow>Never</popupShow></resize>
   <keyboard></keyboard>
   <mouse><dragThreshold>8</dragThreshold><doubleClickTime>400</doubleClickTime>
-    <context name="Client"><mousebind button="Left" action="Press"><action name="Focus"/><action name="Raise"/></mousebind></context>
+    <context name="Client">
+      <mousebind button="Left" action="Press"><action name="Focus"/><action name="Raise"/></mousebind>
+    </context>
     <context name="Titlebar"><mousebind button="Left" action="Drag"><action name="Move"/></mousebind></context>
     <context name="Close"><mousebind button="Left" action="Click"><action name="Close"/></mousebind></context>
   </mouse>

@@ -41,7 +41,10 @@ class Wire:
 
     def has_frame(self) -> bool:
         """Is a whole frame here already?"""
-        return len(self._received) >= _LENGTH.size and len(self._received) >= _LENGTH.size + _LENGTH.unpack_from(self._received)[0]
+        if len(self._received) < _LENGTH.size:
+            return False
+        (num_bytes,) = _LENGTH.unpack_from(self._received)
+        return len(self._received) >= _LENGTH.size + num_bytes
 
     def send(self, message: dict[str, Any], *, timeout_s: float = 10.0) -> None:
         """Send one frame."""
