@@ -76,7 +76,7 @@ class BrokerClient:
         return self._ask(DirectoryRequest(role), Directory).peers
 
     def place_order(self, order: RolloutOrder) -> None:
-        """Ask for rollouts; placing the same order again changes nothing."""
+        """Ask for rollouts; placing the same open order again changes nothing. Raises `OrderRefused` when its id is taken."""
         self._ask(order, Ack)
 
     def close_order(self, order_id: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from broker.orders import OrderState, Slot
-from common.errors import ProtocolError
+from common.errors import OrderRefused, ProtocolError
 from common.messages import Assignment, AssignmentRequest, AssignmentReturn, NoAssignment, RolloutOrder
 
 _RETRY_AFTER_S = {"no_order": 0.25, "all_assigned": 0.25, "policy_version": 0.1, "staleness_bound": 0.1}
@@ -40,11 +40,13 @@ class OrderBook:
     # --- orders
 
     def is_new(self, order: RolloutOrder) -> bool:
-        """False when this very order is there. Raises `ProtocolError` for one that cannot be taken."""
+        """False when this very order is there. Raises `OrderRefused` for an id that is taken, `ProtocolError` for nonsense."""
         known = self._orders.get(order.order_id)
         if known is not None:
             if known.order != order:
-                raise ProtocolError(f"order {order.order_id!r} was placed before with other content")
+                raise OrderRefused(f"order {order.order_id!r} was placed before with other content: give it another id")
+            if known.closed:
+                raise OrderRefused(f"order {order.order_id!r} is closed, nothing of it will be played: give it another id")
             return False
         if not order.order_id or not order.families or order.group_size < 1 or order.max_steps < 1:
             raise ProtocolError(f"order {order.order_id!r} needs an id, families, a group size and a number of steps")

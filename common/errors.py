@@ -8,6 +8,7 @@ ComputerRLError                 base; ``exit_code`` is what a process ends with 
 │   ├── DecodeError             a frame is no message: names the kind and the sender
 │   ├── UnknownPeer             the broker does not know this process (any more): say Hello again
 │   ├── Superseded              a newer process has this role and index: this one must end
+│   ├── OrderRefused            an order's id is taken (closed, or other content): place it under another id
 │   └── RemoteError             the peer refused a request: carries its error code and text
 ├── PeerTimeout                 no answer within the deadline (the peer may be dead, slow or unreachable)
 │   └── ChannelClosed           this side closed the channel while a request waited: do not ask again
@@ -110,6 +111,12 @@ class Superseded(ProtocolError):
     """A newer process has taken this one's role and index; this one must end."""
 
     code = "superseded"
+
+
+class OrderRefused(ProtocolError):
+    """The broker has an order of this id that is closed or asks for something else; another id is free."""
+
+    code = "order_refused"
 
 
 class RemoteError(ProtocolError):

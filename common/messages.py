@@ -146,7 +146,10 @@ class TaskRef:
 
 @dataclass(frozen=True, config=_CONFIG)
 class RolloutOrder:
-    """The learner asks the broker for rollouts. Answered by `Ack`; placing the same order again changes nothing."""
+    """The learner asks the broker for rollouts. Answered by `Ack`; placing the same open order again changes nothing.
+
+    `ErrorReply` `order_refused` when the id belongs to a closed order or to one with other content.
+    """
 
     order_id: str
     """Unique in the run, e.g. `rl-1`; also names the phase its groups belong to."""

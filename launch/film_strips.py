@@ -76,8 +76,13 @@ def choose_pairs(episodes: Sequence[Record]) -> list[tuple[Record, ...]]:
     for episode in episodes:
         if episode.get("kind") == "evaluation":
             orders = by_family.setdefault(episode["family"], {})
-            orders.setdefault(episode["order_id"], {})[episode["seed"]] = episode
+            orders.setdefault(_phase_of(episode), {})[episode["seed"]] = episode
     return [pair for _, orders in sorted(by_family.items()) if (pair := _best_pair(orders))]
+
+
+def _phase_of(episode: Record) -> str:
+    """`eval-after-rl` for its order and for the `eval-after-rl.2` that was placed when a run fell back to an older checkpoint."""
+    return str(episode.get("order_id", "")).partition(".")[0]
 
 
 def _best_pair(orders: dict[str, dict[int, Record]]) -> tuple[Record, ...]:
@@ -112,7 +117,7 @@ def _film(episode: Record, trajectories: Path) -> Film:
     last = thumbnail(episode.get("final_screenshot"), trajectories)
     if last:
         frames.append(Frame(last, "", ""))
-    order = str(episode.get("order_id", ""))
+    order = _phase_of(episode)
     return Film(
         title=_TITLES.get(order, order),
         reward=float(episode.get("reward") or 0.0),

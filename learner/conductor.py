@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from common import log
 from common.clock import Clock
 from common.config import RunConfig
 from common.errors import ComputerRLError, ProtocolError
-from common.messages import NoGroup, RolloutOrder, Status, Trajectory, TrajectoryGroup
+from common.messages import NoGroup, Status, Trajectory, TrajectoryGroup
 from common.run_folder import RunFolder
-from learner import recipe, sft, summary
+from learner import orders, recipe, sft, summary
 from learner.checkpoint import Checkpoint, CheckpointStore
 from learner.client import WeightSink, clear_phase_request, read_phase_request
 from learner.entropulse import PhaseMachine
@@ -153,17 +152,15 @@ class LearnerLoop:
             spent = state.phase_seconds.get(state.phase, 0.0) + state.run_s - self._phase_started_s
             state.phase_seconds[state.phase] = round(spent, 3)
         if self._phase.kind == "rl":
-            state.old_orders += list(state.orders)
             self._decide(self._taken, [["phase_closed"] * len(group.trajectories) for group in self._taken])
+        placed = [plan.to_message(self._config, self._families, policy_version=state.policy_version) for plan in phase.orders]
+        orders.enter(state, placed, close_present=self._phase.kind == "rl")
         self._phase_started_s = state.run_s
         self._phase = phase
         state.phase = phase.name
-        orders = [order.to_message(self._config, self._families, policy_version=state.policy_version) for order in phase.orders]
-        state.orders = {order.order_id: _plain_order(order) for order in orders}
-        state.tallies = {order.order_id: Tally() for order in orders if order.kind != "training"}
         if phase.kind == "rl":
             self._machine.start_phase(after_sft=phase.name != "rl-1")
-        for name in [order.order_id for order in orders] or [phase.name]:
+        for name in [plan.order_id for plan in phase.orders] or [phase.name]:
             self._records.event("phase", phase=name, reason=reason, policy_version=state.policy_version)
         log.get_logger().info("phase.entered", phase=phase.name, reason=reason, policy_version=state.policy_version)
         if phase.kind == "done":
@@ -174,10 +171,7 @@ class LearnerLoop:
 
     def _carry_on(self) -> None:
         """Begin, or begin again, the work of the present phase."""
-        for order_id in self.state.old_orders:
-            self._broker.close_order(order_id)
-        for order in self.state.order_messages():
-            self._broker.place_order(order)
+        orders.open_all(self.state, self._broker)
         self._last_update = self._clock()
         if self._phase.kind == "sft":
             self._begin_sft()
@@ -242,7 +236,8 @@ class LearnerLoop:
         group = self._fetch()
         if group is None:
             return False
-        tally = self.state.tallies.get(group.order_id)
+        name = orders.plan_id(group.order_id)
+        tally = self.state.tallies.get(name) if group.order_id in self.state.orders else None
         outcome: Outcome = "phase_closed" if tally is None else "evaluated"
         if tally is not None:
             for trajectory in group.trajectories:
@@ -251,8 +246,8 @@ class LearnerLoop:
                     outcome = "demonstrated"
                     self._keep_demonstration(trajectory)
         self._decide([group], [[outcome] * len(group.trajectories)])
-        order = next((order for order in self._phase.orders if order.order_id == group.order_id), None)
-        if order is not None and order.kind == "evaluation" and not self._missing(order):
+        order = next((order for order in self._phase.orders if order.order_id == name), None)
+        if order is not None and tally is not None and order.kind == "evaluation" and not self._missing(order):
             self._record_evaluation(order)
         return True
 
@@ -469,8 +464,3 @@ class LearnerLoop:
         """Finish the checkpoint being written and close the files."""
         self._checkpoints.wait()
         self._records.close()
-
-
-def _plain_order(order: RolloutOrder) -> dict[str, Any]:
-    fields = {name: getattr(order, name) for name in order.__dataclass_fields__}
-    return {**fields, "families": list(order.families)}

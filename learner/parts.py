@@ -37,7 +37,9 @@ class Trainer(Protocol):
 class Broker(Protocol):
     """The part of `broker.client.BrokerClient` used here."""
 
-    def place_order(self, order: RolloutOrder) -> None: ...
+    def place_order(self, order: RolloutOrder) -> None:
+        """Raises `OrderRefused` when the id is taken by a closed order or by one with other content."""
+
 
     def close_order(self, order_id: str) -> None: ...
 

@@ -326,10 +326,34 @@ def test_same_order_placed_again_changes_nothing_and_another_under_its_id_is_an_
     assert desk.ask(order()) == Ack()
     assert desk.play(1)[0].assignment_id == "rl-1/1/1"
     answer = desk.ask(order(group_size=4))
-    assert isinstance(answer, ErrorReply) and "other content" in answer.message
+    assert isinstance(answer, ErrorReply) and answer.code == "order_refused" and "other content" in answer.message
+
+
+def test_closed_order_placed_again_is_refused_and_another_id_is_free(desk: Desk) -> None:
+    desk.ask(order())
     desk.ask(OrderClosure("rl-1"))
-    assert desk.ask(order()) == Ack()
+    answer = desk.ask(order())
+    assert isinstance(answer, ErrorReply) and answer.code == "order_refused" and "closed" in answer.message
     assert desk.assign_all() == ([], "no_order")
+    assert desk.ask(order("rl-1.2")) == Ack()
+    assert desk.play(1)[0].assignment_id == "rl-1.2/0/0"
+
+
+def test_finished_order_placed_again_changes_nothing(desk: Desk) -> None:
+    finite = order("eval", kind="evaluation", num_per_family=1, group_size=1)
+    desk.ask(finite)
+    desk.play(2)
+    assert desk.ask(finite) == Ack()
+    assert desk.assign_all() == ([], "no_order")
+
+
+def test_order_placed_and_closed_before_either_is_on_disk_is_refused_when_applied() -> None:
+    broker = core()
+    broker.handle(MessagePersisted(0, order()), 0.0)
+    broker.handle(MessagePersisted(1, OrderClosure("rl-1")), 0.0)
+    (reply,) = broker.handle(MessagePersisted(2, order()), 0.0)
+    assert isinstance(reply, Reply) and isinstance(reply.message, ErrorReply)
+    assert broker.handle(MessagePersisted(None, order()), 0.0) == []  # So a replay goes on.
 
 
 @pytest.mark.parametrize(

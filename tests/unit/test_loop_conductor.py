@@ -170,6 +170,47 @@ def test_loop_newest_checkpoint_damaged_goes_on_from_the_one_before(tmp_path: Pa
     check_exactly_once(bench)
 
 
+def fall_back_over_the_end_of_rl(bench: Bench) -> int:
+    """Run until the last evaluation is under way, lose the newest checkpoint; the update that is left to go on from."""
+    loop = bench.start()
+    while loop.state.phase != "eval-after-rl":
+        loop.tick()
+    for _ in range(3):
+        loop.tick()
+    loop._checkpoints.wait()
+    newest = (bench.folder.checkpoints / "latest").resolve()
+    (newest / "trainer.safetensors").write_bytes(b"rubbish")
+    return bench.start().state.update
+
+
+def test_loop_older_checkpoint_of_a_closed_rl_order_trains_on_under_a_successor(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_config(checkpoint_every_updates=4))
+    assert fall_back_over_the_end_of_rl(bench) == 4
+    bench.config = make_config(checkpoint_every_updates=4, recipe={"max_updates": 10})
+    bench.start().tick()  # Killed again: the same successor is found.
+    bench.run(bench.start())
+    assert {"rl-1", "rl-1.2"} <= bench.broker.closed and "rl-1.3" not in bench.broker.orders
+    assert len(events(bench, "update")) == 10
+    trained = {line["trajectory_id"].partition("/")[0] for line in ledger(bench) if line["outcome"] == "trained"}
+    assert trained == {"rl-1", "rl-1.2"}
+    check_exactly_once(bench)
+
+
+def test_loop_older_checkpoint_plays_the_evaluation_again_for_the_weights_it_has(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_config(checkpoint_every_updates=4))
+    fall_back_over_the_end_of_rl(bench)
+    bench.broker.success = lambda order, group, index: True
+    bench.run(bench.start())
+    assert bench.broker.orders["eval-after-rl.2"].min_policy_version > bench.broker.orders["eval-after-rl"].min_policy_version
+    summary = events(bench, "summary")[-1]
+    evaluation = summary["evaluations"]["eval-after-rl"]
+    assert summary["success_after_rl"] == 1.0
+    assert sum(family["episodes"] for family in evaluation["families"].values()) == 3 * len(FAMILIES)
+    outcomes = {line["outcome"] for line in ledger(bench) if line["trajectory_id"].startswith("eval-after-rl/")}
+    assert outcomes == {"phase_closed"}
+    check_exactly_once(bench)
+
+
 def test_loop_killed_before_first_checkpoint_starts_over(tmp_path: Path) -> None:
     bench = Bench(tmp_path, make_config())
     bench.folder.metrics_path.write_text('{"event":"phase","time":0,"phase":"left over"}\n')
