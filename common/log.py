@@ -6,11 +6,12 @@ incarnation are bound once per process. Does not collect or rotate anything.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import structlog
 
@@ -29,17 +30,37 @@ def configure(*, json_file: Path | None = None, level: str = "info") -> None:
         # The plain formatter: rich tracebacks with all local variables would show keys.
         plain = structlog.dev.plain_traceback
         processors.append(structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain))
-        factory: Any = structlog.PrintLoggerFactory(sys.stderr)
+        factory: Any = structlog.PrintLoggerFactory(_as_file(sys.stderr))
     else:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-        factory = structlog.PrintLoggerFactory(json_file.open("a", encoding="utf-8", buffering=1))
+        factory = structlog.PrintLoggerFactory(_as_file(json_file.open("a", encoding="utf-8", buffering=1)))
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
         logger_factory=factory,
         cache_logger_on_first_use=False,
     )
+
+
+class _LossyFile:
+    """A file for logs: what a full disk refuses is lost, and the process that wanted to say so goes on."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._file.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.flush()
+
+
+def _as_file(file: TextIO) -> Any:
+    return _LossyFile(file)
 
 
 def bind(*, role: str, index: int, incarnation: str) -> None:
