@@ -118,6 +118,11 @@ class GuestDriver:
         last = " | ".join(tail.strip().splitlines()[-4:])
         return DesktopBroken(f"desktop {self._index} did not start: {reason}; {last} (log: {self._log})")
 
+    @property
+    def pid(self) -> int | None:
+        """The outermost process of the desktop; all others are below it."""
+        return self._process.pid if self._process else None
+
     # --- DesktopDriver ---
 
     def reset(self, task: TaskInstance) -> tuple[str, Observation]:

@@ -189,8 +189,9 @@ class Calc:
         self.program.start()
 
     def connect(self, *, timeout_s: float) -> None:
-        """Wait for the office and open the document. Raises `CalcGone`."""
+        """Wait for the office and its document. Raises `CalcGone`, also when the document was closed or does not answer."""
         if self._document is not None:
+            self._call(lambda: self._document.CurrentController.Frame, min(timeout_s, _RESOLVE_LIMIT_S))
             return
         deadline = time.monotonic() + timeout_s
         while self._context is None:
@@ -303,6 +304,9 @@ class Calc:
         document, controller = self._document, self._document.CurrentController
         sheets = document.Sheets
         sheet = sheets.getByIndex(0)
+        undo = document.UndoManager
+        undo.clear()
+        undo.lock()
         document.addActionLock()
         try:
             for name in sheets.ElementNames[1:]:
@@ -327,6 +331,7 @@ class Calc:
                 sheet.getCellRangeByPosition(0, 0, right, bottom).setFormulaArray(block)
         finally:
             document.removeActionLock()
+            undo.unlock()
         controller.freezeAtPosition(0, 0)
         if controller.ZoomValue != 100:
             controller.ZoomValue = 100
@@ -334,8 +339,8 @@ class Calc:
         controller.select(sheet.getCellRangeByName(active_cell))
         controller.setFirstVisibleRow(0)
         controller.setFirstVisibleColumn(0)
-        document.UndoManager.clear()
         document.setModified(False)
+        controller.Frame.contextChanged()  # the toolbar's buttons follow at once instead of when the office has time
 
     def _view(self) -> SheetView:
         controller = self._document.CurrentController

@@ -18,7 +18,7 @@ from .chromium import Chromium, ChromiumGone, PageError, refused_keys
 from .dbus import DBusError
 from .display import Window
 from .folder import AgentFolder, FileActionError
-from .gtk_apps import Editor, Files
+from .gtk_apps import EMPTY_TITLE, Editor, Files
 from .keyboard import UnknownKey
 from .reader import TreeReader
 from .session import Places, Session
@@ -27,6 +27,10 @@ from .wire import Wire
 
 App = Chromium | Calc | Editor | Files
 _NO_SETTLING = Settled("none", 0.0)
+_OPEN_LIMIT_S = 4.0
+"""An application that has not opened what a task needs after this long is started anew."""
+_MAX_DIALOGS = 8
+_ESCAPE_LIMIT_S = 0.4
 _DIALOG_LIMIT_S = 1.0
 """A dialog or old window that has not closed after this long costs its program a restart."""
 
@@ -70,7 +74,12 @@ class Desktop:
         self._apps: dict[str, App] = {app.name: app for app in (self._chromium, self._calc, self._editor, self._files)}
         self._reader = TreeReader(self._screen, self._accessibility, self._calc)
         self._open: list[str] = []
-        self._editor_path = Path()
+        self._openers: dict[str, tuple[App, Callable[[dict[str, Any], float], None]]] = {
+            "web_page": (self._chromium, self._open_page),
+            "calc_open": (self._calc, self._open_sheet),
+            "editor_open": (self._editor, self._open_editor),
+            "files_open": (self._files, self._open_files),
+        }
 
     # --- starting ---
 
@@ -106,6 +115,8 @@ class Desktop:
         self.check()
         self._screen.move(self._size[0] - 1, self._size[1] - 1)
         self._dismiss_popups()
+        if self._front_app() is self._calc:
+            self._screen.press_chord("esc")  # a half-typed cell would end up in the next sheet
         self._close_dialogs(deadline)
         self.folder.wipe()
         self._open = []
@@ -123,70 +134,62 @@ class Desktop:
                 self.folder.write(args["path"], args["text"])
             elif kind == "make_folder":
                 self.folder.make_folder(args["path"])
-            elif kind == "web_page":
-                self._open_page(args["page"], int(args["seed"]), deadline)
-            elif kind == "calc_open":
-                self._open_sheet(args["cells"], args.get("active_cell") or "A1", deadline)
-            elif kind == "editor_open":
-                self._open_editor(args["path"], args["text"], deadline)
-            elif kind == "files_open":
-                self._open_files(args.get("folder") or ".", deadline)
+            elif kind in self._openers:
+                self._open_app(*self._openers[kind], args, deadline)
             else:
                 raise TaskError(f"unknown set-up step {kind!r}")
         except (FileActionError, PageError, CellError, KeyError) as error:
             raise TaskError(f"{kind}: {error}") from error
 
-    def _open_page(self, page: str, seed: int, deadline: float) -> None:
-        app = self._ready(self._chromium, deadline)
+    def _open_app(self, app: App, open_it: Callable[[dict[str, Any], float], None], args: dict[str, Any], deadline: float) -> None:
+        """Whatever state the last agent left the application in: if it does not obey soon, it is started anew."""
         try:
-            app.open_page(page, seed, timeout_s=_left(deadline))
-        except ChromiumGone:
-            app.start()
-            self._ready(app, deadline)
-            app.open_page(page, seed, timeout_s=_left(deadline))
-        self._opened(app)
+            open_it(args, min(deadline, time.monotonic() + _OPEN_LIMIT_S))
+        except OUR_FAILURES:
+            self._restart(app, deadline)
+            open_it(args, deadline)
+        if app.name in self._open:
+            self._open.remove(app.name)
+        self._open.append(app.name)
 
-    def _open_sheet(self, cells: Mapping[str, str], active_cell: str, deadline: float) -> None:
-        app = self._ready(self._calc, deadline)
-        try:
-            app.open(cells, active_cell, timeout_s=min(3.0, _left(deadline)))
-        except CalcGone:
-            # Blocked by a dialog, or dead: a fresh one is quicker than finding out.
-            app.start()
-            self._ready(app, deadline)
-            app.open(cells, active_cell, timeout_s=_left(deadline))
-        self._opened(app)
+    def _open_page(self, args: dict[str, Any], deadline: float) -> None:
+        self._ready(self._chromium, deadline)
+        self._chromium.open_page(args["page"], int(args["seed"]), timeout_s=_left(deadline))
 
-    def _open_editor(self, path: str, text: str, deadline: float) -> None:
-        self.folder.make_parents(path)
-        self.folder.write(path, text)
-        app = self._ready(self._editor, deadline)
-        place = self.folder.resolve(path)
-        old = {window.xid for window in self._windows_of(app)}
-        app.open(self._session.bus, place, timeout_s=_left(deadline))
-        self._wait(lambda: any(w.xid not in old for w in self._windows_of(app)), deadline, "the editor's window")
-        self._close_windows(app, old, deadline)
-        self._editor_path = place
-        self._opened(app)
+    def _open_sheet(self, args: dict[str, Any], deadline: float) -> None:
+        self._ready(self._calc, deadline)
+        self._calc.open(args["cells"], args.get("active_cell") or "A1", timeout_s=_left(deadline))
 
-    def _open_files(self, folder: str, deadline: float) -> None:
+    def _open_editor(self, args: dict[str, Any], deadline: float) -> None:
+        self.folder.make_parents(args["path"])
+        self.folder.write(args["path"], args["text"])
+        app = self._editor
+        self._ready(app, deadline)
+        # One empty window always stays in the background: without any the program ends, and a file that is still open in a
+        # window would only be shown again, with whatever was typed into it.
+        used = {window.xid for window in self._windows_of(app) if window.title != EMPTY_TITLE}
+        self._close_windows(app, used, deadline)
+        kept = [window.xid for window in self._windows_of(app)]
+        if len(kept) != 1:
+            self._restart(app, deadline)
+            kept = [window.xid for window in self._windows_of(app)]
+        app.open(self._session.bus, self.folder.resolve(args["path"]), timeout_s=_left(deadline))
+        self._wait(lambda: any(w.xid not in kept for w in self._windows_of(app)), deadline, "the editor's window")
+
+    def _open_files(self, args: dict[str, Any], deadline: float) -> None:
+        folder = args.get("folder") or "."
         place = self.folder.resolve(folder)
         if not place.is_dir():
-            raise TaskError(f"there is no folder {folder}")
-        app = self._ready(self._files, deadline)
+            raise FileActionError(f"there is no folder {folder}")
+        app = self._files
+        self._ready(app, deadline)
         windows = self._windows_of(app)
         if [window.title for window in windows] != [f"{place.name} - Thunar"]:
             old = {window.xid for window in windows}
             app.open(self._session.bus, place, timeout_s=_left(deadline))
             self._wait(lambda: any(w.xid not in old for w in self._windows_of(app)), deadline, "the file manager's window")
             self._close_windows(app, old, deadline)
-        self._opened(app)
         self._reader.expect_files([name.rstrip("/") for name in self.folder.list(folder)])
-
-    def _opened(self, app: App) -> None:
-        if app.name in self._open:
-            self._open.remove(app.name)
-        self._open.append(app.name)
 
     # --- actions ---
 
@@ -351,14 +354,13 @@ class Desktop:
     def _windows_of(self, app: App) -> list[Window]:
         return [w for w in self._screen.windows() if w.pid == app.program.pid and not w.is_dialog]
 
-    def _ready(self, app: Any, deadline: float) -> Any:
+    def _ready(self, app: App, deadline: float) -> None:
         if not app.program.running:
             self._accessibility.forget(app.program.pid)
             app.start()
         if isinstance(app, Calc | Chromium):
             app.connect(timeout_s=_left(deadline))
         self._wait_for_window(app, deadline)
-        return app
 
     def _wait_for_window(self, app: App, deadline: float) -> None:
         self._wait(lambda: bool(self._windows_of(app)), deadline, f"a window of {app.name} ({app.program.log_tail()})")
@@ -382,11 +384,26 @@ class Desktop:
             self._settle(deadline_s=0.2)
 
     def _close_dialogs(self, deadline: float) -> None:
-        dialogs = [window for window in self._screen.windows() if window.is_dialog]
-        for window in dialogs:
-            app = self._app_of(window)
-            if app is not None:
-                self._close_windows(app, {window.xid}, deadline)
+        for _ in range(_MAX_DIALOGS):
+            dialogs = [window for window in self._screen.windows() if window.is_dialog]
+            if not dialogs:
+                return
+            top = dialogs[-1]
+            self._screen.activate(top.xid)
+            self._screen.press_chord("esc")
+            if self._gone(top.xid, time.monotonic() + _ESCAPE_LIMIT_S):
+                continue
+            app = self._app_of(top)
+            if app is None:
+                raise DesktopError(f"a dialog of nobody: {top.title}")
+            self._close_windows(app, {top.xid}, deadline)
+
+    def _gone(self, xid: int, deadline: float) -> bool:
+        try:
+            self._wait(lambda: all(window.xid != xid for window in self._screen.windows()), deadline, "a window to close")
+        except DesktopError:
+            return False
+        return True
 
     def _close_windows(self, app: App, xids: set[int], deadline: float) -> None:
         """Close windows, answering questions with "don't save"; a program that does not obey is started anew."""
@@ -398,16 +415,19 @@ class Desktop:
             windows = self._screen.windows()
             if not any(window.xid in xids for window in windows):
                 return True
-            if any(window.is_dialog and window.pid == app.program.pid and window.xid not in xids for window in windows):
+            if any(window.is_dialog and window.pid == app.program.pid for window in windows):
                 self._reader.press_button(app.program.pid, ("Don't Save", "Discard", "Close without Saving"))
             return False
 
         try:
             self._wait(closed, limit, f"closing windows of {app.name}")
         except DesktopError:
-            self._accessibility.forget(app.program.pid)
-            app.start()
-            self._ready(app, deadline)
+            self._restart(app, deadline)
+
+    def _restart(self, app: App, deadline: float) -> None:
+        self._accessibility.forget(app.program.pid)
+        app.start()
+        self._ready(app, deadline)
 
     def _wait(self, condition: Callable[[], bool], deadline: float, what: str) -> None:
         while not condition():

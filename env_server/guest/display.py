@@ -268,7 +268,8 @@ class Screen:
 
     def _describe(self, xid: int) -> Window:
         window = self._display.create_resource_object("window", xid)
-        if xid not in self._window_facts:
+        # A number may come back as another program's window after its owner died.
+        if xid not in self._window_facts or not os.path.exists(f"/proc/{self._window_facts[xid][0]}"):
             pid = window.get_full_property(self._atom("_NET_WM_PID"), Xatom.CARDINAL)
             kinds = window.get_full_property(self._atom("_NET_WM_WINDOW_TYPE"), Xatom.ATOM)
             is_dialog = window.get_wm_transient_for() is not None or (

@@ -16,6 +16,9 @@ THUNAR_SETTINGS = """<?xml version="1.0" encoding="UTF-8"?>
   <property name="last-statusbar-visible" type="bool" value="false"/>
   <property name="misc-thumbnail-mode" type="string" value="THUNAR_THUMBNAIL_MODE_NEVER"/>
   <property name="misc-single-click" type="bool" value="false"/>
+  <property name="last-details-view-fixed-columns" type="bool" value="true"/>
+  <property name="last-details-view-column-widths" type="string"
+    value="100,100,130,100,100,100,100,100,400,100,100,80,100,180,100"/>
   <property name="misc-remember-geometry" type="bool" value="false"/>
 </channel>
 """
@@ -43,6 +46,10 @@ gtk-recent-files-enabled=0
 gtk-im-module=gtk-im-context-simple
 gtk-overlay-scrolling=0
 """
+
+
+EMPTY_TITLE = "Untitled 1 - Mousepad"
+"""Of the editor's window that nobody has used yet."""
 
 
 class Editor:

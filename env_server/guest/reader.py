@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .accessibility import Accessibility, AppGone, Extents, Node
-from .calc import Calc, SheetView, column_name
+from .calc import Calc, CalcGone, SheetView, column_name
 from .chromium import MARK
 from .dbus import DBusError
 from .display import Screen
@@ -15,6 +15,7 @@ from .roles import EDITABLE, ENABLED, SELECTED, SENSITIVE, SHOWING, VISIBLE
 
 _READ_LIMIT_S = 3.0
 """One reading of a tree at most; then the last tree is shown with its age."""
+_VIEW_LIMIT_S = 2.0
 _EXPECT_LIMIT_S = 2.0
 """A fresh page or folder must have arrived in the tree by then, else what there is is shown."""
 _SHEET_ROLES = frozenset({"table"})
@@ -124,7 +125,10 @@ class TreeReader:
     # --- Calc ---
 
     def _read_office(self, pid: int, deadline: float) -> list[Node]:
-        view = self._calc.view(timeout_s=_READ_LIMIT_S)
+        try:
+            view = self._calc.view(timeout_s=_VIEW_LIMIT_S)
+        except CalcGone:
+            view = None  # the agent closed the document, or a dialog blocks it: what is on screen is shown without cells
         windows = tuple(window.xid for window in self._screen.windows() if window.pid == pid)
         key = (pid, windows, self._screen.num_popups)
         if key != self._office_key or not self._office:
@@ -133,6 +137,8 @@ class TreeReader:
                 name, deadline=deadline, with_popups=bool(self._screen.num_popups), never_entered=_SHEET_ROLES
             )
             self._office, self._office_key = _shift_root_panes(nodes), key
+        if view is None:
+            return self._office
         return self._office + self._cells(pid, view, parent=_table_index(self._office))
 
     def _cells(self, pid: int, view: SheetView, *, parent: int) -> list[Node]:
@@ -199,7 +205,7 @@ def _shift_root_panes(nodes: Sequence[Node]) -> list[Node]:
             outer: Extents = moved[node.parent].extents
             if node.role == "root-pane":
                 shift = (outer[0] - x, outer[1] - y)
-            elif shift != (0, 0) and node.extents == outer:
+            elif shift != (0, 0) and all(abs(a - b) <= 2 for a, b in zip(node.extents, outer, strict=True)):
                 shift = (0, 0)
         is_replaced = node.parent >= 0 and moved[node.parent].role == "menu-bar" and moved[node.parent].extents[3] == 0
         shifts.append(shift)

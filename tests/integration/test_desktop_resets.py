@@ -1,0 +1,137 @@
+"""A reset removes everything the last task left: half-typed text, open menus and dialogs, closed windows, dead applications."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from common.config import DesktopConfig
+from common.messages import Action, Evaluation, Observation
+from env_server.driver import SetupStep, TaskInstance
+from env_server.drivers import make_driver
+from env_server.drivers.guest_driver import GuestDriver
+from env_server.screenshots import ScreenshotStore
+
+pytestmark = pytest.mark.timeout(120)
+
+PAGE = SetupStep("web_page", {"page": "click-checkboxes", "seed": 7})
+SHEET = SetupStep("calc_open", {"cells": {"A1": "apple", "C2": "12"}, "active_cell": "A1"})
+EDITOR = SetupStep("editor_open", {"path": "note.txt", "text": "first line\n"})
+FILES = SetupStep("files_open", {"folder": "."})
+APPS = {"chromium": PAGE, "calc": SHEET, "editor": EDITOR, "files": FILES}
+
+
+@pytest.fixture(scope="module")
+def desktop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuestDriver]:
+    folder = tmp_path_factory.mktemp("desktop")
+    store = ScreenshotStore(folder, incarnation="test")
+    driver = make_driver(DesktopConfig(), index=0, folder=folder / "logs", screenshots=store)
+    assert isinstance(driver, GuestDriver)
+    yield driver
+    driver.close()
+    store.close()
+
+
+def task(*steps: SetupStep) -> TaskInstance:
+    return TaskInstance("none", steps, lambda get: Evaluation(0.0, False, ""), lambda *_: Action("done", {}))
+
+
+def key(keys: str) -> Action:
+    return Action("key", {"keys": keys})
+
+
+def typed(text: str, *, enter: bool = False) -> Action:
+    return Action("type", {"text": text, "enter": enter})
+
+
+def summary(observation: Observation) -> tuple[object, ...]:
+    rows = [(e.role, e.text, e.x, e.y, e.states) for e in observation.elements]
+    return observation.app, observation.window_title, rows, observation.screenshot
+
+
+def play(desktop: GuestDriver, actions: Sequence[Action]) -> Observation:
+    observation = desktop.observe()
+    for action in actions:
+        observation = desktop.step(action).observation
+    return observation
+
+
+MESSES: dict[str, tuple[SetupStep, list[Action]]] = {
+    "editor unsaved text": (EDITOR, [typed("never saved")]),
+    "editor asks to save": (EDITOR, [typed("x"), key("ctrl+w")]),
+    "editor open dialog": (EDITOR, [key("ctrl+o")]),
+    "editor menu": (EDITOR, [key("alt+f")]),
+    "editor closed": (EDITOR, [key("ctrl+q")]),
+    "calc half-typed cell": (SHEET, [typed("half")]),
+    "calc format dialog": (SHEET, [key("ctrl+1")]),
+    "calc menu": (SHEET, [key("alt+f")]),
+    "calc second sheet and formats": (SHEET, [key("ctrl+b"), typed("5", enter=True), key("ctrl+plus")]),
+    "calc scrolled": (SHEET, [key("ctrl+end"), key("pagedown"), key("pagedown")]),
+    "calc save as": (SHEET, [key("ctrl+shift+s")]),
+    "calc document closed": (SHEET, [key("ctrl+w")]),
+    "files rename box": (FILES, [key("ctrl+a"), key("f2")]),
+    "files elsewhere": (FILES, [key("alt+up")]),
+    "files context menu": (FILES, [Action("click", {"target": 400, "y": 500, "button": "right"})]),
+    "files closed": (FILES, [key("ctrl+w")]),
+    "page half done": (PAGE, [key("tab"), key("space")]),
+}
+
+
+@pytest.fixture(scope="module")
+def fresh(desktop: GuestDriver) -> dict[str, tuple[object, ...]]:
+    """What each application shows right after a reset on a clean desktop."""
+    for step in APPS.values():
+        desktop.reset(task(step))
+    return {app: summary(desktop.reset(task(step))[1]) for app, step in APPS.items()}
+
+
+@pytest.mark.parametrize("mess", sorted(MESSES))
+def test_reset_after_a_mess_shows_the_fresh_screen(
+    desktop: GuestDriver, fresh: dict[str, tuple[object, ...]], mess: str
+) -> None:
+    step, actions = MESSES[mess]
+    desktop.reset(task(step))
+    play(desktop, actions)
+    app = next(name for name, known in APPS.items() if known is step)
+    assert summary(desktop.reset(task(step))[1]) == fresh[app]
+    other = "calc" if app != "calc" else "editor"
+    assert summary(desktop.reset(task(APPS[other]))[1]) == fresh[other]
+
+
+@pytest.mark.parametrize("app", sorted(APPS))
+def test_reset_with_the_same_task_twice_shows_the_same_picture(desktop: GuestDriver, app: str) -> None:
+    assert summary(desktop.reset(task(APPS[app]))[1]) == summary(desktop.reset(task(APPS[app]))[1])
+
+
+@pytest.mark.parametrize(
+    ("app", "program"),
+    [("chromium", "chromium"), ("calc", "soffice.bin"), ("editor", "mousepad"), ("files", "thunar")],
+)
+def test_reset_after_an_application_was_killed_starts_it_again(
+    desktop: GuestDriver, fresh: dict[str, tuple[object, ...]], app: str, program: str
+) -> None:
+    desktop.reset(task(APPS[app]))
+    for pid in processes_of(desktop):
+        if Path(f"/proc/{pid}/comm").read_text().strip() == program:
+            os.kill(pid, signal.SIGKILL)
+    shown = desktop.reset(task(APPS[app]))[1]
+    assert (shown.app, len(shown.elements)) == (app, len(fresh[app][2]))  # type: ignore[arg-type]
+
+
+def processes_of(desktop: GuestDriver) -> list[int]:
+    """All processes below the desktop's outermost one."""
+    assert desktop.pid is not None
+    found, pending = [], [desktop.pid]
+    while pending:
+        pid = pending.pop()
+        found.append(pid)
+        try:
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                pending += [int(child) for child in (thread / "children").read_text().split()]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
