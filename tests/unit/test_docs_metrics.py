@@ -1,0 +1,35 @@
+"""docs/metrics.md names every field that is written."""
+
+import re
+from pathlib import Path
+
+import pytest
+from loop_fakes import Bench, make_config
+
+from common.metrics import read_json_lines
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ("actor/worker.py", "actor/process.py", "env_server/service.py", "learner/weight_sender.py", "learner/conductor.py")
+
+
+@pytest.fixture(scope="module")
+def documented() -> set[str]:
+    text = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    return set(re.findall(r"`([^`]+)`", text))
+
+
+def test_metrics_of_a_whole_run_are_all_in_the_tables(tmp_path: Path, documented: set[str]) -> None:
+    bench = Bench(tmp_path, make_config(entropulse={"force_after_fraction": 0.5}))
+    loop = bench.run(bench.start())
+    written = set(loop.metrics())
+    for path in (bench.folder.metrics_path, bench.folder.folder / "ledger.jsonl", bench.folder.episodes_path):
+        for line in read_json_lines(path):
+            written |= set(line)
+            written |= {f"steps[].{name}" for step in line.get("steps", ()) for name in step}
+    assert written - documented <= {"steps"}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_metrics_named_in_the_code_are_all_in_the_tables(source: str, documented: set[str]) -> None:
+    names = re.findall(r'"((?:actor|env_server|learner)/\w+)"', (ROOT / source).read_text(encoding="utf-8"))
+    assert set(names) <= documented
