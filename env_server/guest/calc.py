@@ -313,6 +313,9 @@ class Calc:
                 sheets.removeByName(name)
             if sheet.Name != _SHEET:
                 sheet.Name = _SHEET
+            # Ends a half-typed cell now: ended by a later selection, its text would land in the new sheet.
+            controller.setActiveSheet(sheet)
+            controller.select(sheet.getCellByPosition(0, 0))
             cursor = sheet.createCursor()
             cursor.gotoEndOfUsedArea(False)
             end = cursor.RangeAddress
@@ -332,7 +335,8 @@ class Calc:
         finally:
             document.removeActionLock()
             undo.unlock()
-        controller.freezeAtPosition(0, 0)
+        if controller.hasFrozenPanes() or controller.getIsWindowSplit():
+            controller.splitAtPosition(0, 0)  # which is how a split is taken away
         if controller.ZoomValue != 100:
             controller.ZoomValue = 100
         controller.setActiveSheet(sheet)

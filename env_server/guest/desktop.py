@@ -110,14 +110,21 @@ class Desktop:
 
     # --- tasks ---
 
-    def reset(self, setup: list[Mapping[str, Any]], *, deadline: float) -> None:
-        """Remove all traces of the last task, then do the set-up steps in order."""
+    def reset(self, setup: list[Mapping[str, Any]], *, deadline: float) -> Settled:
+        """Remove all traces of the last task, do the set-up steps in order, wait until the last one's window is on screen."""
         self.check()
         self._screen.move(self._size[0] - 1, self._size[1] - 1)
         self._dismiss_popups()
         if self._front_app() is self._calc:
             self._screen.press_chord("esc")  # a half-typed cell would end up in the next sheet
         self._close_dialogs(deadline)
+        settled = self._prepare(setup, deadline)
+        if self._open and self._front_app() is not self._apps[self._open[-1]]:
+            # The application died under our hands; it is noticed by now and will be started anew.
+            settled = self._prepare(setup, deadline)
+        return settled
+
+    def _prepare(self, setup: list[Mapping[str, Any]], deadline: float) -> Settled:
         self.folder.wipe()
         self._open = []
         self._chromium.leave_page()
@@ -126,6 +133,7 @@ class Desktop:
         self._reader.forget()
         if self._open:
             self._bring_to_front(self._apps[self._open[-1]], deadline)
+        return self.settle()
 
     def _set_up(self, kind: str, args: dict[str, Any], deadline: float) -> None:
         try:

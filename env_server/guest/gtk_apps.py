@@ -48,6 +48,9 @@ gtk-overlay-scrolling=0
 """
 
 
+GTK_STYLE = "* { outline-style: none; outline-width: 0; }\n"
+"""No focus rings: they show only after a key was pressed, so the same screen would look different by how it was reached."""
+
 EMPTY_TITLE = "Untitled 1 - Mousepad"
 """Of the editor's window that nobody has used yet."""
 

@@ -81,8 +81,8 @@ def handle(desktop: Desktop, request: dict[str, Any]) -> dict[str, Any]:
         desktop.check()
         return {}
     if name == "reset":
-        desktop.reset(request["setup"], deadline=deadline)
-        return desktop.observe(desktop.settle(), with_tree=request["with_tree"])
+        settled = desktop.reset(request["setup"], deadline=deadline)
+        return desktop.observe(settled, with_tree=request["with_tree"])
     if name == "step":
         desktop.check()
         error, result = "", ""
