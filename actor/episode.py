@@ -115,6 +115,8 @@ def play_episode(
         evaluate_s = time.perf_counter() - judged
     finally:
         _release(desktops, lease)
+    # Every task can be done, so saying that it cannot is wrong, whatever the desktop shows (as OSWorld scores it).
+    gave_up = end_reason == "fail_action"
     duration_s = time.perf_counter() - started
     busy_s = reset_s + evaluate_s + sum(step.timing.generate_s + step.timing.desktop_s for step in episode.steps)
     return Trajectory(
@@ -126,8 +128,8 @@ def play_episode(
         task=assignment.task,
         instruction=first.instruction,
         steps=tuple(episode.steps),
-        reward=verdict.reward,
-        success=verdict.success,
+        reward=0.0 if gave_up else verdict.reward,
+        success=verdict.success and not gave_up,
         end_reason=end_reason,
         final_screenshot=episode.observation.screenshot,
         actor=setting.actor,

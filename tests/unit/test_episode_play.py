@@ -34,8 +34,12 @@ def test_episode_until_the_task_finishes_records_tokens_as_sampled() -> None:
 def test_episode_with_done_action_ends_without_a_desktop_step() -> None:
     desktops = FakeDesktops()
     assert play(desktops, ScriptedEngine("done()\n")).end_reason == "done_action"
-    assert play(desktops, ScriptedEngine("fail()\n")).end_reason == "fail_action"
     assert "step" not in desktops.calls
+
+
+def test_episode_given_up_scores_nothing_whatever_the_desktop_shows() -> None:
+    trajectory = play(FakeDesktops(), ScriptedEngine("click(1)\n", "fail()\n"))
+    assert (trajectory.end_reason, trajectory.success, trajectory.reward) == ("fail_action", False, 0.0)
 
 
 def test_episode_with_badly_formed_text_costs_a_step_and_is_recorded() -> None:
