@@ -30,7 +30,7 @@ class Episode:
     task_id: str
     trajectory_id: str
     steps: tuple[Step, ...]
-    """Well-formed ones only, stripped to their tokens."""
+    """Stripped to their tokens; without those that were badly formed or could not be done: a success does not make them good."""
 
 
 class EpisodePool:
@@ -44,7 +44,7 @@ class EpisodePool:
 
     def add(self, trajectory: Trajectory) -> None:
         """Offer one successful trajectory (Vitter's algorithm R per family)."""
-        steps = tuple(_strip(step) for step in trajectory.steps if step.format_ok)
+        steps = tuple(_strip(step) for step in trajectory.steps if step.format_ok and not step.action_error)
         if not steps:
             return
         family = trajectory.task.family

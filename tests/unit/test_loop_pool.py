@@ -42,10 +42,11 @@ def test_pool_draw_stops_at_number_of_steps() -> None:
     assert sum(len(episode.steps) for episode in filled(10).draw(per_task=4, max_steps=7, salt="x")) == 6
 
 
-def test_pool_badly_formed_steps_left_out() -> None:
+def test_pool_badly_formed_and_impossible_steps_left_out() -> None:
     pool = EpisodePool(seed=1, max_per_family=5)
     good = trajectories(1)[0]
-    pool.add(dataclasses.replace(good, steps=(make_step(version=1), make_step(version=1, format_ok=False))))
+    impossible = dataclasses.replace(make_step(version=1), action_error="no element 99")
+    pool.add(dataclasses.replace(good, steps=(make_step(version=1), make_step(version=1, format_ok=False), impossible)))
     pool.add(dataclasses.replace(good, steps=(make_step(version=1, format_ok=False),)))
     assert (pool.num_episodes, pool.num_steps) == (1, 1)
 
