@@ -137,7 +137,7 @@ class _Process:
             loop.begin(announced_version=announced_version, checkpoint=checkpoint)
             self._loop = loop
             self._tick_until_done(loop)
-            if not loop.finished and 0 < checkpoints.last_write_s < CHEAP_CHECKPOINT_S:
+            if _can_checkpoint(loop) and 0 < checkpoints.last_write_s < CHEAP_CHECKPOINT_S:
                 loop.checkpoint(wait=True)
         finally:
             self._note = "ending"
@@ -159,6 +159,11 @@ class _Process:
 
     def _say(self) -> str:
         return self._loop.note if self._loop is not None else self._note
+
+
+def _can_checkpoint(loop: LearnerLoop) -> bool:
+    """Not in the middle of a supervised round: it is begun anew, and would then start from weights that it trained already."""
+    return not loop.finished and not recipe.is_sft(loop.state.phase)
 
 
 def _weight_sender(config: RunConfig, server: Server, *, model_digest: str, device: str) -> WeightSender:

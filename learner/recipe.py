@@ -99,6 +99,11 @@ def phase_after(
     return Phase(DONE, "done")
 
 
+def is_sft(name: str) -> bool:
+    """Is that phase one supervised round, which is begun anew when it was broken off?"""
+    return name == CLONING or name.startswith("sft-")
+
+
 def phase_named(name: str, config: RunConfig, *, first_seed: int, temperature: float) -> Phase:
     """The phase of that name, for a run that is resumed in the middle of it."""
     if name in (EVAL_BEFORE, DEMONSTRATIONS):
@@ -107,7 +112,7 @@ def phase_named(name: str, config: RunConfig, *, first_seed: int, temperature: f
         return Phase(name, "rollouts", (_evaluation(config, name),))
     if name == DONE:
         return Phase(DONE, "done")
-    if name == CLONING or name.startswith("sft-"):
+    if is_sft(name):
         return Phase(name, "sft")
     return rl_phase(config, _number(name), first_seed=first_seed, temperature=temperature)
 

@@ -62,3 +62,8 @@ def test_orders_seeds_come_from_their_own_ranges() -> None:
     message = orders["demonstrations"].to_message(config, ["a"], policy_version=5)
     assert message.min_policy_version == -1
     assert orders["eval-before"].to_message(config, ["a"], policy_version=5).min_policy_version == 5
+
+
+def test_is_sft_names_the_rounds_that_are_begun_anew() -> None:
+    names = ("eval-before", "bc", "eval-after-bc", "rl-1", "sft-1", "rl-2", "done")
+    assert [name for name in names if recipe.is_sft(name)] == ["bc", "sft-1"]
