@@ -36,6 +36,9 @@ from common.messages import Action, Element, Observation
 SHOWN_STATES = ("checked", "selected", "focused", "disabled", "expanded")
 """`editable` is left out: the role says it."""
 
+PLAIN_TEXT_ROLES = frozenset({"static", "label", "heading", "paragraph", "section"})
+"""Roles of elements that are text and nothing else."""
+
 MAX_HISTORY_CHARS = 64
 """A past action, and what was said about the newest one, are cut to this."""
 
@@ -87,7 +90,7 @@ class PromptBuilder:
 
     def build(self, instruction: str, observation: Observation, history: Sequence[PastAction]) -> np.ndarray:
         """[P] int32 prompt tokens; at most ``max_prompt_tokens``, leaving out element rows from the end, then old actions."""
-        rows = element_rows(observation.elements, self._config)
+        rows = element_rows(observation.elements, self._config, instruction=instruction)
         past = list(history)[len(history) - min(len(history), self._config.history_steps) :]
         limit = self._config.max_prompt_tokens
         tokens = self._encode(instruction, observation, rows, past)
@@ -116,15 +119,19 @@ class PromptBuilder:
     def _encode(
         self, instruction: str, observation: Observation, rows: Sequence[str], past: Sequence[PastAction]
     ) -> list[int]:
-        text = prompt_text(instruction, observation, rows, past)
+        text = prompt_text(instruction, observation, rows, past, window_title=self._config.window_title)
         if self._config.chat_template:
             return self._tokenizer.encode_chat(text)
         return self._tokenizer.encode(f"{text}\nAction:")
 
 
-def prompt_text(instruction: str, observation: Observation, rows: Sequence[str], past: Sequence[PastAction]) -> str:
+def prompt_text(
+    instruction: str, observation: Observation, rows: Sequence[str], past: Sequence[PastAction], *, window_title: bool = True
+) -> str:
     """The prompt without the cue to act."""
-    lines = [f"Task: {one_line(instruction, MAX_INSTRUCTION_CHARS)}", _app_line(observation), *rows]
+    title = one_line(observation.window_title, MAX_TITLE_CHARS) if window_title else ""
+    app = one_line(observation.app, MAX_TITLE_CHARS)
+    lines = [f"Task: {one_line(instruction, MAX_INSTRUCTION_CHARS)}", f"App: {app}, {title}" if title else f"App: {app}", *rows]
     lines.extend(f"Done: {one_line(action.text, MAX_HISTORY_CHARS)}" for action in past)
     if past and past[-1].error:
         lines.append(f"Error: {one_line(past[-1].error, MAX_HISTORY_CHARS)}")
@@ -133,8 +140,14 @@ def prompt_text(instruction: str, observation: Observation, rows: Sequence[str],
     return "\n".join(lines)
 
 
-def element_rows(elements: Sequence[Element], config: PromptConfig) -> list[str]:
-    """One line per shown element: content first, then toolbars and menus, both in the order of the observation."""
+def element_rows(elements: Sequence[Element], config: PromptConfig, *, instruction: str = "") -> list[str]:
+    """One line per shown element: content first, then toolbars and menus, both in the order of the observation.
+
+    Plain text that the instruction says already is left out: a page that shows its own task would double the prompt, and
+    what is to be clicked would be found in the task's text first.
+    """
+    said = one_line(instruction, MAX_INSTRUCTION_CHARS)
+    elements = [e for e in elements if not (e.role in PLAIN_TEXT_ROLES and one_line(e.text, MAX_INSTRUCTION_CHARS) in said)]
     content = [element for element in elements if element.in_content]
     others = [element for element in elements if not element.in_content]
     shown = [*content, *others[: config.max_toolbar_elements]][: config.max_elements]
@@ -146,12 +159,6 @@ def _row(element: Element, max_chars: int) -> str:
     parts.extend(state for state in SHOWN_STATES if state in element.states)
     parts.append(str(element.number))
     return " ".join(part for part in parts if part)
-
-
-def _app_line(observation: Observation) -> str:
-    title = one_line(observation.window_title, MAX_TITLE_CHARS)
-    app = one_line(observation.app, MAX_TITLE_CHARS)
-    return f"App: {app}, {title}" if title else f"App: {app}"
 
 
 def one_line(text: str, max_chars: int) -> str:

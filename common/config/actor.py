@@ -16,6 +16,8 @@ class PromptConfig(Section):
     """Of which toolbar, menu and status bar rows at most."""
     max_element_chars: int = Field(32, ge=4)
     """Longer element texts are cut."""
+    window_title: bool = True
+    """Name the active window's title beside its application."""
     history_steps: int = Field(4, ge=0)
     """Earlier actions shown, newest last."""
     max_prompt_tokens: int = Field(256, ge=32)

@@ -38,6 +38,13 @@ def test_prompt_with_toolbars_shows_content_first_and_few_toolbar_rows() -> None
     assert "tool3" not in text
 
 
+def test_prompt_of_a_page_that_shows_its_own_task_says_it_once() -> None:
+    task = 'Click on the "Ok" button.'
+    screen = make_observation(make_element(1, task, role="static"), make_element(2, "Ok", role="static"), make_element(3, "Ok"))
+    text = text_of(make_prompt(window_title=False).build(task, screen, []))
+    assert text == f"Task: {task}\nApp: chromium\nbutton Ok 3\nAction:"
+
+
 def test_prompt_with_history_keeps_the_newest_actions() -> None:
     past = [PastAction(f"click({number})") for number in range(6)]
     text = text_of(make_prompt(history_steps=2).build("x", make_observation(), past))
