@@ -41,7 +41,7 @@ class Launcher(Protocol):
     """Starts a guest process."""
 
     def command(self, folder: PrivateFolder, settings: dict[str, Any]) -> Sequence[str]:
-        """The command line: its standard input is the life line (ends when the host does), its standard output the guest's connection."""
+        """The command line. Its standard input is the life line (ends when the host does), its output the guest's connection."""
 
     def explain(self, log: str) -> str:
         """What a failed start's output means and what to do; empty when unknown."""
@@ -94,7 +94,7 @@ class GuestDriver:
         try:
             with open(self._log, "ab") as log:
                 self._process = subprocess.Popen(
-                    command, stdin=life_line, stdout=theirs, stderr=log, start_new_session=True
+                    command, stdin=life_line, stdout=theirs.fileno(), stderr=log, start_new_session=True
                 )
         except OSError as error:
             raise HostBroken(f"cannot start {command[0]!r}: {error}") from error
@@ -122,6 +122,11 @@ class GuestDriver:
     def pid(self) -> int | None:
         """The outermost process of the desktop; all others are below it."""
         return self._process.pid if self._process else None
+
+    @property
+    def private_folder(self) -> Path:
+        """Where the desktop keeps all it has; gone after `close`."""
+        return self._folder.path
 
     # --- DesktopDriver ---
 
