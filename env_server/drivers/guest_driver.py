@@ -169,12 +169,11 @@ class GuestDriver:
         if not self._lock.acquire(timeout=_HEALTH_LIMIT_S / 3):
             return True
         try:
-            self._exchange({"request": "ping"}, _HEALTH_LIMIT_S / 2)
+            return "error" not in self._exchange({"request": "ping"}, _HEALTH_LIMIT_S / 2)
         except DesktopBroken:
             return False
         finally:
             self._lock.release()
-        return True
 
     def close(self) -> None:
         """See `DesktopDriver`."""

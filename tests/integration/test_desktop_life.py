@@ -1,0 +1,159 @@
+"""Nothing is left of a desktop, whatever part of it is killed: no process, no folder, no shared memory; a broken one says so."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from common.config import DesktopConfig
+from common.errors import DesktopBroken, EnvError
+from env_server.drivers import make_driver
+from env_server.drivers.guest_driver import GuestDriver
+from env_server.drivers.private_folder import PrivateFolder
+from env_server.screenshots import ScreenshotStore
+
+pytestmark = pytest.mark.timeout(120)
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+GONE_WITHIN_S = 5.0
+
+
+@pytest.fixture
+def desktop(tmp_path: Path) -> Iterator[GuestDriver]:
+    store = ScreenshotStore(tmp_path, incarnation="test")
+    driver = make_driver(DesktopConfig(), index=0, folder=tmp_path / "logs", screenshots=store)
+    assert isinstance(driver, GuestDriver)
+    yield driver
+    driver.close()
+    store.close()
+
+
+def processes_below(pid: int) -> dict[int, str]:
+    """Process id -> name, of a process and all below it."""
+    found: dict[int, str] = {}
+    pending = [pid]
+    while pending:
+        current = pending.pop()
+        try:
+            found[current] = Path(f"/proc/{current}/comm").read_text().strip()
+            for thread in Path(f"/proc/{current}/task").iterdir():
+                pending += [int(child) for child in (thread / "children").read_text().split()]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+def alive(pids: dict[int, str]) -> dict[int, str]:
+    found = {}
+    for pid, name in pids.items():
+        try:
+            status = Path(f"/proc/{pid}/status").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if f"Name:\t{name}" in status and "State:\tZ" not in status:
+            found[pid] = name
+    return found
+
+
+def assert_gone(pids: dict[int, str], folder: Path | None = None) -> None:
+    deadline = time.monotonic() + GONE_WITHIN_S
+    while alive(pids) or (folder is not None and folder.exists()):
+        assert time.monotonic() < deadline, f"left: {alive(pids)}, folder {folder} exists: {folder is not None and folder.exists()}"
+        time.sleep(0.05)
+
+
+def pid_of(processes: dict[int, str], name: str) -> int:
+    return next(pid for pid, found in processes.items() if found == name)
+
+
+def test_close_of_a_desktop_leaves_nothing(desktop: GuestDriver) -> None:
+    shared_memory = set(os.listdir("/dev/shm"))
+    processes = processes_below(desktop.pid or 0)
+    assert {"unshare", "sh", "Xvfb", "soffice.bin", "chromium", "mousepad", "Thunar"} & set(processes.values())
+    desktop.close()
+    assert_gone(processes, desktop.private_folder)
+    assert set(os.listdir("/dev/shm")) <= shared_memory
+    desktop.close()
+
+
+def test_kill_of_the_host_process_leaves_nothing(tmp_path: Path) -> None:
+    host = subprocess.Popen(
+        [sys.executable, "-m", "tests.integration.desktop_host", str(tmp_path)],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert host.stdout is not None
+    pid, folder = host.stdout.readline().split()
+    processes = processes_below(int(pid))
+    assert len(processes) > 10
+    host.kill()
+    host.wait()
+    assert_gone(processes, Path(folder))
+
+
+@pytest.mark.parametrize("victim", ["unshare", "sh", "starter", "appinit", "python3"])
+def test_kill_of_a_layer_breaks_the_desktop_and_leaves_nothing(desktop: GuestDriver, victim: str) -> None:
+    processes = processes_below(desktop.pid or 0)
+    names = {"starter": ("starter", "Apptainer runtim", "apptainer")}.get(victim, (victim,))
+    wanted = [pid for pid, name in processes.items() if name.startswith(names)]
+    assert wanted, processes
+    os.kill(wanted[0], signal.SIGKILL)
+    assert_gone(processes)
+    assert not desktop.healthy()
+    with pytest.raises(DesktopBroken):
+        desktop.observe()
+    desktop.close()
+    assert not desktop.private_folder.exists()
+
+
+@pytest.mark.parametrize("victim", ["Xvfb", "openbox", "dbus-daemon"])
+def test_kill_of_the_ground_breaks_the_desktop(desktop: GuestDriver, victim: str) -> None:
+    processes = processes_below(desktop.pid or 0)
+    os.kill(pid_of(processes, victim), signal.SIGKILL)
+    deadline = time.monotonic() + GONE_WITHIN_S
+    while desktop.healthy():
+        assert time.monotonic() < deadline
+    with pytest.raises(EnvError):
+        desktop.observe()
+    desktop.close()
+    assert_gone(processes, desktop.private_folder)
+
+
+def test_stopped_guest_is_unhealthy_and_breaks_a_step_at_its_deadline(tmp_path: Path) -> None:
+    config = DesktopConfig(step_deadline_s=1.5)
+    driver = make_driver(config, index=0, folder=tmp_path / "logs", screenshots=ScreenshotStore(tmp_path, incarnation="t"))
+    assert isinstance(driver, GuestDriver)
+    processes = processes_below(driver.pid or 0)
+    try:
+        os.kill(pid_of(processes, "python3"), signal.SIGSTOP)
+        started = time.monotonic()
+        with pytest.raises(DesktopBroken):
+            driver.observe()
+        assert time.monotonic() - started < 4.0
+        assert not driver.healthy()
+    finally:
+        driver.close()
+    assert_gone(processes, driver.private_folder)
+
+
+def test_folder_of_a_dead_maker_is_swept_by_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    left = tmp_path / f"computerrl-desktop-{gone.pid}-0-abc"
+    ours = tmp_path / f"computerrl-desktop-{os.getpid()}-1-def"
+    left.mkdir()
+    ours.mkdir()
+    folder = PrivateFolder.make(0)
+    assert not left.exists() and ours.exists() and folder.path.exists()
+    assert folder.path.stat().st_mode & 0o777 == 0o700
+    folder.remove()
