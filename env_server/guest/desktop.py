@@ -112,7 +112,6 @@ class Desktop:
 
     def reset(self, setup: list[Mapping[str, Any]], *, deadline: float) -> Settled:
         """Remove all traces of the last task, do the set-up steps in order, wait until the last one's window is on screen."""
-        self.check()
         self._screen.move(self._size[0] - 1, self._size[1] - 1)
         self._dismiss_popups()
         if self._front_app() is self._calc:

@@ -77,14 +77,13 @@ def handle(desktop: Desktop, request: dict[str, Any]) -> dict[str, Any]:
     """One request's answer."""
     deadline = time.monotonic() + float(request["limit_s"])
     name = request["request"]
+    desktop.check()
     if name == "ping":
-        desktop.check()
         return {}
     if name == "reset":
         settled = desktop.reset(request["setup"], deadline=deadline)
         return desktop.observe(settled, with_tree=request["with_tree"])
     if name == "step":
-        desktop.check()
         error, result = "", ""
         try:
             result = desktop.act(request["action"], request["args"], deadline=deadline)
