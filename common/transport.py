@@ -16,7 +16,6 @@ import collections
 import contextlib
 import itertools
 import os
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -42,6 +41,7 @@ from common.errors import (
 from common.keys import Keys, load_keys, store_keys
 from common.lifecycle import StopToken
 from common.messages import ErrorReply, Message
+from common.ports import free_looking_ports
 
 __all__ = [
     "Channel",
@@ -69,7 +69,6 @@ _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 5_000, 30_000
 _POLL_SLICE_S = 0.2
 """Longest time until a waiting request notices that its client was closed."""
 _ZAP_DOMAIN = "run"
-_EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 # --- keys ------------------------------------------------------------------------------------------------------------
@@ -384,7 +383,7 @@ def _set_common_options(socket: zmq.Socket[bytes]) -> None:
 def _bind(socket: zmq.Socket[bytes], bind: str) -> str:
     """Bind and return the address that others connect to."""
     host, _, port = bind.removeprefix("tcp://").rpartition(":")
-    candidates: Sequence[str] = [port] if port not in ("0", "*") else [*map(str, _free_looking_ports(50)), "*"]
+    candidates: Sequence[str] = [port] if port not in ("0", "*") else [*map(str, free_looking_ports(50)), "*"]
     for candidate in candidates:
         try:
             socket.bind(f"tcp://{host}:{candidate}")
@@ -398,19 +397,3 @@ def _bind(socket: zmq.Socket[bytes], bind: str) -> str:
     bound = socket.getsockopt_string(zmq.LAST_ENDPOINT).removeprefix("tcp://").rpartition(":")
     name = os.uname().nodename if bound[0] in ("0.0.0.0", "[::]", "*") else bound[0]
     return f"tcp://{name}:{bound[2]}"
-
-
-def _free_looking_ports(count: int) -> list[int]:
-    """Ports outside the ephemeral range.
-
-    A client that reconnects to a dead server on an ephemeral port of the same host may be given that very port as its own
-    source port; it is then connected to itself, and the restarted server finds its port taken.
-    """
-    try:
-        first_ephemeral = int(_EPHEMERAL_RANGE.read_text().split()[0])
-    except (OSError, ValueError, IndexError):
-        first_ephemeral = 32768
-    low = 20000 if first_ephemeral > 21000 else 1024
-    if first_ephemeral <= low + count:
-        return []
-    return random.SystemRandom().sample(range(low, first_ephemeral), count)
