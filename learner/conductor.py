@@ -17,14 +17,15 @@ from collections.abc import Sequence
 from common import log
 from common.clock import Clock
 from common.config import RunConfig
-from common.errors import ComputerRLError, ProtocolError
-from common.messages import NoGroup, Status, Trajectory, TrajectoryGroup
+from common.errors import ComputerRLError
+from common.messages import Status, Trajectory
 from common.run_folder import RunFolder
-from learner import orders, recipe, sft, summary
+from learner import limits, orders, recipe, sft, summary
 from learner.checkpoint import Checkpoint, CheckpointStore
 from learner.client import WeightSink, clear_phase_request, read_phase_request
 from learner.entropulse import PhaseMachine
-from learner.ledger import AgeSpan, Ledger, Outcome
+from learner.intake import Intake
+from learner.ledger import Ledger, Outcome
 from learner.lineage import Lineage
 from learner.parts import Broker, Trainer
 from learner.pool import EpisodePool, pack_run, unpack_run
@@ -65,12 +66,11 @@ class LearnerLoop:
         self._phase = recipe.Phase("", "done")
         self._records: Records
         self._ledger: Ledger
+        self._intake: Intake
         self._lineage = Lineage()
         self._machine = PhaseMachine(config.learner.entropulse)
         self._demonstrations = EpisodePool(seed=config.seed, max_per_family=max(1, config.learner.recipe.demos_per_family))
         self._successes = EpisodePool(seed=config.seed, max_per_family=POOL_PER_FAMILY)
-        self._taken: list[TrajectoryGroup] = []
-        """Groups from the cursor on whose fate is not decided."""
         self._round: sft.SftRound | None = None
         self._reported_cursor = 0
         self._last_tick = clock()
@@ -92,6 +92,7 @@ class LearnerLoop:
         self._ledger = Ledger(self._records.ledger_line)
         if checkpoint is not None:
             self._ledger.restore(self.state.ledger)
+        self._intake = Intake(self.state, broker=self._broker, ledger=self._ledger, records=self._records)
         base = self.state.policy_version
         self.state.policy_version = max(announced_version, base) + 1
         if checkpoint is None:
@@ -152,7 +153,7 @@ class LearnerLoop:
             spent = state.phase_seconds.get(state.phase, 0.0) + state.run_s - self._phase_started_s
             state.phase_seconds[state.phase] = round(spent, 3)
         if self._phase.kind == "rl":
-            self._decide(self._taken, [["phase_closed"] * len(group.trajectories) for group in self._taken])
+            self._intake.close_phase()
         placed = [plan.to_message(self._config, self._families, policy_version=state.policy_version) for plan in phase.orders]
         orders.enter(state, placed, close_present=self._phase.kind == "rl")
         self._phase_started_s = state.run_s
@@ -197,35 +198,6 @@ class LearnerLoop:
         if self._phase.kind == "rl" or self.state.phase.startswith("sft-"):
             self.state.rl_s += passed
 
-    def _fetch(self) -> TrajectoryGroup | None:
-        """The next group that was not taken yet, None when it is not complete."""
-        wanted = self.state.cursor + len(self._taken)
-        group = self._broker.fetch_group(wanted)
-        if isinstance(group, NoGroup):
-            return None
-        if group.group_seq != wanted:
-            raise ProtocolError(f"asked for group {wanted}, got {group.group_seq}: it would be taken twice or never")
-        return group
-
-    def _decide(
-        self, groups: Sequence[TrajectoryGroup], outcomes: Sequence[Sequence[str]], ages: dict[str, AgeSpan] | None = None
-    ) -> None:
-        """Record what became of ``groups`` (the next ones from the cursor on)."""
-        for group, fates in zip(groups, outcomes, strict=True):
-            assert group.group_seq == self.state.cursor
-            for trajectory, outcome in zip(group.trajectories, fates, strict=True):
-                self._ledger.record(
-                    trajectory, outcome, group_seq=group.group_seq, update=self.state.update,  # type: ignore[arg-type]
-                    policy_version=self.state.policy_version, ages=(ages or {}).get(trajectory.trajectory_id),
-                )  # fmt: skip
-                self._records.episode(trajectory)
-            self.state.take(group.trajectories)
-            if group.kind == "training":
-                self.state.num_consumed += len(group.trajectories)
-                self.state.next_seed = max(self.state.next_seed, group.task.seed + 1)
-            self.state.cursor += 1
-        self._taken = []
-
     # --- rollouts: demonstrations and evaluations --------------------------------------------------------------------
 
     def _tick_rollouts(self) -> bool:
@@ -233,7 +205,7 @@ class LearnerLoop:
         if not unfinished:
             self._leave(f"{' and '.join(order.order_id for order in self._phase.orders)} complete")
             return True
-        group = self._fetch()
+        group = self._intake.fetch()
         if group is None:
             return False
         name = orders.plan_id(group.order_id)
@@ -245,7 +217,7 @@ class LearnerLoop:
                 if group.kind == "demonstration":
                     outcome = "demonstrated"
                     self._keep_demonstration(trajectory)
-        self._decide([group], [[outcome] * len(group.trajectories)])
+        self._intake.decide_all([group], outcome)
         order = next((order for order in self._phase.orders if order.order_id == name), None)
         if order is not None and tally is not None and order.kind == "evaluation" and not self._missing(order):
             self._record_evaluation(order)
@@ -297,7 +269,7 @@ class LearnerLoop:
     # --- reinforcement learning --------------------------------------------------------------------------------------
 
     def _tick_rl(self) -> bool:
-        reason = self._reason_to_end_rl()
+        reason = limits.reason_to_end_rl(self.state, self._config.learner.recipe)
         if reason:
             self._leave(reason)
             return True
@@ -306,21 +278,18 @@ class LearnerLoop:
             clear_phase_request(self._folder.folder)
             if self._honour(request):
                 return True
-        group = self._fetch()
+        group = self._intake.fetch()
         if group is None:
             return False
-        self._taken.append(group)
-        if len(self._current_groups()) == self._config.learner.groups_per_batch:
+        self._intake.taken.append(group)
+        if len(self._intake.current()) == self._config.learner.groups_per_batch:
             self._update()
         return True
-
-    def _current_groups(self) -> list[TrajectoryGroup]:
-        return [group for group in self._taken if group.order_id in self.state.orders]
 
     def _update(self) -> None:
         """Train on the groups taken, publish the new version, record everything, maybe switch phase."""
         waited_s = self._clock() - self._last_update
-        taken, groups = self._taken, self._current_groups()
+        taken, groups = self._intake.taken, self._intake.current()
         self.state.update += 1
         position = self._lineage.position(self.state.policy_version)
         translated = {group.group_seq: self._lineage.translate(group) for group in groups}
@@ -328,7 +297,7 @@ class LearnerLoop:
         metrics = self._trainer.update(batch)
         trained = summary.TrainedSteps(batch, position=position, max_age=self._config.learner.max_age)
         fates, ages = trained.fates(taken, translated)
-        self._decide(taken, fates, ages)
+        self._intake.decide(taken, fates, ages)
         self._ledger.note_age_trained(trained.max_age_trained)
         tally = Tally()
         for group in groups:
@@ -345,8 +314,9 @@ class LearnerLoop:
         self._last_update = self._clock()
         if self.state.update % self._config.learner.checkpoint_every_updates == 0:
             self.checkpoint()
-        if not self._reason_to_end_rl():
-            self._maybe_pulse(self._machine.reason_to_switch(budget_used=self._budget_used))
+        if not limits.reason_to_end_rl(self.state, self._config.learner.recipe):
+            used = limits.budget_used(self.state, self._config.learner.recipe)
+            self._maybe_pulse(self._machine.reason_to_switch(budget_used=used))
 
     def _record_update(
         self, metrics: dict[str, float], trained: summary.TrainedSteps, tally: Tally, *, waited_s: float
@@ -358,17 +328,6 @@ class LearnerLoop:
         self._records.scalars(self.state.update, {f"learner/{name}": value for name, value in fields.items()})
         self._gauges = summary.gauges(fields)
         log.get_logger().info("update.done", **{name: fields[name] for name in summary.LOGGED})
-
-    def _reason_to_end_rl(self) -> str:
-        limits = self._config.learner.recipe
-        if self.state.update >= limits.max_updates:
-            return f"{self.state.update} updates done"
-        if limits.max_rl_s is not None and self.state.rl_s >= limits.max_rl_s:
-            return f"time for RL used ({self.state.rl_s:.0f} s)"
-        ema = self.state.success_ema
-        if limits.target_success is not None and ema is not None and ema >= limits.target_success:
-            return f"success EMA {ema:.3f} reached {limits.target_success}"
-        return ""
 
     def _honour(self, request: str) -> bool:
         log.get_logger().info("phase.requested", request=request)
@@ -389,12 +348,6 @@ class LearnerLoop:
             return False
         self._leave(reason, sft_round=True)
         return True
-
-    @property
-    def _budget_used(self) -> float:
-        limits = self._config.learner.recipe
-        by_time = self.state.rl_s / limits.max_rl_s if limits.max_rl_s else 0.0
-        return max(by_time, self.state.update / limits.max_updates if limits.max_updates else 1.0)
 
     @property
     def _time_left_s(self) -> float | None:
@@ -452,8 +405,8 @@ class LearnerLoop:
 
     def _finish(self) -> None:
         """Take what is left, write the summary."""
-        while (group := self._fetch()) is not None:
-            self._decide([group], [["phase_closed"] * len(group.trajectories)])
+        while (group := self._intake.fetch()) is not None:
+            self._intake.decide_all([group], "phase_closed")
         fields = summary.summary_fields(
             self.state, self._ledger, status=self._status(), num_rounds=self._machine.num_rounds, families=self._families
         )
