@@ -148,7 +148,9 @@ class Desktop:
         except (FileActionError, PageError, CellError, KeyError) as error:
             raise TaskError(f"{kind}: {error}") from error
 
-    def _open_app(self, app: App, open_it: Callable[[dict[str, Any], float], None], args: dict[str, Any], deadline: float) -> None:
+    def _open_app(
+        self, app: App, open_it: Callable[[dict[str, Any], float], None], args: dict[str, Any], deadline: float
+    ) -> None:
         """Whatever state the last agent left the application in: if it does not obey soon, it is started anew."""
         try:
             open_it(args, min(deadline, time.monotonic() + _OPEN_LIMIT_S))

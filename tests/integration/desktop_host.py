@@ -1,4 +1,4 @@
-"""A process that holds one desktop until it is killed; prints the desktop's outermost process id and its folder. Used by tests."""
+"""Holds one desktop until it is killed; prints the desktop's outermost process id and its folder. Used by tests."""
 
 from __future__ import annotations
 

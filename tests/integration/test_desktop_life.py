@@ -65,7 +65,8 @@ def alive(pids: dict[int, str]) -> dict[int, str]:
 def assert_gone(pids: dict[int, str], folder: Path | None = None) -> None:
     deadline = time.monotonic() + GONE_WITHIN_S
     while alive(pids) or (folder is not None and folder.exists()):
-        assert time.monotonic() < deadline, f"left: {alive(pids)}, folder {folder} exists: {folder is not None and folder.exists()}"
+        folder_there = folder is not None and folder.exists()
+        assert time.monotonic() < deadline, f"left: {alive(pids)}, folder {folder} exists: {folder_there}"
         time.sleep(0.05)
 
 
