@@ -116,6 +116,11 @@ class Bus:
             found = {serial: self._replies.pop(serial) for serial in serials if serial in self._replies}
         return [found[serial] for serial in serials]
 
+    def send(self, call: Call, *, timeout_s: float = 5.0) -> None:
+        """One call without waiting for its end (an answer may wait for a person to close a dialog)."""
+        self._serial += 1
+        self._send(memoryview(_encode_call(call, self._serial)), time.monotonic() + timeout_s)
+
     def pump(self) -> int:
         """Take what has arrived without waiting; gives the number of signals now queued."""
         while self._read_some():
@@ -262,6 +267,11 @@ def _encode_args(signature: str, args: Sequence[Any]) -> bytes:
             for text in value:
                 items += bytes(-len(items) % 4) + _encode_text(text)
             out += _U32.pack(len(items)) + items
+            continue
+        if signature.startswith("av", position):
+            assert not value, "only empty lists of variants are ever sent"
+            position += 2
+            out += bytes(-len(out) % 4) + _U32.pack(0)
             continue
         if signature.startswith("a{sv}", position):
             assert not value, "only empty dictionaries are ever sent"

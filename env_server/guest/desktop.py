@@ -6,6 +6,7 @@ is ours and breaks the desktop.
 
 from __future__ import annotations
 
+import functools
 import select
 import time
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ from .chromium import Chromium, ChromiumGone, PageError, refused_keys
 from .dbus import DBusError
 from .display import Window
 from .folder import AgentFolder, FileActionError
-from .gtk_apps import EMPTY_TITLE, Editor, Files
+from .gtk_apps import Editor, Files
 from .keyboard import UnknownKey
 from .reader import TreeReader
 from .session import Places, Session
@@ -29,6 +30,9 @@ App = Chromium | Calc | Editor | Files
 _NO_SETTLING = Settled("none", 0.0)
 _OPEN_LIMIT_S = 4.0
 """An application that has not opened what a task needs after this long is started anew."""
+_DISCARD = ("Don't Save", "Discard", "Close without Saving")
+"""Names of the button that throws changes away."""
+_MAX_TABS = 20
 _MAX_DIALOGS = 8
 _ESCAPE_LIMIT_S = 0.4
 _DIALOG_LIMIT_S = 1.0
@@ -174,16 +178,31 @@ class Desktop:
         self.folder.write(args["path"], args["text"])
         app = self._editor
         self._ready(app, deadline)
-        # One empty window always stays in the background: without any the program ends, and a file that is still open in a
-        # window would only be shown again, with whatever was typed into it.
-        used = {window.xid for window in self._windows_of(app) if window.title != EMPTY_TITLE}
-        self._close_windows(app, used, deadline)
-        kept = [window.xid for window in self._windows_of(app)]
-        if len(kept) != 1:
+        if len(self._windows_of(app)) != 1:
             self._restart(app, deadline)
-            kept = [window.xid for window in self._windows_of(app)]
-        app.open(self._session.bus, self.folder.resolve(args["path"]), timeout_s=_left(deadline))
-        self._wait(lambda: any(w.xid not in kept for w in self._windows_of(app)), deadline, "the editor's window")
+        # The window stays: a new one costs ten times as much. Old tabs go first, since a file that is still open would only be
+        # shown again, with whatever was typed into it.
+        app.activate(self._session.bus, "file.new")
+        self._wait(lambda: self._num_tabs() > 1, deadline, "a new tab")
+        for _ in range(_MAX_TABS):
+            num_tabs = self._num_tabs()
+            if num_tabs == 1:
+                break
+            app.activate(self._session.bus, "document.previous-tab")
+            app.activate(self._session.bus, "file.close-tab")
+            self._wait(functools.partial(self._has_closed_tab, num_tabs), deadline, "closing a tab")
+        place = self.folder.resolve(args["path"])
+        app.open(self._session.bus, place, timeout_s=_left(deadline))
+        title = f"{place.name} - Mousepad"
+        self._wait(lambda: any(w.title == title for w in self._windows_of(app)), deadline, "the editor's file")
+
+    def _num_tabs(self) -> int:
+        return self._reader.count(self._editor.program.pid, "page-tab")
+
+    def _has_closed_tab(self, num_before: int) -> bool:
+        if any(window.is_dialog and window.pid == self._editor.program.pid for window in self._screen.windows()):
+            self._reader.press_button(self._editor.program.pid, _DISCARD)
+        return self._num_tabs() < num_before
 
     def _open_files(self, args: dict[str, Any], deadline: float) -> None:
         folder = args.get("folder") or "."
@@ -425,7 +444,7 @@ class Desktop:
             if not any(window.xid in xids for window in windows):
                 return True
             if any(window.is_dialog and window.pid == app.program.pid for window in windows):
-                self._reader.press_button(app.program.pid, ("Don't Save", "Discard", "Close without Saving"))
+                self._reader.press_button(app.program.pid, _DISCARD)
             return False
 
         try:

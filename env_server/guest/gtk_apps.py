@@ -24,7 +24,7 @@ THUNAR_SETTINGS = """<?xml version="1.0" encoding="UTF-8"?>
 """
 
 MOUSEPAD_SETTINGS = """[org/xfce/mousepad/preferences/window]
-opening-mode='window'
+opening-mode='tab'
 path-in-title=false
 recent-menu-items=uint32 0
 remember-size=false
@@ -51,9 +51,6 @@ gtk-overlay-scrolling=0
 GTK_STYLE = "* { outline-style: none; outline-width: 0; }\n"
 """No focus rings: they show only after a key was pressed, so the same screen would look different by how it was reached."""
 
-EMPTY_TITLE = "Untitled 1 - Mousepad"
-"""Of the editor's window that nobody has used yet."""
-
 
 class Editor:
     """Mousepad."""
@@ -69,11 +66,17 @@ class Editor:
         self.program.start()
 
     def open(self, session: Bus, path: Path, *, timeout_s: float) -> None:
-        """Ask the running editor for a new window with this file."""
+        """Ask the running editor for this file; it takes the place of an empty tab."""
         call = Call(
             "org.xfce.mousepad", "/org/xfce/mousepad", "org.freedesktop.Application", "Open", "asa{sv}", ([path.as_uri()], {})
         )
         session.call(call, timeout_s=timeout_s)
+
+
+    def activate(self, session: Bus, action: str) -> None:
+        """Activate an action of its first window, such as ``file.new``; does not wait for it to be done."""
+        place = "/org/xfce/mousepad/window/1"
+        session.send(Call("org.xfce.mousepad", place, "org.gtk.Actions", "Activate", "sava{sv}", (action, (), {})))
 
 
 class Files:

@@ -76,6 +76,10 @@ class TreeReader:
         largest = max(texts, key=lambda node: node.extents[2] * node.extents[3], default=None)
         return largest.text or "" if largest else ""
 
+    def count(self, pid: int, role: str) -> int:
+        """How many showing objects of this role the application has."""
+        return sum(node.role == role for node in self._read(pid, time.monotonic() + _READ_LIMIT_S))
+
     def press_button(self, pid: int, names: Sequence[str]) -> bool:
         """Press the first button with one of these names, by accessibility."""
         try:

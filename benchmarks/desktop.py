@@ -1,0 +1,203 @@
+"""Desktops: start, reset, step, observation, memory and idle processor time of real contained desktops, alone and under load.
+
+Tasks of all families are played by their demonstrators. Load means one busy process per core at the same priority, as while training.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from common.actions import parse_action, render_action
+from common.config import DesktopConfig
+from common.messages import Action, Observation
+from env_server.drivers import make_driver
+from env_server.drivers.guest_driver import GuestDriver
+from env_server.screenshots import ScreenshotStore
+from env_server.tasks import FAMILIES
+
+NUM_DESKTOPS = 4
+_MAX_ACTIONS = 8
+_IDLE_S = 5.0
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(slots=True)
+class Timings:
+    """Seconds, of one way of running."""
+
+    resets: dict[str, list[float]] = field(default_factory=dict)
+    """By application."""
+    steps: list[float] = field(default_factory=list)
+    settles: list[float] = field(default_factory=list)
+
+
+def run(quick: bool) -> list[dict[str, Any]]:
+    """The rows; needs Apptainer and the image."""
+    config = DesktopConfig()
+    num_seeds = 1 if quick else 4
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        store = ScreenshotStore(folder, incarnation="bench")
+        started = time.perf_counter()
+        with ThreadPoolExecutor(NUM_DESKTOPS) as pool:
+            made = list(pool.map(lambda index: _make(config, index, folder, store), range(NUM_DESKTOPS)))
+            start_s = time.perf_counter() - started
+            try:
+                return [
+                    _row("start, 4 at once, all applications usable", start_s, "s", 12.0),
+                    *_memory_and_idle([driver for driver, _ in made]),
+                    _row("start, one desktop among 4, median", statistics.median(s for _, s in made), "s", 12.0),
+                    *_playing("alone", [made[0][0]], pool, num_seeds),
+                    *_observing(made[0][0]),
+                    *_playing("4 side by side", [driver for driver, _ in made], pool, num_seeds),
+                    *_loaded([driver for driver, _ in made], pool, num_seeds),
+                ]
+            finally:
+                list(pool.map(lambda pair: pair[0].close(), made))
+                store.close()
+
+
+def _make(config: DesktopConfig, index: int, folder: Path, store: ScreenshotStore) -> tuple[GuestDriver, float]:
+    started = time.perf_counter()
+    driver = make_driver(config, index=index, folder=folder / "logs", screenshots=store)
+    assert isinstance(driver, GuestDriver)
+    return driver, time.perf_counter() - started
+
+
+def _loaded(drivers: Sequence[GuestDriver], pool: ThreadPoolExecutor, num_seeds: int) -> list[dict[str, Any]]:
+    with _busy_cores():
+        return _playing("4, all cores busy", drivers, pool, num_seeds)
+
+
+def _playing(how: str, drivers: Sequence[GuestDriver], pool: ThreadPoolExecutor, num_seeds: int) -> list[dict[str, Any]]:
+    parts = list(pool.map(lambda pair: _play(pair[1], first_seed=100 * pair[0], num_seeds=num_seeds), enumerate(drivers)))
+    steps = [value for part in parts for value in part.steps]
+    resets = [value for part in parts for values in part.resets.values() for value in values]
+    rows = [
+        _row(f"step, {how}", statistics.median(steps), "s", 0.25, steps),
+        _row(f"of which settling, {how}", statistics.median([v for part in parts for v in part.settles]), "s", 0.15),
+        _row(f"reset, {how}", statistics.median(resets), "s", 0.5, resets),
+    ]
+    for app in sorted({app for part in parts for app in part.resets}):
+        values = [value for part in parts for value in part.resets.get(app, ())]
+        rows.append(_row(f"reset {app}, {how}", statistics.median(values), "s", 0.5, values))
+    return rows
+
+
+def _play(driver: GuestDriver, *, first_seed: int, num_seeds: int) -> Timings:
+    timings = Timings()
+    for seed in range(first_seed, first_seed + num_seeds):
+        for family in FAMILIES.values():
+            task = family.make(seed)
+            started = time.perf_counter()
+            instruction, observation = driver.reset(task)
+            timings.resets.setdefault(family.app, []).append(time.perf_counter() - started)
+            _solve(driver, task, instruction, observation, timings)
+    return timings
+
+
+def _solve(driver: GuestDriver, task: Any, instruction: str, observation: Observation, timings: Timings) -> None:
+    actions: list[Action] = []
+    while len(actions) < _MAX_ACTIONS:
+        action = parse_action(render_action(task.demonstrate(instruction, observation, actions, driver.get)))
+        if action.name == "done":
+            return
+        started = time.perf_counter()
+        result = driver.step(action)
+        timings.steps.append(time.perf_counter() - started)
+        timings.settles.append(result.observation.settle_s)
+        actions.append(action)
+        observation = result.observation
+        if result.finished:
+            return
+
+
+def _observing(driver: GuestDriver) -> list[dict[str, Any]]:
+    rows = []
+    for family in ("calc-set-cell", "web-click-checkboxes", "files-move", "editor-type-save"):
+        driver.reset(FAMILIES[family].make(1))
+        unchanged = [_timed(driver.observe) for _ in range(20)]
+        app = FAMILIES[family].app
+        rows.append(_row(f"observe {app}, nothing changed", statistics.median(unchanged), "s", 0.01, unchanged))
+        wait = Action("wait", {})
+        hovered = [_timed(lambda: driver.step(wait)) for _ in range(10)]
+        rows.append(_row(f"wait action {app} (settle + observe)", statistics.median(hovered), "s", 0.25, hovered))
+    return rows
+
+
+def _timed(work: Any) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def _memory_and_idle(drivers: Sequence[GuestDriver]) -> list[dict[str, Any]]:
+    time.sleep(2.0)  # what start-up left to do is not idling
+    memories = [sum(_pss_mb(pid) for pid in _processes(driver)) for driver in drivers]
+    before = [sum(_ticks(pid) for pid in _processes(driver)) for driver in drivers]
+    time.sleep(_IDLE_S)
+    after = [sum(_ticks(pid) for pid in _processes(driver)) for driver in drivers]
+    idle = [(late - early) / _TICKS_PER_S / _IDLE_S * 100 for early, late in zip(before, after, strict=True)]
+    limit = float(DesktopConfig().memory_per_desktop_mb)
+    return [
+        _row("memory (PSS), each of 4", statistics.mean(memories), "MiB", limit, memories),
+        _row("idle processor time, each of 4", statistics.mean(idle), "% of a core", 2.0, idle),
+    ]
+
+
+def _processes(driver: GuestDriver) -> Iterator[int]:
+    pending = [driver.pid or 0]
+    while pending:
+        pid = pending.pop()
+        yield pid
+        try:
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                pending += [int(child) for child in (thread / "children").read_text().split()]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+
+
+def _pss_mb(pid: int) -> float:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return 0.0
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:")), 0.0)
+
+
+def _ticks(pid: int) -> int:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return int(fields[11]) + int(fields[12])
+
+
+@contextmanager
+def _busy_cores() -> Iterator[None]:
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+def _row(name: str, value: float, unit: str, target: float, values: Sequence[float] = ()) -> dict[str, Any]:
+    spread = None
+    if len(values) >= 4:
+        ordered = sorted(values)
+        spread = f"{ordered[len(ordered) // 10]:.3g}..{ordered[len(ordered) * 9 // 10]:.3g}"
+    return {"name": name, "value": round(value, 4), "unit": unit, "spread": spread, "target": target, "better": "lower"}
