@@ -1,6 +1,7 @@
 """Desktops: start, reset, step, observation, memory and idle processor time of real contained desktops, alone and under load.
 
-Tasks of all families are played by their demonstrators. Load means one busy process per core at the same priority, as while training.
+Tasks of all families are played by their demonstrators. Load means one busy
+process per core at the same priority, as while training.
 """
 
 from __future__ import annotations
@@ -130,9 +131,8 @@ def _observing(driver: GuestDriver) -> list[dict[str, Any]]:
         unchanged = [_timed(driver.observe) for _ in range(20)]
         app = FAMILIES[family].app
         rows.append(_row(f"observe {app}, nothing changed", statistics.median(unchanged), "s", 0.01, unchanged))
-        wait = Action("wait", {})
-        hovered = [_timed(lambda: driver.step(wait)) for _ in range(10)]
-        rows.append(_row(f"wait action {app} (settle + observe)", statistics.median(hovered), "s", 0.25, hovered))
+        waits = [_timed(lambda: driver.step(Action("wait", {}))) for _ in range(10)]
+        rows.append(_row(f"wait action {app} (settle + observe)", statistics.median(waits), "s", 0.25, waits))
     return rows
 
 

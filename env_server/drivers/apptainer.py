@@ -28,9 +28,7 @@ _ROOTLESS_HINTS = (
 )
 
 
-def make_apptainer_driver(
-    config: DesktopConfig, *, index: int, folder: Path, screenshots: ScreenshotStore | None
-) -> GuestDriver:
+def make_apptainer_driver(config: DesktopConfig, *, index: int, folder: Path, screenshots: ScreenshotStore | None) -> GuestDriver:
     """Desktop ``index`` in a container of its own. Raises `SetupError`, `HostBroken`, `DesktopBroken`."""
     apptainer = _find_apptainer_once()
     if not apptainer.network_none and not config.allow_shared_network:
@@ -85,5 +83,3 @@ class ApptainerLauncher:
             if words in log:
                 return f"{meaning}. Apptainer said: {log.strip().splitlines()[-1][:300]}"
         return ""
-
-

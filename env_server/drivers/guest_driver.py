@@ -309,5 +309,3 @@ def _log_file(folder: Path, index: int) -> Path:
     except OSError as error:
         raise HostBroken(f"desktop.log folder {folder} is not writable: {error}; free space or choose another folder") from error
     return log
-
-

@@ -60,9 +60,7 @@ def missing_programs() -> dict[str, str]:
     return missing
 
 
-def make_local_driver(
-    config: DesktopConfig, *, index: int, folder: Path, screenshots: ScreenshotStore | None
-) -> GuestDriver:
+def make_local_driver(config: DesktopConfig, *, index: int, folder: Path, screenshots: ScreenshotStore | None) -> GuestDriver:
     """Desktop ``index`` without a container. Raises `SetupError`, `HostBroken`, `DesktopBroken`."""
     missing = missing_programs()
     if missing:

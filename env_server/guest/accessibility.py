@@ -170,9 +170,7 @@ class Accessibility:
                 found.append((path, parent, ROLE_NAMES.get(role[0], "unknown"), bits))
         return found
 
-    def _details(
-        self, name: str, wanted: Sequence[tuple[str, bool]], deadline: float
-    ) -> list[tuple[list[str], str, Extents]]:
+    def _details(self, name: str, wanted: Sequence[tuple[str, bool]], deadline: float) -> list[tuple[list[str], str, Extents]]:
         calls = []
         for path, is_entered in wanted:
             calls += [

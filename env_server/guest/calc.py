@@ -88,7 +88,7 @@ def column_name(index: int) -> str:
 
 
 def cell_index(cell: str) -> tuple[int, int]:
-    """"B3" -> (row 2, column 1). Raises `CellError`."""
+    """Row 2, column 1 for "B3". Raises `CellError`."""
     match = _CELL.match(cell.strip())
     if not match:
         raise CellError(f"{cell!r} is no cell")
@@ -245,9 +245,7 @@ class Calc:
         top, bottom, left, right = min(top, bottom), max(top, bottom), min(left, right), max(left, right)
         if (bottom - top + 1) * (right - left + 1) > 100_000:
             raise CellError(f"{cells} has too many cells")
-        rows = self._call(
-            lambda: self._sheet().getCellRangeByPosition(left, top, right, bottom).getDataArray(), timeout_s
-        )
+        rows = self._call(lambda: self._sheet().getCellRangeByPosition(left, top, right, bottom).getDataArray(), timeout_s)
         return [[cell_text(value) for value in row] for row in rows]
 
     def save(self, *, timeout_s: float) -> str:
@@ -328,9 +326,7 @@ class Calc:
             rows.OptimalHeight = True
             if places:
                 bottom, right = max(row for row, _ in places), max(column for _, column in places)
-                block = tuple(
-                    tuple(places.get((row, column), "") for column in range(right + 1)) for row in range(bottom + 1)
-                )
+                block = tuple(tuple(places.get((row, column), "") for column in range(right + 1)) for row in range(bottom + 1))
                 sheet.getCellRangeByPosition(0, 0, right, bottom).setFormulaArray(block)
         finally:
             document.removeActionLock()

@@ -10,39 +10,21 @@ from __future__ import annotations
 import os
 import select
 import socket
-import struct
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-_FIXED = struct.Struct("<BBBBIII")
-_U32 = struct.Struct("<I")
+from .dbus_codec import FIXED, Call, DBusError, decode, encode_call, header_fields
+
+__all__ = ["Bus", "Call", "DBusError", "DBusTimeout", "Signal"]
+
 _REPLY, _ERROR, _SIGNAL = 2, 3, 4
-
-Reader = Callable[[bytes, int], "tuple[Any, int]"]
-
-
-class DBusError(RuntimeError):
-    """The bus or the peer refused, or the connection is gone."""
 
 
 class DBusTimeout(DBusError):
     """Answers are missing at the deadline."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One method call."""
-
-    destination: str
-    path: str
-    interface: str
-    member: str
-    signature: str = ""
-    args: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +40,7 @@ class Signal:
 
     def args(self) -> list[Any]:
         """The signal's arguments, decoded only when asked for."""
-        return _decode(self.signature, self.body)
+        return decode(self.signature, self.body)
 
 
 class Bus:
@@ -100,7 +82,7 @@ class Bus:
         for call in calls:
             self._serial += 1
             serials.append(self._serial)
-            parts.append(_encode_call(call, self._serial))
+            parts.append(encode_call(call, self._serial))
         self._awaited.update(serials)
         deadline = time.monotonic() + timeout_s
         try:
@@ -119,7 +101,7 @@ class Bus:
     def send(self, call: Call, *, timeout_s: float = 5.0) -> None:
         """One call without waiting for its end (an answer may wait for a person to close a dialog)."""
         self._serial += 1
-        self._send(memoryview(_encode_call(call, self._serial)), time.monotonic() + timeout_s)
+        self._send(memoryview(encode_call(call, self._serial)), time.monotonic() + timeout_s)
 
     def pump(self) -> int:
         """Take what has arrived without waiting; gives the number of signals now queued."""
@@ -170,13 +152,13 @@ class Bus:
         data = bytes(self._received)
         pos = 0
         while len(data) - pos >= 16:
-            _, kind, _, _, body_bytes, _, fields_bytes = _FIXED.unpack_from(data, pos)
+            _, kind, _, _, body_bytes, _, fields_bytes = FIXED.unpack_from(data, pos)
             body_at = pos + 16 + (fields_bytes + 7 & ~7)
             end = body_at + body_bytes
             if end > len(data):
                 break
             # Alignment counts from the start of a message, and messages follow each other unaligned.
-            self._take(kind, _header_fields(data[pos : pos + 16 + fields_bytes]), data[body_at:end])
+            self._take(kind, header_fields(data[pos : pos + 16 + fields_bytes]), data[body_at:end])
             pos = end
         if pos:
             del self._received[:pos]
@@ -191,9 +173,9 @@ class Bus:
         if serial not in self._awaited:
             return
         if kind == _REPLY:
-            self._replies[serial] = _decode(fields.get(8, ""), body)
+            self._replies[serial] = decode(fields.get(8, ""), body)
         elif kind == _ERROR:
-            text = _decode(fields.get(8, ""), body)
+            text = decode(fields.get(8, ""), body)
             self._replies[serial] = DBusError(f"{fields.get(4)}: {text[0] if text else ''}")
 
     def _authenticate(self) -> None:
@@ -224,196 +206,3 @@ def _connect(address: str) -> socket.socket:
             raise DBusError(f"cannot reach the bus at {address}: {error}") from error
         return sock
     raise DBusError(f"no unix socket in bus address {address!r}")
-
-
-# --- encoding --------------------------------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=8192)
-def _text_field(code: int, kind: str, text: str) -> bytes:
-    raw = text.encode()
-    return bytes((code, 1)) + kind.encode() + b"\0" + _U32.pack(len(raw)) + raw + b"\0"
-
-
-def _pad8(data: bytes) -> bytes:
-    return data + bytes(-len(data) % 8)
-
-
-def _encode_call(call: Call, serial: int) -> bytes:
-    fields = [
-        _text_field(1, "o", call.path),
-        _text_field(2, "s", call.interface),
-        _text_field(3, "s", call.member),
-        _text_field(6, "s", call.destination),
-    ]
-    body = b""
-    if call.signature:
-        raw = call.signature.encode()
-        fields.append(b"\x08\x01g\0" + bytes((len(raw),)) + raw + b"\0")
-        body = _encode_args(call.signature, call.args)
-    head = b"".join([_pad8(field) for field in fields[:-1]]) + fields[-1]
-    return _FIXED.pack(ord("l"), 1, 0, 1, len(body), serial, len(head)) + _pad8(head) + body
-
-
-def _encode_args(signature: str, args: Sequence[Any]) -> bytes:
-    out = bytearray()
-    position = 0
-    for value in args:
-        kind = signature[position]
-        if kind == "a" and signature[position : position + 2] == "as":
-            position += 2
-            out += bytes(-len(out) % 4)
-            items = bytearray()
-            for text in value:
-                items += bytes(-len(items) % 4) + _encode_text(text)
-            out += _U32.pack(len(items)) + items
-            continue
-        if signature.startswith("av", position):
-            assert not value, "only empty lists of variants are ever sent"
-            position += 2
-            out += bytes(-len(out) % 4) + _U32.pack(0)
-            continue
-        if signature.startswith("a{sv}", position):
-            assert not value, "only empty dictionaries are ever sent"
-            position += 5
-            out += bytes(-len(out) % 4) + _U32.pack(0)
-            out += bytes(-len(out) % 8)
-            continue
-        position += 1
-        out += bytes(-len(out) % 4)
-        if kind in "so":
-            out += _encode_text(value)
-        elif kind in "ui":
-            out += struct.pack("<I" if kind == "u" else "<i", value)
-        else:
-            raise ValueError(f"cannot encode D-Bus type {kind!r}")
-    return bytes(out)
-
-
-def _encode_text(text: str) -> bytes:
-    raw = text.encode()
-    return _U32.pack(len(raw)) + raw + b"\0"
-
-
-# --- decoding --------------------------------------------------------------------------------------------------------
-
-
-def _header_fields(data: bytes) -> dict[int, Any]:
-    fields: dict[int, Any] = {}
-    pos = 16
-    while pos < len(data):
-        pos = pos + 7 & ~7
-        code, kind = data[pos], data[pos + 2]
-        pos += 4
-        if kind == 0x67:  # g
-            length = data[pos]
-            fields[code] = data[pos + 1 : pos + 1 + length].decode()
-            pos += length + 2
-        elif kind == 0x75:  # u
-            (fields[code],) = _U32.unpack_from(data, pos)
-            pos += 4
-        else:
-            (length,) = _U32.unpack_from(data, pos)
-            fields[code] = data[pos + 4 : pos + 4 + length].decode()
-            pos += length + 5
-    return fields
-
-
-def _decode(signature: str, body: bytes) -> list[Any]:
-    values = []
-    pos = 0
-    for reader in _readers(signature):
-        value, pos = reader(body, pos)
-        values.append(value)
-    return values
-
-
-@lru_cache(maxsize=256)
-def _readers(signature: str) -> tuple[Reader, ...]:
-    readers = []
-    position = 0
-    while position < len(signature):
-        reader, position = _reader_at(signature, position)
-        readers.append(reader)
-    return tuple(readers)
-
-
-_NUMBERS = {"y": "<B", "b": "<I", "n": "<h", "q": "<H", "i": "<i", "u": "<I", "x": "<q", "t": "<Q", "d": "<d", "h": "<I"}
-_ALIGNMENT = {"y": 1, "g": 1, "v": 1, "n": 2, "q": 2, "x": 8, "t": 8, "d": 8, "(": 8, "{": 8}
-
-
-def _reader_at(signature: str, position: int) -> tuple[Reader, int]:
-    kind = signature[position]
-    if kind in _NUMBERS:
-        return _number_reader(_NUMBERS[kind]), position + 1
-    if kind in "so":
-        return _read_text, position + 1
-    if kind == "g":
-        return _read_signature, position + 1
-    if kind == "v":
-        return _read_variant, position + 1
-    if kind == "a":
-        item, after = _reader_at(signature, position + 1)
-        return _array_reader(item, _ALIGNMENT.get(signature[position + 1], 4)), after
-    if kind in "({":
-        members = []
-        position += 1
-        while signature[position] not in ")}":
-            member, position = _reader_at(signature, position)
-            members.append(member)
-        return _struct_reader(tuple(members)), position + 1
-    raise DBusError(f"unknown D-Bus type {kind!r} in {signature!r}")
-
-
-def _number_reader(layout: str) -> Reader:
-    number = struct.Struct(layout)
-    size, unpack = number.size, number.unpack_from
-
-    def read(data: bytes, pos: int) -> tuple[Any, int]:
-        pos = pos + size - 1 & -size
-        return unpack(data, pos)[0], pos + size
-
-    return read
-
-
-def _read_text(data: bytes, pos: int) -> tuple[str, int]:
-    pos = pos + 3 & ~3
-    end = pos + 4 + _U32.unpack_from(data, pos)[0]
-    return data[pos + 4 : end].decode("utf-8", "replace"), end + 1
-
-
-def _read_signature(data: bytes, pos: int) -> tuple[str, int]:
-    end = pos + 1 + data[pos]
-    return data[pos + 1 : end].decode(), end + 1
-
-
-def _read_variant(data: bytes, pos: int) -> tuple[Any, int]:
-    signature, pos = _read_signature(data, pos)
-    return _readers(signature)[0](data, pos)
-
-
-def _array_reader(item: Reader, alignment: int) -> Reader:
-    def read(data: bytes, pos: int) -> tuple[list[Any], int]:
-        pos = pos + 3 & ~3
-        (num_bytes,) = _U32.unpack_from(data, pos)
-        pos = pos + 4 + alignment - 1 & -alignment
-        end = pos + num_bytes
-        values = []
-        while pos < end:
-            value, pos = item(data, pos)
-            values.append(value)
-        return values, end
-
-    return read
-
-
-def _struct_reader(members: tuple[Reader, ...]) -> Reader:
-    def read(data: bytes, pos: int) -> tuple[tuple[Any, ...], int]:
-        pos = pos + 7 & ~7
-        values = []
-        for member in members:
-            value, pos = member(data, pos)
-            values.append(value)
-        return tuple(values), pos
-
-    return read

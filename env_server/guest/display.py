@@ -295,5 +295,3 @@ class Screen:
         if name not in self._atoms:
             self._atoms[name] = self._display.intern_atom(name)
         return self._atoms[name]
-
-

@@ -72,7 +72,6 @@ class Editor:
         )
         session.call(call, timeout_s=timeout_s)
 
-
     def activate(self, session: Bus, action: str) -> None:
         """Activate an action of its first window, such as ``file.new``; does not wait for it to be done."""
         place = "/org/xfce/mousepad/window/1"

@@ -15,8 +15,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from .desktop import OUR_FAILURES, Desktop, DesktopError, Refused, TaskError
+from .desktop import OUR_FAILURES, Desktop
 from .display import DisplayGone
+from .faults import DesktopError, Refused, TaskError
 from .session import Places, Session
 from .wire import Wire, WireClosed
 

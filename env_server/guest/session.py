@@ -92,9 +92,7 @@ class Session:
             log_folder=places.logs,
         )
         self._dbus.start()
-        self._xvfb, name = start_xvfb(
-            width=width, height=height, frame_folder=places.frame, log_folder=places.logs, env=env
-        )
+        self._xvfb, name = start_xvfb(width=width, height=height, frame_folder=places.frame, log_folder=places.logs, env=env)
         self.env = {**env, "DISPLAY": name}
         self._openbox = Program("openbox", ["openbox", "--sm-disable"], env=self.env, log_folder=places.logs)
         self._openbox.start()

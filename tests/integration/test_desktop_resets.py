@@ -90,9 +90,7 @@ def fresh(desktop: GuestDriver) -> dict[str, tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("mess", sorted(MESSES))
-def test_reset_after_a_mess_shows_the_fresh_screen(
-    desktop: GuestDriver, fresh: dict[str, tuple[object, ...]], mess: str
-) -> None:
+def test_reset_after_a_mess_shows_the_fresh_screen(desktop: GuestDriver, fresh: dict[str, tuple[object, ...]], mess: str) -> None:
     step, actions = MESSES[mess]
     desktop.reset(task(step))
     play(desktop, actions)

@@ -1,0 +1,181 @@
+"""Windows of the four applications: which is in front, raising, closing, dialogs, waiting until the screen is quiet."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from .calc import Calc
+from .chromium import Chromium
+from .display import Window
+from .faults import DesktopError
+from .gtk_apps import Editor, Files
+from .reader import TreeReader
+from .session import Session
+from .settle import Settled, settle
+
+App = Chromium | Calc | Editor | Files
+
+_DISCARD = ("Don't Save", "Discard", "Close without Saving")
+"""Names of the button that throws changes away."""
+_MAX_DIALOGS = 8
+_ESCAPE_LIMIT_S = 0.4
+_DIALOG_LIMIT_S = 1.0
+"""A dialog or old window that has not closed after this long costs its program a restart."""
+
+
+def left(deadline: float) -> float:
+    """Seconds until a monotonic deadline, at least a little."""
+    return max(0.05, deadline - time.monotonic())
+
+
+class Windows:
+    """The windows of ``apps`` on one screen."""
+
+    def __init__(
+        self, session: Session, apps: Sequence[App], reader: TreeReader, *, browser: Chromium, settle_quiet_s: float
+    ) -> None:
+        self._screen = session.screen
+        self._accessibility = session.accessibility
+        self._apps = tuple(apps)
+        self._reader = reader
+        self._chromium = browser
+        self._quiet_s = settle_quiet_s
+
+    def settle_within(self, *, deadline_s: float) -> Settled:
+        """Wait until the application in front has taken all input and the screen is quiet."""
+        window, app = self.front()
+        ping = self._screen.ping(window.xid) if window else None
+        flush = self._chromium.start_flush() if app is self._chromium else None
+        pending: set[str] = {"ping"} if ping is not None else set()
+        if flush is not None:
+            pending.add("flush")
+
+        def confirmed() -> bool:
+            if ping is not None and "ping" in pending and self._screen.answered(ping):
+                pending.discard("ping")
+            if flush is not None and "flush" in pending and self._chromium.flushed(flush):
+                pending.discard("flush")
+            return not pending
+
+        return settle(
+            self._screen,
+            self._accessibility,
+            quiet_s=self._quiet_s,
+            deadline_s=deadline_s,
+            confirmed=confirmed,
+            extra_fd=self._chromium.fileno() if flush is not None else None,
+        )
+
+    def front(self) -> tuple[Window | None, App | None]:
+        """The focused window and its application."""
+        xid = self._screen.active_window()
+        window = next((window for window in self._screen.windows() if window.xid == xid), None)
+        return window, self.app_of(window) if window else None
+
+    def front_app(self) -> App | None:
+        """The application of the focused window."""
+        return self.front()[1]
+
+    def app_of(self, window: Window) -> App | None:
+        """The window's application."""
+        return next((app for app in self._apps if app.program.pid == window.pid), None)
+
+    def of(self, app: App) -> list[Window]:
+        """An application's windows without dialogs, topmost last."""
+        return [w for w in self._screen.windows() if w.pid == app.program.pid and not w.is_dialog]
+
+    def ready(self, app: App, deadline: float) -> None:
+        """Make sure that the application runs, answers and has a window."""
+        if not app.program.running:
+            self._accessibility.forget(app.program.pid)
+            app.start()
+        if isinstance(app, Calc | Chromium):
+            app.connect(timeout_s=left(deadline))
+        self.wait_for_window(app, deadline)
+
+    def wait_for_window(self, app: App, deadline: float) -> None:
+        """Wait for the first window of an application that was just started."""
+        try:
+            self.wait(lambda: bool(self.of(app)), deadline, f"a window of {app.name}")
+        except DesktopError as error:
+            raise DesktopError(f"{error}; it said: {app.program.log_tail()}") from error
+
+    def bring_to_front(self, app: App, deadline: float) -> None:
+        """Raise and focus the application's topmost window."""
+        windows = self.of(app)
+        if not windows:
+            raise DesktopError(f"{app.name} has no window")
+        wanted = windows[-1].xid
+        if self._screen.active_window() == wanted:
+            return
+        self._screen.activate(wanted)
+        self.wait(lambda: self._screen.active_window() == wanted, deadline, f"{app.name} in front")
+
+    def dismiss_popups(self) -> None:
+        """Close open menus."""
+        for _ in range(3):
+            self._screen.pump()
+            if not self._screen.num_popups:
+                return
+            self._screen.press_chord("esc")
+            self.settle_within(deadline_s=0.2)
+
+    def close_dialogs(self, deadline: float) -> None:
+        """Close all dialogs, by Escape where that does it."""
+        for _ in range(_MAX_DIALOGS):
+            dialogs = [window for window in self._screen.windows() if window.is_dialog]
+            if not dialogs:
+                return
+            top = dialogs[-1]
+            self._screen.activate(top.xid)
+            self._screen.press_chord("esc")
+            if self._gone(top.xid, time.monotonic() + _ESCAPE_LIMIT_S):
+                continue
+            app = self.app_of(top)
+            if app is None:
+                raise DesktopError(f"a dialog of nobody: {top.title}")
+            self.close(app, {top.xid}, deadline)
+
+    def _gone(self, xid: int, deadline: float) -> bool:
+        try:
+            self.wait(lambda: all(window.xid != xid for window in self._screen.windows()), deadline, "a window to close")
+        except DesktopError:
+            return False
+        return True
+
+    def close(self, app: App, xids: set[int], deadline: float) -> None:
+        """Close windows, answering questions with "don't save"; a program that does not obey is started anew."""
+        limit = min(deadline, time.monotonic() + _DIALOG_LIMIT_S)
+        for xid in xids:
+            self._screen.close_window(xid)
+
+        def closed() -> bool:
+            if not any(window.xid in xids for window in self._screen.windows()):
+                return True
+            self.discard_changes(app)
+            return False
+
+        try:
+            self.wait(closed, limit, f"closing windows of {app.name}")
+        except DesktopError:
+            self.restart(app, deadline)
+
+    def discard_changes(self, app: App) -> None:
+        """Answer a "save changes?" dialog of the application, if there is one."""
+        if any(window.is_dialog and window.pid == app.program.pid for window in self._screen.windows()):
+            self._reader.press_button(app.program.pid, _DISCARD)
+
+    def restart(self, app: App, deadline: float) -> None:
+        """Start the application anew."""
+        self._accessibility.forget(app.program.pid)
+        app.start()
+        self.ready(app, deadline)
+
+    def wait(self, condition: Callable[[], bool], deadline: float, what: str) -> None:
+        """Wait for a condition that X events bring about. Raises `DesktopError` naming ``what``."""
+        while not condition():
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise DesktopError(f"waited in vain for {what}")
+            self._screen.wait_for_event(min(remaining, 0.05))
