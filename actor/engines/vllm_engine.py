@@ -18,7 +18,7 @@ import torch
 
 from actor.engines.base import NO_VERSION, GenerationRequest
 from actor.engines.threaded import Sampled, ThreadedEngine
-from common.errors import EngineFailed, WeightError
+from common.errors import ConfigError, EngineFailed, Problem, WeightError
 
 CPU_BLOCK_TOKENS = 32
 """Granularity of prefix sharing. vLLM's default on a CPU is 128, more than most of our prompts; its kernels want multiples
@@ -173,7 +173,15 @@ class VLLMCore:
 
 
 def _set_environment(num_threads: int | None) -> None:
-    """What vLLM reads from the environment; it must be there before the first import."""
+    """What vLLM reads from the environment; it must be there before the first import.
+
+    Raises `ConfigError` when OpenMP was started with another number of threads: vLLM's kernels plan with the number their
+    process began with, and fail when torch was told another one later.
+    """
+    if num_threads is not None and os.environ.get("OMP_NUM_THREADS") != str(num_threads):
+        given = os.environ.get("OMP_NUM_THREADS", "not set")
+        step = f"start the process with OMP_NUM_THREADS={num_threads}, as `computerrl train` does, or set actor.num_threads: null"
+        raise ConfigError([Problem("actor.num_threads", f"is {num_threads}, but OMP_NUM_THREADS is {given}", step)])
     os.environ.update(
         VLLM_ENABLE_V1_MULTIPROCESSING="0",
         VLLM_NO_USAGE_STATS="1",
@@ -187,7 +195,6 @@ def _set_environment(num_threads: int | None) -> None:
     # A partial reload warns about every tensor that stays as it is; that is what we ask for.
     logging.getLogger("vllm").setLevel(logging.ERROR)
     if num_threads is not None:
-        os.environ["OMP_NUM_THREADS"] = str(num_threads)
         torch.set_num_threads(num_threads)
     # The log-prob ranks are a compiled function: 16 s of C++ compiler on the first token, for 8 rows of numbers.
     torch._dynamo.config.disable = True
