@@ -81,6 +81,8 @@ class EpisodeSetting:
     max_new_tokens: int
     max_invalid_actions: int = 2
     """In a row; the episode ends then and is judged as it stands."""
+    require_done: bool = False
+    """Success needs `done()`, or a task that ended by itself."""
     stopped: Callable[[], bool] = lambda: False
     """Asked before every step."""
     during: Callable[[Activity], AbstractContextManager[object]] = _no_activity
@@ -116,7 +118,8 @@ def play_episode(
     finally:
         _release(desktops, lease)
     # Every task can be done, so saying that it cannot is wrong, whatever the desktop shows (as OSWorld scores it).
-    gave_up = end_reason == "fail_action"
+    unfinished = setting.require_done and end_reason not in ("done_action", "task_finished")
+    failed = end_reason == "fail_action" or unfinished
     duration_s = time.perf_counter() - started
     busy_s = reset_s + evaluate_s + sum(step.timing.generate_s + step.timing.desktop_s for step in episode.steps)
     return Trajectory(
@@ -128,8 +131,8 @@ def play_episode(
         task=assignment.task,
         instruction=first.instruction,
         steps=tuple(episode.steps),
-        reward=0.0 if gave_up else verdict.reward,
-        success=verdict.success and not gave_up,
+        reward=0.0 if failed else verdict.reward,
+        success=verdict.success and not failed,
         end_reason=end_reason,
         final_screenshot=episode.observation.screenshot,
         actor=setting.actor,

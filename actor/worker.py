@@ -93,6 +93,7 @@ class ActorWorker:
             incarnation=incarnation,
             max_new_tokens=config.max_new_tokens,
             max_invalid_actions=config.max_invalid_actions,
+            require_done=config.require_done,
             stopped=lambda: self._stop.stopped,
             during=self.activity.during,
         )

@@ -40,6 +40,9 @@ class ActorConfig(Section):
     """Action tokens at most; a longer answer is cut and counts as badly formed."""
     max_invalid_actions: int = Field(2, ge=1)
     """An episode ends after this many answers in a row that are no action: a policy that rambles would cost the most."""
+    require_done: bool = False
+    """An episode succeeds only when the policy said `done()` or the task ended by itself (as AndroidWorld judges). False: the end
+    state alone counts (as OSWorld judges), and a policy that never stops is rewarded for all its idle steps."""
     num_threads: int | None = Field(1, ge=1)
     """CPU threads of the engine; None: all cores. Several threads wait for each other after every matrix, which costs more than
     it gives while a learner or desktops use the same cores."""

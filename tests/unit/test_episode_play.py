@@ -59,6 +59,15 @@ def test_episode_of_a_policy_that_rambles_ends_after_two_answers_in_a_row() -> N
     assert [step.format_ok for step in trajectory.steps] == [False, True, False, False]
 
 
+def test_episode_that_never_says_done_succeeds_only_where_the_end_state_alone_counts() -> None:
+    def success(*, require_done: bool) -> bool:
+        setting = EpisodeSetting("actor-0:i", "i", 32, require_done=require_done)
+        engine = ScriptedEngine("click(1)\n")
+        return play_episode(make_assignment(max_steps=1), FakeDesktops(), engine, make_prompt(), setting=setting).success
+
+    assert success(require_done=False) and not success(require_done=True)
+
+
 def test_episode_with_answer_cut_by_length_is_badly_formed_even_when_it_parses() -> None:
     trajectory = play(FakeDesktops(), ScriptedEngine("click(1)"), max_steps=1)
     assert not trajectory.steps[0].format_ok and "cut off" in trajectory.steps[0].action_error
