@@ -1,0 +1,132 @@
+"""The small D-Bus client: bytes of calls and replies, and a bus imitated at the other end of a socket."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from env_server.guest.dbus import Bus, Call, DBusError, DBusTimeout
+from env_server.guest.dbus_codec import FIXED, decode, encode_call, header_fields
+
+
+def message(kind: int, fields: list[tuple[int, str, Any]], signature: str = "", body: bytes = b"", serial: int = 1) -> bytes:
+    head = b""
+    for code, field_type, value in [*fields, *([(8, "g", signature)] if signature else [])]:
+        head += bytes(-len(head) % 8) + bytes((code, 1)) + field_type.encode() + b"\0"
+        if field_type == "u":
+            head += struct.pack("<I", value)
+        elif field_type == "g":
+            head += bytes((len(value),)) + value.encode() + b"\0"
+        else:
+            head += struct.pack("<I", len(value)) + value.encode() + b"\0"
+    return FIXED.pack(ord("l"), kind, 0, 1, len(body), serial, len(head)) + head + bytes(-len(head) % 8) + body
+
+
+def text(value: str) -> bytes:
+    return struct.pack("<I", len(value)) + value.encode() + b"\0"
+
+
+def reply(serial: int, signature: str = "", body: bytes = b"") -> bytes:
+    return message(2, [(5, "u", serial)], signature, body)
+
+
+class FakeBus:
+    """Authenticates one client, answers Hello, then hands every call to ``answer``."""
+
+    def __init__(self, folder: Path, answer: Callable[[int, dict[int, Any]], bytes]) -> None:
+        self.address = f"unix:path={folder}/bus"
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(folder / "bus"))
+        self._listener.listen()
+        self._answer = answer
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        peer, _ = self._listener.accept()
+        assert b"AUTH EXTERNAL " + str(os.getuid()).encode().hex().encode() in peer.recv(512)
+        peer.sendall(b"OK 1234\r\n")
+        data = b""
+        while chunk := peer.recv(65536):
+            data += chunk
+            data = data.removeprefix(b"BEGIN\r\n")
+            while len(data) >= 16:
+                body_bytes, serial, fields_bytes = struct.unpack_from("<III", data, 4)
+                end = 16 + (fields_bytes + 7 & ~7) + body_bytes
+                if len(data) < end:
+                    break
+                fields = header_fields(data[: 16 + fields_bytes])
+                data = data[end:]
+                peer.sendall(reply(serial, "s", text(":1.7")) if fields[3] == "Hello" else self._answer(serial, fields))
+
+
+def test_call_as_bytes_reads_back_with_its_fields_and_arguments() -> None:
+    raw = encode_call(Call(":1.2", "/a/b", "x.Y", "Do", "sasiua{sv}av", ("hi", ["p", "qq"], -3, 7, {}, ())), 9)
+    _, kind, _, _, body_bytes, serial, fields_bytes = FIXED.unpack_from(raw)
+    fields = header_fields(raw[: 16 + fields_bytes])
+    assert (kind, serial) == (1, 9)
+    assert (fields[1], fields[2], fields[3], fields[6], fields[8]) == ("/a/b", "x.Y", "Do", ":1.2", "sasiua{sv}av")
+    assert decode("sasiua{sv}av", raw[len(raw) - body_bytes :]) == ["hi", ["p", "qq"], -3, 7, [], []]
+
+
+def test_decode_of_nested_values_follows_alignment() -> None:
+    inner = struct.pack("<I", 3) + bytes(4) + struct.pack("<iiii", 1, 2, 3, 4)
+    assert decode("u(iiii)", inner) == [3, (1, 2, 3, 4)]
+    assert decode("v", b"\x01s\0\0" + text("name")) == ["name"]
+    assert decode("ax", struct.pack("<I", 8) + bytes(4) + struct.pack("<q", -5)) == [[-5]]
+
+
+def test_calls_in_bulk_come_back_in_order_though_answered_unaligned_and_out_of_order(tmp_path: Path) -> None:
+    held: list[bytes] = []
+
+    def answer(serial: int, fields: dict[int, Any]) -> bytes:
+        signal = message(4, [(1, "o", "/s"), (2, "s", "i"), (3, "s", "Changed"), (7, "s", ":1.3")], "s", text("odd"))
+        held.append(reply(serial, "s", text(fields[1])))
+        return b"".join([signal, *reversed(held)]) if len(held) == 50 else b""
+
+    bus = Bus(FakeBus(tmp_path, answer).address)
+    assert bus.name == ":1.7"
+    results = bus.call_all([Call("d", f"/p{n}", "i", "m") for n in range(50)], timeout_s=5)
+    assert results == [[f"/p{n}"] for n in range(50)]
+    assert [signal.args() for signal in bus.signals] == [["odd"]]
+
+
+def test_refused_call_raises_and_in_bulk_takes_only_its_own_place(tmp_path: Path) -> None:
+    def answer(serial: int, fields: dict[int, Any]) -> bytes:
+        if fields[3] == "bad":
+            return message(3, [(5, "u", serial), (4, "s", "org.Error")], "s", text("no"))
+        return reply(serial)
+
+    bus = Bus(FakeBus(tmp_path, answer).address)
+    with pytest.raises(DBusError, match="no"):
+        bus.call(Call("d", "/", "i", "bad"))
+    good, bad = bus.call_all([Call("d", "/", "i", "good"), Call("d", "/", "i", "bad")], timeout_s=5)
+    assert good == [] and isinstance(bad, DBusError)
+
+
+def test_missing_answer_times_out_and_a_late_one_is_dropped(tmp_path: Path) -> None:
+    late: list[bytes] = []
+
+    def answer(serial: int, fields: dict[int, Any]) -> bytes:
+        if fields[3] == "slow":
+            late.append(reply(serial, "s", text("late")))
+            return b""
+        return b"".join(late) + reply(serial, "s", text("now"))
+
+    bus = Bus(FakeBus(tmp_path, answer).address)
+    with pytest.raises(DBusTimeout):
+        bus.call(Call("d", "/", "i", "slow"), timeout_s=0.05)
+    assert bus.call(Call("d", "/", "i", "fast")) == ["now"]
+
+
+def test_connection_to_nowhere_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DBusError):
+        Bus(f"unix:path={tmp_path}/none")
+    with pytest.raises(DBusError):
+        Bus("tcp:host=localhost")

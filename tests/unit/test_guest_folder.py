@@ -1,0 +1,87 @@
+"""The agent's folder: file actions do what they say and never leave it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from env_server.guest.folder import AgentFolder, FileActionError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> AgentFolder:
+    root = tmp_path / "work"
+    (root / "sub").mkdir(parents=True)
+    (root / "a.txt").write_text("alpha")
+    (tmp_path / "secret").write_text("secret")
+    return AgentFolder(root)
+
+
+def test_actions_on_files_do_what_they_say(folder: AgentFolder) -> None:
+    folder.write("b.txt", "beta")
+    folder.copy("a.txt", "sub")
+    folder.rename("a.txt", "c.txt")
+    folder.move("b.txt", "sub")
+    folder.make_folder("x/y")
+    assert folder.listing() == ["c.txt", "sub/", "sub/a.txt", "sub/b.txt", "x/", "x/y/"]
+    assert folder.list("sub") == ["a.txt", "b.txt"]
+    assert folder.read("sub/b.txt") == "beta"
+    folder.delete("sub")
+    assert folder.listing() == ["c.txt", "x/", "x/y/"]
+
+
+@pytest.mark.parametrize(
+    ("action", "args"),
+    [
+        ("rename", ("none", "x")), ("rename", ("a.txt", "sub")), ("rename", ("a.txt", "../x")), ("rename", ("a.txt", "")),
+        ("move", ("a.txt", "none")), ("move", ("sub", "sub")), ("move", ("a.txt", "a.txt")), ("copy", ("a.txt", "a.txt")),
+        ("delete", ("none",)), ("delete", (".",)), ("move", (".", "sub")), ("make_folder", ("sub",)), ("read", ("sub",)),
+        ("write", ("sub", "x")), ("write", ("none/x", "x")), ("list", ("a.txt",)), ("read", ("a\0b",)), ("copy", (".", "sub")),
+    ],
+)  # fmt: skip
+def test_actions_that_cannot_be_done_say_so_and_change_nothing(folder: AgentFolder, action: str, args: tuple[str, ...]) -> None:
+    before = folder.listing()
+    with pytest.raises(FileActionError):
+        getattr(folder, action)(*args)
+    assert folder.listing() == before
+
+
+@pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "sub/../../secret", "..", "link", "out/secret", "sub/../.."])
+@pytest.mark.parametrize("action", ["read", "write", "delete", "make_folder", "list", "text_or_none", "listing"])
+def test_paths_and_links_that_lead_outside_are_refused(folder: AgentFolder, path: str, action: str) -> None:
+    (folder.root / "link").symlink_to(folder.root.parent / "secret")
+    (folder.root / "out").symlink_to(folder.root.parent)
+    with pytest.raises(FileActionError):
+        getattr(folder, action)(path, *(("x",) if action == "write" else ()))
+    assert (folder.root.parent / "secret").read_text() == "secret"
+
+
+def test_moving_or_copying_outside_is_refused(folder: AgentFolder) -> None:
+    for action in (folder.move, folder.copy):
+        with pytest.raises(FileActionError):
+            action("a.txt", "..")
+    assert folder.listing() == ["a.txt", "sub/"]
+
+
+def test_wipe_removes_everything_but_the_folder_and_follows_no_link(folder: AgentFolder) -> None:
+    (folder.root / "out").symlink_to(folder.root.parent)
+    (folder.root / "sub" / "deep").mkdir()
+    (folder.root / "sub").chmod(0)
+    inode = folder.root.stat().st_ino
+    folder.wipe()
+    assert folder.listing() == [] and folder.root.stat().st_ino == inode
+    assert (folder.root.parent / "secret").exists()
+
+
+@given(path=st.text(alphabet="ab/.~\\ ", max_size=24))
+def test_resolve_of_any_path_stays_inside(tmp_path_factory: pytest.TempPathFactory, path: str) -> None:
+    folder = AgentFolder(tmp_path_factory.getbasetemp() / "work")
+    folder.root.mkdir(exist_ok=True)
+    try:
+        place = folder.resolve(path)
+    except FileActionError:
+        return
+    assert place == folder.root or folder.root in place.parents

@@ -1,0 +1,62 @@
+"""Small pure parts of the guest: cell names and texts, refused shortcuts, settings files, role names."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from env_server.guest import calc, chromium, gtk_apps, roles
+
+
+@pytest.mark.parametrize(("cell", "place"), [("A1", (0, 0)), ("b3", (2, 1)), ("$AA$10", (9, 26)), (" AMJ1 ", (0, 1023))])
+def test_cell_index_of_a_cell_is_row_and_column(cell: str, place: tuple[int, int]) -> None:
+    assert calc.cell_index(cell) == place
+
+
+@pytest.mark.parametrize("cell", ["", "A", "1", "A0", "AMK1", "A1048577", "A1:B2", "Ä1", "A1; drop"])
+def test_cell_index_of_something_else_is_refused(cell: str) -> None:
+    with pytest.raises(calc.CellError):
+        calc.cell_index(cell)
+
+
+@given(st.integers(0, 1023), st.integers(0, 1048575))
+def test_cell_index_reads_back_every_name(column: int, row: int) -> None:
+    assert calc.cell_index(f"{calc.column_name(column)}{row + 1}") == (row, column)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(3.0, "3"), (0.1, "0.1"), (-2.50, "-2.5"), ("x", "x"), ("", ""), (None, ""), (1e20, "1e+20")]
+)
+def test_cell_text_has_no_trailing_zeros(value: object, text: str) -> None:
+    assert calc.cell_text(value) == text
+
+
+@pytest.mark.parametrize(
+    "keys",
+    ["ctrl+t", "ctrl+n", "ctrl+l", "f12", "ctrl+shift+i", "ctrl+u", "alt+left", "super+x", "ctrl+o", "F5", "Ctrl + T", "ctrl+w"],
+)
+def test_shortcuts_of_the_browser_itself_are_refused(keys: str) -> None:
+    assert chromium.refused_keys(keys)
+
+
+@pytest.mark.parametrize(
+    "keys", ["ctrl+a", "enter", "shift+tab", "tab", "a", "ctrl+c", "shift+left", "ctrl+shift+left", "f", "down"]
+)
+def test_shortcuts_of_editing_are_not_refused(keys: str) -> None:
+    assert not chromium.refused_keys(keys)
+
+
+def test_settings_files_are_well_formed() -> None:
+    assert len(xml.etree.ElementTree.fromstring(calc.settings_file().encode())) > 10
+    assert xml.etree.ElementTree.fromstring(gtk_apps.THUNAR_SETTINGS.encode()).tag == "channel"
+
+
+def test_role_and_state_numbers_name_what_the_headers_name() -> None:
+    named = {7: "check-box", 43: "button", 44: "radio-button", 56: "table-cell", 79: "entry", 95: "document-web", 116: "static"}
+    assert {number: roles.ROLE_NAMES[number] for number in named} == named
+    shown = 1 << roles.CHECKED | 1 << roles.SENSITIVE
+    assert roles.state_names(shown) == ["checked"]
+    assert roles.state_names(0) == ["disabled"]
