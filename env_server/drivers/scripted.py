@@ -53,7 +53,10 @@ class ScriptedDriver:
         """See `DesktopDriver`."""
         self._tree, self._apps, self._front = FileTree(), {}, None
         for setup_step in task.setup:
-            self._set_up(setup_step)
+            try:
+                self._set_up(setup_step)
+            except (ActionFailed, KeyError) as error:
+                raise TaskFailed(f"{setup_step.kind}: {error}") from error
         instruction = task.instruction
         if instruction is None:
             instruction = str(self.get("web_page")["fields"]["utterance"])
