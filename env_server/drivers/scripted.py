@@ -52,15 +52,17 @@ class ScriptedDriver:
     def reset(self, task: TaskInstance) -> tuple[str, Observation]:
         """See `DesktopDriver`."""
         self._tree, self._apps, self._front = FileTree(), {}, None
-        for setup_step in task.setup:
-            try:
+        try:
+            for setup_step in task.setup:
                 self._set_up(setup_step)
-            except (ActionFailed, KeyError) as error:
-                raise TaskFailed(f"{setup_step.kind}: {error}") from error
+            observation = self.observe()
+        except (ActionFailed, KeyError) as error:
+            self._front = None
+            raise TaskFailed(f"cannot be set up: {error}") from error
         instruction = task.instruction
         if instruction is None:
             instruction = str(self.get("web_page")["fields"]["utterance"])
-        return instruction, self.observe()
+        return instruction, observation
 
     def step(self, action: Action) -> StepResult:
         """See `DesktopDriver`."""

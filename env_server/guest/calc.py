@@ -37,6 +37,9 @@ _SETTINGS = (
     ("Office.Common/Misc", "FirstRun", "false"),
     ("Office.Common/Misc", "ShowTipOfTheDay", "false"),
     ("Office.Common/Misc", "CrashReport", "false"),
+    ("Office.Common/Misc", "UseLocking", "false"),
+    ("Office.Common/Misc", "UseDocumentOOoLockFile", "false"),
+    ("Office.Common/Misc", "UseDocumentSystemFileLocking", "false"),
     ("Setup/Product", "ooSetupLastVersion", "99.0"),
     ("Setup/Product", "WhatsNew", "false"),
     ("Setup/Office", "ooSetupInstCompleted", "true"),
@@ -217,6 +220,7 @@ class Calc:
 
     def open(self, cells: Mapping[str, str], active_cell: str, *, timeout_s: float) -> None:
         """A sheet with exactly these cells, nothing else left of the last one."""
+        cell_index(active_cell)
         places = {cell_index(cell): str(text) for cell, text in cells.items()}
         self._call(lambda: self._refill(places, active_cell), timeout_s)
 
@@ -291,8 +295,8 @@ class Calc:
         document.storeAsURL(f"file://{self._folder}/{FILE_NAME}", ())
         off = PropertyValue()
         off.Name, off.Value = "Sidebar", False
-        dispatcher = create("com.sun.star.frame.DispatchHelper", self._context)
-        dispatcher.executeDispatch(document.CurrentController.Frame, ".uno:Sidebar", "", 0, (off,))
+        self._dispatcher = create("com.sun.star.frame.DispatchHelper", self._context)
+        self._dispatcher.executeDispatch(document.CurrentController.Frame, ".uno:Sidebar", "", 0, (off,))
         self._document = document
 
     def _sheet(self) -> Any:
@@ -336,11 +340,19 @@ class Calc:
         if controller.ZoomValue != 100:
             controller.ZoomValue = 100
         controller.setActiveSheet(sheet)
-        controller.select(sheet.getCellRangeByName(active_cell))
+        self._go_to(active_cell)
         controller.setFirstVisibleRow(0)
         controller.setFirstVisibleColumn(0)
         document.setModified(False)
         controller.Frame.contextChanged()  # the toolbar's buttons follow at once instead of when the office has time
+
+    def _go_to(self, cell: str) -> None:
+        """Put the cell cursor there without selecting: in a selection, Enter would not move on."""
+        from com.sun.star.beans import PropertyValue
+
+        place = PropertyValue()
+        place.Name, place.Value = "ToPoint", cell
+        self._dispatcher.executeDispatch(self._document.CurrentController.Frame, ".uno:GoToCell", "", 0, (place,))
 
     def _view(self) -> SheetView:
         controller = self._document.CurrentController

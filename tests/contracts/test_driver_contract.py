@@ -168,9 +168,7 @@ def test_switching_brings_an_open_application_to_the_front(desktop: DesktopDrive
     ],
     ids=["page", "folder", "cells", "kind"],
 )
-def test_task_that_cannot_be_set_up_fails_and_the_desktop_lives_on(
-    made: tuple[DesktopDriver, Path, str], step: SetupStep
-) -> None:
+def test_task_that_cannot_be_set_up_fails_and_the_desktop_lives_on(desktop: DesktopDriver, step: SetupStep) -> None:
     with pytest.raises(TaskFailed):
         desktop.reset(task(step))
     assert desktop.healthy()
