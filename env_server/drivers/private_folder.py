@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import HostBroken
 
 _PREFIX = "computerrl-desktop-"
+_REMOVE_LIMIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,13 @@ class PrivateFolder:
         return self.path / "tmp"
 
     def remove(self) -> None:
-        """Delete it; may be called twice."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Delete it; may be called twice. Programs that are just being killed may still add files for a moment."""
+        deadline = time.monotonic() + _REMOVE_LIMIT_S
+        while self.path.exists():
+            shutil.rmtree(self.path, ignore_errors=True)
+            if time.monotonic() > deadline:
+                return  # the next start sweeps it
+            time.sleep(0.02)
 
 
 def _sweep(base: Path) -> None:
