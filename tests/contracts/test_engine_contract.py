@@ -203,5 +203,6 @@ if VARIABLE not in os.environ:
     @pytest.mark.timeout(300)
     def test_vllm_engine_in_its_own_process_passes_the_same_suite() -> None:
         inner = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
-        done = subprocess.run(inner, env={**os.environ, VARIABLE: "vllm", "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=280)
+        env = {**os.environ, VARIABLE: "vllm", "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(inner, env=env, capture_output=True, text=True, timeout=280)
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
