@@ -69,8 +69,8 @@ class GuestDriver:
         self._lock = threading.Lock()
         self._closed = False
         self._screen: mmap.mmap | None = None
-        self._folder = PrivateFolder.make(index)
         self._log = _log_file(folder, index)
+        self._folder = PrivateFolder.make(index)
         self._life_line: int | None = None
         self._wire: Wire | None = None
         self._process: subprocess.Popen[bytes] | None = None
