@@ -15,15 +15,15 @@ from common.config import DesktopConfig
 from common.errors import Problem, SetupError
 from env_server.apptainer_install import Apptainer, check_fuse, find_apptainer
 from env_server.drivers.guest_driver import GuestDriver
-from env_server.drivers.isolation import GUEST, isolation, pages_folder
-from env_server.drivers.private_folder import PrivateFolder
+from env_server.drivers.isolation import FILES, GUEST, as_ordinary_user, isolation, pages_folder
 from env_server.image.find import image_path
 from env_server.screenshots import ScreenshotStore
 
 _ROOTLESS_HINTS = (
     ("user namespace", "user namespaces are refused: ask an administrator to allow them (sysctl user.max_user_namespaces)"),
     ("unshare failed", "namespaces are refused: ask an administrator to allow user namespaces (sysctl user.max_user_namespaces)"),
-    ("No space left", "the disk is full: free space in the temporary folder (TMPDIR)"),
+    ("mount:", "this host refuses mounts inside user namespaces, which containers need: ask an administrator to allow them"),
+    ("No space left", "the disk is full: free space where Apptainer and the image lie"),
     ("network namespace", "the network namespace is refused by this site: containers cannot be cut off the network"),
 )
 
@@ -59,19 +59,18 @@ class ApptainerLauncher:
         self._apptainer = apptainer
         self._image = image
 
-    def command(self, folder: PrivateFolder, settings: dict[str, Any]) -> Sequence[str]:
+    def command(self, settings: dict[str, Any]) -> Sequence[str]:
         """See `Launcher`."""
         network = ["--net", "--network", "none"] if self._apptainer.network_none else []
-        guest_settings = {**settings, "home": "/tmp/agent", "shared": "/run/computerrl", "pages": "/opt/computerrl/miniwob"}
+        guest_settings = {**settings, "home": "/tmp/agent", "pages": "/opt/computerrl/miniwob"}
         flags = [flag for flag in self._apptainer.extra_flags if flag != "--userns"]
         return [
-            *isolation(folder),
+            *isolation(), *as_ordinary_user(),
             str(self._apptainer.path), "--quiet", "exec", *flags, "--userns", "--containall", "--no-home", "--cleanenv",
             "--writable-tmpfs", *network,
             "--bind", f"{GUEST}:/opt/computerrl/guest:ro",
             "--bind", f"{pages_folder()}:/opt/computerrl/miniwob:ro",
-            "--bind", f"{folder.shared}:/run/computerrl",
-            "--bind", f"{folder.temporary}:/tmp",
+            "--bind", f"{FILES}/tmp:/tmp",
             "--pwd", "/",
             "--env", "PYTHONPATH=/opt/computerrl,PYTHONDONTWRITEBYTECODE=1",
             str(self._image), "python3", "-m", "guest.main", json.dumps(guest_settings),

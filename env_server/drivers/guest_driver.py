@@ -1,7 +1,7 @@
 """The host's side of a real desktop: starts a guest through a launcher, sends it requests, maps its screen.
 
 How the guest is contained is the launcher's business (`env_server.drivers.apptainer`, `env_server.drivers.local`). Requests
-travel over an anonymous socket pair; pictures are read straight out of Xvfb's frame buffer file.
+travel over an anonymous socket pair; pictures are read straight out of Xvfb's frame buffer, whose open file the guest hands over.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from common.config import DesktopConfig
 from common.errors import DesktopBroken, HostBroken, TaskFailed
 from common.messages import Action, Element, Observation, ScreenshotRef, StepResult
 from env_server.driver import GetterKind, TaskInstance
-from env_server.drivers.private_folder import PrivateFolder
 from env_server.guest.wire import Wire, WireClosed, WireTimeout
 from env_server.observation import Numbering, TreeNode, linearise
 from env_server.screenshots import ScreenshotStore
@@ -40,7 +39,7 @@ _TARGETS = frozenset({"click", "double_click", "hover", "scroll"})
 class Launcher(Protocol):
     """Starts a guest process."""
 
-    def command(self, folder: PrivateFolder, settings: dict[str, Any]) -> Sequence[str]:
+    def command(self, settings: dict[str, Any]) -> Sequence[str]:
         """The command line. Its standard input is the life line (ends when the host does), its output the guest's connection."""
 
     def explain(self, log: str) -> str:
@@ -70,7 +69,6 @@ class GuestDriver:
         self._closed = False
         self._screen: mmap.mmap | None = None
         self._log = _log_file(folder, index)
-        self._folder = PrivateFolder.make(index)
         self._life_line: int | None = None
         self._wire: Wire | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -90,7 +88,7 @@ class GuestDriver:
         }
         ours, theirs = socket.socketpair()
         life_line, self._life_line = os.pipe()
-        command = launcher.command(self._folder, settings)
+        command = launcher.command(settings)
         try:
             with open(self._log, "ab") as log:
                 self._process = subprocess.Popen(
@@ -122,11 +120,6 @@ class GuestDriver:
     def pid(self) -> int | None:
         """The outermost process of the desktop; all others are below it."""
         return self._process.pid if self._process else None
-
-    @property
-    def private_folder(self) -> Path:
-        """Where the desktop keeps all it has; gone after `close`."""
-        return self._folder.path
 
     # --- DesktopDriver ---
 
@@ -190,7 +183,6 @@ class GuestDriver:
                 process.wait()
         if self._wire is not None:
             self._wire.close()
-        self._folder.remove()
 
     # --- requests ---
 
@@ -280,12 +272,18 @@ class GuestDriver:
     # --- the screen ---
 
     def _map_screen(self) -> None:
-        path = self._folder.shared / "frame" / "Xvfb_screen0"
+        assert self._wire is not None
         try:
-            with open(path, "rb") as file:
-                self._screen = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._wire.send({"request": "screen"})
+            descriptor = self._wire.receive_descriptor(timeout_s=self._config.step_deadline_s)
+        except (WireClosed, WireTimeout) as error:
+            raise DesktopBroken(f"desktop {self._index} did not hand over its screen: {error}") from error
+        try:
+            self._screen = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
         except OSError as error:
-            raise DesktopBroken(f"no frame buffer at {path}: {error}") from error
+            raise DesktopBroken(f"desktop {self._index} handed over no frame buffer: {error}") from error
+        finally:
+            os.close(descriptor)
         header = struct.unpack(">25I", self._screen[:100])
         num_header_bytes, num_colors, width, height, bits = header[0], header[19], header[4], header[5], header[11]
         if bits != 32 or (width, height) != (self._config.screen_width, self._config.screen_height):

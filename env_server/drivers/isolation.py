@@ -1,9 +1,11 @@
-"""Nothing outlives its desktop: a PID namespace around it with a keeper as first process. Shared by both real drivers.
+"""Nothing outlives its desktop: namespaces around it with a keeper as first process. Shared by both real drivers.
 
-Processes, from the outside in: `unshare` (a child of this process) makes a user and a PID namespace; its first process is a
-small shell, the keeper; below it runs Apptainer, or the guest itself. The keeper ends when its life line does (this process died
-or closed the desktop) or when its child does, and the kernel then ends everything below it at once, whatever state it is in; if
-`unshare` is killed, the keeper dies with it. As root the user namespace maps to an ordinary user, so that the whole stack runs
+Processes, from the outside in: `unshare` (a child of this process) makes a user, a mount and a PID namespace; its
+first process is a small shell, the keeper; below it runs Apptainer, or the guest itself. The keeper ends when its
+life line does (this process died or closed the desktop) or when its child does, and the kernel then ends everything
+below it at once, whatever state it is in; if `unshare` is killed, the keeper dies with it. All files of a desktop lie
+in a tmpfs of its own that only this mount namespace sees: it goes with the last process, so there is nothing to
+delete and nothing to be left. As root, what runs inside is mapped to an ordinary user, so that the whole stack runs
 as on a cluster and applications do not warn of being root.
 """
 
@@ -16,23 +18,26 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from common.errors import Problem, SetupError
-from env_server.drivers.private_folder import PrivateFolder
 
 GUEST = Path(__file__).resolve().parents[1] / "guest"
 
-KEEPER = """
-folder=$1; shift
+FILES = "/dev/shm"
+"""Where the desktop's tmpfs is mounted inside the namespace: a folder that every Linux has and that nothing below needs."""
+
+FILES_LIMIT = "1g"
+"""What a desktop's files may take, profiles and frame buffer included (about 30 MiB in use)."""
+
+KEEPER = f"""
 exec 3<&0 </dev/null
+mount -t tmpfs -o size={FILES_LIMIT},mode=0700 tmpfs {FILES} && mkdir -m 1777 {FILES}/tmp || exit 1
 ( cat <&3 >/dev/null; kill -KILL -1 ) >/dev/null &
 "$@" 3<&- &
 exec 3<&- >/dev/null
 wait $!
-kill -KILL -1
-rm -rf "$folder"
 exit 0
 """
-"""First process of the outer PID namespace. Its standard input is the life line; when that ends, it kills everything but itself,
-removes the desktop's folder and ends, and the kernel then ends whatever is still there. Arguments: folder, command."""
+"""First process of the PID namespace. Its standard input is the life line; when that ends, it kills everything but itself, and
+then it ends, and the kernel ends whatever is still there. Arguments: the command to run."""
 
 _SERVICE_USER = "daemon"
 """Every Debian has it; its password entry is all that is needed."""
@@ -56,13 +61,18 @@ def ordinary_user() -> tuple[str, str]:
     return str(chosen.pw_uid), str(chosen.pw_gid)
 
 
-def isolation(folder: PrivateFolder) -> list[str]:
-    """The command that puts what follows into a user and a PID namespace with the keeper as its first process."""
-    for program in ("unshare", "sh"):
+def isolation() -> list[str]:
+    """The command that puts what follows into namespaces with the keeper as first process, still as their root."""
+    for program in ("unshare", "sh", "mount"):
         if shutil.which(program) is None:
             raise SetupError(Problem(program, "not on PATH", "install util-linux"))
-    user, group = ordinary_user()
     return [
-        "unshare", "--user", f"--map-user={user}", f"--map-group={group}", "--pid", "--fork", "--kill-child=KILL", "--mount-proc",
-        "sh", "-c", KEEPER, "keeper", str(folder.path),
+        "unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc",
+        "sh", "-c", KEEPER, "keeper",
     ]  # fmt: skip
+
+
+def as_ordinary_user() -> list[str]:
+    """The command that runs what follows as an ordinary user again."""
+    user, group = ordinary_user()
+    return ["unshare", "--user", f"--map-user={user}", f"--map-group={group}"]

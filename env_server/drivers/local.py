@@ -17,8 +17,7 @@ from typing import Any
 from common.config import DesktopConfig
 from common.errors import Problem, SetupError
 from env_server.drivers.guest_driver import GuestDriver
-from env_server.drivers.isolation import GUEST, KEEPER, ordinary_user, pages_folder
-from env_server.drivers.private_folder import PrivateFolder
+from env_server.drivers.isolation import FILES, GUEST, as_ordinary_user, isolation, pages_folder
 from env_server.screenshots import ScreenshotStore
 
 _PYTHON = "/usr/bin/python3"
@@ -38,14 +37,12 @@ _PROGRAMS = {
 }
 """Program -> Debian package."""
 
-PREPARE = """
-temporary=$1; shared=$2; guest=$3; pages=$4; user=$5; group=$6; shift 6
-mkdir -p "$temporary/shared" "$temporary/lib/guest" "$temporary/pages" &&
-mount --bind "$shared" "$temporary/shared" && mount --bind "$guest" "$temporary/lib/guest" &&
-mount --bind "$pages" "$temporary/pages" && mount -t tmpfs tmpfs /dev/shm && mount --rbind "$temporary" /tmp && cd / &&
-exec unshare --user --map-user="$user" --map-group="$group" "$@"
+PREPARE = f"""
+guest=$1; pages=$2; shift 2; tmp={FILES}/tmp
+mkdir -p $tmp/lib/guest $tmp/pages && mount --bind "$guest" $tmp/lib/guest && mount --bind "$pages" $tmp/pages &&
+mount --rbind $tmp /tmp && mount -t tmpfs tmpfs {FILES} && cd / && exec "$@"
 """
-"""Own /tmp and /dev/shm, with what the guest needs in it; then the ordinary user again."""
+"""The desktop's files become /tmp, with what the guest needs in it."""
 
 
 def missing_programs() -> dict[str, str]:
@@ -77,15 +74,11 @@ def make_local_driver(config: DesktopConfig, *, index: int, folder: Path, screen
 class LocalLauncher:
     """Starts guests beside the host's own processes."""
 
-    def command(self, folder: PrivateFolder, settings: dict[str, Any]) -> Sequence[str]:
+    def command(self, settings: dict[str, Any]) -> Sequence[str]:
         """See `Launcher`."""
-        guest_settings = {**settings, "home": "/tmp/agent", "shared": "/tmp/shared", "pages": "/tmp/pages"}
-        user, group = ordinary_user()
+        guest_settings = {**settings, "home": "/tmp/agent", "pages": "/tmp/pages"}
         return [
-            "unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc",
-            "sh", "-c", KEEPER, "keeper", str(folder.path),
-            "sh", "-c", PREPARE, "prepare",
-            str(folder.temporary), str(folder.shared), str(GUEST), str(pages_folder()), user, group,
+            *isolation(), "sh", "-c", PREPARE, "prepare", str(GUEST), str(pages_folder()), *as_ordinary_user(),
             "env", "-i", "PATH=/usr/local/bin:/usr/bin:/bin", "PYTHONPATH=/tmp/lib", "PYTHONDONTWRITEBYTECODE=1",
             _PYTHON, "-m", "guest.main", json.dumps(guest_settings),
         ]  # fmt: skip

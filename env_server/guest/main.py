@@ -18,7 +18,7 @@ from typing import Any
 from .desktop import OUR_FAILURES, Desktop
 from .display import DisplayGone
 from .faults import DesktopError, Refused, TaskError
-from .session import Places, Session
+from .session import FRAME_NAME, Places, Session
 from .wire import Wire, WireClosed
 
 _FRAME_LIMIT_S = 10.0
@@ -33,7 +33,7 @@ def main() -> int:
     os.dup2(2, 1)  # what anything prints goes to the log
     started = time.monotonic()
     try:
-        places = Places.make(home=Path(settings["home"]), shared=Path(settings["shared"]))
+        places = Places.make(home=Path(settings["home"]))
         size = {"width": settings["width"], "height": settings["height"]}
         session = Session(places, base_env=os.environ, **size)
         desktop = Desktop(
@@ -51,17 +51,21 @@ def main() -> int:
         return 1
     wire.send({"ready": True, "start_s": time.monotonic() - started})
     try:
-        serve(desktop, wire)
+        serve(desktop, wire, frame=places.frame / FRAME_NAME)
     except WireClosed:
         pass
     return 0
 
 
-def serve(desktop: Desktop, wire: Wire) -> None:
+def serve(desktop: Desktop, wire: Wire, *, frame: Path) -> None:
     """Answer requests until the connection ends (`WireClosed`)."""
     while True:
         desktop.wait_for(wire)
         request = wire.receive(timeout_s=_FRAME_LIMIT_S)
+        if request.get("request") == "screen":
+            with open(frame, "rb") as file:
+                wire.send_descriptor(file.fileno())
+            continue
         try:
             answer = handle(desktop, request)
         except TaskError as error:

@@ -14,6 +14,9 @@ from .dbus import Bus, Call, DBusError
 from .display import Screen, start_xvfb
 from .processes import Program
 
+FRAME_NAME = "Xvfb_screen0"
+"""The frame buffer's file, as Xvfb names it (XWD format)."""
+
 OPENBOX_SETTINGS = """<?xml version="1.0" encoding="UTF-8"?>
 <openbox_config xmlns="http://openbox.org/3.4/rc">
   <focus><focusNew>yes</focusNew><followMouse>no</followMouse></focus>
@@ -47,9 +50,9 @@ class Places:
     runtime: Path
 
     @classmethod
-    def make(cls, *, home: Path, shared: Path) -> Places:
-        """Make them: ``home`` is the guest's own, ``shared`` is also seen by the host (frame buffer and logs)."""
-        places = cls(home, shared / "logs", shared / "frame", home / "work", home / "run")
+    def make(cls, *, home: Path) -> Places:
+        """Make them below ``home``."""
+        places = cls(home, home / "logs", home / "frame", home / "work", home / "run")
         for folder in (home, places.logs, places.frame, places.agent, places.runtime):
             folder.mkdir(parents=True, exist_ok=True)
         places.runtime.chmod(0o700)

@@ -1,7 +1,8 @@
 """Frames between a desktop's host driver and its guest: a 4-byte big-endian length, then that many bytes of JSON.
 
-Both ends use this file; the connection is an anonymous socket pair made by the host and handed to the guest as its standard
-input and output, so nobody else can ever reach it. Screens do not travel here: the host maps the frame buffer's file.
+Both ends use this file; the connection is an anonymous socket pair made by the host and handed to the guest as its
+standard output, so nobody else can ever reach it. Screens do not travel here: the frame buffer's descriptor does,
+once, and the host maps it.
 """
 
 from __future__ import annotations
@@ -76,6 +77,22 @@ class Wire:
             if not chunk:
                 raise WireClosed("the other end closed the connection")
             self._received += chunk
+
+    def send_descriptor(self, descriptor: int, *, timeout_s: float = 10.0) -> None:
+        """Hand an open file over; the other end must be waiting in `receive_descriptor`."""
+        self._wait(select.POLLOUT, time.monotonic() + timeout_s)
+        socket.send_fds(self._sock, [b"F"], [descriptor])
+
+    def receive_descriptor(self, *, timeout_s: float) -> int:
+        """The open file that the other end hands over; the caller closes it."""
+        self._wait(select.POLLIN, time.monotonic() + timeout_s)
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._sock, 1, 1)
+        except OSError as error:
+            raise WireClosed(f"connection lost: {error}") from error
+        if data != b"F" or len(descriptors) != 1:
+            raise WireClosed("no descriptor came")
+        return descriptors[0]
 
     def close(self) -> None:
         """Close this end; may be called twice."""

@@ -1,4 +1,4 @@
-"""Holds one desktop until it is killed; prints the desktop's outermost process id and its folder. Used by tests."""
+"""Holds one desktop until it is killed; prints the desktop's outermost process id. Used by tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def main() -> None:
         DesktopConfig(), index=0, folder=folder / "logs", screenshots=ScreenshotStore(folder, incarnation="host")
     )
     assert isinstance(driver, GuestDriver)
-    print(driver.pid, driver.private_folder, flush=True)
+    print(driver.pid, flush=True)
     threading.Event().wait()
 
 

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from common.config import DesktopConfig
-from common.errors import HostBroken, SetupError
+from common.errors import DesktopBroken, HostBroken, SetupError
 from env_server.apptainer_install import Apptainer
 from env_server.drivers import apptainer, isolation
 from env_server.drivers.apptainer import ApptainerLauncher, make_apptainer_driver
 from env_server.drivers.guest_driver import GuestDriver
 from env_server.drivers.local import LocalLauncher
-from env_server.drivers.private_folder import PrivateFolder
 
 
 def found(*, network_none: bool) -> Apptainer:
@@ -27,7 +26,7 @@ class FailingLauncher:
     def __init__(self, script: str) -> None:
         self._script = script
 
-    def command(self, folder: PrivateFolder, settings: dict[str, object]) -> list[str]:
+    def command(self, settings: dict[str, object]) -> list[str]:
         return ["sh", "-c", self._script]
 
     def explain(self, log: str) -> str:
@@ -35,21 +34,19 @@ class FailingLauncher:
 
 
 @pytest.mark.parametrize("network_none", [True, False])
-def test_container_command_isolates_and_binds_only_what_it_needs(tmp_path: Path, *, network_none: bool) -> None:
-    folder = PrivateFolder(tmp_path)
-    command = list(ApptainerLauncher(found(network_none=network_none), Path("/image")).command(folder, {"width": 800}))
+def test_container_command_isolates_and_binds_only_what_it_needs(*, network_none: bool) -> None:
+    command = list(ApptainerLauncher(found(network_none=network_none), Path("/image")).command({"width": 800}))
     flags = command[command.index("exec") :]
     assert {"--containall", "--no-home", "--cleanenv", "--writable-tmpfs", "--userns"} <= set(flags)
     assert flags.count("--userns") == 1 and ("--net" in flags) == network_none
     binds = [flags[index + 1] for index, flag in enumerate(flags) if flag == "--bind"]
-    assert [bind.endswith(":ro") for bind in binds] == [True, True, False, False]
-    assert all(bind.startswith(str(tmp_path)) for bind in binds[2:])
+    assert [bind.endswith(":ro") for bind in binds] == [True, True, False] and binds[2] == "/dev/shm/tmp:/tmp"
     assert command[0] == "unshare" and "--kill-child=KILL" in command
     assert json.loads(command[-1])["width"] == 800
 
 
-def test_local_command_has_namespaces_of_its_own(tmp_path: Path) -> None:
-    command = list(LocalLauncher().command(PrivateFolder(tmp_path), {}))
+def test_local_command_has_namespaces_of_its_own() -> None:
+    command = list(LocalLauncher().command({}))
     assert {"--user", "--mount", "--pid", "--kill-child=KILL"} <= set(command)
 
 
@@ -75,7 +72,8 @@ def test_missing_image_is_an_error_that_names_set_up(monkeypatch: pytest.MonkeyP
     [
         ("FATAL: could not use user namespace: disabled", "user.max_user_namespaces"),
         ("unshare: unshare failed: Operation not permitted", "user.max_user_namespaces"),
-        ("write: No space left on device", "free space"),
+        ("mkdir: No space left on device", "free space"),
+        ("mount: /dev/shm: permission denied", "refuses mounts"),
         ("error while setting up the network namespace", "network"),
     ],
 )
@@ -84,20 +82,12 @@ def test_start_that_fails_for_a_known_reason_says_what_to_do(tmp_path: Path, sai
         GuestDriver(FailingLauncher(f"echo '{said}' >&2"), DesktopConfig(), index=0, folder=tmp_path, screenshots=None)
 
 
-def test_folders_that_cannot_be_written_break_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "file"
-    file.write_text("")
+def test_log_folder_that_cannot_be_written_breaks_the_host(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
     with pytest.raises(HostBroken, match="not writable"):
-        GuestDriver(FailingLauncher("true"), DesktopConfig(), index=0, folder=file / "logs", screenshots=None)
-    monkeypatch.setattr("tempfile.tempdir", str(file))
-    with pytest.raises(HostBroken, match="TMPDIR"):
-        PrivateFolder.make(0)
+        GuestDriver(FailingLauncher("true"), DesktopConfig(), index=0, folder=tmp_path / "file" / "logs", screenshots=None)
 
 
-def test_failed_start_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    with pytest.raises(Exception, match="did not start"):
-        GuestDriver(FailingLauncher("exit 3"), DesktopConfig(), index=0, folder=tmp_path / "logs", screenshots=None)
-    assert list(temporary.iterdir()) == []
+def test_start_that_fails_for_an_unknown_reason_shows_the_last_words(tmp_path: Path) -> None:
+    with pytest.raises(DesktopBroken, match="so sorry"):
+        GuestDriver(FailingLauncher("echo so sorry >&2"), DesktopConfig(), index=0, folder=tmp_path, screenshots=None)
