@@ -69,7 +69,7 @@ class LearnerLoop:
         self._intake: Intake
         self._lineage = Lineage()
         self._machine = PhaseMachine(config.learner.entropulse)
-        self._demonstrations = EpisodePool(seed=config.seed, max_per_family=max(1, config.learner.recipe.demos_per_family))
+        self._demonstrations = EpisodePool(seed=config.seed, max_per_family=config.learner.recipe.max_demos)
         self._successes = EpisodePool(seed=config.seed, max_per_family=POOL_PER_FAMILY)
         self._round: sft.SftRound | None = None
         self._reported_cursor = 0
@@ -224,7 +224,7 @@ class LearnerLoop:
         return True
 
     def _missing(self, order: recipe.OrderPlan) -> int:
-        expected = (order.num_per_family or 0) * len(self._families) * order.group_size
+        expected = (order.num_per_family or 0) * len(order.families or self._families) * order.group_size
         return expected - self.state.tallies[order.order_id].num_episodes
 
     def _keep_demonstration(self, trajectory: Trajectory) -> None:

@@ -35,13 +35,15 @@ class OrderPlan:
     group_size: int
     first_seed: int
     temperature: float
+    families: tuple[str, ...] | None = None
+    """None: all of the run's."""
 
     def to_message(self, config: RunConfig, families: Sequence[str], *, policy_version: int) -> RolloutOrder:
         """The order, for actors with at least ``policy_version``."""
         return RolloutOrder(
             order_id=self.order_id,
             kind=self.kind,
-            families=tuple(families),
+            families=tuple(families) if self.families is None else self.families,
             num_per_family=self.num_per_family,
             group_size=self.group_size,
             first_seed=self.first_seed,
@@ -62,13 +64,13 @@ class Phase:
 
 def first_phase(config: RunConfig, *, temperature: float) -> Phase:
     """What a fresh run begins with."""
-    orders = []
-    if _has_demonstrations(config):
-        orders.append(_demonstrations(config))
+    orders = _demonstrations(config)
+    name = DEMONSTRATIONS
     if config.learner.recipe.eval_before and _has_evaluation(config):
         orders.append(_evaluation(config, EVAL_BEFORE))
+        name = EVAL_BEFORE
     if orders:
-        return Phase(orders[-1].order_id, "rollouts", tuple(orders))
+        return Phase(name, "rollouts", tuple(orders))
     return _after_start(config, temperature)
 
 
@@ -131,7 +133,7 @@ def rl_phase(config: RunConfig, number: int, *, first_seed: int, temperature: fl
 
 
 def _after_start(config: RunConfig, temperature: float) -> Phase:
-    return Phase(CLONING, "sft") if _has_demonstrations(config) else _first_rl(config, temperature)
+    return Phase(CLONING, "sft") if _demonstrations(config) else _first_rl(config, temperature)
 
 
 def _first_rl(config: RunConfig, temperature: float) -> Phase:
@@ -140,15 +142,26 @@ def _first_rl(config: RunConfig, temperature: float) -> Phase:
     return rl_phase(config, 1, first_seed=config.tasks.training_seeds[0], temperature=temperature)
 
 
-def _demonstrations(config: RunConfig) -> OrderPlan:
-    return OrderPlan(
-        order_id=DEMONSTRATIONS,
-        kind="demonstration",
-        num_per_family=config.learner.recipe.demos_per_family,
-        group_size=1,
-        first_seed=config.tasks.demonstration_seeds[0],
-        temperature=0.0,
-    )
+def _demonstrations(config: RunConfig) -> list[OrderPlan]:
+    """One order, or one for each number where families need different numbers."""
+    recipe = config.learner.recipe
+    families_of: dict[int, tuple[str, ...] | None] = {recipe.demos_per_family: None}
+    if recipe.demos_of_family:
+        numbers = {family: recipe.demos_of_family.get(family, recipe.demos_per_family) for family in config.tasks.families}
+        families_of = {number: tuple(f for f in numbers if numbers[f] == number) for number in sorted(set(numbers.values()))}
+    return [
+        OrderPlan(
+            order_id=DEMONSTRATIONS if families is None else f"{DEMONSTRATIONS}-{number}",
+            kind="demonstration",
+            num_per_family=number,
+            group_size=1,
+            first_seed=config.tasks.demonstration_seeds[0],
+            temperature=0.0,
+            families=families,
+        )
+        for number, families in families_of.items()
+        if number > 0
+    ]
 
 
 def _evaluation(config: RunConfig, name: str) -> OrderPlan:
@@ -161,10 +174,6 @@ def _evaluation(config: RunConfig, name: str) -> OrderPlan:
         first_seed=config.tasks.evaluation_seeds[0],
         temperature=config.learner.recipe.eval_temperature,
     )
-
-
-def _has_demonstrations(config: RunConfig) -> bool:
-    return config.learner.recipe.demos_per_family > 0
 
 
 def _has_evaluation(config: RunConfig) -> bool:

@@ -66,6 +66,8 @@ class RecipeConfig(Section):
 
     demos_per_family: int = Field(8, ge=0)
     """Demonstrated episodes per family for behaviour cloning; 0 skips cloning."""
+    demos_of_family: dict[str, int] = Field(default_factory=dict)
+    """Families that need another number than ``demos_per_family``: those that cloning learns at once, or hardly."""
     bc_epochs: int = Field(2, ge=1)
     """Passes over the demonstrations."""
     bc_batch_size: int = Field(16, ge=1)
@@ -84,6 +86,11 @@ class RecipeConfig(Section):
     """RL ends after this many seconds (all RL and SFT phases together); None: no limit."""
     target_success: float | None = Field(None, gt=0, le=1)
     """RL ends early when the training success EMA reaches this; None: never."""
+
+    @property
+    def max_demos(self) -> int:
+        """The largest number of demonstrations of a family, at least 1."""
+        return max(1, self.demos_per_family, *self.demos_of_family.values())
 
 
 class LearnerConfig(Section):

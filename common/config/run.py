@@ -198,6 +198,12 @@ def _combination_problems(config: RunConfig) -> list[Problem]:
         )
     if config.mode == "serial" and config.actor.engine == "vllm":
         problems.append(Problem("actor.engine", "vllm needs its own process", "use actor.engine: transformers in serial mode"))
+    for family, number in config.learner.recipe.demos_of_family.items():
+        path = f"learner.recipe.demos_of_family.{family}"
+        if family not in config.tasks.families:
+            problems.append(Problem(path, "is not among tasks.families", "name there every family the run plays, or remove it here"))
+        if number < 0:
+            problems.append(Problem(path, f"{number} demonstrations", "give 0 or more"))
     batch = config.learner.group_size * config.learner.groups_per_batch
     if config.learner.num_minibatches > config.learner.groups_per_batch:
         problems.append(

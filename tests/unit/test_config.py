@@ -82,6 +82,12 @@ def test_load_config_impossible_combinations_are_all_reported(tmp_path: Path) ->
     assert set(found) == {"desktop.driver", "broker.eta", "learner.num_minibatches"}
 
 
+def test_load_config_demonstrations_of_an_unplayed_family_are_an_error(tmp_path: Path) -> None:
+    text = "tasks: {families: [a, b]}\nlearner: {recipe: {demos_of_family: {a: -1, c: 2}}}\n"
+    found = problems(write(tmp_path, text))
+    assert set(found) == {"learner.recipe.demos_of_family.a", "learner.recipe.demos_of_family.c"}
+
+
 def test_load_config_overlapping_seed_ranges_are_an_error(tmp_path: Path) -> None:
     found = problems(write(tmp_path, "tasks: {training_seeds: [50, 200000]}\n"))
     assert "overlap" in found["tasks"]

@@ -4,7 +4,7 @@ from typing import Any
 
 from loop_fakes import make_config
 
-from common.config import RunConfig
+from common.config import RunConfig, TasksConfig
 from learner import recipe
 
 
@@ -38,6 +38,18 @@ def test_phases_configured_to_nothing_left_out() -> None:
 def test_first_phase_demonstrations_and_evaluation_at_the_same_time() -> None:
     phase = recipe.first_phase(make_config(), temperature=1.0)
     assert [order.kind for order in phase.orders] == ["demonstration", "evaluation"]
+
+
+def test_demonstrations_one_order_for_each_number() -> None:
+    config = make_config(recipe={"demos_of_family": {"b": 5, "c": 0, "d": 5}})
+    config = config.model_copy(update={"tasks": TasksConfig(families=("a", "b", "c", "d"))})
+    orders = recipe.first_phase(config, temperature=1.0).orders[:-1]
+    messages = [order.to_message(config, ["a", "b", "c", "d"], policy_version=0) for order in orders]
+    assert {(m.order_id, m.num_per_family, m.families) for m in messages} == {
+        ("demonstrations-2", 2, ("a",)),
+        ("demonstrations-5", 5, ("b", "d")),
+    }
+    assert config.learner.recipe.max_demos == 5
 
 
 def test_phases_resumed_by_name_are_the_same() -> None:
