@@ -9,8 +9,8 @@ change little from step to step), the agent's own past last. With SmolLM2's toke
     radio-button Bella selected 1
     radio-button Ana 2
     push-button Submit 3
-    Done: click(1)
-    Action: click(3)
+    Done: click("Bella")
+    Action: click("Submit")
 
 An element's number stands after its text: a model that copies what followed an earlier mention of a word finds it there
 (cloned on 485 steps, SmolLM2-135M clicked right in 20 of 21 held-out steps, against 12 with the number in front).
@@ -35,9 +35,6 @@ from common.messages import Action, Element, Observation
 
 SHOWN_STATES = ("checked", "selected", "focused", "disabled", "expanded")
 """`editable` is left out: the role says it."""
-
-PLAIN_TEXT_ROLES = frozenset({"static", "label", "heading", "paragraph", "section"})
-"""Roles of elements that are text and nothing else."""
 
 MAX_HISTORY_CHARS = 64
 """A past action, and what was said about the newest one, are cut to this."""
@@ -147,7 +144,7 @@ def element_rows(elements: Sequence[Element], config: PromptConfig, *, instructi
     what is to be clicked would be found in the task's text first.
     """
     said = one_line(instruction, MAX_INSTRUCTION_CHARS)
-    elements = [e for e in elements if not (e.role in PLAIN_TEXT_ROLES and one_line(e.text, MAX_INSTRUCTION_CHARS) in said)]
+    elements = [e for e in elements if not (e.is_plain_text and one_line(e.text, MAX_INSTRUCTION_CHARS) in said)]
     content = [element for element in elements if element.in_content]
     others = [element for element in elements if not element.in_content]
     shown = [*content, *others[: config.max_toolbar_elements]][: config.max_elements]

@@ -43,12 +43,12 @@ class ActionSyntaxError(ValueError):
     """The text is no action; the message is written for the agent."""
 
 
-_TARGET = Param("target", (int,))
+_TARGET = Param("target", (int, str))
 _BUTTON = Param("button", (str,), "left", ("left", "middle", "right"))
 
 _SPECS = (
-    # GUI. A target is an element number, or x followed by y as two numbers.
-    ActionSpec("click", (_TARGET, Param("y", (int,), None), _BUTTON), "click element n, or pixel x, y"),
+    # GUI. A target is an element's number, its text where no other element has it, or x followed by y as two numbers.
+    ActionSpec("click", (_TARGET, Param("y", (int,), None), _BUTTON), 'click element n or "its text", or pixel x, y'),
     ActionSpec("double_click", (_TARGET, Param("y", (int,), None)), "double click element n, or pixel x, y"),
     ActionSpec("hover", (_TARGET, Param("y", (int,), None)), "move the pointer there"),
     ActionSpec("type", (Param("text", (str,)), Param("enter", (bool,), False)), "type text where the focus is"),
@@ -58,7 +58,7 @@ _SPECS = (
         (_TARGET, Param("y", (int,), None), Param("direction", (str,), "down", ("up", "down", "left", "right"))),
         "turn the wheel over element n, or pixel x, y",
     ),
-    ActionSpec("drag", (Param("source", (int,)), Param("target", (int,))), "drag element source onto element target"),
+    ActionSpec("drag", (Param("source", (int, str)), _TARGET), "drag element source onto element target"),
     ActionSpec("wait", (), "do nothing for one step"),
     ActionSpec("done", (), "the task is finished"),
     ActionSpec("fail", (), "the task cannot be done"),

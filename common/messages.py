@@ -386,12 +386,15 @@ class Status:
 # --- desktops --------------------------------------------------------------------------------------------------------
 
 
+_PLAIN_TEXT_ROLES = frozenset({"static", "label", "heading", "paragraph", "section"})
+
+
 @dataclass(frozen=True, config=_CONFIG)
 class Element:
     """One row of the linearised accessibility tree."""
 
     number: int
-    """What `click(number)` takes; stable while the element stays."""
+    """What `click(number)` takes; stable while the element stays. `click(text)` works too, where the text is one element's."""
     role: str
     text: str
     x: int
@@ -403,6 +406,11 @@ class Element:
     """Of: checked, selected, focused, disabled, expanded, editable."""
     in_content: bool = True
     """False for toolbars, menus, title and status bars: what a short prompt may leave out first."""
+
+    @property
+    def is_plain_text(self) -> bool:
+        """Text and nothing else: it says something, but there is nothing to operate."""
+        return self.role in _PLAIN_TEXT_ROLES
 
 
 @dataclass(frozen=True, config=_CONFIG)

@@ -69,8 +69,6 @@ class Numbering:
     """Numbers of elements within one task: given in reading order at first sight, never given again to another element."""
 
     _numbers: dict[str, int] = field(default_factory=dict)
-    places: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Number -> centre, of the last observation only: what an action's target means."""
 
     def number_of(self, key: str) -> int:
         """The element's number."""
@@ -95,9 +93,7 @@ def linearise(
                 rows.append((sections[index], node, text))
     rows.sort(key=lambda row: row[0])
     kept = _without_duplicates(rows)[:max_elements]
-    elements = tuple(_element(section, node, text, numbering) for section, node, text in kept)
-    numbering.places = {element.number: (element.x, element.y) for element in elements}
-    return elements
+    return tuple(_element(section, node, text, numbering) for section, node, text in kept)
 
 
 _DIALOG, _CONTENT, _FRAME = 0, 1, 2

@@ -28,7 +28,7 @@ class OptimizerConfig(Section):
     max_grad_norm: float = Field(1.0, gt=0)
     """Gradients are scaled down to this global norm."""
     warmup_updates: int = Field(0, ge=0)
-    """The learning rate rises linearly over this many optimizer steps of a phase."""
+    """The learning rate rises linearly over this many updates of a phase."""
 
 
 class EntropulseConfig(Section):

@@ -26,6 +26,7 @@ from env_server.driver import GetterKind, TaskInstance
 from env_server.guest.wire import Wire, WireClosed, WireTimeout
 from env_server.observation import Numbering, TreeNode, linearise
 from env_server.screenshots import ScreenshotStore
+from env_server.targets import find_target
 
 START_LIMIT_S = 60.0
 """Until all applications of a desktop can be used; many desktops may start at once on few cores."""
@@ -65,6 +66,8 @@ class GuestDriver:
         self._index = index
         self._screenshots = screenshots if config.observation != "tree" else None
         self._numbering = Numbering()
+        self._elements: tuple[Element, ...] = ()
+        """Of the last observation: what targets refer to."""
         self._lock = threading.Lock()
         self._closed = False
         self._screen: mmap.mmap | None = None
@@ -126,7 +129,7 @@ class GuestDriver:
     def reset(self, task: TaskInstance) -> tuple[str, Observation]:
         """See `DesktopDriver`."""
         setup = [{"kind": step.kind, "args": step.args} for step in task.setup]
-        self._numbering = Numbering()
+        self._numbering, self._elements = Numbering(), ()
         answer = self._observe({"request": "reset", "setup": setup}, self._config.reset_deadline_s)
         instruction = task.instruction
         if instruction is None:
@@ -191,15 +194,16 @@ class GuestDriver:
         answer = self._ask(request, limit_s)
         try:
             nodes = [TreeNode.from_wire(row) for row in answer["nodes"]]
+            self._elements = self._linearise(nodes, str(answer["app"]))
             return _Answer(
-                self._observation(answer, self._elements(nodes, str(answer["app"]))),
+                self._observation(answer, self._elements),
                 str(answer.get("action_error", "")),
                 bool(answer["finished"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise DesktopBroken(f"desktop {self._index} sent no observation: {error!r}") from error
 
-    def _elements(self, nodes: Sequence[TreeNode], app: str) -> tuple[Element, ...]:
+    def _linearise(self, nodes: Sequence[TreeNode], app: str) -> tuple[Element, ...]:
         return linearise(
             nodes,
             app=app,
@@ -245,7 +249,7 @@ class GuestDriver:
             raise DesktopBroken(f"desktop {self._index} did not answer {request['request']}: {error}") from error
 
     def _resolved(self, action: Action) -> dict[str, Any]:
-        """The action's arguments with element numbers turned into pixels; `LookupError` with a message for the agent."""
+        """The action's arguments with elements turned into pixels; `LookupError` with a message for the agent."""
         args = dict(action.args)
         if action.name in _TARGETS:
             y = args.pop("y", None)
@@ -259,12 +263,13 @@ class GuestDriver:
             args.setdefault("enter", False)
         return args
 
-    def _place(self, number: int) -> tuple[int, int]:
-        if number not in self._numbering.places:
-            raise LookupError(f"there is no element {number}")
-        return self._numbering.places[number]
+    def _place(self, target: int | str) -> tuple[int, int]:
+        element = find_target(self._elements, target)
+        return element.x, element.y
 
-    def _pixel(self, x: int, y: int) -> tuple[int, int]:
+    def _pixel(self, x: int | str, y: int) -> tuple[int, int]:
+        if isinstance(x, str):
+            raise LookupError(f"{x!r:.80} is no pixel column: give x and y as numbers, or the text alone")
         if not (0 <= x < self._config.screen_width and 0 <= y < self._config.screen_height):
             raise LookupError(f"({x}, {y}) is not on the screen")
         return x, y

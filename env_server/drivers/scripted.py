@@ -28,6 +28,7 @@ from env_server.drivers.scripted_apps import (
     require_app,
 )  # fmt: skip
 from env_server.screenshots import ScreenshotStore
+from env_server.targets import find_target
 from env_server.tasks.pages import page
 
 _LEFT, _TOP, _ROW_HEIGHT, _COLUMN_WIDTH = 20, 60, 28, 120
@@ -177,17 +178,20 @@ class ScriptedDriver:
             raise ActionFailed(f"{area} is not open")
         return ""
 
-    def _target(self, target: int, y: int | None) -> Row:
+    def _target(self, target: int | str, y: int | None) -> Row:
         assert self._front is not None
+        elements = self._elements()
+        try:
+            if y is None:
+                element = find_target(elements, target)
+            else:
+                element = next(e for e in elements if _covers(e, target, y))
+        except LookupError as error:
+            raise ActionFailed(str(error.args[0])) from None
+        except StopIteration:
+            raise ActionFailed(f"nothing at {target}, {y}") from None
         rows = self._front.rows()
-        if y is None:
-            if not 1 <= target <= len(rows) + len(_MENUS):
-                raise ActionFailed(f"no element {target}")
-            return rows[target - 1] if target <= len(rows) else Row("", "menu", "")
-        for row, element in zip(rows, self._elements(), strict=False):
-            if abs(target - element.x) <= element.width / 2 and abs(y - element.y) <= element.height / 2:
-                return row
-        raise ActionFailed(f"nothing at {target}, {y}")
+        return rows[element.number - 1] if element.number <= len(rows) else Row("", "menu", "")
 
     # --- what is on screen -------------------------------------------------------------------------------------------
 
@@ -223,3 +227,7 @@ class ScriptedDriver:
             draw.rectangle((left, top, left + element.width, top + element.height), fill=fill, outline=(120, 120, 120))
             draw.text((left + 4, top + 5), element.text[:40].encode("latin-1", "replace").decode("latin-1"), fill="black")
         return self._screenshots.put(np.asarray(image))
+
+
+def _covers(element: Element, x: int | str, y: int) -> bool:
+    return isinstance(x, int) and abs(x - element.x) <= element.width / 2 and abs(y - element.y) <= element.height / 2

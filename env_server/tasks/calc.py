@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Callable, Sequence
 
-from common.messages import Action, Evaluation, Observation
+from common.messages import Action, Element, Evaluation, Observation
 from env_server.driver import Getter, SetupStep, TaskInstance
 from env_server.tasks.elements import CELL, find, select
 from env_server.tasks.family import DONE, Family, click, type_text, verdict
@@ -79,12 +79,12 @@ def _build_set_cell(rng: random.Random) -> TaskInstance:
 # --- by mouse and keyboard -------------------------------------------------------------------------------------------
 
 
-def _cell_holding(observation: Observation, text: str) -> int:
-    """Number of the element that shows ``text``; a driver may write the address in front (`B3 pencil`)."""
+def _cell_holding(observation: Observation, text: str) -> Element:
+    """The element that shows ``text``; a driver may write the address in front (`B3 pencil`)."""
     for element in select(observation, CELL):
         if re.fullmatch(rf"(?:[A-Z]+[0-9]+:? )?{re.escape(text)}", element.text.strip()):
-            return element.number
-    return find(observation, CELL, text).number
+            return element
+    return find(observation, CELL, text)
 
 
 def _build_type_cell(rng: random.Random) -> TaskInstance:
@@ -97,7 +97,7 @@ def _build_type_cell(rng: random.Random) -> TaskInstance:
 
     def demonstrate(text: str, observation: Observation, actions: Sequence[Action], get: Getter) -> Action:
         if not actions:
-            return click(_cell_holding(observation, old))
+            return click(observation, _cell_holding(observation, old))
         return type_text(new, enter=True) if len(actions) == 1 else DONE
 
     return TaskInstance(instruction, (_open(cells, "A1"),), _sheet_evaluator(cells, {cell: new}), demonstrate)

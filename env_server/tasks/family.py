@@ -10,8 +10,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from common.messages import Action, Evaluation
+from common.messages import Action, Element, Evaluation, Observation
 from env_server.driver import TaskInstance
+from env_server.targets import name_of
 
 ALL_DRIVERS = frozenset({"apptainer", "local", "scripted"})
 
@@ -45,9 +46,9 @@ DONE = Action(name="done", args={})
 """The demonstrator's last action where the task does not finish itself."""
 
 
-def click(number: int) -> Action:
-    """A left click on element ``number``."""
-    return Action(name="click", args={"target": number})
+def click(observation: Observation, element: Element) -> Action:
+    """A left click on ``element``, which a person would name by its text where it has one of its own."""
+    return Action(name="click", args={"target": name_of(observation.elements, element)})
 
 
 def type_text(text: str, *, enter: bool = False) -> Action:

@@ -54,7 +54,7 @@ def _quoted(pattern: str, instruction: str) -> str:
 
 
 def _demonstrate_button(instruction: str, observation: Observation, actions: Sequence[Action], get: Getter) -> Action:
-    return click(find(observation, BUTTON, _quoted(r'Click on the "(.+)" button\.', instruction)).number)
+    return click(observation, find(observation, BUTTON, _quoted(r'Click on the "(.+)" button\.', instruction)))
 
 
 def _build_button(rng: random.Random) -> TaskInstance:
@@ -70,8 +70,8 @@ def _build_button(rng: random.Random) -> TaskInstance:
 
 def _demonstrate_option(instruction: str, observation: Observation, actions: Sequence[Action], get: Getter) -> Action:
     if actions:
-        return click(find(observation, BUTTON, "Submit").number)
-    return click(find(observation, RADIO, _quoted(r"Select (.+) and click Submit\.", instruction)).number)
+        return click(observation, find(observation, BUTTON, "Submit"))
+    return click(observation, find(observation, RADIO, _quoted(r"Select (.+) and click Submit\.", instruction)))
 
 
 def _build_option(rng: random.Random) -> TaskInstance:
@@ -90,8 +90,8 @@ def _demonstrate_checkboxes(
 ) -> Action:
     wanted = _quoted(r"Select (.+) and click Submit\.", instruction).split(", ")
     if len(actions) < len(wanted):
-        return click(find(observation, CHECK, wanted[len(actions)]).number)
-    return click(find(observation, BUTTON, "Submit").number)
+        return click(observation, find(observation, CHECK, wanted[len(actions)]))
+    return click(observation, find(observation, BUTTON, "Submit"))
 
 
 def _build_checkboxes(rng: random.Random) -> TaskInstance:
@@ -107,10 +107,10 @@ def _build_checkboxes(rng: random.Random) -> TaskInstance:
 
 def _demonstrate_entry(text: str, observation: Observation, actions: Sequence[Action]) -> Action:
     if not actions:
-        return click(find(observation, ENTRY).number)
+        return click(observation, find(observation, ENTRY))
     if len(actions) == 1:
         return type_text(text)
-    return click(find(observation, BUTTON, "Submit").number)
+    return click(observation, find(observation, BUTTON, "Submit"))
 
 
 def _demonstrate_text(instruction: str, observation: Observation, actions: Sequence[Action], get: Getter) -> Action:

@@ -1,0 +1,51 @@
+"""Naming an element by number or by text."""
+
+import pytest
+
+from common.messages import Element
+from env_server.targets import MAX_LABEL_CHARS, find_target, name_of
+
+
+def element(number: int, text: str, role: str = "push-button") -> Element:
+    return Element(number=number, role=role, text=text, x=number, y=0, width=10, height=10, states=())
+
+
+SCREEN = (
+    element(1, "Click on OK", "static"),
+    element(2, "OK", "static"),
+    element(4, "OK"),
+    element(5, "No"),
+    element(6, "No"),
+    element(7, "", "entry"),
+    element(8, " two\n words "),
+    element(9, "long" * 10),
+    element(10, "3"),
+)
+
+
+def message(target: int | str) -> str:
+    with pytest.raises(LookupError) as caught:
+        find_target(SCREEN, target)
+    return str(caught.value.args[0])
+
+
+@pytest.mark.parametrize(
+    ("target", "number"), [(4, 4), ("OK", 4), ("Click on OK", 1), ("two words", 8), ("  OK ", 4), ("3", 10), (7, 7)]
+)
+def test_find_target_by_number_and_by_text(target: int | str, number: int) -> None:
+    assert find_target(SCREEN, target).number == number
+
+
+def test_find_target_errors_tell_the_agent_what_to_do() -> None:
+    assert message(3) == "there is no element 3"
+    assert message("ok") == "there is no element 'ok'"
+    assert message("No") == "2 elements are 'No': give one's number (5, 6)"
+    assert message("") == "there is no element ''"
+    assert len(message("x" * 5000)) < 120
+
+
+def test_name_of_is_a_text_only_where_it_finds_the_element_again() -> None:
+    names = {element.number: name_of(SCREEN, element) for element in SCREEN}
+    assert names == {1: "Click on OK", 2: 2, 4: "OK", 5: 5, 6: 6, 7: 7, 8: "two words", 9: 9, 10: "3"}
+    assert all(find_target(SCREEN, name).number == number for number, name in names.items())
+    assert MAX_LABEL_CHARS < 40
