@@ -201,7 +201,7 @@ def _combination_problems(config: RunConfig) -> list[Problem]:
     for family, number in config.learner.recipe.demos_of_family.items():
         path = f"learner.recipe.demos_of_family.{family}"
         if family not in config.tasks.families:
-            problems.append(Problem(path, "is not among tasks.families", "name there every family the run plays, or remove it here"))
+            problems.append(Problem(path, "is not among tasks.families", "name all families of the run there, or remove it here"))
         if number < 0:
             problems.append(Problem(path, f"{number} demonstrations", "give 0 or more"))
     batch = config.learner.group_size * config.learner.groups_per_batch

@@ -182,10 +182,7 @@ class ScriptedDriver:
         assert self._front is not None
         elements = self._elements()
         try:
-            if y is None:
-                element = find_target(elements, target)
-            else:
-                element = next(e for e in elements if _covers(e, target, y))
+            element = find_target(elements, target) if y is None else next(e for e in elements if _covers(e, target, y))
         except LookupError as error:
             raise ActionFailed(str(error.args[0])) from None
         except StopIteration:
