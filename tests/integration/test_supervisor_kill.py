@@ -98,6 +98,15 @@ class Run:
         """Until that many processes run below the supervisor (the guardian is one of them)."""
         self.wait_until(lambda: len(processes.descendants([self.process.pid])) == num_descendants)
 
+    def wait_adopted(self) -> None:
+        """Until the supervisor has adopted the process that ``forks`` set free, and has looked at it: two whole rounds later."""
+        command = b"sleep\x001000.25\x00"
+        children = processes.children_of
+        self.wait_until(lambda: any(_command_line(pid) == command for pid in children(self.process.pid)))
+        for _ in range(2):
+            before = (self.folder / "views.json").stat().st_mtime_ns
+            self.wait_until(lambda before=before: (self.folder / "views.json").stat().st_mtime_ns != before)  # type: ignore[misc]
+
     def end(self, *, limit_s: float = 10.0) -> tuple[list[str | int], str]:
         output, _ = self.process.communicate(timeout=limit_s)
         lines = output.splitlines()
@@ -105,6 +114,13 @@ class Run:
 
     def left(self) -> set[int]:
         return self.seen & processes.parents().keys()
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 @pytest.fixture
@@ -156,6 +172,7 @@ def test_sigkill_of_supervisor_leaves_nothing(start: Callable[..., Run]) -> None
     run = start("good", "forks", "stubborn", "shares")
     run.wait_running(6)
     run.wait_until(lambda: any(Path("/dev/shm").glob("computerrl-test-*")))
+    run.wait_adopted()
     os.kill(run.process.pid, signal.SIGKILL)
     deadline = time.monotonic() + 5.0
     while run.left() and time.monotonic() < deadline:
