@@ -123,6 +123,15 @@ def _command_line(pid: int) -> bytes:
         return b""
 
 
+def _ignores_sigterm(pid: int) -> bool:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return False
+    mask = next((int(line.split()[1], 16) for line in lines if line.startswith("SigIgn:")), 0)
+    return bool(mask >> (signal.SIGTERM - 1) & 1)
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     runs: list[Run] = []
@@ -157,6 +166,9 @@ def test_stop_signal_with_stubborn_and_forking_processes_leaves_nothing(start: C
     run = start("good", "forks", "stubborn", "shares")
     run.wait_running(6)
     run.wait_until(lambda: any(Path("/dev/shm").glob("computerrl-test-*")))
+    run.wait_adopted()
+    # The guardian, the stubborn one and what the forking one set free: a signal before that finds nobody stubborn.
+    run.wait_until(lambda: sum(_ignores_sigterm(pid) for pid in processes.descendants([run.process.pid])) == 3)
     began = time.monotonic()
     run.process.send_signal(signal.SIGTERM)
     (kind, _, exit_code, _), notes = run.end()
