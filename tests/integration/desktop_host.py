@@ -6,21 +6,15 @@ import sys
 import threading
 from pathlib import Path
 
-from common.config import DesktopConfig
-from env_server.drivers import make_driver
-from env_server.drivers.guest_driver import GuestDriver
-from env_server.screenshots import ScreenshotStore
+from tests.desktops import open_desktop
 
 
 def main() -> None:
     """Start the desktop, say where it is, wait for the end."""
     folder = Path(sys.argv[1])
-    driver = make_driver(
-        DesktopConfig(), index=0, folder=folder / "logs", screenshots=ScreenshotStore(folder, incarnation="host")
-    )
-    assert isinstance(driver, GuestDriver)
-    print(driver.pid, flush=True)
-    threading.Event().wait()
+    with open_desktop(folder) as driver:
+        print(driver.pid, flush=True)
+        threading.Event().wait()
 
 
 if __name__ == "__main__":

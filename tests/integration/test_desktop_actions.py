@@ -12,9 +12,8 @@ from common.actions import parse_action
 from common.config import DesktopConfig
 from common.messages import Action, Evaluation, Observation
 from env_server.driver import SetupStep, TaskInstance
-from env_server.drivers import make_driver
 from env_server.drivers.guest_driver import GuestDriver
-from env_server.screenshots import ScreenshotStore
+from tests.desktops import open_desktop
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -26,13 +25,8 @@ EDITOR = SetupStep("editor_open", {"path": "note.txt", "text": ""})
 
 @pytest.fixture(scope="module")
 def desktop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuestDriver]:
-    folder = tmp_path_factory.mktemp("desktop")
-    store = ScreenshotStore(folder, incarnation="test")
-    driver = make_driver(DesktopConfig(max_elements=300), index=0, folder=folder / "logs", screenshots=store)
-    assert isinstance(driver, GuestDriver)
-    yield driver
-    driver.close()
-    store.close()
+    with open_desktop(tmp_path_factory.mktemp("desktop"), DesktopConfig(max_elements=300)) as driver:
+        yield driver
 
 
 def open_on(desktop: GuestDriver, *steps: SetupStep) -> Observation:

@@ -14,9 +14,8 @@ import pytest
 
 from common.config import DesktopConfig
 from common.errors import DesktopBroken, EnvError
-from env_server.drivers import make_driver
 from env_server.drivers.guest_driver import GuestDriver
-from env_server.screenshots import ScreenshotStore
+from tests.desktops import open_desktop
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -26,12 +25,8 @@ GONE_WITHIN_S = 5.0
 
 @pytest.fixture
 def desktop(tmp_path: Path) -> Iterator[GuestDriver]:
-    store = ScreenshotStore(tmp_path, incarnation="test")
-    driver = make_driver(DesktopConfig(), index=0, folder=tmp_path / "logs", screenshots=store)
-    assert isinstance(driver, GuestDriver)
-    yield driver
-    driver.close()
-    store.close()
+    with open_desktop(tmp_path) as driver:
+        yield driver
 
 
 def processes_below(pid: int) -> dict[int, str]:
@@ -94,11 +89,8 @@ def test_close_of_a_desktop_leaves_nothing(desktop: GuestDriver) -> None:
 
 def test_running_desktop_shows_no_file_or_socket_on_the_host(tmp_path: Path) -> None:
     before = files_of_desktops()
-    driver = make_driver(
-        DesktopConfig(), index=0, folder=tmp_path / "logs", screenshots=ScreenshotStore(tmp_path, incarnation="t")
-    )
-    during = files_of_desktops()
-    driver.close()
+    with open_desktop(tmp_path):
+        during = files_of_desktops()
     assert during <= before
 
 
@@ -147,16 +139,12 @@ def test_kill_of_the_ground_breaks_the_desktop(desktop: GuestDriver, victim: str
 
 def test_stopped_guest_is_unhealthy_and_breaks_a_step_at_its_deadline(tmp_path: Path) -> None:
     config = DesktopConfig(step_deadline_s=1.5)
-    driver = make_driver(config, index=0, folder=tmp_path / "logs", screenshots=ScreenshotStore(tmp_path, incarnation="t"))
-    assert isinstance(driver, GuestDriver)
-    processes = processes_below(driver.pid or 0)
-    try:
+    with open_desktop(tmp_path, config) as driver:
+        processes = processes_below(driver.pid or 0)
         os.kill(pid_of(processes, "python3"), signal.SIGSTOP)
         started = time.monotonic()
         with pytest.raises(DesktopBroken):
             driver.observe()
         assert time.monotonic() - started < 4.0
         assert not driver.healthy()
-    finally:
-        driver.close()
     assert_gone(processes)

@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from common.config import DesktopConfig
 from common.messages import Action, Evaluation, Observation
 from env_server.driver import SetupStep, TaskInstance
-from env_server.drivers import make_driver
 from env_server.drivers.guest_driver import GuestDriver
-from env_server.screenshots import ScreenshotStore
+from tests.desktops import open_desktop
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -27,13 +25,8 @@ APPS = {"chromium": PAGE, "calc": SHEET, "editor": EDITOR, "files": FILES}
 
 @pytest.fixture(scope="module")
 def desktop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuestDriver]:
-    folder = tmp_path_factory.mktemp("desktop")
-    store = ScreenshotStore(folder, incarnation="test")
-    driver = make_driver(DesktopConfig(), index=0, folder=folder / "logs", screenshots=store)
-    assert isinstance(driver, GuestDriver)
-    yield driver
-    driver.close()
-    store.close()
+    with open_desktop(tmp_path_factory.mktemp("desktop")) as driver:
+        yield driver
 
 
 def task(*steps: SetupStep) -> TaskInstance:

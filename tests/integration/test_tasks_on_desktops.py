@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 
 from common.actions import parse_action, render_action
-from common.config import DesktopConfig
 from common.messages import Action
 from env_server.client import read_screenshot
 from env_server.driver import DesktopDriver
-from env_server.drivers import make_driver
-from env_server.screenshots import ScreenshotStore
 from env_server.tasks import FAMILIES
 from env_server.tasks.pages import page
+from tests.desktops import open_desktop
 
 SEEDS = (0, 1, 2)
 EXACT_PAGES = ("web-click-button", "web-click-option", "web-click-checkboxes", "web-enter-text")
@@ -28,11 +26,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def desktop(folder: Path) -> Iterator[DesktopDriver]:
-    screenshots = ScreenshotStore(folder, incarnation="test")
-    driver = make_driver(DesktopConfig(), index=0, folder=folder / "logs", screenshots=screenshots)
-    yield driver
-    driver.close()
-    screenshots.close()
+    with open_desktop(folder) as driver:
+        yield driver
 
 
 @pytest.mark.timeout(120)
