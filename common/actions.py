@@ -9,76 +9,20 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from common.action_spec import ActionSpec, Param
+from common.action_tables import TABLES
 from common.messages import Action
 
 MAX_ACTION_CHARS = 2000
 """Longer action text is refused before parsing: nothing legitimate is longer, and parsing cost stays bounded."""
 
 
-@dataclass(frozen=True, slots=True)
-class Param:
-    """One parameter of an action."""
-
-    name: str
-    kinds: tuple[type, ...]
-    """Accepted literal types."""
-    default: object = ...
-    """`...` means required."""
-    choices: tuple[object, ...] = ()
-    """Accepted values; empty: any of the kinds."""
-
-
-@dataclass(frozen=True, slots=True)
-class ActionSpec:
-    """One action: its name, parameters and one line of help that the prompt may show."""
-
-    name: str
-    params: tuple[Param, ...]
-    help: str
-
-
 class ActionSyntaxError(ValueError):
     """The text is no action; the message is written for the agent."""
 
 
-_TARGET = Param("target", (int, str))
-_BUTTON = Param("button", (str,), "left", ("left", "middle", "right"))
-
-_SPECS = (
-    # GUI. A target is an element's number, its text where no other element has it, or x followed by y as two numbers.
-    ActionSpec("click", (_TARGET, Param("y", (int,), None), _BUTTON), 'click element n or "its text", or pixel x, y'),
-    ActionSpec("double_click", (_TARGET, Param("y", (int,), None)), "double click element n, or pixel x, y"),
-    ActionSpec("hover", (_TARGET, Param("y", (int,), None)), "move the pointer there"),
-    ActionSpec("type", (Param("text", (str,)), Param("enter", (bool,), False)), "type text where the focus is"),
-    ActionSpec("key", (Param("keys", (str,)),), 'press keys together, like "ctrl+s"'),
-    ActionSpec(
-        "scroll",
-        (_TARGET, Param("y", (int,), None), Param("direction", (str,), "down", ("up", "down", "left", "right"))),
-        "turn the wheel over element n, or pixel x, y",
-    ),
-    ActionSpec("drag", (Param("source", (int, str)), _TARGET), "drag element source onto element target"),
-    ActionSpec("wait", (), "do nothing for one step"),
-    ActionSpec("done", (), "the task is finished"),
-    ActionSpec("fail", (), "the task cannot be done"),
-    # API: one class per application, spoken to by a long-lived worker inside the guest.
-    ActionSpec("calc.set_cell", (Param("cell", (str,)), Param("value", (str, int, float))), "set a cell of the sheet"),
-    ActionSpec("calc.get_cell", (Param("cell", (str,)),), "read a cell of the sheet"),
-    ActionSpec("calc.save", (), "save the sheet"),
-    ActionSpec("files.list", (Param("folder", (str,), "."),), "list a folder"),
-    ActionSpec("files.rename", (Param("path", (str,)), Param("new_name", (str,))), "rename a file"),
-    ActionSpec("files.move", (Param("path", (str,)), Param("folder", (str,))), "move a file into a folder"),
-    ActionSpec("files.copy", (Param("path", (str,)), Param("target", (str,))), "copy a file"),
-    ActionSpec("files.delete", (Param("path", (str,)),), "delete a file"),
-    ActionSpec("files.make_folder", (Param("path", (str,)),), "make a folder"),
-    ActionSpec("files.read", (Param("path", (str,)),), "read a text file"),
-    ActionSpec("files.write", (Param("path", (str,)), Param("text", (str,))), "write a text file"),
-    ActionSpec("editor.save", (), "save the document in the editor"),
-    ActionSpec("apps.switch", (Param("app", (str,)),), "bring an application's window to the front"),
-)
-
-ACTIONS: Mapping[str, ActionSpec] = {spec.name: spec for spec in _SPECS}
+ACTIONS: Mapping[str, ActionSpec] = {spec.name: spec for table in TABLES for spec in table}
 
 FINAL_ACTIONS = frozenset({"done", "fail"})
 """Actions that end the episode and never reach the guest."""
@@ -123,6 +67,8 @@ _ESCAPES = {"\\": "\\\\", '"': '\\"'}
 
 
 def _literal(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_literal, value))}]"
     if not isinstance(value, str):
         return repr(value)
     # Double quotes always (repr would switch), and whatever cannot stand in source text as an escape.
@@ -163,10 +109,15 @@ def _value(spec: ActionSpec, param: Param, node: ast.expr) -> object:
         value = ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
         raise ActionSyntaxError(f"{spec.name}: {param.name!r} is not a literal") from error
+    if value is None and param.default is None:
+        return None
     # bool is an int in Python, but True is no element number.
     if type(value) not in param.kinds:
         names = " or ".join(kind.__name__ for kind in param.kinds)
         raise ActionSyntaxError(f"{spec.name}: {param.name!r} must be {names}")
+    if isinstance(value, list) and not all(type(item) in param.items for item in value):
+        names = " or ".join(kind.__name__ for kind in param.items)
+        raise ActionSyntaxError(f"{spec.name}: {param.name!r} must be a list of {names}")
     if param.choices and value not in param.choices:
         raise ActionSyntaxError(f"{spec.name}: {param.name!r} must be one of {', '.join(map(str, param.choices))}")
     return value

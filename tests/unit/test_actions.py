@@ -87,6 +87,8 @@ def actions(draw: st.DrawFn) -> Action:
             args[param.name] = param.default
         elif param.choices:
             args[param.name] = draw(st.sampled_from(param.choices))
+        elif param.items:
+            args[param.name] = draw(st.lists(st.one_of([values[kind] for kind in param.items]), max_size=4))
         else:
             args[param.name] = draw(values[draw(st.sampled_from(param.kinds))])
     return Action(name=spec.name, args=args)

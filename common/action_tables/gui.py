@@ -1,0 +1,32 @@
+"""Mouse and keyboard, and how an episode ends."""
+
+from __future__ import annotations
+
+from common.action_spec import ActionSpec, Param, flag, many, text, whole
+
+# A target is an element's number, its text where no other element has it, or x followed by y as two numbers.
+_TARGET = Param("target", (int, str))
+_Y = whole("y", None)
+_DIRECTION = text("direction", "down", choices=("up", "down", "left", "right"))
+
+TABLE = (
+    ActionSpec(
+        "click",
+        (_TARGET, _Y, text("button", "left", choices=("left", "middle", "right"))),
+        'click element n or "its text", or pixel x, y',
+    ),
+    ActionSpec("double_click", (_TARGET, _Y), "double click element n, or pixel x, y"),
+    ActionSpec("triple_click", (_TARGET, _Y), "click three times: selects a line or paragraph"),
+    ActionSpec("hover", (_TARGET, _Y), "move the pointer there"),
+    ActionSpec("type", (text("text"), flag("enter", False)), "type text where the focus is"),
+    ActionSpec("key", (text("keys"),), 'press keys together, like "ctrl+s"'),
+    ActionSpec("key_down", (text("keys"),), "press keys and hold them until key_up"),
+    ActionSpec("key_up", (text("keys"),), "release held keys"),
+    ActionSpec("scroll", (_TARGET, _Y, _DIRECTION), "turn the wheel over element n, or pixel x, y"),
+    ActionSpec("drag", (Param("source", (int, str)), _TARGET), "drag element source onto element target"),
+    ActionSpec("drag_pixels", (many("path", (int,)),), "press at the first pixel, move along x, y, x, y, ..., release"),
+    ActionSpec("quote", (text("content"),), "note something; it comes back as this action's result"),
+    ActionSpec("wait", (), "do nothing for one step"),
+    ActionSpec("done", (), "the task is finished"),
+    ActionSpec("fail", (), "the task cannot be done"),
+)
