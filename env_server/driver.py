@@ -14,8 +14,8 @@ from typing import Any, Literal, Protocol
 
 from common.messages import Action, Evaluation, Observation, StepResult
 
-SetupKind = Literal["web_page", "calc_open", "editor_open", "files_open", "write_file", "make_folder"]
-GetterKind = Literal["web_page", "calc_cells", "file_text", "folder_listing", "editor_text"]
+SetupKind = Literal["web_page", "calc_open", "editor_open", "files_open", "write_file", "put_file", "make_folder", "open"]
+GetterKind = Literal["web_page", "calc_cells", "file_text", "file_bytes", "folder_listing", "editor_text"]
 
 Getter = Callable[..., Any]
 """``get(kind, **args)``: reads one fact of the desktop for an evaluator or demonstrator. Kinds and what they return:
@@ -23,6 +23,7 @@ Getter = Callable[..., Any]
 - ``web_page``: ``{"done": bool, "raw_reward": float, "reason": str, "episode_id": int, "fields": dict}``
 - ``calc_cells`` (``range="A1:C9"``): rows of cell contents as text (a formula's value, numbers without trailing zeros)
 - ``file_text`` (``path``): the text, or None when there is no such file
+- ``file_bytes`` (``path``): the file as it is, or None when there is no such file
 - ``folder_listing`` (``path="."``): sorted relative paths of everything below, folders end with ``/``
 - ``editor_text``: what the editor's window holds now, saved or not
 """
@@ -34,8 +35,9 @@ class SetupStep:
 
     Kinds and their arguments: ``web_page`` (page: name of a MiniWoB++ task file without ending, seed: int),
     ``calc_open`` (cells: dict such as ``{"A1": "Name"}``, active_cell: str), ``editor_open`` (path, text),
-    ``files_open`` (folder), ``write_file`` (path, text), ``make_folder`` (path). The last step that opens something
-    decides which window is in front.
+    ``files_open`` (folder), ``write_file`` (path, text), ``put_file`` (path, data: bytes), ``make_folder`` (path),
+    ``open`` (path: a document, text file or folder put there before, opened with its application). The last step that opens
+    something decides which window is in front.
 
     A page is seeded by ``Math.seedrandom(seed)`` (a number, not a text) right before ``core.startEpisodeReal()``, with its time
     limit lifted: the families know from `env_server.tasks.pages` what that shows. Typed text stays as typed: no

@@ -87,6 +87,7 @@ class Chromium:
     """The browser and its DevTools pipe."""
 
     name = "chromium"
+    window_kind = ""
 
     def __init__(self, *, env: Mapping[str, str], log_folder: Path, width: int, height: int, pages: Path) -> None:
         self._pages = pages

@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from .accessibility import AppGone, Node
-from .calc import Calc, CalcGone, CellError
 from .chromium import Chromium, ChromiumGone, PageError, refused_keys
 from .dbus import DBusError
 from .faults import DesktopError, Refused, TaskError
 from .folder import AgentFolder, FileActionError
 from .gtk_apps import Editor, Files
 from .keyboard import UnknownKey
+from .office.documents import Documents, OfficeApp, app_for
+from .office.process import DocumentError, Office, OfficeGone
+from .office.sheet import Calc
 from .reader import TreeReader
 from .session import Places, Session
 from .settle import Settled
@@ -30,9 +32,12 @@ from .wire import Wire
 _NO_SETTLING = Settled("none", 0.0)
 _OPEN_LIMIT_S = 4.0
 """An application that has not opened what a task needs after this long is started anew."""
+_CLOSE_LIMIT_S = 3.0
+"""An office that has not closed its documents after this long is started anew."""
 _MAX_TABS = 20
+_OFFICE = frozenset({"calc", "writer", "impress"})
 
-OUR_FAILURES = (DesktopError, CalcGone, ChromiumGone, DBusError, AppGone)
+OUR_FAILURES = (DesktopError, OfficeGone, ChromiumGone, DBusError, AppGone)
 """What the host must hear of as a broken desktop."""
 
 
@@ -57,10 +62,14 @@ class Desktop:
         self._settle_deadline_s = settle_deadline_s
         self.folder = AgentFolder(places.agent)
         self._chromium = Chromium(env=session.env, log_folder=places.logs, width=width, height=height, pages=pages)
-        self._calc = Calc(env=session.env, log_folder=places.logs, folder=places.agent)
+        office = Office(env=session.env, log_folder=places.logs)
+        self._calc = Calc(office, folder=places.agent)
+        self._documents = Documents(office, self._calc, folder=self.folder)
+        writer, impress = OfficeApp("writer", office), OfficeApp("impress", office)
         self._editor = Editor(env=session.env, log_folder=places.logs)
         self._files = Files(env=session.env, log_folder=places.logs, folder=places.agent)
-        self._apps: dict[str, App] = {app.name: app for app in (self._chromium, self._calc, self._editor, self._files)}
+        apps: tuple[App, ...] = (self._chromium, self._calc, writer, impress, self._editor, self._files)
+        self._apps: dict[str, App] = {app.name: app for app in apps}
         self._reader = TreeReader(self._screen, self._accessibility, self._calc)
         self._windows = Windows(
             session, tuple(self._apps.values()), self._reader, browser=self._chromium, settle_quiet_s=settle_quiet_s
@@ -72,6 +81,7 @@ class Desktop:
             "editor_open": (self._editor, self._open_editor),
             "files_open": (self._files, self._open_files),
         }
+        self._office_apps = {"calc": self._calc, "writer": writer, "impress": impress}
 
     # --- starting ---
 
@@ -82,7 +92,7 @@ class Desktop:
         deadline = time.monotonic() + timeout_s
         self._calc.connect(timeout_s=timeout_s)
         self._chromium.connect(timeout_s=deadline - time.monotonic())
-        for app in self._apps.values():
+        for app in (self._calc, self._chromium, self._files, self._editor):
             self._windows.wait_for_window(app, deadline)
 
     def check(self) -> None:
@@ -116,6 +126,7 @@ class Desktop:
         return settled
 
     def _prepare(self, setup: list[Mapping[str, Any]], deadline: float) -> Settled:
+        self._close_documents(deadline)
         self.folder.wipe()
         self._open = []
         self._chromium.leave_page()
@@ -131,13 +142,18 @@ class Desktop:
             if kind == "write_file":
                 self.folder.make_parents(args["path"])
                 self.folder.write(args["path"], args["text"])
+            elif kind == "put_file":
+                self.folder.make_parents(args["path"])
+                self.folder.put(args["path"], args["data"])
             elif kind == "make_folder":
                 self.folder.make_folder(args["path"])
+            elif kind == "open":
+                self._open_path(args["path"], deadline)
             elif kind in self._openers:
                 self._open_app(*self._openers[kind], args, deadline)
             else:
                 raise TaskError(f"unknown set-up step {kind!r}")
-        except (FileActionError, PageError, CellError, KeyError) as error:
+        except (FileActionError, PageError, DocumentError, KeyError) as error:
             raise TaskError(f"{kind}: {error}") from error
 
     def _open_app(
@@ -153,6 +169,33 @@ class Desktop:
             self._open.remove(app.name)
         self._open.append(app.name)
 
+    def _close_documents(self, deadline: float) -> None:
+        try:
+            if self._documents.has_any(timeout_s=_CLOSE_LIMIT_S):
+                self._documents.close_all(timeout_s=_CLOSE_LIMIT_S)
+        except OfficeGone:
+            self._windows.restart(self._calc, deadline)
+
+    def _open_path(self, path: str, deadline: float) -> str:
+        """Open a file or folder with its application; gives that one's name."""
+        name = app_for(path)
+        if name is not None:
+            self._open_app(self._office_apps[name], self._open_document, {"path": path}, deadline)
+            return name
+        if self.folder.resolve(path).is_dir():
+            self._open_app(*self._openers["files_open"], {"folder": path}, deadline)
+            return "files"
+        self._open_app(*self._openers["editor_open"], {"path": path}, deadline)
+        return "editor"
+
+    def _open_document(self, args: dict[str, Any], deadline: float) -> None:
+        # Not `Windows.ready`: Writer and Impress have no window before.
+        if not self._calc.program.running:
+            self._windows.restart(self._calc, deadline)
+        self._calc.connect(timeout_s=left(deadline))
+        app = self._office_apps[self._documents.open(args["path"], timeout_s=left(deadline))]
+        self._windows.wait_for_window(app, deadline)
+
     def _open_page(self, args: dict[str, Any], deadline: float) -> None:
         self._windows.ready(self._chromium, deadline)
         self._chromium.open_page(args["page"], int(args["seed"]), timeout_s=left(deadline))
@@ -162,8 +205,9 @@ class Desktop:
         self._calc.open(args["cells"], args.get("active_cell") or "A1", timeout_s=left(deadline))
 
     def _open_editor(self, args: dict[str, Any], deadline: float) -> None:
-        self.folder.make_parents(args["path"])
-        self.folder.write(args["path"], args["text"])
+        if "text" in args:
+            self.folder.make_parents(args["path"])
+            self.folder.write(args["path"], args["text"])
         app = self._editor
         self._windows.ready(app, deadline)
         if len(self._windows.of(app)) != 1:
@@ -216,7 +260,7 @@ class Desktop:
             if "." in name:
                 return self._call_api(name, args, deadline)
             self._act_gui(name, args)
-        except (FileActionError, CellError, UnknownKey) as error:
+        except (FileActionError, DocumentError, UnknownKey) as error:
             raise Refused(str(error)) from error
         return ""
 
@@ -257,8 +301,9 @@ class Desktop:
         if area == "files":
             result = getattr(self.folder, method)(**args)
             return "\n".join(result) if isinstance(result, list) else result or ""
-        if area == "calc":
-            return self._call_calc(method, args, deadline)
+        if area in _OFFICE:
+            self._require_open(self._apps[area])
+            return self._documents.use_tool(area, method, args, timeout_s=left(deadline))
         if name == "editor.save":
             self._windows.bring_to_front(self._require_open(self._editor), deadline)
             self._screen.press_chord("ctrl+s")
@@ -270,18 +315,6 @@ class Desktop:
             self._windows.bring_to_front(app, deadline)
             return ""
         raise Refused(f"unknown action {name!r}")
-
-    def _call_calc(self, method: str, args: Mapping[str, Any], deadline: float) -> str:
-        self._require_open(self._calc)
-        if method == "set_cell":
-            self._calc.set_cell(args["cell"], args["value"], timeout_s=left(deadline))
-        elif method == "get_cell":
-            return self._calc.read(args["cell"], timeout_s=left(deadline))[0][0]
-        elif method == "save":
-            return self._calc.save(timeout_s=left(deadline))
-        else:
-            raise Refused(f"unknown action calc.{method}")
-        return ""
 
     def _require_open(self, app: App) -> App:
         if app.name not in self._open:
@@ -321,12 +354,14 @@ class Desktop:
                 return self._chromium.state(timeout_s=left(deadline))
             if kind == "calc_cells":
                 return self._calc.read(args["range"], timeout_s=left(deadline))
+            if kind == "file_bytes":
+                return self.folder.bytes_or_none(args["path"])
             if kind == "file_text":
                 return self.folder.text_or_none(args["path"])
             if kind == "folder_listing":
                 return self.folder.listing(args.get("path") or ".")
             if kind == "editor_text":
                 return self._reader.text_of(self._require_open(self._editor).program.pid)
-        except (FileActionError, PageError, CellError, KeyError, Refused) as error:
+        except (FileActionError, PageError, DocumentError, KeyError, Refused) as error:
             raise TaskError(f"{kind}: {error}") from error
         raise TaskError(f"unknown fact {kind!r}")

@@ -43,6 +43,8 @@ class Window:
     pid: int
     title: str
     is_dialog: bool
+    kind: str
+    """Its WM_CLASS, such as ``libreoffice-calc``: one program may show windows of several applications."""
 
 
 def start_xvfb(*, width: int, height: int, frame_folder: Path, log_folder: Path, env: Mapping[str, str]) -> tuple[Program, str]:
@@ -279,7 +281,15 @@ class Screen:
         title = window.get_full_property(self._atom("_NET_WM_NAME"), self._atom("UTF8_STRING"))
         text = title.value if title else b""
         pid_number, is_dialog = self._window_facts[xid]
-        return Window(xid, pid_number, text.decode("utf-8", "replace") if isinstance(text, bytes) else text, is_dialog)
+        # Not kept: the office names a window's kind only once it has loaded the document.
+        kind = window.get_wm_class()
+        return Window(
+            xid,
+            pid_number,
+            text.decode("utf-8", "replace") if isinstance(text, bytes) else text,
+            is_dialog,
+            kind[1] if kind else "",
+        )
 
     def _root_property(self, name: str) -> list[int]:
         found = self._root.get_full_property(self._atom(name), X.AnyPropertyType)

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 MAX_READ_BYTES = 1_000_000
+MAX_FILE_BYTES = 50_000_000
+"""Larger files are not carried between guest and host."""
 
 
 class FileActionError(ValueError):
@@ -59,6 +61,19 @@ class AgentFolder:
         """The text, or None when there is no such file."""
         place = self.resolve(path)
         return place.read_text(encoding="utf-8", errors="replace") if place.is_file() else None
+
+    def bytes_or_none(self, path: str) -> bytes | None:
+        """A file as it is, or None when there is none."""
+        place = self.resolve(path)
+        if not place.is_file():
+            return None
+        if place.stat().st_size > MAX_FILE_BYTES:
+            raise FileActionError(f"{path} is longer than {MAX_FILE_BYTES} bytes")
+        return place.read_bytes()
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a file as it is; its folder must be there."""
+        self.resolve(path).write_bytes(data)
 
     def write(self, path: str, text: str) -> None:
         """Write a text file; its folder must be there."""

@@ -56,6 +56,7 @@ class Editor:
     """Mousepad."""
 
     name = "editor"
+    window_kind = ""
 
     def __init__(self, *, env: Mapping[str, str], log_folder: Path) -> None:
         self.program = Program(self.name, ["mousepad"], env=env, log_folder=log_folder)
@@ -82,6 +83,7 @@ class Files:
     """Thunar."""
 
     name = "files"
+    window_kind = ""
 
     def __init__(self, *, env: Mapping[str, str], log_folder: Path, folder: Path) -> None:
         self.program = Program(self.name, ["thunar", str(folder)], env=env, log_folder=log_folder)

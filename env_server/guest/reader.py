@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .accessibility import Accessibility, AppGone, Extents, Node
-from .calc import Calc, CalcGone, SheetView, column_name
 from .chromium import MARK
 from .dbus import DBusError
 from .display import Screen
+from .office.process import OfficeGone
+from .office.sheet import Calc, SheetView, column_name
 from .roles import EDITABLE, ENABLED, SELECTED, SENSITIVE, SHOWING, VISIBLE
 
 _READ_LIMIT_S = 3.0
@@ -131,7 +132,7 @@ class TreeReader:
     def _read_office(self, pid: int, deadline: float) -> list[Node]:
         try:
             view = self._calc.view(timeout_s=_VIEW_LIMIT_S)
-        except CalcGone:
+        except OfficeGone:
             view = None  # the agent closed the document, or a dialog blocks it: what is on screen is shown without cells
         windows = tuple(window.xid for window in self._screen.windows() if window.pid == pid)
         key = (pid, windows, self._screen.num_popups)

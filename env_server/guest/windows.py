@@ -5,16 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from .calc import Calc
 from .chromium import Chromium
 from .display import Window
 from .faults import DesktopError
 from .gtk_apps import Editor, Files
+from .office.documents import OfficeApp
+from .office.sheet import Calc
 from .reader import TreeReader
 from .session import Session
 from .settle import Settled, settle
 
-App = Chromium | Calc | Editor | Files
+App = Chromium | Calc | OfficeApp | Editor | Files
 
 _DISCARD = ("Don't Save", "Discard", "Close without Saving")
 """Names of the button that throws changes away."""
@@ -27,6 +28,11 @@ _DIALOG_LIMIT_S = 1.0
 def left(deadline: float) -> float:
     """Seconds until a monotonic deadline, at least a little."""
     return max(0.05, deadline - time.monotonic())
+
+
+def _shows(app: App, window: Window) -> bool:
+    """Is this one of the application's windows? One process shows those of all office applications."""
+    return app.program.pid == window.pid and (app.window_kind == window.kind or not app.window_kind)
 
 
 class Windows:
@@ -78,19 +84,20 @@ class Windows:
         return self.front()[1]
 
     def app_of(self, window: Window) -> App | None:
-        """The window's application."""
-        return next((app for app in self._apps if app.program.pid == window.pid), None)
+        """The window's application; for a dialog of unknown kind the first one of its process."""
+        candidates = [app for app in self._apps if app.program.pid == window.pid]
+        return next((app for app in candidates if _shows(app, window)), candidates[0] if candidates else None)
 
     def of(self, app: App) -> list[Window]:
         """An application's windows without dialogs, topmost last."""
-        return [w for w in self._screen.windows() if w.pid == app.program.pid and not w.is_dialog]
+        return [window for window in self._screen.windows() if _shows(app, window) and not window.is_dialog]
 
     def ready(self, app: App, deadline: float) -> None:
         """Make sure that the application runs, answers and has a window."""
         if not app.program.running:
             self._accessibility.forget(app.program.pid)
             app.start()
-        if isinstance(app, Calc | Chromium):
+        if isinstance(app, Calc | OfficeApp | Chromium):
             app.connect(timeout_s=left(deadline))
         self.wait_for_window(app, deadline)
 

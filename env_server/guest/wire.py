@@ -7,6 +7,7 @@ once, and the host maps it.
 
 from __future__ import annotations
 
+import base64
 import json
 import select
 import socket
@@ -18,6 +19,20 @@ MAX_FRAME_BYTES = 64 * 1024 * 1024
 """Far above any tree or file a desktop answers with; a larger length means the stream is out of step."""
 
 _LENGTH = struct.Struct(">I")
+
+
+_BYTES = "base64"
+"""The one key of the object that stands for a file's content."""
+
+
+def _bytes_to_json(value: object) -> dict[str, str]:
+    if not isinstance(value, bytes):
+        raise TypeError(f"{type(value).__name__} does not travel between host and guest")
+    return {_BYTES: base64.b64encode(value).decode("ascii")}
+
+
+def _bytes_from_json(value: dict[str, Any]) -> Any:
+    return base64.b64decode(value[_BYTES]) if value.keys() == {_BYTES} else value
 
 
 class WireClosed(ConnectionError):
@@ -49,7 +64,7 @@ class Wire:
 
     def send(self, message: dict[str, Any], *, timeout_s: float = 10.0) -> None:
         """Send one frame."""
-        body = json.dumps(message, ensure_ascii=True, separators=(",", ":")).encode("ascii")
+        body = json.dumps(message, ensure_ascii=True, separators=(",", ":"), default=_bytes_to_json).encode("ascii")
         data = memoryview(_LENGTH.pack(len(body)) + body)
         deadline = time.monotonic() + timeout_s
         while data:
@@ -110,7 +125,7 @@ class Wire:
         body = bytes(self._received[_LENGTH.size : end])
         del self._received[:end]
         try:
-            message = json.loads(body)
+            message = json.loads(body, object_hook=_bytes_from_json)
         except ValueError as error:
             raise WireClosed(f"frame is no JSON: {error}") from error
         if not isinstance(message, dict):

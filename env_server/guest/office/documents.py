@@ -1,0 +1,129 @@
+"""Files opened in the office for a task or by the agent, and which tools act on which of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..folder import AgentFolder
+from ..processes import Program
+from .calc_tools import CalcTools
+from .impress_tools import ImpressTools
+from .process import DocumentError, Office
+from .sheet import Calc
+from .tools import OfficeTools
+from .uno_values import dispatch, properties, refusing, url
+from .writer_tools import WriterTools
+
+SERVICES = {
+    "calc": "com.sun.star.sheet.SpreadsheetDocument",
+    "writer": "com.sun.star.text.TextDocument",
+    "impress": "com.sun.star.presentation.PresentationDocument",
+}
+_TOOLS: Mapping[str, type[OfficeTools]] = {"calc": CalcTools, "writer": WriterTools, "impress": ImpressTools}
+_ENDINGS = {
+    "calc": (".xlsx", ".xls", ".ods", ".csv", ".tsv"),
+    "writer": (".docx", ".doc", ".odt", ".rtf"),
+    "impress": (".pptx", ".ppt", ".odp"),
+}
+
+
+def app_for(path: str) -> str | None:
+    """The application that opens a file of this name, None when the office has none."""
+    ending = Path(path).suffix.lower()
+    return next((app for app, endings in _ENDINGS.items() if ending in endings), None)
+
+
+class OfficeApp:
+    """Writer or Impress: windows of the office's process, there only while a document is open."""
+
+    def __init__(self, name: str, office: Office) -> None:
+        self.name = name
+        self.window_kind = f"libreoffice-{name}"
+        self._office = office
+
+    @property
+    def program(self) -> Program:
+        """The office's process."""
+        return self._office.program
+
+    def start(self) -> None:
+        """Start the office."""
+        self._office.start()
+
+    def connect(self, *, timeout_s: float) -> None:
+        """Wait for the office."""
+        self._office.connect(timeout_s=timeout_s)
+
+
+class Documents:
+    """All documents but the warm sheet."""
+
+    def __init__(self, office: Office, calc: Calc, *, folder: AgentFolder) -> None:
+        self._office, self._calc, self._folder = office, calc, folder
+
+    def open(self, path: str, *, timeout_s: float) -> str:
+        """Open a file of the agent's folder in a window of its own; gives the application's name."""
+        place = self._folder.resolve(path)
+        app = app_for(path)
+        if app is None:
+            raise DocumentError(f"the office opens no {Path(path).suffix or 'file without ending'}")
+        if not place.is_file():
+            raise DocumentError(f"there is no file {path}")
+
+        def work() -> None:
+            desktop = self._office.create("com.sun.star.frame.Desktop")
+            with refusing():
+                document = desktop.loadComponentFromURL(url(place), "_blank", 0, properties(MacroExecutionMode=0))
+            if document is None or not document.supportsService(SERVICES[app]):
+                raise DocumentError(f"{path} is no document that {app} can read")
+            dispatch(self._office, document, ".uno:Sidebar", Sidebar=False)
+
+        self._office.on_main(work, timeout_s=timeout_s)
+        return app
+
+    def close_all(self, *, timeout_s: float) -> None:
+        """Close everything but the warm sheet, unsaved changes thrown away."""
+
+        def work() -> None:
+            for document in self._components():
+                if hasattr(document, "close") and not self._calc.is_warm(document):
+                    document.setModified(False)
+                    document.close(True)
+
+        self._office.on_main(work, timeout_s=timeout_s)
+
+    def has_any(self, *, timeout_s: float) -> bool:
+        """Is a document open that `close_all` would close?"""
+        return self._office.call(
+            lambda: any(not self._calc.is_warm(document) for document in self._components()), timeout_s=timeout_s
+        )
+
+    def use_tool(self, app: str, method: str, args: Mapping[str, Any], *, timeout_s: float) -> str:
+        """Carry out one API method of the agent on the application's document; gives its result text."""
+
+        def work() -> str:
+            tools = _TOOLS[app](self._office, self._document_of(app), self._folder)
+            with refusing():
+                return str(getattr(tools, method)(**args) or "")
+
+        return self._office.on_main(work, timeout_s=timeout_s)
+
+    # --- in the office's calls ---
+
+    def _components(self) -> list[Any]:
+        enumeration = self._office.create("com.sun.star.frame.Desktop").Components.createEnumeration()
+        found = []
+        while enumeration.hasMoreElements():
+            found.append(enumeration.nextElement())
+        return found
+
+    def _document_of(self, app: str) -> Any:
+        if app == "calc":
+            return self._calc.active()
+        current = self._office.create("com.sun.star.frame.Desktop").CurrentComponent
+        for document in (current, *self._components()):
+            if document is not None and document.supportsService(SERVICES[app]):
+                return document
+        raise DocumentError(f"no document is open in {app}")

@@ -1,0 +1,173 @@
+"""The office's process and how it is called: every UNO call is made by one worker thread, or by the office's own main thread.
+
+One worker thread, so that a blocked office (a modal dialog, an endless formula) costs a deadline and not the guest. What opens
+or closes windows has to run in the office's main thread (`Office.on_main`): from any other, that thread would run the
+GTK loop too, and the two lock each other out about one time in four.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..processes import Program
+from .settings import PROGRAM, mark_extensions_current, settings_file
+
+T = TypeVar("T")
+
+_PIPE = "computerrl"
+_RESOLVE_LIMIT_S = 5.0
+
+
+class OfficeGone(RuntimeError):
+    """The office does not answer or is dead."""
+
+
+class DocumentError(ValueError):
+    """Asked for something that the document or the office does not have; the message is for the agent."""
+
+
+class _Worker:
+    """One thread that makes all UNO calls of one office process."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[tuple[bool, Any]]]] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="uno", daemon=True).start()
+
+    def call(self, work: Callable[[], T], *, timeout_s: float) -> T:
+        answer: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
+        self._calls.put((work, answer))
+        return _answer(answer, timeout_s)
+
+    def _run(self) -> None:
+        while True:
+            work, answer = self._calls.get()
+            answer.put(_outcome(work))
+
+
+def _outcome(work: Callable[[], Any]) -> tuple[bool, Any]:
+    try:
+        return True, work()
+    except Exception as error:  # noqa: BLE001  (handed to the caller's thread: this is the boundary between the two)
+        return False, error
+
+
+def _answer(answer: queue.SimpleQueue[tuple[bool, Any]], timeout_s: float) -> Any:
+    try:
+        done, value = answer.get(timeout=timeout_s)
+    except queue.Empty:
+        raise OfficeGone("the office did not answer in time") from None
+    if not done:
+        raise value
+    return value
+
+
+class Office:
+    """The process, started with a warm sheet."""
+
+    def __init__(self, *, env: Mapping[str, str], log_folder: Path) -> None:
+        self._profile = Path(env["HOME"]) / "libreoffice"
+        self.program = Program(
+            "office",
+            [str(PROGRAM / "soffice.bin"), "--norestore", "--nologo", "--nofirststartwizard",
+             "--nolockcheck", f"-env:UserInstallation=file://{self._profile}", f"--accept=pipe,name={_PIPE};urp;", "--calc"],
+            env=env,
+            log_folder=log_folder,
+        )  # fmt: skip
+        self._worker = _Worker()
+        self._context: Any = None
+        self._main: Any = None
+        self.num_starts = 0
+
+    def start(self) -> None:
+        """Start it; it can be called once `connect` returns."""
+        self.program.kill()
+        self._context = self._main = None
+        self._worker = _Worker()
+        self.num_starts += 1
+        user = self._profile / "user"
+        user.mkdir(parents=True, exist_ok=True)
+        settings = user / "registrymodifications.xcu"
+        if not settings.exists():
+            settings.write_text(settings_file(), encoding="utf-8")
+            mark_extensions_current(user)
+        self.program.start()
+
+    def connect(self, *, timeout_s: float) -> None:
+        """Wait until it answers. Raises `OfficeGone`."""
+        deadline = time.monotonic() + timeout_s
+        while self._context is None:
+            if not self.program.running:
+                self.program.start()
+            try:
+                self._worker.call(self._resolve, timeout_s=_RESOLVE_LIMIT_S)
+            except OfficeGone:
+                # A connection taken by an office that is just ending never answers; that thread is lost.
+                self._worker = _Worker()
+            except Exception as error:  # pyuno raises classes made at run time; not listening yet is the common one
+                if time.monotonic() > deadline:
+                    raise OfficeGone(f"the office did not start: {error!r} {self.program.log_tail()}") from error
+                time.sleep(0.03)
+            if time.monotonic() > deadline:
+                raise OfficeGone(f"the office did not start: {self.program.log_tail()}")
+
+    @property
+    def context(self) -> Any:
+        """UNO's component context; only inside `call` and `on_main`."""
+        return self._context
+
+    def create(self, service: str) -> Any:
+        """A new instance of a UNO service; only inside `call` and `on_main`."""
+        return self._context.ServiceManager.createInstanceWithContext(service, self._context)
+
+    def call(self, work: Callable[[], T], *, timeout_s: float) -> T:
+        """Run ``work`` in the worker's thread. Raises `DocumentError` or, for whatever else goes wrong, `OfficeGone`."""
+        if self._context is None:
+            raise OfficeGone("the office is not connected")
+        return _checked(lambda: self._worker.call(work, timeout_s=timeout_s))
+
+    def on_main(self, work: Callable[[], T], *, timeout_s: float) -> T:
+        """Run ``work`` while the office's main thread carries out all its UNO calls. Raises like `call`.
+
+        The main thread calls us back, and what a called-back thread asks of the office is done by the thread that called.
+        """
+        answer: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
+
+        def ask() -> None:
+            if self._main is None:
+                self._main = self.create("com.sun.star.awt.AsyncCallback")
+            self._main.addCallback(_callback(lambda: answer.put(_outcome(work))), None)
+
+        self.call(ask, timeout_s=timeout_s)
+        return _checked(lambda: _answer(answer, timeout_s))
+
+    def _resolve(self) -> None:
+        import uno
+
+        local = uno.getComponentContext()
+        resolver = local.ServiceManager.createInstanceWithContext("com.sun.star.bridge.UnoUrlResolver", local)
+        self._context = resolver.resolve(f"uno:pipe,name={_PIPE};urp;StarOffice.ComponentContext")
+
+
+def _checked(ask: Callable[[], T]) -> T:
+    try:
+        return ask()
+    except (DocumentError, OfficeGone):
+        raise
+    except Exception as error:  # pyuno raises classes made at run time: the bridge broke, or the document is gone
+        raise OfficeGone(f"{type(error).__name__}: {error}") from error
+
+
+def _callback(work: Callable[[], None]) -> Any:
+    import unohelper
+    from com.sun.star.awt import XCallback
+
+    class Callback(unohelper.Base, XCallback):  # type: ignore[misc]  # UNO's classes exist only inside the image
+        def notify(self, _: Any) -> None:
+            work()
+
+    return Callback()

@@ -1,0 +1,64 @@
+"""UNO's ways of passing values: named properties, commands, colours. Only inside the office's calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from .process import DocumentError, Office
+
+_COLOURS = {
+    "black": 0x000000, "white": 0xFFFFFF, "red": 0xFF0000, "green": 0x00FF00, "blue": 0x0000FF, "yellow": 0xFFFF00,
+    "orange": 0xFFA500, "purple": 0x800080, "gray": 0x808080, "grey": 0x808080, "pink": 0xFFC0CB, "brown": 0xA52A2A,
+    "cyan": 0x00FFFF, "magenta": 0xFF00FF,
+}  # fmt: skip
+
+
+def properties(**values: Any) -> tuple[Any, ...]:
+    """``values`` as UNO's named properties."""
+    from com.sun.star.beans import PropertyValue
+
+    found = []
+    for name, value in values.items():
+        item = PropertyValue()
+        item.Name, item.Value = name, value
+        found.append(item)
+    return tuple(found)
+
+
+def dispatch(office: Office, document: Any, command: str, **values: Any) -> None:
+    """Carry out a command of the menus on ``document``, such as ``.uno:Sidebar``."""
+    helper = office.create("com.sun.star.frame.DispatchHelper")
+    helper.executeDispatch(document.CurrentController.Frame, command, "", 0, properties(**values))
+
+
+def colour(text: str) -> int:
+    """0xRRGGBB of ``#FF0000``, ``FF0000`` or ``red``. Raises `DocumentError`."""
+    name = text.strip().lower()
+    if name in _COLOURS:
+        return _COLOURS[name]
+    if re.fullmatch(r"#?[0-9a-f]{6}", name):
+        return int(name.removeprefix("#"), 16)
+    raise DocumentError(f'{text!r} is no colour: write it like "#FF0000", or one of {", ".join(sorted(_COLOURS))}')
+
+
+def url(path: Path) -> str:
+    """The file's URL as the office wants it."""
+    return path.as_uri()
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Turn UNO's checked exceptions (a bad argument, an unreadable file) into `DocumentError`; runtime ones go on."""
+    from com.sun.star.uno import Exception as Checked
+    from com.sun.star.uno import RuntimeException
+
+    try:
+        yield
+    except RuntimeException:
+        raise
+    except Checked as error:
+        raise DocumentError(f"the office refused: {error.Message or type(error).__name__}") from error
