@@ -15,6 +15,9 @@ class DesktopConfig(Section):
     processes, for serial mode and unit tests. Never falls back from one to another."""
     image: str = "core"
     """Name of a recipe in env_server/image (built by `computerrl setup`), or the path of a sandbox folder or .sif file."""
+    apps: tuple[Literal["calc", "chromium", "files", "editor"], ...] = ("calc", "chromium", "files", "editor")
+    """Applications that start with the desktop and stay; the others start when a task opens them (about 2 s), which saves
+    memory where tasks use only some."""
     num_desktops: int = Field(4, ge=1, le=512)
     """Desktops of this env_server."""
     memory_per_desktop_mb: int = Field(700, ge=1)

@@ -85,6 +85,7 @@ class GuestDriver:
         settings = {
             "width": self._config.screen_width,
             "height": self._config.screen_height,
+            "apps": list(self._config.apps),
             "settle_quiet_s": self._config.settle_quiet_s,
             "settle_deadline_s": self._config.settle_deadline_s,
             "start_deadline_s": START_LIMIT_S - _GRACE_S,
@@ -296,6 +297,10 @@ class GuestDriver:
         self._pixels = np.frombuffer(
             self._screen, dtype=np.uint8, count=width * height * 4, offset=num_header_bytes + num_colors * 12
         ).reshape(height, width, 4)
+
+    def pixels(self) -> np.ndarray:
+        """[height, width, 3] uint8 RGB: what is on screen now, copied out of the shared frame buffer."""
+        return np.ascontiguousarray(self._pixels[:, :, 2::-1])
 
     def _take_screenshot(self) -> ScreenshotRef | None:
         if self._screenshots is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import select
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,15 +85,14 @@ class Desktop:
 
     # --- starting ---
 
-    def start(self, *, timeout_s: float) -> None:
-        """Start all applications side by side and wait until each can be used."""
-        for app in (self._calc, self._chromium, self._files, self._editor):
-            app.start()
+    def start(self, names: Sequence[str], *, timeout_s: float) -> None:
+        """Start these applications side by side and wait until each can be used."""
         deadline = time.monotonic() + timeout_s
-        self._calc.connect(timeout_s=timeout_s)
-        self._chromium.connect(timeout_s=deadline - time.monotonic())
-        for app in (self._calc, self._chromium, self._files, self._editor):
-            self._windows.wait_for_window(app, deadline)
+        apps = [self._apps[name] for name in names]
+        for app in apps:
+            app.start()
+        for app in apps:
+            self._windows.ready(app, deadline)
 
     def check(self) -> None:
         """Raise `DesktopError` when the ground under the applications is gone."""
@@ -170,6 +169,8 @@ class Desktop:
         self._open.append(app.name)
 
     def _close_documents(self, deadline: float) -> None:
+        if not self._calc.program.running:
+            return
         try:
             if self._documents.has_any(timeout_s=_CLOSE_LIMIT_S):
                 self._documents.close_all(timeout_s=_CLOSE_LIMIT_S)

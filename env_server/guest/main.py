@@ -44,7 +44,7 @@ def main() -> int:
             settle_quiet_s=settings["settle_quiet_s"],
             settle_deadline_s=settings["settle_deadline_s"],
         )
-        desktop.start(timeout_s=settings["start_deadline_s"])
+        desktop.start(settings["apps"], timeout_s=settings["start_deadline_s"])
     except Exception as error:  # noqa: BLE001  (process boundary: the host must hear why)
         traceback.print_exc()
         wire.send({"error": "broken", "message": f"the desktop did not start: {error!r}"})
