@@ -65,6 +65,10 @@ class TaskInstance:
 class DesktopDriver(Protocol):
     """One desktop: Xvfb, window manager and applications, with the guest that drives them."""
 
+    @property
+    def pid(self) -> int | None:
+        """The outermost process of the desktop; all others are below it. None: it has none."""
+
     def reset(self, task: TaskInstance) -> tuple[str, Observation]:
         """Put the desktop into the task's start state; gives the instruction and the first observation."""
 

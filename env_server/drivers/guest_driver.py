@@ -86,6 +86,7 @@ class GuestDriver:
             "width": self._config.screen_width,
             "height": self._config.screen_height,
             "apps": list(self._config.apps),
+            "max_processes": self._config.max_processes,
             "settle_quiet_s": self._config.settle_quiet_s,
             "settle_deadline_s": self._config.settle_deadline_s,
             "start_deadline_s": START_LIMIT_S - _GRACE_S,

@@ -40,6 +40,9 @@ _MENUS = ("File", "Edit", "View")
 class ScriptedDriver:
     """One imitation desktop."""
 
+    pid: int | None = None
+    """There is no process."""
+
     def __init__(self, config: DesktopConfig, *, screenshots: ScreenshotStore | None = None) -> None:
         self._config = config
         self._screenshots = screenshots if config.observation != "tree" else None
