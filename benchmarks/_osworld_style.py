@@ -11,8 +11,8 @@ import os
 import subprocess
 from pathlib import Path
 
-from benchmarks._processes import processes
 from env_server.drivers.guest_driver import GuestDriver
+from env_server.memory import processes_below
 
 PAUSE_S = 2.0
 """OSWorld's `DesktopEnv.step(pause=2)`."""
@@ -84,7 +84,7 @@ def screenshot(driver: GuestDriver) -> int:
 
 def _run(driver: GuestDriver, script: str, *args: str) -> str:
     """Run a script with a fresh interpreter inside the desktop, as every call of OSWorld's execute route does."""
-    inside = next(pid for pid in processes(driver.pid or 0) if _name(pid) == "openbox")
+    inside = next(pid for pid in processes_below(driver.pid or 0) if _name(pid) == "openbox")
     environment = dict(item.split("=", 1) for item in Path(f"/proc/{inside}/environ").read_text().split("\0") if "=" in item)
     command = ["nsenter", "--target", str(inside), "--user", "--preserve-credentials", "--mount", "--pid", "--net", "--ipc"]
     done = subprocess.run(

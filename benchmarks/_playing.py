@@ -14,18 +14,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks._processes import TICKS_PER_S, pss_mb, ticks
 from common.actions import parse_action, render_action
 from common.config import DesktopConfig
 from common.messages import Action, Observation
 from env_server.drivers import make_driver
 from env_server.drivers.guest_driver import GuestDriver
+from env_server.memory import processes_below, pss_mb
 from env_server.screenshots import ScreenshotStore
 from env_server.tasks import FAMILIES
 
 NUM_DESKTOPS = 4
 _MAX_ACTIONS = 8
 _IDLE_S = 5.0
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(slots=True)
@@ -116,16 +117,28 @@ def solve(driver: GuestDriver, task: Any, instruction: str, observation: Observa
 
 def _memory_and_idle(drivers: Sequence[GuestDriver]) -> list[dict[str, Any]]:
     time.sleep(2.0)  # what start-up left to do is not idling
-    memories = [pss_mb(driver.pid or 0) for driver in drivers]
-    before = [ticks(driver.pid or 0) for driver in drivers]
+    memories = [pss_mb(processes_below(driver.pid or 0)) for driver in drivers]
+    before = [_ticks(driver) for driver in drivers]
     time.sleep(_IDLE_S)
-    after = [ticks(driver.pid or 0) for driver in drivers]
-    idle = [(late - early) / TICKS_PER_S / _IDLE_S * 100 for early, late in zip(before, after, strict=True)]
+    after = [_ticks(driver) for driver in drivers]
+    idle = [(late - early) / _TICKS_PER_S / _IDLE_S * 100 for early, late in zip(before, after, strict=True)]
     limit = float(DesktopConfig().memory_per_desktop_mb)
     return [
         _row("memory (PSS), each of 4", statistics.mean(memories), "MiB", limit, memories),
         _row("idle processor time, each of 4", statistics.mean(idle), "% of a core", 2.0, idle),
     ]
+
+
+def _ticks(driver: GuestDriver) -> int:
+    """Processor time of all of a desktop's processes, in clock ticks."""
+    total = 0
+    for pid in processes_below(driver.pid or 0):
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        total += int(fields[11]) + int(fields[12])
+    return total
 
 
 @contextmanager

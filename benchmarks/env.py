@@ -22,7 +22,6 @@ from typing import Any
 import openpyxl
 
 from benchmarks import _osworld_style, _playing
-from benchmarks._processes import processes, pss_mb
 from common.actions import parse_action
 from common.config import DesktopConfig
 from common.errors import EnvError
@@ -30,6 +29,7 @@ from common.messages import Action, Evaluation
 from env_server.driver import SetupStep, TaskInstance
 from env_server.drivers import make_driver
 from env_server.drivers.guest_driver import GuestDriver
+from env_server.memory import processes_below, pss_mb
 from env_server.screenshots import ScreenshotStore
 from env_server.tasks import FAMILIES
 
@@ -135,7 +135,7 @@ def _many(folder: Path, store: ScreenshotStore, *, num_desktops: int) -> list[di
             starts.append(seconds)
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(lambda driver: driver.reset(_sheet_task()), drivers))
-        memories = [pss_mb(driver.pid or 0) for driver in drivers]
+        memories = [pss_mb(processes_below(driver.pid or 0)) for driver in drivers]
         return [
             _row("cold start to a usable Calc", starts, "s", 2.5),
             _row(f"memory (PSS) with Calc and a file, each of {num_desktops}", memories, "MiB", 260.0),
@@ -153,7 +153,7 @@ def _kills(folder: Path, store: ScreenshotStore, *, num_kills: int) -> list[dict
     before = _mounts(), _files()
     for index in range(num_kills):
         driver = _make(config, index, folder, store)
-        pids = list(processes(driver.pid or 0))
+        pids = processes_below(driver.pid or 0)
         with suppress(ProcessLookupError):
             os.kill(rng.choice(pids), signal.SIGKILL)
         with suppress(EnvError):
