@@ -184,7 +184,9 @@ def _mounts() -> int:
 
 
 def _files() -> int:
-    return len(os.listdir("/dev/shm")) + len(os.listdir(tempfile.gettempdir()))
+    """X servers' sockets and locks, and shared memory; a desktop's other files lie in a tmpfs of its own (see `_mounts`)."""
+    temporary = Path(tempfile.gettempdir())
+    return len(os.listdir("/dev/shm")) + len(list(temporary.glob(".X*"))) + len(list(temporary.glob(".X11-unix/*")))
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------

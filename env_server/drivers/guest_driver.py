@@ -68,6 +68,10 @@ class GuestDriver:
         self._numbering = Numbering()
         self._elements: tuple[Element, ...] = ()
         """Of the last observation: what targets refer to."""
+        self._tree = 0
+        """The guest's number of the tree they come from; 0: none."""
+        self._picture: tuple[int, ScreenshotRef] | None = None
+        """The guest's count of changes on screen, and the picture taken at it."""
         self._lock = threading.Lock()
         self._closed = False
         self._screen: mmap.mmap | None = None
@@ -131,7 +135,7 @@ class GuestDriver:
     def reset(self, task: TaskInstance) -> tuple[str, Observation]:
         """See `DesktopDriver`."""
         setup = [{"kind": step.kind, "args": step.args} for step in task.setup]
-        self._numbering, self._elements = Numbering(), ()
+        self._numbering, self._elements, self._tree = Numbering(), (), 0
         answer = self._observe({"request": "reset", "setup": setup}, self._config.reset_deadline_s)
         instruction = task.instruction
         if instruction is None:
@@ -192,11 +196,13 @@ class GuestDriver:
     # --- requests ---
 
     def _observe(self, request: dict[str, Any], limit_s: float) -> _Answer:
-        request["with_tree"] = self._config.observation != "screenshot"
+        request |= {"with_tree": self._config.observation != "screenshot", "known_tree": self._tree}
         answer = self._ask(request, limit_s)
         try:
-            nodes = [TreeNode.from_wire(row) for row in answer["nodes"]]
-            self._elements = self._linearise(nodes, str(answer["app"]))
+            if answer["nodes"] is not None:
+                nodes = [TreeNode.from_wire(row) for row in answer["nodes"]]
+                self._elements = self._linearise(nodes, str(answer["app"]))
+            self._tree = int(answer["tree"])
             return _Answer(
                 self._observation(answer, self._elements),
                 str(answer.get("action_error", "")),
@@ -220,7 +226,7 @@ class GuestDriver:
             app=answer["app"],
             window_title=answer["title"],
             elements=elements,
-            screenshot=self._take_screenshot(),
+            screenshot=self._take_screenshot(int(answer["picture"])),
             screen_width=self._config.screen_width,
             screen_height=self._config.screen_height,
             settled_by=answer["settled_by"],
@@ -303,10 +309,13 @@ class GuestDriver:
         """[height, width, 3] uint8 RGB: what is on screen now, copied out of the shared frame buffer."""
         return np.ascontiguousarray(self._pixels[:, :, 2::-1])
 
-    def _take_screenshot(self) -> ScreenshotRef | None:
+    def _take_screenshot(self, num_changes: int) -> ScreenshotRef | None:
         if self._screenshots is None:
             return None
-        return self._screenshots.put(self._pixels[:, :, 2::-1])
+        # The count was read before the pixels: they may be newer than it, never older.
+        if self._picture is None or self._picture[0] != num_changes:
+            self._picture = (num_changes, self._screenshots.put(self._pixels[:, :, 2::-1]))
+        return self._picture[1]
 
 
 def _log_file(folder: Path, index: int) -> Path:

@@ -328,17 +328,21 @@ class Desktop:
         """Wait until the last action's effects are on screen."""
         return self._windows.settle_within(deadline_s=self._settle_deadline_s)
 
-    def observe(self, settled: Settled = _NO_SETTLING, *, with_tree: bool = True) -> dict[str, Any]:
-        """What is on screen, for the host."""
+    def observe(self, settled: Settled = _NO_SETTLING, *, with_tree: bool = True, known_tree: int = 0) -> dict[str, Any]:
+        """What is on screen, for the host; nodes are left out when they are those of ``known_tree``, which it has."""
+        self._screen.pump()
         window, app = self._windows.front()
         nodes: list[Node] = []
-        age_s = 0.0
+        age_s, tree = 0.0, 0
         if with_tree and app is not None and window is not None:
             nodes, age_s = self._reader.read(app.name, app.program.pid, frame_mark=self._chromium.frame_mark)
+            tree = self._reader.serial
         return {
             "app": app.name if app else "",
             "title": window.title if window else "",
-            "nodes": [node.to_wire() for node in nodes],
+            "tree": tree,
+            "nodes": None if tree and tree == known_tree else [node.to_wire() for node in nodes],
+            "picture": self._screen.num_damages,
             "settled_by": settled.by,
             "settle_s": settled.duration_s,
             "tree_age_s": age_s,
