@@ -330,13 +330,13 @@ class Desktop:
 
     def observe(self, settled: Settled = _NO_SETTLING, *, with_tree: bool = True, known_tree: int = 0) -> dict[str, Any]:
         """What is on screen, for the host; nodes are left out when they are those of ``known_tree``, which it has."""
-        self._screen.pump()
         window, app = self._windows.front()
         nodes: list[Node] = []
         age_s, tree = 0.0, 0
         if with_tree and app is not None and window is not None:
             nodes, age_s = self._reader.read(app.name, app.program.pid, frame_mark=self._chromium.frame_mark)
             tree = self._reader.serial
+        self._screen.pump()  # what was painted while the tree was read counts for the picture
         return {
             "app": app.name if app else "",
             "title": window.title if window else "",
