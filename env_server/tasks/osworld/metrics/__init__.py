@@ -16,12 +16,11 @@ _MODULES = {
     "general": (
         "check_include_exclude", "check_direct_json_object", "exact_match", "match_in_list", "literal_match", "is_in_list", "fuzzy_match",
         "check_list", "check_json", "check_csv", "file_contains", "diff_text_file", "check_line_number", "compare_text_file",
-        "compare_python_pure_text", "run_sqlite3", "is_in_vm_clickboard", "compare_terminal_and_txt",
-        "is_included_all_json_objects", "compare_time_in_speedtest_results", "check_accessibility_tree",
+        "compare_python_pure_text", "run_sqlite3", "is_in_vm_clickboard", "compare_terminal_and_txt", "check_accessibility_tree",
     ),
     "system": (
         "is_utc_0", "check_gnome_favorite_apps", "check_moved_jpgs", "check_text_enlarged", "is_shortcut_on_desktop",
-        "compare_archive", "compare_zip_files", "compare_result_files", "compare_answer", "compare_epub",
+        "compare_archive", "compare_zip_files", "compare_result_files", "compare_epub",
     ),
     "config_files": (
         "check_config_status", "check_json_settings", "check_json_keybindings", "compare_config", "is_extension_installed",
@@ -48,20 +47,17 @@ _MODULES = {
     "sheets": ("compare_csv", "compare_conference_city_in_order", "compare_spreadsheet"),
     "slides": (
         "check_transition", "check_image_stretch_and_center", "check_slide_orientation_Portrait", "check_page_number_colors",
-        "evaluate_presentation_fill_to_rgb_distance", "check_left_panel", "check_slide_numbers_color",
-        "check_strikethrough", "simple_pptx_compare",
+        "evaluate_presentation_fill_to_rgb_distance", "check_left_panel", "simple_pptx_compare",
     ),
     "slides_compare": ("compare_pptx_files",),
     "text_documents": (
         "compare_docx_files", "compare_docx_files_and_ignore_new_lines", "compare_docx_tables", "compare_docx_images",
-        "compare_line_spacing", "compare_docx_lines", "compare_references", "compare_unique_train_records", "fuzzy_place_math",
-        "compare_insert_equation", "simple_docx_compare",
+        "compare_line_spacing", "compare_docx_lines", "compare_references", "compare_unique_train_records", "fuzzy_place_math", "simple_docx_compare",
     ),
     "text_styles": (
         "check_tabstops", "compare_subscript_contains", "has_page_numbers_in_footers", "compare_font_names", "is_first_line_centered",
         "check_highlighted_words", "evaluate_strike_through_last_paragraph", "evaluate_colored_words_in_tables",
-        "check_italic_font_size_14", "contains_page_break", "evaluate_alignment", "get_unique_train_ids", "check_no_duplicates",
-        "check_file_exists", "evaluate_spacing", "compare_contains_image",
+        "check_italic_font_size_14", "contains_page_break",
     ),
 }  # fmt: skip
 METRICS: dict[str, str] = {name: module for module, names in _MODULES.items() for name in names}
@@ -80,8 +76,7 @@ REFUSED: dict[str, tuple[str, str]] = {
 WITHOUT_EXPECTED = frozenset(
     {
         "check_left_panel", "check_presenter_console_disable", "check_slide_orientation_Portrait", "check_textbox_on_leftside",
-        "check_triangle_position", "has_page_numbers_in_footers", "is_first_line_centered", "is_utc_0", "check_file_exists",
-        "check_no_duplicates", "check_text_enlarged",
+        "check_triangle_position", "has_page_numbers_in_footers", "is_first_line_centered", "is_utc_0", "check_text_enlarged",
     }
 )  # fmt: skip
 """Metrics over the result alone."""

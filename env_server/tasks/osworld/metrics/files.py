@@ -95,10 +95,13 @@ def _drop_comma(kept: list[str]) -> None:
 
 
 def xml_of(data: bytes) -> Any:
-    """Parsed XML. No entities are expanded and nothing is fetched: the file may come from anybody."""
+    """Parsed XML; `ValueError` when it is none. No entities are expanded and nothing is fetched: it may come from anybody."""
     from lxml import etree
 
-    return etree.fromstring(data, etree.XMLParser(resolve_entities=False, no_network=True, huge_tree=False))
+    try:
+        return etree.fromstring(data, etree.XMLParser(resolve_entities=False, no_network=True, huge_tree=False))
+    except etree.XMLSyntaxError as error:
+        raise ValueError(str(error)) from error
 
 
 def archive_members(path: str | Path) -> dict[str, bytes]:

@@ -129,7 +129,9 @@ def compare_epub(result: str, expected: str) -> float:
     return sum(found[name] == content for name, content in wanted.items()) / len(wanted)
 
 
-_ALWAYS_NEW = re.compile(r"<dc:identifier.*?</dc:identifier>|<dc:date.*?</dc:date>|<meta[^>]*(uid|modified)[^>]*?(/>|>.*?</meta>)", re.S)
+_ALWAYS_NEW = re.compile(
+    r"<dc:identifier.*?</dc:identifier>|<dc:date.*?</dc:date>|<meta[^>]*(uid|modified)[^>]*?(/>|>.*?</meta>)", re.DOTALL
+)
 
 
 def _book(path: str) -> dict[str, str]:
@@ -140,7 +142,8 @@ def _book(path: str) -> dict[str, str]:
             text = _ALWAYS_NEW.sub("", data.decode("utf-8", "replace"))
             try:
                 root = xml_of(text.encode())
-                parts[name] = " ".join(" ".join(f"<{node.tag}> {node.text or ''} {node.tail or ''}" for node in root.iter()).split())
+                words = " ".join(f"<{node.tag}> {node.text or ''} {node.tail or ''}" for node in root.iter())
+                parts[name] = " ".join(words.split())
             except ValueError:
                 parts[name] = " ".join(text.split())
         else:
