@@ -32,7 +32,7 @@ def opening(path: str | Path) -> Iterator[Path]:
         yield place
     except BrokenFile:
         raise
-    except Exception as error:  # noqa: BLE001  parsers of strange files raise anything at all
+    except Exception as error:
         raise BrokenFile(place, f"{type(error).__name__}: {error}") from error
 
 

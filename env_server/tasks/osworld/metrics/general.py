@@ -44,7 +44,7 @@ def is_in_list(result: Sequence[Any], rules: Rules) -> float:
     return score(rules["expected"] in result)
 
 
-def literal_match(result: Any, expected: Any, *, type: str = "str", ignore_case: bool = False) -> float:  # noqa: A002
+def literal_match(result: Any, expected: Any, *, type: str = "str", ignore_case: bool = False) -> float:
     """The result equals the expected value, as text or (``type="list"``) as a list of texts."""
     wanted = expected.get("expected", expected) if isinstance(expected, Mapping) else expected
     if type == "list":

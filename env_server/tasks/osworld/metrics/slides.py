@@ -42,7 +42,7 @@ def check_transition(result: str, rules: Rules) -> float:
     return 0.0
 
 
-def check_slide_orientation_Portrait(result: str) -> float:  # noqa: N802  the format's name
+def check_slide_orientation_Portrait(result: str) -> float:
     """Slides are higher than wide."""
     presentation = open_presentation(result)
     return score(presentation.slide_width < presentation.slide_height)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
-from env_server.tasks.osworld.metrics.general import score
 from env_server.tasks.osworld.metrics.matching import BadRule
 from env_server.tasks.osworld.metrics.slides import A, iterate_shapes, open_presentation
 
