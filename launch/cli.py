@@ -252,7 +252,9 @@ def tasks() -> None:
 @tasks.command("check")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
 @click.option("--assets", type=click.Path(path_type=Path), help="Folder with the files that tasks download.")
-@click.option("--app", "apps", multiple=True, metavar="NAME", help="An application the desktops have; replaces the standard list.")
+@click.option(
+    "--app", "apps", multiple=True, metavar="NAME", help="An application the desktops have; replaces the standard list."
+)
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the report to this file.")
 def tasks_check(folder: Path, assets: Path | None, apps: tuple[str, ...], json_file: Path | None) -> None:
     """Say of every OSWorld or OfficeWorld task file below DIR whether it can be run here, and if not, why.

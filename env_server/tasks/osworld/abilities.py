@@ -1,8 +1,8 @@
 """What a rootless, offline container can honour, and what it cannot: every reason to refuse a task, found when it is loaded.
 
-The rule is "refuse by name, never fail later": a task that passes here has only steps, getters, metrics and programs that exist, and
-all of its files. Commands are searched for programs that cannot work; a task that needs one in a way nobody can see from the file is
-set up as well as it goes.
+The rule is "refuse by name, never fail later": a task that passes here has only steps, getters, metrics and programs that exist,
+and all of its files. Commands are searched for programs that cannot work; a task that needs one in a way nobody can see from the
+file is set up as well as it goes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ KINDS: Mapping[Kind, str] = {
 
 DEFAULT_APPS = frozenset(
     {
-        "calculator", "chrome", "editor", "files", "gimp", "libreoffice_calc", "libreoffice_impress", "libreoffice_writer", "os", "pdf",
+        "calculator", "chrome", "editor", "files", "gimp", "libreoffice_calc", "libreoffice_impress", "libreoffice_writer",
+        "os", "pdf",
         "terminal", "thunderbird", "vlc",
     }
 )  # fmt: skip
@@ -150,23 +151,26 @@ def _of_asset(url: str, where: str, assets: Assets) -> Iterator[Refusal]:
 
 # --- commands --------------------------------------------------------------------------------------------------------
 
-_IMPOSSIBLE: tuple[tuple[Kind, re.Pattern[str]], ...] = tuple(
-    (kind, re.compile(pattern))
-    for kind, pattern in (
-        ("root", r"\bsudo\b|\{CLIENT_PASSWORD\}|\bsu -|\b(?:useradd|adduser|usermod|chpasswd|visudo)\b|\bapt(?:-get)? +install|\bsnap\b"),
-        ("gnome", r"\b(?:gsettings|dconf|gnome-(?:shell|session|extensions|control-center|screensaver-command))\b"),
-        ("sound", r"\b(?:pactl|pacmd|amixer|alsamixer|pulseaudio|wpctl)\b"),
-        ("session", r"\b(?:timedatectl|loginctl|hostnamectl|localectl|systemctl|journalctl)\b"),
-        ("network", r"\b(?:wget|speedtest(?:-cli)?)\b|\bcurl\b(?!.*(?:localhost|127\.0\.0\.1))|\bpip3? +install|\bgit +(?:clone|pull|push|fetch)\b"),
-    )
-)  # fmt: skip
+_IMPOSSIBLE: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+    ("root", re.compile(r"\bsudo\b|\{CLIENT_PASSWORD\}|\bsu -|\b(?:useradd|adduser|usermod|chpasswd|visudo)\b|\bsnap\b")),
+    ("root", re.compile(r"\bapt(?:-get)? +install")),
+    ("gnome", re.compile(r"\b(?:gsettings|dconf|gnome-(?:shell|session|extensions|control-center|screensaver-command))\b")),
+    ("sound", re.compile(r"\b(?:pactl|pacmd|amixer|alsamixer|pulseaudio|wpctl)\b")),
+    ("session", re.compile(r"\b(?:timedatectl|loginctl|hostnamectl|localectl|systemctl|journalctl)\b")),
+    ("network", re.compile(r"\b(?:wget|speedtest(?:-cli)?)\b|\bcurl\b(?!.*(?:localhost|127\.0\.0\.1))")),
+    ("network", re.compile(r"\bpip3? +install|\bgit +(?:clone|pull|push|fetch)\b")),
+)
 _PROGRAMS: Mapping[str, str] = {
-    "code": "vs_code", "google-chrome": "chrome", "google-chrome-stable": "chrome", "chromium": "chrome", "chromium-browser": "chrome",
+    "code": "vs_code", "google-chrome": "chrome", "google-chrome-stable": "chrome", "chromium": "chrome",
+    "chromium-browser": "chrome",
     "firefox": "firefox", "vlc": "vlc", "cvlc": "vlc", "gimp": "gimp", "gimp-2.10": "gimp", "thunderbird": "thunderbird",
-    "nautilus": "files", "thunar": "files", "gedit": "editor", "mousepad": "editor", "gnome-terminal": "terminal", "xterm": "terminal",
-    "libreoffice": "libreoffice_writer", "soffice": "libreoffice_writer", "localc": "libreoffice_calc", "lowriter": "libreoffice_writer",
+    "nautilus": "files", "thunar": "files", "gedit": "editor", "mousepad": "editor", "gnome-terminal": "terminal",
+    "xterm": "terminal",
+    "libreoffice": "libreoffice_writer", "soffice": "libreoffice_writer", "localc": "libreoffice_calc",
+    "lowriter": "libreoffice_writer",
     "loimpress": "libreoffice_impress", "evince": "pdf", "eog": "image viewer", "shotwell": "shotwell", "steam": "steam",
-    "gnome-calculator": "calculator", "zoom": "zoom", "docker": "docker", "obsidian": "obsidian", "totem": "totem", "rhythmbox": "rhythmbox",
+    "gnome-calculator": "calculator", "zoom": "zoom", "docker": "docker", "obsidian": "obsidian", "totem": "totem",
+    "rhythmbox": "rhythmbox",
 }  # fmt: skip
 """Program -> application, for those that a desktop may lack."""
 _IGNORED = frozenset({"socat"})
@@ -226,7 +230,15 @@ _OFFLINE_GETTERS: Mapping[str, tuple[Kind, str]] = {
     "replay": ("unsupported", "getter replay has no published meaning"),
 }
 _PAGE_GETTERS = frozenset(
-    {"active_url_from_accessTree", "active_tab_url_parse", "active_tab_info", "open_tabs_info", "url_dashPart", "url_path_parse", "page_info"}
+    {
+        "active_url_from_accessTree",
+        "active_tab_url_parse",
+        "active_tab_info",
+        "open_tabs_info",
+        "url_dashPart",
+        "url_path_parse",
+        "page_info",
+    }
 )
 _METRIC_NEEDS: Mapping[str, tuple[Kind, str]] = {
     "is_added_to_steam_cart": ("network", "metric is_added_to_steam_cart reads a web site"),

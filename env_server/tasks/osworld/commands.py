@@ -1,7 +1,8 @@
 """Commands of task files: placeholders, and GUI automation turned into input events. Nothing is ever evaluated.
 
-Task files press keys by ``python -c "import pyautogui; ..."`` and by ``xdotool``. Neither program is in the container; the calls are
-read from the syntax tree and become `InputEvent`s. A script that does more than a fixed list of such calls is refused by name.
+Task files press keys by ``python -c "import pyautogui; ..."`` and by ``xdotool``. Neither program is in the container; the calls
+are read from the syntax tree and become `InputEvent`s. A script that does more than a fixed list of such calls is refused by
+name.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ Script = Sequence[InputEvent | Pause]
 
 _KEY_NAMES = {
     "return": "enter", "escape": "esc", "control": "ctrl", "ctrlleft": "ctrl", "ctrlright": "ctrl", "control_l": "ctrl",
-    "altleft": "alt", "alt_l": "alt", "shiftleft": "shift", "shift_l": "shift", "winleft": "super", "win": "super", "super_l": "super",
+    "altleft": "alt", "alt_l": "alt", "shiftleft": "shift", "shift_l": "shift", "winleft": "super", "win": "super",
+    "super_l": "super",
     "pgup": "pageup", "pgdn": "pagedown", "page_up": "pageup", "page_down": "pagedown", "prior": "pageup", "next": "pagedown",
     "del": "delete", "ins": "insert", "backspace": "backspace", "\n": "enter", "\t": "tab", " ": "space",
 }  # fmt: skip

@@ -1,7 +1,8 @@
 """What a desktop must be able to do for an OSWorld task: one small protocol, and its form as calls through a driver's getter.
 
-Paths are those of the task files. ``/home/user`` is the agent's home there: inside the container it must BE that path (a bind mount
-or a link to the agent's folder), because shell commands name it too. Set-up steps and getters know nothing of how it is done.
+Paths are those of the task files. ``/home/user`` is the agent's home there: inside the container it must BE that path (a bind
+mount or a link to the agent's folder), because shell commands name it too. Set-up steps and getters know nothing of how it is
+done.
 """
 
 from __future__ import annotations
@@ -108,8 +109,8 @@ class OsworldDesktop(Protocol):
         """Do them in order, with whatever pause applications need between key strokes."""
 
     def tree(self) -> str:
-        """The accessibility tree as XML; tags are roles with ``-`` (``push-button``, ``terminal``, ``entry``), attribute ``name``, the
-        text of a node as its text, states as attributes ``st:NAME="true"`` (see `TREE_NAMESPACES`)."""
+        """The accessibility tree as XML; tags are roles with ``-`` (``push-button``, ``terminal``, ``entry``), attribute
+        ``name``, the text of a node as its text, states as attributes ``st:NAME="true"`` (see `TREE_NAMESPACES`)."""
 
     def screen_size(self) -> tuple[int, int]:
         """Width and height in pixels."""

@@ -1,7 +1,7 @@
 """The task file format of OSWorld and OfficeWorld, as validated types. Reads files; decides nothing about what can be run.
 
-A file is taken as it is: unknown fields are ignored (collections add their own), but every field that has a meaning is checked, so
-that a broken file is an error when it is loaded and never a wrong reward later.
+A file is taken as it is: unknown fields are ignored (collections add their own), but every field that has a meaning is checked,
+so that a broken file is an error when it is loaded and never a wrong reward later.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """All getters by name: each reads one fact of the desktop (or of the task file and its assets) for a metric.
 
-A getter is ``getter(context, args) -> value``. `None` means that the desktop has no such thing; the metric then scores 0. Errors are
-`TaskFailed` (the task or its assets) and whatever the desktop raises.
+A getter is ``getter(context, args) -> value``. `None` means that the desktop has no such thing; the metric then scores 0. Errors
+are `TaskFailed` (the task or its assets) and whatever the desktop raises.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ def _active_tab_url_parse(context: Context, args: Mapping[str, Any]) -> dict[str
 
 
 def _url_dash_part(context: Context, args: Mapping[str, Any]) -> Any:
-    """Part ``partIndex`` of the address's path, without ``needDeleteId``'s query; as text or under ``key`` (``returnType`` json)."""
+    """Part ``partIndex`` of the address's path, without ``needDeleteId``'s query; as text or under ``key``."""
     url = _active_url(context, args)
     if url is None:
         return None

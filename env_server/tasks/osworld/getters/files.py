@@ -73,7 +73,8 @@ def _vlc_config(context: Context, args: Mapping[str, Any]) -> str | None:
 
 _STATUS = """
 import base64, urllib.request as u
-r = u.Request("http://127.0.0.1:8080/requests/status.xml", headers={"Authorization": "Basic " + base64.b64encode(b":password").decode()})
+login = "Basic " + base64.b64encode(b":password").decode()
+r = u.Request("http://127.0.0.1:8080/requests/status.xml", headers={"Authorization": login})
 print(u.build_opener(u.ProxyHandler({})).open(r, timeout=5).read().decode())
 """
 

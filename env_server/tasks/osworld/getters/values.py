@@ -28,8 +28,8 @@ _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday",
 def _rule_relative_time(context: Context, args: Mapping[str, Any]) -> Any:
     """Rules in whose texts ``{DoW}``, ``{Month}``, ``{DayD}`` ... stand for a date relative to today.
 
-    ``relativeTime``: ``from`` and optionally ``to``, each such as *tomorrow*, *5th next month*, *next Monday*; the same marks with a
-    2 at the end stand for ``to``.
+    ``relativeTime``: ``from`` and optionally ``to``, each such as *tomorrow*, *5th next month*, *next Monday*; the same marks
+    with a 2 at the end stand for ``to``.
     """
     rules = dict(args["rules"])
     relative = rules.pop("relativeTime", {})
@@ -47,7 +47,9 @@ def _date(text: str, today: datetime.date) -> datetime.date:
     match = re.fullmatch(r"next (\w+)", said)
     if match and match[1] in _WEEKDAYS:
         return today + datetime.timedelta(days=(_WEEKDAYS.index(match[1]) - today.weekday() - 1) % 7 + 1)
-    match = re.fullmatch(r"(?:(\d+)(?:st|nd|rd|th)?|first (\w+)) (this|next) month|(\d+)(?:st|nd|rd|th)? ?(\d+) months? later", said)
+    match = re.fullmatch(
+        r"(?:(\d+)(?:st|nd|rd|th)?|first (\w+)) (this|next) month|(\d+)(?:st|nd|rd|th)? ?(\d+) months? later", said
+    )
     if match is None:
         raise TaskFailed(f"rule_relativeTime: unknown date {text!r}")
     num_months = int(match[5]) if match[5] else int(match[3] == "next")

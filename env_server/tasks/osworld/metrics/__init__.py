@@ -1,7 +1,8 @@
 """All metrics by name. Each is a pure function ``metric(result, expected, **options) -> float`` in 0..1 over files and values.
 
 Files are given as paths on the host. A metric that cannot open one raises `BrokenFile` (see `files`), and the evaluator decides
-whether that is the agent's doing. The modules import their libraries when they are first used, so that naming metrics costs nothing.
+whether that is the agent's doing. The modules import their libraries when they are first used, so that naming metrics costs
+nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ Metric = Callable[..., float]
 
 _MODULES = {
     "general": (
-        "check_include_exclude", "check_direct_json_object", "exact_match", "match_in_list", "literal_match", "is_in_list", "fuzzy_match",
+        "check_include_exclude", "check_direct_json_object", "exact_match", "match_in_list", "literal_match", "is_in_list",
+        "fuzzy_match",
         "check_list", "check_json", "check_csv", "file_contains", "diff_text_file", "check_line_number", "compare_text_file",
         "compare_python_pure_text", "run_sqlite3", "is_in_vm_clickboard", "compare_terminal_and_txt", "check_accessibility_tree",
     ),
@@ -25,7 +27,8 @@ _MODULES = {
     "config_files": (
         "check_config_status", "check_json_settings", "check_json_keybindings", "compare_config", "is_extension_installed",
         "check_auto_saving_time", "check_presenter_console_disable", "find_default_font", "is_vlc_recordings_folder",
-        "check_qt_bgcone", "check_qt_max_volume", "check_qt_minimal_view", "check_qt_slider_colours", "check_global_key_play_pause",
+        "check_qt_bgcone", "check_qt_max_volume", "check_qt_minimal_view", "check_qt_slider_colours",
+        "check_global_key_play_pause",
         "check_one_instance_when_started_from_file",
     ),
     "mail": ("check_thunderbird_prefs", "check_thunderbird_filter", "check_thunderbird_folder"),
@@ -52,10 +55,12 @@ _MODULES = {
     "slides_compare": ("compare_pptx_files",),
     "text_documents": (
         "compare_docx_files", "compare_docx_files_and_ignore_new_lines", "compare_docx_tables", "compare_docx_images",
-        "compare_line_spacing", "compare_docx_lines", "compare_references", "compare_unique_train_records", "fuzzy_place_math", "simple_docx_compare",
+        "compare_line_spacing", "compare_docx_lines", "compare_references", "compare_unique_train_records", "fuzzy_place_math",
+        "simple_docx_compare",
     ),
     "text_styles": (
-        "check_tabstops", "compare_subscript_contains", "has_page_numbers_in_footers", "compare_font_names", "is_first_line_centered",
+        "check_tabstops", "compare_subscript_contains", "has_page_numbers_in_footers", "compare_font_names",
+        "is_first_line_centered",
         "check_highlighted_words", "evaluate_strike_through_last_paragraph", "evaluate_colored_words_in_tables",
         "check_italic_font_size_14", "contains_page_break",
     ),
@@ -67,7 +72,10 @@ ON_DESKTOP = frozenset({"check_python_file_by_test_suite"})
 """Metrics that run the agent's program: carried out inside the container (`env_server.tasks.osworld.on_desktop`)."""
 
 REFUSED: dict[str, tuple[str, str]] = {
-    "compare_image_text": ("unsupported", "metric compare_image_text reads text in pictures, and no text recognition is installed"),
+    "compare_image_text": (
+        "unsupported",
+        "metric compare_image_text reads text in pictures, and no text recognition is installed",
+    ),
     "check_html_background_image": ("unsupported", "metric check_html_background_image is used by no task and not implemented"),
     "check_python_file_by_gold_file": ("unsupported", "metric check_python_file_by_gold_file has no published meaning"),
 }

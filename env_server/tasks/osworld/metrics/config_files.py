@@ -64,7 +64,9 @@ def _properties(path: str) -> list[tuple[str, str, str]]:
     for item in root.iter("item"):
         for prop in item.iter("prop"):
             value = prop.find("value")
-            found.append((item.get(f"{_OOR}path", ""), prop.get(f"{_OOR}name", ""), (value.text or "") if value is not None else ""))
+            found.append(
+                (item.get(f"{_OOR}path", ""), prop.get(f"{_OOR}name", ""), (value.text or "") if value is not None else "")
+            )
     return found
 
 

@@ -97,7 +97,7 @@ def _agrees(found: Any, wanted: Any, contained: bool, unordered: bool) -> bool:
 
 
 def check_json(result: str, rules: Rules, *, is_yaml: bool = False) -> float:
-    """A JSON or YAML file meets every rule of ``expect`` and none of ``unexpect``; each has a ``key`` path, method and reference."""
+    """A JSON or YAML file meets every rule of ``expect`` and none of ``unexpect``; each: key path, method, reference."""
     if is_yaml:
         import yaml
 

@@ -32,8 +32,8 @@ def matches(value: Any, rule: Mapping[str, Any]) -> bool:
     """Does ``value`` meet ``rule``?
 
     Methods: ``eq ne lt le gt ge``; ``re`` and ``re.FLAG...`` (found anywhere); ``approx:TOLERANCE``; ``in`` and ``not_in`` (the
-    reference is a list); ``str_list_eq`` and ``str_set_eq`` (the value is comma-separated text); ``range.LR`` with brackets, such as
-    ``range.[)`` over a reference of two numbers; or with two of ``le``, ``lt`` (``range.lelt``).
+    reference is a list); ``str_list_eq`` and ``str_set_eq`` (the value is comma-separated text); ``range.LR`` with brackets,
+    such as ``range.[)`` over a reference of two numbers; or with two of ``le``, ``lt`` (``range.lelt``).
     """
     method, reference = str(rule["method"]), rule["ref"]
     if method in _COMPARISONS:

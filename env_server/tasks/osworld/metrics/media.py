@@ -64,7 +64,11 @@ def _spectrum(sound: Any) -> Any:
     import numpy as np
 
     size = _RATE * 64 // 1000
-    frames = sound[: len(sound) // size * size].reshape(-1, size) if len(sound) >= size else np.pad(sound, (0, size - len(sound)))[None]
+    frames = (
+        sound[: len(sound) // size * size].reshape(-1, size)
+        if len(sound) >= size
+        else np.pad(sound, (0, size - len(sound)))[None]
+    )
     power = np.abs(np.fft.rfft(frames * np.hanning(size), axis=1)) ** 2
     bands = np.stack([band.sum(axis=1) for band in np.array_split(power[:, 1:], _BANDS, axis=1)], axis=1)
     loudest = bands.max()
@@ -77,8 +81,9 @@ def _spectrum(sound: Any) -> Any:
 
 def compare_videos(result: str, expected: str, *, max_frames_to_check: int = 100, threshold: int = _MAX_HASH_DISTANCE) -> float:
     """The first pictures of both films are alike one by one."""
-    found, wanted = load(result, lambda place: _hashes(place, max_frames_to_check)), load(
-        expected, lambda place: _hashes(place, max_frames_to_check)
+    found, wanted = (
+        load(result, lambda place: _hashes(place, max_frames_to_check)),
+        load(expected, lambda place: _hashes(place, max_frames_to_check)),
     )
     if len(found) != len(wanted) or not wanted:
         return 0.0
@@ -103,7 +108,7 @@ def check_mp3_meta(result: str, rules: Rules) -> float:
     """Every tag (``TIT2`` and its like) meets its rule."""
     import mutagen.id3
 
-    tags = load(result, lambda place: mutagen.id3.ID3(place))
+    tags = load(result, mutagen.id3.ID3)
     return score(all(key in tags and matches(str(tags[key]), rule) for key, rule in rules.items()))
 
 

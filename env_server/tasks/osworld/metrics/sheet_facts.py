@@ -138,7 +138,8 @@ def filters(sheet: Any) -> Any:
     """The automatic filter: its range and what each column shows."""
     auto = sheet.auto_filter
     columns = sorted(
-        (column.colId, tuple(sorted(column.filters.filter)) if column.filters else (), _custom(column)) for column in auto.filterColumn
+        (column.colId, tuple(sorted(column.filters.filter)) if column.filters else (), _custom(column))
+        for column in auto.filterColumn
     )
     return (auto.ref, columns)
 
@@ -177,7 +178,18 @@ def _dimensions(dimensions: Any, props: Sequence[str]) -> dict[Any, tuple[Any, .
 
 def validations(sheet: Any) -> list[dict[str, Any]]:
     """Every validation's properties by their names in the file."""
-    names = ("type", "operator", "formula1", "formula2", "allowBlank", "showDropDown", "errorTitle", "error", "promptTitle", "prompt")
+    names = (
+        "type",
+        "operator",
+        "formula1",
+        "formula2",
+        "allowBlank",
+        "showDropDown",
+        "errorTitle",
+        "error",
+        "promptTitle",
+        "prompt",
+    )
     return [
         {**{name: getattr(one, name) for name in names}, "sqref": str(one.sqref), "ranges": str(one.sqref)}
         for one in sheet.data_validations.dataValidation

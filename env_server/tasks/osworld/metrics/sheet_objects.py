@@ -11,7 +11,7 @@ from env_server.tasks.osworld.metrics.matching import BadRule
 
 
 def charts(sheet: Any, props: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Every chart: the ranges of its series and the wanted properties, in an order that does not depend on where it was put in."""
+    """Every chart: the ranges of its series and the wanted properties, in an order of their own."""
     unknown = [name for name in props if name not in _CHART]
     if unknown:
         raise BadRule(f"unknown properties of a chart: {', '.join(unknown)}")
@@ -66,8 +66,8 @@ _CHART: Mapping[str, Callable[[Any], Any]] = {
 
 
 def pivots(sheet: Any, props: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Every pivot table: the range it reads, and the wanted ones of ``col_fields row_fields data_fields filter col_filter row_filter
-    name location``."""
+    """Every pivot table: the range it reads, and the wanted ones of ``col_fields row_fields data_fields filter col_filter
+    row_filter name location``."""
     found = []
     for table in sheet._pivots:
         names = [field.name for field in table.cache.cacheFields]

@@ -46,7 +46,9 @@ def open_workbook(path: str, *, formulas: bool = False) -> Any:
 
 # --- SpreadsheetBench (arXiv 2406.14991), section 4: online-judge style comparison of the answer's cells ---------------
 
-_RANGE = re.compile(r"(?:'(?P<quoted>(?:[^']|'')+)'!|(?P<plain>[^'!,]+)!)?'?(?P<cells>\$?[A-Z]{1,3}\$?\d*(?::\$?[A-Z]{1,3}\$?\d*)?)'?$")
+_RANGE = re.compile(
+    r"(?:'(?P<quoted>(?:[^']|'')+)'!|(?P<plain>[^'!,]+)!)?'?(?P<cells>\$?[A-Z]{1,3}\$?\d*(?::\$?[A-Z]{1,3}\$?\d*)?)'?$"
+)
 
 
 def compare_spreadsheet(
@@ -63,16 +65,18 @@ def compare_spreadsheet(
         expected = expected["file"]
     found, wanted = open_workbook(result), open_workbook(expected)
     style = check_style or "CF" in expected.rsplit("/", 1)[-1]
-    for title, cells in answer_ranges(answer_position, wanted.sheetnames[0]):
-        if title not in wanted.sheetnames:
-            title = wanted.sheetnames[0]
+    for named, cells in answer_ranges(answer_position, wanted.sheetnames[0]):
+        title = named if named in wanted.sheetnames else wanted.sheetnames[0]
         if title not in found.sheetnames:
             return 0.0
         for place in _cells(wanted[title], cells):
             one, other = found[title][place], wanted[title][place]
             if _benchmark_value(one.value) != _benchmark_value(other.value):
                 return 0.0
-            if style and (_colour(one.fill.fgColor), _colour(one.font.color)) != (_colour(other.fill.fgColor), _colour(other.font.color)):
+            if style and (_colour(one.fill.fgColor), _colour(one.font.color)) != (
+                _colour(other.fill.fgColor),
+                _colour(other.font.color),
+            ):
                 return 0.0
     return 1.0
 

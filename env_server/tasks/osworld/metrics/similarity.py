@@ -45,7 +45,7 @@ def resized(image: Image.Image, size: tuple[int, int]) -> Image.Image:
 
 
 def ssim(first: Any, second: Any) -> float:
-    """Mean structural similarity of two arrays of the same shape (height x width, or x channels), values 0..255; 1 is equality."""
+    """Mean structural similarity of two arrays of the same shape (height x width, or x channels), values 0..255."""
     import numpy as np
 
     if first.shape != second.shape:

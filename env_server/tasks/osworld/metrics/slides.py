@@ -76,7 +76,9 @@ def _is_picture(shape: Any) -> bool:
 def check_page_number_colors(result: str, rules: Rules) -> float:
     """Slide numbers of masters, layouts and slides have the colour: red, blue, green or black, by far the strongest part."""
     presentation = open_presentation(result)
-    pages = [page for master in presentation.slide_masters for page in (master, *master.slide_layouts)] + list(presentation.slides)
+    pages = [page for master in presentation.slide_masters for page in (master, *master.slide_layouts)] + list(
+        presentation.slides
+    )
     colours = [colour for page in pages for colour in _number_colours(page)]
     return score(bool(colours) and all(_looks(colour, rules["color"]) for colour in colours))
 

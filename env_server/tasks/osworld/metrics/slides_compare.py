@@ -31,7 +31,7 @@ class Aspects:
     strike_through: bool = True
     alignment: bool = True
     title_bottom_position: bool = False
-    """Titles lie in the lower half of the slide where the expected ones do; the same for tables, the right half, the upper half."""
+    """Titles lie in the lower half of the slide where the expected ones do; also tables, right and upper half."""
     table_bottom_position: bool = False
     right_position: bool = False
     top_position: bool = False

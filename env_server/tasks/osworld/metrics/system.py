@@ -54,9 +54,7 @@ def is_shortcut_on_desktop(result: Mapping[str, str], rules: Rules) -> float:
     return 0.0
 
 
-def compare_archive(
-    result: str, expected: str, *, file_path: str = "", file_type: str = "text", **options: Any
-) -> float:
+def compare_archive(result: str, expected: str, *, file_path: str = "", file_type: str = "text", **options: Any) -> float:
     """Both archives have the same files, and these are alike by the metric of their type; the mean of all files.
 
     ``file_path`` looks into one folder of the archives; ``file_type``: text, pdf, docx, ppt, image, csv, table, audio, video.
@@ -72,7 +70,8 @@ def compare_archive(
 
 _ARCHIVED = {
     "text": "compare_text_file", "pdf": "compare_pdfs", "docx": "compare_docx_files", "ppt": "compare_pptx_files",
-    "image": "compare_images", "csv": "compare_csv", "table": "compare_table", "audio": "compare_audios", "video": "compare_videos",
+    "image": "compare_images", "csv": "compare_csv", "table": "compare_table", "audio": "compare_audios",
+    "video": "compare_videos",
 }  # fmt: skip
 
 

@@ -239,4 +239,3 @@ _RULES: Mapping[str, Callable[[_Books, Rules], bool]] = {
     "pivot_table": _same(_fact("pivots"), "pivot_props"),
 }
 """Rule type -> check. Rules over two sheets name them ``sheet_idx0`` and ``sheet_idx1``, over one ``sheet_idx``."""
-

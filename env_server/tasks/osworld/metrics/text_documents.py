@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from env_server.tasks.osworld.metrics.files import load, read_text
+from env_server.tasks.osworld.metrics.files import load, opening, read_text
 from env_server.tasks.osworld.metrics.general import Rules, score
 
 
@@ -122,8 +122,8 @@ def compare_docx_images(result: str, expected: str) -> float:
         for node in document.element.body.iter("{http://schemas.openxmlformats.org/drawingml/2006/main}blip"):
             part = document.part.related_parts.get(node.get(f"{_R}embed"))
             if part is not None:
-                blob = part.blob
-                image = load(path, lambda _, data=blob: Image.open(io.BytesIO(data)).convert("RGB"))
+                with opening(path):
+                    image = Image.open(io.BytesIO(part.blob)).convert("RGB")
                 found.append((image.size, image.tobytes()))
         return found
 
