@@ -88,23 +88,34 @@ PAIRS: list[tuple[str, Edit | None, Edit | None, Edit | None]] = [
         lambda document: document.add_paragraph(""),
         lambda document: document.add_paragraph("x"),
     ),
-    ("compare_docx_lines", None, lambda document: document.add_paragraph("First line"), lambda document: document.add_paragraph("x")),
+    (
+        "compare_docx_lines",
+        None,
+        lambda document: document.add_paragraph("First line"),
+        lambda document: document.add_paragraph("x"),
+    ),
     ("compare_docx_tables", _table(("a", RED)), _table(("a", BLUE)), _table(("b", RED))),
     ("compare_docx_images", _picture("red"), _picture("red"), _picture("blue")),
     ("compare_line_spacing", _spacing(2.0), _spacing(2.0), _spacing(1.5)),
     ("compare_subscript_contains", _run(subscript=True), _run(subscript=True), _run(subscript=False)),
     ("check_highlighted_words", _run(), _run(), _run(highlight_color=WD_COLOR_INDEX.YELLOW)),
     ("evaluate_strike_through_last_paragraph", _run(), _run(strike=True), _run(bold=True)),
-    ("evaluate_colored_words_in_tables", _table(("ink", RED), ("pen", BLUE)), _table(("ink", RED), ("pen", BLUE)), _table(("ink", RED),
-      ("pen", RED))),
+    (
+        "evaluate_colored_words_in_tables",
+        _table(("ink", RED), ("pen", BLUE)),
+        _table(("ink", RED), ("pen", BLUE)),
+        _table(("ink", RED), ("pen", RED)),
+    ),
     ("check_italic_font_size_14", _run(), _run(italic=True, size=Pt(14)), _run(italic=True, size=Pt(12))),
     ("check_tabstops", _stop(200), _stop(200), _stop(200, WD_TAB_ALIGNMENT.LEFT)),
     ("simple_docx_compare", _table(("a", RED)), _table(("a", BLUE)), _table(("a b", RED))),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "gold", "passes", "misses"), PAIRS, ids=[case[0] for case in PAIRS])
-def test_docx_pair_pass_and_near_miss(name: str, gold: Edit | None, passes: Edit | None, misses: Edit | None, tmp_path: Path) -> None:
+def test_docx_pair_pass_and_near_miss(
+    name: str, gold: Edit | None, passes: Edit | None, misses: Edit | None, tmp_path: Path
+) -> None:
     expected = _doc(tmp_path / "gold.docx", gold)
     assert metric(name)(_doc(tmp_path / "a.docx", passes), expected) == 1.0
     assert metric(name)(_doc(tmp_path / "b.docx", misses), expected) == 0.0
@@ -285,7 +296,9 @@ def test_compare_pptx_files_aspect_counts_unless_switched_off(aspect: str, chang
     assert metric("compare_pptx_files")(other, gold, **{f"examine_{aspect}": False}) == 1.0
 
 
-@pytest.mark.parametrize("aspect", ["title_bottom_position", "right_position", "top_position", "shape_for_shift_size", "modify_height"])
+@pytest.mark.parametrize(
+    "aspect", ["title_bottom_position", "right_position", "top_position", "shape_for_shift_size", "modify_height"]
+)
 def test_compare_pptx_files_positions_on_demand(aspect: str, tmp_path: Path) -> None:
     def moved(deck: Any) -> None:
         deck.slides[0].shapes.title.top = Inches(6)

@@ -51,7 +51,11 @@ EDITS: list[tuple[str, Edit, Edit]] = [
     ("check_file_exists_and_structure_sim", lambda image: image, _noise),
     ("check_structure_sim_resized", lambda image: image.resize((160, 120), Image.Resampling.BICUBIC), ImageOps.flip),
     ("check_image_mirror", ImageOps.mirror, lambda image: image),
-    ("check_brightness_decrease_and_structure_sim", lambda image: ImageEnhance.Brightness(image).enhance(0.6), lambda image: image),
+    (
+        "check_brightness_decrease_and_structure_sim",
+        lambda image: ImageEnhance.Brightness(image).enhance(0.6),
+        lambda image: image,
+    ),
     ("check_saturation_increase_and_structure_sim", _more_colour, lambda image: ImageEnhance.Color(image).enhance(0.5)),
     ("check_contrast_increase_and_structure_sim", lambda image: ImageEnhance.Contrast(image).enhance(1.4), lambda image: image),
     ("check_sharper", lambda image: image.filter(ImageFilter.SHARPEN), lambda image: image.filter(ImageFilter.BLUR)),
@@ -142,7 +146,8 @@ def _pdf(place: Path, *texts: str) -> str:
         stream = f"BT /F1 24 Tf 20 100 Td ({text}) Tj ET"
         objects.append(f"<< /Length {len(stream)} >>\nstream\n{stream}\nendstream")
         objects.append(
-            f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 300 200] /Resources << /Font << /F1 3 0 R >> >> /Contents {len(objects)} 0 R >>"
+            "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 300 200] /Resources << /Font << /F1 3 0 R >> >> "
+            f"/Contents {len(objects)} 0 R >>"
         )
         kids.append(f"{len(objects)} 0 R")
     objects[1] = f"<< /Type /Pages /Kids [{' '.join(kids)}] /Count {len(kids)} >>"

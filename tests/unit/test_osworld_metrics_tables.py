@@ -109,14 +109,24 @@ RULES: list[tuple[dict[str, Any], Edit | None, Edit | None, Edit | None]] = [
     # rule, what makes the expected workbook, what makes one that passes, what makes a near miss
     ({"type": "sheet_name"}, None, _set(A9=1), _attribute("title", "Data2")),
     ({"type": "sheet_data", **PAIR}, None, _set(B2=1.23457), _set(B2=1.2344)),
-    ({"type": "freeze", **PAIR}, _attribute("freeze_panes", "A2"), _attribute("freeze_panes", "A2"), _attribute("freeze_panes", "B2")),
+    (
+        {"type": "freeze", **PAIR},
+        _attribute("freeze_panes", "A2"),
+        _attribute("freeze_panes", "A2"),
+        _attribute("freeze_panes", "B2"),
+    ),
     (
         {"type": "chart", **PAIR, "chart_props": ["type", "title"]},
         _chart(BarChart, "Prices"),
         _chart(BarChart, "Prices"),
         _chart(LineChart, "Prices"),
     ),
-    ({"type": "chart", **PAIR, "chart_props": ["title"]}, _chart(BarChart, "Prices"), _chart(BarChart, "Prices"), _chart(BarChart, "P")),
+    (
+        {"type": "chart", **PAIR, "chart_props": ["title"]},
+        _chart(BarChart, "Prices"),
+        _chart(BarChart, "Prices"),
+        _chart(BarChart, "P"),
+    ),
     (
         {"type": "style", **PAIR, "props": ["bgcolor", "fgcolor", "font_bold"]},
         _coloured("FFFF0000"),
@@ -217,7 +227,11 @@ def test_compare_spreadsheet_style_counts_where_the_name_says_so(tmp_path: Path)
 
 
 def test_answer_ranges_forms_all_read() -> None:
-    assert answer_ranges("'My, Sheet'!A1:B2,C3, Other!$D$4", "First") == [("My, Sheet", "A1:B2"), ("First", "C3"), ("Other", "D4")]
+    assert answer_ranges("'My, Sheet'!A1:B2,C3, Other!$D$4", "First") == [
+        ("My, Sheet", "A1:B2"),
+        ("First", "C3"),
+        ("Other", "D4"),
+    ]
     assert answer_ranges("A:B", "S") == [("S", "A:B")]
     with pytest.raises(ValueError, match="no range"):
         answer_ranges("nothing here", "S")

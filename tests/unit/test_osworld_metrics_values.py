@@ -16,7 +16,8 @@ from env_server.tasks.osworld.metrics.files import BrokenFile
 from env_server.tasks.osworld.metrics.matching import BadRule, matches
 
 TREE = """<desktop-frame xmlns:st="urn:accessibility:state">
-<application name="soffice"><panel name="Slides View"/><push-button name="OK" st:enabled="true">Save now</push-button></application>
+<application name="soffice"><panel name="Slides View"/>
+<push-button name="OK" st:enabled="true">Save now</push-button></application>
 </desktop-frame>"""
 VALUES: list[tuple[str, tuple[Any, ...], tuple[Any, ...]]] = [
     ("check_include_exclude", ("a b", {"include": ["a"], "exclude": ["c"]}), ("a c", {"include": ["a"], "exclude": ["c"]})),
@@ -133,7 +134,12 @@ FILES: list[tuple[str, str, str, Any]] = [
     ("check_csv", "a,b\n1,2\n3,4\n", "a,b\n1,3\n", {"expect": [{"a": "1", "b": "2"}], "unexpect": [{"b": "3"}]}),
     ("file_contains", "x y", "x", {"expected": ["x", "y"]}),
     ("check_line_number", "12:30:01 a\nno\n23:59:59 b", "12:30:01 a\n24:00:00 b", {"expected": "2"}),
-    ("check_json", '{"a": {"b": [1, 2]}}', '{"a": {"b": [3, 2]}}', {"expect": [{"key": ["a", "b", 0], "method": "eq", "ref": 1}]}),
+    (
+        "check_json",
+        '{"a": {"b": [1, 2]}}',
+        '{"a": {"b": [3, 2]}}',
+        {"expect": [{"key": ["a", "b", 0], "method": "eq", "ref": 1}]},
+    ),
     ("check_config_status", '# c\n(theme "Light")\n', '(theme "Dark")\n', {"key": "theme", "value": '"Light"'}),
     ("check_json_settings", '{"a": 1, // c\n "b": 2,}', '{"a": 2}', {"expected": {"a": 1}}),
     ("check_json_keybindings", '[{"key": "ctrl+j"}]', '[{"key": "ctrl+k"}]', {"expected": {"key": "ctrl+j"}}),
@@ -207,7 +213,12 @@ PAIRS: list[tuple[str, str, str, str]] = [
     ("compare_result_files", "a\n", "a", "a b"),
     ("compare_csv", "a,b\n1,2\n", "a,b\n1,2\n", "a,b\n1,3\n"),
     ("compare_htmls", "<p class='x'>a</p>", "<html><body><p class='x'>a </p></body></html>", "<p class='y'>a</p>"),
-    ("check_thunderbird_folder", MAIL.format("0001", "a"), MAIL.format("0001", "a") + MAIL.format("0008", "b"), MAIL.format("0001", "b")),
+    (
+        "check_thunderbird_folder",
+        MAIL.format("0001", "a"),
+        MAIL.format("0001", "a") + MAIL.format("0008", "b"),
+        MAIL.format("0001", "b"),
+    ),
 ]
 
 
@@ -285,7 +296,8 @@ def test_compare_archive_folder_only_that_folder_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "reference", "hit", "miss"),
     [
-        ("eq", 3, 3, 4), ("ne", 3, 4, 3), ("lt", 3, 2, 3), ("ge", 3, 3, 2), ("re", "^a", "ab", "ba"), ("re.IGNORECASE", "^A", "ab", "ba"),
+        ("eq", 3, 3, 4), ("ne", 3, 4, 3), ("lt", 3, 2, 3), ("ge", 3, 3, 2), ("re", "^a", "ab", "ba"),
+        ("re.IGNORECASE", "^A", "ab", "ba"),
         ("approx:0.1", 1, "1.05", 1.2), ("in", [1, 2], 1, 3), ("not_in", [1, 2], 3, 1), ("str_list_eq", ["a", "b"], "a,b", "b,a"),
         ("str_set_eq", ["a", "b"], "b,a", "a"), ("range.[)", [1, 2], 1, 2), ("range.lelt", [1, 2], 1, 2), ("lt", 3, 2, "text"),
     ],
