@@ -138,6 +138,7 @@ def test_judges_lists_are_matched_one_by_one(tmp_path: Path) -> None:
         (_step("execute", command="cd x && wget y", shell=True), "network"),
         (_step("launch", command=["code", "-g", "x"]), "app"),
         (_step("execute", command="FOO=1 code x; ls", shell=True), "app"),
+        (_step("execute", command=["bash", "-c", "cd x && code y"]), "app"),
         (_step("execute", command=["python", "-c", "import pyautogui; pyautogui.locateOnScreen('x')"]), "unsupported"),
         (_step("download", files=[{"url": f"{HOST}/one/none.xlsx", "path": "/home/user/x"}]), "asset"),
         ({"evaluator": {"func": "compare_image_text"}}, "unsupported"),
@@ -161,6 +162,7 @@ def test_refusals_each_reason_is_found_by_itself(changes: dict[str, Any], kind: 
     [
         {},
         {"evaluator": {"func": "infeasible", "result": None, "expected": None}},
+        {"related_apps": ["libreoffice calc", "os"]},
         _step("chrome_open_tabs", urls_to_open=["chrome://settings", "file:///home/user/x.html", "http://localhost:8000/"]),
         _step("execute", command=["python", "-c", "import pyautogui; import time; pyautogui.hotkey('ctrl', 's'); time.sleep(1)"]),
         _step("execute", command="curl -s http://localhost:8080/ && ls", shell=True),

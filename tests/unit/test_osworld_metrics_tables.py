@@ -136,8 +136,17 @@ RULES: list[tuple[dict[str, Any], Edit | None, Edit | None, Edit | None]] = [
     ({"type": "row_props", **PAIR, "props": ["hidden"]}, _row(3, hidden=True), _row(3, hidden=True), _row(4, hidden=True)),
     ({"type": "col_props", **PAIR, "props": ["hidden"]}, _column("B"), _column("B"), _column("A")),
     ({"type": "filter", **PAIR}, _filter("ink"), _filter("ink"), _filter("pen")),
-    ({"type": "pivot_table", **PAIR, "pivot_props": ["row_fields"]}, None, _set(A9=1), None),
-    ({"type": "sparkline", **PAIR}, None, _set(A9=1), None),
+    (
+        {
+            "type": "check_cell",
+            "sheet_idx": "RNData",
+            "coordinate": "B3",
+            "props": {"bgcolor": {"method": "eq", "ref": "FF0000FF"}},
+        },
+        None,
+        _coloured("000000FF"),
+        _coloured("FF0000FE"),
+    ),
     (
         {"type": "zoom", "sheet_idx": "RNData", "method": "eq", "ref": 260},
         None,
@@ -174,6 +183,72 @@ def test_compare_table_rule_pass_and_near_miss(
     assert metric("compare_table")(_book(tmp_path / "good.xlsx", passes), expected, rules=[rule]) == 1.0
     if misses is not None:
         assert metric("compare_table")(_book(tmp_path / "bad.xlsx", misses), expected, rules=[rule]) == 0.0
+
+
+def _pivot(*, row: int, hidden: bool = False) -> Edit:
+    """A pivot table over the data; openpyxl keeps them but has no function that makes one."""
+    from openpyxl.pivot import cache, fields, table
+
+    def edit(sheet: Any) -> None:
+        shared = cache.SharedItems(_fields=[fields.Text(v="ink"), fields.Text(v="pen")], containsString=True)
+        names = [cache.CacheField(name=name, numFmtId=0, sharedItems=shared) for name in ("Name", "Price")]
+        source = cache.CacheSource(type="worksheet", worksheetSource=cache.WorksheetSource(ref="A1:B4", sheet="Data"))
+        definition = cache.CacheDefinition(cacheSource=source, cacheFields=names, id="rId1")
+        definition.records = table_records()
+        items = [table.FieldItem(x=0), table.FieldItem(x=1, h=hidden)]
+        whole = table.TableDefinition(
+            name="Pivot",
+            cacheId=1,
+            dataCaption="Values",
+            location=table.Location(ref="E1:F4", firstHeaderRow=1, firstDataRow=1, firstDataCol=1),
+            pivotFields=[table.PivotField(axis="axisRow", items=items), table.PivotField(dataField=True)],
+            rowFields=[table.RowColField(x=row)],
+            dataFields=[table.DataField(fld=1, subtotal="sum")],
+        )
+        whole.cache = definition
+        sheet.add_pivot(whole)
+
+    def table_records() -> Any:
+        from openpyxl.pivot.record import RecordList
+
+        return RecordList()
+
+    return edit
+
+
+@pytest.mark.parametrize(("prop", "other"), [("row_fields", _pivot(row=1)), ("filter", _pivot(row=0, hidden=True))])
+def test_compare_table_pivot_table_fields_and_hidden_entries(prop: str, other: Edit, tmp_path: Path) -> None:
+    rule = {"type": "pivot_table", **PAIR, "pivot_props": [prop, "data_fields"]}
+    gold = _book(tmp_path / "gold.xlsx", _pivot(row=0))
+    assert metric("compare_table")(_book(tmp_path / "a.xlsx", _pivot(row=0)), gold, rules=[rule]) == 1.0
+    assert metric("compare_table")(_book(tmp_path / "b.xlsx", other), gold, rules=[rule]) == 0.0
+    assert metric("compare_table")(_book(tmp_path / "c.xlsx"), gold, rules=[rule]) == 0.0
+
+
+def test_compare_table_sparklines_are_read_from_the_file(tmp_path: Path) -> None:
+    import zipfile
+
+    def with_sparkline(name: str, cells: str) -> str:
+        plain = _book(tmp_path / "plain.xlsx")
+        spaces = (
+            'xmlns:x14="http://schemas.microsoft.com/office/spreadsheetml/2009/9/main" '
+            'xmlns:xm="http://schemas.microsoft.com/office/excel/2006/main"'
+        )
+        line = f"<x14:sparkline><xm:f>Data!{cells}</xm:f><xm:sqref>D2</xm:sqref></x14:sparkline>"
+        groups = f"<x14:sparklineGroup><x14:sparklines>{line}</x14:sparklines></x14:sparklineGroup>"
+        extra = f'<extLst><ext {spaces} uri="x"><x14:sparklineGroups>{groups}</x14:sparklineGroups></ext></extLst></worksheet>'
+        with zipfile.ZipFile(plain) as old, zipfile.ZipFile(tmp_path / name, "w") as new:
+            for member in old.namelist():
+                data = old.read(member)
+                if member == "xl/worksheets/sheet1.xml":
+                    data = data.replace(b"</worksheet>", extra.encode())
+                new.writestr(member, data)
+        return str(tmp_path / name)
+
+    rule = {"type": "sparkline", **PAIR}
+    gold = with_sparkline("gold.xlsx", "B2:B4")
+    assert metric("compare_table")(with_sparkline("a.xlsx", "B2:B4"), gold, rules=[rule]) == 1.0
+    assert metric("compare_table")(with_sparkline("b.xlsx", "B2:B3"), gold, rules=[rule]) == 0.0
 
 
 def test_compare_table_sheet_print_reads_the_csv_beside_it(tmp_path: Path) -> None:

@@ -27,6 +27,17 @@ VALUES: list[tuple[str, tuple[Any, ...], tuple[Any, ...]]] = [
     ("literal_match", ("A", {"expected": "A"}), ("A", {"expected": "a"})),
     ("fuzzy_match", ("abc", {"expected": "abc"}), ("xyz", {"expected": "abc"})),
     ("is_in_vm_clickboard", ({"expected": ["a", "b"]}, "a b"), ({"expected": ["a", "c"]}, "a b")),
+    ("check_direct_json_object", ("{'a': 1}", {"expected": {"a": 1}}), ("{'a': ", {"expected": {"a": 1}})),
+    (
+        "check_direct_json_object",
+        ({"a": "x y"}, {"expected": {"a": "x"}, "expect_in_result": True}),
+        ({"a": "z"}, {"expected": {"a": "x"}, "expect_in_result": True}),
+    ),
+    (
+        "check_direct_json_object",
+        ({"a": "x"}, {"expected": {"a": ["x", "y"]}, "expect_in_result": True, "result_not_list": True}),
+        ({"a": "xy"}, {"expected": {"a": ["x", "y"]}, "expect_in_result": True, "result_not_list": True}),
+    ),
     ("check_direct_json_object", ({"a": "1"}, {"expected": {"a": "1"}}), ({"a": "2"}, {"expected": {"a": "1"}})),
     (
         "check_accessibility_tree",

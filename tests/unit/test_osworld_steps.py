@@ -39,6 +39,7 @@ def _python(code: str) -> list[str]:
         (["xdotool", "mousemove", "1920", "1080", "click", "1"],
          [InputEvent("move", "", 1280, 720), InputEvent("click", "left")]),
         ("xdotool type 'a b'", [InputEvent("type", "a b")]),
+        ('python -c "import pyautogui; pyautogui.press(\'a\')"', [InputEvent("key", "a")]),
         (["ls", "-l"], None),
         ("python3 -c 'print(1)' | wc", None),
     ],

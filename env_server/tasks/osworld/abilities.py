@@ -96,8 +96,9 @@ def _of_task(task: TaskFile, abilities: Abilities) -> Iterator[Refusal]:
     if task.fixed_ip:
         yield Refusal("network", "fixed_ip", "talks to web sites from a fixed address")
     for app in task.related_apps:
-        known = {"libreoffice": "libreoffice_writer", "excel": "libreoffice_calc"}.get(app, app)
-        if known not in abilities.apps:
+        # Some files write the names with a blank.
+        name = app.strip().lower().replace(" ", "_")
+        if {"libreoffice": "libreoffice_writer", "vscode": "vs_code"}.get(name, name) not in abilities.apps:
             yield Refusal("app", "related_apps", f"application {app}")
 
 
@@ -205,6 +206,8 @@ def _of_command(command: Command, where: str, abilities: Abilities, *, shell: bo
 def programs(command: Command) -> list[str]:
     """The programs that a command line starts, as far as its words show."""
     if not isinstance(command, str):
+        if len(command) > 2 and os.path.basename(command[0]) in ("bash", "sh") and command[1] == "-c":
+            return programs(command[2])
         return [os.path.basename(command[0])] if command else []
     found = []
     for part in re.split(r"[;&|\n()`]|\$\(", command):

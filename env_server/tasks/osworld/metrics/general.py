@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import csv
+import json
 import re
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
@@ -78,13 +80,28 @@ def check_direct_json_object(
 ) -> float:
     """The keys of ``expected`` have the expected values; both switches may also stand in the rules.
 
-    With ``expect_in_result`` an expected text is a part of the found one, and one of several where a list is given.
+    With ``expect_in_result`` an expected text is a part of the found one, and one of several where a list is given (``result_not_list``:
+    equal to one of them). The result may also be text: JSON, or a Python literal as programs print it.
     """
+    if isinstance(result, str):
+        result = _parsed(result)
     if not isinstance(result, Mapping):
         return 0.0
+    if rules.get("expect_in_result", expect_in_result) and rules.get("result_not_list"):
+        return score(all(result.get(key) in wanted for key, wanted in rules["expected"].items()))
     contained = bool(rules.get("expect_in_result", expect_in_result))
     unordered = bool(rules.get("ignore_list_order", ignore_list_order))
     return score(all(_agrees(result.get(key), wanted, contained, unordered) for key, wanted in rules["expected"].items()))
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        try:
+            return ast.literal_eval(text.strip())
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return None
 
 
 def _agrees(found: Any, wanted: Any, contained: bool, unordered: bool) -> bool:

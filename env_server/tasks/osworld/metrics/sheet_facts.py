@@ -44,7 +44,8 @@ def cell_fact(cell: Any, name: str, *, value: Any = None) -> Any:
         "font_underline": font.u,
         "font_color": _colour(font.color),
         "fill_type": fill.fill_type,
-        "bgcolor": _colour(fill.bgColor),
+        # In a solid fill the foreground is what is seen; applications write anything as its background.
+        "bgcolor": _colour(fill.fgColor if fill.fill_type == "solid" else fill.bgColor),
         "fgcolor": _colour(fill.fgColor),
         "horizontal_alignment": alignment.horizontal,
         "vertical_alignment": alignment.vertical,
@@ -57,11 +58,11 @@ def cell_fact(cell: Any, name: str, *, value: Any = None) -> Any:
 
 
 def _colour(colour: Any) -> str:
-    """RGB without transparency; theme colours by their number."""
+    """``FFRRGGBB`` as task files write it, opaque whatever the file says; theme colours by their number."""
     if colour is None:
-        return "000000"
+        return "FF000000"
     if colour.type == "rgb" and isinstance(colour.rgb, str):
-        return colour.rgb[-6:].upper()
+        return "FF" + colour.rgb[-6:].upper()
     return f"{colour.type}:{getattr(colour, colour.type, '')}:{colour.tint:.2f}"
 
 

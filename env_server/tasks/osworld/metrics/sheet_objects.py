@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from env_server.tasks.osworld.metrics.matching import BadRule
@@ -15,11 +15,14 @@ def charts(sheet: Any, props: Sequence[str]) -> list[tuple[Any, ...]]:
     unknown = [name for name in props if name not in _CHART]
     if unknown:
         raise BadRule(f"unknown properties of a chart: {', '.join(unknown)}")
-    return sorted(((_series(chart), *(_CHART[name](chart) for name in props)) for chart in sheet._charts), key=repr)
+    found = ((_series(chart, sheet.title), *(_CHART[name](chart) for name in props)) for chart in sheet._charts)
+    return sorted(found, key=repr)
 
 
-def _series(chart: Any) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((_reference(_values(one)), _reference(_categories(one))) for one in chart.series))
+def _series(chart: Any, title: str) -> tuple[tuple[str, ...], ...]:
+    """Ranges of values and categories; the chart's own sheet may be named in them or not."""
+    pairs = ((_reference(_values(one)), _reference(_categories(one))) for one in chart.series)
+    return tuple(sorted(tuple(text.removeprefix(f"{title}!") for text in pair) for pair in pairs))
 
 
 def _values(series: Any) -> Any:
@@ -76,11 +79,11 @@ def pivots(sheet: Any, props: Sequence[str]) -> list[tuple[Any, ...]]:
             "location": table.location.ref,
             "row_fields": _fields(table.rowFields, names),
             "col_fields": _fields(table.colFields, names),
-            "data_fields": [(names[field.fld], field.subtotal) for field in table.dataFields or ()],
-            "filter": [names[field.fld] for field in table.pageFields or ()],
+            "data_fields": [(names[field.fld], field.subtotal, field.showDataAs) for field in table.dataFields or ()],
+            "filter": ([names[field.fld] for field in table.pageFields or ()], _hidden(table, range(len(names)), names)),
+            "row_filter": _hidden(table, [field.x for field in table.rowFields or ()], names),
+            "col_filter": _hidden(table, [field.x for field in table.colFields or ()], names),
         }
-        facts["row_filter"] = _shown(table, table.rowFields, names)
-        facts["col_filter"] = _shown(table, table.colFields, names)
         unknown = [name for name in props if name not in facts]
         if unknown:
             raise BadRule(f"unknown properties of a pivot table: {', '.join(unknown)}")
@@ -94,11 +97,12 @@ def _fields(fields: Any, names: Sequence[str]) -> list[str]:
     return [names[field.x] if field.x >= 0 else "" for field in fields or ()]
 
 
-def _shown(table: Any, fields: Any, names: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:
-    """Field -> numbers of the entries that are hidden."""
+def _hidden(table: Any, fields: Iterable[int], names: Sequence[str]) -> list[tuple[str, tuple[int, ...]]]:
+    """Field -> numbers of its entries that are hidden, where any are."""
     found = []
-    for field in fields or ():
-        if field.x >= 0:
-            items = table.pivotFields[field.x].items or ()
-            found.append((names[field.x], tuple(item.x for item in items if item.h and item.x is not None)))
+    for index in fields:
+        items = table.pivotFields[index].items if 0 <= index < len(table.pivotFields) else ()
+        hidden = tuple(item.x for item in items or () if item.h and item.x is not None)
+        if hidden:
+            found.append((names[index], hidden))
     return found

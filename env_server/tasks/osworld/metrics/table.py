@@ -207,18 +207,16 @@ def _zoom(books: _Books, rule: Rules) -> bool:
 
 
 def _data_validation(books: _Books, rule: Rules) -> bool:
-    """As many validations as ``dv_props`` has entries, each met by one of them."""
+    """Every validation meets an entry of ``dv_props``, and every entry is met."""
     found = _fact("validations")(books.whole(rule["sheet_idx"]))
     wanted = rule["dv_props"]
-    if len(found) != len(wanted):
-        return False
-    left = list(found)
-    for entry in wanted:
-        match = next((one for one in left if all(matches(one.get(key), part) for key, part in entry.items())), None)
-        if match is None:
-            return False
-        left.remove(match)
-    return True
+
+    def meets(one: Rules, entry: Rules) -> bool:
+        return all(matches(one.get(key), part) for key, part in entry.items())
+
+    return all(any(meets(one, entry) for entry in wanted) for one in found) and all(
+        any(meets(one, entry) for one in found) for entry in wanted
+    )
 
 
 _RULES: Mapping[str, Callable[[_Books, Rules], bool]] = {
