@@ -80,8 +80,8 @@ def check_direct_json_object(
 ) -> float:
     """The keys of ``expected`` have the expected values; both switches may also stand in the rules.
 
-    With ``expect_in_result`` an expected text is a part of the found one, and one of several where a list is given (``result_not_list``:
-    equal to one of them). The result may also be text: JSON, or a Python literal as programs print it.
+    With ``expect_in_result`` an expected text is a part of the found one, and one of several where a list is given; with
+    ``result_not_list`` it equals one of them. The result may also be text: JSON, or a Python literal as programs print it.
     """
     if isinstance(result, str):
         result = _parsed(result)
