@@ -136,6 +136,8 @@ def test_judges_lists_are_matched_one_by_one(tmp_path: Path) -> None:
         (_step("launch", command="pactl list", shell=True), "sound"),
         (_step("command", command="timedatectl"), "session"),
         (_step("execute", command="cd x && wget y", shell=True), "network"),
+        (_step("execute", command=["pip", "install", "x"]), "network"),
+        (_step("execute", command=["pip", "install", "/home/user/x.whl"]), "unsupported"),
         (_step("launch", command=["code", "-g", "x"]), "app"),
         (_step("execute", command="FOO=1 code x; ls", shell=True), "app"),
         (_step("execute", command=["bash", "-c", "cd x && code y"]), "app"),

@@ -230,4 +230,7 @@ def test_check_mp3_meta_tags_by_rule(tmp_path: Path) -> None:
     tags.add(mutagen.id3.TIT2(encoding=3, text="Title"))
     tags.save(str(tmp_path / "a.mp3"))
     assert metric("check_mp3_meta")(str(tmp_path / "a.mp3"), {"TIT2": {"method": "eq", "ref": "Title"}}) == 1.0
+    assert metric("check_mp3_meta")(str(tmp_path / "a.mp3"), {"title": {"method": "eq", "ref": "Title"}}) == 1.0
+    assert metric("check_mp3_meta")(str(tmp_path / "a.mp3"), {"title": {"method": "eq", "ref": "Titel"}}) == 0.0
+    assert metric("check_mp3_meta")(str(tmp_path / "a.mp3"), {"artist": {"method": "eq", "ref": "Title"}}) == 0.0
     assert metric("check_mp3_meta")(str(tmp_path / "a.mp3"), {"TPE1": {"method": "eq", "ref": "Title"}}) == 0.0

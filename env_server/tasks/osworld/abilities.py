@@ -159,7 +159,9 @@ _IMPOSSIBLE: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("sound", re.compile(r"\b(?:pactl|pacmd|amixer|alsamixer|pulseaudio|wpctl)\b")),
     ("session", re.compile(r"\b(?:timedatectl|loginctl|hostnamectl|localectl|systemctl|journalctl)\b")),
     ("network", re.compile(r"\b(?:wget|speedtest(?:-cli)?)\b|\bcurl\b(?!.*(?:localhost|127\.0\.0\.1))")),
-    ("network", re.compile(r"\bpip3? +install|\bgit +(?:clone|pull|push|fetch)\b")),
+    ("network", re.compile(r"\bpip3? +install +(?![./~])|\bgit +(?:clone|pull|push|fetch)\b")),
+    # The image has no pip, not even for a file that is there.
+    ("unsupported", re.compile(r"\bpip3? +install +[./~]")),
 )
 _PROGRAMS: Mapping[str, str] = {
     "code": "vs_code", "google-chrome": "chrome", "google-chrome-stable": "chrome", "chromium": "chrome",

@@ -57,7 +57,7 @@ def _cache_file(context: Context, args: Mapping[str, Any]) -> str | None:
     """A file that another getter fetched, or what a set-up command printed."""
     name = str(args["path"])
     if name in context.outputs:
-        return context.keep_gold(name, context.outputs[name].encode())
+        return context.keep(name, context.outputs[name].encode())
     return context.find(name)
 
 

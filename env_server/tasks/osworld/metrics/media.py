@@ -105,11 +105,18 @@ def _hashes(place: Path, max_frames: int) -> list[Any]:
 
 
 def check_mp3_meta(result: str, rules: Rules) -> float:
-    """Every tag (``TIT2`` and its like) meets its rule."""
+    """Every tag meets its rule; tags are named in words (``artist``) or as in the file (``TPE1``)."""
+    import mutagen.easyid3
     import mutagen.id3
 
-    tags = load(result, mutagen.id3.ID3)
-    return score(all(key in tags and matches(str(tags[key]), rule) for key, rule in rules.items()))
+    words, frames = load(result, mutagen.easyid3.EasyID3), load(result, mutagen.id3.ID3)
+
+    def value(key: str) -> str | None:
+        if key in frames:
+            return str(frames[key])
+        return "; ".join(words[key]) if key in words else None
+
+    return score(all(value(key) is not None and matches(value(key), rule) for key, rule in rules.items()))
 
 
 def is_vlc_playing(result: str, rules: Rules) -> float:
