@@ -163,6 +163,19 @@ def test_check_python_file_by_test_suite_runs_on_the_desktop(program: str, wante
     assert _score(_task(evaluator, tmp_path), desktop) == wanted
 
 
+def test_check_python_file_by_test_suite_without_argument_finds_the_files_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "suite.py").write_text("def test():\n    import a, b\n    return a.ok == b.ok\n")
+    evaluator = {
+        "func": "check_python_file_by_test_suite",
+        "result": {"type": "vm_file", "multi": True, "path": ["/home/user/a.py", "/home/user/b.py"], "dest": ["a.py", "b.py"]},
+        "expected": {"type": "cloud_file", "path": "https://h.invalid/suite.py", "dest": "test_suite.py"},
+    }
+    desktop_type = type("Desktop", (_RealPython,), {"root": str(tmp_path)})
+    for other, wanted in ((b"ok = 1", 1.0), (b"ok = 2", 0.0)):
+        desktop = desktop_type(files={"/home/user/a.py": b"ok = 1", "/home/user/b.py": other})
+        assert _score(_task(evaluator, tmp_path), desktop) == wanted
+
+
 # --- getters ---------------------------------------------------------------------------------------------------------
 
 

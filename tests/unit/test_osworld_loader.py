@@ -149,6 +149,7 @@ def test_judges_lists_are_matched_one_by_one(tmp_path: Path) -> None:
         (_result(type="googledrive_file"), "account"),
         (_result(type="active_tab_html_parse"), "network"),
         (_result(type="vm_wallpaper"), "gnome"),
+        (_result(type="vm_command_line", command="which player", shell="true"), "network"),
         (_result(type="vm_file"), "broken"),
         (_result(type="vm_command_line", command="gsettings get x", shell=True), "gnome"),
         ({"evaluator": {"expected": {"type": "cloud_file", "path": f"{HOST}/one/none.xlsx"}}}, "asset"),

@@ -297,18 +297,20 @@ def test_compare_pptx_files_aspect_counts_unless_switched_off(aspect: str, chang
 
 
 @pytest.mark.parametrize(
-    "aspect", ["title_bottom_position", "right_position", "top_position", "shape_for_shift_size", "modify_height"]
+    "aspect", ["title_bottom_position", "right_position", "top_position", "shape_for_shift_size", "image_size", "modify_height"]
 )
 def test_compare_pptx_files_positions_on_demand(aspect: str, tmp_path: Path) -> None:
     def moved(deck: Any) -> None:
         deck.slides[0].shapes.title.top = Inches(6)
-        _box(deck).left, _box(deck).top, _box(deck).height = Inches(8), Inches(0.2), Inches(2)
+        _box(deck).left, _box(deck).top = Inches(8), Inches(0.2)
+        deck.slides[0].shapes.add_picture(_png(), 0, 0, height=Inches(2))
 
     def untouched(deck: Any) -> None:
         _box(deck).top = Inches(6)
+        deck.slides[0].shapes.add_picture(_png(), 0, 0, height=Inches(1))
 
     gold, good, bad = (_deck(tmp_path / f"{index}.pptx", edit) for index, edit in enumerate((moved, moved, untouched)))
-    options = {"examine_shape": False, f"examine_{aspect}": True}
+    options = {"examine_shape": False, f"examine_{aspect}": True, "_note": "a remark"}
     assert metric("compare_pptx_files")(good, gold, **options) == 1.0
     assert metric("compare_pptx_files")(bad, gold, **options) == 0.0
 

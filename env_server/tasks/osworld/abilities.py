@@ -30,6 +30,7 @@ from env_server.tasks.osworld.format import (
     VerifiedStep,
 )  # fmt: skip
 from env_server.tasks.osworld.getters import GETTERS
+from env_server.tasks.osworld.getters.values import is_shell
 from env_server.tasks.osworld.metrics import METRICS, ON_DESKTOP, REFUSED
 
 Kind = Literal["network", "account", "root", "gnome", "sound", "session", "app", "asset", "unsupported", "broken"]
@@ -49,9 +50,8 @@ KINDS: Mapping[Kind, str] = {
 
 DEFAULT_APPS = frozenset(
     {
-        "calculator", "chrome", "editor", "files", "gimp", "libreoffice_calc", "libreoffice_impress", "libreoffice_writer",
-        "os", "pdf",
-        "terminal", "thunderbird", "vlc",
+        "calculator", "chrome", "editor", "files", "gimp", "image", "libreoffice_calc", "libreoffice_impress",
+        "libreoffice_writer", "os", "pdf", "terminal", "thunderbird", "vlc",
     }
 )  # fmt: skip
 """Applications that Debian has and that work in a container without root, by the format's names."""
@@ -289,7 +289,10 @@ def _of_source(source: Source, where: str, assets: Assets, abilities: Abilities)
         for url in _listed(source.args["path"]):
             yield from _of_asset(str(url), where, assets)
     if source.type in ("vm_command_line", "vm_command_error"):
-        yield from _of_command(source.args["command"], where, abilities, shell=bool(source.args.get("shell")))
+        yield from _of_command(source.args["command"], where, abilities, shell=is_shell(source.args))
+        wanted = re.match(r"\s*which\s+(\S+)", " ".join(_words(source.args["command"])))
+        if wanted is not None:
+            yield Refusal("network", where, f"the agent would have to install {wanted[1]}")
     if getter.app and getter.app not in abilities.apps:
         yield Refusal("app", where, f"getter {source.type} (application {getter.app})")
 

@@ -86,9 +86,14 @@ def _filled(value: Any, marks: Mapping[str, str]) -> Any:
 # --- commands --------------------------------------------------------------------------------------------------------
 
 
+def is_shell(args: Mapping[str, Any]) -> bool:
+    """Is a shell asked for? Some files write the switch as text."""
+    return str(args.get("shell", False)).lower() == "true"
+
+
 def _run(context: Context, args: Mapping[str, Any]) -> RunResult:
     try:
-        command = normalise(args["command"], shell=bool(args.get("shell")))
+        command = normalise(args["command"], shell=is_shell(args))
     except Untranslatable as error:
         raise TaskFailed(str(error)) from error
     return context.desktop.run(fill_placeholders(command, context.desktop.screen_size()), timeout_s=COMMAND_LIMIT_S)
