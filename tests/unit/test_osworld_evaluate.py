@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 import json
 import sqlite3
@@ -19,6 +20,7 @@ from common.messages import Action
 from env_server.tasks.osworld import Assets, OsworldTask, TaskFile
 from env_server.tasks.osworld.desktop import RunResult, Tab
 from env_server.tasks.osworld.getters import GETTERS, Context
+from env_server.tasks.osworld.getters.values import parse_date
 
 PROFILE = "/home/user/.config/chromium"
 
@@ -75,6 +77,14 @@ def test_evaluate_broken_or_missing_gold_is_never_a_reward(tmp_path: Path) -> No
         _score(_task(TABLE, _gold(tmp_path, b"no workbook")), desktop)
     with pytest.raises(TaskFailed, match="no asset folder"):
         _score(_task(TABLE), desktop)
+
+
+def test_evaluate_broken_tree_of_the_guest_is_never_a_reward() -> None:
+    rule = {"type": "rule", "rules": [{"xpath": "//frame"}]}
+    task = _task({"func": "check_accessibility_tree", "result": {"type": "accessibility_tree"}, "expected": rule})
+    assert _score(task, FakeDesktop(xml="<desktop-frame><frame/></desktop-frame>")) == 1.0
+    with pytest.raises(TaskFailed, match="check_accessibility_tree failed"):
+        _score(task, FakeDesktop(xml="<desktop-frame>"))
 
 
 def test_evaluate_metric_that_fails_is_never_a_reward() -> None:
@@ -311,7 +321,34 @@ def test_values_of_the_screen_and_folders(tmp_path: Path) -> None:
     assert tree["children"][1]["children"] == [{"type": "file", "name": "a.jpg"}]
 
 
-@pytest.mark.parametrize("said", ["tomorrow", "5th next month", "next Monday", "first monday next month", "10th 2 months later"])
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ("tomorrow", (2024, 2, 15)),
+        ("this month", (2024, 2, 14)),
+        ("5th next month", (2024, 3, 5)),
+        ("next Wednesday", (2024, 2, 21)),
+        ("next Monday split", (2024, 2, 19)),
+        ("this Saturday", (2024, 2, 17)),
+        ("next week Friday", (2024, 2, 23)),
+        ("first monday next month", (2024, 3, 4)),
+        ("first monday eleven months later", None),
+        ("first monday eight months later", (2024, 10, 7)),
+        ("10th 11 months later", (2025, 1, 10)),
+        ("30th this month", None),
+        ("some day", None),
+    ],
+)
+def test_parse_date_relative_to_a_wednesday(said: str, wanted: tuple[int, int, int] | None) -> None:
+    today = datetime.date(2024, 2, 14)
+    if wanted is not None:
+        assert parse_date(said, today) == datetime.date(*wanted)
+        return
+    with pytest.raises(TaskFailed):
+        parse_date(said, today)
+
+
+@pytest.mark.parametrize("said", ["tomorrow", "5th next month"])
 def test_rule_relative_time_marks_are_filled(said: str, tmp_path: Path) -> None:
     rules = {"relativeTime": {"from": said}, "expected": {"date": "{DoW}, {Month} {DayD} {Year}", "list": ["{Month0D}"]}}
     filled = _get("rule_relativeTime", FakeDesktop(), tmp_path, rules=rules)

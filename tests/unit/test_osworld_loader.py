@@ -151,6 +151,7 @@ def test_judges_lists_are_matched_one_by_one(tmp_path: Path) -> None:
         (_result(type="vm_wallpaper"), "gnome"),
         (_result(type="vm_command_line", command="which player", shell="true"), "network"),
         (_result(type="vm_file"), "broken"),
+        (_result(type="rule_relativeTime", rules={"relativeTime": {"from": "some day"}}), "unsupported"),
         (_result(type="vm_command_line", command="gsettings get x", shell=True), "gnome"),
         ({"evaluator": {"expected": {"type": "cloud_file", "path": f"{HOST}/one/none.xlsx"}}}, "asset"),
         ({"evaluator": {"postconfig": [{"type": "proxy", "parameters": {}}]}}, "network"),

@@ -7,12 +7,14 @@ file is set up as well as it goes.
 
 from __future__ import annotations
 
+import datetime
 import os.path
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from common.errors import TaskFailed
 from env_server.tasks.osworld.assets import Assets
 from env_server.tasks.osworld.commands import Untranslatable, input_script, normalise
 from env_server.tasks.osworld.format import (
@@ -30,7 +32,7 @@ from env_server.tasks.osworld.format import (
     VerifiedStep,
 )  # fmt: skip
 from env_server.tasks.osworld.getters import GETTERS
-from env_server.tasks.osworld.getters.values import is_shell
+from env_server.tasks.osworld.getters.values import is_shell, parse_date
 from env_server.tasks.osworld.metrics import METRICS, ON_DESKTOP, REFUSED
 
 Kind = Literal["network", "account", "root", "gnome", "sound", "session", "app", "asset", "unsupported", "broken"]
@@ -288,6 +290,8 @@ def _of_source(source: Source, where: str, assets: Assets, abilities: Abilities)
     if source.type == "cloud_file":
         for url in _listed(source.args["path"]):
             yield from _of_asset(str(url), where, assets)
+    if source.type == "rule_relativeTime":
+        yield from _of_dates(source, where)
     if source.type in ("vm_command_line", "vm_command_error"):
         yield from _of_command(source.args["command"], where, abilities, shell=is_shell(source.args))
         wanted = re.match(r"\s*which\s+(\S+)", " ".join(_words(source.args["command"])))
@@ -295,6 +299,14 @@ def _of_source(source: Source, where: str, assets: Assets, abilities: Abilities)
             yield Refusal("network", where, f"the agent would have to install {wanted[1]}")
     if getter.app and getter.app not in abilities.apps:
         yield Refusal("app", where, f"getter {source.type} (application {getter.app})")
+
+
+def _of_dates(source: Source, where: str) -> Iterator[Refusal]:
+    for text in source.args["rules"].get("relativeTime", {}).values():
+        try:
+            parse_date(str(text), datetime.date(2024, 2, 1))
+        except TaskFailed as error:
+            yield Refusal("unsupported", where, str(error))
 
 
 def _listed(value: Any) -> list[Any]:

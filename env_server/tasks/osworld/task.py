@@ -131,7 +131,7 @@ def _run_judge(context: Context, judge: Judge) -> _Verdict:
         else:
             reward = metric(judge.func)(*inputs, **judge.options)
     except BrokenFile as error:
-        if context.is_product(error.path) or not error.path.is_absolute():
+        if context.is_product(error.path):
             return _Verdict(0.0, f"{judge.func}: {error}")
         raise TaskFailed(f"{judge.func}: the task's own file is broken: {error}") from error
     except EnvError:

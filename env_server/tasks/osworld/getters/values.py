@@ -34,41 +34,54 @@ def _rule_relative_time(context: Context, args: Mapping[str, Any]) -> Any:
     rules = dict(args["rules"])
     relative = rules.pop("relativeTime", {})
     today = datetime.date.today()
-    marks = _marks(_date(str(relative["from"]), today), "") if "from" in relative else {}
+    marks = _marks(parse_date(str(relative["from"]), today), "") if "from" in relative else {}
     if "to" in relative:
-        marks |= _marks(_date(str(relative["to"]), today), "2")
+        marks |= _marks(parse_date(str(relative["to"]), today), "2")
     return _filled(rules, marks)
 
 
-def _date(text: str, today: datetime.date) -> datetime.date:
-    said = text.strip().lower()
-    if said in ("today", "tomorrow"):
+_NUMBERS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8}
+_MONTHS_LATER = re.compile(
+    r"(?:(?P<day>\d+)(?:st|nd|rd|th)?|first (?P<weekday>\w+)) (?:(?P<which>this|next) month|(?P<months>\w+) months? later)"
+)
+
+
+def parse_date(text: str, today: datetime.date) -> datetime.date:
+    """The day that ``text`` means: *tomorrow*, *this Saturday*, *next week Friday*, *5th next month*, *first Monday four months
+    later*.
+
+    Raises `TaskFailed` for anything else.
+    """
+    said = text.strip().lower().removesuffix(" split")
+    if said in ("today", "tomorrow", "this month"):
         return today + datetime.timedelta(days=said == "tomorrow")
-    match = re.fullmatch(r"next (\w+)", said)
-    if match and match[1] in _WEEKDAYS:
-        return today + datetime.timedelta(days=(_WEEKDAYS.index(match[1]) - today.weekday() - 1) % 7 + 1)
-    match = re.fullmatch(
-        r"(?:(\d+)(?:st|nd|rd|th)?|first (\w+)) (this|next) month|(\d+)(?:st|nd|rd|th)? ?(\d+) months? later", said
-    )
+    match = re.fullmatch(r"(this|next|next week) (\w+)", said)
+    if match and match[2] in _WEEKDAYS:
+        monday = today - datetime.timedelta(days=today.weekday())
+        weekday = _WEEKDAYS.index(match[2])
+        if match[1] == "next":
+            return today + datetime.timedelta(days=(weekday - today.weekday() - 1) % 7 + 1)
+        return monday + datetime.timedelta(days=weekday + 7 * (match[1] == "next week"))
+    match = _MONTHS_LATER.fullmatch(said)
     if match is None:
         raise TaskFailed(f"rule_relativeTime: unknown date {text!r}")
-    num_months = int(match[5]) if match[5] else int(match[3] == "next")
-    year, month = divmod(today.year * 12 + today.month - 1 + num_months, 12)
+    later = match["months"] or ("1" if match["which"] == "next" else "0")
+    if not later.isdigit() and later not in _NUMBERS:
+        raise TaskFailed(f"rule_relativeTime: unknown date {text!r}")
+    year, month = divmod(today.year * 12 + today.month - 1 + (int(later) if later.isdigit() else _NUMBERS[later]), 12)
     first = datetime.date(year, month + 1, 1)
-    if match[2]:
-        if match[2] not in _WEEKDAYS:
-            raise TaskFailed(f"rule_relativeTime: unknown date {text!r}")
-        return first + datetime.timedelta(days=(_WEEKDAYS.index(match[2]) - first.weekday()) % 7)
+    if match["weekday"] in _WEEKDAYS:
+        return first + datetime.timedelta(days=(_WEEKDAYS.index(match["weekday"]) - first.weekday()) % 7)
     try:
-        return first.replace(day=int(match[1] or match[4]))
-    except ValueError as error:
+        return first.replace(day=int(match["day"]))
+    except (TypeError, ValueError) as error:
         raise TaskFailed(f"rule_relativeTime: {text!r} is no day of that month") from error
 
 
 def _marks(date: datetime.date, suffix: str) -> dict[str, str]:
     facts = {
-        "DoW": f"{date:%a}", "Month": f"{date:%b}", "MonthFull": f"{date:%B}", "DayD": str(date.day), "Day0D": f"{date:%d}",
-        "MonthD": str(date.month), "Month0D": f"{date:%m}", "Year": f"{date:%Y}",
+        "DoW": f"{date:%a}", "Month": f"{date:%b}", "month": f"{date:%b}".lower(), "MonthFull": f"{date:%B}", "DayD":
+        str(date.day), "Day0D": f"{date:%d}", "MonthD": str(date.month), "Month0D": f"{date:%m}", "Year": f"{date:%Y}",
     }  # fmt: skip
     return {f"{{{name}{suffix}}}": text for name, text in facts.items()}
 
