@@ -244,6 +244,36 @@ def bench(name: str | None, json_file: Path | None, *, quick: bool) -> None:
     sys.exit(run_bench(name, json_file=json_file, quick=quick))
 
 
+@cli.group()
+def tasks() -> None:
+    """Look at task files of other collections."""
+
+
+@tasks.command("check")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
+@click.option("--assets", type=click.Path(path_type=Path), help="Folder with the files that tasks download.")
+@click.option(
+    "--app", "apps", multiple=True, metavar="NAME", help="An application the desktops have; replaces the standard list."
+)
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the report to this file.")
+def tasks_check(folder: Path, assets: Path | None, apps: tuple[str, ...], json_file: Path | None) -> None:
+    """Say of every OSWorld or OfficeWorld task file below DIR whether it can be run here, and if not, why.
+
+    Starts no desktop and opens no connection. A file that a task downloads from https://HOST/a/b/c.xlsx is looked up at
+    ASSETS/a/b/c.xlsx (a plain mirror), at ASSETS/HOST/a/b/c.xlsx, or with leading folders of the path left out.
+
+    Exit code 0: every task can be run; 1: some cannot; 2: DIR or ASSETS is wrong.
+
+    \b
+    computerrl tasks check evaluation_examples/examples
+    computerrl tasks check examples --assets ~/osworld-cache --json report.json
+    computerrl tasks check examples/chrome --app chrome
+    """
+    from launch.tasks import run_check
+
+    sys.exit(run_check(folder, assets=assets, json_file=json_file, apps=apps))
+
+
 class _LazySetup(click.Command):
     """`computerrl setup` belongs to launch.setup, options included; it is imported only when asked for."""
 

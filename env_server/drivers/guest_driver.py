@@ -137,6 +137,9 @@ class GuestDriver:
         setup = [{"kind": step.kind, "args": step.args} for step in task.setup]
         self._numbering, self._elements, self._tree = Numbering(), (), 0
         answer = self._observe({"request": "reset", "setup": setup}, self._config.reset_deadline_s)
+        if task.prepare is not None:
+            task.prepare(self.get)
+            answer = self._observe({"request": "observe"}, self._config.step_deadline_s)
         instruction = task.instruction
         if instruction is None:
             instruction = str(self.get("web_page")["fields"]["utterance"])

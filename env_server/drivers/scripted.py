@@ -59,6 +59,8 @@ class ScriptedDriver:
         try:
             for setup_step in task.setup:
                 self._set_up(setup_step)
+            if task.prepare is not None:
+                task.prepare(self.get)
             observation = self.observe()
         except (ActionFailed, KeyError) as error:
             self._front = None
