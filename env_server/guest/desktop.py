@@ -81,7 +81,7 @@ class Desktop:
             "editor_open": (self._editor, self._open_editor),
             "files_open": (self._files, self._open_files),
         }
-        self._office_apps = {"calc": self._calc, "writer": writer, "impress": impress}
+        self._office_apps: dict[str, Calc | OfficeApp] = {"calc": self._calc, "writer": writer, "impress": impress}
 
     # --- starting ---
 
