@@ -297,6 +297,10 @@ class GuestDriver:
             self._screen, dtype=np.uint8, count=width * height * 4, offset=num_header_bytes + num_colors * 12
         ).reshape(height, width, 4)
 
+    def frame(self) -> np.ndarray:
+        """See `LiveScreen`. After `close` it shows what was there last."""
+        return np.ascontiguousarray(self._pixels[:, :, 2::-1])
+
     def _take_screenshot(self) -> ScreenshotRef | None:
         if self._screenshots is None:
             return None

@@ -1,0 +1,38 @@
+"""The Gymnasium interface on a real contained desktop, by gymnasium's own check and by solving a task through it."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+
+import gymnasium
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from env_server.gym import ENV_ID, DesktopEnv
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.mark.parametrize("family", ["calc-set-cell", "web-click-option"])
+def test_gymnasium_s_own_check_passes_on_a_real_desktop(family: str) -> None:
+    env = gymnasium.make(ENV_ID, task=family, driver="apptainer")
+    check_env(env.unwrapped)
+    env.close()
+
+
+def test_task_solved_through_the_interface_and_nothing_left() -> None:
+    env = gymnasium.make(ENV_ID, task="web-click-button", render_mode="rgb_array")
+    observation, info = env.reset(seed=3)
+    desktop = env.unwrapped
+    assert isinstance(desktop, DesktopEnv) and desktop._driver is not None and desktop._folder is not None
+    pid, folder = desktop._driver.pid, desktop._folder  # type: ignore[attr-defined]
+    assert (env.render() == observation["screenshot"]).all() and info["app"] == "chromium"
+    wanted = observation["instruction"].split('"')[1]
+    _, reward, terminated, truncated, info = env.step(f'click("{wanted}")')
+    assert (reward, terminated, truncated, info["success"]) == (1.0, True, False, True), info
+    env.close()
+    gc.collect()
+    assert not Path(f"/proc/{pid}").exists() and not folder.exists()
+    assert not [name for name in os.listdir("/tmp") if name.startswith("computerrl-gym-") and name == folder.name]
