@@ -22,6 +22,7 @@ from typing import Any, Literal
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs import registration
 from gymnasium.error import ResetNeeded
 
 from common.actions import ACTIONS, FINAL_ACTIONS, MAX_ACTION_CHARS, ActionSyntaxError, Param, parse_action, render_action
@@ -274,8 +275,8 @@ def _screen_characters() -> frozenset[str]:
 
 def register() -> None:
     """Make the id known to gymnasium; again is fine. Also this distribution's entry point in the group `gymnasium.envs`."""
-    if ENV_ID not in gymnasium.registry:
-        gymnasium.register(id=ENV_ID, entry_point="env_server.gym:DesktopEnv")
+    if ENV_ID not in registration.registry:
+        registration.register(id=ENV_ID, entry_point="env_server.gym:DesktopEnv")
 
 
 register()
