@@ -76,8 +76,9 @@ async def point_at(page: Page, text: str) -> tuple[float, float]:
     assert row, (text, await page.run("document.querySelector('#elements').innerText"))
     place = await page.run(
         f"(() => {{ const box = [...document.querySelectorAll('.box')].find(b => b.textContent === {json.dumps(row)});"
-        " document.querySelector('#overlay').hidden = false; const r = box.getBoundingClientRect();"
-        " document.querySelector('#overlay').hidden = true; return [r.left + r.width / 2, r.top + r.height / 2]; })()"
+        " const overlay = document.querySelector('#overlay'), hidden = overlay.hidden;"
+        " overlay.hidden = false; const r = box.getBoundingClientRect(); overlay.hidden = hidden;"
+        " return [r.left + r.width / 2, r.top + r.height / 2]; })()"
     )
     return float(place[0]), float(place[1])
 
@@ -147,8 +148,10 @@ def test_page_live_picture_shows_what_the_action_line_does(tmp_path: Path) -> No
             await page.wait("document.querySelector('#log .result')?.textContent === '12345'")
             await page.click_on("#show-elements")
             assert await page.run("!document.querySelector('#overlay').hidden && document.querySelectorAll('.box').length > 10")
-            await page.click_on("#canvas")
-            assert not await page.run("document.querySelector('#tip').hidden")
+            await page.click(*await point_at(page, "12345"))
+            await page.wait("document.querySelector('#tip').checkVisibility()")
+            assert "table-cell 12345" in await page.run("document.querySelector('#tip').innerText")
+            await page.wait("document.querySelectorAll('#log li').length === 3")
             await page.key("F8", code=119)
             assert await page.run("document.activeElement.id") == "line"
 

@@ -23,6 +23,7 @@ export class Screen {
     this.boxes = new Map();
     this.drawing = Promise.resolve();
     this.down = null;
+    this.pointer = null;
     this.pendingClick = null;
     this.wheel = { x: 0, y: 0, after: 0 };
     this.showElements = byId("show-elements");
@@ -68,12 +69,13 @@ export class Screen {
       this.boxes.set(element.number, box);
       return box;
     }));
-    this.hideTip();
+    this.showOverlay();
   }
 
   showOverlay() {
     byId("overlay").hidden = !this.showElements.checked;
-    this.hideTip();
+    byId("tip").hidden = true;
+    if (this.pointer !== null) this.tip();
   }
 
   // Light one element up, also when the outlines are hidden; null: none.
@@ -84,9 +86,10 @@ export class Screen {
     for (const [its, box] of this.boxes) box.hidden = alone && its !== number;
   }
 
-  tip(event) {
+  // What lies under the resting pointer.
+  tip() {
     if (!this.showElements.checked) return;
-    const place = this.place(event), element = elementAt(this.elements, place.x, place.y);
+    const at = this.pointer, place = this.place(at), element = elementAt(this.elements, place.x, place.y);
     this.light(element ? element.number : null);
     const tip = byId("tip");
     tip.hidden = element === null;
@@ -97,15 +100,11 @@ export class Screen {
     rest.textContent = element.states.length ? ` ${element.states.join(", ")}` : "";
     tip.replaceChildren(role, text, rest);
     const stage = byId("stage").getBoundingClientRect();
-    const left = Math.min(event.clientX - stage.left + 14, stage.width - tip.offsetWidth - 4);
-    const below = event.clientY - stage.top + 18;
+    const left = Math.min(at.clientX - stage.left + 14, stage.width - tip.offsetWidth - 4);
+    const below = at.clientY - stage.top + 18;
     const fits = below + tip.offsetHeight < stage.height;
     tip.style.left = `${Math.max(4, left)}px`;
     tip.style.top = `${fits ? below : Math.max(4, below - tip.offsetHeight - 30)}px`;
-  }
-
-  hideTip() {
-    byId("tip").hidden = true;
   }
 
   // --- mouse and touch -----------------------------------------------------------------------------------------
@@ -137,8 +136,16 @@ export class Screen {
     });
     canvas.addEventListener("pointerup", (event) => this.release(event));
     canvas.addEventListener("pointercancel", () => { this.down = null; });
-    canvas.addEventListener("pointermove", (event) => { if (event.pointerType === "mouse") this.tip(event); });
-    canvas.addEventListener("pointerleave", () => { this.hideTip(); this.light(null); });
+    canvas.addEventListener("pointermove", (event) => {
+      if (event.pointerType !== "mouse") return;
+      this.pointer = { clientX: event.clientX, clientY: event.clientY };
+      this.tip();
+    });
+    canvas.addEventListener("pointerleave", () => {
+      this.pointer = null;
+      byId("tip").hidden = true;
+      this.light(null);
+    });
     canvas.addEventListener("wheel", (event) => this.turn(event), { passive: false });
   }
 
