@@ -15,7 +15,8 @@ import functools
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -145,7 +146,7 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], str]):
         self.observation_space = spaces.Dict({"screenshot": screenshot, **self._texts})
         self.action_space = ActionText(width=width, height=height)
         self._driver: LiveDesktop | None = None
-        self._folder: Path | None = None
+        self._remove_folder: Callable[[], object] | None = None
         self._instance: TaskInstance | None = None
         self._task = TaskRef(self._family, 0, split)
 
@@ -205,12 +206,12 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], str]):
     def close(self) -> None:
         """End the desktop; may be called twice."""
         driver, self._driver = self._driver, None
-        folder, self._folder = self._folder, None
+        remove_folder, self._remove_folder = self._remove_folder, None
         self._instance = None
         if driver is not None:
             driver.close()
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+        if remove_folder is not None:
+            remove_folder()
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
@@ -220,9 +221,11 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], str]):
         if self._driver is not None and not self._driver.healthy():
             self.close()
         if self._driver is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="computerrl-gym-"))
+            folder = Path(tempfile.mkdtemp(prefix="computerrl-gym-"))
+            # Also where nobody calls `close`: at the end of the process.
+            self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
             try:
-                self._driver = make_driver(self._config, index=0, folder=self._folder, screenshots=None)
+                self._driver = make_driver(self._config, index=0, folder=folder, screenshots=None)
             except BaseException:
                 self.close()
                 raise

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +24,7 @@ import numpy as np
 from common import log
 from common.actions import FINAL_ACTIONS, ActionSyntaxError, parse_action, render_action
 from common.config import DesktopConfig, TasksConfig
-from common.errors import ComputerRLError, DesktopBroken, EnvError, NoDesktop, PeerTimeout, TaskFailed
+from common.errors import ComputerRLError, DesktopBroken, EnvError, HostBroken, NoDesktop, PeerTimeout, TaskFailed
 from common.messages import Action, Element, Evaluation, Lease, Observation, TaskRef
 from common.recordings import write_recording
 from common.transport import LocalChannel
@@ -38,6 +40,8 @@ Phase = Literal["starting", "ready", "broken", "closed"]
 
 _NO_TIME_LIMIT_S = 1e7
 """Of the lease: a person may think for as long as they like."""
+_LEASE_WAIT_S = 0.5
+"""How soon it is noticed that the desktop does not start."""
 _CLOSE_LIMIT_S = 1.5
 _HOLDER = "page"
 
@@ -62,12 +66,16 @@ class LiveSession:
         )
         self.tasks = tasks or TasksConfig()
         self._recordings = recordings
-        self._folder: Path | None = None
+        self._folder = Path()
+        """For logs, removed at the end."""
+        self._remove_folder: Callable[[], object] | None = None
         self._service: DesktopService | None = None
         self._client: DesktopClient | None = None
         self._lease: Lease | None = None
         self._driver: LiveDesktop | None = None
-        self._closed = False
+        self._make_error: ComputerRLError | None = None
+        """Why it did not start."""
+        self._closed = threading.Event()
         self.phase: Phase = "starting"
         self.reason = ""
         """Why it is broken, or why the task could not be set up."""
@@ -102,12 +110,12 @@ class LiveSession:
         """Another desktop in place of this one."""
         self.phase, self.reason = "starting", ""
         self._end()
-        if not self._closed:
+        if not self._closed.is_set():
             self.start(family, seed)
 
     def close(self) -> None:
         """End the desktop, from any thread and at any time; may be called twice."""
-        self._closed = True
+        self._closed.set()
         self._end()
         self.phase = "closed"
 
@@ -117,38 +125,57 @@ class LiveSession:
             self._broke(DesktopBroken("the desktop has ended or does not answer"))
 
     def _lease_desktop(self) -> None:
+        if self._closed.is_set():
+            raise NoDesktop("the session has been closed")
         self._folder = Path(tempfile.mkdtemp(prefix="computerrl-desktop-"))
-        service = self._service = DesktopService(self.config, tasks=self.tasks, make=self._make)
+        # Also when the process ends in the middle of a start.
+        self._remove_folder = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._make_error = None
+        service = self._service = DesktopService(
+            self.config, tasks=self.tasks, make=self._make_once(), lease_wait_s=_LEASE_WAIT_S
+        )
         client = self._client = DesktopClient(LocalChannel(service.handle), config=self.config)
-        if self._closed:
+        if self._closed.is_set():
             self._end()
         deadline = time.monotonic() + START_LIMIT_S
         while True:
             try:
                 self._lease = client.lease(_HOLDER)
                 return
-            except NoDesktop as error:
-                if service.fatal is not None:
-                    raise service.fatal from error
-                if self._closed or time.monotonic() >= deadline:
+            except (NoDesktop, HostBroken) as error:
+                if self._make_error is not None:
+                    raise self._make_error from error
+                if self._closed.is_set() or time.monotonic() >= deadline:
                     raise DesktopBroken(f"did not start: {error}") from error
 
-    def _make(self, index: int) -> DesktopDriver:
-        assert self._folder is not None
-        self._driver = make_driver(self.config, index=index, folder=self._folder, screenshots=None)
-        return self._driver
+    def _make_once(self) -> Callable[[int], DesktopDriver]:
+        """What makes the desktop. The service would replace a broken one by itself; here a person is asked first."""
+        asked = threading.Event()
+
+        def make(index: int) -> DesktopDriver:
+            if asked.is_set():
+                raise DesktopBroken("another desktop is started only when asked for")
+            asked.set()
+            try:
+                self._driver = make_driver(self.config, index=index, folder=self._folder, screenshots=None)
+            except ComputerRLError as error:
+                self._make_error = error
+                raise
+            return self._driver
+
+        return make
 
     def _end(self) -> None:
         service, self._service = self._service, None
-        folder, self._folder = self._folder, None
+        remove_folder, self._remove_folder = self._remove_folder, None
         self._driver = self._lease = self._client = None
         if service is not None:
             service.close(limit_s=_CLOSE_LIMIT_S)
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+        if remove_folder is not None:
+            remove_folder()
 
     def _broke(self, error: ComputerRLError) -> None:
-        if self._closed:
+        if self._closed.is_set():
             return
         log.get_logger().warning("desktop.broke", error=error.code, reason=str(error))
         self.phase, self.reason = "broken", str(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import tempfile
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -134,13 +135,15 @@ def test_vector_of_desktops_steps_together() -> None:
     envs.close()
 
 
-def test_close_removes_the_folder_and_may_be_called_twice(env: DesktopEnv) -> None:
+def test_close_removes_the_folder_and_may_be_called_twice(
+    env: DesktopEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     env.reset(seed=1)
-    folder = env._folder
-    assert folder is not None and folder.is_dir()
+    assert len(list(tmp_path.iterdir())) == 1
     env.close()
     env.close()
-    assert not folder.exists()
+    assert list(tmp_path.iterdir()) == []
     assert env.reset(seed=1)[1]["app"] == "calc", "a closed environment may be begun anew"
 
 

@@ -198,6 +198,13 @@ def test_session_closed_while_it_starts_ends_at_once(tmp_path: Path, monkeypatch
     assert not starting.is_alive() and session.phase == "closed"
 
 
+def test_session_desktop_that_does_not_start_says_why_at_once(tmp_path: Path) -> None:
+    session = LiveSession(SCRIPTED.model_copy(update={"driver": "apptainer", "image": "/nowhere"}), recordings=tmp_path)
+    session.start("files-move", 1)
+    assert session.phase == "broken" and "/nowhere" in session.reason
+    session.close()
+
+
 # --- the web server --------------------------------------------------------------------------------------------------
 
 
