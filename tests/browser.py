@@ -85,6 +85,10 @@ class Page:
             for kind in ("mousePressed", "mouseReleased"):
                 await self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button=button, clickCount=number)
 
+    async def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
+        for kind, (x, y) in (("mousePressed", start), ("mouseMoved", end), ("mouseReleased", end)):
+            await self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=1)
+
     async def click_on(self, selector: str) -> None:
         await self.click(*await self.centre(selector))
 

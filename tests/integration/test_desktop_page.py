@@ -158,6 +158,50 @@ def test_page_live_picture_shows_what_the_action_line_does(tmp_path: Path) -> No
     visit(work)
 
 
+def test_page_gestures_become_the_actions_of_an_agent(tmp_path: Path) -> None:
+    """On an imitated desktop: what matters is what mouse, wheel and keys are turned into."""
+
+    async def work() -> None:
+        async with desktop_page(tmp_path, "--driver", "scripted", "--task", "calc-type-cell", "--seed", "11") as (page, _, _):
+            galaxy, breeze = await point_at(page, "galaxy"), await point_at(page, "breeze")
+            expected: list[str] = []
+
+            async def logged(*texts: str) -> None:
+                expected.extend(texts)
+                await page.wait(f"document.querySelectorAll('#log li').length >= {len(expected)}")
+                assert await page.run("[...document.querySelectorAll('#log button')].map(b => b.textContent)") == expected
+
+            await page.click(*galaxy, count=2)
+            await logged('double_click("galaxy")')
+            await page.click(*breeze, button="right")
+            await logged('click("breeze", button="right")')
+            await page.drag(galaxy, breeze)
+            await logged('drag("galaxy", "breeze")')
+            await page.call("Input.dispatchMouseEvent", type="mouseWheel", x=galaxy[0], y=galaxy[1], deltaX=0, deltaY=-120)
+            await logged('scroll("galaxy", direction="up")')
+            # Several things at once keep their order: a click that might still become double, then text, then a chord.
+            await page.click(*galaxy)
+            await page.type("a b")
+            await page.key("a", code=65, modifiers=2)
+            await logged('click("galaxy")', 'type("a b")', 'key("ctrl+a")')
+            await page.key("Tab", code=9, modifiers=8)
+            await logged('key("shift+tab")')
+            await page.click_on("#exact")
+            await page.click(*galaxy)
+            await page.wait("document.querySelectorAll('#log li').length === 9")
+            last = await page.run("[...document.querySelectorAll('#log button')].at(-1).textContent")
+            assert last.startswith("click(") and '"' not in last and ", " in last
+            touch = {"x": breeze[0], "y": breeze[1]}
+            await page.click_on("#exact")
+            await page.call("Emulation.setTouchEmulationEnabled", enabled=True)
+            await page.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[touch])
+            await page.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+            await page.wait("document.querySelectorAll('#log li').length === 10")
+            assert await page.run("[...document.querySelectorAll('#log button')].at(-1).textContent") == 'click("breeze")'
+
+    visit(work)
+
+
 def test_page_broken_desktop_is_shown_and_restarted(tmp_path: Path) -> None:
     async def work() -> None:
         async with desktop_page(tmp_path, "--task", "files-move", "--seed", "1") as (page, process, _):
