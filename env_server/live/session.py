@@ -226,9 +226,8 @@ class LiveSession:
         except (ValueError, OSError) as error:
             self.reason = f"not saved: {error}"
             return
-        self.saved = f"{path} ({len(recording.steps)} actions)"
-        if len(recording.steps) > self.tasks.max_steps:
-            self.saved += f"; a run needs tasks.max_steps of at least {len(recording.steps)} to replay it"
+        num_actions = len(recording.steps)
+        self.saved = f"{path} ({num_actions} actions: replayed where tasks.max_steps is at least {num_actions})"
 
     def _why_not_saved(self) -> str:
         if self.phase != "ready" or self.task is None or not self.deeds:
