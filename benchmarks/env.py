@@ -73,7 +73,7 @@ def _one_desktop(folder: Path, store: ScreenshotStore, *, quick: bool) -> list[d
             if index % (num_ours // num_baseline) == 0:
                 trees.append(_timed(lambda: _osworld_style.tree(driver, "soffice"))[1])
                 pictures.append(_timed(lambda: _osworld_style.screenshot(driver))[1])
-        raw = [_timed(driver.pixels)[1] for _ in range(num_ours * 5)]
+        raw = [_timed(driver.frame)[1] for _ in range(num_ours * 5)]
         resets = [_timed(lambda seed=seed: driver.reset(FAMILIES["calc-set-cell"].make(seed)))[1] for seed in range(num_ours)]
         files = [_timed(lambda: driver.reset(_sheet_task()))[1] for _ in range(max(3, num_ours // 4))]
         return [

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+import numpy as np
+
 from common.messages import Action, Evaluation, Observation, StepResult
 
 SetupKind = Literal["web_page", "calc_open", "editor_open", "files_open", "write_file", "put_file", "make_folder", "open"]
@@ -92,3 +94,14 @@ class DesktopDriver(Protocol):
 
     def close(self) -> None:
         """End the desktop and remove everything it left; may be called twice."""
+
+
+class LiveScreen(Protocol):
+    """What drivers offer besides: the screen as it is at this moment, for people and for programs that want pixels."""
+
+    def frame(self) -> np.ndarray:
+        """[height, width, 3] uint8 RGB, a copy. Asks nothing of the desktop; from any thread."""
+
+
+class LiveDesktop(DesktopDriver, LiveScreen, Protocol):
+    """A desktop whose screen can be watched; every driver here is one."""

@@ -44,6 +44,7 @@ def cli() -> None:
                       computerrl report latest
     Try a change:     computerrl train configs/quickstart.yaml --set learner.max_age=2 --dry-run
     Debug the loop:   computerrl train configs/serial.yaml
+    Try a desktop:    computerrl desktop --task calc-set-cell
     """
 
 
@@ -231,6 +232,30 @@ def phase_sft(run: str) -> None:
     from launch.status import request_sft
 
     click.echo(request_sft(find_run(run)))
+
+
+@cli.command()
+@click.option("--task", "family", default="web-click-button", show_default=True, metavar="FAMILY", help="Task to begin with.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Which instance of it.")
+@click.option("--image", default="core", show_default=True, help="Desktop image: a recipe's name or a path.")
+@click.option("--driver", default="apptainer", show_default=True, type=click.Choice(["apptainer", "local", "scripted"]))
+@click.option("--recordings", default="demonstrations", show_default=True, metavar="FOLDER", help="Where saved ones go.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; nothing is encrypted.")
+@click.option("--port", default=0, show_default=True, type=click.IntRange(0, 65535), help="0: any free one.")
+@click.option("--open/--no-open", "open_browser", default=None, help="Open a browser; without either, where there is a display.")
+def desktop(**options: Any) -> None:
+    """Open one desktop in a web page, to look at it, try actions, and record demonstrations.
+
+    Mouse and keys take the same way as an agent's actions. Only whoever has the printed address can use it. Ctrl-C ends the
+    desktop and leaves nothing.
+
+    \b
+    computerrl desktop --task calc-type-cell --seed 3
+    computerrl train configs/quickstart.yaml --set tasks.recordings=demonstrations
+    """
+    from launch.desktop import DesktopOptions, run_desktop
+
+    sys.exit(run_desktop(DesktopOptions(**options)))
 
 
 @cli.command()

@@ -308,8 +308,8 @@ class GuestDriver:
             self._screen, dtype=np.uint8, count=width * height * 4, offset=num_header_bytes + num_colors * 12
         ).reshape(height, width, 4)
 
-    def pixels(self) -> np.ndarray:
-        """[height, width, 3] uint8 RGB: what is on screen now, copied out of the shared frame buffer."""
+    def frame(self) -> np.ndarray:
+        """See `LiveScreen`. After `close` it shows what was there last."""
         return np.ascontiguousarray(self._pixels[:, :, 2::-1])
 
     def _take_screenshot(self, num_changes: int) -> ScreenshotRef | None:
