@@ -42,6 +42,7 @@ FloatArray = Annotated[np.ndarray, _array_of("float32")]
 Role = Literal["broker", "learner", "actor", "env_server", "supervisor"]
 OrderKind = Literal["demonstration", "evaluation", "training"]
 Split = Literal["demonstration", "training", "evaluation"]
+FinalAction = Literal["", "done", "fail"]
 SettledBy = Literal["quiet", "deadline", "none"]
 EndReason = Literal["task_finished", "done_action", "fail_action", "step_limit", "time_limit", "invalid_limit"]
 
@@ -513,6 +514,8 @@ class EvaluationRequest:
     """Judge the task's end state. Answered by `Evaluation`."""
 
     lease: Lease
+    final_action: FinalAction = ""
+    """The action that ended the episode; empty: none did (its limit, or the task itself)."""
 
 
 @dataclass(frozen=True, config=_CONFIG)
