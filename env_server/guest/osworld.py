@@ -117,12 +117,16 @@ class OsworldCalls:
         """Start it; `end` ends it."""
         argv = ["bash", "-c", command] if isinstance(command, str) else list(command)
         with open(self._log, "ab") as log:
-            self._launched.append(
-                subprocess.Popen(
-                    argv, cwd=self._folder, env=self._env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                    start_new_session=True,
-                )  # fmt: skip
+            process = subprocess.Popen(
+                argv,
+                cwd=self._folder,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
+        self._launched.append(process)
 
     # --- windows and input ---
 
