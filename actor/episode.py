@@ -8,7 +8,7 @@ assignment: they never become a reward.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -25,6 +25,7 @@ from common.messages import (
     Assignment,
     EndReason,
     Evaluation,
+    FinalAction,
     Lease,
     Observation,
     Step,
@@ -41,6 +42,7 @@ played for nothing, because the slot is somebody else's by then."""
 
 _NO_INTS = np.zeros(0, dtype=np.int32)
 _NO_FLOATS = np.zeros(0, dtype=np.float32)
+_FINAL: Mapping[EndReason, FinalAction] = {"done_action": "done", "fail_action": "fail"}
 
 Activity = Literal["generate", "desktop"]
 
@@ -62,7 +64,7 @@ class Desktops(Protocol):
 
     def demonstrate(self, lease: Lease) -> str: ...
 
-    def evaluate(self, lease: Lease) -> Evaluation: ...
+    def evaluate(self, lease: Lease, final_action: FinalAction = "") -> Evaluation: ...
 
     def release(self, lease: Lease) -> None: ...
 
@@ -113,13 +115,11 @@ def play_episode(
         end_reason = episode.run()
         judged = time.perf_counter()
         with setting.during("desktop"):
-            verdict = desktops.evaluate(lease)
+            verdict = desktops.evaluate(lease, _FINAL.get(end_reason, ""))
         evaluate_s = time.perf_counter() - judged
     finally:
         _release(desktops, lease)
-    # Every task can be done, so saying that it cannot is wrong, whatever the desktop shows (as OSWorld scores it).
-    unfinished = setting.require_done and end_reason not in ("done_action", "task_finished")
-    failed = end_reason == "fail_action" or unfinished
+    failed = setting.require_done and end_reason not in ("done_action", "fail_action", "task_finished")
     duration_s = time.perf_counter() - started
     busy_s = reset_s + evaluate_s + sum(step.timing.generate_s + step.timing.desktop_s for step in episode.steps)
     return Trajectory(

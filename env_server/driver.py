@@ -64,6 +64,8 @@ class TaskInstance:
     evaluate: Callable[[Getter], Evaluation]
     demonstrate: Callable[[str, Observation, Sequence[Action], Getter], Action]
     """(instruction, observation, actions so far, get) -> next action. The getter is for facts no screen shows."""
+    judges_giving_up: bool = False
+    """The evaluator decides what a final ``fail()`` is worth (`final_action`); else it is worth nothing: the task can be done."""
     finishes_itself: bool = False
     """The page scores at once; the episode ends without ``done()``."""
     prepare: Callable[[Getter], None] | None = None

@@ -71,6 +71,8 @@ class ApptainerLauncher:
             "--bind", f"{GUEST}:/opt/computerrl/guest:ro",
             "--bind", f"{pages_folder()}:/opt/computerrl/miniwob:ro",
             "--bind", f"{FILES}/tmp:/tmp",
+            # What task files from elsewhere call the user's home.
+            "--bind", f"{FILES}/tmp/agent/work:/home/user",
             "--pwd", "/",
             "--env", "PYTHONPATH=/opt/computerrl,PYTHONDONTWRITEBYTECODE=1",
             str(self._image), "python3", "-m", "guest.main", json.dumps(guest_settings),

@@ -162,7 +162,9 @@ class GuestDriver:
 
     def get(self, kind: GetterKind, **args: Any) -> Any:
         """See `DesktopDriver`."""
-        answer = self._ask({"request": "get", "kind": kind, "args": args}, self._config.step_deadline_s)
+        # A command of a task file says itself how long it may take.
+        limit_s = self._config.step_deadline_s + float(args.get("timeout_s", 0.0))
+        answer = self._ask({"request": "get", "kind": kind, "args": args}, limit_s)
         if "value" not in answer:
             raise DesktopBroken(f"desktop {self._index} gave no value for {kind}")
         return answer["value"]

@@ -29,7 +29,8 @@ FILES_LIMIT = "1g"
 
 KEEPER = f"""
 exec 3<&0 </dev/null
-mount -t tmpfs -o size={FILES_LIMIT},mode=0700 tmpfs {FILES} && mkdir -m 1777 {FILES}/tmp || exit 1
+mount -t tmpfs -o size={FILES_LIMIT},mode=0700 tmpfs {FILES} || exit 1
+mkdir -m 1777 {FILES}/tmp && mkdir -p {FILES}/tmp/agent/work || exit 1
 ( cat <&3 >/dev/null; kill -KILL -1 ) >/dev/null &
 "$@" 3<&- &
 exec 3<&- >/dev/null

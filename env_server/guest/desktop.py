@@ -23,6 +23,7 @@ from .keyboard import UnknownKey
 from .office.documents import Documents, OfficeApp, app_for
 from .office.process import DocumentError, Office, OfficeGone
 from .office.sheet import Calc
+from .osworld import OsworldCalls
 from .reader import TreeReader
 from .session import Places, Session
 from .settle import Settled
@@ -34,6 +35,7 @@ _OPEN_LIMIT_S = 4.0
 """An application that has not opened what a task needs after this long is started anew."""
 _CLOSE_LIMIT_S = 3.0
 """An office that has not closed its documents after this long is started anew."""
+_OSWORLD_OPEN_LIMIT_S = 15.0
 _MAX_TABS = 20
 _OFFICE = frozenset({"calc", "writer", "impress"})
 
@@ -73,6 +75,9 @@ class Desktop:
         self._reader = TreeReader(self._screen, self._accessibility, self._calc)
         self._windows = Windows(
             session, tuple(self._apps.values()), self._reader, browser=self._chromium, settle_quiet_s=settle_quiet_s
+        )
+        self._osworld = OsworldCalls(
+            session, folder=places.agent, open_path=self._open_for_osworld, read_tree=self._nodes_in_front
         )
         self._open: list[str] = []
         self._openers: dict[str, tuple[App, Callable[[dict[str, Any], float], None]]] = {
@@ -125,6 +130,7 @@ class Desktop:
         return settled
 
     def _prepare(self, setup: list[Mapping[str, Any]], deadline: float) -> Settled:
+        self._osworld.end()
         self._close_documents(deadline)
         self.folder.wipe()
         self._open = []
@@ -188,6 +194,16 @@ class Desktop:
             return "files"
         self._open_app(*self._openers["editor_open"], {"path": path}, deadline)
         return "editor"
+
+    def _open_for_osworld(self, path: str) -> None:
+        self._open_path(path, time.monotonic() + _OSWORLD_OPEN_LIMIT_S)
+        self._windows.bring_to_front(self._apps[self._open[-1]], time.monotonic() + _OSWORLD_OPEN_LIMIT_S)
+
+    def _nodes_in_front(self) -> list[Node]:
+        window, app = self._windows.front()
+        if window is None or app is None:
+            return []
+        return self._reader.read(app.name, app.program.pid, frame_mark=self._chromium.frame_mark)[0]
 
     def _open_document(self, args: dict[str, Any], deadline: float) -> None:
         # Not `Windows.ready`: Writer and Impress have no window before.
@@ -359,6 +375,8 @@ class Desktop:
                 return self._chromium.state(timeout_s=left(deadline))
             if kind == "calc_cells":
                 return self._calc.read(args["range"], timeout_s=left(deadline))
+            if kind == "osworld":
+                return self._osworld.call(str(args["call"]), {name: value for name, value in args.items() if name != "call"})
             if kind == "file_bytes":
                 return self.folder.bytes_or_none(args["path"])
             if kind == "file_text":

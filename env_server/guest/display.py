@@ -249,6 +249,24 @@ class Screen:
         """Ask a window to close, as its close button would."""
         self._client_message(xid, "_NET_CLOSE_WINDOW", [X.CurrentTime, 2, 0, 0, 0])
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height, pixels."""
+        screen = self._display.screen()
+        return screen.width_in_pixels, screen.height_in_pixels
+
+    def pointer(self) -> tuple[int, int]:
+        """Where the pointer is."""
+        found = self._root.query_pointer()
+        return found.root_x, found.root_y
+
+    def geometry(self, xid: int) -> tuple[int, int, int, int]:
+        """x, y, width, height of a window on the screen."""
+        window = self._display.create_resource_object("window", xid)
+        shape = window.get_geometry()
+        place = self._root.translate_coords(window, 0, 0)
+        return place.x, place.y, shape.width, shape.height
+
     def ping(self, xid: int) -> int | None:
         """Ask the window's program to answer once it has taken all input before this; None when it never would."""
         window = self._display.create_resource_object("window", xid)

@@ -18,6 +18,7 @@ from common.messages import (
     Assignment,
     Element,
     Evaluation,
+    FinalAction,
     Lease,
     NoAssignment,
     Observation,
@@ -130,9 +131,10 @@ class FakeDesktops:
         self._call("demonstrate")
         return "click(1)" if len(self.actions) < 1 else "done()"
 
-    def evaluate(self, lease: Lease) -> Evaluation:
+    def evaluate(self, lease: Lease, final_action: FinalAction = "") -> Evaluation:
         self._call("evaluate")
-        return Evaluation(1.0, True, "clicked")
+        won = final_action != "fail"
+        return Evaluation(float(won), won, "clicked")
 
     def release(self, lease: Lease) -> None:
         self._call("release")

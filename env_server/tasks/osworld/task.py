@@ -75,7 +75,7 @@ class OsworldTask:
         def evaluate(get: Getter) -> Evaluation:
             return self.evaluate(CalledDesktop(get), final_action=str(get("final_action") or ""), outputs=outputs)
 
-        return TaskInstance(self.file.instruction, (), evaluate, _no_demonstration, prepare=prepare)
+        return TaskInstance(self.file.instruction, (), evaluate, _no_demonstration, judges_giving_up=True, prepare=prepare)
 
     def set_up(self, desktop: OsworldDesktop, **options: Any) -> dict[str, str]:
         """Carry out ``config``; gives what commands printed for the getter ``cache_file``. ``options`` go to `Carrier`."""
