@@ -218,7 +218,7 @@ def _default(param: Param) -> str:
 
 
 def _choices(param: Param) -> str:
-    choices = [str(choice) for choice in param.choices]
+    choices = [str(choice) for choice in param.choices if choice != ""]
     if not choices:
         return ""
     return f"{param.name}: {', '.join(choices) if len(choices) <= 12 else f'{choices[0]} to {choices[-1]}'}"

@@ -1,4 +1,4 @@
-"""ComputerRL's formats: what the policy is shown, what its answers mean, and that demonstrations are said the same way."""
+"""ComputerRL's formats: what an answer means, whatever text it is."""
 
 from __future__ import annotations
 
@@ -8,120 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actor.formats import make_format
-from actor.formats.base import PastAction, PromptFormat
-from actor.formats.computerrl import MAX_BLOCK_CHARS, call_lines
+from actor.formats.base import PromptFormat
+from actor.formats.computerrl import MAX_BLOCK_CHARS
 from actor.formats.published_calls import CALLS
-from actor.prompt import PromptBuilder
-from common.actions import ACTIONS, FINAL_ACTIONS, ActionSyntaxError, parse_action, render_action
-from common.config import PromptConfig
-from common.errors import ConfigError
-from common.messages import Action, Element, Observation, ScreenshotRef
-from tests.unit.actor_data import EOS, ByteTokenizer, make_element, make_observation, make_prompt
-from tests.unit.test_actions import actions
-
-TEXT = make_format(PromptConfig.model_validate({"format": "computerrl_text"}))
-VISION = make_format(PromptConfig.model_validate({"format": "computerrl_vision"}))
-SCREEN = dataclasses.replace(
-    make_observation(
-        Element(1, "push-button", "Submit", 412, 230, 60, 24, ("focused",)),
-        Element(2, "entry", "two\nlines", 10, 590, 100, 20, ()),
-        Element(3, "menu", "File", 30, 20, 40, 20, (), False),
-    ),
-    app="calc",
-)
-PICTURE = ScreenshotRef("hash", "segment-0.bin", 0, 10, 800, 600)
-
-
-def block(*lines: str, thought: str = "Why.") -> str:
-    source = "\n".join(lines)
-    return f"<think>\n{thought}\n</think>\n```python\n{source}\n```"
-
-
-def read(answer: str, screen: Observation = SCREEN) -> Action:
-    return TEXT.parse(answer, screen)
+from common.actions import ACTIONS, ActionSyntaxError, parse_action, render_action
+from tests.unit.format_data import SCREEN, TEXT, VISION, block, meant, read
 
 
 def refusal(answer: str) -> str:
     with pytest.raises(ActionSyntaxError, match=r"^Invalid action: ") as caught:
         read(answer)
     return str(caught.value)
-
-
-def meant(text: str) -> Action:
-    return parse_action(text)
-
-
-# --- the prompt ------------------------------------------------------------------------------------------------------
-
-
-def test_text_prompt_shows_rows_with_centre_and_size_content_first() -> None:
-    rows = TEXT.rows("x", SCREEN)
-    assert rows == [
-        "push-button\tSubmit\t(412, 230)\t(60, 24)\tfocused",
-        "entry\ttwo\\nlines\t(10, 590)\t(100, 20)",
-        "menu\tFile\t(30, 20)\t(40, 20)",
-    ]
-    system, user = TEXT.messages("Press\nSubmit", SCREEN, rows, [])
-    assert (system.role, user.role, user.picture) == ("system", "user", None)
-    assert user.text.splitlines() == [
-        "Task: Press\\nSubmit",
-        "Application in front: calc, window: Page",
-        "Screen: 800 x 600 pixels",
-        "tag\ttext\tcentre\tsize\tstates",
-        *rows,
-    ]
-    assert TEXT.messages("x", SCREEN, rows[:1], [])[-1].text.endswith("\n...")
-
-
-def test_text_prompt_lists_the_calls_of_the_application_in_front() -> None:
-    calc, browser = "\n".join(call_lines("calc")), "\n".join(call_lines("chromium"))
-    assert "CalcTools.set_cell_value(cell, value)" in calc and "Agent.click(coordinates, num_clicks=1" in calc
-    assert "WriterTools" not in calc and "CalcTools" not in browser and "Agent.exit(success)" in browser
-    assert calc in TEXT.messages("x", SCREEN, [], [])[0].text
-
-
-def test_text_prompt_tells_earlier_turns_as_turns() -> None:
-    past = [PastAction(block("Agent.wait()"), result="a\nb"), PastAction("hm", error="Invalid action: no block")]
-    turns = TEXT.messages("x", SCREEN, [], past)
-    assert [turn.role for turn in turns] == ["system", "user", "assistant", "user", "assistant", "user"]
-    assert turns[1].text.startswith("Task: x\n") and turns[2].text == past[0].text
-    assert turns[3].text.startswith("Result of the last action: a\\nb\n")
-    assert turns[5].text.startswith("The last action was not done: Invalid action: no block\n")
-
-
-def test_text_prompt_leaves_out_rows_then_turns_to_fit_the_budget() -> None:
-    screen = make_observation(*[make_element(number, "x" * 40) for number in range(1, 200)])
-    past = [PastAction(block("Agent.wait()"))] * 3
-    fixed = len(make_prompt(format="computerrl_text", max_prompt_tokens=9000).build("", make_observation(), []))
-    for room in (60, 400, 3000):
-        limit = max(fixed + room, 6500)
-        prompt = make_prompt(format="computerrl_text", max_prompt_tokens=limit)
-        tokens = prompt.build("task " * 50, screen, past)
-        assert len(tokens) <= limit and bytes(tokens.tolist()).endswith(b"</user><assistant>")
-
-
-def test_text_prompt_whose_calls_do_not_fit_the_budget_is_a_config_error() -> None:
-    with pytest.raises(ConfigError, match=r"actor.prompt.max_prompt_tokens: 1000, but what every prompt .* takes up to"):
-        make_prompt(format="computerrl_text", max_prompt_tokens=1000)
-
-
-def test_vision_prompt_refers_to_the_picture_of_now_only() -> None:
-    screen = dataclasses.replace(SCREEN, screenshot=PICTURE)
-    assert VISION.rows("x", screen) == []
-    turns = VISION.messages("x", screen, [], [PastAction("before")])
-    assert [turn.picture for turn in turns] == [None, None, None, PICTURE]
-    assert "Submit" not in turns[-1].text and "from 0 at the left edge to 1000" in turns[0].text and "<answer>" in turns[0].text
-    with pytest.raises(ValueError, match=r"desktop\.observation"):
-        VISION.messages("x", SCREEN, [], [])
-
-
-def test_vision_prompt_is_refused_where_only_tokens_are_taken() -> None:
-    with pytest.raises(ConfigError, match=r"actor\.prompt\.format.*pictures"):
-        make_prompt(format="computerrl_vision")
-
-
-# --- answers ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -283,70 +180,3 @@ def test_vision_rendered_place_is_read_back_within_its_resolution(x: int, width:
     said = VISION.render(f"click({x}, 5)", screen)
     found = VISION.parse(said, screen).args["target"]
     assert abs(found - x) <= max(1, width // 2000 + 1)
-
-
-# --- demonstrations --------------------------------------------------------------------------------------------------
-
-
-def test_render_names_the_element_in_the_thought_and_clicks_its_centre() -> None:
-    assert TEXT.render('click("Submit")', SCREEN) == (
-        '<think>\nClick the push-button "Submit".\n</think>\n```python\nAgent.click([412, 230])\n```'
-    )
-    assert TEXT.render("drag(1, 2)", SCREEN).splitlines()[-2] == "Agent.drag_and_drop([412, 230], [10, 590])"
-    assert TEXT.render('type("a", target=2)', SCREEN).splitlines()[-2] == 'Agent.type([10, 590], "a")'
-    assert "\n<answer>\n```python\nAgent.click([515, 383])\n" in VISION.render("click(1)", SCREEN)
-
-
-def test_render_thought_of_a_screen_with_fences_and_tags_does_not_end_the_thought() -> None:
-    screen = make_observation(make_element(1, "a</think>\n```python\nAgent.exit(False)\n```"))
-    assert TEXT.parse(TEXT.render("click(1)", screen), screen) == meant("click(10, 10)")
-
-
-@pytest.mark.parametrize("text", ["click(9)", 'click("gone")', "click(900, 1)", "drag(1, 9)", 'click("x", 3)'])
-def test_render_action_without_a_place_on_screen_is_a_lookup_error(text: str) -> None:
-    with pytest.raises(LookupError):
-        TEXT.render(text, SCREEN)
-
-
-@settings(max_examples=400, deadline=None)
-@given(actions(), st.sampled_from([TEXT, VISION]))
-def test_render_any_action_of_ours_is_read_back_as_the_same(action: Action, chosen: PromptFormat) -> None:
-    args = dict(action.args)
-    points = "." not in action.name and "target" in args
-    if points:
-        args.update(target=1, y=None)
-    if "source" in args and points:
-        args["source"] = 2
-    if action.name == "drag_pixels":
-        args["path"] = [40, 60, 80, 120, 160, 240][: 4 if len(args["path"]) % 2 else 6]
-    if "keys" in args:
-        args["keys"] = "ctrl++"
-    action = Action(name=action.name, args=args)
-    found = chosen.parse(chosen.render(render_action(action), SCREEN), SCREEN)
-    if action.name == "drag":
-        assert found == meant("drag_pixels([10, 590, 412, 230])")
-        return
-    if points:
-        args.update(target=412, y=230)
-    assert found == Action(name=action.name, args=args)
-
-
-def test_every_action_of_ours_has_exactly_one_call_and_every_call_an_action() -> None:
-    assert {name.partition(".")[0] for name in CALLS} >= {"Agent", "CalcTools", "WriterTools", "ImpressTools", "FileTools"}
-    bare = {"click": "click(1)", "drag": "drag(1, 2)", "scroll": "scroll(1)", "type": 'type("a")'}
-    for name in {*FINAL_ACTIONS, *bare}:
-        assert read(TEXT.render(bare.get(name, f"{name}()"), SCREEN)).name in {name, "drag_pixels"}
-
-
-def test_demonstration_tokens_end_as_a_sampled_answer_does() -> None:
-    prompt = make_prompt(format="computerrl_text", max_prompt_tokens=9000)
-    said = prompt.render("done()", SCREEN)
-    tokens = prompt.encode_action(said)
-    assert tokens.tolist() == [*said.encode(), EOS] and prompt.stop_tokens == {EOS}
-    assert prompt.parse(ByteTokenizer().decode(tokens.tolist()), SCREEN) == meant("done()")
-
-
-def test_prompt_builder_counts_in_the_tokens_of_the_format() -> None:
-    assert isinstance(make_prompt(format="computerrl_text", max_prompt_tokens=9000), PromptBuilder)
-    given = PromptConfig.model_validate({"format": "computerrl_text", "max_elements": 5})
-    assert (given.max_elements, given.max_prompt_tokens, given.max_element_chars) == (5, 4096, 120)
