@@ -16,10 +16,11 @@ from typing import Literal, Protocol
 import numpy as np
 
 from actor.engines.base import Completion, GenerationRequest, PolicyEngine
-from actor.prompt import PastAction, PromptBuilder
+from actor.formats.base import PastAction
+from actor.prompt import PromptBuilder
 from common import log
 from common.actions import FINAL_ACTIONS, ActionSyntaxError
-from common.errors import ComputerRLError
+from common.errors import ComputerRLError, TaskFailed
 from common.messages import (
     Action,
     Assignment,
@@ -223,10 +224,20 @@ class _Episode:
     def _demonstrate(self) -> _Chosen:
         began = time.perf_counter()
         with self._setting.during("desktop"):
-            text = self._desktops.demonstrate(self._lease)
+            action_text = self._desktops.demonstrate(self._lease)
+        try:
+            text = self._prompt.render(action_text, self.observation)
+        except LookupError as error:
+            raise TaskFailed(f"the demonstrated {action_text:.200} cannot be said to this screen: {error.args[0]}") from error
+        tokens = self._prompt.encode_action(text)
+        if len(tokens) > self._setting.max_new_tokens:
+            # The policy learns it and can never say it to the end.
+            log.get_logger().warning(
+                "demonstration.too_long", num_tokens=len(tokens), max_new_tokens=self._setting.max_new_tokens, action=action_text
+            )
         return _Chosen(
             text=text,
-            tokens=self._prompt.encode_action(text),
+            tokens=tokens,
             logprobs=_NO_FLOATS,
             policy_versions=_NO_INTS,
             generate_s=0.0,
@@ -261,7 +272,7 @@ class _Episode:
         try:
             if chosen.cut:
                 raise ActionSyntaxError(f"cut off after {len(chosen.tokens)} tokens")
-            action = self._prompt.parse(text)
+            action = self._prompt.parse(text, self.observation)
         except ActionSyntaxError as error:
             self._history.append(PastAction(text, error=str(error)))
             return False, str(error), None, 0.0

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from common.config.actor import ActorConfig
+from common.config.actor import MIN_COMPUTERRL_NEW_TOKENS, VISION_PROBLEM, ActorConfig
 from common.config.base import Section
 from common.config.broker import BrokerConfig
 from common.config.desktop import DesktopConfig
@@ -212,6 +212,7 @@ def _combination_problems(config: RunConfig) -> list[Problem]:
         )
     if config.mode == "serial" and config.actor.engine == "vllm":
         problems.append(Problem("actor.engine", "vllm needs its own process", "use actor.engine: transformers in serial mode"))
+    problems.extend(_prompt_problems(config))
     for family, number in config.learner.recipe.demos_of_family.items():
         path = f"learner.recipe.demos_of_family.{family}"
         if family not in config.tasks.families:
@@ -238,3 +239,16 @@ def _combination_problems(config: RunConfig) -> list[Problem]:
             )
         )
     return problems
+
+
+def _prompt_problems(config: RunConfig) -> list[Problem]:
+    """Formats that nothing can serve, and answers that could never be said to the end."""
+    name = config.actor.prompt.format
+    if name == "computerrl_vision":
+        return [VISION_PROBLEM]
+    num_tokens = config.actor.max_new_tokens
+    # Serial mode is for looking at the loop with an untrained model, whose answers are cut anyway.
+    if name == "computerrl_text" and num_tokens < MIN_COMPUTERRL_NEW_TOKENS and config.mode == "processes":
+        reason = f"{num_tokens} tokens cut every answer of {name} (a thought, fences and a call)"
+        return [Problem("actor.max_new_tokens", reason, f"set it to at least {MIN_COMPUTERRL_NEW_TOKENS}, better 256")]
+    return []

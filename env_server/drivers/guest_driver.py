@@ -22,11 +22,11 @@ import numpy as np
 from common.config import DesktopConfig
 from common.errors import DesktopBroken, HostBroken, TaskFailed
 from common.messages import Action, Element, Observation, ScreenshotRef, StepResult
+from common.targets import find_target
 from env_server.driver import GetterKind, TaskInstance
 from env_server.guest.wire import Wire, WireClosed, WireTimeout
 from env_server.observation import Numbering, TreeNode, linearise
 from env_server.screenshots import ScreenshotStore
-from env_server.targets import find_target
 
 START_LIMIT_S = 60.0
 """Until all applications of a desktop can be used; many desktops may start at once on few cores."""
@@ -34,7 +34,7 @@ _HEALTH_LIMIT_S = 0.9
 _GRACE_S = 1.0
 """The guest's own deadlines end this much before the host gives it up."""
 _END_LIMIT_S = 2.0
-_TARGETS = frozenset({"click", "double_click", "hover", "scroll"})
+_TARGETS = frozenset({"click", "double_click", "triple_click", "hover", "scroll"})
 
 
 class Launcher(Protocol):
@@ -267,14 +267,21 @@ class GuestDriver:
         if action.name in _TARGETS:
             y = args.pop("y", None)
             target = args.pop("target")
-            args["x"], args["y"] = self._place(target) if y is None else self._pixel(target, y)
+            args["x"], args["y"] = self._place_or_pixel(target, y)
             args.setdefault("button", "left")
         elif action.name == "drag":
             args["x"], args["y"] = self._place(args.pop("source"))
             args["to_x"], args["to_y"] = self._place(args.pop("target"))
         elif action.name == "type":
             args.setdefault("enter", False)
+            args.setdefault("overwrite", False)
+            y, target = args.pop("y", None), args.pop("target", None)
+            # Where to click first; None: type where the focus is.
+            args["x"], args["y"] = (None, None) if target is None else self._place_or_pixel(target, y)
         return args
+
+    def _place_or_pixel(self, target: int | str, y: int | None) -> tuple[int, int]:
+        return self._place(target) if y is None else self._pixel(target, y)
 
     def _place(self, target: int | str) -> tuple[int, int]:
         element = find_target(self._elements, target)

@@ -15,6 +15,7 @@ from PIL import Image, ImageDraw
 from common.config import DesktopConfig
 from common.errors import TaskFailed
 from common.messages import Action, Element, Observation, ScreenshotRef, StepResult
+from common.targets import find_target
 from env_server.driver import GetterKind, SetupStep, TaskInstance
 from env_server.drivers.scripted_apps import (
     ActionFailed,
@@ -28,7 +29,6 @@ from env_server.drivers.scripted_apps import (
     require_app,
 )  # fmt: skip
 from env_server.screenshots import ScreenshotStore
-from env_server.targets import find_target
 from env_server.tasks.pages import page
 
 _LEFT, _TOP, _ROW_HEIGHT, _COLUMN_WIDTH = 20, 60, 28, 120
@@ -148,12 +148,16 @@ class ScriptedDriver:
         args = dict(action.args)
         if name:
             return self._call_api(area, name, args)
-        if action.name in ("click", "double_click"):
-            row = self._target(args["target"], args.get("y"))
-            if row.key:  # menus open nothing here
-                self._front.click(row.key)
+        if action.name in ("click", "double_click", "triple_click"):
+            self._click(args["target"], args.get("y"))
         elif action.name == "type":
+            if args.get("target") is not None:
+                self._click(args["target"], args.get("y"))
+            if args.get("overwrite"):
+                self._front.clear()
             self._front.type(args["text"] + ("\n" if args.get("enter") else ""))
+        elif action.name == "quote":
+            return str(args["content"])
         elif action.name == "key":
             self._front.key(args["keys"].replace(" ", ""))
         elif action.name not in ("hover", "scroll", "wait"):
@@ -182,6 +186,12 @@ class ScriptedDriver:
         elif not (isinstance(app, CalcApp) and name == "save"):
             raise ActionFailed(f"{area} is not open")
         return ""
+
+    def _click(self, target: int | str, y: int | None) -> None:
+        assert self._front is not None
+        row = self._target(target, y)
+        if row.key:  # menus open nothing here
+            self._front.click(row.key)
 
     def _target(self, target: int | str, y: int | None) -> Row:
         assert self._front is not None
