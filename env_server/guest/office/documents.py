@@ -21,6 +21,7 @@ SERVICES = {
     "writer": "com.sun.star.text.TextDocument",
     "impress": "com.sun.star.presentation.PresentationDocument",
 }
+_FACTORIES = {"writer": "swriter", "impress": "simpress"}
 _TOOLS: Mapping[str, type[OfficeTools]] = {"calc": CalcTools, "writer": WriterTools, "impress": ImpressTools}
 _ENDINGS = {
     "calc": (".xlsx", ".xls", ".ods", ".csv", ".tsv"),
@@ -82,6 +83,16 @@ class Documents:
 
         self._office.on_main(work, timeout_s=timeout_s)
         return app
+
+    def new(self, app: str, *, timeout_s: float) -> None:
+        """Open an empty document in a window of its own."""
+
+        def work() -> None:
+            desktop = self._office.create("com.sun.star.frame.Desktop")
+            document = desktop.loadComponentFromURL(f"private:factory/{_FACTORIES[app]}", "_blank", 0, ())
+            dispatch(self._office, document, ".uno:Sidebar", Sidebar=False)
+
+        self._office.on_main(work, timeout_s=timeout_s)
 
     def close_all(self, *, timeout_s: float) -> None:
         """Close everything but the warm sheet, unsaved changes thrown away."""
