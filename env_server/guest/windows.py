@@ -152,7 +152,11 @@ class Windows:
         if self._screen.active_window() == wanted:
             return
         self._screen.activate(wanted)
-        self.wait(lambda: self._screen.active_window() == wanted, deadline, f"{app.name} in front")
+        try:
+            self.wait(lambda: self._screen.active_window() == wanted, deadline, f"{app.name} in front")
+        except DesktopError as error:
+            shown = [f"{window.title!r} of {window.kind}" for window in self._screen.windows()]
+            raise DesktopError(f"{error}; windows, topmost last: {', '.join(shown)}") from error
 
     def dismiss_popups(self) -> None:
         """Close open menus."""
