@@ -242,6 +242,8 @@ class Desktop:
             name = wanted
         if name not in self._open:
             raise Refused(f"{wanted!r} is not open; open: {', '.join(self._open)}")
+        if not self._windows.of(self._apps[name]):
+            raise Refused(f"{name} has no window any more: apps.open opens one")
         self._windows.bring_to_front(self._apps[name], deadline)
         return ""
 

@@ -29,6 +29,8 @@ from .windows import App, Windows, left
 
 _OPEN_LIMIT_S = 4.0
 """An application that has not opened what a task needs after this long is started anew."""
+_DOCUMENT_LIMIT_S = 12.0
+"""The same for an office document: the first one loads all of Writer or Impress from the disk."""
 _CLOSE_LIMIT_S = 3.0
 """An office that has not closed its documents after this long is started anew."""
 _MAX_TABS = 20
@@ -59,6 +61,7 @@ class Openers:
         self._chromium, self._calc, self._documents = chromium, calc, documents
         self._editor, self._files, self._on_demand = editor, files, on_demand
         self._office_apps = office_apps
+        self._apps: dict[str, App] = {"chromium": chromium, "editor": editor, "files": files, **office_apps, **on_demand}
         self.open: list[str] = []
         """Applications with something open, the one opened last at the end."""
         self._steps: dict[str, tuple[App, Callable[[dict[str, Any], float], None]]] = {
@@ -102,7 +105,7 @@ class Openers:
     def open_app(self, name: str, deadline: float) -> str:
         """Open an application by any of its names, or bring it to the front; gives its name."""
         known = self.name_of(name)
-        if known in self.open:
+        if known in self.open and self._windows.of(self._apps[known]):
             return known
         if known in self._on_demand:
             self.ensure(known, deadline)
@@ -209,7 +212,8 @@ class Openers:
     ) -> None:
         """Whatever state the last agent left the application in: if it does not obey soon, it is started anew."""
         try:
-            open_it(args, min(deadline, time.monotonic() + _OPEN_LIMIT_S))
+            limit_s = _DOCUMENT_LIMIT_S if open_it in (self._open_document, self._open_new_document) else _OPEN_LIMIT_S
+            open_it(args, min(deadline, time.monotonic() + limit_s))
         except APP_FAILURES:
             self._windows.restart(app, deadline)
             open_it(args, deadline)

@@ -58,10 +58,11 @@ def test_file_opened_for_a_task_plays_and_its_window_is_read(player: Player) -> 
 def test_playlist_play_pause_next_previous(player: Player) -> None:
     player.start(*PLAYING)
     assert player.ask('vlc.add_to_playlist("music/b c.wav")') == "music/b c.wav is number 2 of the playlist"
-    assert player.ask("vlc.get_playlist()") == "1. a.wav (current)\n2. music/b c.wav"
+    assert player.ask("vlc.get_playlist()") == "1. a.wav (00:30)\n2. b c.wav (00:20)\nnow: a.wav"
     assert player.ask("vlc.pause()").startswith("paused: a.wav")
     held = player.ask("vlc.get_current_time()")
     assert player.ask("vlc.get_current_time()") == held
+    assert player.ask("vlc.get_playlist()") == "1. a.wav (00:30)\n2. b c.wav (00:20)\nnow: a.wav"
     assert player.ask("vlc.play()").startswith("playing: a.wav")
     assert player.ask("vlc.next()").startswith("playing: music/b c.wav")
     assert player.ask("vlc.previous()").startswith("playing: a.wav")

@@ -1,10 +1,15 @@
-"""VLC, spoken to by MPRIS on the session bus; its settings are lines of its file ``vlcrc``, which it reads at its start."""
+"""VLC, spoken to by MPRIS on the session bus; its settings are lines of its file ``vlcrc``, which it reads at its start.
+
+The playlist is read over VLC's command socket: MPRIS tells only of what has been played since (3.0). Paused, that socket refuses:
+then the playlist is what it was before, and what was added since.
+"""
 
 from __future__ import annotations
 
 import re
+import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,12 +20,14 @@ from ..faults import DesktopError, Refused
 from .on_demand import OnDemandApp, Surroundings, Tools
 
 _NAME, _OBJECT = "org.mpris.MediaPlayer2.vlc", "/org/mpris/MediaPlayer2"
-_ROOT, _PLAYER, _TRACKS = "org.mpris.MediaPlayer2", "org.mpris.MediaPlayer2.Player", "org.mpris.MediaPlayer2.TrackList"
+_ROOT, _PLAYER = "org.mpris.MediaPlayer2", "org.mpris.MediaPlayer2.Player"
 _AT_THE_END = "/org/mpris/MediaPlayer2/TrackList/Append"
 _CALL_LIMIT_S = 3.0
 _EFFECT_LIMIT_S = 2.0
 """VLC answers before it has done what was asked; after this long the state is told as it is."""
 _MICROSECONDS = 1_000_000
+_ENTRY = re.compile(r"^\|  +- (.*)$")
+"""A title in what the command ``playlist`` says; headings have one blank less."""
 MEDIA_ENDINGS = (
     ".mp3", ".ogg", ".oga", ".flac", ".wav", ".m4a", ".opus", ".mp4", ".mkv", ".avi", ".webm", ".mov", ".mpg", ".mpeg", ".m3u",
     ".xspf",
@@ -58,6 +65,10 @@ class Vlc(OnDemandApp):
         """See `VlcTools`."""
         return VlcTools(self)
 
+    def arguments(self) -> Sequence[str]:
+        """The command socket; without pretending a terminal there is none."""
+        return ["--extraintf=oldrc", "--rc-fake-tty", f"--rc-unix={self._socket}"]
+
     def environment(self) -> Mapping[str, str]:
         """Qt shows itself to the accessibility bus only when asked."""
         return {"QT_ACCESSIBILITY": "1", "QT_LINUX_ACCESSIBILITY_ALWAYS_ON": "1", "QT_QPA_PLATFORM": "xcb"}
@@ -82,6 +93,11 @@ class Vlc(OnDemandApp):
         """A setting's value as the file has it."""
         text = self.settings_file.read_text(encoding="utf-8") if self.settings_file.is_file() else ""
         return read_setting(text, field) or self._kept.get(field) or _DEFAULTS[field]
+
+    def launch(self) -> None:
+        """See `OnDemandApp`."""
+        self.tools.begin()
+        super().launch()
 
     def connect(self, *, timeout_s: float) -> None:
         """Wait for its name on the session bus."""
@@ -110,6 +126,24 @@ class Vlc(OnDemandApp):
             raise DesktopError("VLC is not connected")
         return self._bus.call(Call(_NAME, _OBJECT, interface, member, signature, args), timeout_s=_CALL_LIMIT_S)
 
+    def command(self, line: str) -> list[str]:
+        """One command over VLC's command socket; the lines it says. Raises `DesktopError`."""
+        said = b""
+        end = f"{line.split()[0]}: returned".encode()
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(_CALL_LIMIT_S)
+                connection.connect(str(self._socket))
+                connection.sendall(f"{line}\n".encode())
+                while end not in said:
+                    chunk = connection.recv(1 << 16)
+                    if not chunk:
+                        break
+                    said += chunk
+        except OSError as error:
+            raise DesktopError(f"VLC's command socket: {error}") from error
+        return said.decode("utf-8", "replace").splitlines()
+
     def get(self, interface: str, name: str) -> Any:
         """One property."""
         return self.call("org.freedesktop.DBus.Properties", "Get", "ss", (interface, name))[0]
@@ -117,6 +151,10 @@ class Vlc(OnDemandApp):
     def set(self, interface: str, name: str, value: tuple[str, Any]) -> None:
         """Change a property; ``value``: its D-Bus type and itself."""
         self.call("org.freedesktop.DBus.Properties", "Set", "ssv", (interface, name, value))
+
+    @property
+    def _socket(self) -> Path:
+        return self.profile / "commands"
 
     def _answers(self) -> bool:
         try:
@@ -134,6 +172,12 @@ class VlcTools(Tools):
     def __init__(self, vlc: Vlc) -> None:
         super().__init__(vlc.around.folder)
         self._vlc = vlc
+        self._known: list[str] = []
+        """The playlist as it was read last."""
+
+    def begin(self) -> None:
+        """A new process; no action."""
+        self._known = []
 
     def env_info(self) -> str:
         """What is playing, where, how loud."""
@@ -143,20 +187,17 @@ class VlcTools(Tools):
         return f"{self._status()}: {title}, {self._seconds():.1f} of {self._length():.1f} s, volume {volume} %{screen}"
 
     def get_playlist(self) -> str:
-        """Numbered titles; the current one is marked."""
-        tracks = self._vlc.get(_TRACKS, "Tracks")
-        if not tracks:
+        """Numbered titles with their lengths, and what is on."""
+        titles = self._playlist()
+        if not titles:
             return "the playlist is empty"
-        current = self._metadata().get("mpris:trackid")
-        rows = [dict(row) for row in self._vlc.call(_TRACKS, "GetTracksMetadata", "ao", (tuple(tracks),))[0]]
-        return "\n".join(
-            f"{number}. {self._title(row)}{' (current)' if row.get('mpris:trackid') == current else ''}"
-            for number, row in enumerate(rows, start=1)
-        )
+        now = self._title(self._metadata())
+        rows = [f"{number}. {title}" for number, title in enumerate(titles, start=1)]
+        return "\n".join([*rows, *([f"now: {now}"] if now else [])])
 
     def play(self) -> str:
         """Play, from the first in the playlist where nothing is."""
-        if not self._vlc.get(_TRACKS, "Tracks"):
+        if not self._playlist():
             raise Refused("the playlist is empty: add a file with vlc.add_to_playlist")
         self._vlc.call(_PLAYER, "Play")
         return self._told(lambda: self._status() == "playing")
@@ -165,6 +206,7 @@ class VlcTools(Tools):
         """Pause."""
         if self._status() == "stopped":
             raise Refused("nothing is playing")
+        self._playlist()
         self._vlc.call(_PLAYER, "Pause")
         return self._told(lambda: self._status() == "paused")
 
@@ -179,9 +221,11 @@ class VlcTools(Tools):
     def add_to_playlist(self, uri: str) -> str:
         """Add a file of the agent's folder at the end."""
         place = self.existing_file(uri)
-        before = len(self._vlc.get(_TRACKS, "Tracks"))
-        self._vlc.call(_TRACKS, "AddTrack", "sob", (place.as_uri(), _AT_THE_END, False))
-        if not self._wait(lambda: len(self._vlc.get(_TRACKS, "Tracks")) > before):
+        before = len(self._playlist())
+        self._vlc.call("org.mpris.MediaPlayer2.TrackList", "AddTrack", "sob", (place.as_uri(), _AT_THE_END, False))
+        if self._status() == "paused":
+            self._known.append(place.name)
+        elif not self._wait(lambda: len(self._playlist()) > before):
             raise Refused(f"VLC did not take {uri}")
         return f"{self.shown(place)} is number {before + 1} of the playlist"
 
@@ -272,6 +316,19 @@ class VlcTools(Tools):
     def _require_medium(self) -> None:
         if not self._metadata():
             raise Refused("nothing is playing")
+
+    def _playlist(self) -> list[str]:
+        if self._status() == "paused":
+            return list(self._known) or [self._title(self._metadata())]
+        titles = []
+        for line in self._vlc.command("playlist"):
+            entry = _ENTRY.match(line)
+            if entry:
+                titles.append(entry[1])
+            elif titles:  # what follows the playlist is the media library
+                break
+        self._known = titles
+        return list(titles)
 
     def _metadata(self) -> dict[str, Any]:
         return dict(self._vlc.get(_PLAYER, "Metadata"))

@@ -21,6 +21,12 @@ SERVICES = {
     "writer": "com.sun.star.text.TextDocument",
     "impress": "com.sun.star.presentation.PresentationDocument",
 }
+_TEXT_TABLE = "Text - txt - csv (StarCalc)"
+_OPTIONS = {
+    ".csv": {"FilterName": _TEXT_TABLE, "FilterOptions": "44,34,76,1"},
+    ".tsv": {"FilterName": _TEXT_TABLE, "FilterOptions": "9,34,76,1"},
+}
+"""Separator, quotes, UTF-8, first line: without them the office asks in a dialog."""
 _FACTORIES = {"writer": "swriter", "impress": "simpress"}
 _TOOLS: Mapping[str, type[OfficeTools]] = {"calc": CalcTools, "writer": WriterTools, "impress": ImpressTools}
 _ENDINGS = {
@@ -76,7 +82,8 @@ class Documents:
         def work() -> None:
             desktop = self._office.create("com.sun.star.frame.Desktop")
             with refusing():
-                document = desktop.loadComponentFromURL(url(place), "_blank", 0, properties(MacroExecutionMode=0))
+                options = _OPTIONS.get(place.suffix.lower(), {})
+                document = desktop.loadComponentFromURL(url(place), "_blank", 0, properties(MacroExecutionMode=0, **options))
             if document is None or not document.supportsService(SERVICES[app]):
                 raise DocumentError(f"{path} is no document that {app} can read")
             dispatch(self._office, document, ".uno:Sidebar", Sidebar=False)
