@@ -21,6 +21,13 @@ SERVICES = {
     "writer": "com.sun.star.text.TextDocument",
     "impress": "com.sun.star.presentation.PresentationDocument",
 }
+_TEXT_TABLE = "Text - txt - csv (StarCalc)"
+_OPTIONS = {
+    ".csv": {"FilterName": _TEXT_TABLE, "FilterOptions": "44,34,76,1"},
+    ".tsv": {"FilterName": _TEXT_TABLE, "FilterOptions": "9,34,76,1"},
+}
+"""Separator, quotes, UTF-8, first line: without them the office asks in a dialog."""
+_FACTORIES = {"writer": "swriter", "impress": "simpress"}
 _TOOLS: Mapping[str, type[OfficeTools]] = {"calc": CalcTools, "writer": WriterTools, "impress": ImpressTools}
 _ENDINGS = {
     "calc": (".xlsx", ".xls", ".ods", ".csv", ".tsv"),
@@ -75,13 +82,24 @@ class Documents:
         def work() -> None:
             desktop = self._office.create("com.sun.star.frame.Desktop")
             with refusing():
-                document = desktop.loadComponentFromURL(url(place), "_blank", 0, properties(MacroExecutionMode=0))
+                options = _OPTIONS.get(place.suffix.lower(), {})
+                document = desktop.loadComponentFromURL(url(place), "_blank", 0, properties(MacroExecutionMode=0, **options))
             if document is None or not document.supportsService(SERVICES[app]):
                 raise DocumentError(f"{path} is no document that {app} can read")
             dispatch(self._office, document, ".uno:Sidebar", Sidebar=False)
 
         self._office.on_main(work, timeout_s=timeout_s)
         return app
+
+    def new(self, app: str, *, timeout_s: float) -> None:
+        """Open an empty document in a window of its own."""
+
+        def work() -> None:
+            desktop = self._office.create("com.sun.star.frame.Desktop")
+            document = desktop.loadComponentFromURL(f"private:factory/{_FACTORIES[app]}", "_blank", 0, ())
+            dispatch(self._office, document, ".uno:Sidebar", Sidebar=False)
+
+        self._office.on_main(work, timeout_s=timeout_s)
 
     def close_all(self, *, timeout_s: float) -> None:
         """Close everything but the warm sheet, unsaved changes thrown away."""
