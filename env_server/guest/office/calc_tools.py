@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from .calc_base import area_of
 from .calc_format import FormatTools
 from .calc_objects import ObjectTools
 from .calc_ranges import (
@@ -43,7 +44,7 @@ class CalcTools(FormatTools, ObjectTools):
     def get_workbook_info(self) -> str:
         """File, sheets with their used ranges, which one is active."""
         lines = []
-        for sheet in (self.sheets.getByIndex(i) for i in range(self.sheets.Count)):
+        for sheet in self.all_sheets():
             used = self.used_area(sheet)
             lines.append(f"{sheet.Name} ({used.name if used else 'empty'}{'' if sheet.IsVisible else ', hidden'})")
         return (
@@ -126,7 +127,7 @@ class CalcTools(FormatTools, ObjectTools):
             raise DocumentError(f"column {column_name} is empty from row {start_index} on")
         area = Area(column, top, column, filled.bottom)
         cells = self.cells(sheet, area)
-        self._refuse_merged(cells, area)
+        self._refuse_merged(sheet, area)
         field = TableSortField()
         field.Field, field.IsAscending, field.IsCaseSensitive = 0, ascending, False
         fields = uno.Any("[]com.sun.star.table.TableSortField", (field,))
@@ -146,7 +147,7 @@ class CalcTools(FormatTools, ObjectTools):
             raise DocumentError("there are not enough empty columns to move through")
         for first, last in runs(places):
             area = Area(first, 0, last, MAX_ROWS - 1)
-            self._refuse_merged(self.cells(sheet, area), area)
+            self._refuse_merged(sheet, area)
         looks = [(column.Width, column.IsVisible) for column in map(sheet.Columns.getByIndex, wanted)]
         with self.one_step("Reorder columns"):
             for offset, column in enumerate(wanted):
@@ -241,8 +242,11 @@ class CalcTools(FormatTools, ObjectTools):
                 return candidate
         raise DocumentError("no free name for the copy: give one")
 
-    def _refuse_merged(self, cells: Any, area: Area) -> None:
-        if cells.IsMerged:
+    def _refuse_merged(self, sheet: Any, area: Area) -> None:
+        cells = self.cells(sheet, area)
+        around = sheet.createCursorByRange(cells)
+        around.collapseToMergedArea()
+        if cells.IsMerged or area_of(around.RangeAddress) != area:
             raise DocumentError(f"{area.name} has merged cells, which cannot be moved singly: split them first")
 
     def _move(self, sheet: Any, column: Area, place: int) -> None:
