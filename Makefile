@@ -11,7 +11,7 @@ TESTS ?=
 BENCH ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check bench report clean
+.PHONY: help setup train test check bench soak report clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -33,6 +33,9 @@ check: setup ## ruff, mypy and the import rule
 
 bench: setup ## print the figures (BENCH=NAME for one; without, all names)
 	$(VENV)/bin/computerrl bench $(BENCH) $(ARGS)
+
+soak: setup ## half an hour of random actions on 24 desktops
+	$(VENV)/bin/computerrl bench soak_desktops $(ARGS)
 
 report: ## write runs/latest/report.html again
 	$(VENV)/bin/computerrl report latest

@@ -31,6 +31,7 @@ from common.messages import (
 from common.metrics import Timings
 from env_server.desktop_worker import DesktopWorker, Session
 from env_server.driver import DesktopDriver
+from env_server.replay import with_recording
 from env_server.tasks import task_instance
 
 Work = Callable[[DesktopWorker], Message]
@@ -42,7 +43,7 @@ def reset(message: TaskReset, *, tasks: TasksConfig, timings: Mapping[str, Timin
 
     def work(worker: DesktopWorker) -> Message:
         worker.session = None
-        instance = task_instance(message.task, tasks=tasks)
+        instance = with_recording(task_instance(message.task, tasks=tasks), message.task, tasks=tasks)
         with timings["reset"].measure():
             answer = _driver(worker).reset(instance)
         if not isinstance(answer, tuple) or len(answer) != 2:

@@ -18,6 +18,7 @@ from common.config.desktop import DesktopConfig
 from common.config.learner import LearnerConfig
 from common.config.model import ModelConfig
 from common.errors import ConfigError, Problem
+from common.messages import Split
 
 
 class TasksConfig(Section):
@@ -33,6 +34,19 @@ class TasksConfig(Section):
     """Seeds of RL."""
     evaluation_seeds: tuple[int, int] = (10_000_000, 10_100_000)
     """Held-out seeds; nothing is ever trained on them."""
+    recordings: str | None = None
+    """Folder of demonstrations that people recorded (`computerrl desktop`); None: there are none. They are replayed on desktops
+    for behaviour cloning, in place of the scripted demonstrator's where both know an instance. Read by learner, env_server."""
+
+    def seeds_of(self, split: Split) -> tuple[int, int]:
+        """The split's half-open range."""
+        ranges = {"demonstration": self.demonstration_seeds, "training": self.training_seeds, "evaluation": self.evaluation_seeds}
+        return ranges[split]
+
+    def split_of(self, seed: int) -> Split | None:
+        """The split whose range holds ``seed``, None for none."""
+        splits: tuple[Split, ...] = ("demonstration", "training", "evaluation")
+        return next((split for split in splits if seed in range(*self.seeds_of(split))), None)
 
     @model_validator(mode="after")
     def _seeds_disjoint(self) -> TasksConfig:

@@ -63,7 +63,7 @@ def ordinary_user() -> tuple[str, str]:
 
 def isolation() -> list[str]:
     """The command that puts what follows into namespaces with the keeper as first process, still as their root."""
-    for program in ("unshare", "sh", "mount"):
+    for program in ("unshare", "prlimit", "sh", "mount"):
         if shutil.which(program) is None:
             raise SetupError(Problem(program, "not on PATH", "install util-linux"))
     return [
@@ -72,7 +72,13 @@ def isolation() -> list[str]:
     ]  # fmt: skip
 
 
-def as_ordinary_user() -> list[str]:
-    """The command that runs what follows as an ordinary user again."""
+def as_ordinary_user(*, max_processes: int) -> list[str]:
+    """The command that runs what follows as an ordinary user again, with at most so many processes and threads.
+
+    The kernel counts them per user namespace (since 5.14), so that desktops do not share one limit; before, per user.
+    """
     user, group = ordinary_user()
-    return ["unshare", "--user", f"--map-user={user}", f"--map-group={group}"]
+    return [
+        "prlimit", f"--nproc={max_processes}", "--core=0",
+        "unshare", "--user", f"--map-user={user}", f"--map-group={group}",
+    ]  # fmt: skip

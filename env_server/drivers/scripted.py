@@ -40,6 +40,9 @@ _MENUS = ("File", "Edit", "View")
 class ScriptedDriver:
     """One imitation desktop."""
 
+    pid: int | None = None
+    """There is no process."""
+
     def __init__(self, config: DesktopConfig, *, screenshots: ScreenshotStore | None = None) -> None:
         self._config = config
         self._screenshots = screenshots if config.observation != "tree" else None
@@ -56,6 +59,8 @@ class ScriptedDriver:
         try:
             for setup_step in task.setup:
                 self._set_up(setup_step)
+            if task.prepare is not None:
+                task.prepare(self.get)
             observation = self.observe()
         except (ActionFailed, KeyError) as error:
             self._front = None
@@ -213,8 +218,13 @@ class ScriptedDriver:
         )  # fmt: skip
 
     def _screenshot(self, elements: tuple[Element, ...]) -> ScreenshotRef | None:
-        if self._screenshots is None:
-            return None
+        return None if self._screenshots is None else self._screenshots.put(self._draw(elements))
+
+    def frame(self) -> np.ndarray:
+        """See `LiveScreen`."""
+        return self._draw(self._elements())
+
+    def _draw(self, elements: tuple[Element, ...]) -> np.ndarray:
         image = Image.new("RGB", (self._config.screen_width, self._config.screen_height), "white")
         draw = ImageDraw.Draw(image)
         draw.rectangle((0, 0, self._config.screen_width, 40), fill=(225, 225, 230))
@@ -223,7 +233,7 @@ class ScriptedDriver:
             fill = (200, 220, 255) if element.states else (245, 245, 245)
             draw.rectangle((left, top, left + element.width, top + element.height), fill=fill, outline=(120, 120, 120))
             draw.text((left + 4, top + 5), element.text[:40].encode("latin-1", "replace").decode("latin-1"), fill="black")
-        return self._screenshots.put(np.asarray(image))
+        return np.array(image)
 
 
 def _covers(element: Element, x: int | str, y: int) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import select
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,19 +81,18 @@ class Desktop:
             "editor_open": (self._editor, self._open_editor),
             "files_open": (self._files, self._open_files),
         }
-        self._office_apps = {"calc": self._calc, "writer": writer, "impress": impress}
+        self._office_apps: dict[str, Calc | OfficeApp] = {"calc": self._calc, "writer": writer, "impress": impress}
 
     # --- starting ---
 
-    def start(self, *, timeout_s: float) -> None:
-        """Start all applications side by side and wait until each can be used."""
-        for app in (self._calc, self._chromium, self._files, self._editor):
-            app.start()
+    def start(self, names: Sequence[str], *, timeout_s: float) -> None:
+        """Start these applications side by side and wait until each can be used."""
         deadline = time.monotonic() + timeout_s
-        self._calc.connect(timeout_s=timeout_s)
-        self._chromium.connect(timeout_s=deadline - time.monotonic())
-        for app in (self._calc, self._chromium, self._files, self._editor):
-            self._windows.wait_for_window(app, deadline)
+        apps = [self._apps[name] for name in names]
+        for app in apps:
+            app.start()
+        for app in apps:
+            self._windows.ready(app, deadline)
 
     def check(self) -> None:
         """Raise `DesktopError` when the ground under the applications is gone."""
@@ -170,6 +169,8 @@ class Desktop:
         self._open.append(app.name)
 
     def _close_documents(self, deadline: float) -> None:
+        if not self._calc.program.running:
+            return
         try:
             if self._documents.has_any(timeout_s=_CLOSE_LIMIT_S):
                 self._documents.close_all(timeout_s=_CLOSE_LIMIT_S)
@@ -327,17 +328,21 @@ class Desktop:
         """Wait until the last action's effects are on screen."""
         return self._windows.settle_within(deadline_s=self._settle_deadline_s)
 
-    def observe(self, settled: Settled = _NO_SETTLING, *, with_tree: bool = True) -> dict[str, Any]:
-        """What is on screen, for the host."""
+    def observe(self, settled: Settled = _NO_SETTLING, *, with_tree: bool = True, known_tree: int = 0) -> dict[str, Any]:
+        """What is on screen, for the host; nodes are left out when they are those of ``known_tree``, which it has."""
         window, app = self._windows.front()
         nodes: list[Node] = []
-        age_s = 0.0
+        age_s, tree = 0.0, 0
         if with_tree and app is not None and window is not None:
             nodes, age_s = self._reader.read(app.name, app.program.pid, frame_mark=self._chromium.frame_mark)
+            tree = self._reader.serial
+        self._screen.pump()  # what was painted while the tree was read counts for the picture
         return {
             "app": app.name if app else "",
             "title": window.title if window else "",
-            "nodes": [node.to_wire() for node in nodes],
+            "tree": tree,
+            "nodes": None if tree and tree == known_tree else [node.to_wire() for node in nodes],
+            "picture": self._screen.num_damages,
             "settled_by": settled.by,
             "settle_s": settled.duration_s,
             "tree_age_s": age_s,

@@ -103,14 +103,16 @@ class Screen:
     # --- events ---
 
     def pump(self) -> bool:
-        """Take pending events without waiting; True when the screen or the windows changed."""
-        changed = False
+        """Take pending events without waiting; True when the screen or the windows changed.
+
+        Once it returns, `num_damages` is right for pictures taken from then on: whatever is drawn later raises it.
+        """
+        changed, num_before = False, self.num_damages
         while self._display.pending_events():
             event = self._display.next_event()
             kind = event.type
             if kind == self._display.extension_event.DamageNotify:
                 self._display.damage_subtract(self._damage, X.NONE, X.NONE)
-                self._display.flush()
                 self.num_damages += 1
                 changed = True
             elif kind == X.PropertyNotify and event.window.id == self._root.id:
@@ -121,6 +123,8 @@ class Screen:
                 self._take_structure(kind, event)
             elif kind == X.ClientMessage and event.client_type == self._atom("WM_PROTOCOLS"):
                 self._pongs.add(event.data[1][1])
+        if self.num_damages != num_before:
+            self._display.sync()  # what is drawn before the server has subtracted is not told
         return changed
 
     def _take_structure(self, kind: int, event: Any) -> None:

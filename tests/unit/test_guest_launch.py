@@ -35,7 +35,8 @@ class FailingLauncher:
 
 @pytest.mark.parametrize("network_none", [True, False])
 def test_container_command_isolates_and_binds_only_what_it_needs(*, network_none: bool) -> None:
-    command = list(ApptainerLauncher(found(network_none=network_none), Path("/image")).command({"width": 800}))
+    settings = {"width": 800, "max_processes": 600}
+    command = list(ApptainerLauncher(found(network_none=network_none), Path("/image")).command(settings))
     flags = command[command.index("exec") :]
     assert {"--containall", "--no-home", "--cleanenv", "--writable-tmpfs", "--userns"} <= set(flags)
     assert flags.count("--userns") == 1 and ("--net" in flags) == network_none
@@ -46,7 +47,7 @@ def test_container_command_isolates_and_binds_only_what_it_needs(*, network_none
 
 
 def test_local_command_has_namespaces_of_its_own() -> None:
-    command = list(LocalLauncher().command({}))
+    command = list(LocalLauncher().command({"max_processes": 600}))
     assert {"--user", "--mount", "--pid", "--kill-child=KILL"} <= set(command)
 
 

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actor.prompt import PastAction, PromptBuilder, one_line
+from actor.prompt import PastAction, PromptBuilder
 from common.actions import ActionSyntaxError
 from common.config import PromptConfig
+from common.screen_text import one_line
 from tests.unit.actor_data import EOS, ByteTokenizer, make_element, make_observation, make_prompt
 
 

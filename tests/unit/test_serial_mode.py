@@ -58,3 +58,29 @@ def test_serial_train_writes_the_report_and_refuses_to_resume_what_is_finished(
     assert "phase=rl-1" in capsys.readouterr().out
     with pytest.raises(ResumeError, match="has finished"):
         train(CONFIG, overrides=overrides, resume=True)
+
+
+@pytest.mark.timeout(120)
+def test_serial_run_trains_on_what_a_person_recorded(tmp_path: Path) -> None:
+    """A recording of another seed than the scripted ones, with a step that no scripted demonstrator takes."""
+    from common.messages import TaskRef
+    from common.recordings import FORMAT_VERSION, RecordedStep, Recording, write_recording
+    from env_server.tasks import FAMILIES as ALL
+    from tests.unit.actor_data import make_observation
+
+    instance = ALL["calc-set-cell"].make(50)
+    wanted = instance.demonstrate("", make_observation(), (), lambda kind: None).args
+    texts = ("wait()", f'calc.set_cell("{wanted["cell"]}", "{wanted["value"]}")', "done()")
+    steps = tuple(RecordedStep(text, {}, make_observation(), "") for text in texts)
+    task = TaskRef("calc-set-cell", 50, "demonstration")
+    write_recording(tmp_path / "demos", Recording(FORMAT_VERSION, task, instance.instruction or "", steps, 1.0, "scripted"))
+    overrides = [
+        *SMALL, f"run_dir={tmp_path}", f"tasks.recordings={tmp_path}/demos", "learner.recipe.eval_episodes_per_family=0",
+        "learner.recipe.max_updates=0",
+    ]  # fmt: skip
+    assert train(CONFIG, overrides=overrides, resume=False) == 0
+    episodes = read_json_lines(tmp_path / "serial" / "trajectories" / "episodes.jsonl")
+    recorded = [episode for episode in episodes if (episode["family"], episode["seed"]) == ("calc-set-cell", 50)]
+    assert len(episodes) == 3 and len(recorded) == 1 and recorded[0]["success"]
+    assert [step["action_text"] for step in recorded[0]["steps"]] == list(texts)
+    assert any(line["event"] == "sft" for line in read_json_lines(tmp_path / "serial" / "metrics.jsonl"))
