@@ -55,6 +55,8 @@ def get_cell(calc: Calc) -> None:
     assert calc.do('get_cell("Notes.B2")') == "x"
     calc.do('set_cell("F2", "=NA()")')
     assert calc.do('get_cell("F2")') == "#N/A"
+    calc.do('set_cell("F3", "=REPT(\\"x\\";1600)")')
+    assert calc.do('get_cell("F3")').endswith("... 100 more characters")
 
 
 def save(calc: Calc) -> None:

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
-from .calc_ranges import Area, Value, day_text, parse_area, split_sheet
+from .calc_ranges import Area, Value, cut_text, day_text, parse_area, split_sheet
 from .process import DocumentError
 from .tools import OfficeTools
 
@@ -41,7 +41,7 @@ class CalcBase(OfficeTools):
         """A sheet, upper and lower case alike as in formulas. Raises `DocumentError` naming those there are."""
         found = self.find_sheet(name)
         if found is None:
-            raise DocumentError(f"there is no sheet {name!r}; sheets: {', '.join(self.sheets.ElementNames)}")
+            raise DocumentError(cut_text(f"there is no sheet {name!r}; sheets: {', '.join(self.sheets.ElementNames)}"))
         return found
 
     def find_sheet(self, name: str) -> Any:

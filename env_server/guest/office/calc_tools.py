@@ -12,6 +12,7 @@ from .calc_ranges import (
     Area,
     check_sheet_name,
     column_index,
+    cut_text,
     finite,
     list_text,
     row_index,
@@ -48,14 +49,14 @@ class CalcTools(FormatTools, ObjectTools):
             used = self.used_area(sheet)
             lines.append(f"{sheet.Name} ({used.name if used else 'empty'}{'' if sheet.IsVisible else ', hidden'})")
         return (
-            f"path: {self.file_name}\nname: {self.document.Title}\nsheets: {', '.join(lines)}\n"
+            f"path: {self.file_name}\nname: {self.document.Title}\nsheets: {cut_text(', '.join(lines), max_chars=1200)}\n"
             f"active sheet: {self.active_sheet.Name}\nunsaved changes: {'yes' if self.document.isModified() else 'no'}"
         )
 
     def get_cell(self, cell: str) -> str:
         """What the cell holds: a formula's value, a date or an error as shown."""
         sheet, area = self._one_cell(cell)
-        return cell_text(self.values(sheet, area)[0][0])
+        return cut_text(cell_text(self.values(sheet, area)[0][0]))
 
     def get_column_data(self, column_name: str) -> str:
         """All values of a column from row 1 to its last filled one."""
@@ -225,7 +226,7 @@ class CalcTools(FormatTools, ObjectTools):
             raise DocumentError(f"there is no position {position}: 0 to {len(names) - 1}")
         # The office counts the sheet itself when it looks for the one to stand before.
         self.sheets.moveByName(sheet.Name, position if position <= names.index(sheet.Name) else position + 1)
-        return f"sheets: {', '.join(self.sheets.ElementNames)}"
+        return cut_text(f"sheets: {', '.join(self.sheets.ElementNames)}")
 
     # --- helpers ---
 
