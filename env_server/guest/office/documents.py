@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +120,7 @@ class Documents:
 
     def use_tool(self, app: str, method: str, args: Mapping[str, Any], *, timeout_s: float) -> str:
         """Carry out one API method of the agent on the application's document; gives its result text."""
+        _check_text(list(args.values()))
 
         def work() -> str:
             tools = _TOOLS[app](self._office, self._document_of(app), self._folder)
@@ -145,3 +146,12 @@ class Documents:
             if document is not None and document.supportsService(SERVICES[app]):
                 return document
         raise DocumentError(f"no document is open in {app}")
+
+
+def _check_text(values: Sequence[Any]) -> None:
+    """Raise `DocumentError` for half characters: UNO breaks at them."""
+    for value in values:
+        if isinstance(value, list):
+            _check_text(value)
+        elif isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
+            raise DocumentError(f"{value!r} is no text: it has half a character")
