@@ -79,7 +79,7 @@ class Paragraph:
         """Make the edits (in order, not overlapping); new text looks like the first character it replaces."""
         changed = False
         for piece in reversed(self.pieces()):
-            new = _edited(piece, edits)
+            new = edited(piece, edits)
             if new != piece.text:
                 self._rewrite(piece, new)
                 changed = True
@@ -213,7 +213,7 @@ def _in_table(table: Any, label: str) -> Iterator[Paragraph]:
                 yield from _in_table(element, f"{label} {name}")
 
 
-def _edited(piece: Piece, edits: Sequence[Edit]) -> str:
+def edited(piece: Piece, edits: Sequence[Edit]) -> str:
     """The piece's text after the edits; one that spans several pieces puts its new text into the first of them."""
     parts, at = [], piece.start
     for edit in edits:
