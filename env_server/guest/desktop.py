@@ -32,6 +32,8 @@ from .wire import Wire
 _NO_SETTLING = Settled("none", 0.0)
 _OPEN_LIMIT_S = 4.0
 """An application that has not opened what a task needs after this long is started anew."""
+_DOCUMENT_LIMIT_S = 12.0
+"""The same for an office document: the first one loads all of Writer or Impress from the disk."""
 _CLOSE_LIMIT_S = 3.0
 """An office that has not closed its documents after this long is started anew."""
 _MAX_TABS = 20
@@ -161,7 +163,8 @@ class Desktop:
     ) -> None:
         """Whatever state the last agent left the application in: if it does not obey soon, it is started anew."""
         try:
-            open_it(args, min(deadline, time.monotonic() + _OPEN_LIMIT_S))
+            limit_s = _DOCUMENT_LIMIT_S if open_it == self._open_document else _OPEN_LIMIT_S
+            open_it(args, min(deadline, time.monotonic() + limit_s))
         except OUR_FAILURES:
             self._windows.restart(app, deadline)
             open_it(args, deadline)
@@ -335,8 +338,8 @@ class Desktop:
         nodes: list[Node] = []
         age_s = 0.0
         if with_tree and app is not None and window is not None:
-            frame = self._windows.frame_title(window) if app.name in _OFFICE else ""
-            nodes, age_s = self._reader.read(app.name, app.program.pid, frame=frame, frame_mark=self._chromium.frame_mark)
+            hidden = self._windows.hidden_titles(window) if app.name in _OFFICE else frozenset()
+            nodes, age_s = self._reader.read(app.name, app.program.pid, hidden=hidden, frame_mark=self._chromium.frame_mark)
         return {
             "app": app.name if app else "",
             "title": window.title if window else "",

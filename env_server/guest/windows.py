@@ -79,11 +79,11 @@ class Windows:
         window = next((window for window in self._screen.windows() if window.xid == xid), None)
         return window, self.app_of(window) if window else None
 
-    def frame_title(self, window: Window) -> str:
-        """Title of the window, for a dialog of the topmost main window of its process."""
-        if not window.is_dialog:
-            return window.title
-        return next((w.title for w in reversed(self._screen.windows()) if w.pid == window.pid and not w.is_dialog), "")
+    def hidden_titles(self, window: Window) -> frozenset[str]:
+        """Titles of its process's main windows behind it, or behind the topmost one when it is a dialog."""
+        mains = [other for other in self._screen.windows() if other.pid == window.pid and not other.is_dialog]
+        front = window if not window.is_dialog or not mains else mains[-1]
+        return frozenset(other.title for other in mains) - {front.title}
 
     def front_app(self) -> App | None:
         """The application of the focused window."""
@@ -108,13 +108,14 @@ class Windows:
         return [window for window in self._screen.windows() if _shows(app, window) and not window.is_dialog]
 
     def ready(self, app: App, deadline: float) -> None:
-        """Make sure that the application runs, answers and has a window."""
+        """Make sure that the application runs, answers and has a window, if it has one without a document."""
         if not app.program.running:
             self._accessibility.forget(app.program.pid)
             app.start()
         if isinstance(app, Calc | OfficeApp | Chromium):
             app.connect(timeout_s=left(deadline))
-        self.wait_for_window(app, deadline)
+        if not isinstance(app, OfficeApp):
+            self.wait_for_window(app, deadline)
 
     def wait_for_window(self, app: App, deadline: float) -> None:
         """Wait for the first window of an application that was just started."""
