@@ -10,6 +10,7 @@ from typing import Protocol
 from .chromium import Chromium
 from .display import Window
 from .faults import DesktopError
+from .office.documents import OfficeApp
 from .processes import Program
 from .reader import TreeReader
 from .session import Session
@@ -111,14 +112,29 @@ class Windows:
         window = next((window for window in self._screen.windows() if window.xid == xid), None)
         return window, self.app_of(window) if window else None
 
+    def hidden_titles(self, window: Window) -> frozenset[str]:
+        """Titles of its process's main windows behind it, or behind the topmost one when it is a dialog."""
+        mains = [other for other in self._screen.windows() if other.pid == window.pid and not other.is_dialog]
+        front = window if not window.is_dialog or not mains else mains[-1]
+        return frozenset(other.title for other in mains) - {front.title}
+
     def front_app(self) -> App | None:
         """The application of the focused window."""
         return self.front()[1]
 
     def app_of(self, window: Window) -> App | None:
-        """The window's application; for a dialog of unknown kind the first one of its process."""
+        """The window's application; for a dialog of unknown kind the one whose window lies topmost among its process's."""
+        found = next((app for app in self._apps if _shows(app, window)), None)
+        if found is not None:
+            return found
         candidates = [app for app in self._apps if _owns(app, window)]
-        return next((app for app in candidates if _shows(app, window)), candidates[0] if candidates else None)
+        if len(candidates) > 1:
+            below = [other for other in self._screen.windows() if other.pid == window.pid and not other.is_dialog]
+            for other in reversed(below):
+                found = next((app for app in candidates if _shows(app, other)), None)
+                if found is not None:
+                    return found
+        return candidates[0] if candidates else None
 
     def of(self, app: App) -> list[Window]:
         """An application's windows without dialogs, topmost last."""
@@ -129,12 +145,13 @@ class Windows:
         return [window for window in self._screen.windows() if window.pid == app.program.pid or _owns(app, window)]
 
     def ready(self, app: App, deadline: float) -> None:
-        """Make sure that the application runs, answers and has a window."""
+        """Make sure that the application runs, answers and has a window, if it has one without a document."""
         if not app.program.running:
             self._accessibility.forget(app.program.pid)
             app.start()
         app.connect(timeout_s=left(deadline))
-        self.wait_for_window(app, deadline)
+        if not isinstance(app, OfficeApp):
+            self.wait_for_window(app, deadline)
 
     def wait_for_window(self, app: App, deadline: float) -> None:
         """Wait for the first window of an application that was just started."""
