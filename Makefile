@@ -10,6 +10,8 @@ IMAGE ?= core
 # For example ARGS="--set learner.lr=1e-6", TESTS=tests/unit, BENCH=codec
 ARGS ?=
 TESTS ?=
+# Test files played side by side: desktops mostly wait.
+JOBS ?= 2
 BENCH ?=
 
 .DEFAULT_GOAL := help
@@ -27,7 +29,7 @@ train: setup ## train CONFIG (default configs/quickstart.yaml) and write its rep
 
 test: IMAGE := full
 test: setup ## all tests, real desktops included (at most 15 minutes on 2 cores)
-	$(VENV)/bin/python -m pytest $(TESTS) $(ARGS)
+	$(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile $(TESTS) $(ARGS)
 
 check: setup ## ruff, mypy and the import rule
 	$(VENV)/bin/ruff check .
