@@ -44,21 +44,42 @@ class ActionSyntaxError(ValueError):
 
 
 _TARGET = Param("target", (int, str))
+_Y = Param("y", (int,), None)
 _BUTTON = Param("button", (str,), "left", ("left", "middle", "right"))
+_HOLD = Param("hold", (str,), "", ("", "ctrl", "shift", "ctrl+shift"))
+MAX_WHEEL_CLICKS = 30
+MAX_KEY_TIMES = 50
+"""Presses of one `key` action at most: each is a round trip through the application in front."""
 
 _SPECS = (
     # GUI. A target is an element's number, its text where no other element has it, or x followed by y as two numbers.
-    ActionSpec("click", (_TARGET, Param("y", (int,), None), _BUTTON), 'click element n or "its text", or pixel x, y'),
-    ActionSpec("double_click", (_TARGET, Param("y", (int,), None)), "double click element n, or pixel x, y"),
-    ActionSpec("hover", (_TARGET, Param("y", (int,), None)), "move the pointer there"),
+    ActionSpec("click", (_TARGET, _Y, _BUTTON, _HOLD), 'click element n or "its text", or pixel x, y; hold: keys held meanwhile'),
+    ActionSpec("double_click", (_TARGET, _Y), "double click element n, or pixel x, y"),
+    ActionSpec("hover", (_TARGET, _Y), "move the pointer there"),
     ActionSpec("type", (Param("text", (str,)), Param("enter", (bool,), False)), "type text where the focus is"),
-    ActionSpec("key", (Param("keys", (str,)),), 'press keys together, like "ctrl+s"'),
+    ActionSpec(
+        "key",
+        (Param("keys", (str,)), Param("times", (int,), 1, tuple(range(1, MAX_KEY_TIMES + 1)))),
+        'press keys together, like "ctrl+s", so many times',
+    ),
     ActionSpec(
         "scroll",
-        (_TARGET, Param("y", (int,), None), Param("direction", (str,), "down", ("up", "down", "left", "right"))),
+        (
+            _TARGET,
+            _Y,
+            Param("direction", (str,), "down", ("up", "down", "left", "right")),
+            Param("clicks", (int,), 5, tuple(range(1, MAX_WHEEL_CLICKS + 1))),
+        ),
         "turn the wheel over element n, or pixel x, y",
     ),
-    ActionSpec("drag", (Param("source", (int, str)), _TARGET), "drag element source onto element target"),
+    ActionSpec(
+        "drag",
+        (Param("source", (int, str)), _TARGET, Param("to_x", (int,), None), Param("to_y", (int,), None)),
+        "drag element source onto element target, or pixel source, target to pixel to_x, to_y",
+    ),
+    # A drag along any path: hover moves while the button is down.
+    ActionSpec("mouse_down", (_TARGET, _Y), "press the left button there and keep it down"),
+    ActionSpec("mouse_up", (_TARGET, _Y), "let the left button go there"),
     ActionSpec("wait", (), "do nothing for one step"),
     ActionSpec("done", (), "the task is finished"),
     ActionSpec("fail", (), "the task cannot be done"),
@@ -168,5 +189,7 @@ def _value(spec: ActionSpec, param: Param, node: ast.expr) -> object:
         names = " or ".join(kind.__name__ for kind in param.kinds)
         raise ActionSyntaxError(f"{spec.name}: {param.name!r} must be {names}")
     if param.choices and value not in param.choices:
-        raise ActionSyntaxError(f"{spec.name}: {param.name!r} must be one of {', '.join(map(str, param.choices))}")
+        known = [str(choice) for choice in param.choices]
+        shown = ", ".join(repr(choice) for choice in known) if len(known) < 10 else f"{known[0]} to {known[-1]}"
+        raise ActionSyntaxError(f"{spec.name}: {param.name!r} must be one of {shown}")
     return value

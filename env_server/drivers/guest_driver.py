@@ -34,7 +34,7 @@ _HEALTH_LIMIT_S = 0.9
 _GRACE_S = 1.0
 """The guest's own deadlines end this much before the host gives it up."""
 _END_LIMIT_S = 2.0
-_TARGETS = frozenset({"click", "double_click", "hover", "scroll"})
+_TARGETS = frozenset({"click", "double_click", "hover", "scroll", "mouse_down", "mouse_up"})
 
 
 class Launcher(Protocol):
@@ -257,11 +257,20 @@ class GuestDriver:
             args["x"], args["y"] = self._place(target) if y is None else self._pixel(target, y)
             args.setdefault("button", "left")
         elif action.name == "drag":
-            args["x"], args["y"] = self._place(args.pop("source"))
-            args["to_x"], args["to_y"] = self._place(args.pop("target"))
+            args["x"], args["y"], args["to_x"], args["to_y"] = self._drag_ends(**args)
+            del args["source"], args["target"]
         elif action.name == "type":
             args.setdefault("enter", False)
         return args
+
+    def _drag_ends(
+        self, source: int | str, target: int | str, to_x: int | None = None, to_y: int | None = None
+    ) -> tuple[int, int, int, int]:
+        if to_x is None and to_y is None:
+            return *self._place(source), *self._place(target)
+        if to_x is None or to_y is None or isinstance(target, str):
+            raise LookupError("a drag by pixels needs four numbers: from x, y to x, y")
+        return *self._pixel(source, target), *self._pixel(to_x, to_y)
 
     def _place(self, target: int | str) -> tuple[int, int]:
         element = find_target(self._elements, target)

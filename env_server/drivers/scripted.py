@@ -150,7 +150,8 @@ class ScriptedDriver:
         elif action.name == "type":
             self._front.type(args["text"] + ("\n" if args.get("enter") else ""))
         elif action.name == "key":
-            self._front.key(args["keys"].replace(" ", ""))
+            for _ in range(args.get("times", 1)):
+                self._front.key(args["keys"].replace(" ", ""))
         elif action.name not in ("hover", "scroll", "wait"):
             raise ActionFailed(f"{action.name} does nothing here")
         return ""

@@ -66,6 +66,7 @@ class Desktop:
             session, tuple(self._apps.values()), self._reader, browser=self._chromium, settle_quiet_s=settle_quiet_s
         )
         self._open: list[str] = []
+        self._holds_mouse = False
         self._openers: dict[str, tuple[App, Callable[[dict[str, Any], float], None]]] = {
             "web_page": (self._chromium, self._open_page),
             "calc_open": (self._calc, self._open_sheet),
@@ -105,6 +106,9 @@ class Desktop:
     def reset(self, setup: list[Mapping[str, Any]], *, deadline: float) -> Settled:
         """Remove all traces of the last task, do the set-up steps in order, wait until the last one's window is on screen."""
         self._screen.move(self._size[0] - 1, self._size[1] - 1)
+        if self._holds_mouse:
+            self._screen.release()
+            self._holds_mouse = False
         self._windows.dismiss_popups()
         if self._windows.front_app() is self._calc:
             self._screen.press_chord("esc")  # a half-typed cell would end up in the next sheet
@@ -221,26 +225,35 @@ class Desktop:
         return ""
 
     def _act_gui(self, name: str, args: Mapping[str, Any]) -> None:
-        screen, front = self._screen, self._windows.front_app()
-        if name == "click":
-            if front is self._chromium and args["button"] != "left":
-                raise Refused("only the left button works in the browser")
-            screen.click(args["x"], args["y"], button=args["button"])
-        elif name == "double_click":
-            screen.click(args["x"], args["y"], num_clicks=2)
-        elif name == "hover":
-            screen.move(args["x"], args["y"])
-        elif name == "scroll":
-            screen.scroll(args["x"], args["y"], args["direction"])
+        if name == "type":
+            self._screen.type_text(args["text"] + ("\n" if args["enter"] else ""))
+        elif name == "key":
+            if self._windows.front_app() is self._chromium and refused_keys(args["keys"]):
+                raise Refused("the browser's own shortcuts are locked")
+            for _ in range(args.get("times", 1)):
+                self._screen.press_chord(args["keys"])
         elif name == "drag":
             self._drag((args["x"], args["y"]), (args["to_x"], args["to_y"]))
-        elif name == "type":
-            screen.type_text(args["text"] + ("\n" if args["enter"] else ""))
-        elif name == "key":
-            if front is self._chromium and refused_keys(args["keys"]):
-                raise Refused("the browser's own shortcuts are locked")
-            screen.press_chord(args["keys"])
         elif name != "wait":
+            self._point(name, args)
+
+    def _point(self, name: str, args: Mapping[str, Any]) -> None:
+        screen, x, y = self._screen, args.get("x", 0), args.get("y", 0)
+        if name == "click":
+            if self._windows.front_app() is self._chromium and args["button"] != "left":
+                raise Refused("only the left button works in the browser")
+            screen.click(x, y, button=args["button"], hold=args.get("hold", ""))
+        elif name == "double_click":
+            screen.click(x, y, num_clicks=2)
+        elif name == "hover":
+            screen.move(x, y)
+        elif name == "scroll":
+            screen.scroll(x, y, args["direction"], num_clicks=args.get("clicks", 5))
+        elif name in ("mouse_down", "mouse_up"):
+            self._holds_mouse = name == "mouse_down"
+            screen.move(x, y)
+            (screen.press if self._holds_mouse else screen.release)()
+        else:
             raise Refused(f"unknown action {name!r}")
 
     def _drag(self, start: tuple[int, int], end: tuple[int, int]) -> None:
@@ -319,6 +332,8 @@ class Desktop:
         try:
             if kind == "web_page":
                 return self._chromium.state(timeout_s=left(deadline))
+            if kind == "web_shapes":
+                return self._chromium.shapes(timeout_s=left(deadline))
             if kind == "calc_cells":
                 return self._calc.read(args["range"], timeout_s=left(deadline))
             if kind == "file_text":

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from .accessibility import Accessibility, AppGone, Extents, Node
 from .calc import Calc, CalcGone, SheetView, column_name
-from .chromium import MARK
 from .dbus import DBusError
 from .display import Screen
+from .page_scripts import MARK
 from .roles import EDITABLE, ENABLED, SELECTED, SENSITIVE, SHOWING, VISIBLE
 
 _READ_LIMIT_S = 3.0
