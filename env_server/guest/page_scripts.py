@@ -77,11 +77,13 @@ SHAPES = """(() => {
     if (box.width + box.height === 0 || style.visibility === 'hidden') continue;
     const own = [...node.childNodes].filter(child => child.nodeType === 3).map(child => child.data).join(' ').trim();
     const color = node.getAttribute('fill') || node.style.backgroundColor || style.backgroundColor;
+    const boxed = color !== 'rgba(0, 0, 0, 0)' || parseFloat(style.borderTopWidth) > 0;
+    const text = own || (boxed && node.childElementCount === 1 ? node.textContent.trim() : '');
     const picture = name(node.src) || name(style.content) || name(style.backgroundImage);
-    const is_drawn = node instanceof SVGElement || picture || node.childElementCount === 0 || color !== 'rgba(0, 0, 0, 0)';
+    const is_drawn = node instanceof SVGElement || picture || node.childElementCount === 0 || boxed;
     if (!is_drawn) continue;
     found.push({
-      tag: node.tagName.toLowerCase(), id: node.id, kind: String(node.getAttribute('class') || ''), text: own, color, picture,
+      tag: node.tagName.toLowerCase(), id: node.id, kind: String(node.getAttribute('class') || ''), text, color, picture,
       x: (left + box.left + box.width / 2) * scale, y: (top + box.top + box.height / 2) * scale,
       width: box.width * scale, height: box.height * scale,
     });

@@ -93,9 +93,9 @@ class TreeReader:
             return False
         return False
 
-    def _read(self, pid: int, deadline: float) -> list[Node]:
+    def _read(self, pid: int, deadline: float, *, with_popups: bool = False) -> list[Node]:
         name = self._accessibility.app_of(pid)
-        return self._accessibility.read(name, deadline=deadline, with_popups=bool(self._screen.num_popups))
+        return self._accessibility.read(name, deadline=deadline, with_popups=with_popups or bool(self._screen.num_popups))
 
     def _read_browser(self, pid: int, frame_mark: str, deadline: float) -> list[Node]:
         name = self._accessibility.app_of(pid)
@@ -106,7 +106,7 @@ class TreeReader:
                 if shown is not None and shown != frame_mark:
                     self._accessibility.wait_for_event(0.02)
                     continue
-            nodes = self._read(pid, deadline)
+            nodes = self._read(pid, deadline, with_popups=True)  # a page draws its menus within itself
             mark = next((node for node in nodes if node.name.startswith(MARK)), None)
             self._mark_path = mark.path if mark else ""
             if not frame_mark or (mark and mark.name == frame_mark) or time.monotonic() >= limit:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from common.messages import Action, Element
-from env_server.tasks.elements import CHECK, RADIO
+from env_server.tasks.elements import CHECK, RADIO, select
 from env_server.tasks.miniwob.scene import ANY, BUTTON, Demonstrator, Scene, ordinal, plain, turn_wheel, write
 
 COMBO = frozenset({"combo box"})
@@ -60,24 +60,27 @@ def _draw_digit(scene: Scene) -> Action:
 
 
 def _choose(scene: Scene) -> Action:
-    """A closed list: open it, type the item's name, confirm."""
+    """A closed list: open it, click the item or, where it is out of sight, type its name."""
     wanted = scene.said(r"Select (.+) from the list and click Submit\.")[0]
-    return scene.in_turn(lambda: scene.click(scene.one(COMBO)), lambda: scene.click(scene.one(OPTION, wanted)), scene.press)
+
+    def choose() -> Action:
+        shown = [item for item in select(scene.observation, OPTION) if plain(item.text) == wanted]
+        return scene.click(shown[0]) if shown else Action("type", {"text": wanted, "enter": True})
+
+    return scene.in_turn(lambda: scene.click(scene.one(COMBO)), choose, scene.press)
 
 
 def _choose_several(scene: Scene) -> Action:
     """An open list: click the first, then the others with Ctrl held; what is out of sight is scrolled to."""
     wanted = scene.said(r"Select (.+) from the scroll list and click Submit\.")[0].split(", ")
     frame = scene.shape(lambda shape: shape.tag == "select")
-    chosen = [option for option in scene.all(OPTION) if "selected" in option.states]
-    for text in wanted:
-        if any(plain(option.text) == plain(text) for option in chosen):
-            continue
-        option = next((option for option in scene.all(OPTION, text) if frame.top < option.y < frame.bottom), None)
-        if option is None:
-            return turn_wheel(frame.x, frame.y, "down", clicks=1)
-        return scene.click(option, hold="ctrl" if scene.num("click") else "")
-    return scene.press()
+    num_chosen = scene.num("click")
+    if num_chosen == len(wanted):
+        return scene.press()
+    shown = [item for item in scene.all(OPTION, wanted[num_chosen]) if frame.top < item.y < frame.bottom]
+    if not shown:
+        return turn_wheel(frame.x, frame.y, "down" if scene.num("scroll") // 3 % 2 == 0 else "up", clicks=1)
+    return scene.click(shown[0], hold="ctrl" if num_chosen else "")
 
 
 def _radio_and_number(scene: Scene) -> Action:
@@ -104,8 +107,12 @@ def _height_and_answer(scene: Scene) -> Action:
     height, answer = scene.said(r'Choose (.+) from the dropdown, then click the button labeled "(\w+)"\.')
     if scene.step == 0:
         return scene.click_on(scene.shape(lambda shape: shape.kind == "selectric" or shape.kind == "label"))
-    if scene.step == 1:
-        return scene.click_on(scene.shape(lambda shape: shape.tag == "li" and plain(shape.text) == height))
+    if scene.num("click") == 1:
+        item = scene.shape(lambda shape: shape.tag == "li" and plain(shape.text) == height)
+        items = scene.shape(lambda shape: shape.kind.startswith("selectric-items"))
+        if item.y > items.bottom - 10:
+            return turn_wheel(items.x, items.y, "down", clicks=1)
+        return scene.click_on(item)
     return scene.click(scene.one(BUTTON, answer))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from common.messages import Action
 from env_server.tasks.miniwob.scene import Demonstrator, Scene, Shape, plain, turn_wheel
 
-_TOP, _BOTTOM = 52, 200
+_TOP, _BOTTOM = 52, 190
 """CSS pixels between which things can be clicked."""
 
 

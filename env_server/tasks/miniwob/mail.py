@@ -38,15 +38,15 @@ def _play(scene: Scene) -> Action:
     senders = [shape for shape in scene.shapes if shape.kind == "email-sender" and plain(shape.text) == plain(names["by"])]
     if scene.has("main-header"):
         return _in_list(scene, task, senders)
-    if not scene.has("reply-bar") and not scene.has("forward-bar"):
+    send = [shape for shape in scene.shapes if shape.picture == "send"]
+    if not send:
         icons = [shape for shape in scene.shapes if shape.picture == _ICONS[task]]
         return reach(scene, icons[-1])
     field = scene.one(ENTRY)
     text = names["message"] if task == "reply" else names["to"]
     if plain(field.text) != plain(text):
         return write(text) if "focused" in field.states else scene.click(field)
-    send = scene.shape(lambda shape: shape.picture == "send")
-    return scene.point(send.x, send.y)
+    return scene.point(send[0].x, send[0].y)
 
 
 def _in_list(scene: Scene, task: str, senders: list[Shape]) -> Action:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from common.messages import Action
+from common.messages import Action, Element
 from env_server.tasks.elements import role_of
 from env_server.tasks.miniwob.feeds import reach
-from env_server.tasks.miniwob.scene import ANY, ENTRY, Demonstrator, Scene, key, ordinal, plain, write
+from env_server.tasks.miniwob.scene import ANY, BUTTON, ENTRY, Demonstrator, Scene, key, ordinal, plain, write
 
 _PLAYBACK = ("Prev", "Stop", "Play", "Next")
 _ICON_LABELS = {
@@ -15,13 +15,17 @@ _ICON_LABELS = {
     "ui-icon-seek-end": "Next", "ui-icon-zoomin": "Zoom In", "ui-icon-zoomout": "Zoom Out",
 }  # fmt: skip
 _MONTHS = "January February March April May June July August September October November December".split()  # noqa: SIM905
-_STYLES = {"bold": "ql-bold", "italics": "ql-italic", "underlined": "ql-underline"}
+_STYLES = ("bold", "italics", "underlined")
+"""Buttons of the tool bar, in this order."""
+_DAY = frozenset({"link", "table cell"})
 _INKS = {"red": "#e60000", "orange": "#ff9900", "yellow": "#ffff00", "green": "#008a00", "blue": "#0066cc", "purple": "#9933ff"}
 
 
 def _menu_path(scene: Scene) -> Action:
+    """Hover opens what is below an item; a click on one that is no leaf would be the answer already."""
     path = scene.said(r"Select (.+)")[0].split(">")
-    return scene.click(scene.one(ANY, path[min(scene.step, len(path) - 1)]))
+    item = scene.one(ANY, path[min(scene.step, len(path) - 1)])
+    return scene.click(item) if scene.step >= len(path) - 1 else scene.hover(item)
 
 
 def _menu_item(scene: Scene) -> Action:
@@ -58,7 +62,7 @@ def pick_date(scene: Scene, field_id: str, date: str) -> Action | None:
     wanted = year * 12 + month - 1
     if shown != wanted:
         return scene.click(scene.one(ANY, "Prev" if shown > wanted else "Next"))
-    return scene.click(scene.one(frozenset({"link"}), str(day)))
+    return scene.click(scene.one(_DAY, str(day)))
 
 
 def _choose_date(scene: Scene) -> Action:
@@ -89,16 +93,17 @@ def _style_text(scene: Scene) -> Action:
     match = re.search(r"give the text (.+) the (?:style|color) ", scene.instruction)
     style = re.search(r"the (?:style|color) (\w+)", scene.instruction)
     assert style, scene.instruction
-    text = next(shape.text for shape in scene.shapes if shape.tag == "p")
+    text = next((shape.text for shape in scene.shapes if shape.tag == "p"), "")
     if match:
         start, length = _word_place(text, match.group(1))
-        moves = [lambda: key("ctrl+home"), *([lambda: key("right", start)] if start else []), lambda: key("shift+right", length)]
+        moves = [
+            lambda: key("ctrl+home"), lambda: key("right", start) if start else key("home"), lambda: key("shift+right", length),
+        ]  # fmt: skip
     else:
         moves = [lambda: key("ctrl+a")]
-    paragraph = scene.shape(lambda shape: shape.tag == "p")
     color = _INKS.get(style.group(1))
-    tool = "ql-picker-label" if color else _STYLES.get(style.group(1), "")
-    moves = [lambda: scene.point(paragraph.x, paragraph.y), *moves, lambda: _tool(scene, tool)]
+    tool = scene.one(frozenset({"image"})) if color else scene.one(BUTTON, "", nth=_STYLES.index(style.group(1)))
+    moves = [lambda: scene.click_on(scene.shape(lambda shape: shape.tag == "p")), *moves, lambda: scene.click(tool)]
     if color:
         moves.append(lambda: _ink(scene, color))
     return scene.in_turn(*moves, scene.press)
@@ -111,11 +116,6 @@ def _word_place(text: str, word: str) -> tuple[int, int]:
             return place, len(word)
         place += len(other) + 1
     return 0, len(word)
-
-
-def _tool(scene: Scene, kind: str) -> Action:
-    tool = scene.shape(lambda shape: shape.kind.split()[:1] == [kind])
-    return scene.point(tool.x, tool.y)
 
 
 def _ink(scene: Scene, color: str) -> Action:
@@ -135,10 +135,19 @@ def _book_flight(scene: Scene) -> Action:
         field = scene.one(ENTRY, nth=nth)
         if not _names(field.text, place):
             items = [e for e in scene.area if _names(e.text, place) and role_of(e) not in ENTRY]
-            if items:
-                return scene.click(items[0])
-            return write(place) if "focused" in field.states else scene.click(field)
+            return _complete(scene, field, place, items)
     return pick_date(scene, "datepicker", date) or scene.press("Search")
+
+
+def _complete(scene: Scene, field: Element, text: str, items: list[Element]) -> Action:
+    """Into the field, type, choose among what it offers."""
+    if items:
+        return scene.click(items[0])
+    if "focused" not in field.states:
+        return scene.click(field)
+    if plain(field.text) == text:
+        return key("down")  # shows the offers again
+    return key("ctrl+a") if field.text.strip() and scene.actions[-1].name != "key" else write(text)
 
 
 def _names(text: str, place: str) -> bool:

@@ -152,6 +152,10 @@ class Scene:
         action = click(self.observation, element)
         return Action(action.name, {**action.args, "hold": hold}) if hold else action
 
+    def hover(self, element: Element) -> Action:
+        """The pointer over ``element``."""
+        return Action("hover", {"target": self.click(element).args["target"]})
+
     def press(self, text: str = "Submit", *, nth: int = 0) -> Action:
         """Click on the button with ``text``."""
         return self.click(self.one(BUTTON, text, nth=nth))

@@ -161,22 +161,23 @@ def _greatest_card(scene: Scene) -> Action:
 
 
 def _pick_color(scene: Scene) -> Action:
-    """The colour's code typed into the field; the picker follows."""
+    """The colour's code typed into the field. The picker lies over the button, which the keyboard still reaches."""
     color = next((shape.color for shape in scene.shapes if shape.kind == "cc"), "")
     levels = rgb(color or scene.said(r"Select (\w+) with the color picker and hit Submit\.")[0])
     code = "".join(f"{level:02X}" for level in levels)
     return scene.in_turn(
-        lambda: scene.click(scene.one(ENTRY)), lambda: key("ctrl+a"), lambda: write(code), lambda: key("tab"), scene.press
+        lambda: scene.click(scene.one(ENTRY)), lambda: key("ctrl+a"), lambda: write(code), lambda: key("tab"),
+        lambda: key("enter"),
     )  # fmt: skip
 
 
 def _pie(scene: Scene) -> Action:
     text = scene.said(r'Expand the pie menu below and click on the item labeled "(.)"\.')[0]
-    slices = [shape for shape in scene.shapes if shape.text == text and shape.tag in ("tspan", "text")]
-    if scene.step and slices:
+    if scene.step:
+        slices = [shape for shape in scene.shapes if shape.text == text and shape.tag == "tspan"]
         return scene.point(slices[-1].x, slices[-1].y)
-    wheel = scene.shape(lambda shape: shape.tag == "svg")
-    return scene.point(wheel.x, wheel.y)
+    middle = scene.shape(lambda shape: shape.tag == "tspan" and shape.text == "+")
+    return scene.point(middle.x, middle.y)
 
 
 DEMONSTRATORS: dict[str, Demonstrator] = {

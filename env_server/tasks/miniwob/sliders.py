@@ -14,13 +14,19 @@ def _slide(scene: Scene, track: Shape, shown: int, wanted: int) -> Action:
     """Focus the handle by a click on it, then step by arrow keys."""
     handles = [s for s in scene.shapes if "ui-slider-handle" in s.kind and track.left - 20 < s.x < track.right + 20]
     handle = min(handles, key=lambda s: abs(s.y - track.y))
-    if scene.step == 0 or (scene.actions[-1].name == "click" and not _is_at(scene.actions[-1], handle)):
+    clicks = [action for action in scene.actions if action.name == "click"]
+    if not clicks or not _is_on(clicks[-1], track):
         return scene.point(handle.x, handle.y)
     return key("right" if wanted > shown else "left", min(MAX_KEY_TIMES, abs(wanted - shown)))
 
 
-def _is_at(action: Action, shape: Shape) -> bool:
-    return action.args.get("target") == round(shape.x) and action.args.get("y") == round(shape.y)
+def _is_on(action: Action, track: Shape) -> bool:
+    x, y = action.args.get("target"), action.args.get("y")
+    beyond = 25  # pixels that a handle stands out
+    return (
+        isinstance(x, int) and isinstance(y, int)
+        and track.left - beyond < x < track.right + beyond and track.top - beyond < y < track.bottom + beyond
+    )  # fmt: skip
 
 
 def _use_slider(scene: Scene) -> Action:

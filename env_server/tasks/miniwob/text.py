@@ -189,7 +189,8 @@ def _guess(scene: Scene) -> Action:
     for guess, answer in zip(guesses, answers, strict=True):
         low, high = (guess + 1, high) if answer > 0 else (low, guess - 1)
     if scene.step == 0:
-        return scene.click(scene.one(_SPIN))
+        field = scene.one(_SPIN)
+        return scene.point(field.x - 0.3 * field.width, field.y)  # its right part has arrows
     if scene.actions[-1].name == "type":
         return key("ctrl+a")
     return Action("type", {"text": str((low + high) // 2), "enter": True})
@@ -206,8 +207,8 @@ def _complete(scene: Scene) -> Action:
 
 
 def _delete_file(scene: Scene) -> Action:
-    said = scene.said(r"Use the terminal below to delete a file (?:ending with the extension (\..+)|that has no file extension)")
-    ending = said[0]
+    wish = r"Use the terminal below to delete a file (?:ending with the extension (\..+)|that has no file extension\.)"
+    ending = scene.said(wish)[0]
     if scene.step == 0:
         return scene.click(scene.all(STATIC)[0])
     if scene.step == 1:
