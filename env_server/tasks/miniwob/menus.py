@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
-from common.messages import Action, Element
+from common.messages import Action
 from env_server.tasks.elements import role_of
 from env_server.tasks.miniwob.feeds import reach
 from env_server.tasks.miniwob.scene import ANY, BUTTON, ENTRY, Demonstrator, Scene, key, ordinal, plain, write
+from env_server.tasks.miniwob.text import choose_offer
 
 _PLAYBACK = ("Prev", "Stop", "Play", "Next")
 _ICON_LABELS = {
@@ -130,24 +131,13 @@ def _book_flight(scene: Scene) -> Action:
     if flights:
         durations = [shape.text for shape in scene.shapes if shape.kind == "time-duration"]
         worth = [int(f.text.rpartition("$")[2]) for f in flights] if wish == "cheapest" else list(map(_minutes, durations))
-        return reach(scene, flights[worth.index(min(worth))])
+        return reach(scene, flights[worth.index(min(worth))], bottom=190)
     for nth, place in enumerate((start, end)):
         field = scene.one(ENTRY, nth=nth)
         if not _names(field.text, place):
             items = [e for e in scene.area if _names(e.text, place) and role_of(e) not in ENTRY]
-            return _complete(scene, field, place, items)
+            return choose_offer(scene, field, place, items)
     return pick_date(scene, "datepicker", date) or scene.press("Search")
-
-
-def _complete(scene: Scene, field: Element, text: str, items: list[Element]) -> Action:
-    """Into the field, type, choose among what it offers."""
-    if items:
-        return scene.click(items[0])
-    if "focused" not in field.states:
-        return scene.click(field)
-    if plain(field.text) == text:
-        return key("down")  # shows the offers again
-    return key("ctrl+a") if field.text.strip() and scene.actions[-1].name != "key" else write(text)
 
 
 def _names(text: str, place: str) -> bool:

@@ -196,14 +196,27 @@ def _guess(scene: Scene) -> Action:
     return Action("type", {"text": str((low + high) // 2), "enter": True})
 
 
+def choose_offer(scene: Scene, field: Element, text: str, offers: list[Element]) -> Action:
+    """Into the field, type, choose the first of what it offers."""
+    if offers:
+        return scene.click(offers[0])
+    if "focused" not in field.states:
+        return scene.click(field)
+    if plain(field.text) == plain(text):
+        return key("down")  # shows the offers again
+    return key("ctrl+a") if field.text.strip() and scene.actions[-1].name != "key" else write(text)
+
+
 def _complete(scene: Scene) -> Action:
     start, end = scene.said(r'Enter an item that starts with "(.+?)"(?: and ends with "(.+)")?\.')
-    if scene.step < 2:
-        return scene.in_turn(scene.enter, lambda: write(start))
-    if scene.step == 2:
-        items = [e for e in scene.area if role_of(e) not in ENTRY and e.text.startswith(start.strip())]
-        return scene.click(next(e for e in items if e.text.rstrip().endswith((end or "").rstrip())))
-    return scene.press()
+    field = scene.one(ENTRY)
+
+    def fits(text: str) -> bool:
+        return text.startswith(start.strip()) and text.rstrip().endswith((end or "").rstrip())
+
+    if fits(field.text) and field.text.strip() != start.strip():
+        return scene.press()
+    return choose_offer(scene, field, start, [e for e in scene.area if role_of(e) not in ENTRY and fits(e.text)])
 
 
 def _delete_file(scene: Scene) -> Action:
