@@ -136,7 +136,9 @@ def _value(spec: ActionSpec, param: Param, node: ast.expr) -> object:
         names = " or ".join(kind.__name__ for kind in param.items)
         raise ActionSyntaxError(f"{spec.name}: {param.name!r} must be a list of {names}")
     if param.choices and value not in param.choices:
-        raise ActionSyntaxError(f"{spec.name}: {param.name!r} must be one of {', '.join(map(str, param.choices))}")
+        known = [str(choice) for choice in param.choices]
+        shown = ", ".join(known) if len(known) < 10 else f"{known[0]} to {known[-1]}"
+        raise ActionSyntaxError(f"{spec.name}: {param.name!r} must be one of {shown}")
     return value
 
 

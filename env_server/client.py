@@ -32,7 +32,7 @@ from common.messages import (
     TaskStarted,
 )  # fmt: skip
 from common.transport import Channel
-from env_server.tasks import FAMILIES
+from env_server.tasks import FAMILIES, advice
 
 _SLACK_S = 5.0
 """A server answers by its own deadline; the client waits this much longer before it gives the server up."""
@@ -87,17 +87,33 @@ class DesktopClient:
 
 
 def family_names(config: RunConfig) -> tuple[str, ...]:
-    """The families this run plays: those named in ``tasks.families``, else all that the driver can play.
+    """The families this run plays: those named in ``tasks.families``, else the default ones that the driver can play.
 
-    Raises `ConfigError` for names that do not exist or that the driver cannot play.
+    Raises `ConfigError` for names that do not exist, that the driver cannot play, or that the recipe wants demonstrated although
+    they have no demonstrator.
     """
     driver = config.desktop.driver
-    possible = tuple(name for name, family in FAMILIES.items() if driver in family.drivers)
-    unknown = [name for name in config.tasks.families if name not in possible]
-    if unknown:
-        reason = f"no task family {', '.join(map(repr, unknown))} for driver {driver!r}"
-        raise ConfigError([Problem("tasks.families", reason, f"choose from {', '.join(possible)}")])
-    return config.tasks.families or possible
+    possible = {name: family for name, family in FAMILIES.items() if driver in family.drivers}
+    default = tuple(name for name, family in possible.items() if family.is_default)
+    problems = [
+        Problem(
+            "tasks.families",
+            f"no task family {name!r} for driver {driver!r}; {advice(name)}",
+            f"choose from {', '.join(default)}, and web-<page> for MiniWoB++ pages on real desktops",
+        )
+        for name in config.tasks.families
+        if name not in possible
+    ]
+    names = config.tasks.families or default
+    recipe = config.learner.recipe
+    for name in names:
+        number = recipe.demos_of_family.get(name, recipe.demos_per_family)
+        if name in possible and number > 0 and not possible[name].has_demonstrator:
+            reason = f"{number} demonstrations of {name!r} are asked for, which has no demonstrator"
+            problems.append(Problem(f"learner.recipe.demos_of_family.{name}", reason, "set it to 0, or leave the family out"))
+    if problems:
+        raise ConfigError(problems)
+    return names
 
 
 def read_screenshot(trajectories_folder: Path, ref: ScreenshotRef) -> bytes:

@@ -20,13 +20,16 @@ SetupKind = Literal[
     "web_page", "calc_open", "editor_open", "files_open", "write_file", "put_file", "make_folder", "open", "open_app"
 ]
 GetterKind = Literal[
-    "web_page", "calc_cells", "file_text", "file_bytes", "folder_listing", "editor_text", "osworld", "final_action"
+    "web_page", "web_shapes", "calc_cells", "file_text", "file_bytes", "folder_listing", "editor_text", "osworld",
+    "final_action",
 ]
 
 Getter = Callable[..., Any]
 """``get(kind, **args)``: reads one fact of the desktop for an evaluator or demonstrator. Kinds and what they return:
 
 - ``web_page``: ``{"done": bool, "raw_reward": float, "reason": str, "episode_id": int, "fields": dict}``
+- ``web_shapes``: what a picture of the page shows and its accessibility tree does not, for demonstrators: every leaf and shape
+  as ``{"tag", "id", "kind" (class), "text", "color", "picture" (an icon's file name), "x", "y" (centre), "width", "height"}``
 - ``calc_cells`` (``range="A1:C9"``): rows of cell contents as text (a formula's value, numbers without trailing zeros)
 - ``file_text`` (``path``): the text, or None when there is no such file
 - ``file_bytes`` (``path``): the file as it is, or None when there is no such file
@@ -47,9 +50,10 @@ class SetupStep:
     ``open`` (path: a file or folder put there before, opened with its application), ``open_app`` (app: any name that the action
     ``apps.open`` takes, such as ``terminal``). The last step that opens something decides which window is in front.
 
-    A page is seeded by ``Math.seedrandom(seed)`` (a number, not a text) right before ``core.startEpisodeReal()``, with its time
-    limit lifted: the families know from `env_server.tasks.pages` what that shows. Typed text stays as typed: no
-    auto-completion and no auto-correction in any application.
+    A page is seeded by ``Math.seedrandom(seed)`` (a number, not a text) right before ``core.startEpisodeReal()``, in data mode
+    ``train``, with its time limit lifted, its animations ended and its clock at a fixed day: the families know from
+    `env_server.tasks.pages` what that shows. Typed text stays as typed: no auto-completion and no auto-correction in any
+    application.
     """
 
     kind: SetupKind

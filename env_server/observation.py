@@ -30,6 +30,8 @@ _INPUT_ROLES = frozenset(
      "toggle-button", "canvas", "list-box"}
 )  # fmt: skip
 """Shown even without a name: an agent must be able to click an empty field."""
+_OPERATED_ROLES = _INPUT_ROLES - {"text", "terminal", "canvas"}
+"""What a table cell around it must not stand for: a field that is filled in would vanish behind its cell."""
 _FRAME_ROLES = frozenset({"menu-bar", "tool-bar", "status-bar", "title-bar", "info-bar", "table-column-header", "scroll-bar"})
 """What lies below these is no content."""
 _DOCUMENT_ROLES = frozenset(
@@ -156,6 +158,8 @@ def _text(node: TreeNode, index: int, nodes: Sequence[TreeNode], children: Mappi
     if node.text is not None:
         return node.text
     name = node.name.strip()
+    if node.role == "table-cell" and any(nodes[child].role in _OPERATED_ROLES for child in children.get(index, [])):
+        return ""
     if not name and node.role in ("table-cell", "button", "toggle-button"):
         parts = [nodes[child].text or nodes[child].name for child in children.get(index, [])]
         name = " ".join(part for part in parts if part).strip()

@@ -25,7 +25,8 @@ class TasksConfig(Section):
     """What is played. Read by broker (through the learner's orders) and env_server."""
 
     families: tuple[str, ...] = ()
-    """Names in env_server.tasks; empty: all of the driver's."""
+    """Names in env_server.tasks; empty: the default ones that the driver can play, without the `web-<page>` of every MiniWoB++
+    page."""
     max_steps: int = Field(6, ge=1)
     """Actions per episode at most."""
     demonstration_seeds: tuple[int, int] = (0, 100_000)

@@ -159,7 +159,8 @@ class ScriptedDriver:
         elif action.name == "quote":
             return str(args["content"])
         elif action.name == "key":
-            self._front.key(args["keys"].replace(" ", ""))
+            for _ in range(args.get("times", 1)):
+                self._front.key(args["keys"].replace(" ", ""))
         elif action.name not in ("hover", "scroll", "wait"):
             raise ActionFailed(f"{action.name} does nothing here")
         return ""

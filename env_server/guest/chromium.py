@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .devtools import ChromiumGone, DevTools
+from .page_scripts import EVERY_PAGE, LOADED, MARK, MAX_SHAPES, PAINTED, SHAPES, START, STATE
 from .processes import Program
 
 __all__ = ["FLAGS", "MARK", "PROGRAM", "Chromium", "ChromiumGone", "PageError", "refused_keys"]
@@ -32,48 +33,6 @@ FLAGS = (
 _EDIT_KEYS = frozenset("acvxzy") | {"left", "right", "home", "end", "backspace", "delete", "up", "down", "enter", "return"}
 _TASK_WIDTH, _TASK_HEIGHT = 160, 210
 """CSS pixels of a MiniWoB++ page's task area."""
-
-_EVERY_PAGE = "window.addEventListener('contextmenu', event => event.preventDefault(), true);"
-"""The context menu leads to the page's source and to new windows."""
-
-_LOADED = (
-    "new Promise(done => { const check = () => document.readyState === 'complete' && window.core && core.cover_div ? done(true)"
-    " : setTimeout(check, 5); check(); })"
-)
-_START = """(() => {
-  Math.seedrandom(%d);
-  core.EPISODE_MAX_TIME = 2e9;
-  core.startEpisodeReal();
-  clearInterval(core.CD_TIMER);
-  for (const id of ['reward-display', 'click-canvas']) {
-    const node = document.getElementById(id);
-    if (node) node.style.display = 'none';
-  }
-  if (document.activeElement) document.activeElement.blur();
-  return true;
-})()"""
-_STATE = """(() => ({
-  done: WOB_DONE_GLOBAL, raw_reward: WOB_RAW_REWARD_GLOBAL, reason: String(WOB_REWARD_REASON || ''),
-  episode_id: WOB_EPISODE_ID, fields: {utterance: core.getUtterance()}
-}))()"""
-MARK = "computerrl-frame-"
-"""Name of an invisible object on the page; its number tells which painted frame the accessibility tree shows.
-
-It is a check box that toggles, because Chromium passes on such a change at once and most others after 150 ms.
-"""
-_PAINTED = """(() => {
-  let mark = document.getElementById('computerrl-frame');
-  if (!mark) {
-    mark = document.createElement('div');
-    mark.id = 'computerrl-frame';
-    mark.setAttribute('role', 'checkbox');
-    mark.style.cssText = 'position:fixed;left:0;top:0;width:1px;height:1px;pointer-events:none';
-    document.body.appendChild(mark);
-  }
-  mark.setAttribute('aria-label', '%s');
-  mark.setAttribute('aria-checked', mark.getAttribute('aria-checked') === 'true' ? 'false' : 'true');
-  return new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))));
-})()"""
 
 
 class PageError(RuntimeError):
@@ -135,7 +94,7 @@ class Chromium:
         attached = self._call("Target.attachToTarget", {"targetId": page["targetId"], "flatten": True}, deadline=deadline)
         self._session = attached["sessionId"]
         self._call("Page.enable", deadline=deadline)
-        self._call("Page.addScriptToEvaluateOnNewDocument", {"source": _EVERY_PAGE}, deadline=deadline)
+        self._call("Page.addScriptToEvaluateOnNewDocument", {"source": EVERY_PAGE}, deadline=deadline)
 
     def open_page(self, page: str, seed: int, *, timeout_s: float) -> None:
         """Load a MiniWoB++ page afresh and start the instance of ``seed``."""
@@ -145,8 +104,8 @@ class Chromium:
         self._close_other_pages(deadline)
         self._call("Page.navigate", {"url": f"file://{self._pages}/miniwob/{page}.html"}, deadline=deadline)
         self._page = page
-        self._evaluate(_LOADED, deadline=deadline)
-        self._evaluate(_START % seed, deadline=deadline)
+        self._evaluate(LOADED, deadline=deadline)
+        self._evaluate(START % seed, deadline=deadline)
 
     def leave_page(self) -> None:
         """Forget the task; the page stays loaded below other windows."""
@@ -156,13 +115,19 @@ class Chromium:
         """What the page says about its episode."""
         if not self._page:
             raise PageError("no page is open")
-        return dict(self._evaluate(_STATE, deadline=time.monotonic() + timeout_s))
+        return dict(self._evaluate(STATE, deadline=time.monotonic() + timeout_s))
+
+    def shapes(self, *, timeout_s: float = 2.0) -> list[dict[str, Any]]:
+        """What a picture of the page shows: its leaves and shapes in document order, in screen pixels."""
+        if not self._page:
+            raise PageError("no page is open")
+        return list(self._evaluate(SHAPES % MAX_SHAPES, deadline=time.monotonic() + timeout_s))
 
     def start_flush(self) -> int:
         """Ask for two painted frames with a new `frame_mark`; `flushed` tells when they are there."""
         self._num_flushes += 1
         self.frame_mark = f"{MARK}{self._num_flushes}"
-        script = _PAINTED % self.frame_mark
+        script = PAINTED % self.frame_mark
         params = {"expression": script, "awaitPromise": True, "returnByValue": True}
         return self._tools.send("Runtime.evaluate", params, session=self._session)
 

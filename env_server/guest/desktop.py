@@ -316,6 +316,8 @@ class Desktop:
         try:
             if kind == "web_page":
                 return self._chromium.state(timeout_s=left(deadline))
+            if kind == "web_shapes":
+                return self._chromium.shapes(timeout_s=left(deadline))
             if kind == "calc_cells":
                 return self._calc.read(args["range"], timeout_s=left(deadline))
             if kind == "osworld":

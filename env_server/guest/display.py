@@ -155,18 +155,23 @@ class Screen:
         self._fake(X.MotionNotify, x=x, y=y)
         self._display.sync()
 
-    def click(self, x: int, y: int, *, button: str = "left", num_clicks: int = 1) -> None:
-        """Move there and click."""
+    def click(self, x: int, y: int, *, button: str = "left", num_clicks: int = 1, hold: str = "") -> None:
+        """Move there and click, with the keys of the chord ``hold`` down."""
+        held = [code for code, _ in self._keyboard.codes(parse_chord(hold))] if hold else []
         self._fake(X.MotionNotify, x=x, y=y)
+        for code in held:
+            self._fake(X.KeyPress, code)
         for _ in range(num_clicks):
             self._fake(X.ButtonPress, _BUTTONS[button])
             self._fake(X.ButtonRelease, _BUTTONS[button])
+        for code in reversed(held):
+            self._fake(X.KeyRelease, code)
         self._display.sync()
 
-    def scroll(self, x: int, y: int, direction: str) -> None:
+    def scroll(self, x: int, y: int, direction: str, *, num_clicks: int = 5) -> None:
         """Turn the wheel there."""
         self._fake(X.MotionNotify, x=x, y=y)
-        for _ in range(_WHEEL_CLICKS):
+        for _ in range(num_clicks):
             self._fake(X.ButtonPress, _WHEEL[direction])
             self._fake(X.ButtonRelease, _WHEEL[direction])
         self._display.sync()

@@ -40,7 +40,9 @@ class Gui:
             "double_click": lambda args: self._screen.click(args["x"], args["y"], num_clicks=2),
             "triple_click": lambda args: self._screen.click(args["x"], args["y"], num_clicks=3),
             "hover": lambda args: self._screen.move(args["x"], args["y"]),
-            "scroll": lambda args: self._screen.scroll(args["x"], args["y"], args["direction"]),
+            "scroll": lambda args: self._screen.scroll(
+                args["x"], args["y"], args["direction"], num_clicks=args.get("clicks", 5)
+            ),
             "drag": lambda args: self._drag(((args["x"], args["y"]), (args["to_x"], args["to_y"]))),
             "drag_pixels": lambda args: self._drag(list(zip(args["path"][::2], args["path"][1::2], strict=True))),
             "type": self._type,
@@ -66,7 +68,7 @@ class Gui:
     def _click(self, args: Mapping[str, Any]) -> None:
         if args["button"] != "left" and self._is_locked():
             raise Refused("only the left button works in the browser")
-        self._screen.click(args["x"], args["y"], button=args["button"])
+        self._screen.click(args["x"], args["y"], button=args["button"], hold=args.get("hold", ""))
 
     def _drag(self, points: Sequence[tuple[int, int]]) -> None:
         path = _with_steps(points)
@@ -102,7 +104,8 @@ class Gui:
 
     def _key(self, args: Mapping[str, Any]) -> None:
         self._refuse_shortcut(args["keys"])
-        self._screen.press_chord(args["keys"])
+        for _ in range(args.get("times", 1)):
+            self._screen.press_chord(args["keys"])
 
     def _key_down(self, args: Mapping[str, Any]) -> None:
         self._refuse_shortcut(args["keys"])

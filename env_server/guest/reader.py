@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .accessibility import TEXT_ROLES, Accessibility, AppGone, Extents, Node
-from .chromium import MARK
 from .dbus import DBusError
 from .display import Screen
 from .document_nodes import as_agents_see
 from .office.process import OfficeGone
 from .office.sheet import Calc, SheetView, column_name
+from .page_scripts import MARK
 from .roles import EDITABLE, ENABLED, SELECTED, SENSITIVE, SHOWING, VISIBLE
 
 _READ_LIMIT_S = 3.0
@@ -107,9 +107,9 @@ class TreeReader:
             return False
         return False
 
-    def _read(self, pid: int, deadline: float) -> list[Node]:
+    def _read(self, pid: int, deadline: float, *, with_popups: bool = False) -> list[Node]:
         name = self._accessibility.app_of(pid)
-        return self._accessibility.read(name, deadline=deadline, with_popups=bool(self._screen.num_popups))
+        return self._accessibility.read(name, deadline=deadline, with_popups=with_popups or bool(self._screen.num_popups))
 
     def _read_browser(self, pid: int, frame_mark: str, deadline: float) -> list[Node]:
         name = self._accessibility.app_of(pid)
@@ -120,7 +120,7 @@ class TreeReader:
                 if shown is not None and shown != frame_mark:
                     self._accessibility.wait_for_event(0.02)
                     continue
-            nodes = self._read(pid, deadline)
+            nodes = self._read(pid, deadline, with_popups=True)  # a page draws its menus within itself
             mark = next((node for node in nodes if node.name.startswith(MARK)), None)
             self._mark_path = mark.path if mark else ""
             if not frame_mark or (mark and mark.name == frame_mark) or time.monotonic() >= limit:

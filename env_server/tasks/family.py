@@ -15,6 +15,7 @@ from env_server.driver import TaskInstance
 from env_server.targets import name_of
 
 ALL_DRIVERS = frozenset({"apptainer", "local", "scripted"})
+REAL_DRIVERS = ALL_DRIVERS - {"scripted"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,10 @@ class Family:
     build: Callable[[random.Random], TaskInstance]
     drivers: frozenset[str] = field(default=ALL_DRIVERS)
     """Drivers that can play it."""
+    has_demonstrator: bool = True
+    """Can it be demonstrated? If not, a run that asks for demonstrations of it is refused before it starts."""
+    is_default: bool = True
+    """Is it played when a configuration names no families?"""
 
     def make(self, seed: int) -> TaskInstance:
         """The instance of ``seed``."""

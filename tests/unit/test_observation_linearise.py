@@ -124,3 +124,12 @@ def test_rows_of_any_tree_are_on_screen_and_numbered_once(tree: list[tuple[int, 
     found = rows(nodes)
     assert len({element.number for element in found}) == len(found)
     assert all(0 <= element.x < 800 and 0 <= element.y < 600 for element in found)
+
+
+def test_field_in_a_table_cell_is_shown_with_and_without_content() -> None:
+    cell, box = node("cell", 1, "table-cell", "typed", box=(0, 0, 50, 20)), (5, 2, 40, 16)
+    for content in ("", "typed"):
+        found = rows([APPLICATION, FRAME, cell, node("field", 2, "entry", text=content, box=box)], app="chromium")
+        assert [(element.role, element.text) for element in found] == [("entry", content)]
+    link = rows([APPLICATION, FRAME, cell, node("link", 2, "link", "typed", box=box)], app="chromium")
+    assert [element.role for element in link] == ["table-cell"]

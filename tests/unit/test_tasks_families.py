@@ -16,7 +16,7 @@ from env_server.tasks import FAMILIES, task_instance
 from env_server.tasks.elements import BUTTON, find
 from env_server.tasks.words import FOLDERS, NOUNS
 
-NAMES = sorted(FAMILIES)
+NAMES = sorted(name for name, family in FAMILIES.items() if "scripted" in family.drivers)
 CONFIG = DesktopConfig(driver="scripted", observation="tree")
 
 

@@ -1,0 +1,65 @@
+"""Every MiniWoB++ page on a real contained desktop: it opens and scores nothing untouched; its demonstrator solves it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from common.actions import parse_action, render_action
+from common.messages import Action
+from env_server.driver import DesktopDriver
+from env_server.tasks import FAMILIES
+from env_server.tasks.miniwob import UNREPEATABLE
+from tests.desktops import open_desktop
+
+PAGES = sorted(name for name, family in FAMILIES.items() if name.startswith("web-") and not family.is_default)
+DEMONSTRATED = [name for name in PAGES if FAMILIES[name].has_demonstrator]
+REPEATABLE = [name for name in PAGES if name.removeprefix("web-") not in UNREPEATABLE]
+SEEDS = (0, 1, 2)
+MAX_ACTIONS = 40
+
+
+@pytest.fixture(scope="module")
+def desktop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DesktopDriver]:
+    with open_desktop(tmp_path_factory.mktemp("desktop")) as driver:
+        yield driver
+
+
+def demonstrate(desktop: DesktopDriver, family: str, seed: int) -> str:
+    """Play by the demonstrator; gives the actions, after checking that it began untouched and ended in success."""
+    task = FAMILIES[family].make(seed)
+    instruction, observation = desktop.reset(task)
+    assert instruction.strip() and observation.app == "chromium"
+    untouched = desktop.get("web_page")
+    assert (untouched["done"], untouched["episode_id"], task.evaluate(desktop.get).reward) == (False, 0, 0.0)
+    actions: list[Action] = []
+    while len(actions) < MAX_ACTIONS:
+        action = parse_action(render_action(task.demonstrate(instruction, observation, actions, desktop.get)))
+        result = desktop.step(action)
+        assert result.action_error == "", (render_action(action), result.action_error)
+        actions.append(action)
+        if result.finished:
+            break
+        observation = result.observation
+    played = "; ".join(map(render_action, actions))
+    outcome = task.evaluate(desktop.get)
+    assert outcome.success, (family, seed, instruction, played, outcome.detail, [str(e) for e in observation.elements])
+    assert desktop.get("web_page")["episode_id"] == 1
+    return played
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("family", [name for name in PAGES if name not in DEMONSTRATED])
+def test_page_without_demonstrator_opens_untouched(desktop: DesktopDriver, family: str) -> None:
+    task = FAMILIES[family].make(0)
+    instruction, observation = desktop.reset(task)
+    assert instruction.strip() and observation.app == "chromium" and observation.screenshot is not None
+    assert not desktop.get("web_page")["done"] and task.evaluate(desktop.get).reward == 0.0
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("family", DEMONSTRATED)
+def test_demonstrator_on_desktop_solves_untouched_instances(desktop: DesktopDriver, family: str) -> None:
+    for seed in SEEDS:
+        demonstrate(desktop, family, seed)
