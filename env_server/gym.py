@@ -88,12 +88,21 @@ class ActionText(spaces.Text):
             return self.np_random.choice(np.array(param.choices, dtype=object))
         if param.default is not ...:
             return param.default
-        if int in param.kinds:
+        if list in param.kinds:
+            return [self._scalar(param.items, param.name) for _ in range(4)]
+        return self._scalar(param.kinds, param.name)
+
+    def _scalar(self, kinds: tuple[type, ...], name: str) -> object:
+        if int in kinds:
             return int(self.np_random.integers(1, 40))
-        if param.name == "keys":
+        if float in kinds:
+            return float(self.np_random.integers(1, 40))
+        if bool in kinds:
+            return bool(self.np_random.integers(2))
+        if name == "keys":
             return str(self.np_random.choice(["enter", "tab", "esc", "up", "down", "ctrl+a", "ctrl+z"]))
         letters = self.np_random.choice(list("abcdefgh"), size=3)
-        return "".join(letters) if param.name != "cell" else f"{letters[0].upper()}{self.np_random.integers(1, 10)}"
+        return "".join(letters) if name != "cell" else f"{letters[0].upper()}{self.np_random.integers(1, 10)}"
 
 
 class DesktopEnv(gymnasium.Env[dict[str, Any], str]):
