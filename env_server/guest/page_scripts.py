@@ -46,12 +46,15 @@ START = """(() => {
   // The cover that comes after the end starts nothing: a second click may not wipe out a verdict.
   core.startEpisodeReal = () => {};
   clearInterval(core.CD_TIMER);
-  if (typeof flicker !== 'undefined') clearInterval(flicker);  // the terminal's cursor
   for (const id of ['reward-display', 'click-canvas']) {
     const node = document.getElementById(id);
     if (node) node.style.display = 'none';
   }
   if (document.activeElement) document.activeElement.blur();
+  if (typeof flicker !== 'undefined') {  // the terminal's cursor blinks, and it takes the focus after a while
+    clearInterval(flicker);
+    document.getElementById('terminal-target').focus();
+  }
   return true;
 })()"""
 

@@ -60,12 +60,12 @@ def test_key_repeats_and_wheel_turns_as_often_as_asked(desktop: GuestDriver) -> 
     act(desktop, f"click({field['x']:.0f}, {field['y']:.0f})")
     shown = act(desktop, 'key("up", 7)')
     assert "7" in [e.text for e in shown.elements]
-    open_page(desktop, "email-inbox", seed=1206770547)
-    top = shape(desktop, kind="email-sender")["y"]
+    open_page(desktop, "daily-calendar")
+    top = shape(desktop, id="hh-0")["y"]
     act(desktop, "scroll(192, 358, clicks=1)")
-    once = top - shape(desktop, kind="email-sender")["y"]
+    once = top - shape(desktop, id="hh-0")["y"]
     act(desktop, "scroll(192, 358, clicks=2)")
-    assert once > 0 and top - shape(desktop, kind="email-sender")["y"] == pytest.approx(3 * once, abs=3)
+    assert once > 0 and top - shape(desktop, id="hh-0")["y"] == pytest.approx(3 * once, abs=3)
 
 
 def test_drag_along_a_path_draws_it_and_lets_go(desktop: GuestDriver) -> None:

@@ -27,6 +27,7 @@ DEMONSTRATORS: dict[str, Demonstrator] = {
 
 UNREPEATABLE: dict[str, str] = {
     "stock-market": "the price moves in real time",
+    "click-pie": "the slices fly in: the picture before the first click is always the same, where they are after it is not",
     "drag-cube": "how far the cube turns depends on the mouse's speed in real time",
 }
 """Pages whose instances of one seed can differ from play to play, and why; all others show and score the same every time."""

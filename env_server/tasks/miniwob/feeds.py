@@ -20,8 +20,8 @@ def reach(scene: Scene, shape: Shape, *, bottom: int = _BOTTOM) -> Action:
 
 
 def _clicks(scene: Scene, distance: float) -> int:
-    """A click of the wheel scrolls by about 53 CSS pixels."""
-    return max(1, min(10, int(distance / (53 * scene.scale))))
+    """A click of the wheel scrolls by 120 CSS pixels."""
+    return max(1, min(10, int(distance / (120 * scene.scale))))
 
 
 def _posts(scene: Scene, user: str, icon: str) -> list[Shape]:
