@@ -166,7 +166,7 @@ class ScriptedDriver:
         return ""
 
     def _call_api(self, area: Literal["calc", "files", "editor", "apps"] | str, name: str, args: dict[str, Any]) -> str:
-        if area == "apps":
+        if area == "apps" and name == "switch":
             if args["app"] not in self._apps:
                 raise ActionFailed(f"{args['app']!r} is not open")
             self._front = self._apps[args["app"]]
@@ -174,6 +174,8 @@ class ScriptedDriver:
         if area == "files":
             if name == "list":
                 return "\n".join(self._tree.listing(args["folder"]))
+            if not hasattr(self._tree, name):
+                raise ActionFailed(f"files.{name} does nothing here")
             method: Callable[..., str | None] = getattr(self._tree, name)
             return method(**args) or ""
         app = self._apps.get(area)
@@ -185,7 +187,7 @@ class ScriptedDriver:
         if isinstance(app, EditorApp) and name == "save":
             app.save()
         elif not (isinstance(app, CalcApp) and name == "save"):
-            raise ActionFailed(f"{area} is not open")
+            raise ActionFailed(f"{area}.{name} does nothing here" if area == "apps" else f"{area} is not open")
         return ""
 
     def _click(self, target: int | str, y: int | None) -> None:
