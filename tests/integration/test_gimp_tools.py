@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from common.actions import parse_action
 from common.config import DesktopConfig
 from env_server.driver import SetupStep
 from tests.desktops import Player, open_desktop
@@ -41,15 +42,15 @@ def player(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Player]:
 
 @pytest.fixture(scope="module")
 def begun(player: Player) -> Player:
-    """One task for all changes: each opens the picture anew, since GIMP's start takes seconds."""
-    player.start(*BEGIN)
+    """One task for all changes, since GIMP's start takes seconds."""
+    shown = player.start(*BEGIN)
+    assert shown.app == "gimp" and "a.png" in shown.window_title
     return player
 
 
 @pytest.fixture
 def gimp(begun: Player) -> Player:
-    if begun.desktop.get("file_bytes", path="a.png") is None:
-        begun.start(*BEGIN)
+    """The picture opened anew in that task."""
     assert begun.ask('gimp.open("a.png")').startswith("a.png: 40 x 20 pixels, rgb; layers, top first: Background")
     return begun
 
@@ -65,10 +66,9 @@ def pixels(image: Image.Image) -> np.ndarray:
     return np.asarray(image.convert("RGB")).astype(int)
 
 
-def test_picture_opened_for_a_task_is_on_screen(player: Player) -> None:
-    shown = player.start(*BEGIN)
-    assert shown.app == "gimp" and "a.png" in shown.window_title
-    assert player.ask("gimp.env_info()").startswith("a.png: 40 x 20 pixels, rgb")
+def test_picture_opened_for_a_task_is_on_screen(begun: Player) -> None:
+    assert begun.ask("gimp.env_info()") == "a.png: 40 x 20 pixels, rgb; layers, top first: Background"
+    assert {"Colors", "Filters"} <= {element.text for element in begun.desktop.observe().elements}
 
 
 def test_export_gives_the_same_picture_in_each_format(gimp: Player) -> None:
@@ -155,6 +155,15 @@ def test_blur_fill_text_and_undo(gimp: Player) -> None:
 def test_bad_arguments_are_refused_with_the_reason(gimp: Player, text: str, words: str) -> None:
     gimp.do('files.write("text.txt", "no picture")')
     assert words in gimp.refusal(text)
+
+
+def test_gimp_that_was_quit_is_started_again(player: Player) -> None:
+    player.do('key("ctrl+q")')
+    player.do('key("ctrl+d")')
+    player.wait_for(lambda shown: shown.app != "gimp")
+    player.desktop.step(parse_action('apps.open("gimp")'))
+    player.wait_for(lambda shown: shown.app == "gimp")
+    assert player.ask("gimp.env_info()") == "no image is open"
 
 
 def test_without_an_image_changes_are_refused_and_nothing_is_left_of_the_last_task(player: Player) -> None:

@@ -1,8 +1,8 @@
-"""GIMP's process, and how it is asked: a Scheme expression goes over the session bus, its values come back through a pipe.
+"""GIMP's process, and how it is asked: Scheme expressions go to it through one named pipe, their values come back by another.
 
-GIMP's D-Bus call answers before the expression has run, so the expression writes its own answer into a named pipe that only
-this process reads. No port, no interpreter of its own: the Script-Fu extension inside GIMP runs all the time. The agent's API
-is `gimp_tools`.
+GIMP starts a Scheme interpreter for every expression that it gets over the session bus, which takes half a second. So one such
+expression is sent, once: it reads the others from a pipe, one after another, for as long as GIMP runs. Only this process holds
+the pipes' other ends, and there is no port. The agent's API is `gimp_tools`.
 """
 
 from __future__ import annotations
@@ -15,17 +15,29 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..dbus import Bus, Call, DBusError
+from ..dbus import Bus, Call
 from ..faults import DesktopError, Refused
 from .on_demand import OnDemandApp, Surroundings
 
 if TYPE_CHECKING:
     from .gimp_tools import GimpTools
 
-_NAME, _OBJECT, _UI = "org.gimp.GIMP.UI", "/org/gimp/GIMP/UI", "org.gimp.GIMP.UI"
+_NAME, _OBJECT = "org.gimp.GIMP.UI", "/org/gimp/GIMP/UI"
+_ASK_LIMIT_S = 7.0
 _KNOWN_PLUG_INS = Path("/opt/computerrl/gimp/pluginrc")
 """What the image knows of GIMP's plug-ins (full.def); without it, each start asks all of them."""
-_DONE = "-- computerrl done --"
+_DONE, _FAILED = "-- computerrl done --", "-- computerrl failed --"
+_WORKER = """(let ((questions (open-input-file %(questions)s)))
+  (let loop ()
+    (let* ((question (read questions))
+           (lines (catch '(%(failed)s) (let ((value (eval question))) (if (list? value) value (list value)))))
+           (answers (open-output-file %(answers)s)))
+      (for-each (lambda (line) (display line answers) (newline answers)) lines)
+      (display %(done)s answers)
+      (newline answers)
+      (close-output-port answers)
+      (loop))))"""
+"""The worker. It opens the pipe anew for every answer: closing is this Scheme's only way to have it written."""
 _SETTINGS = """(check-updates no)
 (color-profile-policy keep)
 (metadata-rotation-policy rotate)
@@ -64,8 +76,8 @@ class Gimp(OnDemandApp):
 
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
-        self._bus: Bus | None = None
-        self._answer_fd = -1
+        self._questions = self._answers = -1
+        self._is_asked = self._has_answered = False
 
     @cached_property
     def tools(self) -> GimpTools:
@@ -92,19 +104,28 @@ class Gimp(OnDemandApp):
         }
 
     def launch(self) -> None:
-        """Start it, with the pipe for its answers in place."""
-        os.mkfifo(self._pipe)
+        """Start it, with the pipes in place."""
         # Open for both, so that neither a missing reader nor a missing writer ever blocks anybody or ends the stream.
-        self._answer_fd = os.open(self._pipe, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._questions = os.open(_made(self.profile / "questions"), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._answers = os.open(_made(self.profile / "answers"), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._is_asked = self._has_answered = False
         self.program.start()
 
     def connect(self, *, timeout_s: float) -> None:
-        """Wait until it carries out expressions, which it does once everything is loaded."""
+        """Wait until it carries out expressions, as it does once all is loaded. May be called again after a time-out."""
         deadline = time.monotonic() + timeout_s
-        if self._bus is None:
-            self._bus = Bus(self.around.env["DBUS_SESSION_BUS_ADDRESS"])
-        self.around.wait(self._is_on_bus, deadline, "GIMP on the session bus")
-        self.ask("1", timeout_s=deadline - time.monotonic())
+        if not self._is_asked:
+            bus = Bus(self.around.env["DBUS_SESSION_BUS_ADDRESS"])
+            try:
+                self.around.wait(lambda: _has_owner(bus), deadline, "GIMP on the session bus")
+                bus.call(Call(_NAME, _OBJECT, _NAME, "BatchRun", "ss", ("plug-in-script-fu-eval", self._worker())))
+            finally:
+                bus.close()
+            self._is_asked = True
+            os.write(self._questions, b"1\n")
+        if not self._has_answered:
+            self._answer(deadline)
+            self._has_answered = True
 
     def open(self, place: Path, *, timeout_s: float) -> None:
         """Open an image."""
@@ -113,53 +134,48 @@ class Gimp(OnDemandApp):
     def close(self) -> None:
         """See `OnDemandApp`."""
         super().close()
-        if self._answer_fd >= 0:
-            os.close(self._answer_fd)
-            self._answer_fd = -1
-        if self._bus is not None:
-            self._bus.close()
-            self._bus = None
+        for pipe in (self._questions, self._answers):
+            if pipe >= 0:
+                os.close(pipe)
+        self._questions = self._answers = -1
 
-    def ask(self, expression: str, *, timeout_s: float = 7.0) -> list[str]:
+    def ask(self, expression: str, *, timeout_s: float = _ASK_LIMIT_S) -> list[str]:
         """The values of a Scheme expression (a list), as text. Raises `Refused` when GIMP cannot carry it out."""
-        if self._bus is None or self._answer_fd < 0:
+        if not self._has_answered:
             raise DesktopError("GIMP is not connected")
-        self._read()  # what an expression that came too late has left
-        program = (
-            f"(let* ((lines (catch '(computerrl-error) (let ((value {expression})) (if (list? value) value (list value)))))"
-            f" (port (open-output-file {scheme_text(str(self._pipe))})))"
-            " (for-each (lambda (value) (display value port) (newline port)) lines)"
-            f" (display {scheme_text(_DONE)} port) (newline port) (close-output-port port))"
-        )
-        self._bus.call(Call(_NAME, _OBJECT, _UI, "BatchRun", "ss", ("plug-in-script-fu-eval", program)), timeout_s=timeout_s)
+        os.write(self._questions, f"{expression}\n".encode())
         lines = self._answer(time.monotonic() + timeout_s)
-        if lines[:1] == ["computerrl-error"]:
+        if lines == [_FAILED]:
             raise Refused("GIMP could not do it")
         return lines
 
-    @property
-    def _pipe(self) -> Path:
-        return self.profile / "answers"
-
-    def _is_on_bus(self) -> bool:
-        assert self._bus is not None
-        bus = "org.freedesktop.DBus"
-        return bool(self._bus.call(Call(bus, "/org/freedesktop/DBus", bus, "NameHasOwner", "s", (_NAME,)))[0])
+    def _worker(self) -> str:
+        parts = {
+            "questions": str(self.profile / "questions"),
+            "answers": str(self.profile / "answers"),
+            "done": _DONE,
+            "failed": _FAILED,
+        }
+        return _WORKER % {name: scheme_text(text) for name, text in parts.items()}
 
     def _answer(self, deadline: float) -> list[str]:
-        said = ""
-        while not said.endswith(f"{_DONE}\n"):
+        said = b""
+        while not said.endswith(f"{_DONE}\n".encode()):
             remaining = deadline - time.monotonic()
-            if remaining <= 0 or not select.select([self._answer_fd], [], [], remaining)[0]:
-                raise DBusError("GIMP did not answer in time")
-            said += self._read()
-        return said.removesuffix(f"{_DONE}\n").splitlines()
+            if remaining <= 0 or not select.select([self._answers], [], [], remaining)[0]:
+                raise DesktopError("GIMP did not answer in time")
+            said += os.read(self._answers, 1 << 16)
+        return said.decode("utf-8", "replace").removesuffix(f"{_DONE}\n").splitlines()
 
-    def _read(self) -> str:
-        try:
-            return os.read(self._answer_fd, 1 << 16).decode("utf-8", "replace")
-        except BlockingIOError:
-            return ""
+
+def _made(pipe: Path) -> Path:
+    os.mkfifo(pipe)
+    return pipe
+
+
+def _has_owner(bus: Bus) -> bool:
+    name = "org.freedesktop.DBus"
+    return bool(bus.call(Call(name, "/org/freedesktop/DBus", name, "NameHasOwner", "s", (_NAME,)))[0])
 
 
 def scheme_text(text: str) -> str:

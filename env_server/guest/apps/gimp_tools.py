@@ -152,10 +152,15 @@ class GimpTools(Tools):
     def open_place(self, place: Path) -> None:
         """Open and show an image; no action, but how files are opened with GIMP."""
         file = scheme_text(str(place))
-        try:
-            self._gimp.ask(f"(gimp-display-new (car (gimp-file-load 1 {file} {file})))")
-        except Refused as error:
-            raise Refused(f"GIMP cannot read {self.shown(place)} as an image") from error
+        # Messages go to GIMP's error console meanwhile: the agent gets the reason as this action's result, not as a dialog.
+        (opened,) = self._gimp.ask(
+            "(begin (gimp-message-set-handler 2)"
+            f" (let ((opened (catch 0 (let ((image (car (gimp-file-load 1 {file} {file}))))"
+            " (gimp-display-new image) (gimp-image-clean-all image) 1))))"
+            " (gimp-message-set-handler 0) opened))"
+        )
+        if opened != "1":
+            raise Refused(f"GIMP cannot read {self.shown(place)} as an image")
 
     def _change(self, commands: str) -> str:
         self._require_image()
