@@ -10,11 +10,12 @@ from common.config import TasksConfig
 from common.errors import TaskFailed
 from common.messages import TaskRef
 from env_server.driver import TaskInstance
-from env_server.tasks import calc, editor, files, web
+from env_server.tasks import calc, editor, files, forge, web
 from env_server.tasks.family import Family
 
 FAMILIES: dict[str, Family] = {
-    family.name: family for family in (*web.FAMILIES, *calc.FAMILIES, *editor.FAMILIES, *files.FAMILIES)
+    family.name: family
+    for family in (*web.FAMILIES, *calc.FAMILIES, *editor.FAMILIES, *files.FAMILIES, *forge.FAMILIES)
 }
 
 
