@@ -5,6 +5,8 @@ VENV := .venv
 CONFIG ?= configs/quickstart.yaml
 # A Debian archive; empty: the one in this machine's apt sources.
 MIRROR ?=
+# Desktop image: core, or full (core and all other applications). All tests need full.
+IMAGE ?= core
 # For example ARGS="--set learner.lr=1e-6", TESTS=tests/unit, BENCH=codec
 ARGS ?=
 TESTS ?=
@@ -18,11 +20,12 @@ help: ## this list
 
 setup: ## make .venv, Apptainer, the desktop image and the model; skips what is there
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: Python 3.11 is needed, this is %s\n    -> make setup PYTHON=python3.11" % sys.version.split()[0])'
-	@$(PYTHON) -m launch.machine_setup --venv $(VENV) --mirror "$(MIRROR)"
+	@$(PYTHON) -m launch.machine_setup --venv $(VENV) --image $(IMAGE) --mirror "$(MIRROR)"
 
 train: setup ## train CONFIG (default configs/quickstart.yaml) and write its report
 	$(VENV)/bin/computerrl train $(CONFIG) $(ARGS)
 
+test: IMAGE := full
 test: setup ## all tests, real desktops included (at most 15 minutes on 2 cores)
 	$(VENV)/bin/python -m pytest $(TESTS) $(ARGS)
 

@@ -83,9 +83,7 @@ def demonstrate(message: DemonstrationRequest) -> Work:
 
     def work(worker: DesktopWorker) -> Message:
         session = _session(worker, message.lease)
-        action = session.instance.demonstrate(
-            session.instruction, session.observation, session.actions, _driver(worker).get
-        )
+        action = session.instance.demonstrate(session.instruction, session.observation, session.actions, _driver(worker).get)
         text = render_action(_checked(action, Action, "demonstrator"))
         assert parse_action(text).name == action.name
         return Demonstration(action_text=text)

@@ -32,7 +32,9 @@ _INPUT_ROLES = frozenset(
 """Shown even without a name: an agent must be able to click an empty field."""
 _FRAME_ROLES = frozenset({"menu-bar", "tool-bar", "status-bar", "title-bar", "info-bar", "table-column-header", "scroll-bar"})
 """What lies below these is no content."""
-_DOCUMENT_ROLES = frozenset({"document-web", "document-spreadsheet", "document-text", "document-frame", "directory-pane"})
+_DOCUMENT_ROLES = frozenset(
+    {"document-web", "document-spreadsheet", "document-text", "document-presentation", "document-frame", "directory-pane"}
+)
 _DIALOG_ROLES = frozenset({"dialog", "alert", "file-chooser", "font-chooser", "color-chooser"})
 _POPUP_ROLES = frozenset({"window", "popup-menu"})
 

@@ -222,8 +222,6 @@ class DesktopPool:
             raise HostBroken(self._host_reason)
 
     def _why_none(self) -> str:
-        counts = ", ".join(
-            f"{self.count(state)} {state}" for state in ("leased", "starting", "broken") if self.count(state)
-        )
+        counts = ", ".join(f"{self.count(state)} {state}" for state in ("leased", "starting", "broken") if self.count(state))
         last = next((slot.reason for slot in self._slots if slot.reason), "")
         return f"no desktop is free: {counts}" + (f"; last failure: {last}" if last else "")

@@ -297,9 +297,7 @@ class DesktopService:
         deadline = time.monotonic() + self._start_limit_s
         if predecessor is not None:
             deadline += CLOSE_LIMIT_S
-        return DesktopWorker(
-            index, make=lambda: self._make(index), events=self, start_deadline=deadline, predecessor=predecessor
-        )
+        return DesktopWorker(index, make=lambda: self._make(index), events=self, start_deadline=deadline, predecessor=predecessor)
 
     # --- for displays and the end ------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ TABLE = table(
     (
         "export_to_image",
         (text("file_path"), text("format", choices=("png", "jpeg", "gif", "bmp", "tiff")), whole("slide_index", None)),
-        "export a slide as a picture",
+        "export a slide as a picture, or all as name_1 and so on",
     ),
     (
         "write_text",
@@ -33,7 +33,7 @@ TABLE = table(
             number("size", None),
             flag("append", False),
         ),
-        "write into a box",
+        "write into a box; a line end starts a line",
     ),
     (
         "set_style",

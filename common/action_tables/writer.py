@@ -1,4 +1,8 @@
-"""LibreOffice Writer: ComputerRL's WriterTools. Patterns are regular expressions; paragraphs count from 0, None means all."""
+"""LibreOffice Writer: ComputerRL's WriterTools.
+
+Patterns are Python's regular expressions, matched paragraph by paragraph. The body's paragraphs count from 0; None means all of
+them and those in tables.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +17,13 @@ TABLE = table(
     (
         "write_text",
         (text("text"), flag("bold", False), flag("italic", False), number("size", None)),
-        "write at the cursor",
+        "write at the cursor; a line end starts a paragraph",
     ),
-    ("find_and_replace", (text("pattern"), text("replacement"), _WHERE), "replace matches of a pattern"),
+    ("find_and_replace", (text("pattern"), text("replacement"), _WHERE), "replace matches of a pattern; \\1 is its first group"),
     ("set_color", (text("pattern"), text("color"), _WHERE), 'colour matches, like "#FF0000" or "red"'),
     ("set_font", (text("font_name"), _WHERE), "font of paragraphs"),
     ("set_font_size", (number("font_size"), text("pattern"), _WHERE), "size of matches, in points"),
-    ("set_default_font", (text("font_name"), number("font_size", None)), "font of new text"),
+    ("set_default_font", (text("font_name"), number("font_size", None)), "font of new text; what is there stays as it is"),
     ("set_strikethrough", (text("pattern"), _WHERE), "strike matches through"),
     ("capitalize_words", (_WHERE,), "a capital at each word's start"),
     (
@@ -57,6 +61,6 @@ TABLE = table(
     (
         "export_to_pdf",
         (text("output_path", None), text("output_filename", None), flag("include_comments", False), whole("quality", 90)),
-        "export as PDF",
+        "export as PDF, into a folder or file; quality of pictures",
     ),
 )

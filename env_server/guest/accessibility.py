@@ -24,7 +24,7 @@ _ACTION = "org.a11y.atspi.Action"
 _PROPERTIES = "org.freedesktop.DBus.Properties"
 
 _EVENTS = ("object:state-changed", "object:children-changed", "object:text-changed", "object:property-change", "window")
-_TEXT_ROLES = frozenset({"text", "entry", "password-text", "terminal", "document-text", "editbar", "spin-button"})
+TEXT_ROLES = frozenset({"text", "entry", "password-text", "terminal", "document-text", "editbar", "spin-button"})
 _CLOSED_UNLESS_POPUP = frozenset({"menu", "combo-box"})
 _NEVER_ENTERED = frozenset({"menu-item", "separator"})
 _MAX_CHILDREN = 400
@@ -136,11 +136,15 @@ class Accessibility:
         deadline: float,
         with_popups: bool,
         never_entered: frozenset[str] = frozenset(),
+        with_text: frozenset[str] = TEXT_ROLES,
+        frame: str = "",
         root: str = _ROOT,
     ) -> list[Node]:
         """All showing nodes of an application in breadth-first order. Raises `DBusTimeout` past the (monotonic) deadline.
 
-        Children of roles ``never_entered`` are not even asked for: a spreadsheet's table would count a billion cells.
+        Children of roles ``never_entered`` are not even asked for: a spreadsheet's table would count a billion cells. The content
+        of roles ``with_text`` is read. Of several main windows only that named ``frame`` is entered, if there is one: what lies
+        behind it counts as showing, too.
         """
         closed = _NEVER_ENTERED | never_entered | (frozenset() if with_popups else _CLOSED_UNLESS_POPUP)
         nodes: list[Node] = []
@@ -148,11 +152,12 @@ class Accessibility:
         while level:
             showing = self._showing(name, level, deadline, is_root=not nodes)
             details = self._details(name, [(path, role not in closed) for path, _, role, _ in showing], deadline)
+            found = _in_frame(list(zip(showing, details, strict=True)), frame)
             level = []
-            for (path, parent, role, states), (children, label, extents) in zip(showing, details, strict=True):
+            for (path, parent, role, states), (children, label, extents) in found:
                 nodes.append(Node(path, parent, role, label, None, extents, states))
                 level += [(child, len(nodes) - 1) for child in children[:_MAX_CHILDREN]]
-        return self._with_texts(name, nodes, deadline)
+        return self._with_texts(name, nodes, with_text, deadline)
 
     def _showing(
         self, name: str, level: Sequence[tuple[str, int]], deadline: float, *, is_root: bool
@@ -193,8 +198,8 @@ class Accessibility:
             )
         return found
 
-    def _with_texts(self, name: str, nodes: list[Node], deadline: float) -> list[Node]:
-        wanted = [index for index, node in enumerate(nodes) if node.role in _TEXT_ROLES]
+    def _with_texts(self, name: str, nodes: list[Node], roles: frozenset[str], deadline: float) -> list[Node]:
+        wanted = [index for index, node in enumerate(nodes) if node.role in roles]
         calls = [Call(name, nodes[index].path, _TEXT, "GetText", "ii", (0, -1)) for index in wanted]
         for index, answer in zip(wanted, self._call_all(calls, deadline), strict=True):
             if not isinstance(answer, DBusError):
@@ -206,3 +211,13 @@ class Accessibility:
         if remaining <= 0:
             raise DBusTimeout("the tree was not read in time")
         return self._bus.call_all(calls, timeout_s=remaining)
+
+
+_Found = tuple[tuple[str, int, str, int], tuple[list[str], str, Extents]]
+
+
+def _in_frame(found: list[_Found], frame: str) -> list[_Found]:
+    """Without the main windows (just below the root) that have another name than ``frame``, if one has that."""
+    if not frame or not any(role == "frame" and label == frame for (_, _, role, _), (_, label, _) in found):
+        return found
+    return [item for item in found if item[0][2] != "frame" or item[1][1] == frame]

@@ -81,7 +81,7 @@ class Desktop:
             "editor_open": (self._editor, self._open_editor),
             "files_open": (self._files, self._open_files),
         }
-        self._office_apps = {"calc": self._calc, "writer": writer, "impress": impress}
+        self._office_apps: dict[str, App] = {"calc": self._calc, "writer": writer, "impress": impress}
 
     # --- starting ---
 
@@ -312,6 +312,8 @@ class Desktop:
             app = self._apps.get(str(args["app"]).strip().lower())
             if app is None or app.name not in self._open:
                 raise Refused(f"{args['app']!r} is not open; open: {', '.join(self._open)}")
+            if not self._windows.of(app):
+                raise Refused(f"{app.name} has no window any more")
             self._windows.bring_to_front(app, deadline)
             return ""
         raise Refused(f"unknown action {name!r}")
@@ -333,7 +335,8 @@ class Desktop:
         nodes: list[Node] = []
         age_s = 0.0
         if with_tree and app is not None and window is not None:
-            nodes, age_s = self._reader.read(app.name, app.program.pid, frame_mark=self._chromium.frame_mark)
+            frame = self._windows.frame_title(window) if app.name in _OFFICE else ""
+            nodes, age_s = self._reader.read(app.name, app.program.pid, frame=frame, frame_mark=self._chromium.frame_mark)
         return {
             "app": app.name if app else "",
             "title": window.title if window else "",

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .accessibility import Accessibility, AppGone, Extents, Node
+from .accessibility import TEXT_ROLES, Accessibility, AppGone, Extents, Node
 from .chromium import MARK
 from .dbus import DBusError
 from .display import Screen
@@ -20,6 +20,8 @@ _VIEW_LIMIT_S = 2.0
 _EXPECT_LIMIT_S = 2.0
 """A fresh page or folder must have arrived in the tree by then, else what there is is shown."""
 _SHEET_ROLES = frozenset({"table"})
+_DOCUMENT_TEXT_ROLES = TEXT_ROLES | {"paragraph", "heading"}
+"""In the office's documents: there these have their text as content, elsewhere as name."""
 _CELL_STATES = 1 << ENABLED | 1 << SENSITIVE | 1 << SHOWING | 1 << VISIBLE | 1 << EDITABLE
 
 
@@ -48,8 +50,11 @@ class TreeReader:
         """The next reading of the file manager waits until it shows exactly these."""
         self._files = sorted(names)
 
-    def read(self, app: str, pid: int, *, frame_mark: str = "") -> tuple[list[Node], float]:
-        """(nodes, age in seconds) of the application in front; ``frame_mark``: what the browser's tree must show to be new."""
+    def read(self, app: str, pid: int, *, frame: str = "", frame_mark: str = "") -> tuple[list[Node], float]:
+        """(nodes, age in seconds) of the application in front.
+
+        ``frame``: title of its main window in front; ``frame_mark``: what the browser's tree must show to be new.
+        """
         deadline = time.monotonic() + _READ_LIMIT_S
         self._screen.pump()
         self._accessibility.pump()
@@ -58,7 +63,9 @@ class TreeReader:
             return self._last, 0.0
         try:
             if app == "calc":
-                nodes = self._read_office(pid, deadline)
+                nodes = self._read_sheet(pid, frame, deadline)
+            elif app in ("writer", "impress"):
+                nodes = self._read_document(pid, frame, deadline)
             elif app == "chromium":
                 nodes = self._read_browser(pid, frame_mark, deadline)
             else:
@@ -127,9 +134,20 @@ class TreeReader:
             self._files = None
         return nodes
 
-    # --- Calc ---
+    # --- the office ---
 
-    def _read_office(self, pid: int, deadline: float) -> list[Node]:
+    def _read_document(self, pid: int, frame: str, deadline: float) -> list[Node]:
+        name = self._accessibility.app_of(pid)
+        nodes = self._accessibility.read(
+            name,
+            deadline=deadline,
+            with_popups=bool(self._screen.num_popups),
+            with_text=_DOCUMENT_TEXT_ROLES,
+            frame=frame,
+        )
+        return _shift_root_panes(nodes)
+
+    def _read_sheet(self, pid: int, frame: str, deadline: float) -> list[Node]:
         try:
             view = self._calc.view(timeout_s=_VIEW_LIMIT_S)
         except OfficeGone:
@@ -139,7 +157,7 @@ class TreeReader:
         if key != self._office_key or not self._office:
             name = self._accessibility.app_of(pid)
             nodes = self._accessibility.read(
-                name, deadline=deadline, with_popups=bool(self._screen.num_popups), never_entered=_SHEET_ROLES
+                name, deadline=deadline, with_popups=bool(self._screen.num_popups), never_entered=_SHEET_ROLES, frame=frame
             )
             self._office, self._office_key = _shift_root_panes(nodes), key
         if view is None:

@@ -79,14 +79,29 @@ class Windows:
         window = next((window for window in self._screen.windows() if window.xid == xid), None)
         return window, self.app_of(window) if window else None
 
+    def frame_title(self, window: Window) -> str:
+        """Title of the window, for a dialog of the topmost main window of its process."""
+        if not window.is_dialog:
+            return window.title
+        return next((w.title for w in reversed(self._screen.windows()) if w.pid == window.pid and not w.is_dialog), "")
+
     def front_app(self) -> App | None:
         """The application of the focused window."""
         return self.front()[1]
 
     def app_of(self, window: Window) -> App | None:
-        """The window's application; for a dialog of unknown kind the first one of its process."""
+        """The window's application; for a dialog of unknown kind the one whose window lies topmost among its process's."""
+        found = next((app for app in self._apps if _shows(app, window)), None)
+        if found is not None:
+            return found
         candidates = [app for app in self._apps if app.program.pid == window.pid]
-        return next((app for app in candidates if _shows(app, window)), candidates[0] if candidates else None)
+        if len(candidates) > 1:
+            below = [other for other in self._screen.windows() if other.pid == window.pid and not other.is_dialog]
+            for other in reversed(below):
+                found = next((app for app in candidates if _shows(app, other)), None)
+                if found is not None:
+                    return found
+        return candidates[0] if candidates else None
 
     def of(self, app: App) -> list[Window]:
         """An application's windows without dialogs, topmost last."""

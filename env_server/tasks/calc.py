@@ -65,9 +65,7 @@ def _build_set_cell(rng: random.Random) -> TaskInstance:
     cells = _block(rng, columns=rng.choice(("AB", "BC", "CD")), num_rows=3)
     cell = f"{rng.choice(_COLUMNS)}{rng.randrange(1, _NUM_ROWS + 1)}"
     value = _new_value(rng, cells)
-    instruction = rng.choice(("Set cell {cell} to {value}.", "Put {value} into cell {cell}.")).format(
-        cell=cell, value=value
-    )
+    instruction = rng.choice(("Set cell {cell} to {value}.", "Put {value} into cell {cell}.")).format(cell=cell, value=value)
 
     def demonstrate(text: str, observation: Observation, actions: Sequence[Action], get: Getter) -> Action:
         return DONE if actions else Action(name="calc.set_cell", args={"cell": cell, "value": value})

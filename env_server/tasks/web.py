@@ -31,9 +31,7 @@ def _evaluate(get: Getter) -> Evaluation:
 
 def _instance(name: str, seed: int, demonstrate: Demonstrator) -> TaskInstance:
     step = SetupStep("web_page", {"page": name, "seed": seed})
-    return TaskInstance(
-        instruction=None, setup=(step,), evaluate=_evaluate, demonstrate=demonstrate, finishes_itself=True
-    )
+    return TaskInstance(instruction=None, setup=(step,), evaluate=_evaluate, demonstrate=demonstrate, finishes_itself=True)
 
 
 def _draw_seed(rng: random.Random, name: str, fits: Callable[[Page], bool]) -> int:
@@ -85,9 +83,7 @@ def _build_option(rng: random.Random) -> TaskInstance:
 # --- check all named boxes -------------------------------------------------------------------------------------------
 
 
-def _demonstrate_checkboxes(
-    instruction: str, observation: Observation, actions: Sequence[Action], get: Getter
-) -> Action:
+def _demonstrate_checkboxes(instruction: str, observation: Observation, actions: Sequence[Action], get: Getter) -> Action:
     wanted = _quoted(r"Select (.+) and click Submit\.", instruction).split(", ")
     if len(actions) < len(wanted):
         return click(observation, find(observation, CHECK, wanted[len(actions)]))

@@ -90,9 +90,7 @@ def client_of(broker: Broker, keys: Keys) -> DesktopClient:
 
 
 @pytest.mark.timeout(60)
-def test_env_server_process_serves_and_ends_on_sigterm_within_two_seconds(
-    config: RunConfig, keys: Keys, broker: Broker
-) -> None:
+def test_env_server_process_serves_and_ends_on_sigterm_within_two_seconds(config: RunConfig, keys: Keys, broker: Broker) -> None:
     process = subprocess.Popen([sys.executable, "-c", PROCESS, config.model_dump_json()], env={**os.environ, "PYTHONPATH": "."})
     try:
         client = client_of(broker, keys)

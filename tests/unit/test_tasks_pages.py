@@ -21,9 +21,7 @@ def shown(family: str, seed: int) -> Page:
     return page(args["page"], args["seed"])
 
 
-@pytest.mark.parametrize(
-    ("family", "role"), [("web-click-button", "button"), ("web-click-option", "radio-button")]
-)
+@pytest.mark.parametrize(("family", "role"), [("web-click-button", "button"), ("web-click-option", "radio-button")])
 def test_page_choice_has_at_least_four_and_one_right(family: str, role: str) -> None:
     for seed in range(200):
         candidates = shown(family, seed).texts(role)

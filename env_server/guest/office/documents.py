@@ -11,6 +11,7 @@ from ..processes import Program
 from .calc_tools import CalcTools
 from .impress_tools import ImpressTools
 from .process import DocumentError, Office
+from .registry import restore_options
 from .sheet import Calc
 from .tools import OfficeTools
 from .uno_values import dispatch, properties, refusing, url
@@ -84,9 +85,10 @@ class Documents:
         return app
 
     def close_all(self, *, timeout_s: float) -> None:
-        """Close everything but the warm sheet, unsaved changes thrown away."""
+        """Close everything but the warm sheet, unsaved changes thrown away; put back options that tools changed."""
 
         def work() -> None:
+            restore_options(self._office)
             for document in self._components():
                 if hasattr(document, "close") and not self._calc.is_warm(document):
                     document.setModified(False)
@@ -95,8 +97,8 @@ class Documents:
         self._office.on_main(work, timeout_s=timeout_s)
 
     def has_any(self, *, timeout_s: float) -> bool:
-        """Is a document open that `close_all` would close?"""
-        return self._office.call(
+        """Is a document open that `close_all` would close, or another thing left that it would undo?"""
+        return bool(self._office.options_before) or self._office.call(
             lambda: any(not self._calc.is_warm(document) for document in self._components()), timeout_s=timeout_s
         )
 

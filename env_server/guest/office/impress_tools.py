@@ -1,9 +1,93 @@
-"""The agent's API of Impress; see `common.action_tables.impress`."""
+"""The agent's API of Impress; see `common.action_tables.impress`. Here: reading, writing, slides; more in its bases."""
 
 from __future__ import annotations
 
-from .tools import OfficeTools
+from typing import Any
+
+from . import text_values
+from .impress_base import kind_of, texts
+from .impress_boxes import ImpressBoxes
+from .impress_files import ImpressFiles
+from .impress_pages import ImpressPages
+from .process import DocumentError
+from .report import MAX_RESULT_CHARS, counted, fitted
+from .uno_values import dispatch
 
 
-class ImpressTools(OfficeTools):
+class ImpressTools(ImpressBoxes, ImpressPages, ImpressFiles):
     """One method per action."""
+
+    def env_info(self) -> str:
+        """Every slide's boxes with their kinds and texts, and the current slide."""
+        slides = self.slides(None)
+        head = f"{self.file_name}: {counted(len(slides), 'slide')}, current: {self._current()}"
+        lines: list[tuple[str, str]] = []
+        for number, slide in slides:
+            lines.append((f"Slide {number}:", "" if slide.Count else " no boxes"))
+            for index in range(slide.Count):
+                box = slide.getByIndex(index)
+                lines.append((f"  Box {index} ({kind_of(box)}): ", _shown_text(box)))
+        return f"{head}\n{fitted(lines, 'lines', limit=MAX_RESULT_CHARS - len(head))}"
+
+    def go_to_slide(self, slide_index: int) -> str:
+        """Show this slide."""
+        self.controller.setCurrentPage(self.slide(slide_index))
+        return f"slide {slide_index} of {self.document.DrawPages.Count}"
+
+    def get_slide_count(self) -> str:
+        """How many slides there are."""
+        return str(self.document.DrawPages.Count)
+
+    def duplicate_slide(self, slide_index: int) -> str:
+        """Put a copy of this slide behind the last one."""
+        current = self.controller.CurrentPage
+        copy = self.document.duplicate(self.slide(slide_index))
+        slides = self.document.DrawPages
+        self.controller.setCurrentPage(copy)
+        dispatch(self.office, self.document, ".uno:MovePageLast")
+        self.controller.setCurrentPage(current)
+        if slides.getByIndex(slides.Count - 1) != copy:
+            raise DocumentError(f"the office left the copy at slide {copy.Number}")
+        return f"slide {slides.Count} is a copy of slide {slide_index}"
+
+    def write_text(
+        self, content: str, page_index: int, box_index: int, bold: bool, italic: bool, size: float | None, append: bool
+    ) -> str:
+        """Write into a box in place of its text, or behind it; a line end starts a new paragraph."""
+        if size is not None:
+            size = text_values.font_size(size)
+        box = self.box(page_index, box_index)
+        if list(texts(box)) != [box]:
+            raise DocumentError(f"box {box_index} of slide {page_index} is a {kind_of(box)}: no text can be written into it")
+        content = text_values.plain(content)
+        cursor = box.createTextCursor()
+        if append and not _is_empty(box):
+            cursor.gotoEnd(False)
+        else:
+            box.String = ""
+            cursor.gotoStart(False)
+        _say_filled(box)
+        if content:
+            box.insertString(cursor, content, True)
+            text_values.set_written(cursor, bold=bold, italic=italic, size=size)
+        return f"box {box_index} of slide {page_index} holds {counted(len(box.String), 'character')}"
+
+    def _current(self) -> str:
+        page = getattr(self.controller, "CurrentPage", None)
+        return "none" if page is None else str(page.Number)
+
+
+def _is_empty(box: Any) -> bool:
+    """Does it hold no text of its own (an empty placeholder shows an invitation)?"""
+    return bool(getattr(box, "IsEmptyPresentationObject", False)) or not box.String
+
+
+def _say_filled(box: Any) -> None:
+    if getattr(box, "IsEmptyPresentationObject", False):
+        box.IsEmptyPresentationObject = False
+
+
+def _shown_text(box: Any) -> str:
+    if getattr(box, "IsEmptyPresentationObject", False):
+        return "(empty)"
+    return " | ".join(str(text.String) for text in texts(box))

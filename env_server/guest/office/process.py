@@ -82,6 +82,8 @@ class Office:
         self._context: Any = None
         self._main: Any = None
         self.num_starts = 0
+        self.options_before: dict[tuple[str, str], Any] = {}
+        """Options that tools changed, with their values before (`registry`); kept over a restart, as the profile is."""
 
     def start(self) -> None:
         """Start it; it can be called once `connect` returns."""

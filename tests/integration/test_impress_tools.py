@@ -1,0 +1,441 @@
+"""Impress's API on one real desktop: every method's effect read back from the saved file, and what bad arguments give."""
+
+from __future__ import annotations
+
+import io
+import struct
+import wave
+import zipfile
+from collections.abc import Iterator
+
+import pytest
+from PIL import Image
+from pptx import Presentation
+from pptx.dml.color import RGBColor
+from pptx.enum.shapes import MSO_SHAPE_TYPE
+from pptx.enum.text import PP_ALIGN
+from pptx.util import Cm, Pt
+
+from common.actions import parse_action
+from common.config import DesktopConfig
+from common.messages import Action, Evaluation, Observation
+from env_server.driver import SetupStep, TaskInstance
+from env_server.drivers.guest_driver import GuestDriver
+from tests.desktops import open_desktop
+
+pytestmark = pytest.mark.timeout(120)
+
+A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
+P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
+
+
+@pytest.fixture(scope="module")
+def desktop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuestDriver]:
+    with open_desktop(tmp_path_factory.mktemp("desktop"), DesktopConfig(image="full", max_elements=300)) as driver:
+        yield driver
+
+
+def picture(width: int = 200, height: int = 100) -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (width, height), (200, 30, 30)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def sound() -> bytes:
+    stream = io.BytesIO()
+    with wave.open(stream, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(8000)
+        file.writeframes(struct.pack("<800h", *([0] * 800)))
+    return stream.getvalue()
+
+
+def slides() -> bytes:
+    """1: title and subtitle; 2: title, three bullets; 3: an empty title, a text box, a picture, a table, a slide number."""
+    deck = Presentation()
+    first = deck.slides.add_slide(deck.slide_layouts[0])
+    first.shapes.title.text, first.placeholders[1].text = "Opening", "by the team"
+    second = deck.slides.add_slide(deck.slide_layouts[1])
+    second.shapes.title.text = "Points"
+    second.placeholders[1].text = "alpha\nbeta\ngamma"
+    third = deck.slides.add_slide(deck.slide_layouts[5])
+    third.shapes.add_textbox(Cm(2), Cm(5), Cm(8), Cm(2)).text_frame.text = "free text"
+    third.shapes.add_picture(io.BytesIO(picture()), Cm(12), Cm(5), Cm(4), Cm(2))
+    table = third.shapes.add_table(1, 2, Cm(2), Cm(9), Cm(10), Cm(2)).table
+    table.cell(0, 0).text, table.cell(0, 1).text = "left cell", "right cell"
+    number = next(shape for shape in deck.slide_layouts[5].placeholders if "sldNum" in shape._element.xml)
+    copied = number._element.__copy__()
+    third.shapes._spTree.append(copied)
+    stream = io.BytesIO()
+    deck.save(stream)
+    return stream.getvalue()
+
+
+def open_slides(desktop: GuestDriver) -> Observation:
+    steps = (
+        SetupStep("put_file", {"path": "deck.pptx", "data": slides()}),
+        SetupStep("put_file", {"path": "red.png", "data": picture()}),
+        SetupStep("put_file", {"path": "beep.wav", "data": sound()}),
+        SetupStep("write_file", {"path": "no.png", "text": "no picture"}),
+        SetupStep("write_file", {"path": "taken.odp", "text": "taken"}),
+        SetupStep("open", {"path": "deck.pptx"}),
+    )
+    task = TaskInstance("x", steps, lambda get: Evaluation(0.0, False, ""), lambda *_: Action("done", {}))
+    return desktop.reset(task)[1]
+
+
+def act(desktop: GuestDriver, text: str) -> str:
+    result = desktop.step(parse_action(text))
+    assert result.action_error == "", (text, result.action_error)
+    return result.observation.result
+
+
+def saved(desktop: GuestDriver, path: str = "deck.pptx"):
+    act(desktop, "impress.save()")
+    return Presentation(io.BytesIO(desktop.get("file_bytes", path=path)))
+
+
+def shape(deck, slide: int, text: str):
+    """The slide's shape with this text."""
+    return next(shape for shape in deck.slides[slide - 1].shapes if shape.has_text_frame and shape.text_frame.text == text)
+
+
+def runs(box) -> list:
+    return [run for paragraph in box.text_frame.paragraphs for run in paragraph.runs]
+
+
+# --- what is on screen ---
+
+
+def test_opened_presentation_shows_its_texts_and_not_the_sheet_behind_it(desktop: GuestDriver) -> None:
+    shown = open_slides(desktop)
+    assert shown.app == "impress" and "deck.pptx" in shown.window_title
+    content = [element.text for element in shown.elements if element.in_content]
+    assert any("Opening" in text for text in content) and any("by the team" in text for text in content)
+    assert not any("sheet" in text.lower() for text in content)
+
+
+def test_typing_into_a_box_that_is_on_screen(desktop: GuestDriver) -> None:
+    shown = open_slides(desktop)
+    target = next(element for element in shown.elements if element.in_content and "by the team" in element.text)
+    act(desktop, f"double_click({target.number})")
+    act(desktop, 'key("ctrl+a")')
+    act(desktop, 'type("typed")')
+    act(desktop, 'key("escape")')
+    assert shape(saved(desktop), 1, "typed")
+
+
+def test_reset_ends_a_running_show(desktop: GuestDriver) -> None:
+    open_slides(desktop)
+    act(desktop, 'key("f5")')
+    assert open_slides(desktop).app == "impress"
+    act(desktop, "impress.get_slide_count()")
+
+
+# --- slides ---
+
+
+def test_env_info_lists_slides_boxes_and_the_current_slide(desktop: GuestDriver) -> None:
+    open_slides(desktop)
+    act(desktop, "impress.go_to_slide(2)")
+    lines = act(desktop, "impress.env_info()").split("\n")
+    assert lines[0] == "deck.pptx: 3 slides, current: 2"
+    assert lines[1:3] == ["Slide 1:", "  Box 0 (title): Opening"]
+    assert "  Box 1 (outline): alpha\\nbeta\\ngamma" in lines
+    assert any("(table): left cell | right cell" in line for line in lines) and any("(picture)" in line for line in lines)
+
+
+def test_go_to_slide_and_count(desktop: GuestDriver) -> None:
+    open_slides(desktop)
+    assert act(desktop, "impress.get_slide_count()") == "3"
+    shown = desktop.step(parse_action("impress.go_to_slide(3)")).observation
+    assert any("free text" in element.text for element in shown.elements if element.in_content)
+
+
+def test_duplicate_slide_puts_the_copy_at_the_end(desktop: GuestDriver) -> None:
+    open_slides(desktop)
+    assert act(desktop, "impress.duplicate_slide(1)") == "slide 4 is a copy of slide 1"
+    deck = saved(desktop)
+    titles = [slide.shapes.title.text if slide.shapes.title else None for slide in deck.slides]
+    assert titles[0] == titles[3] == "Opening" and titles[1] == "Points" and len(titles) == 4
+    assert "current: 1" in act(desktop, "impress.env_info()")
+
+
+def test_set_slide_background_of_one_and_of_all(desktop: GuestDriver) -> None:
+    open_slides(desktop)
+    act(desktop, 'impress.set_slide_background(2, "#00FF00")')
+    deck = saved(desktop)
+    assert deck.slides[1].background.fill.fore_color.rgb == RGBColor(0, 255, 0)
+    assert b"00FF00" not in etree_of(deck.slides[0])
+    act(desktop, 'impress.set_slide_background(image_path="red.png")')
+    deck = saved(desktop)
+    for slide in deck.slides:
+        background = slide._element.find(f"{P}cSld").find(f"{P}bg")
+        assert background is not None and list(background.iter(f"{A}blip"))
+    act(desktop, 'impress.set_slide_background(color="blue")')
+    assert {slide.background.fill.fore_color.rgb for slide in saved(desktop).slides} == {RGBColor(0, 0, 255)}
+
+
+def test_set_slide_orientation_turns_slides_and_keeps_boxes_on_them(desktop: GuestDriver) -> None:
+    open_slides(desktop)
+    act(desktop, 'impress.set_slide_orientation("portrait")')
+    deck = saved(desktop)
+    assert deck.slide_width < deck.slide_height
+    for slide in deck.slides:
+        for box in slide.shapes:
+            assert box.left + box.width <= deck.slide_width * 1.01 and box.top + box.height <= deck.slide_height * 1.01
+    assert "already" in act(desktop, 'impress.set_slide_orientation("portrait")')
+    act(desktop, 'impress.set_slide_orientation("landscape")')
+    deck = saved(desktop)
+    assert deck.slide_width > deck.slide_height
+
+
+def test_set_slide_number_color(desktop: GuestDriver) -> None:
+    open_slides(desktop)
+    assert "slide number" in act(desktop, 'impress.set_slide_number_color("red")')
+    deck = saved(desktop)
+    number = next(box for box in deck.slides[2].shapes if "sldNum" in etree_of(box).decode())
+    colours = [node.get("val") for node in number._element.iter(f"{A}srgbClr")]
+    assert "ff0000" in [colour.lower() for colour in colours]
+
+
+# --- texts and boxes ---
+
+
+def test_write_text_replaces_appends_and_formats(desktop: GuestDriver) -> None:
+    open_slides(desktop)
+    act(desktop, 'impress.write_text("Title\\nsecond", 1, 0, bold=True, italic=True, size=30)')
+    act(desktop, 'impress.write_text(" more", 1, 0, append=True)')
+    act(desktop, 'impress.write_text("filled", 3, 0)')
+    deck = saved(desktop)
+    box = deck.slides[0].shapes[0]
+    assert [paragraph.text for paragraph in box.text_frame.paragraphs] == ["Title", "second more"]
+    found = runs(box)
+    assert [(run.font.bold, run.font.italic, run.font.size) for run in found[:2]] == [(True, True, Pt(30))] * 2
+    assert found[-1].text == " more" and not found[-1].font.bold and not found[-1].font.italic
+    assert shape(deck, 3, "filled")
+
+
+def test_set_style_switches_only_what_is_said(desktop: GuestDriver) -> None:
+    open_slides(desktop)
+    act(desktop, "impress.set_style(1, 1, bold=True, underline=True)")
+    run = runs(shape(saved(desktop), 1, "by the team"))[0]
+    assert run.font.bold and run.font.underline and not run.font.italic
+    act(desktop, "impress.set_style(1, 1, italic=True, underline=False)")
+    run = runs(shape(saved(desktop), 1, "by the team"))[0]
+    assert run.font.bold and run.font.italic and not run.font.underline
+
+
+def test_set_slide_font_changes_all_texts_of_that_slide(desktop: GuestDriver) -> None:
+    open_slides(desktop)
+    act(desktop, 'impress.set_slide_font(3, "Liberation Mono")')
+    deck = saved(desktop)
+    assert {run.font.name for run in runs(shape(deck, 3, "free text"))} == {"Liberation Mono"}
+    table = next(box for box in deck.slides[2].shapes if box.has_table).table
+    assert {run.font.name for run in runs(table.cell(0, 1))} == {"Liberation Mono"}
+    assert "Liberation Mono" not in [run.font.name for run in runs(shape(deck, 1, "Opening"))]
+
+
+def test_set_text_color_of_a_box_and_of_a_table(desktop: GuestDriver) -> None:
+    open_slides(desktop)
+    act(desktop, 'impress.set_text_color(2, 1, "#0000FF")')
+    act(desktop, 'impress.set_text_color(3, 3, "red")')
+    deck = saved(desktop)
+    assert [run.font.color.rgb for run in runs(shape(deck, 2, "alpha\nbeta\ngamma"))] == [RGBColor(0, 0, 255)] * 3
+    table = next(box for box in deck.slides[2].shapes if box.has_table).table
+    assert table.cell(0, 0).text_frame.paragraphs[0].runs[0].font.color.rgb == RGBColor(255, 0, 0)
+
+
+def test_set_background_color_fills_the_box(desktop: GuestDriver) -> None:
+    open_slides(desktop)
+    act(desktop, 'impress.set_background_color(3, 1, "yellow")')
+    assert shape(saved(desktop), 3, "free text").fill.fore_color.rgb == RGBColor(255, 255, 0)
+
+
+def test_set_text_strikethrough_of_lines(desktop: GuestDriver) -> None:
+    open_slides(desktop)
+    act(desktop, "impress.set_text_strikethrough(2, 1, [0, 2], True)")
+    found = runs(shape(saved(desktop), 2, "alpha\nbeta\ngamma"))
+    assert [run._r.rPr.get("strike") for run in found][::2] == ["sngStrike", "sngStrike"]
+    assert found[1]._r.rPr.get("strike") in (None, "noStrike")
+    act(desktop, "impress.set_text_strikethrough(2, 1, [0], False)")
+    found = runs(shape(saved(desktop), 2, "alpha\nbeta\ngamma"))
+    assert found[0]._r.rPr.get("strike") in (None, "noStrike") and found[2]._r.rPr.get("strike") == "sngStrike"
+
+
+@pytest.mark.parametrize(
+    ("alignment", "wanted"), [("center", PP_ALIGN.CENTER), ("right", PP_ALIGN.RIGHT), ("justify", PP_ALIGN.JUSTIFY)]
+)
+def test_set_textbox_alignment(desktop: GuestDriver, alignment: str, wanted: PP_ALIGN) -> None:
+    open_slides(desktop)
+    act(desktop, f'impress.set_textbox_alignment(2, 1, "{alignment}")')
+    paragraphs = shape(saved(desktop), 2, "alpha\nbeta\ngamma").text_frame.paragraphs
+    assert {paragraph.alignment for paragraph in paragraphs} == {wanted}
+
+
+def test_position_box_in_all_nine_places(desktop: GuestDriver) -> None:
+    open_slides(desktop)
+    places = ("left", "right", "center", "top", "bottom", "top-left", "top-right", "bottom-left", "bottom-right")
+    for place in places:
+        act(desktop, f'impress.position_box(3, 1, "{place}")')
+        deck = saved(desktop)
+        box = shape(deck, 3, "free text")
+        across = (box.left + box.width / 2) / deck.slide_width
+        down = (box.top + box.height / 2) / deck.slide_height
+        assert (across < 0.4) == ("left" in place) and (across > 0.6) == ("right" in place), (place, across)
+        assert (down < 0.4) == ("top" in place) and (down > 0.6) == ("bottom" in place), (place, down)
+
+
+def test_delete_content_removes_the_box(desktop: GuestDriver) -> None:
+    open_slides(desktop)
+    assert "picture" in act(desktop, "impress.delete_content(3, 2)")
+    act(desktop, "impress.delete_content(1, 1)")
+    deck = saved(desktop)
+    assert not any(box.shape_type == MSO_SHAPE_TYPE.PICTURE for box in deck.slides[2].shapes)
+    assert "by the team" not in [box.text_frame.text for box in deck.slides[0].shapes if box.has_text_frame]
+
+
+# --- files ---
+
+
+def test_save_as_other_formats_and_over_files(desktop: GuestDriver) -> None:
+    open_slides(desktop)
+    act(desktop, 'impress.save_as("copy.pdf")')
+    assert desktop.get("file_bytes", path="copy.pdf").startswith(b"%PDF-")
+    act(desktop, 'impress.save_as("new.pptx")')
+    assert len(Presentation(io.BytesIO(desktop.get("file_bytes", path="new.pptx"))).slides) == 3
+    assert act(desktop, "impress.save()") == "saved new.pptx"
+    act(desktop, 'impress.save_as("taken.odp", overwrite=True)')
+    with zipfile.ZipFile(io.BytesIO(desktop.get("file_bytes", path="taken.odp"))) as archive:
+        assert archive.read("mimetype") == b"application/vnd.oasis.opendocument.presentation"
+
+
+@pytest.mark.parametrize("name", ["png", "jpeg", "gif", "bmp", "tiff"])
+def test_export_to_image_of_one_slide(desktop: GuestDriver, name: str) -> None:
+    open_slides(desktop)
+    act(desktop, f'impress.export_to_image("slide.{name}", "{name}", 2)')
+    image = Image.open(io.BytesIO(desktop.get("file_bytes", path=f"slide.{name}")))
+    assert image.format == name.upper() and image.size == (1280, 960)
+
+
+def test_export_to_image_of_all_slides(desktop: GuestDriver) -> None:
+    open_slides(desktop)
+    act(desktop, 'impress.export_to_image("all", "png")')
+    assert {"all_1.png", "all_2.png", "all_3.png"} <= set(desktop.get("folder_listing"))
+
+
+def test_insert_image_sizes_and_places(desktop: GuestDriver) -> None:
+    open_slides(desktop)
+    act(desktop, 'impress.insert_image(1, "red.png", 5, 3, "top-left")')
+    act(desktop, 'impress.insert_image(1, "red.png", width=6, position="bottom-right")')
+    act(desktop, 'impress.insert_image(2, "red.png")')
+    deck = saved(desktop)
+    first, second = (box for box in deck.slides[0].shapes if box.shape_type == MSO_SHAPE_TYPE.PICTURE)
+    assert [round(value / 360000, 1) for value in (first.width, first.height, first.left, first.top)] == [5, 3, 0, 0]
+    assert [round(value / 360000, 1) for value in (second.width, second.height)] == [6, 3]
+    assert abs(second.left + second.width - deck.slide_width) < 36000
+    assert sum(box.shape_type == MSO_SHAPE_TYPE.PICTURE for box in deck.slides[1].shapes) == 1
+
+
+def test_insert_file_embeds_media_and_plays_it_by_itself(desktop: GuestDriver) -> None:
+    open_slides(desktop)
+    act(desktop, 'impress.insert_file("beep.wav", 2, "bottom-left", [3, 2], True)')
+    act(desktop, "impress.save()")
+    with zipfile.ZipFile(io.BytesIO(desktop.get("file_bytes", path="deck.pptx"))) as archive:
+        media = [name for name in archive.namelist() if name.endswith(".wav")]
+        assert media and archive.read(media[0]) == sound()
+        slide = archive.read("ppt/slides/slide2.xml").decode()
+    assert "audioFile" in slide or "videoFile" in slide
+    assert "<p:cmd" in slide
+    act(desktop, 'impress.save_as("deck.odp")')
+    with zipfile.ZipFile(io.BytesIO(desktop.get("file_bytes", path="deck.odp"))) as archive:
+        assert any(name.endswith("beep.wav") for name in archive.namelist())
+
+
+# --- the office's options ---
+
+
+def test_options_are_changed_and_put_back_by_the_next_task(desktop: GuestDriver) -> None:
+    open_slides(desktop)
+    assert act(desktop, "impress.configure_auto_save(True, 5)") == "saves by itself every 5 minutes"
+    assert act(desktop, "impress.configure_auto_save(False)") == "does not save by itself"
+    assert act(desktop, "impress.configure_display_settings(use_presenter_view=False)") == "presenter view off"
+    assert act(desktop, "impress.configure_display_settings(True, True)") == "presenter view on, monitor 1"
+    assert act(desktop, "impress.configure_display_settings(monitor_for_presentation=2)") == "monitor 2"
+    assert open_slides(desktop).app == "impress"
+
+
+# --- what does not work ---
+
+BAD = {
+    "go_to_slide(0)": "there is no slide 0",
+    "duplicate_slide(4)": "there is no slide 4",
+    'save_as("taken.odp")': "is there already",
+    'save_as("deck.xyz")': "no ending that Impress saves",
+    'save_as("nowhere/deck.odp")': "there is no folder nowhere",
+    'save_as("../deck.odp")': "outside the folder",
+    'export_to_image("a.png", "gif", 1)': "does not end as a gif file",
+    'export_to_image("a.png", "png", 9)': "there is no slide 9",
+    'export_to_image("none/a.png", "png", 1)': "there is no folder none",
+    'write_text("x", 9, 0)': "there is no slide 9",
+    'write_text("x", 1, 5)': "slide 1 has no box 5",
+    'write_text("x", 1, 0, size=0)': "font size is between",
+    'write_text("x", 3, 2)': "is a picture: no text can be written",
+    'write_text("x", 3, 3)': "is a table: no text can be written",
+    "set_style(1, 0)": "at least one of",
+    "set_style(1, -1, bold=True)": "slide 1 has no box -1",
+    "set_style(3, 2, bold=True)": "is a picture: it holds no text",
+    'set_slide_font(0, "Arial")': "there is no slide 0",
+    'set_slide_font(1, "")': "font name is needed",
+    'set_text_color(1, 0, "reddish")': "no colour",
+    'set_text_color(1, 7, "red")': "slide 1 has no box 7",
+    'set_background_color(1, 0, "#12")': "no colour",
+    'set_background_color(1, 7, "red")': "slide 1 has no box 7",
+    "set_text_strikethrough(2, 1, [3], True)": "has no line 3",
+    "set_text_strikethrough(2, 1, [], True)": "line_numbers is empty",
+    'set_textbox_alignment(2, 9, "left")': "slide 2 has no box 9",
+    'position_box(2, 9, "left")': "slide 2 has no box 9",
+    "delete_content(2, 9)": "slide 2 has no box 9",
+    'insert_image(1, "none.png")': "there is no file none.png",
+    'insert_image(1, "no.png")': "no picture",
+    'insert_image(1, "red.png", -1)': "width must lie above 0",
+    'insert_image(7, "red.png")': "there is no slide 7",
+    'insert_file("none.wav")': "there is no file none.wav",
+    'insert_file("red.png", 1)': "no audio or video file",
+    'insert_file("beep.wav", 9)': "there is no slide 9",
+    'insert_file("beep.wav", 1, size=[1])': "size is [width, height]",
+    "set_slide_background(1)": "either color or image_path",
+    'set_slide_background(1, "red", "red.png")': "either color or image_path",
+    'set_slide_background(9, "red")': "there is no slide 9",
+    'set_slide_background(1, image_path="no.png")': "no picture",
+    'set_slide_number_color("nope")': "no colour",
+    "configure_auto_save(True, 0)": "interval_minutes is between",
+    "configure_display_settings()": "at least one of",
+    "configure_display_settings(monitor_for_presentation=0)": "monitor_for_presentation is between",
+    "configure_display_settings(primary_monitor_only=True, monitor_for_presentation=2)": "must be 1",
+}
+
+
+@pytest.fixture(scope="module")
+def untouched(desktop: GuestDriver) -> GuestDriver:
+    open_slides(desktop)
+    return desktop
+
+
+@pytest.mark.parametrize("call", list(BAD))
+def test_bad_argument_gives_a_clear_error_and_a_healthy_desktop(untouched: GuestDriver, call: str) -> None:
+    result = untouched.step(parse_action(f"impress.{call}"))
+    assert BAD[call] in result.action_error and len(result.action_error) < 600
+    assert result.observation.app == "impress" and untouched.healthy()
+
+
+def test_bad_arguments_changed_nothing(untouched: GuestDriver) -> None:
+    deck, before = saved(untouched), Presentation(io.BytesIO(slides()))
+    assert [len(slide.shapes) for slide in deck.slides] == [len(slide.shapes) for slide in before.slides]
+
+
+def etree_of(part) -> bytes:
+    from lxml import etree
+
+    return etree.tostring(part._element)
