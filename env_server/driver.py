@@ -14,13 +14,14 @@ from typing import Any, Literal, Protocol
 
 from common.messages import Action, Evaluation, Observation, StepResult
 
-SetupKind = Literal["web_page", "calc_open", "editor_open", "files_open", "write_file", "put_file", "make_folder", "open"]
-GetterKind = Literal["web_page", "calc_cells", "file_text", "file_bytes", "folder_listing", "editor_text"]
+SetupKind = Literal["web_page", "web_file", "calc_open", "editor_open", "files_open", "write_file", "put_file", "make_folder", "open"]
+GetterKind = Literal["web_page", "web_result", "calc_cells", "file_text", "file_bytes", "folder_listing", "editor_text"]
 
 Getter = Callable[..., Any]
 """``get(kind, **args)``: reads one fact of the desktop for an evaluator or demonstrator. Kinds and what they return:
 
 - ``web_page``: ``{"done": bool, "raw_reward": float, "reason": str, "episode_id": int, "fields": dict}``
+- ``web_result``: what the page of a ``web_file`` keeps in ``window.result``, None before it keeps anything
 - ``calc_cells`` (``range="A1:C9"``): rows of cell contents as text (a formula's value, numbers without trailing zeros)
 - ``file_text`` (``path``): the text, or None when there is no such file
 - ``file_bytes`` (``path``): the file as it is, or None when there is no such file
@@ -34,6 +35,7 @@ class SetupStep:
     """One thing done to a clean desktop before the agent sees it; all paths are relative to the agent's folder.
 
     Kinds and their arguments: ``web_page`` (page: name of a MiniWoB++ task file without ending, seed: int),
+    ``web_file`` (path: an .html file put there before, shown in the browser),
     ``calc_open`` (cells: dict such as ``{"A1": "Name"}``, active_cell: str), ``editor_open`` (path, text),
     ``files_open`` (folder), ``write_file`` (path, text), ``put_file`` (path, data: bytes), ``make_folder`` (path),
     ``open`` (path: a document, text file or folder put there before, opened with its application). The last step that opens

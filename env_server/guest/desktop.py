@@ -36,6 +36,7 @@ _CLOSE_LIMIT_S = 3.0
 """An office that has not closed its documents after this long is started anew."""
 _MAX_TABS = 20
 _OFFICE = frozenset({"calc", "writer", "impress"})
+_FILE_FACTS = frozenset({"file_bytes", "file_text", "folder_listing"})
 
 OUR_FAILURES = (DesktopError, OfficeGone, ChromiumGone, DBusError, AppGone)
 """What the host must hear of as a broken desktop."""
@@ -77,6 +78,7 @@ class Desktop:
         self._open: list[str] = []
         self._openers: dict[str, tuple[App, Callable[[dict[str, Any], float], None]]] = {
             "web_page": (self._chromium, self._open_page),
+            "web_file": (self._chromium, self._open_web_file),
             "calc_open": (self._calc, self._open_sheet),
             "editor_open": (self._editor, self._open_editor),
             "files_open": (self._files, self._open_files),
@@ -199,6 +201,10 @@ class Desktop:
     def _open_page(self, args: dict[str, Any], deadline: float) -> None:
         self._windows.ready(self._chromium, deadline)
         self._chromium.open_page(args["page"], int(args["seed"]), timeout_s=left(deadline))
+
+    def _open_web_file(self, args: dict[str, Any], deadline: float) -> None:
+        self._windows.ready(self._chromium, deadline)
+        self._chromium.open_file(self.folder.resolve(args["path"]), timeout_s=left(deadline))
 
     def _open_sheet(self, args: dict[str, Any], deadline: float) -> None:
         self._windows.ready(self._calc, deadline)
@@ -348,13 +354,17 @@ class Desktop:
         }
 
     def _finished(self) -> bool:
-        return "chromium" in self._open and self._open == ["chromium"] and bool(self._chromium.state()["done"])
+        return "chromium" in self._open and self._open == ["chromium"] and self._chromium.has_scored()
 
     def get(self, kind: str, args: Mapping[str, Any], *, deadline: float) -> Any:
         """One fact for an evaluator."""
+        if kind in _FILE_FACTS and _OFFICE.intersection(self._open):
+            self._documents.finish(timeout_s=left(deadline))
         try:
             if kind == "web_page":
                 return self._chromium.state(timeout_s=left(deadline))
+            if kind == "web_result":
+                return self._chromium.result(timeout_s=left(deadline))
             if kind == "calc_cells":
                 return self._calc.read(args["range"], timeout_s=left(deadline))
             if kind == "file_bytes":

@@ -184,7 +184,7 @@ def _sort_list(rng: random.Random, level: int) -> Forged:
 
 
 def _compute_column(rng: random.Random, level: int) -> Forged:
-    data = content.product_table(rng, NUM_ROWS[level])
+    data = content.product_table(rng, {1: 2, 2: 3, 3: 5}[level])
     heading, sign, word = ("Revenue", "*", "times") if data.title == "Sales" else ("Left", "-", "minus")
     rows = range(2, data.last_row + 1)
 
@@ -198,8 +198,7 @@ def _compute_column(rng: random.Random, level: int) -> Forged:
             book.put(f"E{row}", f"=C{row}{operator}D{row}", result=result(row, operator))
 
     def script(operator: str) -> list[Move]:
-        values = [f"=C{row}{operator}D{row}" for row in rows]
-        return [_set("E1", heading), call("calc.set_column_values", column_name="E", data=values)]
+        return [_set("E1", heading), *(_set(f"E{row}", f"=C{row}{operator}D{row}") for row in rows)]
 
     said = wording(
         rng,

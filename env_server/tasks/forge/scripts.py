@@ -11,8 +11,8 @@ from env_server.tasks.family import click
 from env_server.tasks.forge.plan import Move
 
 
-def click_on(text: str, roles: Collection[str] = ANY) -> Move:
-    """A click on the element that shows exactly ``text``."""
+def click_on(text: str | None, roles: Collection[str] = ANY) -> Move:
+    """A click on the element that shows exactly ``text``; None: on the first one of these roles."""
 
     def move(observation: Observation) -> Action:
         return click(observation, find(observation, roles, text))

@@ -46,7 +46,7 @@ def _order_form(rng: random.Random, level: int) -> Forged:
     )  # fmt: skip
 
     def script(texts: Sequence[str]) -> list[Move]:
-        moves: list[Move] = [click_on("Name", ENTRY)]
+        moves: list[Move] = [click_on(None, ENTRY)]
         for text in texts:
             moves += [typed(text), key("tab")]
         return [*moves, typed(product), click_on("Send order", BUTTON)]
