@@ -14,7 +14,9 @@ from typing import Any, Literal, Protocol
 
 from common.messages import Action, Evaluation, Observation, StepResult
 
-SetupKind = Literal["web_page", "web_file", "calc_open", "editor_open", "files_open", "write_file", "put_file", "make_folder", "open"]
+SetupKind = Literal[
+    "web_page", "web_file", "calc_open", "editor_open", "files_open", "write_file", "put_file", "make_folder", "open", "open_app"
+]
 GetterKind = Literal["web_page", "web_result", "calc_cells", "file_text", "file_bytes", "folder_listing", "editor_text"]
 
 Getter = Callable[..., Any]
@@ -38,8 +40,8 @@ class SetupStep:
     ``web_file`` (path: an .html file put there before, shown in the browser),
     ``calc_open`` (cells: dict such as ``{"A1": "Name"}``, active_cell: str), ``editor_open`` (path, text),
     ``files_open`` (folder), ``write_file`` (path, text), ``put_file`` (path, data: bytes), ``make_folder`` (path),
-    ``open`` (path: a document, text file or folder put there before, opened with its application). The last step that opens
-    something decides which window is in front.
+    ``open`` (path: a file or folder put there before, opened with its application), ``open_app`` (app: any name that the action
+    ``apps.open`` takes, such as ``terminal``). The last step that opens something decides which window is in front.
 
     A page is seeded by ``Math.seedrandom(seed)`` (a number, not a text) right before ``core.startEpisodeReal()``, with its time
     limit lifted: the families know from `env_server.tasks.pages` what that shows. Typed text stays as typed: no

@@ -23,7 +23,7 @@ _KEPT_SUFFIXES = (
 _KEPT_ROLES = frozenset(
     {"alert", "canvas", "check-box", "combo-box", "entry", "icon", "image", "paragraph", "section", "slider", "static",
      "table-cell", "terminal", "text", "password-text", "spin-button", "page-tab", "list-box", "table-column-header",
-     "info-bar", "heading"}
+     "info-bar", "heading", "shape"}
 )  # fmt: skip
 _INPUT_ROLES = frozenset(
     {"entry", "text", "password-text", "terminal", "spin-button", "combo-box", "check-box", "radio-button", "slider", "button",

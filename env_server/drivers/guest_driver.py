@@ -34,7 +34,8 @@ _HEALTH_LIMIT_S = 0.9
 _GRACE_S = 1.0
 """The guest's own deadlines end this much before the host gives it up."""
 _END_LIMIT_S = 2.0
-_TARGETS = frozenset({"click", "double_click", "hover", "scroll"})
+_TARGETS = frozenset({"click", "double_click", "triple_click", "hover", "scroll"})
+_MAX_DRAG_POINTS = 100
 
 
 class Launcher(Protocol):
@@ -259,6 +260,8 @@ class GuestDriver:
         elif action.name == "drag":
             args["x"], args["y"] = self._place(args.pop("source"))
             args["to_x"], args["to_y"] = self._place(args.pop("target"))
+        elif action.name == "drag_pixels":
+            args["path"] = self._drag_path(args["path"])
         elif action.name == "type":
             args.setdefault("enter", False)
         return args
@@ -266,6 +269,13 @@ class GuestDriver:
     def _place(self, target: int | str) -> tuple[int, int]:
         element = find_target(self._elements, target)
         return element.x, element.y
+
+    def _drag_path(self, path: list[int]) -> list[int]:
+        if len(path) % 2 or not 4 <= len(path) <= 2 * _MAX_DRAG_POINTS:
+            raise LookupError(f"a path is x, y, x, y, ...: 2 to {_MAX_DRAG_POINTS} pixels, not {len(path)} numbers")
+        for x, y in zip(path[::2], path[1::2], strict=True):
+            self._pixel(x, y)
+        return path
 
     def _pixel(self, x: int | str, y: int) -> tuple[int, int]:
         if isinstance(x, str):

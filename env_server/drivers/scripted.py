@@ -143,7 +143,9 @@ class ScriptedDriver:
         args = dict(action.args)
         if name:
             return self._call_api(area, name, args)
-        if action.name in ("click", "double_click"):
+        if action.name == "quote":
+            return str(args["content"])
+        if action.name in ("click", "double_click", "triple_click"):
             row = self._target(args["target"], args.get("y"))
             if row.key:  # menus open nothing here
                 self._front.click(row.key)

@@ -139,14 +139,13 @@ class Accessibility:
         with_popups: bool,
         never_entered: frozenset[str] = frozenset(),
         with_text: frozenset[str] = TEXT_ROLES,
-        frame: str = "",
+        hidden: frozenset[str] = frozenset(),
         root: str = _ROOT,
     ) -> list[Node]:
         """All showing nodes of an application in breadth-first order. Raises `DBusTimeout` past the (monotonic) deadline.
 
         Children of roles ``never_entered`` are not even asked for: a spreadsheet's table would count a billion cells. The content
-        of roles ``with_text`` is read. Of several main windows only that named ``frame`` is entered, if there is one: what lies
-        behind it counts as showing, too.
+        of roles ``with_text`` is read. Main windows with names in ``hidden`` are left out: to be covered counts as showing, too.
         """
         closed = _NEVER_ENTERED | never_entered | (frozenset() if with_popups else _CLOSED_UNLESS_POPUP)
         nodes: list[Node] = []
@@ -154,7 +153,7 @@ class Accessibility:
         while level:
             showing = self._showing(name, level, deadline, is_root=not nodes)
             details = self._details(name, [(path, role not in closed) for path, _, role, _ in showing], deadline)
-            found = _in_frame(list(zip(showing, details, strict=True)), frame)
+            found = _without_frames(list(zip(showing, details, strict=True)), hidden)
             level = []
             for (path, parent, role, states), (children, label, extents) in found:
                 nodes.append(Node(path, parent, role, label, None, extents, states))
@@ -218,8 +217,5 @@ class Accessibility:
 _Found = tuple[tuple[str, int, str, int], tuple[list[str], str, Extents]]
 
 
-def _in_frame(found: list[_Found], frame: str) -> list[_Found]:
-    """Without the main windows (just below the root) that have another name than ``frame``, if one has that."""
-    if not frame or not any(role == "frame" and label == frame for (_, _, role, _), (_, label, _) in found):
-        return found
-    return [item for item in found if item[0][2] != "frame" or item[1][1] == frame]
+def _without_frames(found: list[_Found], names: frozenset[str]) -> list[_Found]:
+    return [item for item in found if item[0][2] != "frame" or item[1][1] not in names] if names else found

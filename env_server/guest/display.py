@@ -25,8 +25,6 @@ _BUTTONS = {"left": 1, "middle": 2, "right": 3}
 _WHEEL = {"up": 4, "down": 5, "left": 6, "right": 7}
 _MODIFIERS = {"Control", "Shift", "Alt", "Super"}
 _WHEEL_CLICKS = 5
-_DRAG_POINTS = 8
-"""Intermediate pointer positions of a drag: toolkits start one only after several motions."""
 
 _STRUCTURE_EVENTS = frozenset({X.CreateNotify, X.ConfigureNotify, X.MapNotify, X.UnmapNotify, X.DestroyNotify})
 _HELPER_SIZE = 8
@@ -169,13 +167,6 @@ class Screen:
             self._fake(X.ButtonRelease, _WHEEL[direction])
         self._display.sync()
 
-    def drag_path(self, start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]:
-        """Pointer positions of a drag, first and last included."""
-        return [
-            (start[0] + (end[0] - start[0]) * step // _DRAG_POINTS, start[1] + (end[1] - start[1]) * step // _DRAG_POINTS)
-            for step in range(_DRAG_POINTS + 1)
-        ]
-
     def press(self, *, button: str = "left") -> None:
         """Hold a mouse button."""
         self._fake(X.ButtonPress, _BUTTONS[button])
@@ -184,6 +175,24 @@ class Screen:
     def release(self, *, button: str = "left") -> None:
         """Let it go."""
         self._fake(X.ButtonRelease, _BUTTONS[button])
+        self._display.sync()
+
+    def batches(self, text: str) -> list[str]:
+        """``text`` in parts that `type_text` can type, see `Keyboard.batches`."""
+        return self._keyboard.batches(text)
+
+    def key_codes(self, keys: str) -> list[int]:
+        """Key codes of a chord in pressing order. Raises `UnknownKey`."""
+        return [code for code, _ in self._keyboard.codes(parse_chord(keys))]
+
+    def press_key(self, code: int) -> None:
+        """Hold a key down."""
+        self._fake(X.KeyPress, code)
+        self._display.sync()
+
+    def release_key(self, code: int) -> None:
+        """Let it go."""
+        self._fake(X.KeyRelease, code)
         self._display.sync()
 
     def type_text(self, text: str) -> None:

@@ -15,6 +15,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from . import processes
 from .desktop import OUR_FAILURES, Desktop
 from .display import DisplayGone
 from .faults import DesktopError, Refused, TaskError
@@ -31,6 +32,7 @@ def main() -> int:
     os.umask(0o077)
     wire = Wire(socket.socket(fileno=os.dup(1)))
     os.dup2(2, 1)  # what anything prints goes to the log
+    processes.adopt_orphans()
     started = time.monotonic()
     try:
         places = Places.make(home=Path(settings["home"]))

@@ -10,6 +10,7 @@ from .accessibility import TEXT_ROLES, Accessibility, AppGone, Extents, Node
 from .chromium import MARK
 from .dbus import DBusError
 from .display import Screen
+from .document_nodes import as_agents_see
 from .office.process import OfficeGone
 from .office.sheet import Calc, SheetView, column_name
 from .roles import EDITABLE, ENABLED, SELECTED, SENSITIVE, SHOWING, VISIBLE
@@ -20,6 +21,8 @@ _VIEW_LIMIT_S = 2.0
 _EXPECT_LIMIT_S = 2.0
 """A fresh page or folder must have arrived in the tree by then, else what there is is shown."""
 _SHEET_ROLES = frozenset({"table"})
+_SHEETS = frozenset({"document-spreadsheet"})
+"""What Writer's and Impress's trees are read without: the sheet behind them would be entered once their own window is gone."""
 _DOCUMENT_TEXT_ROLES = TEXT_ROLES | {"paragraph", "heading"}
 """In the office's documents: there these have their text as content, elsewhere as name."""
 _CELL_STATES = 1 << ENABLED | 1 << SENSITIVE | 1 << SHOWING | 1 << VISIBLE | 1 << EDITABLE
@@ -50,10 +53,10 @@ class TreeReader:
         """The next reading of the file manager waits until it shows exactly these."""
         self._files = sorted(names)
 
-    def read(self, app: str, pid: int, *, frame: str = "", frame_mark: str = "") -> tuple[list[Node], float]:
+    def read(self, app: str, pid: int, *, hidden: frozenset[str] = frozenset(), frame_mark: str = "") -> tuple[list[Node], float]:
         """(nodes, age in seconds) of the application in front.
 
-        ``frame``: title of its main window in front; ``frame_mark``: what the browser's tree must show to be new.
+        ``hidden``: titles of its main windows that are not in front; ``frame_mark``: what the browser's tree must show to be new.
         """
         deadline = time.monotonic() + _READ_LIMIT_S
         self._screen.pump()
@@ -63,9 +66,9 @@ class TreeReader:
             return self._last, 0.0
         try:
             if app == "calc":
-                nodes = self._read_sheet(pid, frame, deadline)
+                nodes = self._read_sheet(pid, hidden, deadline)
             elif app in ("writer", "impress"):
-                nodes = self._read_document(pid, frame, deadline)
+                nodes = self._read_document(pid, hidden, deadline)
             elif app == "chromium":
                 nodes = self._read_browser(pid, frame_mark, deadline)
             else:
@@ -136,18 +139,19 @@ class TreeReader:
 
     # --- the office ---
 
-    def _read_document(self, pid: int, frame: str, deadline: float) -> list[Node]:
+    def _read_document(self, pid: int, hidden: frozenset[str], deadline: float) -> list[Node]:
         name = self._accessibility.app_of(pid)
         nodes = self._accessibility.read(
             name,
             deadline=deadline,
             with_popups=bool(self._screen.num_popups),
+            never_entered=_SHEETS,
             with_text=_DOCUMENT_TEXT_ROLES,
-            frame=frame,
+            hidden=hidden,
         )
-        return _shift_root_panes(nodes)
+        return as_agents_see(_shift_root_panes(nodes))
 
-    def _read_sheet(self, pid: int, frame: str, deadline: float) -> list[Node]:
+    def _read_sheet(self, pid: int, hidden: frozenset[str], deadline: float) -> list[Node]:
         try:
             view = self._calc.view(timeout_s=_VIEW_LIMIT_S)
         except OfficeGone:
@@ -158,7 +162,7 @@ class TreeReader:
         if key != self._office_key or not self._office:
             name = self._accessibility.app_of(pid)
             nodes = self._accessibility.read(
-                name, deadline=deadline, with_popups=bool(self._screen.num_popups), never_entered=_SHEET_ROLES, frame=frame
+                name, deadline=deadline, with_popups=bool(self._screen.num_popups), never_entered=_SHEET_ROLES, hidden=hidden
             )
             self._office, self._office_key = _shift_root_panes(nodes), key
         if view is None:

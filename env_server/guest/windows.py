@@ -1,21 +1,43 @@
-"""Windows of the four applications: which is in front, raising, closing, dialogs, waiting until the screen is quiet."""
+"""Windows of all applications: which is in front, raising, closing, dialogs, waiting until the screen is quiet."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from .chromium import Chromium
 from .display import Window
 from .faults import DesktopError
-from .gtk_apps import Editor, Files
 from .office.documents import OfficeApp
-from .office.sheet import Calc
+from .processes import Program
 from .reader import TreeReader
 from .session import Session
 from .settle import Settled, settle
 
-App = Chromium | Calc | OfficeApp | Editor | Files
+
+class App(Protocol):
+    """What every application is to the desktop."""
+
+    @property
+    def name(self) -> str:
+        """What actions and set-up steps call it."""
+
+    @property
+    def window_kind(self) -> str:
+        """The `Window.kind` of its windows; empty: all of its process."""
+
+    @property
+    def program(self) -> Program:
+        """Its process, which others may share."""
+
+    def start(self) -> None:
+        """Start it anew."""
+
+    def connect(self, *, timeout_s: float) -> None:
+        """Wait until its interface answers; at once where it has none."""
+
 
 _DISCARD = ("Don't Save", "Discard", "Close without Saving")
 """Names of the button that throws changes away."""
@@ -30,9 +52,20 @@ def left(deadline: float) -> float:
     return max(0.05, deadline - time.monotonic())
 
 
+def _owns(app: App, window: Window) -> bool:
+    """Is the window the application's, or a helper's of it (a plug-in's dialog)? All run in the session it was started in."""
+    pid = app.program.pid
+    if not pid or not window.pid:
+        return False
+    try:
+        return window.pid == pid or os.getsid(window.pid) == pid
+    except ProcessLookupError:
+        return False
+
+
 def _shows(app: App, window: Window) -> bool:
     """Is this one of the application's windows? One process shows those of all office applications."""
-    return app.program.pid == window.pid and (app.window_kind == window.kind or not app.window_kind)
+    return _owns(app, window) and (app.window_kind == window.kind or not app.window_kind)
 
 
 class Windows:
@@ -79,11 +112,11 @@ class Windows:
         window = next((window for window in self._screen.windows() if window.xid == xid), None)
         return window, self.app_of(window) if window else None
 
-    def frame_title(self, window: Window) -> str:
-        """Title of the window, for a dialog of the topmost main window of its process."""
-        if not window.is_dialog:
-            return window.title
-        return next((w.title for w in reversed(self._screen.windows()) if w.pid == window.pid and not w.is_dialog), "")
+    def hidden_titles(self, window: Window) -> frozenset[str]:
+        """Titles of its process's main windows behind it, or behind the topmost one when it is a dialog."""
+        mains = [other for other in self._screen.windows() if other.pid == window.pid and not other.is_dialog]
+        front = window if not window.is_dialog or not mains else mains[-1]
+        return frozenset(other.title for other in mains) - {front.title}
 
     def front_app(self) -> App | None:
         """The application of the focused window."""
@@ -94,7 +127,7 @@ class Windows:
         found = next((app for app in self._apps if _shows(app, window)), None)
         if found is not None:
             return found
-        candidates = [app for app in self._apps if app.program.pid == window.pid]
+        candidates = [app for app in self._apps if _owns(app, window)]
         if len(candidates) > 1:
             below = [other for other in self._screen.windows() if other.pid == window.pid and not other.is_dialog]
             for other in reversed(below):
@@ -107,14 +140,18 @@ class Windows:
         """An application's windows without dialogs, topmost last."""
         return [window for window in self._screen.windows() if _shows(app, window) and not window.is_dialog]
 
+    def of_process(self, app: App) -> list[Window]:
+        """All windows of the application's process and its helpers, dialogs included."""
+        return [window for window in self._screen.windows() if window.pid == app.program.pid or _owns(app, window)]
+
     def ready(self, app: App, deadline: float) -> None:
-        """Make sure that the application runs, answers and has a window."""
+        """Make sure that the application runs, answers and has a window, if it has one without a document."""
         if not app.program.running:
             self._accessibility.forget(app.program.pid)
             app.start()
-        if isinstance(app, Calc | OfficeApp | Chromium):
-            app.connect(timeout_s=left(deadline))
-        self.wait_for_window(app, deadline)
+        app.connect(timeout_s=left(deadline))
+        if not isinstance(app, OfficeApp):
+            self.wait_for_window(app, deadline)
 
     def wait_for_window(self, app: App, deadline: float) -> None:
         """Wait for the first window of an application that was just started."""
@@ -132,7 +169,11 @@ class Windows:
         if self._screen.active_window() == wanted:
             return
         self._screen.activate(wanted)
-        self.wait(lambda: self._screen.active_window() == wanted, deadline, f"{app.name} in front")
+        try:
+            self.wait(lambda: self._screen.active_window() == wanted, deadline, f"{app.name} in front")
+        except DesktopError as error:
+            shown = [f"{window.title!r} of {window.kind}" for window in self._screen.windows()]
+            raise DesktopError(f"{error}; windows, topmost last: {', '.join(shown)}") from error
 
     def dismiss_popups(self) -> None:
         """Close open menus."""

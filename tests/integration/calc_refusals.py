@@ -10,6 +10,7 @@ REFUSALS: dict[str, dict[str, str]] = {
         'set_cell("Closed.A1", 1)': "protected",
         'set_cell("A1", 1e999)': "too large",
         'set_cell("XFE1", 1)': "outside the sheet",
+        'set_cell("A1", "\\ud800")': "no text",
     },
     "get_cell": {
         'get_cell("")': "is no range",
@@ -96,7 +97,7 @@ REFUSALS: dict[str, dict[str, str]] = {
     "set_zoom_level": {"set_zoom_level(10)": "from 20 to 400", "set_zoom_level(100000)": "from 20 to 400"},
     "set_validation_list": {
         'set_validation_list("A", [])': "at least one",
-        'set_validation_list("A", ["a,b"])': "no comma",
+        'set_validation_list("A", ["a,b"])': "no comma or quote",
         'set_validation_list("", ["a"])': "is no column",
         f'set_validation_list("A", ["{"x" * 300}"])': "at most 255",
     },

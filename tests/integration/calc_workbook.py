@@ -47,8 +47,10 @@ class Calc:
     """Actions and what they left."""
 
     desktop: GuestDriver
+    is_untouched: bool = False
 
     def open(self, data: bytes) -> None:
+        self.is_untouched = False
         steps = (SetupStep("put_file", {"path": "in/data.xlsx", "data": data}), SetupStep("open", {"path": "in/data.xlsx"}))
         self.desktop.reset(TaskInstance("x", steps, lambda get: Evaluation(0.0, False, ""), lambda *_: Action("done", {})))
 

@@ -63,6 +63,21 @@ def test_split_sheet_takes_the_sheet_off(text: str, parts: tuple[str | None, str
     assert ranges.split_sheet(text) == parts
 
 
+@pytest.mark.parametrize(
+    ("formula", "wanted"),
+    [
+        ("=Sheet2!A1+1", "=$Sheet2.A1+1"),
+        ("=SUM('My sheet'!$A$1:B2,sheet2!C:C)", "=SUM($'My sheet'.$A$1:B2,$sheet2.C:C)"),
+        ('=IF(A1="Sheet2!A1","a ""b"" Sheet2!B1",Sheet2!B1)', '=IF(A1="Sheet2!A1","a ""b"" Sheet2!B1",$Sheet2.B1)'),
+        ("=A1:B2!B2:C3", "=A1:B2!B2:C3"),
+        ("=Nope!A1", "=Nope!A1"),
+        ("=$'It''s'!A1", "=$'It''s'.A1"),
+    ],
+)
+def test_references_to_sheets_are_written_as_calc_reads_them(formula: str, wanted: str) -> None:
+    assert ranges.with_calc_references(formula, ["Sheet2", "My sheet", "It's"]) == wanted
+
+
 def test_columns_and_rows_of_a_list_are_spans() -> None:
     assert ranges.parse_columns("A:C, F,AB:AA") == [(0, 2), (5, 5), (26, 27)]
     assert ranges.parse_rows("1:10, 12") == [(0, 9), (11, 11)]

@@ -76,11 +76,14 @@ class CalcBase(OfficeTools):
 
     def used_area(self, sheet: Any) -> Area | None:
         """From the first to the last filled cell, None on an empty sheet. Cells that are only formatted do not count."""
-        return bounds(sheet.queryContentCells(_FILLED).RangeAddresses)
+        return bounds([area_of(address) for address in sheet.queryContentCells(_FILLED).RangeAddresses])
 
     def filled(self, sheet: Any, area: Area) -> Area | None:
         """The part of ``area`` from its first to its last filled cell."""
-        return bounds(self.cells(sheet, area).queryContentCells(_FILLED).RangeAddresses)
+        found = self.cells(sheet, area).queryContentCells(_FILLED).RangeAddresses
+        # Asked for columns right of all that was ever used, the office answers with the last used one.
+        parts = [area_of(address).cut(area) for address in found]
+        return bounds([part for part in parts if part is not None])
 
     def values(self, sheet: Any, area: Area) -> list[list[Value]]:
         """What the cells hold, row by row: numbers, text, dates as ISO text, errors as shown. Raises `DocumentError`."""
@@ -150,13 +153,8 @@ def area_of(address: Any) -> Area:
     return Area(address.StartColumn, address.StartRow, address.EndColumn, address.EndRow)
 
 
-def bounds(addresses: Sequence[Any]) -> Area | None:
+def bounds(areas: Sequence[Area]) -> Area | None:
     """The smallest area around all, None around nothing."""
-    if not addresses:
+    if not areas:
         return None
-    return Area(
-        min(a.StartColumn for a in addresses),
-        min(a.StartRow for a in addresses),
-        max(a.EndColumn for a in addresses),
-        max(a.EndRow for a in addresses),
-    )
+    return Area(min(a.left for a in areas), min(a.top for a in areas), max(a.right for a in areas), max(a.bottom for a in areas))

@@ -18,6 +18,8 @@ _ALIGNMENTS = {"left": "LEFT", "center": "CENTER", "right": "RIGHT", "justify": 
 _MAX_DECIMALS = 20
 _MIN_CM, _MAX_CM = 0.05, 50.0
 """Narrower cannot be told from hidden, wider leaves the window."""
+_SPLIT_PX = 200
+"""Anywhere within the cells."""
 _MIN_ZOOM, _MAX_ZOOM = 20, 400
 """What both Calc and .xlsx can hold, in per cent."""
 _MAX_LIST_CHARS = 255
@@ -79,12 +81,12 @@ class FormatTools(CalcBase):
 
         sheet, area = self.locate_to_change(range_str)
         code = number_format(format_type, decimal_places)
-        locale = Locale()
-        locale.Language, locale.Country = "en", "US"
-        formats = self.document.NumberFormats
-        key = formats.queryKey(code, locale, False)
-        cells = self.cells(sheet, area)
-        cells.NumberFormat = key if key != -1 else formats.addNew(code, locale)
+        american = Locale()
+        american.Language, american.Country = "en", "US"
+        # Stored in the workbook's own language: in another one, the saved code would begin with that one's number.
+        formats, own = self.document.NumberFormats, Locale()
+        key = formats.queryKey(code, own, False)
+        self.cells(sheet, area).NumberFormat = key if key != -1 else formats.addNewConverted(code, american, own)
         return f"{area.name} has the format {code}"
 
     def set_validation_list(self, column_name: str, values: Sequence[str | int | float]) -> str:
@@ -95,12 +97,15 @@ class FormatTools(CalcBase):
         texts = [value if isinstance(value, str) else cell_text(finite(value)) for value in values]
         if not texts or not all(text.strip() for text in texts):
             raise DocumentError("give at least one value, and none that is empty")
-        if any("," in text or "\n" in text for text in texts) or sum(len(text) + 1 for text in texts) > _MAX_LIST_CHARS:
-            raise DocumentError(f"values of a list have no comma, and at most {_MAX_LIST_CHARS} characters together")
+        if (
+            any(not text.isprintable() or set(',"') & set(text) for text in texts)
+            or sum(len(text) + 1 for text in texts) > _MAX_LIST_CHARS
+        ):
+            raise DocumentError(f"values of a list have no comma or quote, and at most {_MAX_LIST_CHARS} characters together")
         cells = self.cells(sheet, Area(column, 0, column, MAX_ROWS - 1))
         rule = cells.Validation
         rule.Type = uno.Enum("com.sun.star.sheet.ValidationType", "LIST")
-        rule.setFormula1(";".join('"' + text.replace('"', '""') + '"' for text in texts))
+        rule.setFormula1(";".join(f'"{text}"' for text in texts))
         rule.ShowList, rule.IgnoreBlankCells, rule.ShowErrorMessage = 1, True, True
         rule.ErrorAlertStyle = uno.Enum("com.sun.star.sheet.ValidationAlertStyle", "STOP")
         cells.Validation = rule
@@ -139,9 +144,7 @@ class FormatTools(CalcBase):
         controller = self.controller
         if rows < 0 or columns < 0:
             raise DocumentError("rows and columns to freeze are 0 or more")
-        controller.splitAtPosition(0, 0)  # which is how a split or freeze is taken away
-        controller.setFirstVisibleRow(0)
-        controller.setFirstVisibleColumn(0)
+        _unfreeze(controller)
         seen = controller.VisibleRange
         if rows > seen.EndRow or columns > seen.EndColumn:
             limits = f"{seen.EndRow} rows and {seen.EndColumn} columns"
@@ -157,6 +160,16 @@ class FormatTools(CalcBase):
             raise DocumentError(f"the zoom goes from {_MIN_ZOOM} to {_MAX_ZOOM} per cent")
         self.controller.ZoomType, self.controller.ZoomValue = 3, zoom_percentage  # 3: by value
         return f"zoom {zoom_percentage} %"
+
+
+def _unfreeze(controller: Any) -> None:
+    """All panes gone and scrolled to the start."""
+    # The office saves where a right pane was last scrolled to even when there is none any more.
+    for split_px in (_SPLIT_PX, 0):
+        controller.splitAtPosition(split_px, 0)  # at 0 it takes any split or freeze away
+        for pane in (controller.getByIndex(i) for i in range(controller.Count)):
+            pane.setFirstVisibleRow(0)
+            pane.setFirstVisibleColumn(0)
 
 
 _DECIMAL_FORMATS: dict[str, Callable[[str], str]] = {

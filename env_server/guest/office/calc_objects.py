@@ -24,6 +24,7 @@ _CHART_SIZE = (12_000, 8_000)
 """Width and height, 1/100 mm."""
 _CHART_GAP = 500
 _MAX_CHART_CELLS = 20_000
+_ORIENTATION = "com.sun.star.sheet.DataPilotFieldOrientation"
 _FUNCTIONS = {"sum": "SUM", "count": "COUNT", "average": "AVERAGE", "min": "MIN", "max": "MAX"}
 """com.sun.star.sheet.GeneralFunction."""
 _CSV_OPTIONS = "44,34,76,1,,0,false,true,false"
@@ -57,18 +58,23 @@ class ObjectTools(CalcBase):
         headers = self.values(source, Area(area.left, area.top, area.right, area.top))[0]
         if not all(isinstance(header, str) and header.strip() for header in headers):
             raise DocumentError(f"the first row of {area.name} must name every column: {list_text(headers)}")
+        descriptor.ShowFilterButton = False
         descriptor.setSourceRange(self.cells(source, area).RangeAddress)
         fields = descriptor.DataPilotFields
         uses = {"ROW": row_fields or (), "COLUMN": col_fields or (), "DATA": value_fields}
         chosen = [(_field(headers, name), orientation) for orientation, names in uses.items() for name in names]
         _check_fields(chosen)
+        if not table_name.strip():
+            raise DocumentError("the pivot table needs a name")
         if self._has_pivot_table(table_name):
             raise DocumentError(f"there is a pivot table {table_name!r} already")
         for name, orientation in chosen:
             field = fields.getByName(name)
-            field.Orientation = uno.Enum("com.sun.star.sheet.DataPilotFieldOrientation", orientation)
+            field.Orientation = uno.Enum(_ORIENTATION, orientation)
             if orientation == "DATA":
                 field.Function = uno.Enum("com.sun.star.sheet.GeneralFunction", _FUNCTIONS[aggregation_function])
+        if row_fields and len(value_fields) > 1:
+            fields.getByName("Data").Orientation = uno.Enum(_ORIENTATION, "COLUMN")  # side by side, as in Excel
         sheet, corner = self._pivot_place(table_name, target_cell)
         place = CellAddress()
         place.Sheet, place.Column, place.Row = sheet.RangeAddress.Sheet, corner.left, corner.top
@@ -227,6 +233,7 @@ def _set_up_chart(chart: Any, chart_type: str, title: str | None, x_axis_title: 
     chart.Diagram = chart.createInstance(f"com.sun.star.chart.{service}")
     for name, value in settings.items():
         chart.Diagram.setPropertyValue(name, value)
+    chart.HasLegend = True
     if title:
         chart.HasMainTitle = True
         chart.Title.String = title

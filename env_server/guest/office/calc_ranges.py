@@ -18,6 +18,7 @@ _MAX_SHOWN_CELL_CHARS = 100
 _NO_SUCH_NAME = re.compile(r"[\[\]*?:/\\]")
 _MAX_SHEET_NAME_CHARS = 31
 """Excel's limit: a longer name would be cut in the saved file."""
+_SHEET_REFERENCE = re.compile(r""""(?:[^"]|"")*"|\$?(?P<name>'(?:[^']|'')+'|[\w.]+)!(?=\$?[A-Za-z0-9])""")
 _SECONDS_PER_DAY = 86_400
 
 Value = str | float
@@ -100,6 +101,19 @@ def parse_area(text: str) -> Area:
     except DocumentError as error:
         raise DocumentError(f'{text!r} is no range, such as "A1:C9": {error}') from error
     return Area(min(left, right), min(top, bottom), max(left, right), max(top, bottom))
+
+
+def with_calc_references(formula: str, sheet_names: Sequence[str]) -> str:
+    """``=Sheet2!A1`` as Calc writes it, ``=Sheet2.A1``; text in quotes and Calc's own ``!`` between ranges stay."""
+    known = {name.lower() for name in sheet_names}
+
+    def written(match: re.Match[str]) -> str:
+        name = match["name"]
+        if name is None or name.strip("'").replace("''", "'").lower() not in known:
+            return match[0]
+        return f"${name}."
+
+    return _SHEET_REFERENCE.sub(written, formula)
 
 
 def parse_columns(text: str) -> list[tuple[int, int]]:

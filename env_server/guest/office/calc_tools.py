@@ -7,7 +7,17 @@ from typing import Any
 
 from .calc_format import FormatTools
 from .calc_objects import ObjectTools
-from .calc_ranges import Area, check_sheet_name, column_index, finite, list_text, row_index, runs, table_text
+from .calc_ranges import (
+    Area,
+    check_sheet_name,
+    column_index,
+    finite,
+    list_text,
+    row_index,
+    runs,
+    table_text,
+    with_calc_references,
+)
 from .process import DocumentError
 from .sheet import MAX_COLUMNS, MAX_ROWS, cell_text, column_name
 
@@ -62,7 +72,7 @@ class CalcTools(FormatTools, ObjectTools):
         sheet, area = self._one_cell(cell)
         target = self.cells(self.changeable(sheet), area).getCellByPosition(0, 0)
         if isinstance(value, str):
-            target.FormulaLocal = value
+            target.FormulaLocal = with_calc_references(value, self.sheets.ElementNames) if value.startswith("=") else value
         else:
             target.setValue(finite(value))
         return f"{area.name} shows {target.String!r}" if target.getError() else ""

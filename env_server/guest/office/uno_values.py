@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,15 +48,18 @@ def url(path: Path) -> str:
     return path.as_uri()
 
 
-@contextmanager
-def refusing() -> Iterator[None]:
-    """Turn UNO's checked exceptions (a bad argument, an unreadable file) into `DocumentError`; runtime ones go on."""
-    from com.sun.star.uno import Exception as Checked
-    from com.sun.star.uno import RuntimeException
+class refusing:
+    """Turn UNO's checked exceptions (a bad argument, an unreadable file) into `DocumentError`; runtime ones go on.
 
-    try:
-        yield
-    except RuntimeException:
-        raise
-    except Checked as error:
-        raise DocumentError(f"the office refused: {error.Message or type(error).__name__}") from error
+    No `contextlib.contextmanager`: that gives the exception its traceback again, which pyuno's exceptions do not let it do.
+    """
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        from com.sun.star.uno import Exception as Checked
+        from com.sun.star.uno import RuntimeException
+
+        if isinstance(error, Checked) and not isinstance(error, RuntimeException):
+            raise DocumentError(f"the office refused: {error.Message or type(error).__name__}") from error

@@ -15,6 +15,8 @@ from .writer_base import WriterBase
 
 _MATH = "078B7ABA-54FC-457F-8551-6147E776A997"
 """Class id of LibreOffice Math's documents."""
+_RUNNING = 1
+"""com.sun.star.embed.EmbedStates.RUNNING: only then there is a document inside."""
 _NUMBERING = {"arabic": 4, "roman": 3, "ROMAN": 2, "alphabetic": 1, "ALPHABETIC": 0}
 """com.sun.star.style.NumberingType."""
 _MAX_PAGE = 9999
@@ -31,10 +33,11 @@ class WriterInsert(WriterBase):
         item.CLSID = _MATH
         item.AnchorType = _as_character()
         self._insert(item)
-        model = item.EmbeddedObject
-        if model is None:
+        embedded = item.EmbeddedObject
+        if embedded is None:
             raise DocumentError("this office has no formula editor")
-        model.Formula = text_values.plain(formula)
+        embedded.changeState(_RUNNING)
+        embedded.Component.Formula = text_values.plain(formula)
         return "inserted the formula"
 
     def insert_image_at_cursor(self, image_path: str, width: int | None, height: int | None) -> str:
@@ -53,7 +56,12 @@ class WriterInsert(WriterBase):
         """Start a new page at the cursor or at the end; the cursor is then on it."""
         text = self.document.Text
         if position == "end_of_document":
-            cursor = text.createTextCursorByRange(text.End)
+            last = list(elements(text))[-1]
+            if not last.supportsService("com.sun.star.text.Paragraph"):
+                # Behind a table at the end there is no place for a break.
+                text.insertTextContentAfter(self.document.createInstance("com.sun.star.text.Paragraph"), last)
+            cursor = text.createTextCursor()
+            cursor.gotoEnd(False)
         else:
             if not self.in_body(self.view):
                 raise DocumentError("no page break is possible at the cursor: it is in a table, a frame, a header or a note")
@@ -92,8 +100,11 @@ class WriterInsert(WriterBase):
 
     def _insert(self, content: Any) -> None:
         cursor = self.take_cursor()
-        cursor.Text.insertTextContent(cursor, content, False)
-        self.view.gotoRange(content.Anchor.End, False)
+        text = cursor.Text
+        text.insertTextContent(cursor, content, False)
+        behind = text.createTextCursorByRange(content.Anchor.Start)
+        behind.goRight(1, False)
+        self.view.gotoRange(behind, False)
 
     def _room(self) -> tuple[int, int]:
         """Width and height of the page's text area."""
