@@ -120,7 +120,7 @@ class Accessibility:
         self._bus.call(Call(name, path, _ACTION, "DoAction", "i", (0,)), timeout_s=timeout_s)
 
     def extents(self, name: str, paths: Sequence[str], *, timeout_s: float = 1.0) -> list[Extents | None]:
-        """Screen rectangles; None for an object that is gone, and for an empty path, which the bus would close our connection for."""
+        """Screen rectangles; None for what is gone, and for an empty path: the bus would close the connection for it."""
         calls = [Call(name, path, _COMPONENT, "GetExtents", "u", (0,)) for path in paths if path]
         answers = iter(self._bus.call_all(calls, timeout_s=timeout_s))
         found = [next(answers) if path else None for path in paths]

@@ -1,7 +1,8 @@
 """OfficeForge: families that make their own files, instructions, checkers and scripted solutions from a seed.
 
-`content` draws names and numbers; `books`, `papers`, `decks` and `pages` make files of them, the same bytes on every host; `*_facts`
-read saved files, and `plan` compares. The families stand in `calc_*`, `writer_*`, `impress_*`, `files`, `web` and `across`.
+`content` draws names and numbers; `books`, `papers`, `decks` and `pages` make files of them, the same bytes on every
+host; `*_facts` read saved files, and `plan` compares. The families stand in `calc_*`, `writer_*`, `impress_*`, `files`,
+`web` and `across`.
 """
 
 from __future__ import annotations

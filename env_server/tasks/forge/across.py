@@ -9,8 +9,8 @@ from env_server.tasks.forge import content
 from env_server.tasks.forge.books import Book
 from env_server.tasks.forge.calc_base import NUM_ROWS
 from env_server.tasks.forge.content import Table
-from env_server.tasks.forge.impress_base import copied, slides
 from env_server.tasks.forge.decks import Deck
+from env_server.tasks.forge.impress_base import copied, slides
 from env_server.tasks.forge.papers import Paper, Par, par
 from env_server.tasks.forge.plan import SAVE_BY_KEYS, Forged, Move, call, forge_family, key, typed
 from env_server.tasks.forge.scripts import wording
@@ -41,14 +41,15 @@ def _notes_to_sheet(rng: random.Random, level: int) -> Forged:
 
     said = wording(
         rng,
-        "The counts in notes.txt belong into the column Counted of {path}: fill it in, each beside its product, and save the workbook.",
+        "The counts in notes.txt belong into the column Counted of {path}: fill it in, each beside its product, and save it.",
         "Copy the numbers from notes.txt into column B of {path}, in the row of the same product. Save the workbook.",
         path=path,
     )
     first, second = products[:2]
     wrong = {**values, first: values[second], second: values[first]}
     return Forged(
-        said, {"notes.txt": notes.encode(), path: made({})}, wanted=lambda: {path: made(values)}, nearly=lambda: {path: made(wrong)},
+        said, {"notes.txt": notes.encode(), path: made({})},
+        wanted=lambda: {path: made(values)}, nearly=lambda: {path: made(wrong)},
         solution=script(values), near_miss=script(wrong), opened=("notes.txt", path),
     )  # fmt: skip
 
@@ -110,7 +111,7 @@ def _rename_by_list(rng: random.Random, level: int) -> Forged:
         "Rename the files as the list in names.xlsx says: from the name in column A to the one in column B.",
         "names.xlsx lists files (column A) and what they should be called (column B). Rename them.",
         "Give the {count} files that column A of names.xlsx lists the names of column B.",
-        "The {count} files listed in names.xlsx need new names, given beside the old ones. Files that are not listed keep theirs.",
+        "The {count} files listed in names.xlsx need new names, given beside the old ones. Other files keep theirs.",
         count=count,
     )
     wrong = [news[1], news[0], *news[2:]]
@@ -145,11 +146,12 @@ def _sheet_to_slide(rng: random.Random, level: int) -> Forged:
 
     said = wording(
         rng,
-        'On slide {number} of {deck}, replace "{old}" by "Best: " and the name in column A with the largest {heading} in {sheet}. '
+        'On slide {number} of {deck}, replace "{old}" by "Best: " and the name with the largest {heading} in {sheet}. '
         "Keep {size:g} points and save the presentation.",
-        'Slide {number} of {deck} says "{old}". Let it say "Best: " and what has the largest {heading} in {sheet} instead, '
+        'Slide {number} of {deck} says "{old}". Let it say "Best: " and what has the largest {heading} in {sheet}, '
         "in {size:g} points. Save the presentation.",
-        number=index + 1, deck=deck_path, sheet=sheet_path, old=found[index].boxes[2].lines[0], heading=table.headings[column], size=size,
+        number=index + 1, deck=deck_path, sheet=sheet_path, old=found[index].boxes[2].lines[0], heading=table.headings[column],
+        size=size,
     )  # fmt: skip
     return Forged(
         said, {sheet_path: Book(table).to_bytes(), deck_path: made(None)}, wanted=lambda: {deck_path: made(best)},

@@ -17,7 +17,8 @@ _WIDTH_TOLERANCE = 1.2
 """Characters: the office rounds widths to its own units, which depend on the font it finds."""
 _FONT_COLORS = {"000000": "", "": ""}
 _PLOTS = {
-    "barChart": "bar", "bar3DChart": "bar", "lineChart": "line", "pieChart": "pie", "scatterChart": "scatter", "areaChart": "area",
+    "barChart": "bar", "bar3DChart": "bar", "lineChart": "line", "pieChart": "pie", "scatterChart": "scatter",
+    "areaChart": "area",
 }  # fmt: skip
 
 
@@ -165,10 +166,19 @@ def _chart(root: Any) -> Facts:
         "kind": kind,
         "title": _text(root.find(f"{_C}chart/{_C}title")),
         "axis titles": sorted(
-            filter(None, (_text(axis.find(f"{_C}title")) for axis in area if axis.tag.endswith("Ax") and axis.find(f"{_C}title") is not None))
+            filter(
+                None,
+                (
+                    _text(axis.find(f"{_C}title"))
+                    for axis in area
+                    if axis.tag.endswith("Ax") and axis.find(f"{_C}title") is not None
+                ),
+            )
         ),
         "values": [node.text.replace("$", "").replace("'", "") for node in plot.iter(f"{_C}f") if _is_values(node)],
-        "categories": sorted({node.text.replace("$", "").replace("'", "") for node in plot.iter(f"{_C}f") if _is_categories(node)}),
+        "categories": sorted(
+            {node.text.replace("$", "").replace("'", "") for node in plot.iter(f"{_C}f") if _is_categories(node)}
+        ),
         "legend": ("r" if legend is None else legend.get("val", "r")) if has_legend else "none",
     }
 

@@ -16,7 +16,13 @@ def _format_headings(rng: random.Random, level: int) -> Forged:
     found = tables(rng, level)
     last = letter(len(found[0].headings) - 1)
     name = rng.choice(sorted(COLORS))
-    wish = wording(rng, "bold on a background of {name} ({code})", "bold, with a {name} background ({code})", name=name, code=f"#{COLORS[name]}")
+    wish = wording(
+        rng,
+        "bold on a background of {name} ({code})",
+        "bold, with a {name} background ({code})",
+        name=name,
+        code=f"#{COLORS[name]}",
+    )
     if level >= 2:
         wish += ", centred" if level == 2 else ", centred and in white letters (#FFFFFF)"
     align, color = "center" if level >= 2 else None, "FFFFFF" if level == 3 else None

@@ -130,7 +130,8 @@ def _allowed_values(rng: random.Random, level: int) -> Forged:
         values=", ".join(values),
     )
     return book_task(
-        rng, tables(rng, level, data), said=said, change=lambda book: allow(book, values), near=lambda book: allow(book, values[:-1]),
+        rng, tables(rng, level, data), said=said,
+        change=lambda book: allow(book, values), near=lambda book: allow(book, values[:-1]),
         solution=script(values), near_miss=script(values[:-1]), checks={f"{data.title} allowed values": fits},
     )  # fmt: skip
 
@@ -157,8 +158,8 @@ def _summary_sheet(rng: random.Random, level: int) -> Forged:
 
     said = wording(
         rng,
-        'Add a sheet "{name}" at the end. Its A1 says "{label}", its B1 holds a formula for the sum of {heading} on the sheet {title}.',
-        'On a new last sheet called "{name}", write "{label}" into A1 and into B1 a formula that adds up {heading} of {title}.',
+        'Add a sheet "{name}" at the end. Its A1 says "{label}", its B1 is a formula for the sum of {heading} on {title}.',
+        'On a new last sheet "{name}", write "{label}" into A1 and into B1 a formula that adds up {heading} of {title}.',
         name=name, label=label, heading=data.headings[column], title=data.title,
     )  # fmt: skip
     # A sheet that the office made has its own standard widths and font.

@@ -262,7 +262,8 @@ def _transpose(rng: random.Random, level: int) -> Forged:
     )  # fmt: skip
     return book_task(
         rng, tables(rng, level, data), said=said, begin=begin,
-        change=lambda book: fill(book, row), near=lambda book: fill(book, row + 1), solution=script(row), near_miss=script(row + 1),
+        change=lambda book: fill(book, row), near=lambda book: fill(book, row + 1),
+        solution=script(row), near_miss=script(row + 1),
     )  # fmt: skip
 
 

@@ -69,9 +69,7 @@ class Table:
 
 def people(rng: random.Random, count: int) -> list[str]:
     """Different full names; no first or last name comes twice."""
-    return [
-        f"{first} {last}" for first, last in zip(rng.sample(FIRST_NAMES, count), rng.sample(LAST_NAMES, count), strict=True)
-    ]
+    return [f"{first} {last}" for first, last in zip(rng.sample(FIRST_NAMES, count), rng.sample(LAST_NAMES, count), strict=True)]
 
 
 def day(rng: random.Random, *, year: int | None = None) -> datetime.date:
@@ -98,17 +96,14 @@ def numbers(rng: random.Random, count: int, low: int, high: int) -> list[int]:
 def _sales(rng: random.Random, count: int) -> Table:
     units = numbers(rng, count, 11, 400)
     rows = tuple(
-        (product, rng.choice(CITIES), num, price(rng))
-        for product, num in zip(rng.sample(PRODUCTS, count), units, strict=True)
+        (product, rng.choice(CITIES), num, price(rng)) for product, num in zip(rng.sample(PRODUCTS, count), units, strict=True)
     )
     return Table("Sales", ("Product", "City", "Units", "Price"), rows, (2,))
 
 
 def _staff(rng: random.Random, count: int) -> Table:
     pay = numbers(rng, count, 240, 950)
-    rows = tuple(
-        (name, rng.choice(DEPARTMENTS), day(rng), num * 100) for name, num in zip(people(rng, count), pay, strict=True)
-    )
+    rows = tuple((name, rng.choice(DEPARTMENTS), day(rng), num * 100) for name, num in zip(people(rng, count), pay, strict=True))
     return Table("Staff", ("Name", "Department", "Hired", "Salary"), rows, (3,))
 
 
@@ -117,8 +112,7 @@ def _expenses(rng: random.Random, count: int) -> Table:
     days = sorted(day(rng, year=year) for _ in range(count))
     amounts = rng.sample([value + 0.5 for value in range(20, 900)], count)
     rows = tuple(
-        (date, rng.choice(CATEGORIES), name, amount)
-        for date, name, amount in zip(days, people(rng, count), amounts, strict=True)
+        (date, rng.choice(CATEGORIES), name, amount) for date, name, amount in zip(days, people(rng, count), amounts, strict=True)
     )
     return Table("Expenses", ("Date", "Category", "Paid by", "Amount"), rows, (3,))
 

@@ -17,6 +17,8 @@ _ALIGNMENTS = {"l": "left", "ctr": "center", "r": "right", "just": "justify"}
 _SIZE_TOLERANCE_CM = 0.35
 """An office fits boxes to their text by a little."""
 _EMU_PER_CM = 360_000
+_SAME_FONTS = {"Liberation Sans": "Arial", "Liberation Serif": "Times New Roman", "Liberation Mono": "Courier New"}
+"""The office writes the second name where a presentation has the first: the letters are as wide."""
 _NO_EXTRAS = frozenset({"dt", "ftr", "sldNum"})
 
 Look = tuple[tuple[str, object], ...]
@@ -117,7 +119,7 @@ def _look(properties: Any) -> Look:
         "struck": properties.get("strike", "noStrike") != "noStrike",
         "size": int(properties.get("sz", "1800")) / 100,
         "colour": "" if color == "000000" else color,
-        "font": font.get("typeface", "") if font is not None else "",
+        "font": _SAME_FONTS.get(name := font.get("typeface", ""), name) if font is not None else "",
     }
     return tuple((name, value) for name, value in look.items() if value)
 

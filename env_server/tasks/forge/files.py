@@ -101,7 +101,10 @@ def _pack(rng: random.Random, level: int) -> Forged:
     folder, other = rng.sample(("backup", "drafts", "invoices", "minutes", "orders"), 2)
     inside = _files(rng, 1 + level)
     beside = _files(rng, 2)
-    files = {**{f"{folder}/{name}": data for name, data in inside.items()}, **{f"{other}/{name}": data for name, data in beside.items()}}
+    files = {
+        **{f"{folder}/{name}": data for name, data in inside.items()},
+        **{f"{other}/{name}": data for name, data in beside.items()},
+    }
     ending = rng.choice(("zip", "tar.gz"))
     name = f"{folder}-{rng.randrange(2021, 2026)}.{ending}"
     said = wording(
@@ -207,7 +210,9 @@ def _extend_list(rng: random.Random, level: int) -> Forged:
 
 
 def _edit_settings(rng: random.Random, level: int) -> Forged:
-    names = rng.sample(("backup", "currency", "language", "limit", "margin", "printer", "retries", "theme", "timeout", "volume"), 3 + level)
+    names = rng.sample(
+        ("backup", "currency", "language", "limit", "margin", "printer", "retries", "theme", "timeout", "volume"), 3 + level
+    )
     values = {name: str(rng.randrange(10, 90)) for name in names}
     chosen = sorted(rng.sample(range(len(names)), level))
     news = {names[index]: str(rng.randrange(100, 900)) for index in chosen}
@@ -220,7 +225,12 @@ def _edit_settings(rng: random.Random, level: int) -> Forged:
         moves: list[Move] = [key("ctrl+home")]
         line = 0
         for index in chosen:
-            moves += [*[key("down")] * (index - line), key("home"), key("shift+end"), typed(f"{names[index]} = {changes[names[index]]}")]
+            moves += [
+                *[key("down")] * (index - line),
+                key("home"),
+                key("shift+end"),
+                typed(f"{names[index]} = {changes[names[index]]}"),
+            ]
             line = index
         return [*moves, SAVE_BY_KEYS]
 

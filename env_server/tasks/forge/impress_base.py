@@ -18,7 +18,14 @@ NUM_SLIDES = {1: 2, 2: 3, 3: 5}
 SAVE = call("impress.save")
 Change = Callable[[Deck], None]
 
-_TOPICS = ("Figures of {month}", "Plans for {city}", "The new {product}", "Visit to {city}", "Budget of {department}", "Team {department}")
+_TOPICS = (
+    "Figures of {month}",
+    "Plans for {city}",
+    "The new {product}",
+    "Visit to {city}",
+    "Budget of {department}",
+    "Team {department}",
+)
 
 
 def slides(rng: random.Random, level: int) -> list[Slide]:

@@ -93,7 +93,9 @@ def _delete_box(rng: random.Random, level: int) -> Forged:
 def _delete_picture(rng: random.Random, level: int) -> Forged:
     found = slides(rng, level)
     index = rng.randrange(len(found))
-    pictures = [Box(picture=picture(COLORS[name]), left=left, top=9, width=4, height=3) for name, left in (("red", 2), ("blue", 18))]
+    pictures = [
+        Box(picture=picture(COLORS[name]), left=left, top=9, width=4, height=3) for name, left in (("red", 2), ("blue", 18))
+    ]
     found[index].boxes += pictures
     last = len(found[index].boxes) - 1
 
@@ -189,7 +191,9 @@ def _orientation(rng: random.Random, level: int) -> Forged:
 
 def _save_copy(rng: random.Random, level: int) -> Forged:
     found = slides(rng, level)
-    name, wrong = (f"{rng.choice(content.CITIES).lower()}-{word}.pptx" for word in rng.sample(("backup", "copy", "final", "old"), 2))
+    name, wrong = (
+        f"{rng.choice(content.CITIES).lower()}-{word}.pptx" for word in rng.sample(("backup", "copy", "final", "old"), 2)
+    )
     task = deck_task(rng, found, said="", change=lambda deck: None, near=lambda deck: None, solution=(), near_miss=())
     (before,) = task.files.values()
     said = wording(

@@ -63,7 +63,9 @@ def picture(color: str, *, width: int = 64, height: int = 48) -> bytes:
     # Level 0: stored blocks, the same from every build of zlib.
     data = zlib.compress(row * height, 0)
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, body) for kind, body in ((b"IHDR", header), (b"IDAT", data), (b"IEND", b"")))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        _chunk(kind, body) for kind, body in ((b"IHDR", header), (b"IDAT", data), (b"IEND", b""))
+    )
 
 
 def _chunk(kind: bytes, body: bytes) -> bytes:

@@ -62,7 +62,9 @@ def entry(label: str, name: str) -> str:
 def choice(label: str, name: str, options: Sequence[str]) -> str:
     """A drop-down list; the first option says nothing."""
     rows = "".join(f"<option>{html.escape(option)}</option>" for option in ("-", *options))
-    return f'<label><span>{html.escape(label)}</span><select name="{name}" aria-label="{html.escape(label)}">{rows}</select></label>'
+    return (
+        f'<label><span>{html.escape(label)}</span><select name="{name}" aria-label="{html.escape(label)}">{rows}</select></label>'
+    )
 
 
 def box(label: str, name: str, *, is_checked: bool) -> str:

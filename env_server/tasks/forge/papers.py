@@ -63,7 +63,9 @@ class Par:
 
     def saying(self, old: str, new: str) -> Par:
         """The same with other words."""
-        return dataclasses.replace(self, runs=tuple(dataclasses.replace(run, text=run.text.replace(old, new)) for run in self.runs))
+        return dataclasses.replace(
+            self, runs=tuple(dataclasses.replace(run, text=run.text.replace(old, new)) for run in self.runs)
+        )
 
 
 def par(text: str, **changes: Any) -> Par:

@@ -82,7 +82,9 @@ class Forged:
             wrong += self._compare_listing(wanted, get("folder_listing"))
         if self.result is not None:
             wrong += differences({"page": self.result}, {"page": get("web_result")})
-        detail = "; ".join(wrong[:_MAX_DETAILS]) + (f"; and {len(wrong) - _MAX_DETAILS} more" if len(wrong) > _MAX_DETAILS else "")
+        detail = "; ".join(wrong[:_MAX_DETAILS]) + (
+            f"; and {len(wrong) - _MAX_DETAILS} more" if len(wrong) > _MAX_DETAILS else ""
+        )
         return Evaluation(reward=float(not wrong), success=not wrong, detail=detail[:400] or "as wanted")
 
     def _compare(self, path: str, wanted: bytes | None, found: bytes | None) -> list[str]:

@@ -88,7 +88,9 @@ def _align(rng: random.Random, level: int) -> Forged:
 
     what = ("the heading and " if level == 3 else "") + _named([pars[place].text for place in places if place])
     words = {"center": "centred", "right": "right-aligned", "justify": "justified"}[side]
-    said = wording(rng, "Align {what} so that the text is {words}.", "Set {what} {words}, the rest as it is.", what=what, words=words)
+    said = wording(
+        rng, "Align {what} so that the text is {words}.", "Set {what} {words}, the rest as it is.", what=what, words=words
+    )
     return paper_task(
         rng, level, pars, said=said, change=lambda paper: change(paper, places), near=lambda paper: change(paper, wrong),
         solution=script(places), near_miss=script(wrong),
@@ -155,7 +157,9 @@ def _font_size(rng: random.Random, level: int) -> Forged:
     def script(points: int) -> list[Move]:
         return [call("writer.set_font_size", font_size=points, pattern=words, paragraph_indices=[place])]
 
-    where = "the heading (the first line)" if level == 1 else f'the words "{words}" at the beginning of {_named([pars[place].text])}'
+    where = (
+        "the heading (the first line)" if level == 1 else f'the words "{words}" at the beginning of {_named([pars[place].text])}'
+    )
     said = wording(rng, "Set {where} in {size} points.", "Give {where} a font size of {size} points.", where=where, size=size)
     return paper_task(
         rng, level, pars, said=said, change=lambda paper: change(paper, size), near=lambda paper: change(paper, wrong),

@@ -41,12 +41,19 @@ def _replace_name(rng: random.Random, level: int) -> Forged:
     )  # fmt: skip
 
 
-_MENTIONS = ("Ask {name} for an offer.", "The contract with {name} is signed.", "{name} sends two guests.", "Please inform {name}.")
+_MENTIONS = (
+    "Ask {name} for an offer.",
+    "The contract with {name} is signed.",
+    "{name} sends two guests.",
+    "Please inform {name}.",
+)
 
 
 def _append_line(rng: random.Random, level: int) -> Forged:
     pars = report(rng, level)
-    line = rng.choice((f"Signed: {content.people(rng, 1)[0]}", f"Next {rng.choice(content.EVENTS)}: {content.spoken(content.day(rng))}"))
+    line = rng.choice(
+        (f"Signed: {content.people(rng, 1)[0]}", f"Next {rng.choice(content.EVENTS)}: {content.spoken(content.day(rng))}")
+    )
     said = wording(
         rng,
         'Add a last paragraph that says "{line}".',
@@ -91,7 +98,8 @@ def _delete_paragraph(rng: random.Random, level: int) -> Forged:
     )
 
     def script(times: int) -> list[Move]:
-        return [key("ctrl+home"), *[key("ctrl+down")] * times, key("ctrl+shift+down"), key("delete")]
+        # The selection ends with the paragraph's text; the second time goes what ends the paragraph.
+        return [key("ctrl+home"), *[key("ctrl+down")] * times, key("ctrl+shift+down"), key("delete"), key("delete")]
 
     return paper_task(
         rng, level, pars, said=said, change=lambda paper: paper.pars.pop(place) and None,
@@ -173,7 +181,8 @@ def _page_numbers(rng: random.Random, level: int) -> Forged:
 
     wrong = "right" if side == "left" else "left"
     return paper_task(
-        rng, level, report(rng, level), said=said, change=lambda paper: change(paper, side), near=lambda paper: change(paper, wrong),
+        rng, level, report(rng, level), said=said,
+        change=lambda paper: change(paper, side), near=lambda paper: change(paper, wrong),
         solution=script(side), near_miss=script(wrong),
     )  # fmt: skip
 
