@@ -195,9 +195,12 @@ def test_set_slide_number_color(desktop: GuestDriver) -> None:
     open_slides(desktop)
     assert "slide number" in act(desktop, 'impress.set_slide_number_color("red")')
     deck = saved(desktop)
-    number = next(box for box in deck.slides[2].shapes if "sldNum" in etree_of(box).decode())
-    colours = [node.get("val") for node in number._element.iter(f"{A}srgbClr")]
-    assert "ff0000" in [colour.lower() for colour in colours]
+    master = deck.slides[2].slide_layout.slide_master
+    numbers = [
+        etree_of(box).decode() for box in (*master.placeholders, *deck.slides[2].placeholders) if "sldNum" in box._element.xml
+    ]
+    # The slide's own number says nothing of colour: it is its master's.
+    assert len(numbers) == 2 and "ff0000" in numbers[0] and "srgbClr" not in numbers[1]
 
 
 # --- texts and boxes ---
@@ -229,12 +232,12 @@ def test_set_style_switches_only_what_is_said(desktop: GuestDriver) -> None:
 
 def test_set_slide_font_changes_all_texts_of_that_slide(desktop: GuestDriver) -> None:
     open_slides(desktop)
-    act(desktop, 'impress.set_slide_font(3, "Liberation Mono")')
+    act(desktop, 'impress.set_slide_font(3, "DejaVu Sans")')
     deck = saved(desktop)
-    assert {run.font.name for run in runs(shape(deck, 3, "free text"))} == {"Liberation Mono"}
+    assert {run.font.name for run in runs(shape(deck, 3, "free text"))} == {"DejaVu Sans"}
     table = next(box for box in deck.slides[2].shapes if box.has_table).table
-    assert {run.font.name for run in runs(table.cell(0, 1))} == {"Liberation Mono"}
-    assert "Liberation Mono" not in [run.font.name for run in runs(shape(deck, 1, "Opening"))]
+    assert {run.font.name for run in runs(table.cell(0, 1))} == {"DejaVu Sans"}
+    assert "DejaVu Sans" not in [run.font.name for run in runs(shape(deck, 1, "Opening"))]
 
 
 def test_set_text_color_of_a_box_and_of_a_table(desktop: GuestDriver) -> None:

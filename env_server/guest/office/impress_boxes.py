@@ -55,7 +55,7 @@ class ImpressBoxes(ImpressBase):
 
     def set_text_strikethrough(self, slide_index: int, box_index: int, line_numbers: Sequence[int], apply: bool) -> str:
         """Strike some lines (paragraphs) of a box through, or take that away."""
-        lines = [line for text in self.texts_of(slide_index, box_index) for line in elements(text)]
+        lines = [text.createTextCursorByRange(line) for text in self.texts_of(slide_index, box_index) for line in elements(text)]
         if not line_numbers:
             raise DocumentError("line_numbers is empty")
         for number in line_numbers:

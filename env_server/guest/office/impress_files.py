@@ -92,14 +92,25 @@ class ImpressFiles(ImpressBase):
             wide, high = length(size[0], "width", MM100_PER_CM) or 1, length(size[1], "height", MM100_PER_CM) or 1
         box = self.document.createInstance("com.sun.star.presentation.MediaShape")
         slide.add(box)
-        # A package address and the stream: so the file is embedded. An ordinary address would leave a link to it.
-        box.MediaURL = f"vnd.sun.star.Package:Media/{place.name}"
-        box.PrivateStream = self.office.create("com.sun.star.ucb.SimpleFileAccess").openFileRead(url(place))
+        self._embed(box, place)
         box.MediaMimeType = kind
         said = self._settle(box, (wide, high), slide, position)
         if autoplay:
             start_with_slide(self.office, slide, box)
         return said + (", starts with the slide" if autoplay else "")
+
+    def _embed(self, box: Any, place: Path) -> None:
+        from com.sun.star.lang import IllegalArgumentException
+
+        # A package address and the stream: so the file becomes part of the document. Its own address would only be a link to it.
+        box.MediaURL = f"vnd.sun.star.Package:Media/{place.name}"
+        stream = self.office.create("com.sun.star.ucb.SimpleFileAccess").openFileRead(url(place))
+        try:
+            box.setPropertyValue("PrivateStream", stream)
+        except IllegalArgumentException:
+            # LibreOffice 7.4 takes the stream, and complains all the same.
+            if box.PrivateStream is None:
+                raise
 
     def _settle(self, box: Any, size: tuple[int, int], slide: Any, position: str) -> str:
         from com.sun.star.awt import Size

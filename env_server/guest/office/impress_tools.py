@@ -9,6 +9,7 @@ from .impress_base import kind_of, texts
 from .impress_boxes import ImpressBoxes
 from .impress_files import ImpressFiles
 from .impress_pages import ImpressPages
+from .paragraphs import move
 from .process import DocumentError
 from .report import MAX_RESULT_CHARS, counted, fitted
 from .uno_values import dispatch
@@ -60,16 +61,15 @@ class ImpressTools(ImpressBoxes, ImpressPages, ImpressFiles):
         if list(texts(box)) != [box]:
             raise DocumentError(f"box {box_index} of slide {page_index} is a {kind_of(box)}: no text can be written into it")
         content = text_values.plain(content)
-        cursor = box.createTextCursor()
-        if append and not _is_empty(box):
-            cursor.gotoEnd(False)
-        else:
+        if not append or _is_empty(box):
             box.String = ""
-            cursor.gotoStart(False)
         _say_filled(box)
         if content:
-            box.insertString(cursor, content, True)
-            text_values.set_written(cursor, bold=bold, italic=italic, size=size)
+            box.insertString(box.End, content, False)
+            written = box.createTextCursor()
+            written.gotoEnd(False)
+            move(written, -len(content.encode("utf-16-le")) // 2, select=True)  # the drawing's texts count UTF-16 units
+            text_values.set_written(written, bold=bold, italic=italic, size=size)
         return f"box {box_index} of slide {page_index} holds {counted(len(box.String), 'character')}"
 
     def _current(self) -> str:

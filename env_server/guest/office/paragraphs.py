@@ -18,8 +18,8 @@ _TEXT = "Text"
 _SHOWN_AS_ONE = frozenset({"TextField", "LineBreak"})
 _MAX_MOVE = 30_000
 """A cursor's single move is a 16-bit number."""
-MAX_PLACES = 3000
-"""Formatting takes about a millisecond a place; more would not be done within a step's deadline."""
+MAX_PLACES = 1000
+"""Formatting takes a millisecond a place, many times that on a busy machine; more might not be done within a step's deadline."""
 
 
 class Piece(NamedTuple):
@@ -55,6 +55,7 @@ class Paragraph:
         self.label = label
         self.text = str(uno.String)
         self._pieces: list[Piece] | None = None
+        self._cursors: dict[int, tuple[Any, Any]] = {}
 
     def pieces(self) -> list[Piece]:
         """What it consists of; ``text`` is from then on exactly these together."""
@@ -70,9 +71,21 @@ class Paragraph:
         return self._pieces
 
     def cursor(self, start: int, end: int) -> Any:
-        """A cursor over this part of the text (never empty)."""
-        found = self._at(start, is_end=False)
-        found.gotoRange(self._at(end, is_end=True), True)
+        """A cursor over this part of the text (never empty), good until the next one is asked for."""
+        first, last = self._piece_of(start), self._piece_of(end - 1)
+        found = self._at_start_of(first)
+        if first is last and first.is_plain:
+            move(found, start - first.start)
+            move(found, end - start, select=True)
+            return found
+        if first.is_plain:
+            move(found, start - first.start)
+        until = self._at_start_of(last)
+        if last.is_plain:
+            move(until, end - last.start)
+        else:
+            until.gotoRange(last.portion.End, False)
+        found.gotoRange(until, True)
         return found
 
     def replace(self, edits: Sequence[Edit]) -> bool:
@@ -84,19 +97,20 @@ class Paragraph:
                 self._rewrite(piece, new)
                 changed = True
         if changed:
-            self._pieces = None
+            self._pieces, self._cursors = None, {}
         return changed
 
-    def _at(self, offset: int, *, is_end: bool) -> Any:
-        for piece in self.pieces():
-            if piece.start < offset <= piece.end if is_end else piece.start <= offset < piece.end:
-                if piece.is_plain:
-                    found = self.uno.Text.createTextCursorByRange(piece.portion.Start)
-                    move(found, offset - piece.start)
-                    return found
-                place = piece.portion.End if is_end else piece.portion.Start
-                return self.uno.Text.createTextCursorByRange(place)
-        raise AssertionError(f"offset {offset} in a paragraph of {len(self.text)} characters")
+    def _piece_of(self, offset: int) -> Piece:
+        return next(piece for piece in self.pieces() if piece.start <= offset < piece.end)
+
+    def _at_start_of(self, piece: Piece) -> Any:
+        """The piece's cursor at its beginning. One for all its places: a new object costs as much as ten calls."""
+        if piece.start not in self._cursors:
+            start = piece.portion.Start
+            self._cursors[piece.start] = start, self.uno.Text.createTextCursorByRange(start)
+        start, cursor = self._cursors[piece.start]
+        cursor.gotoRange(start, False)
+        return cursor
 
     def _rewrite(self, piece: Piece, new: str) -> None:
         text, old = self.uno.Text, piece.text
@@ -108,7 +122,7 @@ class Paragraph:
         added, num_removed = new[start : len(new) - kept_end], len(old) - kept_end - start
         if not num_removed:
             start, num_removed, added = (start - 1, 1, old[start - 1] + added) if start else (0, 1, added + old[0])
-        cursor = text.createTextCursorByRange(piece.portion.Start)
+        cursor = self._at_start_of(piece)
         move(cursor, start)
         if added:
             # Inserted behind the first old character, which goes afterwards: otherwise the formatting would go with the old text.

@@ -41,28 +41,24 @@ def font_name(name: str) -> str:
 
 def set_size(target: Any, points: float) -> None:
     """Set the font size of a text."""
-    for script in _SCRIPTS:
-        target.setPropertyValue(f"CharHeight{script}", points)
+    _set_all(target, "CharHeight", points)
 
 
 def set_font(target: Any, name: str) -> None:
     """Set the font of a text."""
-    for script in _SCRIPTS:
-        target.setPropertyValue(f"CharFontName{script}", name)
+    _set_all(target, "CharFontName", name)
 
 
 def set_bold(target: Any, on: bool) -> None:
     """Make a text bold, or not."""
-    for script in _SCRIPTS:
-        target.setPropertyValue(f"CharWeight{script}", BOLD if on else _NORMAL)
+    _set_all(target, "CharWeight", BOLD if on else _NORMAL)
 
 
 def set_italic(target: Any, on: bool) -> None:
     """Make a text italic, or not."""
     import uno
 
-    for script in _SCRIPTS:
-        target.setPropertyValue(f"CharPosture{script}", uno.Enum("com.sun.star.awt.FontSlant", "ITALIC" if on else "NONE"))
+    _set_all(target, "CharPosture", uno.Enum("com.sun.star.awt.FontSlant", "ITALIC" if on else "NONE"))
 
 
 def set_written(target: Any, *, bold: bool, italic: bool, size: float | None) -> None:
@@ -78,6 +74,10 @@ def set_written(target: Any, *, bold: bool, italic: bool, size: float | None) ->
         set_italic(target, True)
     if size is not None:
         set_size(target, size)
+
+
+def _set_all(target: Any, name: str, value: Any) -> None:
+    target.setPropertyValues(tuple(name + script for script in _SCRIPTS), (value,) * len(_SCRIPTS))
 
 
 def plain(text: str) -> str:

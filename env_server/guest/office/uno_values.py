@@ -49,7 +49,7 @@ def url(path: Path) -> str:
 
 
 class refusing:
-    """Turn UNO's checked exceptions (a bad argument, an unreadable file) into `DocumentError`; runtime ones go on.
+    """Turn UNO's exceptions for a bad argument, an unreadable file and the like into `DocumentError`; other runtime ones go on.
 
     No `contextlib.contextmanager`: that gives the exception its traceback again, which pyuno's exceptions do not let it do.
     """
@@ -58,8 +58,10 @@ class refusing:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        from com.sun.star.lang import IllegalArgumentException
         from com.sun.star.uno import Exception as Checked
         from com.sun.star.uno import RuntimeException
 
-        if isinstance(error, Checked) and not isinstance(error, RuntimeException):
+        is_ours = isinstance(error, RuntimeException) and not isinstance(error, IllegalArgumentException)
+        if isinstance(error, Checked) and not is_ours:
             raise DocumentError(f"the office refused: {error.Message or type(error).__name__}") from error
