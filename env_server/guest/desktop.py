@@ -273,7 +273,12 @@ class Desktop:
         age_s = 0.0
         if with_tree and app is not None and window is not None:
             hidden = self._windows.hidden_titles(window) if app.name in _OFFICE else frozenset()
-            nodes, age_s = self._reader.read(app.name, window.pid, hidden=hidden, frame_mark=self._chromium.frame_mark)
+            try:
+                nodes, age_s = self._reader.read(app.name, window.pid, hidden=hidden, frame_mark=self._chromium.frame_mark)
+            except AppGone:
+                # Still on its way to the bus, or just ending: a warm application that stays away is noticed at its next use.
+                if app.name not in catalog.NAMES:
+                    raise
         return {
             "app": app.name if app else "",
             "title": window.title if window else "",

@@ -50,7 +50,7 @@ def begun(player: Player) -> Player:
 def gimp(begun: Player) -> Player:
     if begun.desktop.get("file_bytes", path="a.png") is None:
         begun.start(*BEGIN)
-    assert begun.ask('gimp.open("a.png")').startswith("a.png: 40 x 20 pixels, rgb; layers, top first: a.png")
+    assert begun.ask('gimp.open("a.png")').startswith("a.png: 40 x 20 pixels, rgb; layers, top first: Background")
     return begun
 
 

@@ -55,7 +55,12 @@ class Browser(OnDemandApp):
         """Downloads go to the agent's folder; no questions, no bubbles."""
         preferences = {
             "download": {"default_directory": str(self.around.folder.root), "prompt_for_download": False},
-            "browser": {"show_home_button": False, "check_default_browser": False, "has_seen_welcome_page": True},
+            "browser": {
+                "show_home_button": False,
+                "check_default_browser": False,
+                "custom_chrome_frame": False,
+                "has_seen_welcome_page": True,
+            },
             "bookmark_bar": {"show_on_all_tabs": False},
             "credentials_enable_service": True,
             "signin": {"allowed": False},

@@ -26,6 +26,10 @@ _BY_ENDING = {
 }
 
 
+NAMES = frozenset({"browser", "vlc", "gimp", "thunderbird", "terminal", "code"})
+"""All of them."""
+
+
 def make_apps(around: Surroundings) -> tuple[OnDemandApp, ...]:
     """One of each."""
     return (Browser(around), Vlc(around), Gimp(around), Thunderbird(around), Terminal(around), Code(around))

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from .gimp_tools import GimpTools
 
 _NAME, _OBJECT, _UI = "org.gimp.GIMP.UI", "/org/gimp/GIMP/UI", "org.gimp.GIMP.UI"
+_KNOWN_PLUG_INS = Path("/opt/computerrl/gimp/pluginrc")
+"""What the image knows of GIMP's plug-ins (full.def); without it, each start asks all of them."""
 _DONE = "-- computerrl done --"
 _SETTINGS = """(check-updates no)
 (color-profile-policy keep)
@@ -34,7 +36,22 @@ _SETTINGS = """(check-updates no)
 (save-document-history no)
 (default-show-all no)
 (toolbox-wilber no)
+(single-window-mode yes)
 """
+_WINDOW = """(session-info "toplevel"
+    (factory-entry "gimp-single-image-window")
+    (position 0 0)
+    (size 800 600)
+    (open-on-exit)
+    (aux-info
+        (left-docks-width "150")
+        (right-docks-position "650")
+        (maximized "yes"))
+    (gimp-toolbox (side left)))
+(hide-docks no)
+(single-window-mode yes)
+"""
+"""Without it GIMP places its window by itself, partly off the screen."""
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp", ".xcf", ".psd", ".ico", ".ppm", ".tga")
 
 
@@ -61,9 +78,18 @@ class Gimp(OnDemandApp):
         """No splash: it would count as a window."""
         return ["--no-splash"]
 
+    def environment(self) -> Mapping[str, str]:
+        """GTK 2 shows itself to the accessibility bus only through modules."""
+        return {"GTK_MODULES": "gail:atk-bridge"}
+
     def settings(self) -> Mapping[str, str]:
         """No questions, no network, a small cache."""
-        return {".config/GIMP/2.10/gimprc": _SETTINGS, ".gtkrc-2.0": "gtk-cursor-blink = 0\n"}
+        known = f'(pluginrc-path "{_KNOWN_PLUG_INS}")\n' if _KNOWN_PLUG_INS.is_file() else ""
+        return {
+            ".config/GIMP/2.10/gimprc": _SETTINGS + known,
+            ".config/GIMP/2.10/sessionrc": _WINDOW,
+            ".gtkrc-2.0": "gtk-cursor-blink = 0\n",
+        }
 
     def launch(self) -> None:
         """Start it, with the pipe for its answers in place."""
