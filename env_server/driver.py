@@ -17,11 +17,11 @@ import numpy as np
 from common.messages import Action, Evaluation, Observation, StepResult
 
 SetupKind = Literal[
-    "web_page", "calc_open", "editor_open", "files_open", "write_file", "put_file", "make_folder", "open", "open_app"
+    "web_page", "web_file", "calc_open", "editor_open", "files_open", "write_file", "put_file", "make_folder", "open", "open_app"
 ]
 GetterKind = Literal[
-    "web_page", "web_shapes", "calc_cells", "file_text", "file_bytes", "folder_listing", "editor_text", "osworld",
-    "final_action",
+    "web_page", "web_shapes", "web_result", "calc_cells", "file_text", "file_bytes", "folder_listing", "editor_text",
+    "osworld", "final_action",
 ]
 
 Getter = Callable[..., Any]
@@ -30,6 +30,7 @@ Getter = Callable[..., Any]
 - ``web_page``: ``{"done": bool, "raw_reward": float, "reason": str, "episode_id": int, "fields": dict}``
 - ``web_shapes``: what a picture of the page shows and its accessibility tree does not, for demonstrators: every leaf and shape
   as ``{"tag", "id", "kind" (class), "text", "color", "picture" (an icon's file name), "x", "y" (centre), "width", "height"}``
+- ``web_result``: what the page of a ``web_file`` keeps in ``window.result``, None before it keeps anything
 - ``calc_cells`` (``range="A1:C9"``): rows of cell contents as text (a formula's value, numbers without trailing zeros)
 - ``file_text`` (``path``): the text, or None when there is no such file
 - ``file_bytes`` (``path``): the file as it is, or None when there is no such file
@@ -45,6 +46,7 @@ class SetupStep:
     """One thing done to a clean desktop before the agent sees it; all paths are relative to the agent's folder.
 
     Kinds and their arguments: ``web_page`` (page: name of a MiniWoB++ task file without ending, seed: int),
+    ``web_file`` (path: an .html file put there before, shown in the browser),
     ``calc_open`` (cells: dict such as ``{"A1": "Name"}``, active_cell: str), ``editor_open`` (path, text),
     ``files_open`` (folder), ``write_file`` (path, text), ``put_file`` (path, data: bytes), ``make_folder`` (path),
     ``open`` (path: a file or folder put there before, opened with its application), ``open_app`` (app: any name that the action

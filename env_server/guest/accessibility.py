@@ -120,9 +120,11 @@ class Accessibility:
         self._bus.call(Call(name, path, _ACTION, "DoAction", "i", (0,)), timeout_s=timeout_s)
 
     def extents(self, name: str, paths: Sequence[str], *, timeout_s: float = 1.0) -> list[Extents | None]:
-        """Screen rectangles."""
-        calls = [Call(name, path, _COMPONENT, "GetExtents", "u", (0,)) for path in paths]
-        return [None if isinstance(r, DBusError) else r[0] for r in self._bus.call_all(calls, timeout_s=timeout_s)]
+        """Screen rectangles; None for what is gone, and for an empty path: the bus would close the connection for it."""
+        calls = [Call(name, path, _COMPONENT, "GetExtents", "u", (0,)) for path in paths if path]
+        answers = iter(self._bus.call_all(calls, timeout_s=timeout_s))
+        found = [next(answers) if path else None for path in paths]
+        return [None if answer is None or isinstance(answer, DBusError) else answer[0] for answer in found]
 
     def cells_at(self, name: str, table: str, places: Sequence[tuple[int, int]], *, timeout_s: float = 1.0) -> list[str | None]:
         """Object paths of table cells at (row, column)."""

@@ -1,4 +1,4 @@
-"""Chromium: one app-mode window that shows MiniWoB++ pages; DevTools over a pipe seeds, starts and reads them, nothing more.
+"""Chromium: one app-mode window that shows MiniWoB++ pages or a task's own; DevTools over a pipe opens and reads them, no more.
 
 The agent has no address bar and no developer tools: it acts through real X11 input only, and the browser's own shortcuts are
 refused by name (`refused_keys`). Rewards are read from the page's globals, raw and binary.
@@ -34,6 +34,10 @@ _EDIT_KEYS = frozenset("acvxzy") | {"left", "right", "home", "end", "backspace",
 _TASK_WIDTH, _TASK_HEIGHT = 160, 210
 """CSS pixels of a MiniWoB++ page's task area."""
 
+_FILE_LOADED = (
+    "new Promise(done => document.readyState === 'complete' ? done(true) : addEventListener('load', () => done(true)))"
+)
+_RESULT = "window.result === undefined ? null : window.result"
 
 class PageError(RuntimeError):
     """The page has no such task."""
@@ -72,6 +76,7 @@ class Chromium:
         self._tools = DevTools(self.program)
         self._session: str | None = None
         self._page = ""
+        self._is_own = False
         self._num_flushes = 0
         self.frame_mark = ""
         """Name of the mark the tree shows once it is as new as the last flush; empty: no page."""
@@ -103,18 +108,39 @@ class Chromium:
         deadline = time.monotonic() + timeout_s
         self._close_other_pages(deadline)
         self._call("Page.navigate", {"url": f"file://{self._pages}/miniwob/{page}.html"}, deadline=deadline)
-        self._page = page
+        self._page, self._is_own = page, False
         self._evaluate(LOADED, deadline=deadline)
         self._evaluate(START % seed, deadline=deadline)
+
+    def open_file(self, place: Path, *, timeout_s: float) -> None:
+        """Load a task's own page. It keeps what `result` reads in ``window.result``."""
+        if not place.is_file():
+            raise PageError(f"there is no page {place.name}")
+        deadline = time.monotonic() + timeout_s
+        self._close_other_pages(deadline)
+        self._call("Page.navigate", {"url": place.as_uri()}, deadline=deadline)
+        self._page, self._is_own = place.name, True
+        self._evaluate(_FILE_LOADED, deadline=deadline)
 
     def leave_page(self) -> None:
         """Forget the task; the page stays loaded below other windows."""
         self._page = self.frame_mark = ""
+        self._is_own = False
+
+    def result(self, *, timeout_s: float = 2.0) -> Any:
+        """What a task's own page keeps for its evaluator; None before that."""
+        if not self._is_own:
+            raise PageError("no page of a task's own is open")
+        return self._evaluate(_RESULT, deadline=time.monotonic() + timeout_s)
+
+    def has_scored(self) -> bool:
+        """Has a MiniWoB++ page given its verdict? Other pages give none."""
+        return not self._is_own and bool(self.state()["done"])
 
     def state(self, *, timeout_s: float = 2.0) -> dict[str, Any]:
         """What the page says about its episode."""
-        if not self._page:
-            raise PageError("no page is open")
+        if not self._page or self._is_own:
+            raise PageError("no MiniWoB++ page is open")
         return dict(self._evaluate(STATE, deadline=time.monotonic() + timeout_s))
 
     def shapes(self, *, timeout_s: float = 2.0) -> list[dict[str, Any]]:

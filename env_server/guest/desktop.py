@@ -40,6 +40,7 @@ _NO_SETTLING = Settled("none", 0.0)
 _FRONT_LIMIT_S = 2.0
 _OSWORLD_OPEN_LIMIT_S = 15.0
 _OFFICE = frozenset({"calc", "writer", "impress"})
+_FILE_FACTS = frozenset({"file_bytes", "file_text", "folder_listing"})
 
 OUR_FAILURES = (DesktopError, OfficeGone, ChromiumGone, DBusError, AppGone)
 """What the host must hear of as a broken desktop."""
@@ -287,8 +288,9 @@ class Desktop:
         nodes: list[Node] = []
         age_s, tree = 0.0, 0
         if with_tree and app is not None and window is not None:
+            hidden = self._windows.hidden_titles(window) if app.name in _OFFICE else frozenset()
             try:
-                nodes, age_s = self._reader.read(app.name, window.pid, frame_mark=self._chromium.frame_mark)
+                nodes, age_s = self._reader.read(app.name, window.pid, hidden=hidden, frame_mark=self._chromium.frame_mark)
                 tree = self._reader.serial
             except AppGone:
                 # Still on its way to the bus, or just ending: a warm application that stays away is noticed at its next use.
@@ -308,16 +310,20 @@ class Desktop:
         }
 
     def _finished(self) -> bool:
-        return self._finishes_itself and bool(self._chromium.state()["done"])
+        return self._finishes_itself and self._chromium.has_scored()
 
     def get(self, kind: str, args: Mapping[str, Any], *, deadline: float) -> Any:
         """One fact for an evaluator. What the agent still holds down is released: whoever judges may press keys, too."""
         self._gui.let_go()
+        if kind in _FILE_FACTS and _OFFICE.intersection(self._open):
+            self._documents.finish(timeout_s=left(deadline))
         try:
             if kind == "web_page":
                 return self._chromium.state(timeout_s=left(deadline))
             if kind == "web_shapes":
                 return self._chromium.shapes(timeout_s=left(deadline))
+            if kind == "web_result":
+                return self._chromium.result(timeout_s=left(deadline))
             if kind == "calc_cells":
                 return self._calc.read(args["range"], timeout_s=left(deadline))
             if kind == "osworld":

@@ -66,6 +66,7 @@ class Openers:
         """Applications with something open, the one opened last at the end."""
         self._steps: dict[str, tuple[App, Callable[[dict[str, Any], float], None]]] = {
             "web_page": (chromium, self._open_page),
+            "web_file": (chromium, self._open_web_file),
             "calc_open": (calc, self._open_sheet),
             "editor_open": (editor, self._open_editor),
             "files_open": (files, self._open_files),
@@ -240,6 +241,10 @@ class Openers:
     def _open_page(self, args: dict[str, Any], deadline: float) -> None:
         self._windows.ready(self._chromium, deadline)
         self._chromium.open_page(args["page"], int(args["seed"]), timeout_s=left(deadline))
+
+    def _open_web_file(self, args: dict[str, Any], deadline: float) -> None:
+        self._windows.ready(self._chromium, deadline)
+        self._chromium.open_file(self._folder.resolve(args["path"]), timeout_s=left(deadline))
 
     def _open_sheet(self, args: dict[str, Any], deadline: float) -> None:
         self._windows.ready(self._calc, deadline)

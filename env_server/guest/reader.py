@@ -160,7 +160,8 @@ class TreeReader:
         except OfficeGone:
             view = None  # the agent closed the document, or a dialog blocks it: what is on screen is shown without cells
         windows = tuple(window.xid for window in self._screen.windows() if window.pid == pid)
-        key = (pid, windows, self._screen.num_popups)
+        # Every sheet has an accessible table of its own.
+        key = (pid, windows, self._screen.num_popups, view.layout[-1] if view else "")
         if key != self._office_key or not self._office:
             name = self._accessibility.app_of(pid)
             nodes = self._accessibility.read(

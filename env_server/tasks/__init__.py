@@ -12,10 +12,13 @@ from common.config import TasksConfig
 from common.errors import TaskFailed
 from common.messages import TaskRef
 from env_server.driver import TaskInstance
-from env_server.tasks import calc, editor, files, miniwob, web
+from env_server.tasks import calc, editor, files, forge, miniwob, web
 from env_server.tasks.family import Family
 
-_HAND_MADE = {family.name: family for family in (*web.FAMILIES, *calc.FAMILIES, *editor.FAMILIES, *files.FAMILIES)}
+_HAND_MADE = {
+    family.name: family
+    for family in (*web.FAMILIES, *calc.FAMILIES, *editor.FAMILIES, *files.FAMILIES, *forge.FAMILIES)
+}
 
 FAMILIES: dict[str, Family] = _HAND_MADE | {family.name: family for family in miniwob.FAMILIES if family.name not in _HAND_MADE}
 

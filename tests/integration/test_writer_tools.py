@@ -209,7 +209,7 @@ def test_find_and_replace_of_a_whole_run_keeps_its_formatting_and_other_paragrap
     paragraphs = saved(desktop).paragraphs
     assert paragraphs[line].text == "red fox eaps far across the azy dog."
     assert with_look(paragraphs[line], is_bold) == "eaps far across"
-    assert NUM_LINES == line + 1 or paragraphs[line + 1].text == LINE
+    assert line + 1 == NUM_LINES or paragraphs[line + 1].text == LINE
 
 
 def test_change_text_case_of_matches(desktop: GuestDriver, line: int) -> None:

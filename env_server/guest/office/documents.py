@@ -120,6 +120,10 @@ class Documents:
             lambda: any(not self._calc.is_warm(document) for document in self._components()), timeout_s=timeout_s
         )
 
+    def finish(self, *, timeout_s: float) -> None:
+        """Wait until the office has done what it was told: it saves some time after it has taken the keys for it."""
+        self._office.on_main(lambda: None, timeout_s=timeout_s)
+
     def use_tool(self, app: str, method: str, args: Mapping[str, Any], *, timeout_s: float) -> str:
         """Carry out one API method of the agent on the application's document; gives its result text."""
         _check_text(list(args.values()))

@@ -19,6 +19,7 @@ _SETTINGS = (
     ("Setup/Office", "ooSetupInstCompleted", "true"),
     ("Setup/Office", "OfficeRestartInProgress", "false"),
     ("Office.Calc/Input", "AutoInput", "false"),
+    ("Office.Common/Save/Document", "WarnAlienFormat", "false"),
     ("Office.Recovery/AutoSave", "Enabled", "false"),
     ("Office.Recovery/RecoveryInfo", "Enabled", "false"),
     ("Office.Common/AutoCorrect", "TwoCapitalsAtStart", "false"),

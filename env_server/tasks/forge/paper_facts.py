@@ -1,0 +1,261 @@
+"""What a saved text document says and how it looks, as facts; see `facts`.
+
+Looks are what a reader sees: a run's own, else its style's, else the document's; an office moves them between these places.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from collections.abc import Iterator
+from typing import Any
+
+from env_server.tasks.forge.facts import Facts, Near, UnreadableFile
+
+_W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_ALIGNMENTS = {"start": "left", "end": "right", "both": "justify"}
+_FALSE = frozenset({"0", "false", "none", "off"})
+_HIGHLIGHTS = {"FFFF00": "yellow", "00FF00": "green", "00FFFF": "cyan"}
+_PAGE_FORMATS = {
+    "ROMAN": "upperRoman", "roman": "lowerRoman", "ALPHABETIC": "upperLetter", "alphabetic": "lowerLetter", "ARABIC": "decimal",
+    "Arabic": "decimal", "arabic": "decimal",
+}  # fmt: skip
+_SPACING_TOLERANCE = 0.02
+
+Look = tuple[tuple[str, object], ...]
+
+
+def paper_facts(data: bytes) -> Facts:
+    """Facts of a .docx file. Raises `UnreadableFile`."""
+    from lxml import etree
+
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as parts:
+            names = set(parts.namelist())
+            body = etree.fromstring(parts.read("word/document.xml")).find(f"{_W}body")
+            looks = _Looks(etree.fromstring(parts.read("word/styles.xml")))
+            margins = {
+                name: etree.fromstring(parts.read(name)) for name in names if re.fullmatch(r"word/(header|footer)\d*\.xml", name)
+            }
+            num_pictures = sum(name.startswith("word/media/") for name in names)
+        facts = _body_facts(body, looks)
+    except (zipfile.BadZipFile, etree.XMLSyntaxError, KeyError, ValueError, AttributeError, OSError) as error:
+        raise UnreadableFile(f"no text document: {error}") from error
+    for name, root in margins.items():
+        facts.update(_margin_facts(re.sub(r"[^a-z]", "", name[5:-4]), root, looks))
+    if any(name.endswith("page numbers") for name in facts):
+        kinds = list(body.iter(f"{_W}pgNumType"))
+        facts["first page number"] = next((int(kind.get(f"{_W}start")) for kind in kinds if kind.get(f"{_W}start")), 1)
+        of_section = next((kind.get(f"{_W}fmt") for kind in kinds if kind.get(f"{_W}fmt")), "decimal")
+        facts.setdefault("page number format", of_section)
+    facts["pictures"] = num_pictures
+    return facts
+
+
+def _body_facts(body: Any, looks: _Looks) -> Facts:
+    facts: Facts = {}
+    number = 0
+    breaks_before = False
+    for block in body:
+        if block.tag == f"{_W}tbl":
+            for index, row in enumerate(block.iter(f"{_W}tr"), start=1):
+                facts[f"table row {index}"] = ["\n".join(map(_text, cell.iter(f"{_W}p"))) for cell in row.iter(f"{_W}tc")]
+        if block.tag != f"{_W}p":
+            continue
+        text = _text(block)
+        has_break = _breaks_page(block, looks)
+        if not text.strip():
+            # Empty paragraphs that only carry a page break or close the document are as good as none.
+            breaks_before = breaks_before or has_break
+            if not has_break and not _is_last(block):
+                number += 1
+                facts[f"paragraph {number}"] = ""
+            continue
+        number += 1
+        name = f"paragraph {number}"
+        facts[name] = text
+        facts[f"{name} looks"] = _spans(block, looks)
+        facts[f"{name} alignment"] = looks.alignment(block)
+        facts[f"{name} spacing"] = Near(looks.spacing(block), _SPACING_TOLERANCE)
+        facts[f"{name} style"] = looks.style_name(block)
+        if has_break or breaks_before:
+            facts[f"{name} new page"] = True
+        breaks_before = False
+    if breaks_before:
+        facts["new page at the end"] = True
+    return facts
+
+
+def _is_last(block: Any) -> bool:
+    following = block.getnext()
+    while following is not None and following.tag == f"{_W}p" and not _text(following).strip():
+        following = following.getnext()
+    return following is None or following.tag == f"{_W}sectPr"
+
+
+def _margin_facts(place: str, root: Any, looks: _Looks) -> Facts:
+    facts: Facts = {}
+    for block in root.iter(f"{_W}p"):
+        codes = [node.get(f"{_W}instr") or "" for node in block.iter(f"{_W}fldSimple")]
+        codes += [node.text or "" for node in block.iter(f"{_W}instrText")]
+        for code in codes:
+            match = re.match(r"\s*PAGE\b(?:\s*\\\*\s*(\w+))?", code)
+            if match is None:
+                continue
+            facts[f"{place} page numbers"] = looks.alignment(block)
+            if match[1] in _PAGE_FORMATS:
+                facts["page number format"] = _PAGE_FORMATS[match[1]]
+    return facts
+
+
+def _text(block: Any) -> str:
+    pieces = []
+    for node in block.iter():
+        if node.tag == f"{_W}t":
+            pieces.append((node.text or "").upper() if _is_in_capitals(node.getparent()) else node.text or "")
+        elif node.tag == f"{_W}tab" and node.getparent().tag == f"{_W}r":
+            pieces.append("\t")
+        elif node.tag == f"{_W}br" and node.get(f"{_W}type") is None:
+            pieces.append("\n")
+    return "".join(pieces)
+
+
+def _is_in_capitals(run: Any) -> bool:
+    """Small letters shown as capitals read like capitals."""
+    node = run.find(f"{_W}rPr/{_W}caps")
+    return node is not None and node.get(f"{_W}val", "true") not in _FALSE
+
+
+def _breaks_page(block: Any, looks: _Looks) -> bool:
+    before = looks.of_paragraph(block, "pageBreakBefore")
+    by_paragraph = before is not None and before.get(f"{_W}val") not in _FALSE
+    return by_paragraph or any(node.get(f"{_W}type") == "page" for node in block.iter(f"{_W}br"))
+
+
+def _spans(block: Any, looks: _Looks) -> list[tuple[str, Look]]:
+    """The text cut where its look changes; blanks count for nothing, since a selection may or may not take them along."""
+    spans: list[tuple[str, Look]] = []
+    for run in block.iter(f"{_W}r"):
+        text = re.sub(r"\s+", "", _text(run))
+        if not text:
+            continue
+        look = looks.of_run(run, block)
+        if spans and spans[-1][1] == look:
+            spans[-1] = (spans[-1][0] + text, look)
+        else:
+            spans.append((text, look))
+    return spans
+
+
+class _Looks:
+    """Resolves looks through runs, styles and defaults."""
+
+    def __init__(self, styles: Any) -> None:
+        self._styles = {style.get(f"{_W}styleId"): style for style in styles.iter(f"{_W}style")}
+        self._default = next(
+            (
+                style.get(f"{_W}styleId")
+                for style in styles.iter(f"{_W}style")
+                if style.get(f"{_W}type") == "paragraph" and style.get(f"{_W}default") not in (None, *_FALSE)
+            ),
+            None,
+        )
+        self._run_default = styles.find(f"{_W}docDefaults/{_W}rPrDefault/{_W}rPr")
+        self._paragraph_default = styles.find(f"{_W}docDefaults/{_W}pPrDefault/{_W}pPr")
+
+    def of_run(self, run: Any, block: Any) -> Look:
+        """All that is looked at."""
+        fonts = self._run_value(run, block, "rFonts")
+        size = self._run_value(run, block, "sz")
+        color = self._run_value(run, block, "color")
+        look = {
+            "bold": self._is_on(run, block, "b"),
+            "italic": self._is_on(run, block, "i"),
+            "struck": self._is_on(run, block, "strike"),
+            "underlined": self._is_on(run, block, "u"),
+            "size": float(size.get(f"{_W}val")) / 2 if size is not None else 10.0,
+            "colour": self._color(color),
+            "highlight": self._highlight(run, block),
+            "font": fonts.get(f"{_W}ascii", "") if fonts is not None else "",
+        }
+        return tuple((name, value) for name, value in look.items() if value)
+
+    def alignment(self, block: Any) -> str:
+        """Left, center, right or justify."""
+        node = self.of_paragraph(block, "jc")
+        value = str(node.get(f"{_W}val")) if node is not None else "left"
+        return _ALIGNMENTS.get(value, value)
+
+    def spacing(self, block: Any) -> float:
+        """Lines; exact spacings count as negative points."""
+        for place in self._paragraph_places(block):
+            node = place.find(f"{_W}spacing")
+            if node is not None and node.get(f"{_W}line") is not None:
+                line, rule = float(node.get(f"{_W}line")), node.get(f"{_W}lineRule", "auto")
+                return line / 240 if rule == "auto" else -line / 20
+        return 1.0
+
+    def style_name(self, block: Any) -> str:
+        """The paragraph style's name in lower case."""
+        style = self._styles.get(self._style_id(block))
+        name = style.find(f"{_W}name").get(f"{_W}val") if style is not None else "normal"
+        return str(name).lower()
+
+    def of_paragraph(self, block: Any, tag: str) -> Any:
+        """The property that counts for a paragraph, or None."""
+        return next((node for place in self._paragraph_places(block) if (node := place.find(f"{_W}{tag}")) is not None), None)
+
+    def _paragraph_places(self, block: Any) -> Iterator[Any]:
+        own = block.find(f"{_W}pPr")
+        if own is not None:
+            yield own
+        for style in self._chain(self._style_id(block)):
+            found = style.find(f"{_W}pPr")
+            if found is not None:
+                yield found
+        if self._paragraph_default is not None:
+            yield self._paragraph_default
+
+    def _run_value(self, run: Any, block: Any, tag: str) -> Any:
+        own = run.find(f"{_W}rPr")
+        places = [own] if own is not None else []
+        run_style = own.find(f"{_W}rStyle") if own is not None else None
+        if run_style is not None:
+            places += [style.find(f"{_W}rPr") for style in self._chain(run_style.get(f"{_W}val"))]
+        places += [style.find(f"{_W}rPr") for style in self._chain(self._style_id(block))]
+        places.append(self._run_default)
+        return next((node for place in places if place is not None and (node := place.find(f"{_W}{tag}")) is not None), None)
+
+    def _is_on(self, run: Any, block: Any, tag: str) -> bool:
+        node = self._run_value(run, block, tag)
+        return node is not None and node.get(f"{_W}val", "true") not in _FALSE
+
+    @staticmethod
+    def _color(node: Any) -> str:
+        value = str(node.get(f"{_W}val")).upper() if node is not None else ""
+        return "" if value in ("AUTO", "000000") else value
+
+    def _highlight(self, run: Any, block: Any) -> str:
+        node = self._run_value(run, block, "highlight")
+        value = str(node.get(f"{_W}val")) if node is not None else "none"
+        if value != "none":
+            return value
+        shade = self._run_value(run, block, "shd")
+        fill = str(shade.get(f"{_W}fill")).upper() if shade is not None else "AUTO"
+        return "" if fill in ("AUTO", "NONE", "FFFFFF") else _HIGHLIGHTS.get(fill, fill)
+
+    def _style_id(self, block: Any) -> str | None:
+        node = block.find(f"{_W}pPr/{_W}pStyle")
+        return str(node.get(f"{_W}val")) if node is not None else self._default
+
+    def _chain(self, style_id: str | None) -> Iterator[Any]:
+        for _ in range(20):  # a file may say that a style is based on itself
+            style = self._styles.get(style_id)
+            if style is None:
+                return
+            yield style
+            base = style.find(f"{_W}basedOn")
+            if base is None:
+                return
+            style_id = base.get(f"{_W}val")

@@ -1,0 +1,41 @@
+"""Moves that look at the screen first, and wordings that all families share."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+
+from common.messages import Action, Observation
+from env_server.tasks.elements import ANY, CELL, find
+from env_server.tasks.family import click
+from env_server.tasks.forge.plan import Move
+
+
+def click_on(text: str | None, roles: Collection[str] = ANY) -> Move:
+    """A click on the element that shows exactly ``text``; None: on the first one of these roles."""
+
+    def move(observation: Observation) -> Action:
+        return click(observation, find(observation, roles, text))
+
+    return move
+
+
+def click_cell(text: str) -> Move:
+    """A click on the spreadsheet's cell that shows ``text``."""
+    return click_on(text, CELL)
+
+
+def wording(rng: random.Random, *forms: str, **values: object) -> str:
+    """One of several ways to say it."""
+    return rng.choice(forms).format(**values)
+
+
+def and_save(rng: random.Random, thing: str) -> str:
+    """The last sentence of an instruction."""
+    return wording(rng, " Then save the {thing}.", " Save the {thing} when you are done.", " Save it.", thing=thing)
+
+
+def listed(words: Collection[str]) -> str:
+    """`a, b and c`."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last

@@ -1,0 +1,51 @@
+"""Every OfficeForge family on a real desktop: untouched it scores 0, by its script 1, by its near miss 0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from common.actions import parse_action, render_action
+from common.config import DesktopConfig
+from common.messages import Action, Evaluation
+from env_server.driver import DesktopDriver
+from env_server.tasks.forge import FAMILIES
+from env_server.tasks.forge.plan import Forged, ForgeFamily, Move
+from tests.desktops import open_desktop
+
+MAX_ACTIONS = 25
+
+
+@pytest.fixture(scope="module")
+def desktop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DesktopDriver]:
+    with open_desktop(tmp_path_factory.mktemp("desktop"), DesktopConfig(image="full", observation="tree")) as driver:
+        yield driver
+
+
+def play(desktop: DesktopDriver, forged: Forged, script: Sequence[Move]) -> tuple[Evaluation, Evaluation, str]:
+    """(verdict before, verdict after, application in front at first) of a script played through action texts."""
+    instruction, observation = desktop.reset(forged.task())
+    before, app = forged.evaluate(desktop.get), observation.app
+    demonstrate, actions = forged.play(script), list[Action]()
+    while len(actions) < MAX_ACTIONS:
+        action = parse_action(render_action(demonstrate(instruction, observation, actions, desktop.get)))
+        if action.name == "done":
+            break
+        result = desktop.step(action)
+        assert result.action_error == "", render_action(action)
+        observation = result.observation
+        actions.append(action)
+    return before, forged.evaluate(desktop.get), app
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_family_on_desktop_untouched_zero_solution_one_near_miss_zero(desktop: DesktopDriver, family: ForgeFamily) -> None:
+    forged = family.forged(0)
+    before, solved, app = play(desktop, forged, forged.solution)
+    assert app == family.app
+    assert before.reward == 0.0
+    assert solved.success and solved.reward == 1.0, (forged.instruction, solved.detail)
+    _, missed, _ = play(desktop, forged, forged.near_miss)
+    assert missed.reward == 0.0 and missed.detail, forged.instruction
