@@ -244,7 +244,6 @@ def _transpose(rng: random.Random, level: int) -> Forged:
         for down in range(len(data.headings)):
             for across, values in enumerate(block):
                 value = values[down]
-                assert not isinstance(value, tuple)
                 book.put(f"{letter(across)}{at + down}", value)
                 book.sheet().column_dimensions[letter(across)].width = 15
 
