@@ -41,9 +41,10 @@ class ImpressTools(ImpressBoxes, ImpressPages, ImpressFiles):
 
     def duplicate_slide(self, slide_index: int) -> str:
         """Put a copy of this slide behind the last one."""
-        current = self.controller.CurrentPage
-        copy = self.document.duplicate(self.slide(slide_index))
-        slides = self.document.DrawPages
+        slide, slides, current = self.slide(slide_index), self.document.DrawPages, self.controller.CurrentPage
+        # The command moves what the side pane has selected. That follows the current slide, but only when its number changes.
+        self.controller.setCurrentPage(slide)
+        copy = self.document.duplicate(slide)
         self.controller.setCurrentPage(copy)
         dispatch(self.office, self.document, ".uno:MovePageLast")
         self.controller.setCurrentPage(current)
@@ -69,12 +70,22 @@ class ImpressTools(ImpressBoxes, ImpressPages, ImpressFiles):
             written = box.createTextCursor()
             written.gotoEnd(False)
             move(written, -len(content.encode("utf-16-le")) // 2, select=True)  # the drawing's texts count UTF-16 units
-            text_values.set_written(written, bold=bold, italic=italic, size=size)
+            _style(written, bold=bold, italic=italic, size=size)
         return f"box {box_index} of slide {page_index} holds {counted(len(box.String), 'character')}"
 
     def _current(self) -> str:
         page = getattr(self.controller, "CurrentPage", None)
         return "none" if page is None else str(page.Number)
+
+
+def _style(written: Any, *, bold: bool, italic: bool, size: float | None) -> None:
+    # Only where it differs: text that says what its placeholder says anyway would no longer follow that.
+    if (written.CharWeight >= text_values.BOLD) != bold:
+        text_values.set_bold(written, bold)
+    if (written.CharPosture.value != "NONE") != italic:
+        text_values.set_italic(written, italic)
+    if size is not None:
+        text_values.set_size(written, size)
 
 
 def _is_empty(box: Any) -> bool:

@@ -77,7 +77,12 @@ def set_written(target: Any, *, bold: bool, italic: bool, size: float | None) ->
 
 
 def _set_all(target: Any, name: str, value: Any) -> None:
-    target.setPropertyValues(tuple(name + script for script in _SCRIPTS), (value,) * len(_SCRIPTS))
+    names = tuple(name + script for script in _SCRIPTS)
+    if hasattr(target, "setPropertyValues"):
+        target.setPropertyValues(names, (value,) * len(names))
+        return
+    for each in names:  # the cursor on the screen knows no other way
+        target.setPropertyValue(each, value)
 
 
 def plain(text: str) -> str:
