@@ -160,6 +160,7 @@ def forge_family(
         description=description,
         build=lambda rng: forge(rng, levels[0]).task(),
         drivers=REAL_DRIVERS,
+        is_default=False,
         forge=forge,
         levels=levels,
     )
