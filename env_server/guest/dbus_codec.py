@@ -67,7 +67,7 @@ def _encode_args(signature: str, args: Sequence[Any]) -> bytes:
     position = 0
     for value in args:
         kind = signature[position]
-        if signature[position : position + 2] in ("as", "ao"):
+        if kind == "a" and signature[position : position + 2] == "as":
             position += 2
             out += bytes(-len(out) % 4)
             items = bytearray()

@@ -130,3 +130,15 @@ def test_connection_to_nowhere_is_an_error(tmp_path: Path) -> None:
         Bus(f"unix:path={tmp_path}/none")
     with pytest.raises(DBusError):
         Bus("tcp:host=localhost")
+
+
+@pytest.mark.parametrize("value", [("b", True), ("s", "text"), ("i", -3), ("u", 7)])
+def test_encode_call_of_a_variant_reads_back(value: tuple[str, Any]) -> None:
+    data = encode_call(Call("a.b", "/c", "d.e", "Set", "ssv", ("one", "three", value)), 1)
+    _, _, _, _, body_bytes, _, _ = FIXED.unpack_from(data)
+    assert decode("ssv", data[len(data) - body_bytes :]) == ["one", "three", value[1]]
+
+
+def test_encode_call_of_an_unknown_type_is_an_error() -> None:
+    with pytest.raises(ValueError, match="cannot encode"):
+        encode_call(Call("a.b", "/c", "d.e", "Set", "v", (("d", 1.5),)), 1)
