@@ -334,11 +334,10 @@ class Desktop:
 
     def observe(self, settled: Settled = _NO_SETTLING, *, with_tree: bool = True) -> dict[str, Any]:
         """What is on screen, for the host."""
-        window, app = self._windows.front()
+        window, app, hidden = self._windows.front_with_hidden()
         nodes: list[Node] = []
         age_s = 0.0
         if with_tree and app is not None and window is not None:
-            hidden = self._windows.hidden_titles(window) if app.name in _OFFICE else frozenset()
             nodes, age_s = self._reader.read(app.name, app.program.pid, hidden=hidden, frame_mark=self._chromium.frame_mark)
         return {
             "app": app.name if app else "",
