@@ -185,10 +185,10 @@ class Desktop:
         self._windows.bring_to_front(self._apps[self._open[-1]], deadline)
 
     def _nodes_in_front(self) -> list[Node]:
-        window, app = self._windows.front()
+        window, app, hidden = self._windows.front_with_hidden()
         if window is None or app is None:
             return []
-        return self._reader.read(app.name, window.pid, frame_mark=self._chromium.frame_mark)[0]
+        return self._reader.read(app.name, window.pid, hidden=hidden, frame_mark=self._chromium.frame_mark)[0]
 
     # --- actions ---
 
@@ -284,11 +284,10 @@ class Desktop:
 
     def observe(self, settled: Settled = _NO_SETTLING, *, with_tree: bool = True, known_tree: int = 0) -> dict[str, Any]:
         """What is on screen, for the host; nodes are left out when they are those of ``known_tree``, which it has."""
-        window, app = self._windows.front()
+        window, app, hidden = self._windows.front_with_hidden()
         nodes: list[Node] = []
         age_s, tree = 0.0, 0
         if with_tree and app is not None and window is not None:
-            hidden = self._windows.hidden_titles(window) if app.name in _OFFICE else frozenset()
             try:
                 nodes, age_s = self._reader.read(app.name, window.pid, hidden=hidden, frame_mark=self._chromium.frame_mark)
                 tree = self._reader.serial

@@ -8,6 +8,7 @@ import struct
 import wave
 import zipfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from lxml import etree
@@ -29,6 +30,7 @@ pytestmark = pytest.mark.timeout(120)
 
 A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
+OOR = "{http://openoffice.org/2001/registry}"
 
 
 @pytest.fixture(scope="module")
@@ -348,13 +350,34 @@ def test_insert_file_embeds_media_and_plays_it_by_itself(desktop: GuestDriver) -
 # --- the office's options ---
 
 
+def options_of(desktop: GuestDriver) -> dict[str, str]:
+    """The office's own options as its profile holds them on the desktop's disk."""
+    pending, found = [desktop.pid], {}
+    while pending:
+        pid = pending.pop()
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            pending += [int(child) for child in (thread / "children").read_text().split()]
+        if Path(f"/proc/{pid}/comm").read_text().strip() == "soffice.bin":
+            profile = Path(f"/proc/{pid}/root/tmp/agent/libreoffice/user/registrymodifications.xcu")
+            for item in etree.fromstring(profile.read_bytes()):
+                node = item.get(f"{OOR}path").rpartition("/")[2]
+                found |= {f"{node}/{prop.get(f'{OOR}name')}": "".join(prop.itertext()) for prop in item.iter("prop")}
+    return found
+
+
 def test_options_are_changed_and_put_back_by_the_next_task(desktop: GuestDriver, slide: int) -> None:
     assert act(desktop, "impress.configure_auto_save(True, 5)") == "saves by itself every 5 minutes"
-    assert act(desktop, "impress.configure_auto_save(False)") == "does not save by itself"
     assert act(desktop, "impress.configure_display_settings(use_presenter_view=False)") == "presenter view off"
+    now = options_of(desktop)
+    assert (now["AutoSave/Enabled"], now["AutoSave/TimeIntervall"], now["Start/EnablePresenterScreen"]) == ("true", "5", "false")
+    assert act(desktop, "impress.configure_auto_save(False)") == "does not save by itself"
     assert act(desktop, "impress.configure_display_settings(True, True)") == "presenter view on, monitor 1"
     assert act(desktop, "impress.configure_display_settings(monitor_for_presentation=2)") == "monitor 2"
-    assert open_slides(desktop).app == "impress"
+    act(desktop, "impress.configure_display_settings(False)")
+    assert options_of(desktop)["Misc/Display"] == "2"
+    open_slides(desktop)
+    now = options_of(desktop)
+    assert (now["AutoSave/TimeIntervall"], now["Start/EnablePresenterScreen"], now["Misc/Display"]) == ("10", "true", "0")
 
 
 # --- what does not work ---

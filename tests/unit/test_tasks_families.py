@@ -78,7 +78,7 @@ def test_family_demonstration_of_another_instance_scores_zero(name: str) -> None
 
 
 def test_families_cover_four_applications() -> None:
-    assert {family.app for family in FAMILIES.values()} == {"chromium", "calc", "editor", "files"}
+    assert {"chromium", "calc", "editor", "files"} <= {family.app for family in FAMILIES.values()}
     assert len(FAMILIES) >= 7
 
 

@@ -11,7 +11,7 @@ from ..processes import Program
 from .calc_tools import CalcTools
 from .impress_tools import ImpressTools
 from .process import DocumentError, Office
-from .registry import restore_options
+from .registry import restore_options, set_option
 from .sheet import Calc
 from .tools import OfficeTools
 from .uno_values import dispatch, properties, refusing, url
@@ -30,6 +30,8 @@ _OPTIONS = {
 """Separator, quotes, UTF-8, first line: without them the office asks in a dialog."""
 _FACTORIES = {"writer": "swriter", "impress": "simpress"}
 _TOOLS: Mapping[str, type[OfficeTools]] = {"calc": CalcTools, "writer": WriterTools, "impress": ImpressTools}
+_SLIDE_PANE = "/org.openoffice.Office.Impress/MultiPaneGUI/SlideSorterBar/Visible", "ImpressView"
+"""The office remembers that somebody closed the pane of all slides."""
 _ENDINGS = {
     "calc": (".xlsx", ".xls", ".ods", ".csv", ".tsv"),
     "writer": (".docx", ".doc", ".odt", ".rtf"),
@@ -82,6 +84,8 @@ class Documents:
 
         def work() -> None:
             desktop = self._office.create("com.sun.star.frame.Desktop")
+            if app == "impress":
+                set_option(self._office, *_SLIDE_PANE, True)
             with refusing():
                 options = _OPTIONS.get(place.suffix.lower(), {})
                 document = desktop.loadComponentFromURL(url(place), "_blank", 0, properties(MacroExecutionMode=0, **options))
@@ -127,6 +131,10 @@ class Documents:
     def use_tool(self, app: str, method: str, args: Mapping[str, Any], *, timeout_s: float) -> str:
         """Carry out one API method of the agent on the application's document; gives its result text."""
         _check_text(list(args.values()))
+
+        for name, value in args.items():
+            if isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):
+                raise DocumentError(f"{name} holds half a character (a lone surrogate)")
 
         def work() -> str:
             tools = _TOOLS[app](self._office, self._document_of(app), self._folder)

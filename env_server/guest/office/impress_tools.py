@@ -49,7 +49,8 @@ class ImpressTools(ImpressBoxes, ImpressPages, ImpressFiles):
         dispatch(self.office, self.document, ".uno:MovePageLast")
         self.controller.setCurrentPage(current)
         if slides.getByIndex(slides.Count - 1) != copy:
-            raise DocumentError(f"the office left the copy at slide {copy.Number}")
+            slides.remove(copy)
+            raise DocumentError("the office did not move the copy to the end: it has been removed again")
         return f"slide {slides.Count} is a copy of slide {slide_index}"
 
     def write_text(

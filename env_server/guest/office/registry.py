@@ -19,12 +19,21 @@ def write_options(office: Office, node: str, **values: Any) -> dict[str, Any]:
     return {name: access.getByName(name) for name in values}
 
 
+def set_option(office: Office, node: str, name: str, value: Any) -> None:
+    """Set one option for good, when it has another value."""
+    _, access = _open(office, node)
+    if access.getByName(name) != value:
+        access.replaceByName(name, value)
+        access.commitChanges()
+
+
 def restore_options(office: Office) -> None:
     """Undo everything that `write_options` did since the last time."""
     for (node, name), value in office.options_before.items():
-        _, access = _open(office, node)
+        provider, access = _open(office, node)
         access.replaceByName(name, value)
         access.commitChanges()
+        provider.flush()
     office.options_before.clear()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 from .process import DocumentError
@@ -13,6 +14,7 @@ _SCRIPTS = ("", "Asian", "Complex")
 BOLD, SINGLE = 150.0, 1
 """com.sun.star.awt.FontWeight.BOLD; FontStrikeout.SINGLE and FontUnderline.SINGLE."""
 _NORMAL = 100.0
+_UNFIT = re.compile("[\x7f-\x9f\ud800-\udfff\ufff9-\uffff]")
 _MAX_SIZE_PT = 999
 
 
@@ -86,5 +88,9 @@ def _set_all(target: Any, name: str, value: Any) -> None:
 
 
 def plain(text: str) -> str:
-    """Without control characters, which a document cannot hold; line ends and tabs stay."""
-    return "".join(char for char in text.replace("\r\n", "\n").replace("\r", "\n") if char >= " " or char in "\n\t")
+    """Without what a document cannot hold: control characters, half surrogate pairs, codes that Writer uses for itself.
+
+    Line ends and tabs stay.
+    """
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return "".join(char for char in text if char in "\n\t" or (char >= " " and not _UNFIT.match(char)))
