@@ -10,10 +10,12 @@ IMAGE ?= core
 # For example ARGS="--set learner.lr=1e-6", TESTS=tests/unit, BENCH=codec
 ARGS ?=
 TESTS ?=
+# Test files played side by side: desktops mostly wait.
+JOBS ?= 2
 BENCH ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check bench report clean
+.PHONY: help setup train test check bench soak report clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -27,7 +29,7 @@ train: setup ## train CONFIG (default configs/quickstart.yaml) and write its rep
 
 test: IMAGE := full
 test: setup ## all tests, real desktops included (at most 15 minutes on 2 cores)
-	$(VENV)/bin/python -m pytest $(TESTS) $(ARGS)
+	$(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile $(TESTS) $(ARGS)
 
 check: setup ## ruff, mypy and the import rule
 	$(VENV)/bin/ruff check .
@@ -36,6 +38,9 @@ check: setup ## ruff, mypy and the import rule
 
 bench: setup ## print the figures (BENCH=NAME for one; without, all names)
 	$(VENV)/bin/computerrl bench $(BENCH) $(ARGS)
+
+soak: setup ## half an hour of random actions on 24 desktops
+	$(VENV)/bin/computerrl bench soak_desktops $(ARGS)
 
 report: ## write runs/latest/report.html again
 	$(VENV)/bin/computerrl report latest

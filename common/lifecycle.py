@@ -93,6 +93,10 @@ def new_incarnation() -> str:
     return f"{int(time.time()):x}-{secrets.token_hex(4)}"
 
 
+CLOSE_LIMIT_S = 0.2
+"""A beat takes a millisecond; stopping processes have three seconds in all and must not wait for a dead broker."""
+
+
 class Heartbeat:
     """Says `Hello`, then that this process is alive, once a second, from its own thread. Never raises.
 
@@ -135,9 +139,9 @@ class Heartbeat:
         return self._welcomed.wait(timeout_s)
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread. One that waits for a broker which is gone is left behind: it ends when its channel is closed."""
         self._ended.set()
-        self._thread.join(timeout=2.0)
+        self._thread.join(timeout=CLOSE_LIMIT_S)
 
     def __enter__(self) -> Heartbeat:
         return self
@@ -156,6 +160,8 @@ class Heartbeat:
                     self._stop.stop("superseded by a newer process")
                 return
             except ComputerRLError as error:
+                if self._ended.is_set():
+                    return
                 known = False
                 log.get_logger().warning("heartbeat.failed", error=error.code, reason=str(error))
             except Exception:  # noqa: BLE001

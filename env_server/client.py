@@ -19,6 +19,7 @@ from common.messages import (
     DemonstrationRequest,
     Evaluation,
     EvaluationRequest,
+    FinalAction,
     Lease,
     LeaseRelease,
     LeaseRequest,
@@ -31,7 +32,7 @@ from common.messages import (
     TaskStarted,
 )  # fmt: skip
 from common.transport import Channel
-from env_server.tasks import FAMILIES
+from env_server.tasks import BASIC_FAMILIES, FAMILIES
 
 _SLACK_S = 5.0
 """A server answers by its own deadline; the client waits this much longer before it gives the server up."""
@@ -66,9 +67,9 @@ class DesktopClient:
         """What the scripted demonstrator would do now, in the policy's words."""
         return self._ask(DemonstrationRequest(lease=lease), Demonstration, self._step_timeout_s).action_text
 
-    def evaluate(self, lease: Lease) -> Evaluation:
-        """The verdict on the desktop's state."""
-        return self._ask(EvaluationRequest(lease=lease), Evaluation, self._step_timeout_s)
+    def evaluate(self, lease: Lease, final_action: FinalAction = "") -> Evaluation:
+        """The verdict on the desktop's state after ``final_action``."""
+        return self._ask(EvaluationRequest(lease=lease, final_action=final_action), Evaluation, self._step_timeout_s)
 
     def release(self, lease: Lease) -> None:
         """Give the desktop back. Raises `LeaseRefused` when it was taken back before."""
@@ -86,7 +87,7 @@ class DesktopClient:
 
 
 def family_names(config: RunConfig) -> tuple[str, ...]:
-    """The families this run plays: those named in ``tasks.families``, else all that the driver can play.
+    """The families this run plays: those named in ``tasks.families``, else the basic ones that the driver can play.
 
     Raises `ConfigError` for names that do not exist or that the driver cannot play.
     """
@@ -96,7 +97,7 @@ def family_names(config: RunConfig) -> tuple[str, ...]:
     if unknown:
         reason = f"no task family {', '.join(map(repr, unknown))} for driver {driver!r}"
         raise ConfigError([Problem("tasks.families", reason, f"choose from {', '.join(possible)}")])
-    return config.tasks.families or possible
+    return config.tasks.families or tuple(name for name in possible if name in BASIC_FAMILIES)
 
 
 def read_screenshot(trajectories_folder: Path, ref: ScreenshotRef) -> bytes:

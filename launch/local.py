@@ -5,15 +5,19 @@ Wires the parts of this folder together and holds no rules of its own. Every way
 
 from __future__ import annotations
 
+import errno
 import json
+import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.config import RunConfig, load_config
+from common.errors import DiskFull
 from launch.machine import inspect_machine
 from launch.plan import ProcessSpec, make_plan
 from launch.preflight import run_preflight
@@ -25,6 +29,9 @@ if TYPE_CHECKING:
     from common.run_folder import RunFolder
 
 TICK_S = 1.0
+
+MIN_FREE_BYTES = 32 << 20
+"""With less free space a run ends while it still can: room for the last lines of logs and metrics, and for the report."""
 
 
 def plan_for(config: RunConfig) -> tuple[ProcessSpec, ...]:
@@ -63,20 +70,21 @@ def _run(config: RunConfig, *, resumed: bool) -> int:
     print(f"{'resuming' if resumed else 'run'} {config.folder}, logs in {log_folder}", flush=True)
     attempt = Attempt(started=time.time(), ended=None)
     write_attempt(log_folder, attempt)
-    if config.mode == "serial":
-        outcome, num_restarts = _run_serial(config)
-    else:
-        outcome, num_restarts = _supervise(config, folder, log_folder)
-    attempt = replace(
-        attempt,
-        ended=time.time(),
-        outcome=outcome.kind,
-        reason=outcome.reason,
-        message=outcome.message,
-        num_restarts=num_restarts,
-    )
-    write_attempt(log_folder, attempt)
-    _conclude(config, outcome)
+    with naming_full_disk(config.folder):
+        if config.mode == "serial":
+            outcome, num_restarts = _run_serial(config)
+        else:
+            outcome, num_restarts = _supervise(config, folder, log_folder)
+        attempt = replace(
+            attempt,
+            ended=time.time(),
+            outcome=outcome.kind,
+            reason=outcome.reason,
+            message=outcome.message,
+            num_restarts=num_restarts,
+        )
+        write_attempt(log_folder, attempt)
+        _conclude(config, outcome)
     return outcome.exit_code
 
 
@@ -107,17 +115,45 @@ def _supervise(config: RunConfig, folder: RunFolder, log_folder: Path) -> tuple[
         def finished() -> bool:
             return watch.refresh().summary is not None
 
+        def tick() -> Outcome | None:
+            display.update(watch.refresh(), supervisor.views())
+            return disk_outcome(folder.folder)
+
         supervisor = Supervisor(
             plan_for(config), config=config.supervisor, log_folder=log_folder, notify=display.note, is_finished=finished
         )
         try:
-            outcome = supervisor.run(tick=lambda: display.update(watch.refresh(), supervisor.views()), tick_s=TICK_S)
+            outcome = supervisor.run(tick=tick, tick_s=TICK_S)
         finally:
             watch.close()
         display.update(watch.refresh(), supervisor.views())
     if watch.last_status is not None:
         write_status(folder.folder, watch.last_status)
     return outcome, {view.name: view.num_restarts for view in supervisor.views()}
+
+
+def disk_outcome(folder: Path, *, min_free_bytes: int = MIN_FREE_BYTES) -> Outcome | None:
+    """How the run has to end when the disk below ``folder`` is as good as full; None while it is not."""
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes >= min_free_bytes:
+        return None
+    return Outcome("failed", DiskFull.code, DiskFull.exit_code, _full(folder))
+
+
+@contextmanager
+def naming_full_disk(folder: Path) -> Iterator[None]:
+    """Turn the system's "no space left" into `DiskFull`, which says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise DiskFull(_full(folder)) from error
+
+
+def _full(folder: Path) -> str:
+    free_mb = shutil.disk_usage(folder).free >> 20
+    return f"{free_mb} MiB are left where {folder} lies; what was acknowledged is safe\n    -> free space, then use --resume"
 
 
 def _conclude(config: RunConfig, outcome: Outcome) -> None:

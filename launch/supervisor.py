@@ -126,8 +126,9 @@ class Supervisor:
         """All processes, in starting order."""
         return [process.view() for process in self._processes]
 
-    def run(self, *, tick: Callable[[], None], tick_s: float) -> Outcome:
-        """Start everything and stay until the end; ``tick`` is called every ``tick_s`` (displays). Main thread only.
+    def run(self, *, tick: Callable[[], Outcome | None], tick_s: float) -> Outcome:
+        """Start everything and stay until the end; ``tick`` is called every ``tick_s`` (displays) and may give an outcome to end
+        with. Main thread only.
 
         SIGINT, SIGTERM and SIGHUP stop the run; a second one kills at once.
         """
@@ -143,7 +144,7 @@ class Supervisor:
             while self._outcome is None:
                 now = time.monotonic()
                 if now >= next_tick:
-                    tick()
+                    self._outcome = tick()
                     self._look_after_orphans(now)
                     next_tick = now + tick_s
                 self._restart_due(now)

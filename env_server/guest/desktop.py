@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from .apps.on_demand import Surroundings
 from .chords import UnknownKey
 from .chromium import Chromium, ChromiumGone, PageError
 from .dbus import DBusError
-from .display import DisplayGone
+from .display import DisplayGone, Window
 from .faults import DesktopError, Refused, TaskError
 from .file_tools import FileTools
 from .folder import AgentFolder, FileActionError
@@ -29,6 +29,7 @@ from .office.documents import Documents, OfficeApp
 from .office.process import DocumentError, Office, OfficeGone
 from .office.sheet import Calc
 from .openers import Openers
+from .osworld import OsworldCalls
 from .reader import TreeReader
 from .session import Places, Session
 from .settle import Settled
@@ -37,6 +38,7 @@ from .wire import Wire
 
 _NO_SETTLING = Settled("none", 0.0)
 _FRONT_LIMIT_S = 2.0
+_OSWORLD_OPEN_LIMIT_S = 15.0
 _OFFICE = frozenset({"calc", "writer", "impress"})
 _FILE_FACTS = frozenset({"file_bytes", "file_text", "folder_listing"})
 
@@ -92,21 +94,23 @@ class Desktop:
             session, self._windows, self._reader, self.folder, chromium=self._chromium, calc=self._calc,
             documents=self._documents, office_apps=office_apps, editor=self._editor, files=self._files, on_demand=on_demand,
         )  # fmt: skip
+        self._osworld = OsworldCalls(
+            session, folder=places.agent, open_path=self._open_for_osworld, read_tree=self._nodes_in_front
+        )
         self._gui = Gui(self._screen, self._windows, locked=self._chromium)
         self._file_tools = FileTools(self.folder)
         self._finishes_itself = False
 
     # --- starting ---
 
-    def start(self, *, timeout_s: float) -> None:
-        """Start all applications side by side and wait until each can be used."""
-        for app in (self._calc, self._chromium, self._files, self._editor):
-            app.start()
+    def start(self, names: Sequence[str], *, timeout_s: float) -> None:
+        """Start these applications side by side and wait until each can be used."""
         deadline = time.monotonic() + timeout_s
-        self._calc.connect(timeout_s=timeout_s)
-        self._chromium.connect(timeout_s=deadline - time.monotonic())
-        for app in (self._calc, self._chromium, self._files, self._editor):
-            self._windows.wait_for_window(app, deadline)
+        apps = [self._apps[name] for name in names]
+        for app in apps:
+            app.start()
+        for app in apps:
+            self._windows.ready(app, deadline)
         processes.keep_running()
 
     def check(self) -> None:
@@ -147,6 +151,7 @@ class Desktop:
         return self._openers.open
 
     def _prepare(self, setup: list[Mapping[str, Any]], deadline: float) -> Settled:
+        self._osworld.end()
         self._openers.forget(deadline)
         self.folder.wipe()
         for step in setup:
@@ -173,6 +178,17 @@ class Desktop:
                 raise TaskError(f"unknown set-up step {kind!r}")
         except (FileActionError, PageError, DocumentError, Refused, KeyError) as error:
             raise TaskError(f"{kind}: {error}") from error
+
+    def _open_for_osworld(self, path: str) -> None:
+        deadline = time.monotonic() + _OSWORLD_OPEN_LIMIT_S
+        self._openers.step("open", {"path": path}, deadline)
+        self._windows.bring_to_front(self._apps[self._open[-1]], deadline)
+
+    def _nodes_in_front(self) -> list[Node]:
+        window, app = self._windows.front()
+        if window is None or app is None:
+            return []
+        return self._read(window, app)[0]
 
     # --- actions ---
 
@@ -266,28 +282,35 @@ class Desktop:
         """Wait until the last action's effects are on screen."""
         return self._windows.settle_within(deadline_s=self._settle_deadline_s)
 
-    def observe(self, settled: Settled = _NO_SETTLING, *, with_tree: bool = True) -> dict[str, Any]:
-        """What is on screen, for the host."""
+    def observe(self, settled: Settled = _NO_SETTLING, *, with_tree: bool = True, known_tree: int = 0) -> dict[str, Any]:
+        """What is on screen, for the host; nodes are left out when they are those of ``known_tree``, which it has."""
         window, app = self._windows.front()
         nodes: list[Node] = []
-        age_s = 0.0
+        age_s, tree = 0.0, 0
         if with_tree and app is not None and window is not None:
-            hidden = self._windows.hidden_titles(window) if app.name in _OFFICE else frozenset()
             try:
-                nodes, age_s = self._reader.read(app.name, window.pid, hidden=hidden, frame_mark=self._chromium.frame_mark)
+                nodes, age_s = self._read(window, app)
+                tree = self._reader.serial
             except AppGone:
                 # Still on its way to the bus, or just ending: a warm application that stays away is noticed at its next use.
                 if app.name not in catalog.NAMES:
                     raise
+        self._screen.pump()  # what was painted while the tree was read counts for the picture
         return {
             "app": app.name if app else "",
             "title": window.title if window else "",
-            "nodes": [node.to_wire() for node in nodes],
+            "tree": tree,
+            "nodes": None if tree and tree == known_tree else [node.to_wire() for node in nodes],
+            "picture": self._screen.num_damages,
             "settled_by": settled.by,
             "settle_s": settled.duration_s,
             "tree_age_s": age_s,
             "finished": self._finished(),
         }
+
+    def _read(self, window: Window, app: App) -> tuple[list[Node], float]:
+        hidden = self._windows.hidden_titles(window) if app.name in _OFFICE else frozenset()
+        return self._reader.read(app.name, window.pid, hidden=hidden, frame_mark=self._chromium.frame_mark)
 
     def _finished(self) -> bool:
         return self._finishes_itself and self._chromium.has_scored()
@@ -304,6 +327,8 @@ class Desktop:
                 return self._chromium.result(timeout_s=left(deadline))
             if kind == "calc_cells":
                 return self._calc.read(args["range"], timeout_s=left(deadline))
+            if kind == "osworld":
+                return self._osworld.call(str(args["call"]), {name: value for name, value in args.items() if name != "call"})
             if kind == "file_bytes":
                 return self.folder.bytes_or_none(args["path"])
             if kind == "file_text":

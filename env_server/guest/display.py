@@ -101,14 +101,16 @@ class Screen:
     # --- events ---
 
     def pump(self) -> bool:
-        """Take pending events without waiting; True when the screen or the windows changed."""
-        changed = False
+        """Take pending events without waiting; True when the screen or the windows changed.
+
+        Once it returns, `num_damages` is right for pictures taken from then on: whatever is drawn later raises it.
+        """
+        changed, num_before = False, self.num_damages
         while self._display.pending_events():
             event = self._display.next_event()
             kind = event.type
             if kind == self._display.extension_event.DamageNotify:
                 self._display.damage_subtract(self._damage, X.NONE, X.NONE)
-                self._display.flush()
                 self.num_damages += 1
                 changed = True
             elif kind == X.PropertyNotify and event.window.id == self._root.id:
@@ -119,6 +121,8 @@ class Screen:
                 self._take_structure(kind, event)
             elif kind == X.ClientMessage and event.client_type == self._atom("WM_PROTOCOLS"):
                 self._pongs.add(event.data[1][1])
+        if self.num_damages != num_before:
+            self._display.sync()  # what is drawn before the server has subtracted is not told
         return changed
 
     def _take_structure(self, kind: int, event: Any) -> None:
@@ -253,6 +257,24 @@ class Screen:
     def close_window(self, xid: int) -> None:
         """Ask a window to close, as its close button would."""
         self._client_message(xid, "_NET_CLOSE_WINDOW", [X.CurrentTime, 2, 0, 0, 0])
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height, pixels."""
+        screen = self._display.screen()
+        return screen.width_in_pixels, screen.height_in_pixels
+
+    def pointer(self) -> tuple[int, int]:
+        """Where the pointer is."""
+        found = self._root.query_pointer()
+        return found.root_x, found.root_y
+
+    def geometry(self, xid: int) -> tuple[int, int, int, int]:
+        """x, y, width, height of a window on the screen."""
+        window = self._display.create_resource_object("window", xid)
+        shape = window.get_geometry()
+        place = self._root.translate_coords(window, 0, 0)
+        return place.x, place.y, shape.width, shape.height
 
     def ping(self, xid: int) -> int | None:
         """Ask the window's program to answer once it has taken all input before this; None when it never would."""

@@ -84,10 +84,21 @@ class Gui:
         if held and self._is_locked():
             raise Refused(f"the browser's own shortcuts are locked; held: {', '.join(held)}")
         batches = self._screen.batches(text)
+        if args["x"] is not None:
+            self._screen.click(args["x"], args["y"])
+            self._windows.settle_within(deadline_s=_BATCH_LIMIT_S)
+        if args["overwrite"]:
+            self._select_content()
         for batch in batches[:-1]:
             self._screen.type_text(batch)
             self._windows.settle_within(deadline_s=_BATCH_LIMIT_S)
         self._screen.type_text(batches[-1])
+
+    def _select_content(self) -> None:
+        """Select what the field holds, so that typing replaces it. In a sheet, typing replaces the cell's content anyway."""
+        front = self._windows.front_app()
+        if front is None or front.name != "calc":
+            self._screen.press_chord("ctrl+a")
 
     def _key(self, args: Mapping[str, Any]) -> None:
         self._refuse_shortcut(args["keys"])

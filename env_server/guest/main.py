@@ -46,7 +46,7 @@ def main() -> int:
             settle_quiet_s=settings["settle_quiet_s"],
             settle_deadline_s=settings["settle_deadline_s"],
         )
-        desktop.start(timeout_s=settings["start_deadline_s"])
+        desktop.start(settings["apps"], timeout_s=settings["start_deadline_s"])
     except Exception as error:  # noqa: BLE001  (process boundary: the host must hear why)
         traceback.print_exc()
         wire.send({"error": "broken", "message": f"the desktop did not start: {error!r}"})
@@ -87,19 +87,20 @@ def handle(desktop: Desktop, request: dict[str, Any]) -> dict[str, Any]:
     desktop.check()
     if name == "ping":
         return {}
+    tree = {"with_tree": request.get("with_tree", True), "known_tree": request.get("known_tree", 0)}
     if name == "reset":
         settled = desktop.reset(request["setup"], deadline=deadline)
-        return desktop.observe(settled, with_tree=request["with_tree"])
+        return desktop.observe(settled, **tree)
     if name == "step":
         error, result = "", ""
         try:
             result = desktop.act(request["action"], request["args"], deadline=deadline)
         except Refused as refused:
             error = str(refused)
-        answer = desktop.observe(desktop.settle(), with_tree=request["with_tree"])
+        answer = desktop.observe(desktop.settle(), **tree)
         return {**answer, "action_error": error, "result": result}
     if name == "observe":
-        return desktop.observe(with_tree=request["with_tree"])
+        return desktop.observe(**tree)
     if name == "get":
         return {"value": desktop.get(request["kind"], request["args"], deadline=deadline)}
     raise DesktopError(f"unknown request {name!r}")

@@ -200,13 +200,15 @@ class Openers:
 
     def forget(self, deadline: float) -> None:
         """A new task: close all documents, nothing is open."""
+        self.open = []
+        self._chromium.leave_page()
+        if not self._calc.program.running:
+            return
         try:
             if self._documents.has_any(timeout_s=_CLOSE_LIMIT_S):
                 self._documents.close_all(timeout_s=_CLOSE_LIMIT_S)
         except OfficeGone:
             self._windows.restart(self._calc, deadline)
-        self.open = []
-        self._chromium.leave_page()
 
     def _open_warm(
         self, app: App, open_it: Callable[[dict[str, Any], float], None], args: dict[str, Any], deadline: float

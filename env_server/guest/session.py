@@ -64,6 +64,7 @@ class Session:
     """X server, window manager, session bus and accessibility bus."""
 
     def __init__(self, places: Places, *, width: int, height: int, base_env: Mapping[str, str]) -> None:
+        self.log_folder = places.logs
         _write_settings(places.home)
         bus_path = places.runtime / "bus"
         env = {

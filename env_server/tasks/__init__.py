@@ -1,7 +1,8 @@
 """All task families by name, and turning a `TaskRef` into the instance it names.
 
-Adding a task: write a build function in a file here, put its `Family` into that file's FAMILIES, and run the tests; they play
-every family (untouched state scores 0, demonstrator scores 1) without further changes.
+Adding a task: write a build function in a file here (or in `env_server.tasks.forge`, where files are made and judged), put its
+`Family` into that file's FAMILIES, and run the tests; they play every family (untouched state scores 0, demonstrator scores 1)
+without further changes.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from env_server.driver import TaskInstance
 from env_server.tasks import calc, editor, files, forge, web
 from env_server.tasks.family import Family
 
-FAMILIES: dict[str, Family] = {
-    family.name: family
-    for family in (*web.FAMILIES, *calc.FAMILIES, *editor.FAMILIES, *files.FAMILIES, *forge.FAMILIES)
+BASIC_FAMILIES: dict[str, Family] = {
+    family.name: family for family in (*web.FAMILIES, *calc.FAMILIES, *editor.FAMILIES, *files.FAMILIES)
 }
+"""Short tasks that every driver can play and the image `core` has the applications for: what a run plays that names none."""
+
+FAMILIES: dict[str, Family] = {**BASIC_FAMILIES, **{family.name: family for family in forge.FAMILIES}}
 
 
 def task_instance(task: TaskRef, *, tasks: TasksConfig) -> TaskInstance:
@@ -24,11 +27,7 @@ def task_instance(task: TaskRef, *, tasks: TasksConfig) -> TaskInstance:
     family = FAMILIES.get(task.family)
     if family is None:
         raise TaskFailed(f"unknown task family {task.family!r}; known: {', '.join(sorted(FAMILIES))}")
-    first, past_last = {
-        "demonstration": tasks.demonstration_seeds,
-        "training": tasks.training_seeds,
-        "evaluation": tasks.evaluation_seeds,
-    }[task.split]
+    first, past_last = tasks.seeds_of(task.split)
     if not first <= task.seed < past_last:
         raise TaskFailed(f"seed {task.seed} of {task.family} is outside the {task.split} seeds {first}..{past_last - 1}")
     return family.make(task.seed)

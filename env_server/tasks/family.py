@@ -23,7 +23,7 @@ class Family:
 
     name: str
     app: str
-    """Application the agent works in: `chromium`, `calc`, `editor`, `files`."""
+    """Application in front at first: `chromium`, `calc`, `writer`, `impress`, `editor`, `files`."""
     description: str
     """One line for people."""
     build: Callable[[random.Random], TaskInstance]

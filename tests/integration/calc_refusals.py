@@ -117,6 +117,7 @@ REFUSALS: dict[str, dict[str, str]] = {
         'create_chart("pie", "A1:B5", "t", "x")': "no axes",
         'create_chart("line", "B")': "is no range",
         'create_chart("scatter", "B1:B5")': "two columns",
+        'create_chart("line", "A1:A5")': "no numbers",
         'create_chart("line", "Closed.A1:A2")': "protected",
     },
     "set_chart_legend_position": {'set_chart_legend_position("top")': "no chart on Data"},

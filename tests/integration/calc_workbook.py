@@ -47,11 +47,14 @@ class Calc:
     """Actions and what they left."""
 
     desktop: GuestDriver
-    is_untouched: bool = False
+    purpose: str = ""
 
-    def open(self, data: bytes) -> None:
-        self.is_untouched = False
-        steps = (SetupStep("put_file", {"path": "in/data.xlsx", "data": data}), SetupStep("open", {"path": "in/data.xlsx"}))
+    def open_for(self, purpose: str) -> None:
+        """The workbook as it was at first, unless it was last opened for the same purpose."""
+        if self.purpose == purpose:
+            return
+        self.purpose = purpose
+        steps = (SetupStep("put_file", {"path": "in/data.xlsx", "data": book()}), SetupStep("open", {"path": "in/data.xlsx"}))
         self.desktop.reset(TaskInstance("x", steps, lambda get: Evaluation(0.0, False, ""), lambda *_: Action("done", {})))
 
     def do(self, text: str) -> str:
@@ -68,6 +71,10 @@ class Calc:
     def saved(self, *, values: bool = False) -> Workbook:
         """The workbook after saving; formulas or their values."""
         self.do("save()")
+        return self.loaded(values=values)
+
+    def loaded(self, *, values: bool = False) -> Workbook:
+        """The workbook as it was last saved."""
         return openpyxl.load_workbook(io.BytesIO(self.file("in/data.xlsx")), data_only=values)
 
     def file(self, path: str) -> bytes:

@@ -14,7 +14,7 @@ from common.action_tables.calc import TABLE
 from env_server.drivers.guest_driver import GuestDriver
 from tests.desktops import open_desktop
 from tests.integration.calc_refusals import REFUSALS
-from tests.integration.calc_workbook import HEADER, Calc, book
+from tests.integration.calc_workbook import HEADER, Calc
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -26,23 +26,8 @@ def desktop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuestDriver]:
 
 
 @pytest.fixture(scope="module")
-def shared(desktop: GuestDriver) -> Calc:
+def calc(desktop: GuestDriver) -> Calc:
     return Calc(desktop)
-
-
-@pytest.fixture
-def calc(shared: Calc) -> Calc:
-    shared.open(book())
-    return shared
-
-
-@pytest.fixture
-def untouched(shared: Calc) -> Calc:
-    """For calls that change nothing: opened anew only after others."""
-    if not shared.is_untouched:
-        shared.open(book())
-        shared.is_untouched = True
-    return shared
 
 
 # --- one function per method: what it does ---
@@ -57,7 +42,7 @@ def set_cell(calc: Calc) -> None:
     calc.do('set_cell("F5", "2024-05-06")')
     calc.do('set_cell("F6", "=Data!B2+1")')
     assert "#DIV/0!" in calc.do('set_cell("F7", "=1/0")')
-    formulas, values = calc.saved(), calc.saved(values=True)
+    formulas, values = calc.saved(), calc.loaded(values=True)
     assert formulas["Data"]["F2"].value == "=SUM(B2,B3)*2"
     found = [values["Data"][f"F{row}"].value for row in range(2, 7)]
     assert found == [30, "x!", 12.5, datetime.datetime(2024, 5, 6), 6]
@@ -70,6 +55,8 @@ def get_cell(calc: Calc) -> None:
     assert calc.do('get_cell("Notes.B2")') == "x"
     calc.do('set_cell("F2", "=NA()")')
     assert calc.do('get_cell("F2")') == "#N/A"
+    calc.do('set_cell("F3", "=REPT(\\"x\\";1600)")')
+    assert calc.do('get_cell("F3")').endswith("... 100 more characters")
 
 
 def save(calc: Calc) -> None:
@@ -153,6 +140,8 @@ def sort_column(calc: Calc) -> None:
     calc.do('sort_column("A", ascending=False, start_index=3)')
     assert calc.column("A") == ["Name", "pear", "leek", "kale", "apple"]
     assert calc.column("C") == ["Price", 2.5, 0.75, 1.25, 3]
+    calc.do('merge_cells("A1:A2")')
+    assert "merged cells" in calc.refusal('sort_column("A")')
 
 
 def reorder_columns(calc: Calc) -> None:
@@ -256,9 +245,9 @@ def set_validation_list(calc: Calc) -> None:
 
 def create_pivot_table(calc: Calc) -> None:
     done = calc.do('create_pivot_table("Data", "Totals", ["Kind"], None, ["qty"], "sum")')
-    assert done == "pivot table Totals at Totals.A1:B5"
+    assert done == "pivot table Totals at Totals.A1:B5; Totals is active"
     calc.do('create_pivot_table("Data", "Means", ["Kind"], ["Name"], ["Price", "Qty"], "average", "Notes!D4")')
-    workbook, values = calc.saved(), calc.saved(values=True)
+    workbook, values = calc.saved(), calc.loaded(values=True)
     assert workbook.sheetnames == ["Data", "Notes", "Closed", "Totals"]
     (pivot,) = workbook["Totals"]._pivots
     assert pivot.name == "Totals" and [field.subtotal for field in pivot.dataFields] == ["sum"]
@@ -273,7 +262,11 @@ def create_chart(calc: Calc) -> None:
     for kind in kinds:
         calc.do(f'create_chart("{kind}", "A1:B5", title="T {kind}")')
     calc.do('create_chart("scatter", "B1:C5", "Dots", "quantity", "price")')
-    charts = calc.saved()["Data"]._charts
+    calc.do('transpose_range("A1:B5", "Notes.A4")')
+    assert calc.do('create_chart("column", "Notes.A4:E5")').endswith("of A4:E5 on Notes")
+    workbook = calc.saved()
+    charts = workbook["Data"]._charts
+    assert len(workbook["Notes"]._charts) == 1
     assert [chart.tagname for chart in charts] == [*kinds.values(), "scatterChart"]
     assert [chart.barDir for chart in charts[:2]] == ["bar", "col"]
     column, scatter = charts[1], charts[-1]
@@ -339,6 +332,13 @@ EFFECTS: dict[str, Callable[[Calc], None]] = {
 }  # fmt: skip
 
 
+LOOKS = {
+    "merge_cells", "highlight_range", "format_range", "set_number_format", "adjust_column_width", "adjust_row_height",
+    "freeze_panes", "set_zoom_level", "set_validation_list",
+}  # fmt: skip
+"""None of them looks at what another one changes: one workbook does for all."""
+
+
 def test_every_method_of_the_table_is_tried_here() -> None:
     methods = {spec.name.removeprefix("calc.") for spec in TABLE}
     assert methods == set(EFFECTS) == set(REFUSALS)
@@ -346,15 +346,17 @@ def test_every_method_of_the_table_is_tried_here() -> None:
 
 @pytest.mark.parametrize("method", EFFECTS)
 def test_method_has_its_effect(calc: Calc, method: str) -> None:
+    calc.open_for("looks" if method in LOOKS else method)
     EFFECTS[method](calc)
 
 
 @pytest.mark.parametrize("method", [method for method, calls in REFUSALS.items() if calls])
-def test_method_with_bad_arguments_says_what_is_wrong_and_changes_nothing(untouched: Calc, method: str) -> None:
+def test_method_with_bad_arguments_says_what_is_wrong_and_changes_nothing(calc: Calc, method: str) -> None:
+    calc.open_for("refusals")
     for call, message in REFUSALS[method].items():
-        assert message in untouched.refusal(call), call
-    assert untouched.desktop.healthy()
-    lines = untouched.do("get_workbook_info()").splitlines()
+        assert message in calc.refusal(call), call
+    assert calc.desktop.healthy()
+    lines = calc.do("get_workbook_info()").splitlines()
     assert lines[2:] == [
         "sheets: Data (A1:E5), Notes (B2), Closed (A1)", "active sheet: Data", "unsaved changes: no",
     ]  # fmt: skip

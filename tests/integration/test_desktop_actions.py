@@ -149,7 +149,7 @@ def test_calc_save_writes_the_file_and_formulas_show_their_value(desktop: GuestD
     open_on(desktop, SetupStep("calc_open", {"cells": {"A1": "2", "A2": "=A1*3"}, "active_cell": "B1"}))
     assert desktop.get("calc_cells", range="A2:A2") == [["6"]]
     assert desktop.get("folder_listing") == []
-    assert act(desktop, "calc.save()").result == "sheet.ods"
+    assert act(desktop, "calc.save()").result == "saved sheet.ods"
     assert desktop.get("folder_listing") == ["sheet.ods"]
     act(desktop, 'calc.set_cell("B1", "=SUM(A1:A2)")')
     act(desktop, 'key("ctrl+s")')

@@ -11,7 +11,7 @@ from common.actions import parse_action, render_action
 from common.messages import Action
 from env_server.client import read_screenshot
 from env_server.driver import DesktopDriver
-from env_server.tasks import FAMILIES
+from env_server.tasks import BASIC_FAMILIES
 from env_server.tasks.pages import page
 from tests.desktops import open_desktop
 
@@ -32,13 +32,13 @@ def desktop(folder: Path) -> Iterator[DesktopDriver]:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("family", sorted(BASIC_FAMILIES))
 def test_family_on_desktop_untouched_scores_zero_and_demonstrated_one(
     desktop: DesktopDriver, folder: Path, family: str, seed: int
 ) -> None:
-    task = FAMILIES[family].make(seed)
+    task = BASIC_FAMILIES[family].make(seed)
     instruction, observation = desktop.reset(task)
-    assert observation.app == FAMILIES[family].app
+    assert observation.app == BASIC_FAMILIES[family].app
     assert observation.screenshot is not None and read_screenshot(folder, observation.screenshot)
     assert task.evaluate(desktop.get).reward == 0.0
     actions: list[Action] = []
@@ -60,7 +60,7 @@ def test_family_on_desktop_untouched_scores_zero_and_demonstrated_one(
 @pytest.mark.parametrize("family", EXACT_PAGES)
 def test_page_on_desktop_shows_the_predicted_instance(desktop: DesktopDriver, family: str) -> None:
     for seed in SEEDS:
-        task = FAMILIES[family].make(seed)
+        task = BASIC_FAMILIES[family].make(seed)
         args = task.setup[0].args
         expected = page(args["page"], args["seed"])
         instruction, observation = desktop.reset(task)

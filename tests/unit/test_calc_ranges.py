@@ -122,6 +122,11 @@ def test_day_text_is_iso_or_the_number(serial: float, with_date: bool, with_time
     assert ranges.day_text(serial, datetime.date(1899, 12, 30), with_date=with_date, with_time=with_time) == text
 
 
+def test_cut_text_says_how_much_is_left_out() -> None:
+    assert ranges.cut_text("abc") == "abc"
+    assert ranges.cut_text("x" * 1600) == f"{'x' * 1500}... 100 more characters"
+
+
 def test_list_text_is_cut_and_says_how_many_are_left_out() -> None:
     assert ranges.list_text(["a", 1.0, 2.5, '"']) == '["a", 1, 2.5, "\\""]'
     long = ranges.list_text([float(n) for n in range(1000)], max_chars=100)

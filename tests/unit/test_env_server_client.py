@@ -9,11 +9,11 @@ from common.errors import ConfigError, ProtocolError
 from common.messages import Ack, Lease, TaskRef
 from common.transport import LocalChannel
 from env_server.client import DesktopClient, family_names, memory_problem
-from env_server.tasks import FAMILIES
+from env_server.tasks import BASIC_FAMILIES
 
 
 def test_family_names_none_configured_gives_all_of_the_driver() -> None:
-    assert family_names(RunConfig()) == tuple(FAMILIES)
+    assert family_names(RunConfig()) == tuple(BASIC_FAMILIES)
 
 
 def test_family_names_unknown_is_config_error_with_choices() -> None:

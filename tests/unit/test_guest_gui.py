@@ -87,7 +87,7 @@ def test_locked_browser_refuses_shortcuts_made_of_held_keys(screen: FakeScreen) 
     with pytest.raises(Refused, match="locked"):
         hand.act("key", {"keys": "t"})
     with pytest.raises(Refused, match="locked"):
-        hand.act("type", {"text": "t", "enter": False})
+        hand.act("type", {"text": "t", "enter": False, "overwrite": False, "x": None})
     hand.act("key", {"keys": "a"})
     assert [done for done in screen.done if done[0] == "press_chord"] == [("press_chord", "a")]
 
@@ -98,7 +98,7 @@ def test_locked_browser_takes_only_the_left_button(screen: FakeScreen) -> None:
 
 
 def test_text_is_typed_in_batches(screen: FakeScreen) -> None:
-    gui(screen).act("type", {"text": "abcd", "enter": True})
+    gui(screen).act("type", {"text": "abcd", "enter": True, "overwrite": False, "x": None})
     assert screen.done == [("type_text", "abc"), ("type_text", "d\n")]
 
 

@@ -12,11 +12,11 @@ from common.errors import TaskFailed
 from common.messages import Action, Element, Observation, TaskRef
 from env_server.driver import TaskInstance
 from env_server.drivers.scripted import ScriptedDriver
-from env_server.tasks import FAMILIES, task_instance
+from env_server.tasks import BASIC_FAMILIES, task_instance
 from env_server.tasks.elements import BUTTON, find
 from env_server.tasks.words import FOLDERS, NOUNS
 
-NAMES = sorted(FAMILIES)
+NAMES = sorted(BASIC_FAMILIES)
 CONFIG = DesktopConfig(driver="scripted", observation="tree")
 
 
@@ -43,7 +43,7 @@ def demonstrate(driver: ScriptedDriver, task: TaskInstance) -> list[str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_family_untouched_scores_zero_and_demonstrated_one(name: str) -> None:
     for seed in range(60):
-        task, driver = FAMILIES[name].make(seed), ScriptedDriver(CONFIG)
+        task, driver = BASIC_FAMILIES[name].make(seed), ScriptedDriver(CONFIG)
         driver.reset(task)
         assert task.evaluate(driver.get).reward == 0.0
         texts = demonstrate(driver, task)
@@ -55,7 +55,7 @@ def test_family_untouched_scores_zero_and_demonstrated_one(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_family_same_seed_gives_same_instance_and_others_differ(name: str) -> None:
-    make = FAMILIES[name].make
+    make = BASIC_FAMILIES[name].make
     assert (make(7).instruction, make(7).setup) == (make(7).instruction, make(7).setup)
     distinct = {(task.instruction, repr(task.setup)) for task in map(make, range(500))}
     assert len(distinct) >= 495
@@ -66,7 +66,7 @@ def test_family_demonstration_of_another_instance_scores_zero(name: str) -> None
     """Nothing is solved by doing what solved the last one."""
     solved = 0
     for seed in range(40):
-        task, other = FAMILIES[name].make(seed), FAMILIES[name].make(seed + 1000)
+        task, other = BASIC_FAMILIES[name].make(seed), BASIC_FAMILIES[name].make(seed + 1000)
         texts = demonstrate(ScriptedDriver(CONFIG), other)
         driver = ScriptedDriver(CONFIG)
         driver.reset(task)
@@ -78,8 +78,8 @@ def test_family_demonstration_of_another_instance_scores_zero(name: str) -> None
 
 
 def test_families_cover_four_applications() -> None:
-    assert {family.app for family in FAMILIES.values()} == {"chromium", "calc", "editor", "files"}
-    assert len(FAMILIES) >= 7
+    assert {family.app for family in BASIC_FAMILIES.values()} == {"chromium", "calc", "editor", "files"}
+    assert len(BASIC_FAMILIES) >= 7
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_words_none_begins_another_one() -> None:
 
 
 def test_calc_evaluator_other_cell_changed_scores_zero() -> None:
-    task, driver = FAMILIES["calc-set-cell"].make(3), ScriptedDriver(CONFIG)
+    task, driver = BASIC_FAMILIES["calc-set-cell"].make(3), ScriptedDriver(CONFIG)
     demonstrate(driver, task)
     driver.step(parse_action('calc.set_cell("F9", "stray")'))
     outcome = task.evaluate(driver.get)
@@ -111,7 +111,7 @@ def test_calc_evaluator_other_cell_changed_scores_zero() -> None:
 
 
 def test_files_evaluator_file_emptied_on_the_way_scores_zero() -> None:
-    task, driver = FAMILIES["files-rename"].make(3), ScriptedDriver(CONFIG)
+    task, driver = BASIC_FAMILIES["files-rename"].make(3), ScriptedDriver(CONFIG)
     texts = demonstrate(driver, task)
     new_name = parse_action(texts[0]).args["new_name"]
     driver.step(Action("files.write", {"path": new_name, "text": ""}))
@@ -119,7 +119,7 @@ def test_files_evaluator_file_emptied_on_the_way_scores_zero() -> None:
 
 
 def test_editor_evaluator_typed_but_not_saved_scores_zero() -> None:
-    task, driver = FAMILIES["editor-type-save"].make(3), ScriptedDriver(CONFIG)
+    task, driver = BASIC_FAMILIES["editor-type-save"].make(3), ScriptedDriver(CONFIG)
     instruction, observation = driver.reset(task)
     driver.step(task.demonstrate(instruction, observation, [], driver.get))
     assert not task.evaluate(driver.get).success

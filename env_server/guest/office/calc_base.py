@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
-from .calc_ranges import Area, Value, day_text, parse_area, split_sheet
+from .calc_ranges import Area, Value, cut_text, day_text, parse_area, split_sheet
 from .process import DocumentError
 from .tools import OfficeTools
 
@@ -34,11 +33,15 @@ class CalcBase(OfficeTools):
         """The sheet in sight."""
         return self.controller.ActiveSheet
 
+    def all_sheets(self) -> list[Any]:
+        """The sheets one after another."""
+        return [self.sheets.getByIndex(i) for i in range(self.sheets.Count)]
+
     def sheet_named(self, name: str) -> Any:
         """A sheet, upper and lower case alike as in formulas. Raises `DocumentError` naming those there are."""
         found = self.find_sheet(name)
         if found is None:
-            raise DocumentError(f"there is no sheet {name!r}; sheets: {', '.join(self.sheets.ElementNames)}")
+            raise DocumentError(cut_text(f"there is no sheet {name!r}; sheets: {', '.join(self.sheets.ElementNames)}"))
         return found
 
     def find_sheet(self, name: str) -> Any:
@@ -115,15 +118,9 @@ class CalcBase(OfficeTools):
                 raise  # a broken connection
             raise DocumentError(f"{area.name} cannot be written: it cuts through an array formula") from error
 
-    @contextmanager
-    def one_step(self, title: str) -> Iterator[None]:
-        """What is done inside is undone by one Ctrl+Z."""
-        undo = self.document.UndoManager
-        undo.enterUndoContext(title)
-        try:
-            yield
-        finally:
-            undo.leaveUndoContext()
+    def one_step(self, title: str) -> _OneStep:
+        """For `with`: what is done inside is undone by one Ctrl+Z."""
+        return _OneStep(self.document.UndoManager, title)
 
     def format_areas(self, cells: Any) -> list[tuple[int, list[Area]]]:
         """The number formats in ``cells`` and where each is."""
@@ -146,6 +143,19 @@ class CalcBase(OfficeTools):
     def _first_day(self) -> datetime.date:
         day = self.document.NullDate
         return datetime.date(day.Year, day.Month, day.Day)
+
+
+class _OneStep:
+    """Not by contextlib, see `refusing`."""
+
+    def __init__(self, undo: Any, title: str) -> None:
+        self._undo, self._title = undo, title
+
+    def __enter__(self) -> None:
+        self._undo.enterUndoContext(self._title)
+
+    def __exit__(self, *_: object) -> None:
+        self._undo.leaveUndoContext()
 
 
 def area_of(address: Any) -> Area:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .calc_base import CalcBase
-from .calc_ranges import MAX_RESULT_CHARS, Area, column_index, finite, parse_columns, parse_rows
+from .calc_ranges import Area, column_index, finite, parse_columns, parse_rows
 from .process import DocumentError
 from .sheet import MAX_ROWS, cell_text
 from .uno_values import colour
@@ -109,7 +109,7 @@ class FormatTools(CalcBase):
         rule.ShowList, rule.IgnoreBlankCells, rule.ShowErrorMessage = 1, True, True
         rule.ErrorAlertStyle = uno.Enum("com.sun.star.sheet.ValidationAlertStyle", "STOP")
         cells.Validation = rule
-        return f"column {column_name.upper()} offers {', '.join(texts)}"[:MAX_RESULT_CHARS]
+        return f"column {column_name.upper()} offers {', '.join(texts)}"
 
     # --- columns and rows ---
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from .calc_base import CalcBase
 from .calc_ranges import Area, Value, check_sheet_name, list_text, parse_area, split_sheet
 from .process import DocumentError
+from .sheet import cell_text
 from .uno_values import properties, url
 
 _CHARTS = {
@@ -46,18 +48,13 @@ class ObjectTools(CalcBase):
         aggregation_function: str,
         target_cell: str,
     ) -> str:
-        """Over all filled cells of the source sheet, on the sheet named in ``target_cell``, else on one called like the table."""
+        """Over the source sheet's table, on the sheet named in ``target_cell``, else on one called like the pivot table."""
         import uno
         from com.sun.star.table import CellAddress
 
         source = self.sheet_named(source_sheet)
-        area = self.used_area(source)
-        if area is None or area.num_rows < 2:
-            raise DocumentError(f"{source.Name} has no table: a first row of names and rows below it")
+        area, headers = self._table(source)
         descriptor = source.DataPilotTables.createDataPilotDescriptor()
-        headers = self.values(source, Area(area.left, area.top, area.right, area.top))[0]
-        if not all(isinstance(header, str) and header.strip() for header in headers):
-            raise DocumentError(f"the first row of {area.name} must name every column: {list_text(headers)}")
         descriptor.ShowFilterButton = False
         descriptor.setSourceRange(self.cells(source, area).RangeAddress)
         fields = descriptor.DataPilotFields
@@ -69,7 +66,7 @@ class ObjectTools(CalcBase):
         if self._has_pivot_table(table_name):
             raise DocumentError(f"there is a pivot table {table_name!r} already")
         for name, orientation in chosen:
-            field = fields.getByName(name)
+            field = fields.getByIndex(headers.index(name))
             field.Orientation = uno.Enum(_ORIENTATION, orientation)
             if orientation == "DATA":
                 field.Function = uno.Enum("com.sun.star.sheet.GeneralFunction", _FUNCTIONS[aggregation_function])
@@ -82,11 +79,23 @@ class ObjectTools(CalcBase):
         self.controller.setActiveSheet(sheet)
         output = sheet.DataPilotTables.getByName(table_name).OutputRange
         filled = Area(output.StartColumn, output.StartRow, output.EndColumn, output.EndRow)
-        return f"pivot table {table_name} at {sheet.Name}.{filled.name}"
+        return f"pivot table {table_name} at {sheet.Name}.{filled.name}; {sheet.Name} is active"
+
+    def _table(self, sheet: Any) -> tuple[Area, list[str]]:
+        """The sheet's first table, and what its columns are called: from the first named column on to the last before a gap."""
+        used = self.used_area(sheet)
+        if used is not None:
+            names = [cell_text(value).strip() for value in self.values(sheet, Area(used.left, used.top, used.right, used.top))[0]]
+            first = next(i for i, name in enumerate(names) if name)
+            headers = list(itertools.takewhile(bool, names[first:]))
+            left = used.left + first
+            area = self.filled(sheet, Area(left, used.top, left + len(headers) - 1, used.bottom))
+            if area is not None and area.num_rows > 1:
+                return area, headers
+        raise DocumentError(f"{sheet.Name} has no table: a first row of names and rows below it")
 
     def _has_pivot_table(self, name: str) -> bool:
-        sheets = (self.sheets.getByIndex(i) for i in range(self.sheets.Count))
-        return any(sheet.DataPilotTables.hasByName(name) for sheet in sheets)
+        return any(sheet.DataPilotTables.hasByName(name) for sheet in self.all_sheets())
 
     def _pivot_place(self, table_name: str, target_cell: str) -> tuple[Any, Area]:
         """The sheet, made when there is none, and the upper left cell. Raises `DocumentError` where cells would be lost."""
@@ -122,9 +131,10 @@ class ObjectTools(CalcBase):
             raise DocumentError(f"{data.name} has too many cells for a chart, at most {_MAX_CHART_CELLS}")
         if chart_type == "pie" and (x_axis_title or y_axis_title):
             raise DocumentError("a pie chart has no axes to name")
-        first_row, first_column = names_around(self.values(sheet, data), is_scatter=chart_type == "scatter")
-        if data.num_rows - first_row < 1 or data.num_columns - first_column < 1:
-            raise DocumentError(f"{data.name} has no numbers beside its names")
+        rows = self.values(sheet, data)
+        first_row, first_column = names_around(rows, is_scatter=chart_type == "scatter")
+        if not any(isinstance(value, float) for row in rows[first_row:] for value in row[first_column:]):
+            raise DocumentError(f"{data.name} has no numbers to draw")
         if chart_type == "scatter" and data.num_columns < 2:
             raise DocumentError("a scatter chart needs two columns: x and y")
         name = self._insert_chart(sheet, data, first_row, first_column)
@@ -143,10 +153,9 @@ class ObjectTools(CalcBase):
         place.X, place.Y, (place.Width, place.Height) = beside.X + _CHART_GAP, beside.Y + _CHART_GAP, _CHART_SIZE
         for shape in _shapes(sheet):
             place.Y = max(place.Y, shape.Position.Y + shape.Size.Height + _CHART_GAP)
-        number = charts.Count + 1
-        while charts.hasByName(f"Chart {number}"):
-            number += 1
-        name = f"Chart {number}"
+        # Among all sheets' objects: two of one name are refused as if the office was broken.
+        taken = {name for other in self.all_sheets() for shape in _shapes(other) for name in _object_names(shape)}
+        name = next(name for name in (f"Chart {number}" for number in itertools.count(1)) if name not in taken)
         charts.addNewByName(name, place, (self.cells(sheet, data).RangeAddress,), first_row, first_column)
         return name
 
@@ -250,10 +259,14 @@ def _shapes(sheet: Any) -> list[Any]:
     return [page.getByIndex(i) for i in range(page.Count)]
 
 
-def _field(headers: Sequence[Value], name: str) -> str:
+def _object_names(shape: Any) -> tuple[str, ...]:
+    return (shape.Name, shape.PersistName) if hasattr(shape, "PersistName") else (shape.Name,)
+
+
+def _field(headers: Sequence[str], name: str) -> str:
     """The header meant, upper and lower case alike. Raises `DocumentError`."""
     for header in headers:
-        if isinstance(header, str) and header.strip().lower() == name.strip().lower():
+        if header.lower() == name.strip().lower():
             return header
     raise DocumentError(f"there is no column {name!r}; columns: {list_text(headers)}")
 

@@ -171,6 +171,11 @@ def day_text(serial: float, first_day: datetime.date, *, with_date: bool, with_t
     return moment.time().isoformat() if 0 <= serial < 1 else cell_text(serial)
 
 
+def cut_text(text: str, *, max_chars: int = MAX_RESULT_CHARS) -> str:
+    """``text``, cut at ``max_chars``; what is left out is counted."""
+    return text if len(text) <= max_chars else f"{text[:max_chars]}... {len(text) - max_chars} more characters"
+
+
 def list_text(values: Sequence[Value], *, max_chars: int = MAX_RESULT_CHARS) -> str:
     """``values`` as a list, cut at ``max_chars``; what is left out is counted."""
     shown: list[str] = []

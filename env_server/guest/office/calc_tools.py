@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from .calc_base import area_of
 from .calc_format import FormatTools
 from .calc_objects import ObjectTools
 from .calc_ranges import (
     Area,
     check_sheet_name,
     column_index,
+    cut_text,
     finite,
     list_text,
     row_index,
@@ -43,18 +45,18 @@ class CalcTools(FormatTools, ObjectTools):
     def get_workbook_info(self) -> str:
         """File, sheets with their used ranges, which one is active."""
         lines = []
-        for sheet in (self.sheets.getByIndex(i) for i in range(self.sheets.Count)):
+        for sheet in self.all_sheets():
             used = self.used_area(sheet)
             lines.append(f"{sheet.Name} ({used.name if used else 'empty'}{'' if sheet.IsVisible else ', hidden'})")
         return (
-            f"path: {self.file_name}\nname: {self.document.Title}\nsheets: {', '.join(lines)}\n"
+            f"path: {self.file_name}\nname: {self.document.Title}\nsheets: {cut_text(', '.join(lines), max_chars=1200)}\n"
             f"active sheet: {self.active_sheet.Name}\nunsaved changes: {'yes' if self.document.isModified() else 'no'}"
         )
 
     def get_cell(self, cell: str) -> str:
         """What the cell holds: a formula's value, a date or an error as shown."""
         sheet, area = self._one_cell(cell)
-        return cell_text(self.values(sheet, area)[0][0])
+        return cut_text(cell_text(self.values(sheet, area)[0][0]))
 
     def get_column_data(self, column_name: str) -> str:
         """All values of a column from row 1 to its last filled one."""
@@ -126,7 +128,7 @@ class CalcTools(FormatTools, ObjectTools):
             raise DocumentError(f"column {column_name} is empty from row {start_index} on")
         area = Area(column, top, column, filled.bottom)
         cells = self.cells(sheet, area)
-        self._refuse_merged(cells, area)
+        self._refuse_merged(sheet, area)
         field = TableSortField()
         field.Field, field.IsAscending, field.IsCaseSensitive = 0, ascending, False
         fields = uno.Any("[]com.sun.star.table.TableSortField", (field,))
@@ -146,7 +148,7 @@ class CalcTools(FormatTools, ObjectTools):
             raise DocumentError("there are not enough empty columns to move through")
         for first, last in runs(places):
             area = Area(first, 0, last, MAX_ROWS - 1)
-            self._refuse_merged(self.cells(sheet, area), area)
+            self._refuse_merged(sheet, area)
         looks = [(column.Width, column.IsVisible) for column in map(sheet.Columns.getByIndex, wanted)]
         with self.one_step("Reorder columns"):
             for offset, column in enumerate(wanted):
@@ -224,7 +226,7 @@ class CalcTools(FormatTools, ObjectTools):
             raise DocumentError(f"there is no position {position}: 0 to {len(names) - 1}")
         # The office counts the sheet itself when it looks for the one to stand before.
         self.sheets.moveByName(sheet.Name, position if position <= names.index(sheet.Name) else position + 1)
-        return f"sheets: {', '.join(self.sheets.ElementNames)}"
+        return cut_text(f"sheets: {', '.join(self.sheets.ElementNames)}")
 
     # --- helpers ---
 
@@ -241,8 +243,11 @@ class CalcTools(FormatTools, ObjectTools):
                 return candidate
         raise DocumentError("no free name for the copy: give one")
 
-    def _refuse_merged(self, cells: Any, area: Area) -> None:
-        if cells.IsMerged:
+    def _refuse_merged(self, sheet: Any, area: Area) -> None:
+        cells = self.cells(sheet, area)
+        around = sheet.createCursorByRange(cells)
+        around.collapseToMergedArea()
+        if cells.IsMerged or area_of(around.RangeAddress) != area:
             raise DocumentError(f"{area.name} has merged cells, which cannot be moved singly: split them first")
 
     def _move(self, sheet: Any, column: Area, place: int) -> None:

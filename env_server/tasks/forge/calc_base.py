@@ -14,7 +14,7 @@ from env_server.tasks.forge.scripts import and_save
 NUM_ROWS = {1: 5, 2: 8, 3: 12}
 """Entries by level; all of them are on screen at once."""
 SAVE = call("calc.save")
-Change = Callable[[Book], None]
+Change = Callable[[Book], object]
 
 
 def book_task(

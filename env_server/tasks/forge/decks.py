@@ -69,7 +69,7 @@ class Deck:
         """The .pptx file."""
         from pptx import Presentation
 
-        presentation = Presentation()
+        presentation: Any = Presentation()
         if self.is_portrait:
             presentation.slide_width, presentation.slide_height = presentation.slide_height, presentation.slide_width
         for item in self.slides:

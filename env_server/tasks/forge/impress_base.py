@@ -16,7 +16,7 @@ from env_server.tasks.forge.scripts import and_save
 
 NUM_SLIDES = {1: 2, 2: 3, 3: 5}
 SAVE = call("impress.save")
-Change = Callable[[Deck], None]
+Change = Callable[[Deck], object]
 
 _TOPICS = (
     "Figures of {month}",

@@ -14,7 +14,7 @@ from env_server.tasks.forge.scripts import and_save
 NUM_PARAGRAPHS = {1: 3, 2: 5, 3: 7}
 """Besides the heading, by level."""
 SAVE = call("writer.save")
-Change = Callable[[Paper], None]
+Change = Callable[[Paper], object]
 
 
 def report(rng: random.Random, level: int) -> list[Par]:
