@@ -140,7 +140,7 @@ def _summary_sheet(rng: random.Random, level: int) -> Forged:
     data = content.product_table(rng, NUM_ROWS[level])
     column = data.amounts[0]
     name = rng.choice(("Summary", "Overview", "Totals"))
-    total = sum(float(value) for value in data.column(column))  # type: ignore[arg-type,misc]  # amounts are numbers
+    total = sum([float(value) for value in data.column(column)], 0.0)  # type: ignore[arg-type]  # amounts are numbers
     label = f"Total {data.headings[column]}"
     source = f"$'{data.title}'.C2:C{data.last_row}"
 

@@ -243,8 +243,7 @@ def _transpose(rng: random.Random, level: int) -> Forged:
     def fill(book: Book, at: int) -> None:
         for down in range(len(data.headings)):
             for across, values in enumerate(block):
-                value = values[down]
-                book.put(f"{letter(across)}{at + down}", value)
+                book.put(f"{letter(across)}{at + down}", values[down])
                 book.sheet().column_dimensions[letter(across)].width = 15
 
     def script(at: int) -> list[Move]:

@@ -69,11 +69,9 @@ class Deck:
         """The .pptx file."""
         from pptx import Presentation
 
-        presentation = Presentation()
+        presentation: Any = Presentation()
         if self.is_portrait:
-            width, height = presentation.slide_width, presentation.slide_height
-            assert width is not None and height is not None, "python-pptx's own template has a size"
-            presentation.slide_width, presentation.slide_height = height, width
+            presentation.slide_width, presentation.slide_height = presentation.slide_height, presentation.slide_width
         for item in self.slides:
             has_title = any(box.is_title for box in item.boxes)
             slide = presentation.slides.add_slide(presentation.slide_layouts[_TITLE_ONLY if has_title else _BLANK])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
+from env_server.tasks.elements import BUTTON
 from env_server.tasks.forge import content
 from env_server.tasks.forge.packing import zipped
 from env_server.tasks.forge.plan import SAVE_BY_KEYS, Forged, Move, call, forge_family, key, typed
@@ -177,7 +178,7 @@ def _rename_by_keys(rng: random.Random, level: int) -> Forged:
     )  # fmt: skip
 
     def script(path: str) -> list[Move]:
-        return [click_on(path), key("f2"), key("ctrl+a"), typed(new, enter=True)]
+        return [click_on(path), key("f2"), key("ctrl+a"), typed(new), click_on("Rename", BUTTON)]
 
     return Forged(
         said, files, wanted=lambda: {new: files[old], old: None}, nearly=lambda: {new: files[wrong], wrong: None},

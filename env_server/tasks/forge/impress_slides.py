@@ -84,8 +84,8 @@ def _delete_box(rng: random.Random, level: int) -> Forged:
         text=found[index].boxes[box].lines[0], number=index + 1,
     )  # fmt: skip
     return deck_task(
-        rng, found, said=said, change=lambda deck: deck.slides[index].boxes.pop(box) and None,
-        near=lambda deck: deck.slides[index].boxes.pop(wrong) and None, solution=script(box), near_miss=script(wrong),
+        rng, found, said=said, change=lambda deck: deck.slides[index].boxes.pop(box),
+        near=lambda deck: deck.slides[index].boxes.pop(wrong), solution=script(box), near_miss=script(wrong),
         save=(SAVE_BY_KEYS,),
     )  # fmt: skip
 
@@ -111,8 +111,8 @@ def _delete_picture(rng: random.Random, level: int) -> Forged:
         color=color, number=index + 1,
     )  # fmt: skip
     return deck_task(
-        rng, found, said=said, change=lambda deck: deck.slides[index].boxes.pop(which) and None,
-        near=lambda deck: deck.slides[index].boxes.pop(wrong) and None, solution=script(which), near_miss=script(wrong),
+        rng, found, said=said, change=lambda deck: deck.slides[index].boxes.pop(which),
+        near=lambda deck: deck.slides[index].boxes.pop(wrong), solution=script(which), near_miss=script(wrong),
     )  # fmt: skip
 
 

@@ -55,12 +55,13 @@ def _write_note(rng: random.Random, level: int) -> Forged:
     )  # fmt: skip
 
     def script(page: int) -> list[Move]:
-        return [call("impress.write_text", content=new, page_index=page, box_index=2, size=size)]
+        return [*[key("pagedown")] * page, *[key("tab")] * 3, key("f2"), key("ctrl+a"), typed(new), key("esc")]
 
     wrong = (index + 1) % len(found)
     return deck_task(
         rng, found, said=said, change=lambda deck: deck.slides[index].change(2, lines=(new,)),
-        near=lambda deck: deck.slides[wrong].change(2, lines=(new,)), solution=script(index + 1), near_miss=script(wrong + 1),
+        near=lambda deck: deck.slides[wrong].change(2, lines=(new,)), solution=script(index), near_miss=script(wrong),
+        save=(SAVE_BY_KEYS,),
     )  # fmt: skip
 
 
@@ -223,7 +224,7 @@ def _align_box(rng: random.Random, level: int) -> Forged:
 
 FAMILIES = (
     forge_family("impress-type-title", "impress", "type another title into a slide", _type_title),
-    forge_family("impress-write-note", "impress", "another text in a box", _write_note),
+    forge_family("impress-write-note", "impress", "type another text into a box", _write_note),
     forge_family("impress-add-point", "impress", "type one more line of a list", _add_point),
     forge_family("impress-style-box", "impress", "bold, italic, underlined text of a box", _style_box),
     forge_family("impress-emphasise-box", "impress", "bold or italic text of a box, with the keyboard", _embolden_by_keys),

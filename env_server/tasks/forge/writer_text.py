@@ -102,8 +102,8 @@ def _delete_paragraph(rng: random.Random, level: int) -> Forged:
         return [key("ctrl+home"), *[key("ctrl+down")] * times, key("ctrl+shift+down"), key("delete"), key("delete")]
 
     return paper_task(
-        rng, level, pars, said=said, change=lambda paper: paper.pars.pop(place) and None,
-        near=lambda paper: paper.pars.pop(place + 1) and None, solution=script(place), near_miss=script(place + 1), save=_BY_KEYS,
+        rng, level, pars, said=said, change=lambda paper: paper.pars.pop(place),
+        near=lambda paper: paper.pars.pop(place + 1), solution=script(place), near_miss=script(place + 1), save=_BY_KEYS,
     )  # fmt: skip
 
 
