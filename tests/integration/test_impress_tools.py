@@ -299,7 +299,7 @@ def test_delete_content_removes_the_box(desktop: GuestDriver, slide: int) -> Non
 # --- files ---
 
 
-def test_save_as_other_formats_and_over_files(desktop: GuestDriver) -> None:
+def test_save_as_other_formats_which_open_again(desktop: GuestDriver) -> None:
     open_slides(desktop)
     act(desktop, 'impress.save_as("copy.pdf")')
     assert desktop.get("file_bytes", path="copy.pdf").startswith(b"%PDF-")
@@ -309,6 +309,15 @@ def test_save_as_other_formats_and_over_files(desktop: GuestDriver) -> None:
     act(desktop, 'impress.save_as("taken.odp", overwrite=True)')
     with zipfile.ZipFile(io.BytesIO(desktop.get("file_bytes", path="taken.odp"))) as archive:
         assert archive.read("mimetype") == b"application/vnd.oasis.opendocument.presentation"
+    data = desktop.get("file_bytes", path="taken.odp")
+    steps = SetupStep("put_file", {"path": "open.odp", "data": data}), SetupStep("open", {"path": "open.odp"})
+    shown = desktop.reset(TaskInstance("x", steps, lambda get: Evaluation(0.0, False, ""), lambda *_: Action("done", {})))[1]
+    assert shown.app == "impress" and "Opening" in [element.text for element in shown.elements if element.in_content]
+    act(desktop, 'impress.write_text("Changed", 1, 0)')
+    assert act(desktop, "impress.save()") == "saved open.odp"
+    with zipfile.ZipFile(io.BytesIO(desktop.get("file_bytes", path="open.odp"))) as archive:
+        content = archive.read("content.xml")
+    assert b">Changed<" in content and b">Opening<" not in content  # the slide keeps that as its name
 
 
 def test_export_to_image_of_one_slide_and_of_all(desktop: GuestDriver) -> None:

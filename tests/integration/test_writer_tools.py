@@ -11,6 +11,8 @@ from docx import Document
 from docx.enum.text import WD_ALIGN_PARAGRAPH, WD_COLOR_INDEX
 from docx.oxml.ns import qn
 from docx.shared import Pt, RGBColor
+from odf import text
+from odf.opendocument import OpenDocumentText, load
 from PIL import Image
 
 from common.actions import parse_action
@@ -104,9 +106,9 @@ def line(desktop: GuestDriver) -> int:
     return shared["used"] - 1
 
 
-def act(desktop: GuestDriver, text: str) -> str:
-    result = desktop.step(parse_action(text))
-    assert result.action_error == "", (text, result.action_error)
+def act(desktop: GuestDriver, call: str) -> str:
+    result = desktop.step(parse_action(call))
+    assert result.action_error == "", (call, result.action_error)
     return result.observation.result
 
 
@@ -168,6 +170,22 @@ def test_closed_document_is_named_in_the_error(desktop: GuestDriver, line: int) 
     assert "no window" in desktop.step(parse_action('apps.switch("writer")')).action_error
 
 
+def test_odt_opens_and_is_saved_in_its_own_format(desktop: GuestDriver) -> None:
+    shared["used"] = NUM_LINES
+    document, stream = OpenDocumentText(), io.BytesIO()
+    for number in range(2):
+        document.text.addElement(text.P(text=f"open line {number}"))
+    document.save(stream)
+    steps = SetupStep("put_file", {"path": "note.odt", "data": stream.getvalue()}), SetupStep("open", {"path": "note.odt"})
+    task = TaskInstance("x", steps, lambda get: Evaluation(0.0, False, ""), lambda *_: Action("done", {}))
+    shown = desktop.reset(task)[1]
+    assert (shown.app, [e.text for e in shown.elements if e.in_content]) == ("writer", ["open line 0", "open line 1"])
+    act(desktop, 'writer.find_and_replace("open", "closed", [1])')
+    assert act(desktop, "writer.save()") == "saved note.odt"
+    found = load(io.BytesIO(desktop.get("file_bytes", path="note.odt"))).getElementsByType(text.P)
+    assert [str(paragraph) for paragraph in found] == ["open line 0", "closed line 1"]
+
+
 # --- text ---
 
 
@@ -188,8 +206,8 @@ def test_write_text_writes_formatted_paragraphs_at_the_cursor(desktop: GuestDriv
     act(desktop, 'writer.write_text(" plain")')
     first, second = saved(desktop).paragraphs[:2]
     assert (first.text, second.text) == ("in place of a selection", "B\U0001f600 new plain")
-    for paragraph, text in ((first, first.text), (second, "B\U0001f600 new")):
-        assert with_look(paragraph, lambda font: bool(font.bold and font.italic) and font.size == Pt(20)) == text
+    for paragraph, styled in ((first, first.text), (second, "B\U0001f600 new")):
+        assert with_look(paragraph, lambda font: bool(font.bold and font.italic) and font.size == Pt(20)) == styled
 
 
 def test_find_and_replace_everywhere_keeps_formatting_and_knows_groups(desktop: GuestDriver) -> None:
@@ -302,7 +320,7 @@ def test_formula_and_images_at_the_cursor_are_in_the_file(desktop: GuestDriver, 
     sizes = [(round(shape.width / 9525), round(shape.height / 9525)) for shape in document.inline_shapes]
     assert sizes == [(60, 30), (96, 48), (120, 60)]
     fraction = next(document.element.iter(f"{MATH}f"))
-    assert "".join(text.text for text in fraction.iter(f"{MATH}t")).replace(" ", "") == "a+bc"
+    assert "".join(part.text for part in fraction.iter(f"{MATH}t")).replace(" ", "") == "a+bc"
 
 
 def test_insert_page_break_at_the_cursor_and_behind_a_table_at_the_end_but_not_inside(desktop: GuestDriver) -> None:

@@ -168,7 +168,7 @@ def _callback(work: Callable[[], None]) -> Any:
     import unohelper
     from com.sun.star.awt import XCallback
 
-    class Callback(unohelper.Base, XCallback):  # type: ignore[misc]  # UNO's classes exist only inside the image
+    class Callback(unohelper.Base, XCallback):
         def notify(self, _: Any) -> None:
             work()
 
