@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from docx import Document
-from docx.enum.text import WD_ALIGN_PARAGRAPH, WD_COLOR_INDEX
+from docx.enum.text import WD_ALIGN_PARAGRAPH
 from docx.oxml.ns import qn
 from docx.shared import Pt, RGBColor
 from odf import text
 from odf.opendocument import OpenDocumentText, load
-from PIL import Image
 
 from common.actions import parse_action
 from common.config import DesktopConfig
@@ -21,6 +20,7 @@ from common.messages import Action, Evaluation, Observation
 from env_server.driver import SetupStep, TaskInstance
 from env_server.drivers.guest_driver import GuestDriver
 from tests.desktops import open_desktop
+from tests.integration.office_files import NUM_LINES, lines, picture, report, written
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -33,51 +33,6 @@ def desktop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuestDriver]:
         yield driver
 
 
-def add_line(document) -> None:
-    """Runs of several formats and two highlighted words."""
-    line = document.add_paragraph("The red fox ")
-    line.add_run("jumps over").bold = True
-    line.add_run(" the ")
-    line.add_run("lazy").font.highlight_color = WD_COLOR_INDEX.YELLOW
-    line.add_run(" ")
-    line.add_run("dog").font.highlight_color = WD_COLOR_INDEX.BRIGHT_GREEN
-    line.add_run(".")
-
-
-def written(document) -> bytes:
-    stream = io.BytesIO()
-    document.save(stream)
-    return stream.getvalue()
-
-
-def report() -> bytes:
-    """Five paragraphs: a heading, a line as above, an empty one, two plain ones; then a table of two cells, which ends it."""
-    document = Document()
-    document.add_heading("annual report", 1)
-    add_line(document)
-    document.add_paragraph("")
-    document.add_paragraph("Total: 42 apples and 7 pears at NASA's shop")
-    document.add_paragraph("last line")
-    table = document.add_table(rows=1, cols=2)
-    table.cell(0, 0).text, table.cell(0, 1).text = "red cell", "blue cell"
-    return written(document)
-
-
-def lines() -> bytes:
-    """Many such lines, for tests that need one each."""
-    document = Document()
-    for _ in range(NUM_LINES):
-        add_line(document)
-    return written(document)
-
-
-def picture() -> bytes:
-    stream = io.BytesIO()
-    Image.new("RGB", (60, 30), (200, 30, 30)).save(stream, "PNG")
-    return stream.getvalue()
-
-
-NUM_LINES = 20
 LINE = "The red fox jumps over the lazy dog."
 shared = {"used": NUM_LINES}
 """How many lines of the document of lines were given out; all of them when another one is open."""
@@ -87,7 +42,7 @@ def open_report(desktop: GuestDriver, data: bytes | None = None) -> Observation:
     shared["used"] = NUM_LINES
     steps = (
         SetupStep("put_file", {"path": "report.docx", "data": data or report()}),
-        SetupStep("put_file", {"path": "red.png", "data": picture()}),
+        SetupStep("put_file", {"path": "red.png", "data": picture(60, 30)}),
         SetupStep("write_file", {"path": "no.png", "text": "no picture"}),
         SetupStep("make_folder", {"path": "out"}),
         SetupStep("open", {"path": "report.docx"}),
