@@ -5,26 +5,31 @@ VENV := .venv
 CONFIG ?= configs/quickstart.yaml
 # A Debian archive; empty: the one in this machine's apt sources.
 MIRROR ?=
+# Desktop image: core, or full (core and all other applications). All tests need full.
+IMAGE ?= core
 # For example ARGS="--set learner.lr=1e-6", TESTS=tests/unit, BENCH=codec
 ARGS ?=
 TESTS ?=
+# Test files played side by side: desktops mostly wait.
+JOBS ?= 2
 BENCH ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check bench report clean
+.PHONY: help setup train test check bench soak report clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
 setup: ## make .venv, Apptainer, the desktop image and the model; skips what is there
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: Python 3.11 is needed, this is %s\n    -> make setup PYTHON=python3.11" % sys.version.split()[0])'
-	@$(PYTHON) -m launch.machine_setup --venv $(VENV) --mirror "$(MIRROR)"
+	@$(PYTHON) -m launch.machine_setup --venv $(VENV) --image $(IMAGE) --mirror "$(MIRROR)"
 
 train: setup ## train CONFIG (default configs/quickstart.yaml) and write its report
 	$(VENV)/bin/computerrl train $(CONFIG) $(ARGS)
 
+test: IMAGE := full
 test: setup ## all tests, real desktops included (at most 15 minutes on 2 cores)
-	$(VENV)/bin/python -m pytest $(TESTS) $(ARGS)
+	$(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile $(TESTS) $(ARGS)
 
 check: setup ## ruff, mypy and the import rule
 	$(VENV)/bin/ruff check .
@@ -33,6 +38,9 @@ check: setup ## ruff, mypy and the import rule
 
 bench: setup ## print the figures (BENCH=NAME for one; without, all names)
 	$(VENV)/bin/computerrl bench $(BENCH) $(ARGS)
+
+soak: setup ## half an hour of random actions on 24 desktops
+	$(VENV)/bin/computerrl bench soak_desktops $(ARGS)
 
 report: ## write runs/latest/report.html again
 	$(VENV)/bin/computerrl report latest

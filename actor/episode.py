@@ -8,7 +8,7 @@ assignment: they never become a reward.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -16,15 +16,17 @@ from typing import Literal, Protocol
 import numpy as np
 
 from actor.engines.base import Completion, GenerationRequest, PolicyEngine
-from actor.prompt import PastAction, PromptBuilder
+from actor.formats.base import PastAction
+from actor.prompt import PromptBuilder
 from common import log
 from common.actions import FINAL_ACTIONS, ActionSyntaxError
-from common.errors import ComputerRLError
+from common.errors import ComputerRLError, TaskFailed
 from common.messages import (
     Action,
     Assignment,
     EndReason,
     Evaluation,
+    FinalAction,
     Lease,
     Observation,
     Step,
@@ -41,6 +43,7 @@ played for nothing, because the slot is somebody else's by then."""
 
 _NO_INTS = np.zeros(0, dtype=np.int32)
 _NO_FLOATS = np.zeros(0, dtype=np.float32)
+_FINAL: Mapping[EndReason, FinalAction] = {"done_action": "done", "fail_action": "fail"}
 
 Activity = Literal["generate", "desktop"]
 
@@ -62,7 +65,7 @@ class Desktops(Protocol):
 
     def demonstrate(self, lease: Lease) -> str: ...
 
-    def evaluate(self, lease: Lease) -> Evaluation: ...
+    def evaluate(self, lease: Lease, final_action: FinalAction = "") -> Evaluation: ...
 
     def release(self, lease: Lease) -> None: ...
 
@@ -113,13 +116,11 @@ def play_episode(
         end_reason = episode.run()
         judged = time.perf_counter()
         with setting.during("desktop"):
-            verdict = desktops.evaluate(lease)
+            verdict = desktops.evaluate(lease, _FINAL.get(end_reason, ""))
         evaluate_s = time.perf_counter() - judged
     finally:
         _release(desktops, lease)
-    # Every task can be done, so saying that it cannot is wrong, whatever the desktop shows (as OSWorld scores it).
-    unfinished = setting.require_done and end_reason not in ("done_action", "task_finished")
-    failed = end_reason == "fail_action" or unfinished
+    failed = setting.require_done and end_reason not in ("done_action", "fail_action", "task_finished")
     duration_s = time.perf_counter() - started
     busy_s = reset_s + evaluate_s + sum(step.timing.generate_s + step.timing.desktop_s for step in episode.steps)
     return Trajectory(
@@ -223,10 +224,20 @@ class _Episode:
     def _demonstrate(self) -> _Chosen:
         began = time.perf_counter()
         with self._setting.during("desktop"):
-            text = self._desktops.demonstrate(self._lease)
+            action_text = self._desktops.demonstrate(self._lease)
+        try:
+            text = self._prompt.render(action_text, self.observation)
+        except LookupError as error:
+            raise TaskFailed(f"the demonstrated {action_text:.200} cannot be said to this screen: {error.args[0]}") from error
+        tokens = self._prompt.encode_action(text)
+        if len(tokens) > self._setting.max_new_tokens:
+            # The policy learns it and can never say it to the end.
+            log.get_logger().warning(
+                "demonstration.too_long", num_tokens=len(tokens), max_new_tokens=self._setting.max_new_tokens, action=action_text
+            )
         return _Chosen(
             text=text,
-            tokens=self._prompt.encode_action(text),
+            tokens=tokens,
             logprobs=_NO_FLOATS,
             policy_versions=_NO_INTS,
             generate_s=0.0,
@@ -261,7 +272,7 @@ class _Episode:
         try:
             if chosen.cut:
                 raise ActionSyntaxError(f"cut off after {len(chosen.tokens)} tokens")
-            action = self._prompt.parse(text)
+            action = self._prompt.parse(text, self.observation)
         except ActionSyntaxError as error:
             self._history.append(PastAction(text, error=str(error)))
             return False, str(error), None, 0.0

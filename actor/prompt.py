@@ -1,47 +1,26 @@
-"""An episode's state as prompt tokens, and completion text as an action.
+"""An episode's state as prompt tokens, and completion text as an action: the chosen format, one tokenizer, the token budget.
 
-Pure: no engine, no sockets, no clock. The default format is plain text, made so that a small model learns it from few examples
-and that episodes of one group share the longest possible prefix: task and application first, then the elements (which
-change little from step to step), the agent's own past last. With SmolLM2's tokenizer a step takes 60 to 130 tokens:
+Pure: no engine, no sockets, no clock. What is said is the format's (`actor.formats`); here it becomes tokens, rows and old
+actions are left out until the prompt fits, and demonstrations become the tokens that sampling would have given.
 
-    Task: Select Bella and click Submit.
-    App: chromium, Click Option
-    radio-button Bella selected 1
-    radio-button Ana 2
-    push-button Submit 3
-    Done: click("Bella")
-    Action: click("Submit")
-
-An element's number stands after its text: a model that copies what followed an earlier mention of a word finds it there
-(cloned on 485 steps, SmolLM2-135M clicked right in 20 of 21 held-out steps, against 12 with the number in front).
-
-The completion starts with a space (`` click`` is one token after ``:``) and ends with a newline, one token that no action
-contains: strings in actions escape theirs, and so does everything quoted from the screen, so that no text on a screen
-can end a row and pretend to be another part of the prompt.
+Without chat template (compact only) the completion starts with a space (`` click`` is one token after ``:``) and ends with a
+newline, one token that no action contains: strings in actions escape theirs. With one it ends with the end-of-text token.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
-from common.actions import parse_action
-from common.config import PromptConfig
-from common.messages import Action, Element, Observation
-
-SHOWN_STATES = ("checked", "selected", "focused", "disabled", "expanded")
-"""`editable` is left out: the role says it."""
-
-MAX_HISTORY_CHARS = 64
-"""A past action, and what was said about the newest one, are cut to this."""
-
-MAX_INSTRUCTION_CHARS = 600
-
-MAX_TITLE_CHARS = 32
+from actor.formats import make_format
+from actor.formats.base import ChatMessage, PastAction
+from common.config import VISION_PROBLEM, PromptConfig
+from common.errors import ConfigError, Problem
+from common.messages import Action, Observation
 
 
 class Tokenizer(Protocol):
@@ -55,115 +34,81 @@ class Tokenizer(Protocol):
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of ``tokens``."""
 
-    def encode_chat(self, user_text: str) -> list[int]:
-        """One user turn and the start of the assistant's, by the model's chat template."""
-
-
-@dataclass(frozen=True, slots=True)
-class PastAction:
-    """One earlier action of the episode."""
-
-    text: str
-    error: str = ""
-    """Why it could not be done."""
-    result: str = ""
-    """What its API call returned."""
+    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """The conversation and the start of the assistant's next turn, by the model's chat template."""
 
 
 class PromptBuilder:
     """Builds prompts and reads answers for one tokenizer; safe to share between threads."""
 
     def __init__(self, tokenizer: Tokenizer, config: PromptConfig) -> None:
+        """Raises `ConfigError` when this tokenizer or the token budget is not enough for the format."""
+        if config.format == "computerrl_vision":
+            raise ConfigError([VISION_PROBLEM])
         self._tokenizer = tokenizer
         self._config = config
-        self._newline = tokenizer.encode("\n")
-        if not config.chat_template and len(self._newline) != 1:
-            raise ValueError(f"the tokenizer writes a newline as {len(self._newline)} tokens: set actor.prompt.chat_template")
-        end = tokenizer.eos_token if config.chat_template else self._newline[0]
+        self._format = make_format(config)
+        newline = tokenizer.encode("\n")
+        cue = None if config.chat_template else self._format.plain_cue
+        self._cue = cue
+        if cue is not None and len(newline) != 1:
+            raise ValueError(f"the tokenizer writes a newline as {len(newline)} tokens: set actor.prompt.chat_template")
+        end = tokenizer.eos_token if cue is None else newline[0]
         self.end_token = end
         """Ends every demonstrated action."""
         self.stop_tokens = frozenset({end, tokenizer.eos_token})
         """Sampling ends at these."""
+        self._check_budget()
+
+    def _check_budget(self) -> None:
+        needed = max(len(self._encode("", _nothing_on_screen(app), [], [])) for app in self._format.apps)
+        limit = self._config.max_prompt_tokens
+        if needed > limit:
+            reason = f"{limit}, but what every prompt of {self._config.format} holds takes up to {needed} tokens"
+            step = f"set it to {needed + 256} or more, so that something of the screen fits"
+            raise ConfigError([Problem("actor.prompt.max_prompt_tokens", reason, step)])
 
     def build(self, instruction: str, observation: Observation, history: Sequence[PastAction]) -> np.ndarray:
         """[P] int32 prompt tokens; at most ``max_prompt_tokens``, leaving out element rows from the end, then old actions."""
-        rows = element_rows(observation.elements, self._config, instruction=instruction)
+        rows = self._format.rows(instruction, observation)
         past = list(history)[len(history) - min(len(history), self._config.history_steps) :]
         limit = self._config.max_prompt_tokens
         tokens = self._encode(instruction, observation, rows, past)
-        while len(tokens) > limit and (rows or past):
+        while len(tokens) > limit and (rows or past or instruction):
             # Shorten by what is probably too much, so that a long screen is not encoded once per row.
             if rows:
                 rows = rows[: min(len(rows) - 1, len(rows) * limit // len(tokens))]
-            else:
+            elif past:
                 past = past[1:]
+            else:
+                # A token has one character at least: what is longer is too long in any case.
+                instruction = instruction[: min(len(instruction) - 1, len(instruction) * limit // len(tokens), limit)]
             tokens = self._encode(instruction, observation, rows, past)
-        if len(tokens) > limit:
-            # Only the instruction is left to blame: keep its start and the cue to act.
-            tail = len(self._encode("", observation, [], []))
-            tokens = tokens[: limit - tail] + tokens[len(tokens) - tail :]
-        return np.asarray(tokens, dtype=np.int32)
+        # A long window title in a small budget is all that may be left to blame: the end asks for the action.
+        return np.asarray(tokens[-limit:], dtype=np.int32)
 
-    def encode_action(self, text: str) -> np.ndarray:
-        """[A] int32: ``text`` as the policy would have to sample it, end token included."""
-        spoken = text.strip() if self._config.chat_template else f" {text.strip()}"
+    def render(self, action_text: str, observation: Observation) -> str:
+        """How a policy would say a demonstrated action. Raises `LookupError` when its target is not on screen."""
+        return self._format.render(action_text, observation).strip()
+
+    def encode_action(self, answer: str) -> np.ndarray:
+        """[A] int32: ``answer`` as the policy would have to sample it, end token included."""
+        spoken = answer.strip() if self._cue is None else f" {answer.strip()}"
         return np.asarray([*self._tokenizer.encode(spoken), self.end_token], dtype=np.int32)
 
-    def parse(self, completion_text: str) -> Action:
-        """The action in a completion. Raises `common.actions.ActionSyntaxError`."""
-        return parse_action(completion_text)
+    def parse(self, completion_text: str, observation: Observation) -> Action:
+        """The action in an answer to ``observation``. Raises `common.actions.ActionSyntaxError`."""
+        return self._format.parse(completion_text, observation)
 
-    def _encode(
-        self, instruction: str, observation: Observation, rows: Sequence[str], past: Sequence[PastAction]
-    ) -> list[int]:
-        text = prompt_text(instruction, observation, rows, past, window_title=self._config.window_title)
-        if self._config.chat_template:
-            return self._tokenizer.encode_chat(text)
-        return self._tokenizer.encode(f"{text}\nAction:")
+    def _encode(self, instruction: str, observation: Observation, rows: Sequence[str], past: Sequence[PastAction]) -> list[int]:
+        messages = self._format.messages(instruction, observation, rows, past)
+        if self._cue is None:
+            return self._tokenizer.encode_chat(messages)
+        return self._tokenizer.encode("\n".join(message.text for message in messages) + self._cue)
 
 
-def prompt_text(
-    instruction: str, observation: Observation, rows: Sequence[str], past: Sequence[PastAction], *, window_title: bool = True
-) -> str:
-    """The prompt without the cue to act."""
-    title = one_line(observation.window_title, MAX_TITLE_CHARS) if window_title else ""
-    app = one_line(observation.app, MAX_TITLE_CHARS)
-    lines = [f"Task: {one_line(instruction, MAX_INSTRUCTION_CHARS)}", f"App: {app}, {title}" if title else f"App: {app}", *rows]
-    lines.extend(f"Done: {one_line(action.text, MAX_HISTORY_CHARS)}" for action in past)
-    if past and past[-1].error:
-        lines.append(f"Error: {one_line(past[-1].error, MAX_HISTORY_CHARS)}")
-    if past and past[-1].result:
-        lines.append(f"Result: {one_line(past[-1].result, MAX_HISTORY_CHARS)}")
-    return "\n".join(lines)
-
-
-def element_rows(elements: Sequence[Element], config: PromptConfig, *, instruction: str = "") -> list[str]:
-    """One line per shown element: content first, then toolbars and menus, both in the order of the observation.
-
-    Plain text that the instruction says already is left out: a page that shows its own task would double the prompt, and
-    what is to be clicked would be found in the task's text first.
-    """
-    said = one_line(instruction, MAX_INSTRUCTION_CHARS)
-    elements = [e for e in elements if not (e.is_plain_text and one_line(e.text, MAX_INSTRUCTION_CHARS) in said)]
-    content = [element for element in elements if element.in_content]
-    others = [element for element in elements if not element.in_content]
-    shown = [*content, *others[: config.max_toolbar_elements]][: config.max_elements]
-    return [_row(element, config.max_element_chars) for element in shown]
-
-
-def _row(element: Element, max_chars: int) -> str:
-    parts = [one_line(element.role, max_chars), one_line(element.text, max_chars)]
-    parts.extend(state for state in SHOWN_STATES if state in element.states)
-    parts.append(str(element.number))
-    return " ".join(part for part in parts if part)
-
-
-def one_line(text: str, max_chars: int) -> str:
-    """``text`` on one line, cut: line breaks are written as \\n, runs of blanks as one."""
-    # splitlines knows every line break there is; a tokenizer or a model may take any of them for one.
-    cut = text[: 4 * max_chars]
-    line = " ".join("\\n".join(cut.splitlines()).split())
-    return line if len(line) <= max_chars else line[: max_chars - 1].rstrip() + "…"
+def _nothing_on_screen(app: str) -> Observation:
+    return Observation(app, "", (), None, 3840, 2160, "none", 0.0, 0.0, "")
 
 
 class FolderTokenizer:
@@ -178,10 +123,13 @@ class FolderTokenizer:
             raise ValueError(f"{folder}: the tokenizer has no fast (tokenizer.json) form")
         if tokenizer.eos_token_id is None:
             raise ValueError(f"{folder}: the tokenizer names no end-of-text token")
+        self._folder = folder
         self._tokenizer = tokenizer
         # The Rust object itself: thread-safe as long as nobody changes its truncation, and ten times quicker to call.
         self._backend = backend
         self.eos_token = int(tokenizer.eos_token_id)
+        special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special and len(token.content) > 1]
+        self._special = re.compile("|".join(map(re.escape, special)) or "(?!)")
 
     def encode(self, text: str) -> list[int]:
         return list(self._backend.encode(text, add_special_tokens=False).ids)
@@ -189,7 +137,14 @@ class FolderTokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         return str(self._backend.decode(list(tokens), skip_special_tokens=True))
 
-    def encode_chat(self, user_text: str) -> list[int]:
-        messages = [{"role": "user", "content": user_text}]
-        text = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+        if self._tokenizer.chat_template is None:
+            step = "use a model with a chat template, or actor.prompt.format: compact with chat_template: false"
+            raise ConfigError([Problem("actor.prompt", f"the tokenizer in {self._folder} has no chat template", step)])
+        turns = [{"role": message.role, "content": self._without_special(message.text)} for message in messages]
+        text = self._tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
         return self.encode(text)
+
+    def _without_special(self, text: str) -> str:
+        """Text on a screen must not end its turn: `<|im_end|>` there is written with a blank inside."""
+        return self._special.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)

@@ -43,9 +43,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
                 for concurrency in concurrencies:
                     rows.extend(_compare(engines, concurrency, rounds, training=training))
         for name, engine in engines.items():
-            rows.append(
-                {"name": f"start {name}", "value": engine.start_s, "unit": "s", "better": "lower", "target": 40.0}
-            )
+            rows.append({"name": f"start {name}", "value": engine.start_s, "unit": "s", "better": "lower", "target": 40.0})
     return rows
 
 

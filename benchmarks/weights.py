@@ -78,9 +78,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
     return rows
 
 
-def _broadcast_rows(
-    tensors: dict[str, torch.Tensor], num_bytes: int, *, num_receivers: int, rounds: int
-) -> list[dict[str, Any]]:
+def _broadcast_rows(tensors: dict[str, torch.Tensor], num_bytes: int, *, num_receivers: int, rounds: int) -> list[dict[str, Any]]:
     publish, reach, broadcast, files = [], [], [], []
     with tempfile.TemporaryDirectory() as temporary:
         keys_folder = Path(temporary) / "keys"

@@ -8,6 +8,7 @@ is never evaluated; `parse_action` walks a syntax tree and accepts one call with
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Mapping
 
 from common.action_spec import ActionSpec, Param
@@ -16,6 +17,9 @@ from common.messages import Action
 
 MAX_ACTION_CHARS = 2000
 """Longer action text is refused before parsing: nothing legitimate is longer, and parsing cost stays bounded."""
+
+MAX_WHOLE_NUMBER = 2**63 - 1
+"""A message holds no larger one."""
 
 
 class ActionSyntaxError(ValueError):
@@ -40,21 +44,33 @@ def parse_action(text: str) -> Action:
         tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ActionSyntaxError("not one function call") from error
-    if not isinstance(tree, ast.Call):
+    return bind_call(tree, ACTIONS)
+
+
+def bind_call(node: ast.expr, specs: Mapping[str, ActionSpec]) -> Action:
+    """The call that ``node`` is, with its literal arguments bound to the parameters of the one of ``specs`` that it names.
+
+    Raises `ActionSyntaxError` for everything else: no call, a call of anything not in ``specs``, arguments that do not fit.
+    """
+    if not isinstance(node, ast.Call):
         raise ActionSyntaxError("not a function call")
-    spec = ACTIONS.get(_call_name(tree.func))
+    spec = specs.get(_call_name(node.func))
     if spec is None:
-        raise ActionSyntaxError(f"unknown action {_call_name(tree.func)!r}")
-    return Action(name=spec.name, args=_bind(spec, tree))
+        raise ActionSyntaxError(f"unknown action {_call_name(node.func)!r:.80}")
+    return Action(name=spec.name, args=_bind(spec, node))
 
 
 def render_action(action: Action) -> str:
     """The shortest text that `parse_action` reads back as ``action``."""
-    spec = ACTIONS[action.name]
+    return render_call(ACTIONS[action.name], action.args)
+
+
+def render_call(spec: ActionSpec, args: Mapping[str, object]) -> str:
+    """The shortest call that `bind_call` binds to ``args``, on one line."""
     parts: list[str] = []
     positional = True
     for param in spec.params:
-        value = action.args.get(param.name, param.default)
+        value = args.get(param.name, param.default)
         if value == param.default:
             positional = False
             continue
@@ -115,9 +131,19 @@ def _value(spec: ActionSpec, param: Param, node: ast.expr) -> object:
     if type(value) not in param.kinds:
         names = " or ".join(kind.__name__ for kind in param.kinds)
         raise ActionSyntaxError(f"{spec.name}: {param.name!r} must be {names}")
-    if isinstance(value, list) and not all(type(item) in param.items for item in value):
+    _check_can_travel(spec, param, value)
+    if isinstance(value, list | tuple) and not all(type(item) in param.items for item in value):
         names = " or ".join(kind.__name__ for kind in param.items)
         raise ActionSyntaxError(f"{spec.name}: {param.name!r} must be a list of {names}")
     if param.choices and value not in param.choices:
         raise ActionSyntaxError(f"{spec.name}: {param.name!r} must be one of {', '.join(map(str, param.choices))}")
     return value
+
+
+def _check_can_travel(spec: ActionSpec, param: Param, value: object) -> None:
+    """Python's literals know more than a message can hold; a policy's odd value must not break whoever sends it."""
+    for item in value if isinstance(value, list | tuple) else (value,):
+        if (isinstance(item, int) and abs(item) > MAX_WHOLE_NUMBER) or (isinstance(item, float) and not math.isfinite(item)):
+            raise ActionSyntaxError(f"{spec.name}: {param.name!r} is too large a number")
+        if isinstance(item, str) and any("\ud800" <= char <= "\udfff" for char in item):
+            raise ActionSyntaxError(f"{spec.name}: {param.name!r} holds half a surrogate pair, which is no character")

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import BeforeValidator, ConfigDict
 from pydantic.dataclasses import dataclass
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Raised whenever a field changes meaning; peers of another schema version are refused with a clear error."""
 
 _CONFIG = ConfigDict(arbitrary_types_allowed=True, extra="forbid", strict=False)
@@ -42,6 +42,7 @@ FloatArray = Annotated[np.ndarray, _array_of("float32")]
 Role = Literal["broker", "learner", "actor", "env_server", "supervisor"]
 OrderKind = Literal["demonstration", "evaluation", "training"]
 Split = Literal["demonstration", "training", "evaluation"]
+FinalAction = Literal["", "done", "fail"]
 SettledBy = Literal["quiet", "deadline", "none"]
 EndReason = Literal["task_finished", "done_action", "fail_action", "step_limit", "time_limit", "invalid_limit"]
 
@@ -513,6 +514,8 @@ class EvaluationRequest:
     """Judge the task's end state. Answered by `Evaluation`."""
 
     lease: Lease
+    final_action: FinalAction = ""
+    """The action that ended the episode; empty: none did (its limit, or the task itself)."""
 
 
 @dataclass(frozen=True, config=_CONFIG)

@@ -20,6 +20,7 @@ from common.messages import (
     DemonstrationRequest,
     Evaluation,
     EvaluationRequest,
+    FinalAction,
     Lease,
     Message,
     Observation,
@@ -30,7 +31,8 @@ from common.messages import (
 )  # fmt: skip
 from common.metrics import Timings
 from env_server.desktop_worker import DesktopWorker, Session
-from env_server.driver import DesktopDriver
+from env_server.driver import DesktopDriver, Getter, GetterKind
+from env_server.replay import with_recording
 from env_server.tasks import task_instance
 
 Work = Callable[[DesktopWorker], Message]
@@ -42,7 +44,7 @@ def reset(message: TaskReset, *, tasks: TasksConfig, timings: Mapping[str, Timin
 
     def work(worker: DesktopWorker) -> Message:
         worker.session = None
-        instance = task_instance(message.task, tasks=tasks)
+        instance = with_recording(task_instance(message.task, tasks=tasks), message.task, tasks=tasks)
         with timings["reset"].measure():
             answer = _driver(worker).reset(instance)
         if not isinstance(answer, tuple) or len(answer) != 2:
@@ -97,12 +99,23 @@ def evaluate(message: EvaluationRequest, *, timings: Mapping[str, Timings]) -> W
     def work(worker: DesktopWorker) -> Message:
         session = _session(worker, message.lease)
         with timings["evaluate"].measure():
-            verdict = _checked(session.instance.evaluate(_driver(worker).get), Evaluation, "evaluator")
+            verdict = _checked(session.instance.evaluate(_getter(worker, message.final_action)), Evaluation, "evaluator")
         if not 0.0 <= verdict.reward <= 1.0:
             raise TaskFailed(f"the evaluator gave reward {verdict.reward}, which is outside 0..1")
+        if message.final_action == "fail" and not session.instance.judges_giving_up:
+            return Evaluation(reward=0.0, success=False, detail="given up, though the task can be done")
         return verdict
 
     return work
+
+
+def _getter(worker: DesktopWorker, final_action: FinalAction) -> Getter:
+    """The driver's getter, which also knows how the episode ended."""
+
+    def get(kind: GetterKind, **args: Any) -> Any:
+        return final_action if kind == "final_action" else _driver(worker).get(kind, **args)
+
+    return get
 
 
 def health(worker: DesktopWorker) -> Message:

@@ -19,6 +19,7 @@ from common.messages import (
     DemonstrationRequest,
     Evaluation,
     EvaluationRequest,
+    FinalAction,
     Lease,
     LeaseRelease,
     LeaseRequest,
@@ -66,9 +67,9 @@ class DesktopClient:
         """What the scripted demonstrator would do now, in the policy's words."""
         return self._ask(DemonstrationRequest(lease=lease), Demonstration, self._step_timeout_s).action_text
 
-    def evaluate(self, lease: Lease) -> Evaluation:
-        """The verdict on the desktop's state."""
-        return self._ask(EvaluationRequest(lease=lease), Evaluation, self._step_timeout_s)
+    def evaluate(self, lease: Lease, final_action: FinalAction = "") -> Evaluation:
+        """The verdict on the desktop's state after ``final_action``."""
+        return self._ask(EvaluationRequest(lease=lease, final_action=final_action), Evaluation, self._step_timeout_s)
 
     def release(self, lease: Lease) -> None:
         """Give the desktop back. Raises `LeaseRefused` when it was taken back before."""

@@ -12,10 +12,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+import numpy as np
+
 from common.messages import Action, Evaluation, Observation, StepResult
 
-SetupKind = Literal["web_page", "calc_open", "editor_open", "files_open", "write_file", "put_file", "make_folder", "open"]
-GetterKind = Literal["web_page", "calc_cells", "file_text", "file_bytes", "folder_listing", "editor_text"]
+SetupKind = Literal[
+    "web_page", "calc_open", "editor_open", "files_open", "write_file", "put_file", "make_folder", "open", "open_app"
+]
+GetterKind = Literal[
+    "web_page", "calc_cells", "file_text", "file_bytes", "folder_listing", "editor_text", "osworld", "final_action"
+]
 
 Getter = Callable[..., Any]
 """``get(kind, **args)``: reads one fact of the desktop for an evaluator or demonstrator. Kinds and what they return:
@@ -26,6 +32,8 @@ Getter = Callable[..., Any]
 - ``file_bytes`` (``path``): the file as it is, or None when there is no such file
 - ``folder_listing`` (``path="."``): sorted relative paths of everything below, folders end with ``/``
 - ``editor_text``: what the editor's window holds now, saved or not
+- ``osworld`` (``call``, and that call's arguments): one call of `env_server.tasks.osworld.desktop.CalledDesktop`; calls act too
+- ``final_action``: the action that ended the episode, ``done``, ``fail`` or empty; known to evaluators only
 """
 
 
@@ -36,8 +44,8 @@ class SetupStep:
     Kinds and their arguments: ``web_page`` (page: name of a MiniWoB++ task file without ending, seed: int),
     ``calc_open`` (cells: dict such as ``{"A1": "Name"}``, active_cell: str), ``editor_open`` (path, text),
     ``files_open`` (folder), ``write_file`` (path, text), ``put_file`` (path, data: bytes), ``make_folder`` (path),
-    ``open`` (path: a document, text file or folder put there before, opened with its application). The last step that opens
-    something decides which window is in front.
+    ``open`` (path: a file or folder put there before, opened with its application), ``open_app`` (app: any name that the action
+    ``apps.open`` takes, such as ``terminal``). The last step that opens something decides which window is in front.
 
     A page is seeded by ``Math.seedrandom(seed)`` (a number, not a text) right before ``core.startEpisodeReal()``, with its time
     limit lifted: the families know from `env_server.tasks.pages` what that shows. Typed text stays as typed: no
@@ -58,12 +66,20 @@ class TaskInstance:
     evaluate: Callable[[Getter], Evaluation]
     demonstrate: Callable[[str, Observation, Sequence[Action], Getter], Action]
     """(instruction, observation, actions so far, get) -> next action. The getter is for facts no screen shows."""
+    judges_giving_up: bool = False
+    """The evaluator decides what a final ``fail()`` is worth (`final_action`); else it is worth nothing: the task can be done."""
     finishes_itself: bool = False
     """The page scores at once; the episode ends without ``done()``."""
+    prepare: Callable[[Getter], None] | None = None
+    """Set-up that needs answers of the desktop: carried out through the getter after ``setup``, before the first observation."""
 
 
 class DesktopDriver(Protocol):
     """One desktop: Xvfb, window manager and applications, with the guest that drives them."""
+
+    @property
+    def pid(self) -> int | None:
+        """The outermost process of the desktop; all others are below it. None: it has none."""
 
     def reset(self, task: TaskInstance) -> tuple[str, Observation]:
         """Put the desktop into the task's start state; gives the instruction and the first observation."""
@@ -82,3 +98,14 @@ class DesktopDriver(Protocol):
 
     def close(self) -> None:
         """End the desktop and remove everything it left; may be called twice."""
+
+
+class LiveScreen(Protocol):
+    """What drivers offer besides: the screen as it is at this moment, for people and for programs that want pixels."""
+
+    def frame(self) -> np.ndarray:
+        """[height, width, 3] uint8 RGB, a copy. Asks nothing of the desktop; from any thread."""
+
+
+class LiveDesktop(DesktopDriver, LiveScreen, Protocol):
+    """A desktop whose screen can be watched; every driver here is one."""

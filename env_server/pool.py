@@ -1,11 +1,11 @@
 """The desktop pool's decisions: leases with fencing tokens, expiry, failures, recycling, quarantine. No I/O, no clock.
 
-    starting ──started──► idle ◄──release/expiry── leased
-       ▲                   │                         │
-       │                 broke                     broke
-       └──due (backoff)── broken ◄───────────────────┘
+    new ──due──► starting ──started──► idle ◄──release/expiry── leased
+                    ▲                   │                         │
+                    │                 broke                     broke
+                    └──due (backoff)── broken ◄───────────────────┘
 
-Methods are events; they return the desktops that have to be started anew (`DesktopPool.due`), refuse by raising `LeaseRefused`
+Methods are events; they return the desktops that have to be started (`DesktopPool.due`), refuse by raising `LeaseRefused`
 or `NoDesktop`, and never wait. Whoever holds the pool brings the lock, the clock and the drivers.
 """
 
@@ -17,7 +17,7 @@ from typing import Literal
 from common.errors import HostBroken, LeaseRefused, NoDesktop
 from common.messages import Lease
 
-DesktopState = Literal["starting", "idle", "leased", "broken"]
+DesktopState = Literal["new", "starting", "idle", "leased", "broken"]
 
 QUARANTINE_FAILURES = 3
 """A desktop that failed this often in a row is quarantined: started again only after the long backoff. When all are, the
@@ -32,13 +32,15 @@ class PoolLimits:
     backoff_s: float = 0.5
     """Wait before a broken desktop's second start in a row; doubles each time. The first is at once."""
     max_backoff_s: float = 60.0
+    max_starting: int | None = None
+    """So many desktops start at the same time at most: more would only get in each other's way. None: all."""
 
 
 @dataclass(slots=True)
 class _Slot:
     """One desktop's place in the pool."""
 
-    state: DesktopState = "starting"
+    state: DesktopState = "new"
     token: int = 0
     holder: str = ""
     busy: bool = False
@@ -56,7 +58,7 @@ class _Slot:
 
 
 class DesktopPool:
-    """``num_desktops`` desktops, all starting. ``first_token`` must exceed every token an earlier process gave out."""
+    """``num_desktops`` desktops, none started (see `due`). ``first_token`` must exceed every token given out before."""
 
     def __init__(self, num_desktops: int, *, limits: PoolLimits, first_token: int = 1) -> None:
         self._slots = [_Slot() for _ in range(num_desktops)]
@@ -151,14 +153,15 @@ class DesktopPool:
             self.host_broke(f"every desktop failed {QUARANTINE_FAILURES} times in a row, the last with: {reason}")
 
     def due(self, now: float) -> list[int]:
-        """Broken desktops whose wait is over; they count as starting from here on."""
+        """Desktops to start now: new ones, and broken ones whose wait is over; they count as starting from here on."""
         if self._host_reason:
             return []
-        found = [i for i, slot in enumerate(self._slots) if slot.state == "broken" and now >= slot.restart_at]
-        for index in found:
-            self._slots[index].state = "starting"
-            self.num_restarts += 1
-        return found
+        found = [i for i, slot in enumerate(self._slots) if slot.state == "new" or self._is_over(slot, now)]
+        for index in found[: self._num_may_start()]:
+            slot = self._slots[index]
+            self.num_restarts += int(slot.state == "broken")
+            slot.state = "starting"
+        return [index for index in found if self._slots[index].state == "starting"]
 
     def host_broke(self, reason: str) -> None:
         """Nothing on this host works; every lease is refused from now on."""
@@ -167,7 +170,8 @@ class DesktopPool:
     def next_deadline(self) -> float | None:
         """When `expire` or `due` have something to do next; None: only after another event."""
         times = [slot.expires_at for slot in self._slots if slot.state == "leased" and not slot.busy]
-        times += [slot.restart_at for slot in self._slots if slot.state == "broken" and not self._host_reason]
+        if not self._host_reason and self._num_may_start():
+            times += [slot.restart_at for slot in self._slots if slot.state == "broken"]
         return min(times, default=None)
 
     # --- for displays and tests --------------------------------------------------------------------------------------
@@ -199,6 +203,14 @@ class DesktopPool:
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
+    @staticmethod
+    def _is_over(slot: _Slot, now: float) -> bool:
+        return slot.state == "broken" and now >= slot.restart_at
+
+    def _num_may_start(self) -> int:
+        limit = self._limits.max_starting
+        return len(self._slots) if limit is None else max(0, limit - self.count("starting"))
+
     def _slot_of(self, lease: Lease) -> _Slot:
         if not 0 <= lease.desktop < len(self._slots):
             raise LeaseRefused(f"there is no desktop {lease.desktop} (0..{len(self._slots) - 1})")
@@ -222,6 +234,8 @@ class DesktopPool:
             raise HostBroken(self._host_reason)
 
     def _why_none(self) -> str:
-        counts = ", ".join(f"{self.count(state)} {state}" for state in ("leased", "starting", "broken") if self.count(state))
+        counts = ", ".join(
+            f"{self.count(state)} {state}" for state in ("leased", "new", "starting", "broken") if self.count(state)
+        )
         last = next((slot.reason for slot in self._slots if slot.reason), "")
         return f"no desktop is free: {counts}" + (f"; last failure: {last}" if last else "")

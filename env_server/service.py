@@ -48,6 +48,7 @@ from env_server.desktop_worker import (
     error_reply,
 )
 from env_server.driver import DesktopDriver
+from env_server.memory import MemoryWatcher
 from env_server.pool import DesktopPool, DesktopState, PoolLimits
 from env_server.tasks import FAMILIES
 
@@ -75,7 +76,7 @@ class _WaitingLease:
 
 
 class DesktopService:
-    """``config.num_desktops`` desktops made by ``make(index)`` in their own threads; starts them at once, all in parallel."""
+    """``config.num_desktops`` desktops made by ``make(index)`` in their own threads; starts them at once, a few at a time."""
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ class DesktopService:
         # Wall-clock nanoseconds: above every token an earlier process of this host can have given out.
         self._pool = DesktopPool(
             config.num_desktops,
-            limits=PoolLimits(lease_time_limit_s=config.lease_time_limit_s),
+            limits=PoolLimits(lease_time_limit_s=config.lease_time_limit_s, max_starting=config.max_starting),
             first_token=time.time_ns() // 1000,
         )
         self._waiting: deque[_WaitingLease] = deque()
@@ -108,8 +109,11 @@ class DesktopService:
         self.fatal: ComputerRLError | None = None
         """Why the process has to end; None while it need not."""
         self.timings = {name: Timings() for name in ("step", "settle", "observe", "reset", "evaluate")}
+        self._workers: dict[int, DesktopWorker] = {}
+        """By desktop; those not started yet are missing."""
         with self._changed:
-            self._workers = [self._new_worker(index, None) for index in range(config.num_desktops)]
+            self._start_due(time.monotonic())
+        self._memory = MemoryWatcher(self._pids, self._take_excess, limit_mb=config.memory_limit_mb)
         self._timer = threading.Thread(target=self._watch, name="desktop-timer", daemon=True)
         self._timer.start()
 
@@ -246,16 +250,31 @@ class DesktopService:
                 self._changed.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
 
     def _next_deadline(self) -> float | None:
-        times = [worker.pending[0].deadline for worker in self._workers if worker.pending]
-        times += [worker.start_deadline for worker in self._workers if worker.start_deadline and not worker.given_up]
+        workers = self._workers.values()
+        times = [worker.pending[0].deadline for worker in workers if worker.pending]
+        times += [worker.start_deadline for worker in workers if worker.start_deadline and not worker.given_up]
         times += [waiting.expires_at for waiting in self._waiting]
-        idle = (index for index in range(len(self._workers)) if self._pool.state(index) == "idle")
+        idle = (index for index in self._workers if self._pool.state(index) == "idle")
         times += [self._health_due[index] for index in idle]
         pool_deadline = self._pool.next_deadline()
         return min([*times, pool_deadline] if pool_deadline is not None else times, default=None)
 
+    def _pids(self) -> dict[int, int]:
+        """Outermost processes of the desktops that have some."""
+        with self._changed:
+            drivers = {index: worker.driver for index, worker in self._workers.items() if not worker.given_up}
+        return {index: driver.pid for index, driver in drivers.items() if driver is not None and driver.pid}
+
+    def _take_excess(self, desktop: int, pid: int, reason: str) -> None:
+        with self._changed:
+            worker = self._workers[desktop]
+            if not self._closed and not worker.given_up and worker.driver is not None and worker.driver.pid == pid:
+                call = worker.pending.pop(0) if worker.pending else None
+                self._broke(worker, DesktopBroken(f"desktop {desktop} {reason}"), call)
+                self._after_change()
+
     def _end_hanging(self, now: float) -> None:
-        for worker in self._workers:
+        for worker in self._workers.values():
             if worker.given_up:
                 continue
             if worker.start_deadline is not None and now >= worker.start_deadline:
@@ -265,7 +284,7 @@ class DesktopService:
                 self._broke(worker, DesktopBroken(f"{call.name} passed its deadline: the desktop hangs"), call)
 
     def _check_health(self, now: float) -> None:
-        for index, worker in enumerate(self._workers):
+        for index, worker in self._workers.items():
             if self._pool.state(index) == "idle" and now >= self._health_due[index] and not worker.pending:
                 self._health_due[index] = now + self._health_period_s
                 call = Call("health", now + _HEALTH_DEADLINE_S, None, calls.health)
@@ -279,8 +298,7 @@ class DesktopService:
             return
         if expired := self._pool.expire(now):
             log.get_logger().warning("lease.expired", num_leases=expired)
-        for index in self._pool.due(now):
-            self._workers[index] = self._new_worker(index, self._workers[index])
+        self._start_due(now)
         while self._waiting:
             waiting = self._waiting[0]
             try:
@@ -292,6 +310,10 @@ class DesktopService:
             self._waiting.popleft()
             waiting.reply(answer)
         self._changed.notify_all()
+
+    def _start_due(self, now: float) -> None:
+        for index in self._pool.due(now):
+            self._workers[index] = self._new_worker(index, self._workers.get(index))
 
     def _new_worker(self, index: int, predecessor: DesktopWorker | None) -> DesktopWorker:
         deadline = time.monotonic() + self._start_limit_s
@@ -319,7 +341,7 @@ class DesktopService:
     def note(self) -> str:
         """What the desktops are doing, for people."""
         with self._changed:
-            states: tuple[DesktopState, ...] = ("idle", "leased", "starting", "broken")
+            states: tuple[DesktopState, ...] = ("idle", "leased", "new", "starting", "broken")
             parts = [f"{count} {state}" for state in states if (count := self._pool.count(state))]
         return f"desktops: {', '.join(parts)}"
 
@@ -336,17 +358,18 @@ class DesktopService:
         """Close all desktops in parallel; refuse what comes. False when some were not closed within ``limit_s``."""
         with self._changed:
             already, self._closed = self._closed, True
-            pending = [call for worker in self._workers for call in worker.pending]
+            self._memory.stop()
+            pending = [call for worker in self._workers.values() for call in worker.pending]
             waiting = [lease.reply for lease in self._waiting]
             self._waiting.clear()
             self._changed.notify_all()
         deadline = time.monotonic() + limit_s
-        for worker in self._workers:
+        for worker in self._workers.values():
             worker.give_up()
         if not already:
             for reply in [*(call.reply for call in pending), *waiting]:
                 reply(error_reply(NoDesktop("the env_server is stopping")))
-        closed = [worker.disposed.wait(max(0.0, deadline - time.monotonic())) for worker in self._workers]
+        closed = [worker.disposed.wait(max(0.0, deadline - time.monotonic())) for worker in self._workers.values()]
         return all(closed)
 
 

@@ -44,6 +44,7 @@ def cli() -> None:
                       computerrl report latest
     Try a change:     computerrl train configs/quickstart.yaml --set learner.max_age=2 --dry-run
     Debug the loop:   computerrl train configs/serial.yaml
+    Try a desktop:    computerrl desktop --task calc-set-cell
     """
 
 
@@ -234,6 +235,30 @@ def phase_sft(run: str) -> None:
 
 
 @cli.command()
+@click.option("--task", "family", default="web-click-button", show_default=True, metavar="FAMILY", help="Task to begin with.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Which instance of it.")
+@click.option("--image", default="core", show_default=True, help="Desktop image: a recipe's name or a path.")
+@click.option("--driver", default="apptainer", show_default=True, type=click.Choice(["apptainer", "local", "scripted"]))
+@click.option("--recordings", default="demonstrations", show_default=True, metavar="FOLDER", help="Where saved ones go.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; nothing is encrypted.")
+@click.option("--port", default=0, show_default=True, type=click.IntRange(0, 65535), help="0: any free one.")
+@click.option("--open/--no-open", "open_browser", default=None, help="Open a browser; without either, where there is a display.")
+def desktop(**options: Any) -> None:
+    """Open one desktop in a web page, to look at it, try actions, and record demonstrations.
+
+    Mouse and keys take the same way as an agent's actions. Only whoever has the printed address can use it. Ctrl-C ends the
+    desktop and leaves nothing.
+
+    \b
+    computerrl desktop --task calc-type-cell --seed 3
+    computerrl train configs/quickstart.yaml --set tasks.recordings=demonstrations
+    """
+    from launch.desktop import DesktopOptions, run_desktop
+
+    sys.exit(run_desktop(DesktopOptions(**options)))
+
+
+@cli.command()
 @click.argument("name", required=False)
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the rows to this file.")
 @click.option("--quick", is_flag=True, help="Finish within a minute, with wider spread.")
@@ -242,6 +267,36 @@ def bench(name: str | None, json_file: Path | None, *, quick: bool) -> None:
     from launch.bench import run_bench
 
     sys.exit(run_bench(name, json_file=json_file, quick=quick))
+
+
+@cli.group()
+def tasks() -> None:
+    """Look at task files of other collections."""
+
+
+@tasks.command("check")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
+@click.option("--assets", type=click.Path(path_type=Path), help="Folder with the files that tasks download.")
+@click.option(
+    "--app", "apps", multiple=True, metavar="NAME", help="An application the desktops have; replaces the standard list."
+)
+@click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the report to this file.")
+def tasks_check(folder: Path, assets: Path | None, apps: tuple[str, ...], json_file: Path | None) -> None:
+    """Say of every OSWorld or OfficeWorld task file below DIR whether it can be run here, and if not, why.
+
+    Starts no desktop and opens no connection. A file that a task downloads from https://HOST/a/b/c.xlsx is looked up at
+    ASSETS/a/b/c.xlsx (a plain mirror), at ASSETS/HOST/a/b/c.xlsx, or with leading folders of the path left out.
+
+    Exit code 0: every task can be run; 1: some cannot; 2: DIR or ASSETS is wrong.
+
+    \b
+    computerrl tasks check evaluation_examples/examples
+    computerrl tasks check examples --assets ~/osworld-cache --json report.json
+    computerrl tasks check examples/chrome --app chrome
+    """
+    from launch.tasks import run_check
+
+    sys.exit(run_check(folder, assets=assets, json_file=json_file, apps=apps))
 
 
 class _LazySetup(click.Command):

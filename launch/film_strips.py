@@ -111,7 +111,7 @@ def _film(episode: Record, trajectories: Path) -> Film:
     steps = list(episode.get("steps", ()))
     left_out = max(0, len(steps) - MAX_FRAMES)
     frames = [
-        Frame(thumbnail(step.get("screenshot"), trajectories), str(step.get("action_text", "")).strip(), _complaint(step))
+        Frame(thumbnail(step.get("screenshot"), trajectories), _caption(str(step.get("action_text", ""))), _complaint(step))
         for step in steps[:MAX_FRAMES]
     ]
     last = thumbnail(episode.get("final_screenshot"), trajectories)
@@ -126,6 +126,13 @@ def _film(episode: Record, trajectories: Path) -> Film:
         frames=tuple(frames),
         num_left_out=left_out,
     )
+
+
+def _caption(answer: str) -> str:
+    """The action in an answer: its last line that is neither fence nor tag. Most answers are one line."""
+    lines = [line.strip() for line in answer.splitlines()]
+    said = [line for line in lines if line and not line.startswith(("```", "<"))]
+    return said[-1] if said else answer.strip()
 
 
 def _complaint(step: dict[str, Any]) -> str:

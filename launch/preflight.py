@@ -97,6 +97,18 @@ def check_families(config: RunConfig, _machine: Machine) -> list[Finding]:
     return []
 
 
+def check_recordings(config: RunConfig, _machine: Machine) -> list[Finding]:
+    """Recorded demonstrations that cannot be read or replayed: found out now, not in the middle of cloning."""
+    from common.recordings import recording_problems
+    from env_server.client import family_names
+
+    try:
+        families = family_names(config)
+    except ConfigError:
+        return []  # another check reports it
+    return [Finding(ConfigError, problem) for problem in recording_problems(config.tasks, families)]
+
+
 def check_model(config: RunConfig, _machine: Machine) -> list[Finding]:
     """A model folder that is no model; a built-in model that cannot be made."""
     name, folder = config.model.name, model_folder(config.model.name)
@@ -229,6 +241,7 @@ CHECKS: tuple[Callable[[RunConfig, Machine], list[Finding]], ...] = (
     check_packages,
     check_desktops,
     check_families,
+    check_recordings,
     check_model,
     check_device,
     check_addresses,

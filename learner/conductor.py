@@ -19,6 +19,7 @@ from common.clock import Clock
 from common.config import RunConfig
 from common.errors import ComputerRLError
 from common.messages import Status, Trajectory
+from common.recordings import recorded_seeds
 from common.run_folder import RunFolder
 from learner import limits, orders, recipe, sft, summary
 from learner.checkpoint import Checkpoint, CheckpointStore
@@ -62,14 +63,15 @@ class LearnerLoop:
         self._folder = folder
         self._checkpoints = checkpoints
         self._clock = clock
-        self.state = LoopState(next_seed=config.tasks.training_seeds[0])
+        recorded = recorded_seeds(config.tasks, families)
+        self.state = LoopState(next_seed=config.tasks.training_seeds[0], recorded=recorded)
         self._phase = recipe.Phase("", "done")
         self._records: Records
         self._ledger: Ledger
         self._intake: Intake
         self._lineage = Lineage()
         self._machine = PhaseMachine(config.learner.entropulse)
-        self._demonstrations = EpisodePool(seed=config.seed, max_per_family=config.learner.recipe.max_demos)
+        self._demonstrations = EpisodePool(seed=config.seed, max_per_family=recipe.max_demonstrations(config, recorded))
         self._successes = EpisodePool(seed=config.seed, max_per_family=POOL_PER_FAMILY)
         self._round: sft.SftRound | None = None
         self._reported_cursor = 0
@@ -101,7 +103,8 @@ class LearnerLoop:
                 self._announce()
             else:
                 self._publish()
-            self._enter(recipe.first_phase(self._config, temperature=self._temperature), reason="start of the run")
+            first = recipe.first_phase(self._config, temperature=self._temperature, recorded=self.state.recorded)
+            self._enter(first, reason="start of the run")
             return
         self._lineage = self._lineage.resumed(base=base, resumed_at=self.state.policy_version)
         self._publish()
@@ -110,8 +113,9 @@ class LearnerLoop:
             policy_version=self.state.policy_version, cursor=self.state.cursor,
         )  # fmt: skip
         self._phase = recipe.phase_named(
-            self.state.phase, self._config, first_seed=self.state.next_seed, temperature=self._temperature
-        )
+            self.state.phase, self._config, first_seed=self.state.next_seed, temperature=self._temperature,
+            recorded=self.state.recorded,
+        )  # fmt: skip
         self._carry_on()
 
     def _restore(self, checkpoint: Checkpoint) -> None:
@@ -143,8 +147,9 @@ class LearnerLoop:
     def _leave(self, reason: str, *, sft_round: bool = False) -> None:
         """Go on to the phase after this one."""
         following = recipe.phase_after(
-            self._phase, self._config, sft_round=sft_round, next_seed=self.state.next_seed, temperature=self._temperature
-        )
+            self._phase, self._config, sft_round=sft_round, next_seed=self.state.next_seed, temperature=self._temperature,
+            recorded=self.state.recorded,
+        )  # fmt: skip
         self._enter(following, reason=reason)
 
     def _enter(self, phase: recipe.Phase, *, reason: str) -> None:

@@ -20,6 +20,7 @@ from common.config import RunConfig
 from common.errors import PeerTimeout, WeightError
 from common.lifecycle import Heartbeat, StopToken, new_incarnation
 from common.messages import Hello
+from common.recordings import recorded_seeds
 from common.run_folder import RunFolder
 from common.transport import Client, Server
 from common.weight_plan import folder_digest
@@ -118,7 +119,8 @@ class _Process:
 
     def _order_demonstrations_early(self) -> None:
         """Loading the model takes seconds in which the desktops can work already; the conductor places the same order again."""
-        for order in recipe.first_phase(self._config, temperature=1.0).orders:
+        recorded = recorded_seeds(self._config.tasks, self._families)
+        for order in recipe.first_phase(self._config, temperature=1.0, recorded=recorded).orders:
             if order.kind == "demonstration":
                 self._broker.place_order(order.to_message(self._config, self._families, policy_version=0))
 

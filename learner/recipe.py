@@ -3,12 +3,13 @@
     eval-before + demonstrations ─► bc ─► eval-after-bc ─► rl-1 ─► [sft-1 ─► rl-2 ─► ...] ─► eval-after-rl ─► done
     (at the same time: desktops record demonstrations while the untouched model is evaluated)
 
+``recorded`` is everywhere what `common.recordings.recorded_seeds` found when the run began: instances that people demonstrated.
 A phase whose work is configured to nothing is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,6 +24,10 @@ EVAL_AFTER_RL = "eval-after-rl"
 DONE = "done"
 
 PhaseKind = Literal["rollouts", "sft", "rl", "done"]
+
+Recorded = Mapping[str, Sequence[int]]
+"""Family -> seeds."""
+_NONE: Recorded = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +67,26 @@ class Phase:
     orders: tuple[OrderPlan, ...] = ()
 
 
-def first_phase(config: RunConfig, *, temperature: float) -> Phase:
+def first_phase(config: RunConfig, *, temperature: float, recorded: Recorded = _NONE) -> Phase:
     """What a fresh run begins with."""
-    orders = _demonstrations(config)
+    orders = _demonstrations(config, recorded)
     name = DEMONSTRATIONS
     if config.learner.recipe.eval_before and _has_evaluation(config):
         orders.append(_evaluation(config, EVAL_BEFORE))
         name = EVAL_BEFORE
     if orders:
         return Phase(name, "rollouts", tuple(orders))
-    return _after_start(config, temperature)
+    return _after_start(config, temperature, recorded)
 
 
 def phase_after(
-    phase: Phase, config: RunConfig, *, temperature: float, sft_round: bool = False, next_seed: int = 0
+    phase: Phase,
+    config: RunConfig,
+    *,
+    temperature: float,
+    sft_round: bool = False,
+    next_seed: int = 0,
+    recorded: Recorded = _NONE,
 ) -> Phase:
     """The phase that follows ``phase``.
 
@@ -87,7 +98,7 @@ def phase_after(
             return _first_rl(config, temperature)
         if phase.name == EVAL_AFTER_RL:
             return Phase(DONE, "done")
-        return _after_start(config, temperature)
+        return _after_start(config, temperature, recorded)
     if phase.kind == "sft":
         if phase.name == CLONING:
             if _has_evaluation(config):
@@ -101,15 +112,22 @@ def phase_after(
     return Phase(DONE, "done")
 
 
+def max_demonstrations(config: RunConfig, recorded: Recorded) -> int:
+    """At most so many demonstrations of one family, at least 1."""
+    return config.learner.recipe.max_demos + max((len(seeds) for seeds in recorded.values()), default=0)
+
+
 def is_sft(name: str) -> bool:
     """Is that phase one supervised round, which is begun anew when it was broken off?"""
     return name == CLONING or name.startswith("sft-")
 
 
-def phase_named(name: str, config: RunConfig, *, first_seed: int, temperature: float) -> Phase:
+def phase_named(
+    name: str, config: RunConfig, *, first_seed: int, temperature: float, recorded: Recorded = _NONE
+) -> Phase:
     """The phase of that name, for a run that is resumed in the middle of it."""
     if name in (EVAL_BEFORE, DEMONSTRATIONS):
-        return first_phase(config, temperature=temperature)
+        return first_phase(config, temperature=temperature, recorded=recorded)
     if name in (EVAL_AFTER_CLONING, EVAL_AFTER_RL):
         return Phase(name, "rollouts", (_evaluation(config, name),))
     if name == DONE:
@@ -132,8 +150,8 @@ def rl_phase(config: RunConfig, number: int, *, first_seed: int, temperature: fl
     return Phase(order.order_id, "rl", (order,))
 
 
-def _after_start(config: RunConfig, temperature: float) -> Phase:
-    return Phase(CLONING, "sft") if _demonstrations(config) else _first_rl(config, temperature)
+def _after_start(config: RunConfig, temperature: float, recorded: Recorded) -> Phase:
+    return Phase(CLONING, "sft") if _demonstrations(config, recorded) else _first_rl(config, temperature)
 
 
 def _first_rl(config: RunConfig, temperature: float) -> Phase:
@@ -142,26 +160,57 @@ def _first_rl(config: RunConfig, temperature: float) -> Phase:
     return rl_phase(config, 1, first_seed=config.tasks.training_seeds[0], temperature=temperature)
 
 
-def _demonstrations(config: RunConfig) -> list[OrderPlan]:
-    """One order, or one for each number where families need different numbers."""
+def _demonstrations(config: RunConfig, recorded: Recorded) -> list[OrderPlan]:
+    """One order, or one for each number where families need different numbers; and those for what else people recorded."""
     recipe = config.learner.recipe
     families_of: dict[int, tuple[str, ...] | None] = {recipe.demos_per_family: None}
     if recipe.demos_of_family:
         numbers = {family: recipe.demos_of_family.get(family, recipe.demos_per_family) for family in config.tasks.families}
         families_of = {number: tuple(f for f in numbers if numbers[f] == number) for number in sorted(set(numbers.values()))}
-    return [
-        OrderPlan(
-            order_id=DEMONSTRATIONS if families is None else f"{DEMONSTRATIONS}-{number}",
-            kind="demonstration",
-            num_per_family=number,
-            group_size=1,
+    plans = [
+        _demonstration(
+            DEMONSTRATIONS if families is None else f"{DEMONSTRATIONS}-{number}",
+            families,
             first_seed=config.tasks.demonstration_seeds[0],
-            temperature=0.0,
-            families=families,
+            number=number,
         )
         for number, families in families_of.items()
         if number > 0
     ]
+    return plans + _recorded_demonstrations(config, recorded)
+
+
+def _recorded_demonstrations(config: RunConfig, recorded: Recorded) -> list[OrderPlan]:
+    """Orders for recorded seeds above those played anyway, one for each stretch of seeds that the same families have."""
+    recipe, first = config.learner.recipe, config.tasks.demonstration_seeds[0]
+    families_at: dict[int, tuple[str, ...]] = {}
+    for family in sorted(recorded):
+        played = first + recipe.demos_of_family.get(family, recipe.demos_per_family)
+        for seed in recorded[family]:
+            if seed >= played:
+                families_at[seed] = (*families_at.get(seed, ()), family)
+    stretches: list[list[int]] = []
+    for seed in sorted(families_at):
+        if stretches and stretches[-1][-1] == seed - 1 and families_at[seed - 1] == families_at[seed]:
+            stretches[-1].append(seed)
+        else:
+            stretches.append([seed])
+    return [
+        _demonstration(f"{DEMONSTRATIONS}-recorded-{seeds[0]}", families_at[seeds[0]], first_seed=seeds[0], number=len(seeds))
+        for seeds in stretches
+    ]
+
+
+def _demonstration(order_id: str, families: tuple[str, ...] | None, *, first_seed: int, number: int) -> OrderPlan:
+    return OrderPlan(
+        order_id=order_id,
+        kind="demonstration",
+        num_per_family=number,
+        group_size=1,
+        first_seed=first_seed,
+        temperature=0.0,
+        families=families,
+    )
 
 
 def _evaluation(config: RunConfig, name: str) -> OrderPlan:

@@ -61,6 +61,8 @@ class LoopState:
     episodes: int = 0
     next_seed: int = 0
     """First training seed that no order has played."""
+    recorded: dict[str, list[int]] = field(default_factory=dict)
+    """`common.recordings.recorded_seeds` when the run began: later recordings are for later runs."""
     success_ema: float | None = None
     orders: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Orders of the present phase as they were placed: placing one again must say the same."""

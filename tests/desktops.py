@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from common.actions import parse_action
 from common.config import DesktopConfig
+from common.messages import Action, Evaluation, Observation
+from env_server.driver import SetupStep, TaskInstance
 from env_server.drivers import make_driver
 from env_server.drivers.guest_driver import GuestDriver
 from env_server.screenshots import ScreenshotStore
@@ -23,3 +26,40 @@ def open_desktop(folder: Path, config: DesktopConfig | None = None) -> Iterator[
     finally:
         driver.close()
         store.close()
+
+
+class Player:
+    """Acts on a desktop as an agent's text would, and reads back."""
+
+    def __init__(self, desktop: GuestDriver) -> None:
+        self.desktop = desktop
+
+    def start(self, *steps: SetupStep) -> Observation:
+        """A task of these set-up steps; its first observation."""
+        return self.desktop.reset(
+            TaskInstance("x", steps, lambda get: Evaluation(0.0, False, ""), lambda *_: Action("done", {}))
+        )[1]
+
+    def do(self, text: str) -> Observation:
+        """One action that must work; what the agent sees then."""
+        result = self.desktop.step(parse_action(text))
+        assert result.action_error == "", (text, result.action_error)
+        return result.observation
+
+    def ask(self, text: str) -> str:
+        """The same; its result text."""
+        return self.do(text).result
+
+    def refusal(self, text: str) -> str:
+        """One action that must be refused; why."""
+        result = self.desktop.step(parse_action(text))
+        assert result.action_error, (text, result.observation.result)
+        return result.action_error
+
+    def wait_for(self, condition: Callable[[Observation], bool], *, num_steps: int = 20) -> Observation:
+        """Let the agent wait until it sees what ``condition`` says."""
+        for _ in range(num_steps):
+            shown = self.do("wait()")
+            if condition(shown):
+                return shown
+        raise AssertionError(f"not seen: {[element.text for element in shown.elements]}")

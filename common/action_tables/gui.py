@@ -18,7 +18,11 @@ TABLE = (
     ActionSpec("double_click", (_TARGET, _Y), "double click element n, or pixel x, y"),
     ActionSpec("triple_click", (_TARGET, _Y), "click three times: selects a line or paragraph"),
     ActionSpec("hover", (_TARGET, _Y), "move the pointer there"),
-    ActionSpec("type", (text("text"), flag("enter", False)), "type text where the focus is"),
+    ActionSpec(
+        "type",
+        (text("text"), flag("enter", False), flag("overwrite", False), Param("target", (int, str), None), _Y),
+        "type text where the focus is; target: click there first; overwrite: in place of what the field holds",
+    ),
     ActionSpec("key", (text("keys"),), 'press keys together, like "ctrl+s"'),
     ActionSpec("key_down", (text("keys"),), "press keys and hold them until key_up"),
     ActionSpec("key_up", (text("keys"),), "release held keys"),

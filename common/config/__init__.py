@@ -3,7 +3,7 @@
 Each area has its own file here; `RunConfig` puts them together. Nothing here starts, imports or touches anything.
 """
 
-from common.config.actor import ActorConfig, PromptConfig
+from common.config.actor import VISION_PROBLEM, ActorConfig, PromptConfig
 from common.config.broker import BrokerConfig
 from common.config.desktop import DesktopConfig
 from common.config.learner import AlgorithmConfig, EntropulseConfig, LearnerConfig, OptimizerConfig, RecipeConfig
@@ -11,6 +11,7 @@ from common.config.model import ModelConfig
 from common.config.run import RunConfig, SupervisorConfig, TasksConfig, load_config
 
 __all__ = [
+    "VISION_PROBLEM",
     "ActorConfig",
     "AlgorithmConfig",
     "BrokerConfig",

@@ -1,29 +1,63 @@
 """Actors: how prompts are made and which engine samples."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from common.config.base import Section
+from common.errors import Problem
+
+COMPUTERRL_PROMPT: Mapping[str, int] = {
+    "max_elements": 300, "max_toolbar_elements": 300, "max_element_chars": 120, "max_prompt_tokens": 4096,
+}  # fmt: skip
+"""What a ComputerRL format takes where the configuration says nothing; 300 rows are the published number."""
+
+COMPUTERRL_NEW_TOKENS = 256
+"""The same for the answer: a thought, fences and a call."""
+
+MIN_COMPUTERRL_NEW_TOKENS = 48
+"""Tags, fences and the shortest call alone take about 30 tokens."""
+
+VISION_PROBLEM = Problem(
+    "actor.prompt.format",
+    "'computerrl_vision' asks with pictures, and both engines and the learner take token ids only",
+    "use computerrl_text (the screen as rows) or compact",
+)
 
 
 class PromptConfig(Section):
     """How an episode becomes tokens. Read by actor."""
 
+    format: Literal["compact", "computerrl_text", "computerrl_vision"] = "compact"
+    """How the policy is asked and how it answers, demonstrations included. `compact`: few tokens, numbered elements, one call.
+    `computerrl_text`: the published prompt, with rows of centres and sizes, the calls listed, and a thought and a Python block
+    for an answer; it always uses the chat template. `computerrl_vision`: the same with a screenshot; no engine takes pictures
+    yet."""
     max_elements: int = Field(14, ge=1)
-    """Element rows in the prompt at most; content rows come before toolbars and menus."""
+    """Element rows in the prompt at most; content rows come before toolbars and menus. 300 in a ComputerRL format that does not
+    say otherwise; `desktop.max_elements` bounds them as well."""
     max_toolbar_elements: int = Field(3, ge=0)
-    """Of which toolbar, menu and status bar rows at most."""
+    """Of which toolbar, menu and status bar rows at most; 300 in a ComputerRL format."""
     max_element_chars: int = Field(32, ge=4)
-    """Longer element texts are cut."""
+    """Longer element texts are cut; 120 in a ComputerRL format."""
     window_title: bool = True
     """Name the active window's title beside its application."""
     history_steps: int = Field(4, ge=0)
     """Earlier actions shown, newest last."""
     max_prompt_tokens: int = Field(256, ge=32)
-    """Rows are left out from the end until the prompt fits."""
+    """Rows are left out from the end until the prompt fits; 4096 in a ComputerRL format, whose list of calls alone takes 800 to
+    1,500 tokens. Then raise `learner.max_pack_tokens` as well: samples share that list only inside one pack."""
     chat_template: bool = False
-    """Wrap the prompt in the tokenizer's chat template (about 30 tokens more on SmolLM2)."""
+    """Wrap the prompt in the tokenizer's chat template (about 30 tokens more on SmolLM2); ComputerRL formats always do."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_format(cls, given: Any) -> Any:
+        """Numbers that nobody gave follow the format, so that the resolved configuration shows what is used."""
+        if isinstance(given, dict) and str(given.get("format", "")).startswith("computerrl"):
+            return {**COMPUTERRL_PROMPT, **given}
+        return given
 
 
 class ActorConfig(Section):
@@ -37,7 +71,8 @@ class ActorConfig(Section):
     """Policy engine. On CPUs and for models of a few hundred million parameters transformers is the faster of the two here
     (`computerrl bench engines`); on GPUs and for larger models take vllm."""
     max_new_tokens: int = Field(32, ge=1)
-    """Action tokens at most; a longer answer is cut and counts as badly formed."""
+    """Answer tokens at most; a longer answer is cut and counts as badly formed. 256 in a ComputerRL format that does not say
+    otherwise."""
     max_invalid_actions: int = Field(2, ge=1)
     """An episode ends after this many answers in a row that are no action: a policy that rambles would cost the most."""
     require_done: bool = False
@@ -47,3 +82,11 @@ class ActorConfig(Section):
     """CPU threads of the engine; None: all cores. Several threads wait for each other after every matrix, which costs more than
     it gives while a learner or desktops use the same cores."""
     prompt: PromptConfig = PromptConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_answer(cls, given: Any) -> Any:
+        prompt = given.get("prompt") if isinstance(given, dict) else None
+        if isinstance(prompt, dict) and str(prompt.get("format", "")).startswith("computerrl"):
+            return {"max_new_tokens": COMPUTERRL_NEW_TOKENS, **given}
+        return given

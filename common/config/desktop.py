@@ -15,10 +15,19 @@ class DesktopConfig(Section):
     processes, for serial mode and unit tests. Never falls back from one to another."""
     image: str = "core"
     """Name of a recipe in env_server/image (built by `computerrl setup`), or the path of a sandbox folder or .sif file."""
+    apps: tuple[Literal["calc", "chromium", "files", "editor"], ...] = ("calc", "chromium", "files", "editor")
+    """Applications that start with the desktop and stay; the others start when a task opens them (about 2 s), which saves
+    memory where tasks use only some."""
     num_desktops: int = Field(4, ge=1, le=512)
     """Desktops of this env_server."""
+    max_starting: int = Field(4, ge=1)
+    """So many desktops start at the same time at most."""
     memory_per_desktop_mb: int = Field(700, ge=1)
     """What one desktop may take (PSS, MiB); more desktops than the machine's memory holds are refused before anything starts."""
+    memory_limit_mb: int = Field(2500, ge=100)
+    """A desktop that takes more (PSS, MiB) is ended and started anew: one runaway application must not take the host down."""
+    max_processes: int = Field(600, ge=50)
+    """Processes and threads of one desktop at most (about 150 in use with four applications)."""
     allow_shared_network: bool = False
     """Start desktops even where the host refuses network namespaces; their applications can then reach the host's network. Off:
     such a host is an error that says so."""

@@ -11,13 +11,14 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from common.config.actor import ActorConfig
+from common.config.actor import MIN_COMPUTERRL_NEW_TOKENS, VISION_PROBLEM, ActorConfig
 from common.config.base import Section
 from common.config.broker import BrokerConfig
 from common.config.desktop import DesktopConfig
 from common.config.learner import LearnerConfig
 from common.config.model import ModelConfig
 from common.errors import ConfigError, Problem
+from common.messages import Split
 
 
 class TasksConfig(Section):
@@ -33,6 +34,19 @@ class TasksConfig(Section):
     """Seeds of RL."""
     evaluation_seeds: tuple[int, int] = (10_000_000, 10_100_000)
     """Held-out seeds; nothing is ever trained on them."""
+    recordings: str | None = None
+    """Folder of demonstrations that people recorded (`computerrl desktop`); None: there are none. They are replayed on desktops
+    for behaviour cloning, in place of the scripted demonstrator's where both know an instance. Read by learner, env_server."""
+
+    def seeds_of(self, split: Split) -> tuple[int, int]:
+        """The split's half-open range."""
+        ranges = {"demonstration": self.demonstration_seeds, "training": self.training_seeds, "evaluation": self.evaluation_seeds}
+        return ranges[split]
+
+    def split_of(self, seed: int) -> Split | None:
+        """The split whose range holds ``seed``, None for none."""
+        splits: tuple[Split, ...] = ("demonstration", "training", "evaluation")
+        return next((split for split in splits if seed in range(*self.seeds_of(split))), None)
 
     @model_validator(mode="after")
     def _seeds_disjoint(self) -> TasksConfig:
@@ -198,6 +212,7 @@ def _combination_problems(config: RunConfig) -> list[Problem]:
         )
     if config.mode == "serial" and config.actor.engine == "vllm":
         problems.append(Problem("actor.engine", "vllm needs its own process", "use actor.engine: transformers in serial mode"))
+    problems.extend(_prompt_problems(config))
     for family, number in config.learner.recipe.demos_of_family.items():
         path = f"learner.recipe.demos_of_family.{family}"
         if family not in config.tasks.families:
@@ -224,3 +239,16 @@ def _combination_problems(config: RunConfig) -> list[Problem]:
             )
         )
     return problems
+
+
+def _prompt_problems(config: RunConfig) -> list[Problem]:
+    """Formats that nothing can serve, and answers that could never be said to the end."""
+    name = config.actor.prompt.format
+    if name == "computerrl_vision":
+        return [VISION_PROBLEM]
+    num_tokens = config.actor.max_new_tokens
+    # Serial mode is for looking at the loop with an untrained model, whose answers are cut anyway.
+    if name == "computerrl_text" and num_tokens < MIN_COMPUTERRL_NEW_TOKENS and config.mode == "processes":
+        reason = f"{num_tokens} tokens cut every answer of {name} (a thought, fences and a call)"
+        return [Problem("actor.max_new_tokens", reason, f"set it to at least {MIN_COMPUTERRL_NEW_TOKENS}, better 256")]
+    return []

@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from common.config import DesktopConfig
-from env_server.driver import DesktopDriver
+from env_server.driver import LiveDesktop
 from env_server.screenshots import ScreenshotStore
 
 
-def make_driver(config: DesktopConfig, *, index: int, folder: Path, screenshots: ScreenshotStore) -> DesktopDriver:
-    """Desktop ``index``, started; ``folder`` is for its logs. Raises `SetupError`, `DesktopBroken`, `HostBroken`."""
+def make_driver(config: DesktopConfig, *, index: int, folder: Path, screenshots: ScreenshotStore | None) -> LiveDesktop:
+    """Desktop ``index``, started; ``folder`` is for its logs; without ``screenshots`` its observations hold no pictures.
+
+    Raises `SetupError`, `DesktopBroken`, `HostBroken`.
+    """
     if config.driver == "scripted":
         from env_server.drivers.scripted import ScriptedDriver
 

@@ -65,12 +65,14 @@ class ApptainerLauncher:
         guest_settings = {**settings, "home": "/tmp/agent", "pages": "/opt/computerrl/miniwob"}
         flags = [flag for flag in self._apptainer.extra_flags if flag != "--userns"]
         return [
-            *isolation(), *as_ordinary_user(),
+            *isolation(), *as_ordinary_user(max_processes=settings["max_processes"]),
             str(self._apptainer.path), "--quiet", "exec", *flags, "--userns", "--containall", "--no-home", "--cleanenv",
             "--writable-tmpfs", *network,
             "--bind", f"{GUEST}:/opt/computerrl/guest:ro",
             "--bind", f"{pages_folder()}:/opt/computerrl/miniwob:ro",
             "--bind", f"{FILES}/tmp:/tmp",
+            # What task files from elsewhere call the user's home.
+            "--bind", f"{FILES}/tmp/agent/work:/home/user",
             "--pwd", "/",
             "--env", "PYTHONPATH=/opt/computerrl,PYTHONDONTWRITEBYTECODE=1",
             str(self._image), "python3", "-m", "guest.main", json.dumps(guest_settings),

@@ -22,11 +22,11 @@ import numpy as np
 from common.config import DesktopConfig
 from common.errors import DesktopBroken, HostBroken, TaskFailed
 from common.messages import Action, Element, Observation, ScreenshotRef, StepResult
+from common.targets import find_target
 from env_server.driver import GetterKind, TaskInstance
 from env_server.guest.wire import Wire, WireClosed, WireTimeout
 from env_server.observation import Numbering, TreeNode, linearise
 from env_server.screenshots import ScreenshotStore
-from env_server.targets import find_target
 
 START_LIMIT_S = 60.0
 """Until all applications of a desktop can be used; many desktops may start at once on few cores."""
@@ -34,7 +34,8 @@ _HEALTH_LIMIT_S = 0.9
 _GRACE_S = 1.0
 """The guest's own deadlines end this much before the host gives it up."""
 _END_LIMIT_S = 2.0
-_TARGETS = frozenset({"click", "double_click", "hover", "scroll"})
+_TARGETS = frozenset({"click", "double_click", "triple_click", "hover", "scroll"})
+_MAX_DRAG_POINTS = 100
 
 
 class Launcher(Protocol):
@@ -68,6 +69,10 @@ class GuestDriver:
         self._numbering = Numbering()
         self._elements: tuple[Element, ...] = ()
         """Of the last observation: what targets refer to."""
+        self._tree = 0
+        """The guest's number of the tree they come from; 0: none."""
+        self._picture: tuple[int, ScreenshotRef] | None = None
+        """The guest's count of changes on screen, and the picture taken at it."""
         self._lock = threading.Lock()
         self._closed = False
         self._screen: mmap.mmap | None = None
@@ -85,6 +90,8 @@ class GuestDriver:
         settings = {
             "width": self._config.screen_width,
             "height": self._config.screen_height,
+            "apps": list(self._config.apps),
+            "max_processes": self._config.max_processes,
             "settle_quiet_s": self._config.settle_quiet_s,
             "settle_deadline_s": self._config.settle_deadline_s,
             "start_deadline_s": START_LIMIT_S - _GRACE_S,
@@ -129,8 +136,11 @@ class GuestDriver:
     def reset(self, task: TaskInstance) -> tuple[str, Observation]:
         """See `DesktopDriver`."""
         setup = [{"kind": step.kind, "args": step.args} for step in task.setup]
-        self._numbering, self._elements = Numbering(), ()
+        self._numbering, self._elements, self._tree = Numbering(), (), 0
         answer = self._observe({"request": "reset", "setup": setup}, self._config.reset_deadline_s)
+        if task.prepare is not None:
+            task.prepare(self.get)
+            answer = self._observe({"request": "observe"}, self._config.step_deadline_s)
         instruction = task.instruction
         if instruction is None:
             instruction = str(self.get("web_page")["fields"]["utterance"])
@@ -153,7 +163,9 @@ class GuestDriver:
 
     def get(self, kind: GetterKind, **args: Any) -> Any:
         """See `DesktopDriver`."""
-        answer = self._ask({"request": "get", "kind": kind, "args": args}, self._config.step_deadline_s)
+        # A command of a task file says itself how long it may take.
+        limit_s = self._config.step_deadline_s + float(args.get("timeout_s", 0.0))
+        answer = self._ask({"request": "get", "kind": kind, "args": args}, limit_s)
         if "value" not in answer:
             raise DesktopBroken(f"desktop {self._index} gave no value for {kind}")
         return answer["value"]
@@ -190,11 +202,13 @@ class GuestDriver:
     # --- requests ---
 
     def _observe(self, request: dict[str, Any], limit_s: float) -> _Answer:
-        request["with_tree"] = self._config.observation != "screenshot"
+        request |= {"with_tree": self._config.observation != "screenshot", "known_tree": self._tree}
         answer = self._ask(request, limit_s)
         try:
-            nodes = [TreeNode.from_wire(row) for row in answer["nodes"]]
-            self._elements = self._linearise(nodes, str(answer["app"]))
+            if answer["nodes"] is not None:
+                nodes = [TreeNode.from_wire(row) for row in answer["nodes"]]
+                self._elements = self._linearise(nodes, str(answer["app"]))
+            self._tree = int(answer["tree"])
             return _Answer(
                 self._observation(answer, self._elements),
                 str(answer.get("action_error", "")),
@@ -218,7 +232,7 @@ class GuestDriver:
             app=answer["app"],
             window_title=answer["title"],
             elements=elements,
-            screenshot=self._take_screenshot(),
+            screenshot=self._take_screenshot(int(answer["picture"])),
             screen_width=self._config.screen_width,
             screen_height=self._config.screen_height,
             settled_by=answer["settled_by"],
@@ -254,18 +268,34 @@ class GuestDriver:
         if action.name in _TARGETS:
             y = args.pop("y", None)
             target = args.pop("target")
-            args["x"], args["y"] = self._place(target) if y is None else self._pixel(target, y)
+            args["x"], args["y"] = self._place_or_pixel(target, y)
             args.setdefault("button", "left")
         elif action.name == "drag":
             args["x"], args["y"] = self._place(args.pop("source"))
             args["to_x"], args["to_y"] = self._place(args.pop("target"))
+        elif action.name == "drag_pixels":
+            args["path"] = self._drag_path(args["path"])
         elif action.name == "type":
             args.setdefault("enter", False)
+            args.setdefault("overwrite", False)
+            y, target = args.pop("y", None), args.pop("target", None)
+            # Where to click first; None: type where the focus is.
+            args["x"], args["y"] = (None, None) if target is None else self._place_or_pixel(target, y)
         return args
+
+    def _place_or_pixel(self, target: int | str, y: int | None) -> tuple[int, int]:
+        return self._place(target) if y is None else self._pixel(target, y)
 
     def _place(self, target: int | str) -> tuple[int, int]:
         element = find_target(self._elements, target)
         return element.x, element.y
+
+    def _drag_path(self, path: list[int]) -> list[int]:
+        if len(path) % 2 or not 4 <= len(path) <= 2 * _MAX_DRAG_POINTS:
+            raise LookupError(f"a path is x, y, x, y, ...: 2 to {_MAX_DRAG_POINTS} pixels, not {len(path)} numbers")
+        for x, y in zip(path[::2], path[1::2], strict=True):
+            self._pixel(x, y)
+        return path
 
     def _pixel(self, x: int | str, y: int) -> tuple[int, int]:
         if isinstance(x, str):
@@ -297,10 +327,17 @@ class GuestDriver:
             self._screen, dtype=np.uint8, count=width * height * 4, offset=num_header_bytes + num_colors * 12
         ).reshape(height, width, 4)
 
-    def _take_screenshot(self) -> ScreenshotRef | None:
+    def frame(self) -> np.ndarray:
+        """See `LiveScreen`. After `close` it shows what was there last."""
+        return np.ascontiguousarray(self._pixels[:, :, 2::-1])
+
+    def _take_screenshot(self, num_changes: int) -> ScreenshotRef | None:
         if self._screenshots is None:
             return None
-        return self._screenshots.put(self._pixels[:, :, 2::-1])
+        # The count was read before the pixels: they may be newer than it, never older.
+        if self._picture is None or self._picture[0] != num_changes:
+            self._picture = (num_changes, self._screenshots.put(self._pixels[:, :, 2::-1]))
+        return self._picture[1]
 
 
 def _log_file(folder: Path, index: int) -> Path:

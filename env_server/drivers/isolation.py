@@ -29,7 +29,8 @@ FILES_LIMIT = "1g"
 
 KEEPER = f"""
 exec 3<&0 </dev/null
-mount -t tmpfs -o size={FILES_LIMIT},mode=0700 tmpfs {FILES} && mkdir -m 1777 {FILES}/tmp || exit 1
+mount -t tmpfs -o size={FILES_LIMIT},mode=0700 tmpfs {FILES} || exit 1
+mkdir -m 1777 {FILES}/tmp && mkdir -p {FILES}/tmp/agent/work || exit 1
 ( cat <&3 >/dev/null; kill -KILL -1 ) >/dev/null &
 "$@" 3<&- &
 exec 3<&- >/dev/null
@@ -63,7 +64,7 @@ def ordinary_user() -> tuple[str, str]:
 
 def isolation() -> list[str]:
     """The command that puts what follows into namespaces with the keeper as first process, still as their root."""
-    for program in ("unshare", "sh", "mount"):
+    for program in ("unshare", "prlimit", "sh", "mount"):
         if shutil.which(program) is None:
             raise SetupError(Problem(program, "not on PATH", "install util-linux"))
     return [
@@ -72,7 +73,13 @@ def isolation() -> list[str]:
     ]  # fmt: skip
 
 
-def as_ordinary_user() -> list[str]:
-    """The command that runs what follows as an ordinary user again."""
+def as_ordinary_user(*, max_processes: int) -> list[str]:
+    """The command that runs what follows as an ordinary user again, with at most so many processes and threads.
+
+    The kernel counts them per user namespace (since 5.14), so that desktops do not share one limit; before, per user.
+    """
     user, group = ordinary_user()
-    return ["unshare", "--user", f"--map-user={user}", f"--map-group={group}"]
+    return [
+        "prlimit", f"--nproc={max_processes}", "--core=0",
+        "unshare", "--user", f"--map-user={user}", f"--map-group={group}",
+    ]  # fmt: skip

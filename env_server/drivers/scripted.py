@@ -15,6 +15,7 @@ from PIL import Image, ImageDraw
 from common.config import DesktopConfig
 from common.errors import TaskFailed
 from common.messages import Action, Element, Observation, ScreenshotRef, StepResult
+from common.targets import find_target
 from env_server.driver import GetterKind, SetupStep, TaskInstance
 from env_server.drivers.scripted_apps import (
     ActionFailed,
@@ -28,7 +29,6 @@ from env_server.drivers.scripted_apps import (
     require_app,
 )  # fmt: skip
 from env_server.screenshots import ScreenshotStore
-from env_server.targets import find_target
 from env_server.tasks.pages import page
 
 _LEFT, _TOP, _ROW_HEIGHT, _COLUMN_WIDTH = 20, 60, 28, 120
@@ -39,6 +39,9 @@ _MENUS = ("File", "Edit", "View")
 
 class ScriptedDriver:
     """One imitation desktop."""
+
+    pid: int | None = None
+    """There is no process."""
 
     def __init__(self, config: DesktopConfig, *, screenshots: ScreenshotStore | None = None) -> None:
         self._config = config
@@ -56,6 +59,8 @@ class ScriptedDriver:
         try:
             for setup_step in task.setup:
                 self._set_up(setup_step)
+            if task.prepare is not None:
+                task.prepare(self.get)
             observation = self.observe()
         except (ActionFailed, KeyError) as error:
             self._front = None
@@ -143,12 +148,16 @@ class ScriptedDriver:
         args = dict(action.args)
         if name:
             return self._call_api(area, name, args)
-        if action.name in ("click", "double_click"):
-            row = self._target(args["target"], args.get("y"))
-            if row.key:  # menus open nothing here
-                self._front.click(row.key)
+        if action.name in ("click", "double_click", "triple_click"):
+            self._click(args["target"], args.get("y"))
         elif action.name == "type":
+            if args.get("target") is not None:
+                self._click(args["target"], args.get("y"))
+            if args.get("overwrite"):
+                self._front.clear()
             self._front.type(args["text"] + ("\n" if args.get("enter") else ""))
+        elif action.name == "quote":
+            return str(args["content"])
         elif action.name == "key":
             self._front.key(args["keys"].replace(" ", ""))
         elif action.name not in ("hover", "scroll", "wait"):
@@ -177,6 +186,12 @@ class ScriptedDriver:
         elif not (isinstance(app, CalcApp) and name == "save"):
             raise ActionFailed(f"{area} is not open")
         return ""
+
+    def _click(self, target: int | str, y: int | None) -> None:
+        assert self._front is not None
+        row = self._target(target, y)
+        if row.key:  # menus open nothing here
+            self._front.click(row.key)
 
     def _target(self, target: int | str, y: int | None) -> Row:
         assert self._front is not None
@@ -213,8 +228,13 @@ class ScriptedDriver:
         )  # fmt: skip
 
     def _screenshot(self, elements: tuple[Element, ...]) -> ScreenshotRef | None:
-        if self._screenshots is None:
-            return None
+        return None if self._screenshots is None else self._screenshots.put(self._draw(elements))
+
+    def frame(self) -> np.ndarray:
+        """See `LiveScreen`."""
+        return self._draw(self._elements())
+
+    def _draw(self, elements: tuple[Element, ...]) -> np.ndarray:
         image = Image.new("RGB", (self._config.screen_width, self._config.screen_height), "white")
         draw = ImageDraw.Draw(image)
         draw.rectangle((0, 0, self._config.screen_width, 40), fill=(225, 225, 230))
@@ -223,7 +243,7 @@ class ScriptedDriver:
             fill = (200, 220, 255) if element.states else (245, 245, 245)
             draw.rectangle((left, top, left + element.width, top + element.height), fill=fill, outline=(120, 120, 120))
             draw.text((left + 4, top + 5), element.text[:40].encode("latin-1", "replace").decode("latin-1"), fill="black")
-        return self._screenshots.put(np.asarray(image))
+        return np.array(image)
 
 
 def _covers(element: Element, x: int | str, y: int) -> bool:

@@ -44,6 +44,9 @@ class App(Protocol):
     def type(self, text: str) -> None:
         """Typing; a newline is the Enter key."""
 
+    def clear(self) -> None:
+        """Empty the field that has the focus: what is typed next stands in place of it."""
+
     def key(self, keys: str) -> None:
         """One key chord."""
 
@@ -170,6 +173,11 @@ class PageApp:
         if self.focus is not None and self.page.widgets[self.focus].role == "entry" and not self.done:
             self.values[self.focus] = self.values.get(self.focus, "") + text.replace("\n", "")
 
+    def clear(self) -> None:
+        """The focused entry."""
+        if self.focus in self.values:
+            del self.values[self.focus]
+
     def key(self, keys: str) -> None:
         """Only backspace does something."""
         if keys.lower() == "backspace" and self.focus is not None:
@@ -227,6 +235,10 @@ class CalcApp:
             if part:
                 self.draft = (self.draft or "") + part
 
+    def clear(self) -> None:
+        """Typing replaces a cell's content anyway."""
+        self.draft = None
+
     def key(self, keys: str) -> None:
         """Enter, Escape, Delete."""
         name = keys.lower()
@@ -278,6 +290,10 @@ class EditorApp:
         """At the end."""
         self.text += text
 
+    def clear(self) -> None:
+        """The whole text."""
+        self.text = ""
+
     def key(self, keys: str) -> None:
         """Save, Enter, backspace; select all and delete are one step here."""
         name = keys.lower()
@@ -319,6 +335,9 @@ class FilesApp:
 
     def type(self, text: str) -> None:
         """Nothing here takes text."""
+
+    def clear(self) -> None:
+        """Nothing here is text."""
 
     def key(self, keys: str) -> None:
         """Delete removes the selected entry."""

@@ -6,16 +6,28 @@ refused by name (`refused_keys`). Rewards are read from the page's globals, raw 
 
 from __future__ import annotations
 
-import fcntl
-import json
-import os
-import select
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .devtools import ChromiumGone, DevTools
 from .processes import Program
+
+__all__ = ["FLAGS", "MARK", "PROGRAM", "Chromium", "ChromiumGone", "PageError", "refused_keys"]
+
+PROGRAM = "/usr/lib/chromium/chromium"
+FLAGS = (
+    "--no-sandbox", "--test-type", "--disable-gpu", "--no-first-run", "--no-default-browser-check",
+    "--force-renderer-accessibility", "--remote-debugging-pipe", "--disable-background-networking", "--disable-component-update",
+    "--disable-sync", "--disable-default-apps", "--disable-breakpad", "--disable-crash-reporter", "--password-store=basic",
+    "--no-pings", "--disable-backgrounding-occluded-windows", "--disable-renderer-backgrounding",
+    "--disable-background-timer-throttling", "--disable-smooth-scrolling", "--disable-infobars",
+    "--disable-features=Translate,MediaRouter,OptimizationHints,AutofillServerCommunication,PasswordManagerOnboarding",
+    "--disable-dev-shm-usage", "--blink-settings=caretBlinkInterval=0", "--disable-search-engine-choice-screen",
+    "--disable-session-crashed-bubble", "--hide-crash-restore-bubble",
+)  # fmt: skip
+"""What every Chromium here is started with."""
 
 _EDIT_KEYS = frozenset("acvxzy") | {"left", "right", "home", "end", "backspace", "delete", "up", "down", "enter", "return"}
 _TASK_WIDTH, _TASK_HEIGHT = 160, 210
@@ -64,10 +76,6 @@ _PAINTED = """(() => {
 })()"""
 
 
-class ChromiumGone(RuntimeError):
-    """The browser does not answer or is dead."""
-
-
 class PageError(RuntimeError):
     """The page has no such task."""
 
@@ -94,26 +102,15 @@ class Chromium:
         profile = Path(env["HOME"]) / "chromium"
         self.scale = max(1.0, int(min(width / _TASK_WIDTH, height / _TASK_HEIGHT) * 4) / 4)
         """Device pixels per CSS pixel: the task area fills the screen's height."""
-        features = "Translate,MediaRouter,OptimizationHints,AutofillServerCommunication,PasswordManagerOnboarding"
         self.program = Program(
             self.name,
-            ["/usr/lib/chromium/chromium", f"--user-data-dir={profile}", "--no-sandbox", "--test-type", "--disable-gpu",
-             "--no-first-run", "--no-default-browser-check", "--force-renderer-accessibility", "--remote-debugging-pipe",
-             "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions",
-             "--disable-default-apps", "--disable-breakpad", "--disable-crash-reporter", "--password-store=basic",
-             "--no-pings", "--disable-backgrounding-occluded-windows", "--disable-renderer-backgrounding",
-             "--disable-background-timer-throttling", "--disable-smooth-scrolling", "--disable-infobars",
-             f"--disable-features={features}", "--disable-dev-shm-usage", "--blink-settings=caretBlinkInterval=0",
-             "--disable-search-engine-choice-screen", "--renderer-process-limit=1", "--disable-session-crashed-bubble",
-             "--hide-crash-restore-bubble", f"--force-device-scale-factor={self.scale}", "--window-position=0,0",
-             f"--window-size={width},{height}", f"--app=file://{pages}/miniwob/click-button.html"],
+            [PROGRAM, f"--user-data-dir={profile}", *FLAGS, "--disable-extensions", "--renderer-process-limit=1",
+             f"--force-device-scale-factor={self.scale}", "--window-position=0,0", f"--window-size={width},{height}",
+             f"--app=file://{pages}/miniwob/click-button.html"],
             env=env,
             log_folder=log_folder,
         )  # fmt: skip
-        self._to = self._from = -1
-        self._next_id = 0
-        self._received = b""
-        self._answers: dict[int, dict[str, Any]] = {}
+        self._tools = DevTools(self.program)
         self._session: str | None = None
         self._page = ""
         self._num_flushes = 0
@@ -122,63 +119,20 @@ class Chromium:
 
     def fileno(self) -> int:
         """For poll."""
-        return self._from
+        return self._tools.fileno()
 
     def start(self) -> None:
         """Start the browser; it is ready once `connect` returns."""
-        self.close_pipe()
-        self.program.kill()
-        read_commands, self._to = os.pipe()
-        self._from, write_answers = os.pipe()
-        try:
-            self._start_with_pipe(read_commands, write_answers)
-        finally:
-            os.close(read_commands)
-            os.close(write_answers)
-        os.set_blocking(self._from, False)
-        self._session, self._received, self._page = None, b"", ""
-        self._answers.clear()
-
-    def _start_with_pipe(self, read_commands: int, write_answers: int) -> None:
-        # DevTools wants exactly the descriptors 3 and 4. Moved high first, so that neither overwrites the other.
-        high_in = fcntl.fcntl(read_commands, fcntl.F_DUPFD_CLOEXEC, 100)
-        high_out = fcntl.fcntl(write_answers, fcntl.F_DUPFD_CLOEXEC, 100)
-        saved = [(fd, _duplicate(fd)) for fd in (3, 4)]
-        try:
-            os.dup2(high_in, 3, inheritable=True)
-            os.dup2(high_out, 4, inheritable=True)
-            self.program.start(pass_fds=(3, 4))
-        finally:
-            for fd, copy in saved:
-                if copy is None:
-                    os.close(fd)
-                else:
-                    os.dup2(copy, fd, inheritable=False)
-                    os.close(copy)
-            os.close(high_in)
-            os.close(high_out)
-
-    def close_pipe(self) -> None:
-        """Forget the pipe of a browser that is gone."""
-        for fd in (self._to, self._from):
-            if fd >= 0:
-                os.close(fd)
-        self._to = self._from = -1
+        self._session, self._page = None, ""
+        self._tools.start()
 
     def connect(self, *, timeout_s: float) -> None:
         """Wait until the page can be driven. Raises `ChromiumGone`."""
         if self._session is not None:
             return
         deadline = time.monotonic() + timeout_s
-        while True:
-            targets = self._call("Target.getTargets", deadline=deadline)["targetInfos"]
-            pages = [target["targetId"] for target in targets if target["type"] == "page"]
-            if pages:
-                break
-            if time.monotonic() > deadline:
-                raise ChromiumGone("no page in time")
-            select.select([self._from], [], [], 0.05)
-        attached = self._call("Target.attachToTarget", {"targetId": pages[0], "flatten": True}, deadline=deadline)
+        page = self._tools.wait_for_page(deadline=deadline)
+        attached = self._call("Target.attachToTarget", {"targetId": page["targetId"], "flatten": True}, deadline=deadline)
         self._session = attached["sessionId"]
         self._call("Page.enable", deadline=deadline)
         self._call("Page.addScriptToEvaluateOnNewDocument", {"source": _EVERY_PAGE}, deadline=deadline)
@@ -209,16 +163,15 @@ class Chromium:
         self._num_flushes += 1
         self.frame_mark = f"{MARK}{self._num_flushes}"
         script = _PAINTED % self.frame_mark
-        return self._send("Runtime.evaluate", {"expression": script, "awaitPromise": True, "returnByValue": True})
+        params = {"expression": script, "awaitPromise": True, "returnByValue": True}
+        return self._tools.send("Runtime.evaluate", params, session=self._session)
 
     def flushed(self, request: int) -> bool:
         """Has the page painted since `start_flush`?"""
-        self._pump()
-        return self._answers.pop(request, None) is not None
+        return self._tools.has_answered(request)
 
     def _close_other_pages(self, deadline: float) -> None:
-        targets = self._call("Target.getTargets", deadline=deadline)["targetInfos"]
-        pages = [target for target in targets if target["type"] == "page"]
+        pages = self._tools.pages(deadline=deadline)
         for target in pages:
             if not target["attached"] and len(pages) > 1:
                 self._call("Target.closeTarget", {"targetId": target["targetId"]}, deadline=deadline)
@@ -231,48 +184,5 @@ class Chromium:
         return answer["result"].get("value")
 
     def _call(self, method: str, params: Mapping[str, Any] | None = None, *, deadline: float) -> dict[str, Any]:
-        request = self._send(method, params or {})
-        while request not in self._answers:
-            remaining = deadline - time.monotonic()
-            if remaining <= 0 or not select.select([self._from], [], [], remaining)[0]:
-                raise ChromiumGone(f"{method} was not answered in time")
-            self._pump()
-        answer = self._answers.pop(request)
-        if "error" in answer:
-            raise ChromiumGone(f"{method}: {answer['error'].get('message')}")
-        return dict(answer["result"])
-
-    def _send(self, method: str, params: Mapping[str, Any]) -> int:
-        self._next_id += 1
-        message: dict[str, Any] = {"id": self._next_id, "method": method, "params": params}
-        if self._session is not None and not method.startswith("Target."):
-            message["sessionId"] = self._session
-        try:
-            os.write(self._to, json.dumps(message).encode() + b"\0")
-        except OSError as error:
-            raise ChromiumGone(f"DevTools pipe: {error}") from error
-        return self._next_id
-
-    def _pump(self) -> None:
-        while True:
-            try:
-                chunk = os.read(self._from, 1 << 18)
-            except BlockingIOError:
-                break
-            except OSError as error:
-                raise ChromiumGone(f"DevTools pipe: {error}") from error
-            if not chunk:
-                raise ChromiumGone(f"the browser closed its pipe: {self.program.log_tail()}")
-            self._received += chunk
-        *messages, self._received = self._received.split(b"\0")
-        for raw in messages:
-            message = json.loads(raw)
-            if "id" in message:
-                self._answers[message["id"]] = message
-
-
-def _duplicate(fd: int) -> int | None:
-    try:
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 100)
-    except OSError:
-        return None
+        session = None if method.startswith("Target.") else self._session
+        return self._tools.call(method, params, deadline=deadline, session=session)

@@ -1,4 +1,5 @@
-"""D-Bus messages as bytes: method calls in, replies and signals out. Little-endian, and only the types that AT-SPI uses."""
+"""D-Bus messages as bytes: method calls in, replies and signals out. Little-endian, and only the types that AT-SPI
+and the applications use."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ def _encode_args(signature: str, args: Sequence[Any]) -> bytes:
     position = 0
     for value in args:
         kind = signature[position]
-        if kind == "a" and signature[position : position + 2] == "as":
+        if signature[position : position + 2] in ("as", "ao"):
             position += 2
             out += bytes(-len(out) % 4)
             items = bytearray()
@@ -86,14 +87,21 @@ def _encode_args(signature: str, args: Sequence[Any]) -> bytes:
             out += bytes(-len(out) % 8)
             continue
         position += 1
-        out += bytes(-len(out) % 4)
-        if kind in "so":
-            out += _encode_text(value)
-        elif kind in "ui":
-            out += struct.pack("<I" if kind == "u" else "<i", value)
+        if kind == "v":
+            inner, content = value
+            out += bytes((1,)) + inner.encode() + b"\0"
+            out += bytes(-len(out) % 4) + _encode_simple(inner, content)
         else:
-            raise ValueError(f"cannot encode D-Bus type {kind!r}")
+            out += bytes(-len(out) % 4) + _encode_simple(kind, value)
     return bytes(out)
+
+
+def _encode_simple(kind: str, value: Any) -> bytes:
+    if kind in ("s", "o"):
+        return _encode_text(value)
+    if kind in ("u", "i", "b"):
+        return struct.pack("<i" if kind == "i" else "<I", value)
+    raise ValueError(f"cannot encode D-Bus type {kind!r}")
 
 
 def _encode_text(text: str) -> bytes:

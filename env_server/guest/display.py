@@ -25,8 +25,6 @@ _BUTTONS = {"left": 1, "middle": 2, "right": 3}
 _WHEEL = {"up": 4, "down": 5, "left": 6, "right": 7}
 _MODIFIERS = {"Control", "Shift", "Alt", "Super"}
 _WHEEL_CLICKS = 5
-_DRAG_POINTS = 8
-"""Intermediate pointer positions of a drag: toolkits start one only after several motions."""
 
 _STRUCTURE_EVENTS = frozenset({X.CreateNotify, X.ConfigureNotify, X.MapNotify, X.UnmapNotify, X.DestroyNotify})
 _HELPER_SIZE = 8
@@ -103,14 +101,16 @@ class Screen:
     # --- events ---
 
     def pump(self) -> bool:
-        """Take pending events without waiting; True when the screen or the windows changed."""
-        changed = False
+        """Take pending events without waiting; True when the screen or the windows changed.
+
+        Once it returns, `num_damages` is right for pictures taken from then on: whatever is drawn later raises it.
+        """
+        changed, num_before = False, self.num_damages
         while self._display.pending_events():
             event = self._display.next_event()
             kind = event.type
             if kind == self._display.extension_event.DamageNotify:
                 self._display.damage_subtract(self._damage, X.NONE, X.NONE)
-                self._display.flush()
                 self.num_damages += 1
                 changed = True
             elif kind == X.PropertyNotify and event.window.id == self._root.id:
@@ -121,6 +121,8 @@ class Screen:
                 self._take_structure(kind, event)
             elif kind == X.ClientMessage and event.client_type == self._atom("WM_PROTOCOLS"):
                 self._pongs.add(event.data[1][1])
+        if self.num_damages != num_before:
+            self._display.sync()  # what is drawn before the server has subtracted is not told
         return changed
 
     def _take_structure(self, kind: int, event: Any) -> None:
@@ -169,13 +171,6 @@ class Screen:
             self._fake(X.ButtonRelease, _WHEEL[direction])
         self._display.sync()
 
-    def drag_path(self, start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]:
-        """Pointer positions of a drag, first and last included."""
-        return [
-            (start[0] + (end[0] - start[0]) * step // _DRAG_POINTS, start[1] + (end[1] - start[1]) * step // _DRAG_POINTS)
-            for step in range(_DRAG_POINTS + 1)
-        ]
-
     def press(self, *, button: str = "left") -> None:
         """Hold a mouse button."""
         self._fake(X.ButtonPress, _BUTTONS[button])
@@ -184,6 +179,24 @@ class Screen:
     def release(self, *, button: str = "left") -> None:
         """Let it go."""
         self._fake(X.ButtonRelease, _BUTTONS[button])
+        self._display.sync()
+
+    def batches(self, text: str) -> list[str]:
+        """``text`` in parts that `type_text` can type, see `Keyboard.batches`."""
+        return self._keyboard.batches(text)
+
+    def key_codes(self, keys: str) -> list[int]:
+        """Key codes of a chord in pressing order. Raises `UnknownKey`."""
+        return [code for code, _ in self._keyboard.codes(parse_chord(keys))]
+
+    def press_key(self, code: int) -> None:
+        """Hold a key down."""
+        self._fake(X.KeyPress, code)
+        self._display.sync()
+
+    def release_key(self, code: int) -> None:
+        """Let it go."""
+        self._fake(X.KeyRelease, code)
         self._display.sync()
 
     def type_text(self, text: str) -> None:
@@ -244,6 +257,24 @@ class Screen:
     def close_window(self, xid: int) -> None:
         """Ask a window to close, as its close button would."""
         self._client_message(xid, "_NET_CLOSE_WINDOW", [X.CurrentTime, 2, 0, 0, 0])
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height, pixels."""
+        screen = self._display.screen()
+        return screen.width_in_pixels, screen.height_in_pixels
+
+    def pointer(self) -> tuple[int, int]:
+        """Where the pointer is."""
+        found = self._root.query_pointer()
+        return found.root_x, found.root_y
+
+    def geometry(self, xid: int) -> tuple[int, int, int, int]:
+        """x, y, width, height of a window on the screen."""
+        window = self._display.create_resource_object("window", xid)
+        shape = window.get_geometry()
+        place = self._root.translate_coords(window, 0, 0)
+        return place.x, place.y, shape.width, shape.height
 
     def ping(self, xid: int) -> int | None:
         """Ask the window's program to answer once it has taken all input before this; None when it never would."""

@@ -34,14 +34,14 @@ class AgentFolder:
 
     def list(self, folder: str = ".") -> list[str]:
         """Sorted names in one folder, folders end with ``/``."""
-        place = self._existing(folder)
+        place = self.existing(folder)
         if not place.is_dir():
             raise FileActionError(f"{folder} is not a folder")
         return sorted(f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name for entry in os.scandir(place))
 
     def listing(self, folder: str = ".") -> Sequence[str]:
         """Sorted paths of everything below, relative to ``folder``, folders end with ``/``; links are not followed."""
-        place = self._existing(folder)
+        place = self.existing(folder)
         found = []
         for parent, folders, files in os.walk(place, followlinks=False):
             base = Path(parent).relative_to(place)
@@ -50,7 +50,7 @@ class AgentFolder:
 
     def read(self, path: str) -> str:
         """A text file."""
-        place = self._existing(path)
+        place = self.existing(path)
         if not place.is_file():
             raise FileActionError(f"{path} is not a file")
         if place.stat().st_size > MAX_READ_BYTES:
@@ -90,14 +90,14 @@ class AgentFolder:
 
     def rename(self, path: str, new_name: str) -> None:
         """Rename within its folder."""
-        place = self._existing(path)
+        place = self.existing(path)
         if "/" in new_name or new_name in ("", ".", ".."):
             raise FileActionError(f"{new_name!r} is no file name")
         self._move(place, place.parent / new_name)
 
     def move(self, path: str, folder: str) -> None:
         """Move into a folder."""
-        place, target = self._existing(path), self._existing(folder)
+        place, target = self.existing(path), self.existing(folder)
         if not target.is_dir():
             raise FileActionError(f"{folder} is not a folder")
         if target == place or place in target.parents:
@@ -106,7 +106,7 @@ class AgentFolder:
 
     def copy(self, path: str, target: str) -> None:
         """Copy to a new path, or into a folder that is there."""
-        place, new = self._existing(path), self.resolve(target)
+        place, new = self.existing(path), self.resolve(target)
         if new.is_dir():
             new = new / place.name
         if os.path.lexists(new):
@@ -122,7 +122,7 @@ class AgentFolder:
 
     def delete(self, path: str) -> None:
         """Delete a file or a folder with all in it."""
-        place = self._existing(path)
+        place = self.existing(path)
         if place == self.root:
             raise FileActionError("the folder itself stays where it is")
         if place.is_dir() and not place.is_symlink():
@@ -152,7 +152,8 @@ class AgentFolder:
         parent = Path(os.path.realpath(wanted.parent)) if text != "." else self.root.parent
         return self.root if real == self.root else parent / wanted.name if wanted.name not in ("..", "") else real
 
-    def _existing(self, path: str) -> Path:
+    def existing(self, path: str) -> Path:
+        """The place of ``path``, which is there. Raises `FileActionError`."""
         place = self.resolve(path)
         if not os.path.lexists(place):
             raise FileActionError(f"there is no {path}")

@@ -66,6 +66,9 @@ class Editor:
         self.program.kill()
         self.program.start()
 
+    def connect(self, *, timeout_s: float) -> None:
+        """Its window is all there is to wait for."""
+
     def open(self, session: Bus, path: Path, *, timeout_s: float) -> None:
         """Ask the running editor for this file; it takes the place of an empty tab."""
         call = Call(
@@ -92,6 +95,9 @@ class Files:
         """Start it showing the agent's folder."""
         self.program.kill()
         self.program.start()
+
+    def connect(self, *, timeout_s: float) -> None:
+        """Its window is all there is to wait for."""
 
     def open(self, session: Bus, folder: Path, *, timeout_s: float) -> None:
         """Ask the running file manager for a new window on this folder."""

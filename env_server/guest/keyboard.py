@@ -11,6 +11,8 @@ from typing import Any
 
 from Xlib import XK
 
+from .chords import UnknownKey, chord_keys
+
 _NAMES = {
     "ctrl": "Control_L",
     "control": "Control_L",
@@ -50,10 +52,6 @@ _NAMES = {
 _CONTROL_KEYSYMS = {"\n": XK.XK_Return, "\r": XK.XK_Return, "\t": XK.XK_Tab, "\b": XK.XK_BackSpace, "\x1b": XK.XK_Escape}
 
 
-class UnknownKey(ValueError):
-    """No such key; the message is for the agent."""
-
-
 def keysym_of(char: str) -> int:
     """The X keysym that types ``char``."""
     if char in _CONTROL_KEYSYMS:
@@ -67,20 +65,14 @@ def keysym_of(char: str) -> int:
 
 def parse_chord(keys: str) -> list[int]:
     """Keysyms of a chord such as ``ctrl+shift+s`` in pressing order. Raises `UnknownKey`."""
-    text = keys.strip()
-    if not text:
-        raise UnknownKey("no key given")
-    parts = text.split("+")
-    if text.endswith("+"):  # "ctrl++" and "+": the last key is plus itself
-        parts = [*(part for part in parts if part), "+"]
+    names = chord_keys(keys)
     keysyms = []
-    for part in parts:
-        name = part.strip()
+    for name in names:
         known = _NAMES.get(name.lower())
         if known is not None:
             keysyms.append(XK.string_to_keysym(known))
         elif len(name) == 1:
-            keysyms.append(keysym_of(name.lower() if len(parts) > 1 else name))
+            keysyms.append(keysym_of(name.lower() if len(names) > 1 else name))
         else:
             raise UnknownKey(f"unknown key {name!r}")
     return keysyms
@@ -108,6 +100,23 @@ class Keyboard:
         if missing:
             self._display.sync()
         return [self._codes[keysym] for keysym in keysyms]
+
+    def batches(self, text: str) -> list[str]:
+        """``text`` in parts of which each can be typed at once. Raises `UnknownKey` when a character cannot be typed.
+
+        Spare key codes are few: before the next part is typed, the application must have taken this one.
+        """
+        parts, unusual = [""], set[int]()
+        lent = set(self._lent.values())
+        for char in text:
+            keysym = keysym_of(char)
+            if keysym in lent or keysym not in self._codes:
+                if keysym not in unusual and len(unusual) == len(self._spare):
+                    parts.append("")
+                    unusual = set()
+                unusual.add(keysym)
+            parts[-1] += char
+        return parts
 
     def _lend(self, keysym: int, *, busy: set[int]) -> None:
         free = [code for code in self._spare if code not in self._lent]

@@ -15,6 +15,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from . import processes
 from .desktop import OUR_FAILURES, Desktop
 from .display import DisplayGone
 from .faults import DesktopError, Refused, TaskError
@@ -31,6 +32,7 @@ def main() -> int:
     os.umask(0o077)
     wire = Wire(socket.socket(fileno=os.dup(1)))
     os.dup2(2, 1)  # what anything prints goes to the log
+    processes.adopt_orphans()
     started = time.monotonic()
     try:
         places = Places.make(home=Path(settings["home"]))
@@ -44,7 +46,7 @@ def main() -> int:
             settle_quiet_s=settings["settle_quiet_s"],
             settle_deadline_s=settings["settle_deadline_s"],
         )
-        desktop.start(timeout_s=settings["start_deadline_s"])
+        desktop.start(settings["apps"], timeout_s=settings["start_deadline_s"])
     except Exception as error:  # noqa: BLE001  (process boundary: the host must hear why)
         traceback.print_exc()
         wire.send({"error": "broken", "message": f"the desktop did not start: {error!r}"})
@@ -85,19 +87,20 @@ def handle(desktop: Desktop, request: dict[str, Any]) -> dict[str, Any]:
     desktop.check()
     if name == "ping":
         return {}
+    tree = {"with_tree": request.get("with_tree", True), "known_tree": request.get("known_tree", 0)}
     if name == "reset":
         settled = desktop.reset(request["setup"], deadline=deadline)
-        return desktop.observe(settled, with_tree=request["with_tree"])
+        return desktop.observe(settled, **tree)
     if name == "step":
         error, result = "", ""
         try:
             result = desktop.act(request["action"], request["args"], deadline=deadline)
         except Refused as refused:
             error = str(refused)
-        answer = desktop.observe(desktop.settle(), with_tree=request["with_tree"])
+        answer = desktop.observe(desktop.settle(), **tree)
         return {**answer, "action_error": error, "result": result}
     if name == "observe":
-        return desktop.observe(with_tree=request["with_tree"])
+        return desktop.observe(**tree)
     if name == "get":
         return {"value": desktop.get(request["kind"], request["args"], deadline=deadline)}
     raise DesktopError(f"unknown request {name!r}")

@@ -10,21 +10,66 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None)
+_STARTED: set[int] = set()
+"""Process ids of all programs that were started and not ended by us."""
 
 
 def _die_with_guest() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def adopt_orphans() -> None:
+    """From now on, what is left behind by programs that end becomes a child of this process."""
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def keep_running() -> None:
+    """What runs now belongs to the desktop: services that some program has left to us included."""
+    _STARTED.update(_children(os.getpid()))
+
+
+def end_strays() -> None:
+    """End all processes that nobody started on purpose: what a terminal's shell or an application left behind."""
+    while strays := _children(os.getpid()) - _STARTED:
+        for pid in strays:
+            _end_tree(pid)
+            os.waitpid(pid, 0)
+
+
+def _end_tree(pid: int) -> None:
+    # Stopped first, so that it cannot make more children meanwhile.
+    try:
+        os.kill(pid, signal.SIGSTOP)
+        for child in _children(pid):
+            _end_tree(child)
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def _children(pid: int) -> set[int]:
+    found: set[int] = set()
+    for thread in Path(f"/proc/{pid}/task").glob("*"):
+        try:
+            found |= {int(child) for child in (thread / "children").read_text().split()}
+        except OSError:  # it ended meanwhile
+            continue
+    return found
+
+
 class Program:
     """One program that may be started again after it died."""
 
-    def __init__(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log_folder: Path) -> None:
+    def __init__(
+        self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log_folder: Path, folder: Path | None = None
+    ) -> None:
         self.name = name
         self.num_starts = 0
         self._argv = list(argv)
         self._env = dict(env)
+        self._folder = folder
         self._log = log_folder / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -41,10 +86,12 @@ class Program:
     def start(self, *, pass_fds: Sequence[int] = (), stdout: int | None = None) -> None:
         """Start it in a session of its own, so that its children can be ended with it."""
         self.num_starts += 1
+        _STARTED.discard(self.pid)
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(
                 self._argv,
                 env=self._env,
+                cwd=self._folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log if stdout is None else stdout,
                 stderr=log,
@@ -53,6 +100,7 @@ class Program:
                 # One system call through a library that is loaded already: it takes no lock another thread may hold.
                 preexec_fn=_die_with_guest,  # noqa: PLW1509
             )
+        _STARTED.add(self._process.pid)
 
     def kill(self) -> None:
         """End it and its session at once."""
@@ -63,6 +111,7 @@ class Program:
         except ProcessLookupError:
             pass
         self._process.wait()
+        _STARTED.discard(self._process.pid)
 
     def log_tail(self, num_chars: int = 400) -> str:
         """The end of what it said, for error messages."""

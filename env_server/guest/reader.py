@@ -36,6 +36,8 @@ class TreeReader:
         self._last: list[Node] = []
         self._last_key: tuple[object, ...] = ()
         self._last_at = 0.0
+        self.serial = 0
+        """Goes up with every reading: the same number means the same nodes."""
         self._office: list[Node] = []
         self._office_key: tuple[object, ...] = ()
         self._edges_key: tuple[object, ...] = ()
@@ -78,6 +80,7 @@ class TreeReader:
                 raise
             return self._last, time.monotonic() - self._last_at
         self._last, self._last_at, self._last_key = nodes, time.monotonic(), key
+        self.serial += 1
         return nodes, 0.0
 
     def text_of(self, pid: int) -> str:

@@ -24,7 +24,7 @@ OPENBOX_SETTINGS = """<?xml version="1.0" encoding="UTF-8"?>
   <theme><name>Clearlooks</name><animateIconify>no</animateIconify></theme>
   <desktops><number>1</number><popupTime>0</popupTime></desktops>
   <resize><drawContents>yes</drawContents><popupShow>Never</popupShow></resize>
-  <keyboard></keyboard>
+  <keyboard><rebindOnMappingNotify>no</rebindOnMappingNotify></keyboard>
   <mouse><dragThreshold>8</dragThreshold><doubleClickTime>400</doubleClickTime>
     <context name="Client">
       <mousebind button="Left" action="Press"><action name="Focus"/><action name="Raise"/></mousebind>
@@ -36,7 +36,8 @@ OPENBOX_SETTINGS = """<?xml version="1.0" encoding="UTF-8"?>
   <applications><application type="normal"><decor>no</decor><maximized>yes</maximized></application></applications>
 </openbox_config>
 """
-"""No keys, no root menu, windows without frames fill the screen: nothing but the applications can be operated."""
+"""No keys (and no search for them whenever a character borrows a key code: openbox takes half a second for each), no root menu,
+windows without frames fill the screen: nothing but the applications can be operated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class Session:
     """X server, window manager, session bus and accessibility bus."""
 
     def __init__(self, places: Places, *, width: int, height: int, base_env: Mapping[str, str]) -> None:
+        self.log_folder = places.logs
         _write_settings(places.home)
         bus_path = places.runtime / "bus"
         env = {

@@ -1,21 +1,43 @@
-"""Windows of the four applications: which is in front, raising, closing, dialogs, waiting until the screen is quiet."""
+"""Windows of all applications: which is in front, raising, closing, dialogs, waiting until the screen is quiet."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from .chromium import Chromium
 from .display import Window
 from .faults import DesktopError
-from .gtk_apps import Editor, Files
 from .office.documents import OfficeApp
-from .office.sheet import Calc
+from .processes import Program
 from .reader import TreeReader
 from .session import Session
 from .settle import Settled, settle
 
-App = Chromium | Calc | OfficeApp | Editor | Files
+
+class App(Protocol):
+    """What every application is to the desktop."""
+
+    @property
+    def name(self) -> str:
+        """What actions and set-up steps call it."""
+
+    @property
+    def window_kind(self) -> str:
+        """The `Window.kind` of its windows; empty: all of its process."""
+
+    @property
+    def program(self) -> Program:
+        """Its process, which others may share."""
+
+    def start(self) -> None:
+        """Start it anew."""
+
+    def connect(self, *, timeout_s: float) -> None:
+        """Wait until its interface answers; at once where it has none."""
+
 
 _DISCARD = ("Don't Save", "Discard", "Close without Saving")
 """Names of the button that throws changes away."""
@@ -30,9 +52,20 @@ def left(deadline: float) -> float:
     return max(0.05, deadline - time.monotonic())
 
 
+def _owns(app: App, window: Window) -> bool:
+    """Is the window the application's, or a helper's of it (a plug-in's dialog)? All run in the session it was started in."""
+    pid = app.program.pid
+    if not pid or not window.pid:
+        return False
+    try:
+        return window.pid == pid or os.getsid(window.pid) == pid
+    except ProcessLookupError:
+        return False
+
+
 def _shows(app: App, window: Window) -> bool:
     """Is this one of the application's windows? One process shows those of all office applications."""
-    return app.program.pid == window.pid and (app.window_kind == window.kind or not app.window_kind)
+    return _owns(app, window) and (app.window_kind == window.kind or not app.window_kind)
 
 
 class Windows:
@@ -101,7 +134,7 @@ class Windows:
         found = next((app for app in self._apps if _shows(app, window)), None)
         if found is not None:
             return found
-        candidates = [app for app in self._apps if app.program.pid == window.pid]
+        candidates = [app for app in self._apps if _owns(app, window)]
         if len(candidates) > 1:
             below = [other for other in self._screen.windows() if other.pid == window.pid and not other.is_dialog]
             for other in reversed(below):
@@ -114,13 +147,16 @@ class Windows:
         """An application's windows without dialogs, topmost last."""
         return [window for window in self._screen.windows() if _shows(app, window) and not window.is_dialog]
 
+    def of_process(self, app: App) -> list[Window]:
+        """All windows of the application's process and its helpers, dialogs included."""
+        return [window for window in self._screen.windows() if window.pid == app.program.pid or _owns(app, window)]
+
     def ready(self, app: App, deadline: float) -> None:
         """Make sure that the application runs, answers and has a window, if it has one without a document."""
         if not app.program.running:
             self._accessibility.forget(app.program.pid)
             app.start()
-        if isinstance(app, Calc | OfficeApp | Chromium):
-            app.connect(timeout_s=left(deadline))
+        app.connect(timeout_s=left(deadline))
         if not isinstance(app, OfficeApp):
             self.wait_for_window(app, deadline)
 
@@ -140,7 +176,11 @@ class Windows:
         if self._screen.active_window() == wanted:
             return
         self._screen.activate(wanted)
-        self.wait(lambda: self._screen.active_window() == wanted, deadline, f"{app.name} in front")
+        try:
+            self.wait(lambda: self._screen.active_window() == wanted, deadline, f"{app.name} in front")
+        except DesktopError as error:
+            shown = [f"{window.title!r} of {window.kind}" for window in self._screen.windows()]
+            raise DesktopError(f"{error}; windows, topmost last: {', '.join(shown)}") from error
 
     def dismiss_popups(self) -> None:
         """Close open menus."""

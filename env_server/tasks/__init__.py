@@ -23,11 +23,7 @@ def task_instance(task: TaskRef, *, tasks: TasksConfig) -> TaskInstance:
     family = FAMILIES.get(task.family)
     if family is None:
         raise TaskFailed(f"unknown task family {task.family!r}; known: {', '.join(sorted(FAMILIES))}")
-    first, past_last = {
-        "demonstration": tasks.demonstration_seeds,
-        "training": tasks.training_seeds,
-        "evaluation": tasks.evaluation_seeds,
-    }[task.split]
+    first, past_last = tasks.seeds_of(task.split)
     if not first <= task.seed < past_last:
         raise TaskFailed(f"seed {task.seed} of {task.family} is outside the {task.split} seeds {first}..{past_last - 1}")
     return family.make(task.seed)

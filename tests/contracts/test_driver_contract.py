@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from common.actions import parse_action
@@ -17,7 +18,7 @@ from common.config import DesktopConfig
 from common.errors import DesktopBroken, EnvError, TaskFailed
 from common.messages import Action, Evaluation, Observation
 from env_server.client import read_screenshot
-from env_server.driver import DesktopDriver, SetupStep, TaskInstance
+from env_server.driver import DesktopDriver, LiveDesktop, SetupStep, TaskInstance
 from env_server.drivers import make_driver
 from env_server.drivers.local import missing_programs
 from env_server.screenshots import ScreenshotStore
@@ -34,7 +35,7 @@ APPS = {"chromium": PAGE, "calc": SHEET, "editor": EDITOR, "files": FILES}
 
 
 @pytest.fixture(scope="module", params=DRIVERS)
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DesktopDriver, Path, str]]:
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LiveDesktop, Path, str]]:
     folder = tmp_path_factory.mktemp(request.param)
     store = ScreenshotStore(folder, incarnation="test")
     driver = make_driver(DesktopConfig(driver=request.param), index=0, folder=folder / "logs", screenshots=store)
@@ -44,7 +45,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture
-def desktop(made: tuple[DesktopDriver, Path, str]) -> DesktopDriver:
+def desktop(made: tuple[LiveDesktop, Path, str]) -> LiveDesktop:
     return made[0]
 
 
@@ -185,6 +186,15 @@ def test_observe_changes_nothing(desktop: DesktopDriver) -> None:
     _, first = desktop.reset(task(EDITOR))
     second = desktop.observe()
     assert first.elements == second.elements and first.screenshot == second.screenshot
+
+
+def test_frame_is_a_copy_of_the_screen_as_it_is(desktop: LiveDesktop) -> None:
+    desktop.reset(task(SHEET))
+    before = desktop.frame()
+    assert before.shape == (600, 800, 3) and before.dtype == np.uint8 and before.flags.writeable
+    kept = before.copy()
+    act(desktop, 'calc.set_cell("A2", "changed")')
+    assert not np.array_equal(desktop.frame(), before) and np.array_equal(before, kept)
 
 
 def test_healthy_answers_soon_from_another_thread_during_a_call(desktop: DesktopDriver) -> None:

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 import numpy as np
 
 from actor.engines.base import Completion, GenerationRequest
+from actor.formats.base import ChatMessage
 from actor.prompt import PromptBuilder
 from common.config import PromptConfig
 from common.errors import ComputerRLError
@@ -18,6 +19,7 @@ from common.messages import (
     Assignment,
     Element,
     Evaluation,
+    FinalAction,
     Lease,
     NoAssignment,
     Observation,
@@ -43,8 +45,8 @@ class ByteTokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         return bytes(token for token in tokens if token < EOS).decode(errors="replace")
 
-    def encode_chat(self, user_text: str) -> list[int]:
-        return self.encode(f"<user>{user_text}</user><assistant>")
+    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+        return self.encode("".join(f"<{m.role}>{m.text}</{m.role}>" for m in messages) + "<assistant>")
 
 
 def make_prompt(**options: object) -> PromptBuilder:
@@ -130,9 +132,10 @@ class FakeDesktops:
         self._call("demonstrate")
         return "click(1)" if len(self.actions) < 1 else "done()"
 
-    def evaluate(self, lease: Lease) -> Evaluation:
+    def evaluate(self, lease: Lease, final_action: FinalAction = "") -> Evaluation:
         self._call("evaluate")
-        return Evaluation(1.0, True, "clicked")
+        won = final_action != "fail"
+        return Evaluation(float(won), won, "clicked")
 
     def release(self, lease: Lease) -> None:
         self._call("release")

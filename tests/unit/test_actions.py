@@ -15,7 +15,12 @@ from common.messages import Action
     [
         ("click(3)", "click", {"target": 3, "y": None, "button": "left"}),
         (" click(10, 20) ", "click", {"target": 10, "y": 20, "button": "left"}),
-        ('type("a\\nb", enter=True)', "type", {"text": "a\nb", "enter": True}),
+        ('type("a\\nb", enter=True)', "type", {"text": "a\nb", "enter": True, "overwrite": False, "target": None, "y": None}),
+        (
+            'type("a", overwrite=True, target="Name")',
+            "type",
+            {"text": "a", "enter": False, "overwrite": True, "target": "Name", "y": None},
+        ),
         ("key('ctrl+s')", "key", {"keys": "ctrl+s"}),
         ('calc.set_cell("B2", -4.5)', "calc.set_cell", {"cell": "B2", "value": -4.5}),
         ('calc.set_cell(value="=A1", cell="AA10")', "calc.set_cell", {"cell": "AA10", "value": "=A1"}),
@@ -49,6 +54,10 @@ def test_parse_action_valid_text_gives_bound_arguments(text: str, name: str, arg
         ("(" * 500 + ")" * 500, "not one function call"),
         ("x" * (MAX_ACTION_CHARS + 1), "longer than"),
         ("click(1\x00)", "not one function call"),
+        (f"click({'9' * 30})", "too large"),
+        ("calc.set_cell('A1', 1e999)", "too large"),
+        ("calc.set_column_values('A', [1, -1e999])", "too large"),
+        (r"type('\ud800')", "surrogate"),
     ],
 )
 def test_parse_action_bad_text_raises_syntax_error_naming_it(text: str, message: str) -> None:

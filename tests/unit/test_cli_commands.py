@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -56,12 +58,13 @@ def test_help_teaches_by_examples_and_lists_every_command(tmp_path: Path) -> Non
         "report",
         "phase",
         "status",
+        "desktop",
         "--resume",
     ):
         assert word in done.stdout
 
 
-@pytest.mark.parametrize("command", ["train", "learner", "bench", "report", "status", "doctor"])
+@pytest.mark.parametrize("command", ["train", "learner", "bench", "report", "status", "doctor", "desktop"])
 def test_help_of_each_command_answers(tmp_path: Path, command: str) -> None:
     assert "Usage" in computerrl(command, "--help", cwd=tmp_path).stdout
 
@@ -125,3 +128,27 @@ def test_role_whose_supervisor_is_gone_ends_at_once(tmp_path: Path, serial: Path
     assert done.returncode != 0
     assert "supervisor 1 has ended" in done.stderr
     assert time.monotonic() - began < LIMIT_S
+
+
+def test_desktop_unknown_family_says_what_there_is(tmp_path: Path) -> None:
+    refused(computerrl("desktop", "--no-open", "--task", "nothing", cwd=tmp_path), 2, "'nothing'", "calc-set-cell")
+
+
+def test_desktop_port_of_somebody_else_names_the_option(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = computerrl("desktop", "--no-open", "--driver", "scripted", "--port", port, cwd=tmp_path)
+    refused(done, 3, f"port {port}", "--port 0")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_desktop_signal_ends_it_well(tmp_path: Path, number: signal.Signals) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "launch.cli", "desktop", "--no-open", "--driver", "scripted"],
+        cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None and process.stdout.readline().startswith("desktop: http://127.0.0.1:")
+    process.send_signal(number)
+    _, said = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0 and "Traceback" not in said

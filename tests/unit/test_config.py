@@ -82,6 +82,24 @@ def test_load_config_impossible_combinations_are_all_reported(tmp_path: Path) ->
     assert set(found) == {"desktop.driver", "broker.eta", "learner.num_minibatches"}
 
 
+def test_load_config_prompt_format_fills_in_the_numbers_that_nobody_gave(tmp_path: Path) -> None:
+    published = load_config(write(tmp_path, "actor: {prompt: {format: computerrl_text, max_elements: 9}}\n")).actor
+    assert (published.prompt.max_elements, published.prompt.max_prompt_tokens, published.max_new_tokens) == (9, 4096, 256)
+    compact = load_config(write(tmp_path, ""), overrides=["actor.prompt.format=compact"]).actor
+    assert (compact.prompt.max_prompt_tokens, compact.max_new_tokens) == (256, 32)
+
+
+def test_load_config_prompt_format_that_nothing_can_serve_names_the_field_and_a_way_out(tmp_path: Path) -> None:
+    found = problems(write(tmp_path, "actor: {prompt: {format: computerrl_vision}}\n"))
+    assert set(found) == {"actor.prompt.format"} and "use computerrl_text" in found["actor.prompt.format"]
+
+
+def test_load_config_prompt_format_whose_answers_would_be_cut_is_an_error_but_in_serial_mode(tmp_path: Path) -> None:
+    text = "actor: {max_new_tokens: 24, prompt: {format: computerrl_text}}\n"
+    assert set(problems(write(tmp_path, text))) == {"actor.max_new_tokens"}
+    assert load_config(write(tmp_path, f"mode: serial\n{text}")).actor.max_new_tokens == 24
+
+
 def test_load_config_demonstrations_of_an_unplayed_family_are_an_error(tmp_path: Path) -> None:
     text = "tasks: {families: [a, b]}\nlearner: {recipe: {demos_of_family: {a: -1, c: 2}}}\n"
     found = problems(write(tmp_path, text))

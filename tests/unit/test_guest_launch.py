@@ -35,18 +35,20 @@ class FailingLauncher:
 
 @pytest.mark.parametrize("network_none", [True, False])
 def test_container_command_isolates_and_binds_only_what_it_needs(*, network_none: bool) -> None:
-    command = list(ApptainerLauncher(found(network_none=network_none), Path("/image")).command({"width": 800}))
+    settings = {"width": 800, "max_processes": 600}
+    command = list(ApptainerLauncher(found(network_none=network_none), Path("/image")).command(settings))
     flags = command[command.index("exec") :]
     assert {"--containall", "--no-home", "--cleanenv", "--writable-tmpfs", "--userns"} <= set(flags)
     assert flags.count("--userns") == 1 and ("--net" in flags) == network_none
     binds = [flags[index + 1] for index, flag in enumerate(flags) if flag == "--bind"]
-    assert [bind.endswith(":ro") for bind in binds] == [True, True, False] and binds[2] == "/dev/shm/tmp:/tmp"
+    assert [bind for bind in binds if not bind.endswith(":ro")] == ["/dev/shm/tmp:/tmp", "/dev/shm/tmp/agent/work:/home/user"]
+    assert len(binds) == 4
     assert command[0] == "unshare" and "--kill-child=KILL" in command
     assert json.loads(command[-1])["width"] == 800
 
 
 def test_local_command_has_namespaces_of_its_own() -> None:
-    command = list(LocalLauncher().command({}))
+    command = list(LocalLauncher().command({"max_processes": 600}))
     assert {"--user", "--mount", "--pid", "--kill-child=KILL"} <= set(command)
 
 

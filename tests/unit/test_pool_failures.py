@@ -15,6 +15,7 @@ LIMITS = PoolLimits(lease_time_limit_s=60.0, backoff_s=1.0, max_backoff_s=5.0)
 
 def ready_pool(num_desktops: int = 2) -> DesktopPool:
     pool = DesktopPool(num_desktops, limits=LIMITS)
+    assert pool.due(0.0) == list(range(num_desktops))
     for desktop in range(num_desktops):
         pool.started(desktop, now=0.0)
     return pool
@@ -82,6 +83,7 @@ def test_host_broke_refuses_calls_of_running_leases() -> None:
 def test_pool_random_events_keep_invariants_and_never_two_holders(seed: int) -> None:
     rng = random.Random(seed)
     pool = DesktopPool(3, limits=LIMITS)
+    pool.due(0.0)
     now, last_token = 0.0, 0
     valid: dict[int, Lease] = {}
     for _ in range(2000):
@@ -114,3 +116,17 @@ def test_pool_random_events_keep_invariants_and_never_two_holders(seed: int) -> 
         except EnvError as error:  # pragma: no cover - would be a bug
             raise AssertionError(f"unexpected {error!r}") from error
         pool.check()
+
+
+def test_due_starts_no_more_at_a_time_than_the_limit() -> None:
+    pool = DesktopPool(5, limits=PoolLimits(lease_time_limit_s=60.0, max_starting=2))
+    assert pool.due(0.0) == [0, 1] and pool.due(0.0) == []
+    assert pool.next_deadline() is None
+    pool.started(1, now=1.0)
+    assert pool.due(1.0) == [2]
+    pool.broke(0, "died", now=2.0)
+    assert pool.due(2.0) == [0], "a broken desktop takes its turn among the new ones, lowest first"
+    pool.started(0, now=3.0)
+    pool.started(2, now=3.0)
+    assert pool.due(3.0) == [3, 4]
+    assert pool.num_restarts == 1

@@ -13,13 +13,14 @@ LIMITS = PoolLimits(lease_time_limit_s=60.0)
 
 def ready_pool(num_desktops: int = 2) -> DesktopPool:
     pool = DesktopPool(num_desktops, limits=LIMITS, first_token=100)
+    pool.due(0.0)
     for desktop in range(num_desktops):
         pool.started(desktop, now=0.0)
     return pool
 
 
 def test_lease_none_started_refused_with_reason() -> None:
-    with pytest.raises(NoDesktop, match="2 starting"):
+    with pytest.raises(NoDesktop, match="2 new"):
         DesktopPool(2, limits=LIMITS).lease("a", app="", now=0.0)
 
 

@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actor.prompt import PastAction, PromptBuilder, one_line
+from actor.formats.base import PastAction
+from actor.prompt import PromptBuilder
 from common.actions import ActionSyntaxError
 from common.config import PromptConfig
+from common.screen_text import one_line
 from tests.unit.actor_data import EOS, ByteTokenizer, make_element, make_observation, make_prompt
 
 
@@ -94,9 +96,9 @@ def test_encode_action_gives_what_sampling_would() -> None:
     prompt = make_prompt()
     assert text_of(prompt.encode_action("click(3)")) == " click(3)\n"
     assert prompt.end_token in prompt.stop_tokens and EOS in prompt.stop_tokens
-    assert prompt.parse(" click(3)").args["target"] == 3
+    assert prompt.parse(" click(3)", make_observation()).args["target"] == 3
     with pytest.raises(ActionSyntaxError):
-        prompt.parse("click(3) click(4)")
+        prompt.parse("click(3) click(4)", make_observation())
 
 
 def test_chat_template_ends_actions_with_the_end_of_text_token() -> None:

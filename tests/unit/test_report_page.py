@@ -12,7 +12,7 @@ import pytest
 from synthetic_run import FAMILIES, START, write_run
 
 from launch.charts import Band, Chart, Series, nice_step, render, smooth, ticks
-from launch.film_strips import choose_pairs
+from launch.film_strips import choose_pairs, make_strips
 from launch.report import write_report
 from launch.report_data import ActiveTime, Attempt, EpisodeTotals
 
@@ -161,6 +161,14 @@ def test_choose_pairs_prefers_the_seed_that_failed_before_and_succeeds_after() -
 def test_choose_pairs_with_one_evaluation_shows_it_alone() -> None:
     episode = {"kind": "evaluation", "family": "f", "order_id": "eval-after-bc", "seed": 1, "success": True, "steps": []}
     assert choose_pairs([episode]) == [(episode,)]
+
+
+def test_film_strip_shows_the_call_of_an_answer_that_has_a_thought(tmp_path: Path) -> None:
+    answers = ["click(1)\n", "<think>\nWhy.\n</think>\n```python\nAgent.wait()\n```", "<hm>", ""]
+    steps = [{"action_text": answer, "screenshot": None} for answer in answers]
+    episode = {"kind": "evaluation", "family": "f", "order_id": "eval-after-bc", "seed": 1, "success": True, "steps": steps}
+    [strip] = make_strips([episode], trajectories=tmp_path)
+    assert [frame.action for frame in strip.films[0].frames] == ["click(1)", "Agent.wait()", "<hm>", ""]
 
 
 def test_charts_are_wellformed_with_awkward_data() -> None:

@@ -44,6 +44,30 @@ def test_serial_run_walks_the_whole_recipe_and_loses_nothing(small: RunConfig) -
 
 
 @pytest.mark.timeout(120)
+def test_serial_run_in_the_published_format_clones_demonstrations_said_in_it(tmp_path: Path) -> None:
+    from actor.formats import make_format
+    from common.run_folder import RunFolder
+    from tests.unit.actor_data import make_observation
+
+    families = ["calc-set-cell", "calc-type-cell", "editor-type-save", "web-click-button"]
+    overrides = [
+        *SMALL, f"tasks.families={json.dumps(families)}", f"run_dir={tmp_path}", "actor.prompt.format=computerrl_text",
+        "learner.recipe.max_updates=1", "learner.recipe.eval_before=false",
+    ]  # fmt: skip
+    config = load_config(CONFIG, overrides=overrides)
+    RunFolder(config.folder).create(config)
+    state = run_serial(config)
+    assert state.summary is not None and state.summary["num_trajectories_lost"] == 0 and len(state.updates) == 1
+    episodes = read_json_lines(config.folder / "trajectories" / "episodes.jsonl")
+    demonstrations = [episode for episode in episodes if episode["kind"] == "demonstration"]
+    assert len(demonstrations) == len(families) and all(episode["success"] for episode in demonstrations)
+    answers = [step["action_text"] for episode in demonstrations for step in episode["steps"]]
+    assert all(answer.startswith("<think>\n") and answer.endswith("\n```") for answer in answers)
+    names = {make_format(config.actor.prompt).parse(answer, make_observation()).name for answer in answers}
+    assert names == {"calc.set_cell", "click", "type", "key", "done"}
+
+
+@pytest.mark.timeout(120)
 def test_serial_train_writes_the_report_and_refuses_to_resume_what_is_finished(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -58,3 +82,29 @@ def test_serial_train_writes_the_report_and_refuses_to_resume_what_is_finished(
     assert "phase=rl-1" in capsys.readouterr().out
     with pytest.raises(ResumeError, match="has finished"):
         train(CONFIG, overrides=overrides, resume=True)
+
+
+@pytest.mark.timeout(120)
+def test_serial_run_trains_on_what_a_person_recorded(tmp_path: Path) -> None:
+    """A recording of another seed than the scripted ones, with a step that no scripted demonstrator takes."""
+    from common.messages import TaskRef
+    from common.recordings import FORMAT_VERSION, RecordedStep, Recording, write_recording
+    from env_server.tasks import FAMILIES as ALL
+    from tests.unit.actor_data import make_observation
+
+    instance = ALL["calc-set-cell"].make(50)
+    wanted = instance.demonstrate("", make_observation(), (), lambda kind: None).args
+    texts = ("wait()", f'calc.set_cell("{wanted["cell"]}", "{wanted["value"]}")', "done()")
+    steps = tuple(RecordedStep(text, {}, make_observation(), "") for text in texts)
+    task = TaskRef("calc-set-cell", 50, "demonstration")
+    write_recording(tmp_path / "demos", Recording(FORMAT_VERSION, task, instance.instruction or "", steps, 1.0, "scripted"))
+    overrides = [
+        *SMALL, f"run_dir={tmp_path}", f"tasks.recordings={tmp_path}/demos", "learner.recipe.eval_episodes_per_family=0",
+        "learner.recipe.max_updates=0",
+    ]  # fmt: skip
+    assert train(CONFIG, overrides=overrides, resume=False) == 0
+    episodes = read_json_lines(tmp_path / "serial" / "trajectories" / "episodes.jsonl")
+    recorded = [episode for episode in episodes if (episode["family"], episode["seed"]) == ("calc-set-cell", 50)]
+    assert len(episodes) == 3 and len(recorded) == 1 and recorded[0]["success"]
+    assert [step["action_text"] for step in recorded[0]["steps"]] == list(texts)
+    assert any(line["event"] == "sft" for line in read_json_lines(tmp_path / "serial" / "metrics.jsonl"))

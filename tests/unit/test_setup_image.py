@@ -9,6 +9,7 @@ import pytest
 
 from common.errors import SetupError
 from env_server import apptainer_install
+from env_server.image import build
 from env_server.image.build import build_image, image_folder, parse_recipe, read_recipe
 from env_server.image.find import image_path
 
@@ -18,7 +19,7 @@ RECIPE = Path(__file__).resolve().parents[2] / "env_server" / "image" / "core.de
 def test_read_recipe_core_has_all_parts() -> None:
     recipe = read_recipe("core")
     assert recipe.release == "bookworm"
-    assert {"xvfb", "openbox", "libreoffice-calc", "chromium", "python3-zmq"} <= set(recipe.packages)
+    assert {"xvfb", "openbox", "libreoffice-calc", "libreoffice-writer", "chromium", "python3-zmq"} <= set(recipe.packages)
     assert "path-exclude=/usr/share/man/*" in recipe.dpkg_options
     assert "force-unsafe-io" in recipe.dpkg_options
     assert "chmod -R a+rX" in recipe.finish
@@ -26,8 +27,9 @@ def test_read_recipe_core_has_all_parts() -> None:
     assert "%labels" not in recipe.finish
 
 
-def test_read_recipe_names_no_archive() -> None:
-    assert "://" not in RECIPE.read_text(encoding="utf-8")
+def test_read_recipes_name_no_archive() -> None:
+    for file in RECIPE.parent.glob("*.def"):
+        assert "://" not in file.read_text(encoding="utf-8")
 
 
 def test_parse_recipe_any_change_changes_digest() -> None:
@@ -86,3 +88,47 @@ def test_image_path_image_file_needs_fuse(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "access", lambda path, mode: True)
     assert image_path(str(tmp_path / "core.sif")) == tmp_path / "core.sif"
     assert apptainer_install.check_fuse(tmp_path) is None
+
+
+def test_read_recipe_full_starts_from_core_and_repeats_nothing_of_it() -> None:
+    core, full = read_recipe("core"), read_recipe("full")
+    assert (core.base, full.base) == (None, "core")
+    assert full.release == core.release
+    assert {"libreoffice-impress", "vlc", "gimp", "thunderbird", "xfce4-terminal"} <= set(full.packages)
+    assert not set(full.packages) & set(core.packages)
+    assert "echo full > /opt/computerrl/image" in full.finish
+
+
+def test_parse_recipe_change_of_the_one_it_starts_from_changes_digest() -> None:
+    core, text = read_recipe("core"), (RECIPE.parent / "full.def").read_text(encoding="utf-8")
+    other = parse_recipe("core", RECIPE.read_text(encoding="utf-8") + "\n# more\n")
+    assert parse_recipe("full", text, base=core).digest == read_recipe("full").digest
+    assert parse_recipe("full", text, base=other).digest != parse_recipe("full", text, base=core).digest
+
+
+def test_parse_recipe_that_starts_from_nothing_needs_a_release() -> None:
+    text = (RECIPE.parent / "full.def").read_text(encoding="utf-8")
+    with pytest.raises(SetupError, match="OSVersion"):
+        parse_recipe("full", text)
+
+
+def test_build_image_builds_what_it_starts_from_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    core, full = (image_folder(read_recipe(name), tmp_path) for name in ("core", "full"))
+    built: list[tuple[str, Path | None]] = []
+
+    def make(recipe: build.Recipe, folder: Path, *, base: Path | None, **_: object) -> None:
+        built.append((recipe.name, base))
+        folder.mkdir(parents=True)
+
+    monkeypatch.setattr(build, "_build", make)
+    assert build_image("full", cache=tmp_path, mirror="x") == full
+    assert built == [("core", None), ("full", core)]
+    assert build_image("full", cache=tmp_path, mirror="x") == full and len(built) == 2
+
+
+def test_mmdebstrap_command_of_a_recipe_that_starts_from_a_folder_copies_and_adds(tmp_path: Path) -> None:
+    core, full = read_recipe("core"), read_recipe("full")
+    command = build._mmdebstrap(full, tmp_path / "root", base=tmp_path / "core image", mirror="x")
+    shown = " ".join(command)
+    assert "core image" in shown and "--variant=custom" in shown and "install libreoffice-impress vlc" in shown
+    assert "--variant=custom" not in " ".join(build._mmdebstrap(core, tmp_path / "root", base=None, mirror="x"))

@@ -3,7 +3,8 @@
 import pytest
 
 from common.messages import Element
-from env_server.targets import MAX_LABEL_CHARS, find_target, name_of
+from common.targets import find_target
+from env_server.targets import MAX_LABEL_CHARS, name_of
 
 
 def element(number: int, text: str, role: str = "push-button") -> Element:

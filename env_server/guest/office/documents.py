@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,13 @@ SERVICES = {
     "writer": "com.sun.star.text.TextDocument",
     "impress": "com.sun.star.presentation.PresentationDocument",
 }
+_TEXT_TABLE = "Text - txt - csv (StarCalc)"
+_OPTIONS = {
+    ".csv": {"FilterName": _TEXT_TABLE, "FilterOptions": "44,34,76,1"},
+    ".tsv": {"FilterName": _TEXT_TABLE, "FilterOptions": "9,34,76,1"},
+}
+"""Separator, quotes, UTF-8, first line: without them the office asks in a dialog."""
+_FACTORIES = {"writer": "swriter", "impress": "simpress"}
 _TOOLS: Mapping[str, type[OfficeTools]] = {"calc": CalcTools, "writer": WriterTools, "impress": ImpressTools}
 _SLIDE_PANE = "/org.openoffice.Office.Impress/MultiPaneGUI/SlideSorterBar/Visible", "ImpressView"
 """The office remembers that somebody closed the pane of all slides."""
@@ -80,13 +87,24 @@ class Documents:
             if app == "impress":
                 set_option(self._office, *_SLIDE_PANE, True)
             with refusing():
-                document = desktop.loadComponentFromURL(url(place), "_blank", 0, properties(MacroExecutionMode=0))
+                options = _OPTIONS.get(place.suffix.lower(), {})
+                document = desktop.loadComponentFromURL(url(place), "_blank", 0, properties(MacroExecutionMode=0, **options))
             if document is None or not document.supportsService(SERVICES[app]):
                 raise DocumentError(f"{path} is no document that {app} can read")
             dispatch(self._office, document, ".uno:Sidebar", Sidebar=False)
 
         self._office.on_main(work, timeout_s=timeout_s)
         return app
+
+    def new(self, app: str, *, timeout_s: float) -> None:
+        """Open an empty document in a window of its own."""
+
+        def work() -> None:
+            desktop = self._office.create("com.sun.star.frame.Desktop")
+            document = desktop.loadComponentFromURL(f"private:factory/{_FACTORIES[app]}", "_blank", 0, ())
+            dispatch(self._office, document, ".uno:Sidebar", Sidebar=False)
+
+        self._office.on_main(work, timeout_s=timeout_s)
 
     def close_all(self, *, timeout_s: float) -> None:
         """Close everything but the warm sheet, unsaved changes thrown away; put back options that tools changed."""
@@ -108,6 +126,7 @@ class Documents:
 
     def use_tool(self, app: str, method: str, args: Mapping[str, Any], *, timeout_s: float) -> str:
         """Carry out one API method of the agent on the application's document; gives its result text."""
+        _check_text(list(args.values()))
 
         for name, value in args.items():
             if isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value):
@@ -137,3 +156,12 @@ class Documents:
             if document is not None and document.supportsService(SERVICES[app]):
                 return document
         raise DocumentError(f"no document is open in {app}")
+
+
+def _check_text(values: Sequence[Any]) -> None:
+    """Raise `DocumentError` for half characters: UNO breaks at them."""
+    for value in values:
+        if isinstance(value, list):
+            _check_text(value)
+        elif isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
+            raise DocumentError(f"{value!r} is no text: it has half a character")

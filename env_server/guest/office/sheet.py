@@ -27,6 +27,8 @@ _EVERYTHING = 1023
 _MAX_CELLS = 400
 _ANSWER_LIMIT_S = 5.0
 _SERVICE = "com.sun.star.sheet.SpreadsheetDocument"
+MAX_COLUMNS, MAX_ROWS = 16_384, 1_048_576
+"""Of a sheet since LibreOffice 7.4, as in Excel."""
 _CELL = re.compile(r"^\$?([A-Za-z]{1,3})\$?([1-9][0-9]{0,6})$")
 
 
@@ -62,7 +64,7 @@ def cell_index(cell: str) -> tuple[int, int]:
     for letter in match[1].upper():
         column = column * 26 + ord(letter) - ord("A") + 1
     row = int(match[2])
-    if column > 1024 or row > 1048576:
+    if column > MAX_COLUMNS or row > MAX_ROWS:
         raise DocumentError(f"{cell!r} lies outside the sheet")
     return row - 1, column - 1
 

@@ -51,13 +51,13 @@ def url(path: Path) -> str:
 class refusing:
     """Turn UNO's exceptions for a bad argument, an unreadable file and the like into `DocumentError`; other runtime ones go on.
 
-    No `contextlib.contextmanager`: that gives the exception its traceback again, which pyuno's exceptions do not let it do.
+    A class: contextlib's generators set attributes on the exceptions that pass through them, and UNO's cannot have any.
     """
 
     def __enter__(self) -> None:
-        return None
+        pass
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         from com.sun.star.lang import IllegalArgumentException
         from com.sun.star.uno import Exception as Checked
         from com.sun.star.uno import RuntimeException

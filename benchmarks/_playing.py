@@ -1,8 +1,4 @@
-"""Desktops: start, reset, step, observation, memory and idle processor time of real contained desktops, alone and under load.
-
-Tasks of all families are played by their demonstrators. Load means one busy
-process per core at the same priority, as while training.
-"""
+"""Playing the demonstrators' tasks: step and reset times alone, side by side, and with all cores busy. A part of `bench env`."""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +19,7 @@ from common.config import DesktopConfig
 from common.messages import Action, Observation
 from env_server.drivers import make_driver
 from env_server.drivers.guest_driver import GuestDriver
+from env_server.memory import processes_below, pss_mb
 from env_server.screenshots import ScreenshotStore
 from env_server.tasks import FAMILIES
 
@@ -43,37 +39,30 @@ class Timings:
     settles: list[float] = field(default_factory=list)
 
 
-def run(quick: bool) -> list[dict[str, Any]]:
+def rows(folder: Path, store: ScreenshotStore, *, quick: bool) -> list[dict[str, Any]]:
     """The rows; needs Apptainer and the image."""
     config = DesktopConfig()
     num_seeds = 1 if quick else 4
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        store = ScreenshotStore(folder, incarnation="bench")
-        started = time.perf_counter()
-        with ThreadPoolExecutor(NUM_DESKTOPS) as pool:
-            made = list(pool.map(lambda index: _make(config, index, folder, store), range(NUM_DESKTOPS)))
-            start_s = time.perf_counter() - started
-            try:
-                return [
-                    _row("start, 4 at once, all applications usable", start_s, "s", 12.0),
-                    *_memory_and_idle([driver for driver, _ in made]),
-                    _row("start, one desktop among 4, median", statistics.median(s for _, s in made), "s", 12.0),
-                    *_playing("alone", [made[0][0]], pool, num_seeds),
-                    *_observing(made[0][0]),
-                    *_playing("4 side by side", [driver for driver, _ in made], pool, num_seeds),
-                    *_loaded([driver for driver, _ in made], pool, num_seeds),
-                ]
-            finally:
-                list(pool.map(lambda pair: pair[0].close(), made))
-                store.close()
-
-
-def _make(config: DesktopConfig, index: int, folder: Path, store: ScreenshotStore) -> tuple[GuestDriver, float]:
     started = time.perf_counter()
+    with ThreadPoolExecutor(NUM_DESKTOPS) as pool:
+        drivers = list(pool.map(lambda index: _make(config, index, folder, store), range(NUM_DESKTOPS)))
+        start_s = time.perf_counter() - started
+        try:
+            return [
+                _row("start, 4 at once, all applications usable", start_s, "s", 12.0),
+                *_memory_and_idle(drivers),
+                *_playing("alone", [drivers[0]], pool, num_seeds),
+                *_playing("4 side by side", drivers, pool, num_seeds),
+                *_loaded(drivers, pool, num_seeds),
+            ]
+        finally:
+            list(pool.map(lambda driver: driver.close(), drivers))
+
+
+def _make(config: DesktopConfig, index: int, folder: Path, store: ScreenshotStore) -> GuestDriver:
     driver = make_driver(config, index=index, folder=folder / "logs", screenshots=store)
     assert isinstance(driver, GuestDriver)
-    return driver, time.perf_counter() - started
+    return driver
 
 
 def _loaded(drivers: Sequence[GuestDriver], pool: ThreadPoolExecutor, num_seeds: int) -> list[dict[str, Any]]:
@@ -104,11 +93,13 @@ def _play(driver: GuestDriver, *, first_seed: int, num_seeds: int) -> Timings:
             started = time.perf_counter()
             instruction, observation = driver.reset(task)
             timings.resets.setdefault(family.app, []).append(time.perf_counter() - started)
-            _solve(driver, task, instruction, observation, timings)
+            solve(driver, task, instruction, observation, timings)
     return timings
 
 
-def _solve(driver: GuestDriver, task: Any, instruction: str, observation: Observation, timings: Timings) -> None:
+def solve(driver: GuestDriver, task: Any, instruction: str, observation: Observation, timings: Timings | None = None) -> None:
+    """Have the demonstrator play ``task``."""
+    timings = timings or Timings()
     actions: list[Action] = []
     while len(actions) < _MAX_ACTIONS:
         action = parse_action(render_action(task.demonstrate(instruction, observation, actions, driver.get)))
@@ -124,30 +115,12 @@ def _solve(driver: GuestDriver, task: Any, instruction: str, observation: Observ
             return
 
 
-def _observing(driver: GuestDriver) -> list[dict[str, Any]]:
-    rows = []
-    for family in ("calc-set-cell", "web-click-checkboxes", "files-move", "editor-type-save"):
-        driver.reset(FAMILIES[family].make(1))
-        unchanged = [_timed(driver.observe) for _ in range(20)]
-        app = FAMILIES[family].app
-        rows.append(_row(f"observe {app}, nothing changed", statistics.median(unchanged), "s", 0.01, unchanged))
-        waits = [_timed(lambda: driver.step(Action("wait", {}))) for _ in range(10)]
-        rows.append(_row(f"wait action {app} (settle + observe)", statistics.median(waits), "s", 0.25, waits))
-    return rows
-
-
-def _timed(work: Any) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
-
-
 def _memory_and_idle(drivers: Sequence[GuestDriver]) -> list[dict[str, Any]]:
     time.sleep(2.0)  # what start-up left to do is not idling
-    memories = [sum(_pss_mb(pid) for pid in _processes(driver)) for driver in drivers]
-    before = [sum(_ticks(pid) for pid in _processes(driver)) for driver in drivers]
+    memories = [pss_mb(processes_below(driver.pid or 0)) for driver in drivers]
+    before = [_ticks(driver) for driver in drivers]
     time.sleep(_IDLE_S)
-    after = [sum(_ticks(pid) for pid in _processes(driver)) for driver in drivers]
+    after = [_ticks(driver) for driver in drivers]
     idle = [(late - early) / _TICKS_PER_S / _IDLE_S * 100 for early, late in zip(before, after, strict=True)]
     limit = float(DesktopConfig().memory_per_desktop_mb)
     return [
@@ -156,32 +129,16 @@ def _memory_and_idle(drivers: Sequence[GuestDriver]) -> list[dict[str, Any]]:
     ]
 
 
-def _processes(driver: GuestDriver) -> Iterator[int]:
-    pending = [driver.pid or 0]
-    while pending:
-        pid = pending.pop()
-        yield pid
+def _ticks(driver: GuestDriver) -> int:
+    """Processor time of all of a desktop's processes, in clock ticks."""
+    total = 0
+    for pid in processes_below(driver.pid or 0):
         try:
-            for thread in Path(f"/proc/{pid}/task").iterdir():
-                pending += [int(child) for child in (thread / "children").read_text().split()]
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
         except (FileNotFoundError, ProcessLookupError):
             continue
-
-
-def _pss_mb(pid: int) -> float:
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return 0.0
-    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:")), 0.0)
-
-
-def _ticks(pid: int) -> int:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return int(fields[11]) + int(fields[12])
+        total += int(fields[11]) + int(fields[12])
+    return total
 
 
 @contextmanager

@@ -1,0 +1,60 @@
+"""What a prompt format is: an episode's state as chat messages, and a policy's answer as an action.
+
+Types and protocol only. A format is pure text on both sides; tokens, budgets and templates are `actor.prompt`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from common.messages import Action, Observation, ScreenshotRef
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """One turn of the conversation."""
+
+    role: Literal["system", "user", "assistant"]
+    text: str
+    picture: ScreenshotRef | None = None
+    """Shown before the text; only formats with pictures set it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastAction:
+    """One earlier action of the episode."""
+
+    text: str
+    """The whole answer that held it."""
+    error: str = ""
+    """Why it could not be done."""
+    result: str = ""
+    """What its API call returned."""
+
+
+class PromptFormat(Protocol):
+    """One way of asking and answering."""
+
+    plain_cue: str | None
+    """Ends a prompt that is written without chat template; None: the format needs the chat template."""
+    apps: tuple[str, ...]
+    """Applications in front that change what every prompt holds, whatever is on screen; for checking the token budget."""
+
+    def rows(self, instruction: str, observation: Observation) -> list[str]:
+        """The lines about elements, the most important first; some of the last may be left out of the messages."""
+
+    def messages(
+        self, instruction: str, observation: Observation, rows: Sequence[str], past: Sequence[PastAction]
+    ) -> list[ChatMessage]:
+        """The prompt: what was done before (``past``, oldest first), what is on screen now (``rows``)."""
+
+    def parse(self, answer: str, observation: Observation) -> Action:
+        """The action in an answer to ``observation``. Raises `common.actions.ActionSyntaxError` with a message for the agent."""
+
+    def render(self, action_text: str, observation: Observation) -> str:
+        """The answer that `parse` reads as the action written in ``action_text`` (`common.actions` grammar), for demonstrations.
+
+        Raises `LookupError` when the action means an element that is not on screen or a place outside it.
+        """

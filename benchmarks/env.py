@@ -1,0 +1,226 @@
+"""Desktops: observation, action, reset, start, memory, determinism and leftovers, beside an OSWorld-style baseline.
+
+Real contained desktops; the baseline (`benchmarks/_osworld_style.py`) runs on the same desktop in the same run, in turn with
+ours. Then tasks of all families are played by their demonstrators, alone, side by side, and with all cores busy.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import signal
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import openpyxl
+
+from benchmarks import _osworld_style, _playing
+from common.actions import parse_action
+from common.config import DesktopConfig
+from common.errors import EnvError
+from common.messages import Action, Evaluation
+from env_server.driver import SetupStep, TaskInstance
+from env_server.drivers import make_driver
+from env_server.drivers.guest_driver import GuestDriver
+from env_server.memory import processes_below, pss_mb
+from env_server.screenshots import ScreenshotStore
+from env_server.tasks import FAMILIES
+
+_SIZE = {"screen_width": 1280, "screen_height": 720}
+_NUM_ROWS = 1000
+_DETERMINISM_FAMILIES = ("calc-set-cell", "web-click-option", "editor-type-save", "files-move")
+
+
+def run(quick: bool) -> list[dict[str, Any]]:
+    """The rows; needs Apptainer and the image."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        store = ScreenshotStore(folder, incarnation="bench")
+        try:
+            return [
+                *_one_desktop(folder, store, quick=quick),
+                *_many(folder, store, num_desktops=4 if quick else 32),
+                *_kills(folder, store, num_kills=5 if quick else 200),
+                *_playing.rows(folder, store, quick=quick),
+            ]
+        finally:
+            store.close()
+
+
+# --- one desktop with a sheet of 1,000 rows --------------------------------------------------------------------------
+
+
+def _one_desktop(folder: Path, store: ScreenshotStore, *, quick: bool) -> list[dict[str, Any]]:
+    num_ours, num_baseline = (5, 1) if quick else (40, 5)
+    started = time.perf_counter()
+    driver = _make(DesktopConfig(**_SIZE), 0, folder, store)
+    start_s = time.perf_counter() - started
+    try:
+        driver.reset(_sheet_task())
+        changed, unchanged, actions, trees, pictures = [], [], [], [], []
+        for index in range(num_ours):
+            result, seconds = _timed(lambda index=index: driver.step(parse_action(f'calc.set_cell("B{index + 2}", {index})')))
+            changed.append(seconds - result.observation.settle_s)
+            actions.append(seconds)
+            unchanged.append(_timed(driver.observe)[1])
+            if index % (num_ours // num_baseline) == 0:
+                trees.append(_timed(lambda: _osworld_style.tree(driver, "soffice"))[1])
+                pictures.append(_timed(lambda: _osworld_style.screenshot(driver))[1])
+        raw = [_timed(driver.frame)[1] for _ in range(num_ours * 5)]
+        resets = [_timed(lambda seed=seed: driver.reset(FAMILIES["calc-set-cell"].make(seed)))[1] for seed in range(num_ours)]
+        files = [_timed(lambda: driver.reset(_sheet_task()))[1] for _ in range(max(3, num_ours // 4))]
+        return [
+            _row("observe Calc, 1,000 rows, after a change", changed, "s", 0.06, peer="OSWorld-style walk", peer_values=trees),
+            _row("observe Calc, 1,000 rows, nothing changed", unchanged, "s", 0.01, peer="OSWorld-style walk", peer_values=trees),
+            _row("screenshot, 1280x720, raw", raw, "s", 0.003, peer="XGetImage and PNG", peer_values=pictures),
+            _row(
+                "action and settling, Calc, observation included",
+                actions,
+                "s",
+                0.15,
+                peer="fixed pause",
+                peer_values=[_osworld_style.PAUSE_S],
+            ),
+            _row("reset to a new Calc task", resets, "s", 0.5),
+            _row("reset to a workbook of 1,000 rows", files, "s", None),
+            _row("start to all applications usable", [start_s], "s", None),
+            *_determinism(driver, num_times=5 if quick else 100),
+        ]
+    finally:
+        driver.close()
+
+
+def _determinism(driver: GuestDriver, *, num_times: int) -> list[dict[str, Any]]:
+    rows = []
+    for name in _DETERMINISM_FAMILIES:
+        seen = []
+        for time_ in range(num_times):
+            driver.reset(FAMILIES["web-click-button" if FAMILIES[name].app != "chromium" else "files-move"].make(time_))
+            task = FAMILIES[name].make(7)
+            _, observation = driver.reset(task)
+            assert observation.screenshot is not None
+            _playing.solve(driver, task, _, observation)
+            seen.append((observation.screenshot.content_hash, task.evaluate(driver.get).reward))
+        same = max(map(seen.count, seen))
+        rows.append(
+            {
+                "name": f"same seed, same first screen and reward, {name}, of {num_times}",
+                "value": same,
+                "unit": "times",
+                "target": num_times,
+                "better": "higher",
+            }
+        )
+    return rows
+
+
+# --- many desktops ---------------------------------------------------------------------------------------------------
+
+
+def _many(folder: Path, store: ScreenshotStore, *, num_desktops: int) -> list[dict[str, Any]]:
+    config = DesktopConfig(**_SIZE, apps=("calc",))
+    starts: list[float] = []
+    drivers: list[GuestDriver] = []
+    try:
+        for index in range(num_desktops):
+            driver, seconds = _timed(lambda index=index: _make(config, index, folder, store))
+            drivers.append(driver)
+            starts.append(seconds)
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda driver: driver.reset(_sheet_task()), drivers))
+        memories = [pss_mb(processes_below(driver.pid or 0)) for driver in drivers]
+        return [
+            _row("cold start to a usable Calc", starts, "s", 2.5),
+            _row(f"memory (PSS) with Calc and a file, each of {num_desktops}", memories, "MiB", 260.0),
+        ]
+    finally:
+        for driver in drivers:
+            driver.close()
+
+
+def _kills(folder: Path, store: ScreenshotStore, *, num_kills: int) -> list[dict[str, Any]]:
+    """Kill -9 a random process of a desktop, again and again, and count what is left of it afterwards."""
+    rng = random.Random(0)
+    config = DesktopConfig(apps=("calc",))
+    left = 0
+    before = _mounts(), _files()
+    for index in range(num_kills):
+        driver = _make(config, index, folder, store)
+        pids = processes_below(driver.pid or 0)
+        with suppress(ProcessLookupError):
+            os.kill(rng.choice(pids), signal.SIGKILL)
+        with suppress(EnvError):
+            driver.observe()
+        driver.close()
+        left += sum(Path(f"/proc/{pid}").exists() and _alive(pid) for pid in pids)
+    left += max(0, _mounts() - before[0]) + max(0, _files() - before[1])
+    return [
+        {
+            "name": f"processes, mounts and files left after {num_kills} random kill -9",
+            "value": left,
+            "unit": "",
+            "target": 0,
+            "better": "lower",
+        }
+    ]
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _mounts() -> int:
+    return len(Path("/proc/self/mounts").read_text().splitlines())
+
+
+def _files() -> int:
+    """X servers' sockets and locks, and shared memory; a desktop's other files lie in a tmpfs of its own (see `_mounts`)."""
+    temporary = Path(tempfile.gettempdir())
+    return len(os.listdir("/dev/shm")) + len(list(temporary.glob(".X*"))) + len(list(temporary.glob(".X11-unix/*")))
+
+
+# --- parts -----------------------------------------------------------------------------------------------------------
+
+
+def _make(config: DesktopConfig, index: int, folder: Path, store: ScreenshotStore) -> GuestDriver:
+    driver = make_driver(config, index=index, folder=folder / "logs", screenshots=store)
+    assert isinstance(driver, GuestDriver)
+    return driver
+
+
+def _sheet_task() -> TaskInstance:
+    book = openpyxl.Workbook()
+    for row in range(_NUM_ROWS):
+        book.active.append([row * column for column in range(5)])
+    data = io.BytesIO()
+    book.save(data)
+    steps = (SetupStep("put_file", {"path": "data.xlsx", "data": data.getvalue()}), SetupStep("open", {"path": "data.xlsx"}))
+    return TaskInstance("look at the sheet", steps, lambda get: Evaluation(0.0, False, ""), lambda *_: Action("done", {}))
+
+
+def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    started = time.perf_counter()
+    result = work()
+    return result, time.perf_counter() - started
+
+
+def _row(
+    name: str, values: Sequence[float], unit: str, target: float | None, *, peer: str = "", peer_values: Sequence[float] = ()
+) -> dict[str, Any]:
+    ordered = sorted(values)
+    spread = f"{ordered[len(ordered) // 10]:.3g}..{ordered[len(ordered) * 9 // 10]:.3g}" if len(ordered) >= 4 else None
+    row: dict[str, Any] = {"name": name, "value": round(statistics.median(values), 5), "unit": unit, "spread": spread}
+    row |= {"target": target, "better": "lower"}
+    if peer_values:
+        row |= {"peer": peer, "peer_value": round(statistics.median(peer_values), 4)}
+    return row

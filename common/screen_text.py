@@ -1,0 +1,57 @@
+"""What a desktop shows, as the text an agent reads: one line for the application, one for each element.
+
+Pure, and the only place that writes these lines: the actor's prompt is built from them, and so is the observation that other
+programs get (`env_server.gym`). An element's number stands after its text: a model that copies what followed an earlier
+mention of a word finds it there (cloned on 485 steps, SmolLM2-135M clicked right in 20 of 21 held-out steps, against 12 with
+the number in front).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from common.config import PromptConfig
+from common.messages import Element, Observation
+
+SHOWN_STATES = ("checked", "selected", "focused", "disabled", "expanded")
+"""`editable` is left out: the role says it."""
+
+MAX_INSTRUCTION_CHARS = 600
+
+MAX_TITLE_CHARS = 32
+
+
+def app_line(observation: Observation, *, window_title: bool = True) -> str:
+    """`App: calc, Untitled 1`: what is in front."""
+    title = one_line(observation.window_title, MAX_TITLE_CHARS) if window_title else ""
+    app = one_line(observation.app, MAX_TITLE_CHARS)
+    return f"App: {app}, {title}" if title else f"App: {app}"
+
+
+def element_rows(elements: Sequence[Element], config: PromptConfig, *, instruction: str = "") -> list[str]:
+    """One line per shown element: content first, then toolbars and menus, both in the order of the observation.
+
+    Plain text that the instruction says already is left out: a page that shows its own task would double the prompt, and
+    what is to be clicked would be found in the task's text first.
+    """
+    said = one_line(instruction, MAX_INSTRUCTION_CHARS)
+    elements = [e for e in elements if not (e.is_plain_text and one_line(e.text, MAX_INSTRUCTION_CHARS) in said)]
+    content = [element for element in elements if element.in_content]
+    others = [element for element in elements if not element.in_content]
+    shown = [*content, *others[: config.max_toolbar_elements]][: config.max_elements]
+    return [_row(element, config.max_element_chars) for element in shown]
+
+
+def _row(element: Element, max_chars: int) -> str:
+    parts = [one_line(element.role, max_chars), one_line(element.text, max_chars)]
+    parts.extend(state for state in SHOWN_STATES if state in element.states)
+    parts.append(str(element.number))
+    return " ".join(part for part in parts if part)
+
+
+def one_line(text: str, max_chars: int) -> str:
+    """``text`` on one line, cut: line breaks are written as \\n, runs of blanks as one."""
+    # splitlines knows every line break there is; a tokenizer or a model may take any of them for one.
+    cut = text[: 4 * max_chars]
+    line = " ".join("\\n".join(cut.splitlines()).split())
+    return line if len(line) <= max_chars else line[: max_chars - 1].rstrip() + "…"

@@ -1,0 +1,157 @@
+"""The free browser: an ordinary Chromium window with tabs and an address bar, beside the locked one of the web tasks.
+
+A process and profile of its own, so nothing done here reaches the pages that give rewards. DevTools open pages and tell which
+are open; clicks and keys are real input.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from .. import chromium
+from ..devtools import DevTools
+from .on_demand import OnDemandApp, Surroundings, Tools
+
+PAGE_ENDINGS = (".html", ".htm", ".pdf", ".svg", ".mhtml")
+_CALL_LIMIT_S = 3.0
+_BLANK = "about:blank"
+PAGES: Mapping[str, str] = {
+    "open_profile_settings": "chrome://settings/people",
+    "open_password_settings": "chrome://password-manager/passwords",
+    "open_privacy_settings": "chrome://settings/privacy",
+    "open_appearance_settings": "chrome://settings/appearance",
+    "open_search_engine_settings": "chrome://settings/search",
+    "open_extensions": "chrome://extensions/",
+    "open_bookmarks": "chrome://bookmarks/",
+}
+
+
+class Browser(OnDemandApp):
+    """Chromium with its whole window."""
+
+    name = "browser"
+    label = "the browser"
+    program_file = chromium.PROGRAM
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._devtools = DevTools(self.program)
+
+    @cached_property
+    def tools(self) -> BrowserTools:
+        """See `BrowserTools`."""
+        return BrowserTools(self)
+
+    def arguments(self) -> Sequence[str]:
+        """One window on an empty page."""
+        return [f"--user-data-dir={self.profile / 'profile'}", *chromium.FLAGS, "--start-maximized", _BLANK]
+
+    def settings(self) -> Mapping[str, str]:
+        """Downloads go to the agent's folder; no questions, no bubbles."""
+        preferences = {
+            "download": {"default_directory": str(self.around.folder.root), "prompt_for_download": False},
+            "browser": {
+                "show_home_button": False,
+                "check_default_browser": False,
+                "custom_chrome_frame": False,
+                "has_seen_welcome_page": True,
+            },
+            "bookmark_bar": {"show_on_all_tabs": False},
+            "credentials_enable_service": True,
+            "signin": {"allowed": False},
+            "savefile": {"default_directory": str(self.around.folder.root)},
+        }
+        return {"profile/Default/Preferences": json.dumps(preferences)}
+
+    def launch(self) -> None:
+        """Start it with its pipe."""
+        self._devtools.start()
+
+    def connect(self, *, timeout_s: float) -> None:
+        """Wait for its first page."""
+        self._devtools.wait_for_page(deadline=time.monotonic() + timeout_s)
+
+    def open(self, place: Path, *, timeout_s: float) -> None:
+        """Show a file in a tab."""
+        self.open_page(place.as_uri())
+
+    def close(self) -> None:
+        """See `OnDemandApp`."""
+        self._devtools.close()
+        super().close()
+
+    def open_page(self, address: str) -> None:
+        """Show a page in a new tab, which takes the place of the empty one that the window began with."""
+        deadline = time.monotonic() + _CALL_LIMIT_S
+        empty = [page["targetId"] for page in self.pages() if page["url"] == _BLANK]
+        self._devtools.call("Target.createTarget", {"url": address}, deadline=deadline)
+        for target in empty:
+            self._devtools.call("Target.closeTarget", {"targetId": target}, deadline=deadline)
+
+    def pages(self) -> list[dict[str, Any]]:
+        """Open pages, the newest first: address and title among the rest."""
+        return self._devtools.pages(deadline=time.monotonic() + _CALL_LIMIT_S)
+
+
+class BrowserTools(Tools):
+    """One method per action."""
+
+    def __init__(self, browser: Browser) -> None:
+        super().__init__(browser.around.folder)
+        self._browser = browser
+
+    def open_profile_settings(self) -> str:
+        """Page of profiles and people."""
+        return self._open("open_profile_settings")
+
+    def open_password_settings(self) -> str:
+        """Page of stored passwords."""
+        return self._open("open_password_settings")
+
+    def open_privacy_settings(self) -> str:
+        """Page of privacy and security."""
+        return self._open("open_privacy_settings")
+
+    def open_appearance_settings(self) -> str:
+        """Page of appearance."""
+        return self._open("open_appearance_settings")
+
+    def open_search_engine_settings(self) -> str:
+        """Page of search engines."""
+        return self._open("open_search_engine_settings")
+
+    def open_extensions(self) -> str:
+        """Page of extensions."""
+        return self._open("open_extensions")
+
+    def open_bookmarks(self) -> str:
+        """Page of bookmarks."""
+        return self._open("open_bookmarks")
+
+    def bring_back_last_tab(self) -> None:
+        """The tab closed last comes back."""
+        self._press("ctrl+shift+t")
+
+    def print(self) -> None:
+        """The print dialog of the page in front."""
+        self._press("ctrl+p")
+
+    def delete_browsing_data(self) -> None:
+        """The dialog that deletes browsing data."""
+        self._press("ctrl+shift+delete")
+
+    def bookmark_page(self) -> None:
+        """Bookmark the page in front."""
+        self._press("ctrl+d")
+
+    def _press(self, keys: str) -> None:
+        self._browser.around.press(self._browser.name, keys)
+
+    def _open(self, method: str) -> str:
+        self._browser.open_page(PAGES[method])
+        return f"opened {PAGES[method]}"

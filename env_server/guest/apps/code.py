@@ -1,0 +1,129 @@
+"""Visual Studio Code, driven by its own command ``code``. No image of ours has it; one that has it works with this."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+from ..faults import Refused
+from .on_demand import OnDemandApp, Tools
+
+_COMMAND = "code"
+_CALL_LIMIT_S = 8.0
+
+
+class Code(OnDemandApp):
+    """The code editor."""
+
+    name = "code"
+    label = "Visual Studio Code (the command `code`)"
+    program_file = _COMMAND
+
+    @cached_property
+    def tools(self) -> CodeTools:
+        """See `CodeTools`."""
+        return CodeTools(self)
+
+    def arguments(self) -> Sequence[str]:
+        """In the foreground, readable for the accessibility bus, no questions."""
+        return [
+            "--wait", "--new-window", "--no-sandbox", "--disable-gpu", "--force-renderer-accessibility", "--disable-telemetry",
+            "--disable-updates", "--disable-workspace-trust", "--skip-welcome", "--skip-release-notes", *self.places(),
+        ]  # fmt: skip
+
+    def places(self) -> list[str]:
+        """Where its settings and extensions lie."""
+        return [f"--user-data-dir={self.profile / 'data'}", f"--extensions-dir={self.profile / 'extensions'}"]
+
+    def open(self, place: Path, *, timeout_s: float) -> None:
+        """Open a file or folder."""
+        self.run([str(place)])
+
+    def run(self, arguments: Sequence[str]) -> str:
+        """One call of the command beside the running window; what it says. Raises `Refused`."""
+        environment = {**self.around.env, "HOME": str(self.profile)}
+        try:
+            answer = subprocess.run(
+                [_COMMAND, "--reuse-window", *self.places(), *arguments],
+                env=environment, cwd=self.around.folder.root, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                timeout=_CALL_LIMIT_S, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise Refused("Visual Studio Code did not answer in time") from error
+        if answer.returncode != 0:
+            raise Refused(f"Visual Studio Code refused: {(answer.stderr or answer.stdout).strip()[:200]}")
+        return answer.stdout.strip()
+
+
+class CodeTools(Tools):
+    """One method per action."""
+
+    def __init__(self, code: Code) -> None:
+        super().__init__(code.around.folder)
+        self._code = code
+
+    def launch_vscode(self, path: str) -> str:
+        """Open a file or folder."""
+        return self._code.run([self._existing(path)])
+
+    def compare_files(self, file1: str, file2: str) -> str:
+        """Two files side by side."""
+        return self._code.run(["--diff", self._existing(file1), self._existing(file2)])
+
+    def add_folder(self, folder: str) -> str:
+        """To the workspace in front."""
+        return self._code.run(["--add", self._existing(folder)])
+
+    def remove_folder(self, folder: str) -> str:
+        """From the workspace in front."""
+        return self._code.run(["--remove", self._existing(folder)])
+
+    def goto_file(self, file_path: str, line: int, character: int) -> str:
+        """Open a file at a place."""
+        if line < 1 or character < 1:
+            raise Refused("lines and characters count from 1")
+        return self._code.run(["--goto", f"{self._existing(file_path)}:{line}:{character}"])
+
+    def perform_merge(self, path1: str, path2: str, base: str, result: str) -> str:
+        """The merge editor."""
+        places = [self._existing(path) for path in (path1, path2, base)]
+        return self._code.run(["--merge", *places, str(self.folder.resolve(result))])
+
+    def install_extension(self, extension_id: str, pre_release: bool) -> str:
+        """By its id, or a .vsix file of the agent's folder."""
+        known = self._existing(extension_id) if extension_id.endswith(".vsix") else _extension(extension_id)
+        return self._code.run(["--install-extension", known, *(["--pre-release"] if pre_release else [])])
+
+    def uninstall_extension(self, extension_id: str) -> str:
+        """By its id."""
+        return self._code.run(["--uninstall-extension", _extension(extension_id)])
+
+    def list_extensions(self, show_versions: bool, category: str | None) -> str:
+        """One a line."""
+        versions = ["--show-versions"] if show_versions else []
+        return self._code.run(["--list-extensions", *versions, *(["--category", category] if category else [])])
+
+    def update_extensions(self) -> str:
+        """All of them."""
+        return self._code.run(["--update-extensions"])
+
+    def disable_extension(self, extension_id: str) -> str:
+        """In the window opened next."""
+        return self._code.run(["--new-window", "--disable-extension", _extension(extension_id)])
+
+    def toggle_sync(self, state: str) -> str:
+        """Settings sync of the window opened next."""
+        return self._code.run(["--new-window", "--sync", state])
+
+    def _existing(self, path: str) -> str:
+        return str(self.folder.existing(path))
+
+
+def _extension(extension_id: str) -> str:
+    """Checked, since it becomes an argument: an id is publisher.name. Raises `Refused`."""
+    publisher, dot, name = extension_id.partition(".")
+    if not dot or not all(part.replace("-", "").replace("_", "").isalnum() for part in (publisher, name)):
+        raise Refused(f"{extension_id!r} is no extension's id: it looks like publisher.name")
+    return extension_id

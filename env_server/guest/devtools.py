@@ -1,0 +1,144 @@
+"""DevTools over a pipe: starting a Chromium whose descriptors 3 and 4 lead here, and calling it. No port, so nobody else can."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from .processes import Program
+
+
+class ChromiumGone(RuntimeError):
+    """The browser does not answer or is dead."""
+
+
+class DevTools:
+    """The pipe to one browser."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._to = self._from = -1
+        self._next_id = 0
+        self._received = b""
+        self._answers: dict[int, dict[str, Any]] = {}
+
+    def fileno(self) -> int:
+        """For poll."""
+        return self._from
+
+    def start(self) -> None:
+        """Start the browser, the old one's end included."""
+        self.close()
+        self._program.kill()
+        read_commands, self._to = os.pipe()
+        self._from, write_answers = os.pipe()
+        try:
+            self._start_with_pipe(read_commands, write_answers)
+        finally:
+            os.close(read_commands)
+            os.close(write_answers)
+        os.set_blocking(self._from, False)
+        self._received = b""
+        self._answers.clear()
+
+    def close(self) -> None:
+        """Forget the pipe of a browser that is gone."""
+        for fd in (self._to, self._from):
+            if fd >= 0:
+                os.close(fd)
+        self._to = self._from = -1
+
+    def pages(self, *, deadline: float) -> list[dict[str, Any]]:
+        """Open pages as DevTools describes them. Raises `ChromiumGone`."""
+        targets = self.call("Target.getTargets", deadline=deadline)["targetInfos"]
+        return [target for target in targets if target["type"] == "page"]
+
+    def wait_for_page(self, *, deadline: float) -> dict[str, Any]:
+        """The first page of a browser that was just started. Raises `ChromiumGone`."""
+        while True:
+            pages = self.pages(deadline=deadline)
+            if pages:
+                return pages[0]
+            if time.monotonic() > deadline:
+                raise ChromiumGone("no page in time")
+            select.select([self._from], [], [], 0.05)
+
+    def call(
+        self, method: str, params: Mapping[str, Any] | None = None, *, deadline: float, session: str | None = None
+    ) -> dict[str, Any]:
+        """One command; its result. Raises `ChromiumGone`."""
+        request = self.send(method, params or {}, session=session)
+        while request not in self._answers:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or not select.select([self._from], [], [], remaining)[0]:
+                raise ChromiumGone(f"{method} was not answered in time")
+            self._pump()
+        answer = self._answers.pop(request)
+        if "error" in answer:
+            raise ChromiumGone(f"{method}: {answer['error'].get('message')}")
+        return dict(answer["result"])
+
+    def send(self, method: str, params: Mapping[str, Any], *, session: str | None = None) -> int:
+        """One command, not waited for; its number for `has_answered`."""
+        self._next_id += 1
+        message: dict[str, Any] = {"id": self._next_id, "method": method, "params": params}
+        if session is not None:
+            message["sessionId"] = session
+        try:
+            os.write(self._to, json.dumps(message).encode() + b"\0")
+        except OSError as error:
+            raise ChromiumGone(f"DevTools pipe: {error}") from error
+        return self._next_id
+
+    def has_answered(self, request: int) -> bool:
+        """Has the command of this number been answered? Forgets the answer."""
+        self._pump()
+        return self._answers.pop(request, None) is not None
+
+    def _start_with_pipe(self, read_commands: int, write_answers: int) -> None:
+        # DevTools wants exactly the descriptors 3 and 4. Moved high first, so that neither overwrites the other.
+        high_in = fcntl.fcntl(read_commands, fcntl.F_DUPFD_CLOEXEC, 100)
+        high_out = fcntl.fcntl(write_answers, fcntl.F_DUPFD_CLOEXEC, 100)
+        saved = [(fd, _duplicate(fd)) for fd in (3, 4)]
+        try:
+            os.dup2(high_in, 3, inheritable=True)
+            os.dup2(high_out, 4, inheritable=True)
+            self._program.start(pass_fds=(3, 4))
+        finally:
+            for fd, copy in saved:
+                if copy is None:
+                    os.close(fd)
+                else:
+                    os.dup2(copy, fd, inheritable=False)
+                    os.close(copy)
+            os.close(high_in)
+            os.close(high_out)
+
+    def _pump(self) -> None:
+        while True:
+            try:
+                chunk = os.read(self._from, 1 << 18)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                raise ChromiumGone(f"DevTools pipe: {error}") from error
+            if not chunk:
+                raise ChromiumGone(f"the browser closed its pipe: {self._program.log_tail()}")
+            self._received += chunk
+        *messages, self._received = self._received.split(b"\0")
+        for raw in messages:
+            message = json.loads(raw)
+            if "id" in message:
+                self._answers[message["id"]] = message
+
+
+def _duplicate(fd: int) -> int | None:
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 100)
+    except OSError:
+        return None

@@ -1,0 +1,297 @@
+"""Opening things: the set-up steps of tasks, files with their application, applications by name. Keeps what is open.
+
+Warm applications run all the time and are only given something to show; the others (`guest.apps`) are started here and closed
+at the next reset. `FileActionError`, `PageError`, `DocumentError`, `Refused` and `KeyError` say that what was asked for is not
+there; anything else means that an application does not do what it should.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from . import processes
+from .apps import catalog
+from .apps.on_demand import OnDemandApp, call
+from .chromium import Chromium, ChromiumGone
+from .dbus import DBusError
+from .faults import DesktopError, Refused
+from .folder import AgentFolder, FileActionError
+from .gtk_apps import Editor, Files
+from .office.documents import Documents, OfficeApp, app_for
+from .office.process import OfficeGone
+from .office.sheet import Calc
+from .reader import TreeReader
+from .session import Session
+from .windows import App, Windows, left
+
+_OPEN_LIMIT_S = 4.0
+"""An application that has not opened what a task needs after this long is started anew."""
+_DOCUMENT_LIMIT_S = 12.0
+"""The same for an office document: the first one loads all of Writer or Impress from the disk."""
+_CLOSE_LIMIT_S = 3.0
+"""An office that has not closed its documents after this long is started anew."""
+_MAX_TABS = 20
+
+APP_FAILURES = (DesktopError, OfficeGone, ChromiumGone, DBusError)
+"""An application does not answer. On demand ones are closed then and may be opened again; the warm ones' failures are ours."""
+
+
+class Openers:
+    """What is open on the desktop, and how more comes to be."""
+
+    def __init__(
+        self,
+        session: Session,
+        windows: Windows,
+        reader: TreeReader,
+        folder: AgentFolder,
+        *,
+        chromium: Chromium,
+        calc: Calc,
+        documents: Documents,
+        office_apps: Mapping[str, Calc | OfficeApp],
+        editor: Editor,
+        files: Files,
+        on_demand: Mapping[str, OnDemandApp],
+    ) -> None:
+        self._session, self._windows, self._reader, self._folder = session, windows, reader, folder
+        self._chromium, self._calc, self._documents = chromium, calc, documents
+        self._editor, self._files, self._on_demand = editor, files, on_demand
+        self._office_apps = office_apps
+        self._apps: dict[str, App] = {"chromium": chromium, "editor": editor, "files": files, **office_apps, **on_demand}
+        self.open: list[str] = []
+        """Applications with something open, the one opened last at the end."""
+        self._steps: dict[str, tuple[App, Callable[[dict[str, Any], float], None]]] = {
+            "web_page": (chromium, self._open_page),
+            "calc_open": (calc, self._open_sheet),
+            "editor_open": (editor, self._open_editor),
+            "files_open": (files, self._open_files),
+        }
+
+    def knows(self, kind: str) -> bool:
+        """Is this set-up step one that opens something?"""
+        return kind in self._steps or kind in ("open", "open_app")
+
+    def step(self, kind: str, args: dict[str, Any], deadline: float) -> None:
+        """Carry out a set-up step."""
+        if kind == "open":
+            self.open_path(args["path"], deadline)
+        elif kind == "open_app":
+            self.open_app(args["app"], deadline)
+        else:
+            self._open_warm(*self._steps[kind], args, deadline)
+
+    def open_path(self, path: str, deadline: float) -> str:
+        """Open a file or folder with its application; gives that one's name."""
+        place = self._folder.existing(path)
+        office = app_for(path)
+        if place.is_dir():
+            self._open_warm(*self._steps["files_open"], {"folder": path}, deadline)
+            return "files"
+        if office is not None:
+            self._open_warm(self._office_apps[office], self._open_document, {"path": path}, deadline)
+            return office
+        other = catalog.app_for(path)
+        if other is not None:
+            app = self.ensure(other, deadline)
+            self._guard(app, lambda: app.open(place, timeout_s=left(deadline)))
+            return other
+        self._open_warm(*self._steps["editor_open"], {"path": path}, deadline)
+        return "editor"
+
+    def open_app(self, name: str, deadline: float) -> str:
+        """Open an application by any of its names, or bring it to the front; gives its name."""
+        known = self.name_of(name)
+        if known in self.open and self._windows.of(self._apps[known]):
+            return known
+        if known in self._on_demand:
+            self.ensure(known, deadline)
+        elif known == "calc":
+            self._open_warm(*self._steps["calc_open"], {"cells": {}}, deadline)
+        elif known in self._office_apps:
+            self._open_warm(self._office_apps[known], self._open_new_document, {"app": known}, deadline)
+        elif known == "editor":
+            self._open_warm(*self._steps["editor_open"], {}, deadline)
+        elif known == "files":
+            self._open_warm(*self._steps["files_open"], {"folder": "."}, deadline)
+        else:
+            raise Refused("the browser of web tasks shows only the task's page")
+        return known
+
+    def name_of(self, text: str) -> str:
+        """The application that ``text`` names. Raises `Refused`."""
+        name = " ".join(str(text).lower().split())
+        name = catalog.OTHER_NAMES.get(name, name)
+        if name not in {*self._on_demand, *self._office_apps, "editor", "files", "chromium"}:
+            known = sorted({*self._office_apps, "editor", "files", *self._on_demand})
+            raise Refused(f"there is no application {text!r}; there are: {', '.join(known)}")
+        return name
+
+    # --- applications on demand ---
+
+    def ensure(self, name: str, deadline: float) -> OnDemandApp:
+        """The application, running with a window. Raises `Refused` where the image lacks it or it is not up by the deadline."""
+        app = self._on_demand[name]
+        self._require_allowed(app)
+        if not app.program.running:
+            if not app.is_installed():
+                raise Refused(f"{app.label} is not installed on this desktop")
+            app.start()
+        try:
+            app.connect(timeout_s=left(deadline))
+            self._windows.wait_for_window(app, deadline)
+        except APP_FAILURES as error:
+            if app.program.running:
+                raise Refused(f"{app.label} is still starting: wait and try again") from error
+            raise Refused(f"{app.label} did not start: {app.program.log_tail(200)}") from error
+        self._note_open(name)
+        return app
+
+    def use_tool(self, area: str, method: str, args: Mapping[str, Any], deadline: float) -> str:
+        """Carry out one API method of an application on demand; gives its result text."""
+        app = self._on_demand[catalog.AREAS[area]]
+        tools = app.tools
+        if tools is None or method.startswith("_"):
+            raise Refused(f"{area} has no {method}")
+        if not app.is_installed():
+            raise Refused(f"{app.label} is not installed on this desktop")
+        if method not in tools.needs_no_start:
+            self.ensure(app.name, deadline)
+        return self._guard(app, lambda: call(tools, method, args))
+
+    def close_on_demand(self, deadline: float) -> None:
+        """Close everything that runs on demand, and whatever it left behind."""
+        for app in self._on_demand.values():
+            app.forget()
+            if app.program.pid:
+                self._session.accessibility.forget(app.program.pid)
+                app.close()
+                self._windows.wait(functools.partial(self._has_no_window, app), deadline, f"{app.name} to be gone")
+        processes.end_strays()
+
+    def _has_no_window(self, app: OnDemandApp) -> bool:
+        return not self._windows.of_process(app)
+
+    def _guard(self, app: OnDemandApp, work: Callable[[], Any]) -> Any:
+        """The application's failures are the agent's business: it is closed, and can be opened again."""
+        try:
+            return work()
+        except APP_FAILURES as error:
+            app.close()
+            if app.name in self.open:
+                self.open.remove(app.name)
+            raise Refused(f"{app.label} did not answer and was closed ({error})") from error
+
+    def _require_allowed(self, app: OnDemandApp) -> None:
+        # A shell or a second browser could reach into the page that gives the reward.
+        if "chromium" in self.open and app.name not in self.open:
+            raise Refused(f"{app.label} cannot be opened beside a web task's page")
+
+    def _note_open(self, name: str) -> None:
+        if name in self.open:
+            self.open.remove(name)
+        self.open.append(name)
+
+    # --- warm applications ---
+
+    def forget(self, deadline: float) -> None:
+        """A new task: close all documents, nothing is open."""
+        self.open = []
+        self._chromium.leave_page()
+        if not self._calc.program.running:
+            return
+        try:
+            if self._documents.has_any(timeout_s=_CLOSE_LIMIT_S):
+                self._documents.close_all(timeout_s=_CLOSE_LIMIT_S)
+        except OfficeGone:
+            self._windows.restart(self._calc, deadline)
+
+    def _open_warm(
+        self, app: App, open_it: Callable[[dict[str, Any], float], None], args: dict[str, Any], deadline: float
+    ) -> None:
+        """Whatever state the last agent left the application in: if it does not obey soon, it is started anew."""
+        try:
+            limit_s = _DOCUMENT_LIMIT_S if open_it in (self._open_document, self._open_new_document) else _OPEN_LIMIT_S
+            open_it(args, min(deadline, time.monotonic() + limit_s))
+        except APP_FAILURES:
+            self._windows.restart(app, deadline)
+            open_it(args, deadline)
+        self._note_open(app.name)
+
+    def _open_document(self, args: dict[str, Any], deadline: float) -> None:
+        self._ready_office(deadline)
+        app = self._office_apps[self._documents.open(args["path"], timeout_s=left(deadline))]
+        self._windows.wait_for_window(app, deadline)
+
+    def _open_new_document(self, args: dict[str, Any], deadline: float) -> None:
+        self._ready_office(deadline)
+        self._documents.new(args["app"], timeout_s=left(deadline))
+        self._windows.wait_for_window(self._office_apps[args["app"]], deadline)
+
+    def _ready_office(self, deadline: float) -> None:
+        # Not `Windows.ready`: Writer and Impress have no window before.
+        if not self._calc.program.running:
+            self._windows.restart(self._calc, deadline)
+        self._calc.connect(timeout_s=left(deadline))
+
+    def _open_page(self, args: dict[str, Any], deadline: float) -> None:
+        self._windows.ready(self._chromium, deadline)
+        self._chromium.open_page(args["page"], int(args["seed"]), timeout_s=left(deadline))
+
+    def _open_sheet(self, args: dict[str, Any], deadline: float) -> None:
+        self._windows.ready(self._calc, deadline)
+        self._calc.open(args["cells"], args.get("active_cell") or "A1", timeout_s=left(deadline))
+
+    def _open_editor(self, args: dict[str, Any], deadline: float) -> None:
+        """Show a file (``path``, written first where ``text`` is given), or nothing."""
+        if "text" in args:
+            self._folder.make_parents(args["path"])
+            self._folder.write(args["path"], args["text"])
+        app = self._editor
+        self._windows.ready(app, deadline)
+        if len(self._windows.of(app)) != 1:
+            self._windows.restart(app, deadline)
+        # The window stays: a new one costs ten times as much. Old tabs go first, since a file that is still open would only be
+        # shown again, with whatever was typed into it.
+        app.activate(self._session.bus, "file.new")
+        self._windows.wait(lambda: self._num_tabs() > 1, deadline, "a new tab")
+        for _ in range(_MAX_TABS):
+            num_tabs = self._num_tabs()
+            if num_tabs == 1:
+                break
+            app.activate(self._session.bus, "document.previous-tab")
+            app.activate(self._session.bus, "file.close-tab")
+            self._windows.wait(functools.partial(self._has_closed_tab, num_tabs), deadline, "closing a tab")
+        if "path" not in args:
+            return
+        place = self._folder.resolve(args["path"])
+        app.open(self._session.bus, place, timeout_s=left(deadline))
+        title = f"{place.name} - Mousepad"
+        self._windows.wait(lambda: any(w.title == title for w in self._windows.of(app)), deadline, "the editor's file")
+
+    def _num_tabs(self) -> int:
+        return self._reader.count(self._editor.program.pid, "page-tab")
+
+    def _has_closed_tab(self, num_before: int) -> bool:
+        self._windows.discard_changes(self._editor)
+        return self._num_tabs() < num_before
+
+    def _open_files(self, args: dict[str, Any], deadline: float) -> None:
+        folder = args.get("folder") or "."
+        place = self._folder.resolve(folder)
+        if not place.is_dir():
+            raise FileActionError(f"there is no folder {folder}")
+        app = self._files
+        self._windows.ready(app, deadline)
+        windows = self._windows.of(app)
+        if [window.title for window in windows] != [f"{place.name} - Thunar"]:
+            old = {window.xid for window in windows}
+            app.open(self._session.bus, place, timeout_s=left(deadline))
+            self._windows.wait(
+                lambda: any(w.xid not in old for w in self._windows.of(app)), deadline, "the file manager's window"
+            )
+            self._windows.close(app, old, deadline)
+        self._reader.expect_files([name.rstrip("/") for name in self._folder.list(folder)])

@@ -1,0 +1,224 @@
+"""What OSWorld's set-up steps and getters ask of a desktop: files, commands, windows, input, the tree as XML.
+
+The guest's side of `env_server.tasks.osworld.desktop.CalledDesktop`: one method per call, JSON values in and out. Everything
+happens inside the container, as the agent's user; `HOME` of task files is the agent's folder.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from .accessibility import Node
+from .display import Screen, Window
+from .faults import TaskError
+from .keyboard import UnknownKey
+from .roles import state_names
+from .session import Session
+
+HOME = Path("/home/user")
+_MAX_OUTPUT = 1_000_000
+"""Characters kept of what a command says."""
+_WINDOW_LIMIT_S = 10.0
+_STATE_SPACE = "urn:accessibility:state"
+_COMPONENT_SPACE = "urn:accessibility:component"
+
+
+class OsworldCalls:
+    """The calls. ``open_path``: opens a file with its application; ``read_tree``: the tree of the application in front."""
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        folder: Path,
+        open_path: Callable[[str], Any],
+        read_tree: Callable[[], Sequence[Node]],
+    ) -> None:
+        self._screen: Screen = session.screen
+        self._env = {**session.env, "HOME": str(HOME)}
+        self._log = session.log_folder / "osworld.log"
+        self._folder = folder
+        self._open_path, self._read_tree = open_path, read_tree
+        self._launched: list[subprocess.Popen[bytes]] = []
+
+    def call(self, name: str, args: Mapping[str, Any]) -> Any:
+        """Carry out one call. Raises `TaskError`."""
+        if name.startswith("_") or name == "call" or not hasattr(self, name):
+            raise TaskError(f"unknown call {name!r}")
+        try:
+            return getattr(self, name)(**args)
+        except (OSError, UnknownKey, TypeError) as error:
+            raise TaskError(f"{name}: {error}") from error
+
+    def end(self) -> None:
+        """End what `launch` started, with all its children."""
+        for process in self._launched:
+            _end(process)
+        self._launched.clear()
+
+    # --- files ---
+
+    def put_file(self, path: str, data: str) -> None:
+        """Write a file and make the folders above it."""
+        place = self._place(path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(base64.b64decode(data))
+
+    def read_file(self, path: str) -> str | None:
+        """A regular file's content, or None."""
+        place = self._place(path)
+        return base64.b64encode(place.read_bytes()).decode("ascii") if place.is_file() else None
+
+    def open(self, path: str) -> bool:
+        """Open it with its application and wait for the window."""
+        place = self._place(path)
+        if not place.exists() or self._folder not in (place, *place.parents):
+            return False
+        self._open_path(str(place.relative_to(self._folder)))
+        return True
+
+    def _place(self, path: str) -> Path:
+        """Where a path of a task file lies: its home is the agent's folder, by whichever name."""
+        asked = Path(path)
+        if asked.is_absolute() and HOME in (asked, *asked.parents):
+            return self._folder / asked.relative_to(HOME)
+        return asked if asked.is_absolute() else self._folder / asked
+
+    # --- commands ---
+
+    def run(self, command: str | Sequence[str], timeout_s: float) -> dict[str, Any]:
+        """Run to the end, at most ``timeout_s``."""
+        argv = ["bash", "-c", command] if isinstance(command, str) else list(command)
+        try:
+            process = subprocess.Popen(
+                argv, cwd=self._folder, env=self._env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, start_new_session=True, text=True, errors="replace",
+            )  # fmt: skip
+        except FileNotFoundError:
+            return {"returncode": 127, "stdout": "", "stderr": f"{argv[0]}: not found"}
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+            code = process.returncode
+        except subprocess.TimeoutExpired:
+            _end(process)
+            out, err = process.communicate()
+            code = 124
+        return {"returncode": code, "stdout": out[:_MAX_OUTPUT], "stderr": err[:_MAX_OUTPUT]}
+
+    def launch(self, command: str | Sequence[str]) -> None:
+        """Start it; `end` ends it."""
+        argv = ["bash", "-c", command] if isinstance(command, str) else list(command)
+        with open(self._log, "ab") as log:
+            process = subprocess.Popen(
+                argv,
+                cwd=self._folder,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._launched.append(process)
+
+    # --- windows and input ---
+
+    def windows(self) -> list[dict[str, Any]]:
+        """Open windows, the focused one first."""
+        active = self._screen.active_window()
+        ordered = sorted(reversed(self._screen.windows()), key=lambda window: window.xid != active)
+        return [self._describe(window) for window in ordered]
+
+    def activate_window(self, title: str, strict: bool, by_class: bool) -> bool:
+        """Bring the first match to the front."""
+        found = self._matching(title, strict=strict, by_class=by_class)
+        if not found:
+            return False
+        self._screen.activate(found[0].xid)
+        return self._wait(lambda: self._screen.active_window() == found[0].xid)
+
+    def close_window(self, title: str, strict: bool, by_class: bool) -> bool:
+        """Ask every match to close."""
+        found = self._matching(title, strict=strict, by_class=by_class)
+        for window in found:
+            self._screen.close_window(window.xid)
+        return bool(found)
+
+    def input(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """Mouse and keyboard, in order."""
+        for event in events:
+            self._do(**event)
+
+    def screen_size(self) -> tuple[int, int]:
+        """Pixels."""
+        return self._screen.size
+
+    def _do(self, kind: str, text: str = "", x: int | None = None, y: int | None = None, count: int = 1) -> None:
+        screen = self._screen
+        if kind == "key":
+            screen.press_chord(text)
+        elif kind == "type":
+            screen.type_text(text)
+        elif kind in ("move", "click", "scroll"):
+            place = screen.pointer() if x is None or y is None else (x, y)
+            if kind == "move":
+                screen.move(*place)
+            elif kind == "click":
+                screen.click(*place, button=text or "left", num_clicks=count)
+            else:
+                for _ in range(abs(count)):
+                    screen.scroll(*place, "up" if count > 0 else "down")
+        else:
+            raise TaskError(f"input {kind!r} is not known here")
+
+    def _matching(self, title: str, *, strict: bool, by_class: bool) -> list[Window]:
+        def fits(window: Window) -> bool:
+            shown = window.kind if by_class else window.title
+            return shown == title if strict else title.lower() in shown.lower()
+
+        return [window for window in reversed(self._screen.windows()) if fits(window)]
+
+    def _describe(self, window: Window) -> dict[str, Any]:
+        x, y, width, height = self._screen.geometry(window.xid)
+        return {"title": window.title, "window_class": window.kind, "x": x, "y": y, "width": width, "height": height}
+
+    def _wait(self, condition: Callable[[], bool]) -> bool:
+        deadline = time.monotonic() + _WINDOW_LIMIT_S
+        while not condition():
+            if time.monotonic() > deadline:
+                return False
+            self._screen.wait_for_event(0.05)
+        return True
+
+    # --- the tree ---
+
+    def tree(self) -> str:
+        """The accessibility tree of the application in front as XML."""
+        root = ElementTree.Element("desktop-frame")
+        made: list[ElementTree.Element] = []
+        for node in self._read_tree():
+            parent = made[node.parent] if node.parent >= 0 else root
+            item = ElementTree.SubElement(parent, node.role or "unknown", {"name": node.name})
+            item.text = node.text
+            x, y, width, height = node.extents
+            item.set(f"{{{_COMPONENT_SPACE}}}screencoord", f"({x}, {y})")
+            item.set(f"{{{_COMPONENT_SPACE}}}size", f"({width}, {height})")
+            for state in state_names(node.states):
+                item.set(f"{{{_STATE_SPACE}}}{state}", "true")
+            made.append(item)
+        return ElementTree.tostring(root, encoding="unicode")
+
+
+def _end(process: subprocess.Popen[Any]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()

@@ -1,0 +1,316 @@
+"""Between pages and the session: commands in, changes out to every page that looks on. Knows no HTTP.
+
+    page ──► take(message) ──► lane: one thread that blocks ──► session
+                                                                    │ changed
+    page ◄── state, elements, log (JSON) ◄── publish ◄──────────────┘
+    page ◄── picture (header + WebP of what changed) ◄── feed ◄── screen, looked at several times a second while anybody does
+
+Each page is fed at its own pace: a slow one gets fewer and larger parts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from common import log
+from common.actions import ACTIONS, ActionSpec, render_action
+from common.messages import Action
+from env_server.live import commands, pointing
+from env_server.live.picture import changed_box, encode_part
+from env_server.live.session import Entry, LiveSession
+from env_server.tasks import FAMILIES
+
+QUICK_S, SLOW_S = 0.06, 0.25
+"""Between two looks at the screen: while things happen, and when nothing has for `_ACTIVE_S`."""
+_ACTIVE_S = 3.0
+_LOOK_AFTER_S = 0.4
+"""A screen that changed by itself is read again once it has been quiet for this long."""
+_HEALTH_PERIOD_S = 2.0
+_MAX_PENDING = 40
+"""Commands waiting for the desktop; more are refused: nobody wants them done a minute later."""
+_CLOSE_LIMIT_S = 1.8
+
+
+class Socket(Protocol):
+    """A page's connection."""
+
+    async def send_str(self, data: str) -> None: ...
+
+    async def send_bytes(self, data: bytes) -> None: ...
+
+
+@dataclass(eq=False)
+class _Viewer:
+    """What a page has been told already."""
+
+    socket: Socket
+    log: list[Entry] | None = None
+    num_entries: int = 0
+    observation: object = field(default_factory=object)
+    frame: np.ndarray | None = None
+
+
+class Lane:
+    """Runs blocking work in order, in a thread that never keeps the process from ending."""
+
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[tuple[Callable[[], None], asyncio.Future[None]]] = queue.SimpleQueue()
+        self._loop = asyncio.get_running_loop()
+        threading.Thread(target=self._run, name="lane", daemon=True).start()
+
+    def submit(self, work: Callable[[], None]) -> asyncio.Future[None]:
+        """Have ``work`` done after what was submitted before."""
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._work.put((work, done))
+        return done
+
+    def _run(self) -> None:
+        while True:
+            work, done = self._work.get()
+            try:
+                work()
+            except Exception:  # noqa: BLE001
+                # Thread boundary: a fault of ours in one command must not end the page.
+                log.get_logger().exception("command.failed")
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(_set_done, done)
+
+
+def _set_done(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)
+
+
+class Hub:
+    """All pages of one session. Make it, and call everything, in one event loop."""
+
+    def __init__(self, session: LiveSession, *, recordings: str) -> None:
+        self._session = session
+        self._recordings = recordings
+        self._lane = Lane()
+        self._viewers: list[_Viewer] = []
+        self._somebody = asyncio.Event()
+        self._num_pending = 0
+        self._changed = asyncio.Condition()
+        self._frame: np.ndarray | None = None
+        self._num_frames = 0
+        self._num_frames_read = 0
+        """Of the frames so far, the newest that the elements are about."""
+        self._changed_at = self._acted_at = 0.0
+        self._choice = ("", 0)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, family: str, seed: int) -> None:
+        """Start the desktop with that task."""
+        self._choice = (family, seed)
+        self._spawn(self._watch_screen())
+        self._spawn(self._watch_health())
+        self._submit(partial(self._session.start, family, seed))
+
+    async def close(self) -> None:
+        """End the desktop; waits for it, but not for ever."""
+        for task in self._tasks:
+            task.cancel()
+        ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def end() -> None:
+            self._session.close()
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(ended.set)
+
+        threading.Thread(target=end, name="page-close", daemon=True).start()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(ended.wait(), _CLOSE_LIMIT_S)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- pages -------------------------------------------------------------------------------------------------------
+
+    async def welcome(self, socket: Socket) -> Callable[[], None]:
+        """A page has come: tell it everything, and feed it pictures until the returned function is called."""
+        viewer = _Viewer(socket)
+        await socket.send_str(json.dumps(self._hello()))
+        await self._tell(viewer)
+        self._viewers.append(viewer)
+        self._somebody.set()
+        feeding = asyncio.get_running_loop().create_task(self._feed(viewer))
+        self._tasks.add(feeding)
+
+        def leave() -> None:
+            feeding.cancel()
+            self._tasks.discard(feeding)
+            self._viewers.remove(viewer)
+            if not self._viewers:
+                self._somebody.clear()
+
+        return leave
+
+    def take(self, message: str) -> str:
+        """A page's message; gives what is wrong with it, empty when it will be done."""
+        try:
+            command = commands.parse_command(message)
+        except ValueError as error:
+            return str(error)
+        if self._num_pending >= _MAX_PENDING:
+            return "the desktop cannot keep up: wait until it has done what was asked before"
+        if isinstance(command, commands.Choose):
+            if command.family not in FAMILIES:
+                return f"there is no task family {command.family!r:.80}"
+            self._choice = (command.family, command.seed)
+        self._submit(partial(self._do, command))
+        return ""
+
+    def _do(self, command: commands.Command) -> None:
+        """In the lane."""
+        session = self._session
+        match command:
+            case commands.Choose(family=family, seed=seed):
+                session.choose(family, seed)
+            case commands.Score():
+                session.score()
+            case commands.Save():
+                session.save()
+            case commands.Restart():
+                session.restart(*self._choice)
+            case commands.Act(text=text):
+                session.act(text)
+            case commands.Type(text=text, enter=enter):
+                session.act(render_action(Action(name="type", args={"text": text, "enter": enter})))
+            case commands.Key(keys=keys):
+                session.act(render_action(Action(name="key", args={"keys": keys})))
+            case _:
+                # Only when its turn has come is it known what lies under the pointer.
+                session.act(lambda: self._pointed(command))
+
+    def _pointed(self, command: commands.Command) -> Action:
+        elements = self._session.elements
+        match command:
+            case commands.Click(x=x, y=y, button=button, count=count, exact=exact):
+                return pointing.click(elements, x, y, button=button, count=count, exact=exact)
+            case commands.Hover(x=x, y=y, exact=exact):
+                return pointing.hover(elements, x, y, exact=exact)
+            case commands.Scroll(x=x, y=y, direction=direction, exact=exact):
+                return pointing.scroll(elements, x, y, direction=direction, exact=exact)
+            case commands.Drag(x=x, y=y, to_x=to_x, to_y=to_y):
+                return pointing.drag(elements, (x, y), (to_x, to_y))
+        raise AssertionError(f"{command} points at nothing")
+
+    # --- telling -----------------------------------------------------------------------------------------------------
+
+    def _submit(self, work: Callable[[], None]) -> None:
+        self._num_pending += 1
+        self._acted_at = asyncio.get_running_loop().time()
+        self._spawn(self._finish(self._lane.submit(work)))
+
+    async def _finish(self, done: asyncio.Future[None]) -> None:
+        await self._publish()
+        await done
+        self._num_pending -= 1
+        await self._take_frame()
+        self._num_frames_read = self._num_frames
+        await self._publish()
+
+    async def _publish(self) -> None:
+        for viewer in list(self._viewers):
+            with suppress(ConnectionError):  # it leaves; its own handler notices
+                await self._tell(viewer)
+
+    async def _tell(self, viewer: _Viewer) -> None:
+        """What this page does not know yet; the state last, so that it never runs ahead of what it is about."""
+        session = self._session
+        state = {"kind": "state", "busy": self._num_pending > 0, "choice": self._choice, **session.state()}
+        if viewer.observation is not session.observation:
+            viewer.observation = session.observation
+            await viewer.socket.send_str(json.dumps({"kind": "screen", **session.screen()}))
+        entries, fresh = session.entries, viewer.log is not session.entries
+        if fresh or len(entries) > viewer.num_entries:
+            news = entries[0 if fresh else viewer.num_entries :]
+            viewer.log, viewer.num_entries = entries, len(entries)
+            lines = [asdict(entry) for entry in news]
+            await viewer.socket.send_str(json.dumps({"kind": "log", "fresh": fresh, "entries": lines}))
+        await viewer.socket.send_str(json.dumps(state))
+
+    def _hello(self) -> dict[str, Any]:
+        session = self._session
+        return {
+            "kind": "hello",
+            "width": session.config.screen_width,
+            "height": session.config.screen_height,
+            "demonstration_seeds": session.tasks.demonstration_seeds,
+            "recordings": self._recordings,
+            "actions": [{"name": spec.name, "signature": signature(spec), "help": spec.help} for spec in ACTIONS.values()],
+            "families": [
+                {"name": family.name, "app": family.app, "description": family.description}
+                for family in FAMILIES.values()
+                if session.config.driver in family.drivers
+            ],
+        }
+
+    # --- the picture -------------------------------------------------------------------------------------------------
+
+    async def _feed(self, viewer: _Viewer) -> None:
+        with suppress(ConnectionError):
+            while True:
+                async with self._changed:
+                    await self._changed.wait_for(lambda: self._frame is not viewer.frame)
+                frame = self._frame
+                box = None if frame is None else changed_box(viewer.frame, frame)
+                if frame is not None and box is not None:
+                    await viewer.socket.send_bytes(await asyncio.to_thread(encode_part, frame, box))
+                viewer.frame = frame
+
+    async def _take_frame(self) -> None:
+        frame = self._session.frame()
+        if frame is None or (self._frame is not None and np.array_equal(frame, self._frame)):
+            return
+        self._frame = frame
+        self._num_frames += 1
+        self._changed_at = asyncio.get_running_loop().time()
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _watch_screen(self) -> None:
+        while True:
+            await self._somebody.wait()
+            await self._take_frame()
+            now = asyncio.get_running_loop().time()
+            unread = self._num_frames != self._num_frames_read
+            if unread and not self._num_pending and now - self._changed_at > _LOOK_AFTER_S:
+                acted_at = self._acted_at
+                self._submit(self._session.look)
+                self._acted_at = acted_at  # looking is no activity
+            active = now - max(self._changed_at, self._acted_at) < _ACTIVE_S
+            await asyncio.sleep(QUICK_S if active else SLOW_S)
+
+    async def _watch_health(self) -> None:
+        while True:
+            await asyncio.sleep(_HEALTH_PERIOD_S)
+            if not self._num_pending and self._session.phase == "ready":
+                await self._lane.submit(self._session.check)
+                await self._publish()
+
+
+def signature(spec: ActionSpec) -> str:
+    """`click(target, y=None, button="left")`: how an action is written."""
+    parts = []
+    for param in spec.params:
+        parts.append(param.name if param.default is ... else f"{param.name}={_written(param.default)}")
+    return f"{spec.name}({', '.join(parts)})"
+
+
+def _written(value: object) -> str:
+    return json.dumps(value) if isinstance(value, str) else repr(value)

@@ -1,0 +1,93 @@
+"""What a desktop takes of the host's memory. Works without cgroups, which batch jobs rarely may use."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+PERIOD_S = 1.0
+"""Between two looks at all desktops. A look costs about 1 ms a desktop as long as it is far below its limit."""
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_MIB = 1024 * 1024
+
+
+def processes_below(root: int) -> list[int]:
+    """``root`` and all processes below it."""
+    found, pending = [], [root]
+    while pending:
+        pid = pending.pop()
+        found.append(pid)
+        try:
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                pending += map(int, (thread / "children").read_text().split())
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended while we looked
+    return found
+
+
+def rss_mb(pids: list[int]) -> float:
+    """Resident memory of all of them, MiB; shared pages count once for each."""
+    return sum(_statm(pid) for pid in pids) * _PAGE_BYTES / _MIB
+
+
+def pss_mb(pids: list[int]) -> float:
+    """Proportional memory of all of them, MiB: a page shared by n processes counts 1/n for each. Some 2 ms a process."""
+    return sum(_pss_kb(pid) for pid in pids) / 1024
+
+
+def excess(root: int, *, limit_mb: float) -> float | None:
+    """Memory (PSS, MiB) of the processes below ``root`` where it exceeds the limit, else None."""
+    pids = processes_below(root)
+    if rss_mb(pids) <= limit_mb:
+        return None  # PSS is never more than RSS, and costs far more to read
+    taken = pss_mb(pids)
+    return taken if taken > limit_mb else None
+
+
+def _statm(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
+def _pss_kb(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
+
+
+class MemoryWatcher:
+    """A thread that looks at all desktops and reports those above the limit."""
+
+    def __init__(
+        self,
+        desktops: Callable[[], Mapping[int, int]],
+        report: Callable[[int, int, str], None],
+        *,
+        limit_mb: float,
+        period_s: float = PERIOD_S,
+    ) -> None:
+        """``desktops()``: outermost process id by desktop; ``report(desktop, pid, reason)``: it is above the limit."""
+        self._desktops, self._report = desktops, report
+        self._limit_mb, self._period_s = limit_mb, period_s
+        self._stopped = threading.Event()
+        threading.Thread(target=self._run, name="desktop-memory", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._period_s):
+            for desktop, pid in self._desktops().items():
+                taken = excess(pid, limit_mb=self._limit_mb)
+                if taken is not None:
+                    self._report(
+                        desktop, pid, f"takes {taken:.0f} MiB of memory, more than desktop.memory_limit_mb {self._limit_mb:.0f}"
+                    )

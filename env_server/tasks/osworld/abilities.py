@@ -1,0 +1,313 @@
+"""What a rootless, offline container can honour, and what it cannot: every reason to refuse a task, found when it is loaded.
+
+The rule is "refuse by name, never fail later": a task that passes here has only steps, getters, metrics and programs that exist,
+and all of its files. Commands are searched for programs that cannot work; a task that needs one in a way nobody can see from the
+file is set up as well as it goes.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os.path
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from common.errors import TaskFailed
+from env_server.tasks.osworld.assets import Assets
+from env_server.tasks.osworld.commands import Untranslatable, input_script, normalise
+from env_server.tasks.osworld.format import (
+    AnyStep,
+    Command,
+    DownloadStep,
+    ExecuteStep,
+    Judge,
+    LaunchStep,
+    OpenTabsStep,
+    Source,
+    Step,
+    TaskFile,
+    UploadStep,
+    VerifiedStep,
+)  # fmt: skip
+from env_server.tasks.osworld.getters import GETTERS
+from env_server.tasks.osworld.getters.values import is_shell, parse_date
+from env_server.tasks.osworld.metrics import METRICS, ON_DESKTOP, REFUSED
+
+Kind = Literal["network", "account", "root", "gnome", "sound", "session", "app", "asset", "unsupported", "broken"]
+KINDS: Mapping[Kind, str] = {
+    "network": "needs the network while it runs",
+    "account": "needs an account",
+    "root": "needs root",
+    "gnome": "needs GNOME's settings or shell",
+    "sound": "needs a sound server",
+    "session": "needs a system session (systemd)",
+    "app": "needs an application that the desktop has not",
+    "asset": "needs a file that the asset folder lacks",
+    "unsupported": "uses a step, getter, metric or automation that is not supported",
+    "broken": "the file is broken",
+}
+"""Every kind of reason and what it means."""
+
+DEFAULT_APPS = frozenset(
+    {
+        "calculator", "chrome", "editor", "files", "gimp", "image", "libreoffice_calc", "libreoffice_impress",
+        "libreoffice_writer", "os", "pdf", "terminal", "thunderbird", "vlc",
+    }
+)  # fmt: skip
+"""Applications that Debian has and that work in a container without root, by the format's names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One reason why a task cannot be run."""
+
+    kind: Kind
+    where: str
+    """The field of the task file."""
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.where}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What the desktops can do."""
+
+    apps: frozenset[str] = DEFAULT_APPS
+
+
+def refusals(task: TaskFile, *, assets: Assets, abilities: Abilities | None = None) -> list[Refusal]:
+    """Everything that keeps ``task`` from being run; empty when it can be."""
+    abilities = abilities or Abilities()
+    found = list(_of_task(task, abilities))
+    for name, steps in (("config", task.config), ("evaluator.postconfig", task.evaluator.postconfig)):
+        for index, step in enumerate(steps):
+            found += _of_step(step, f"{name}.{index} ({step.type})", assets, abilities)
+    if not task.evaluator.infeasible:
+        for judge in task.evaluator.judges():
+            found += _of_judge(judge, assets, abilities)
+    return list(dict.fromkeys(found))
+
+
+def _of_task(task: TaskFile, abilities: Abilities) -> Iterator[Refusal]:
+    if task.proxy:
+        yield Refusal("network", "proxy", "talks to web sites through a proxy")
+    if task.fixed_ip:
+        yield Refusal("network", "fixed_ip", "talks to web sites from a fixed address")
+    for app in task.related_apps:
+        # Some files write the names with a blank.
+        name = app.strip().lower().replace(" ", "_")
+        if {"libreoffice": "libreoffice_writer", "vscode": "vs_code"}.get(name, name) not in abilities.apps:
+            yield Refusal("app", "related_apps", f"application {app}")
+
+
+# --- steps -----------------------------------------------------------------------------------------------------------
+
+_NEVER: Mapping[str, tuple[Kind, str]] = {
+    "login": ("account", "step login signs in to a web site"),
+    "googledrive": ("account", "step googledrive needs an account there"),
+    "proxy": ("network", "step proxy sets one up"),
+    "change_wallpaper": ("gnome", "step change_wallpaper sets GNOME's background"),
+    "tidy_desktop": ("unsupported", "step tidy_desktop has no published meaning"),
+    "act": ("unsupported", "step act has no published meaning"),
+    "replay": ("unsupported", "step replay has no published meaning"),
+}
+
+
+def _of_step(step: Step, where: str, assets: Assets, abilities: Abilities) -> Iterator[Refusal]:
+    parameters = step.parameters
+    if step.type in _NEVER:
+        yield Refusal(_NEVER[step.type][0], where, _NEVER[step.type][1])
+    elif isinstance(parameters, DownloadStep):
+        for file in parameters.files:
+            yield from _of_asset(file.url, where, assets)
+    elif isinstance(parameters, UploadStep):
+        for upload in parameters.files:
+            yield from _of_asset(upload.local_path, where, assets)
+    elif isinstance(parameters, (LaunchStep, ExecuteStep, VerifiedStep)):
+        yield from _of_command(parameters.command, where, abilities, shell=parameters.shell)
+    elif isinstance(parameters, OpenTabsStep):
+        for url in parameters.urls_to_open:
+            if is_remote(url):
+                yield Refusal("network", where, f"opens {url}")
+    elif isinstance(parameters, (dict, AnyStep)):
+        yield Refusal("unsupported", where, f"unknown step {step.type}")
+
+
+def is_remote(url: str) -> bool:
+    """Does the address lie outside the desktop?"""
+    match = re.match(r"(?:(?P<scheme>[a-z][a-z0-9+.-]*):)?(?://)?(?P<host>\[[^\]]*\]|[^/:]*)", url.strip(), re.IGNORECASE)
+    assert match is not None
+    if (match["scheme"] or "https").lower() not in ("http", "https", "ftp"):
+        return False
+    return match["host"].lower() not in ("localhost", "127.0.0.1", "[::1]")
+
+
+def _of_asset(url: str, where: str, assets: Assets) -> Iterator[Refusal]:
+    reason = assets.missing(url)
+    if reason:
+        yield Refusal("asset", where, reason)
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+_IMPOSSIBLE: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+    ("root", re.compile(r"\bsudo\b|\{CLIENT_PASSWORD\}|\bsu -|\b(?:useradd|adduser|usermod|chpasswd|visudo)\b|\bsnap\b")),
+    ("root", re.compile(r"\bapt(?:-get)? +install")),
+    ("gnome", re.compile(r"\b(?:gsettings|dconf|gnome-(?:shell|session|extensions|control-center|screensaver-command))\b")),
+    ("sound", re.compile(r"\b(?:pactl|pacmd|amixer|alsamixer|pulseaudio|wpctl)\b")),
+    ("session", re.compile(r"\b(?:timedatectl|loginctl|hostnamectl|localectl|systemctl|journalctl)\b")),
+    ("network", re.compile(r"\b(?:wget|speedtest(?:-cli)?)\b|\bcurl\b(?!.*(?:localhost|127\.0\.0\.1))")),
+    ("network", re.compile(r"\bpip3? +install +(?![./~])|\bgit +(?:clone|pull|push|fetch)\b")),
+    # The image has no pip, not even for a file that is there.
+    ("unsupported", re.compile(r"\bpip3? +install +[./~]")),
+)
+_PROGRAMS: Mapping[str, str] = {
+    "code": "vs_code", "google-chrome": "chrome", "google-chrome-stable": "chrome", "chromium": "chrome",
+    "chromium-browser": "chrome",
+    "firefox": "firefox", "vlc": "vlc", "cvlc": "vlc", "gimp": "gimp", "gimp-2.10": "gimp", "thunderbird": "thunderbird",
+    "nautilus": "files", "thunar": "files", "gedit": "editor", "mousepad": "editor", "gnome-terminal": "terminal",
+    "xterm": "terminal",
+    "libreoffice": "libreoffice_writer", "soffice": "libreoffice_writer", "localc": "libreoffice_calc",
+    "lowriter": "libreoffice_writer",
+    "loimpress": "libreoffice_impress", "evince": "pdf", "eog": "image viewer", "shotwell": "shotwell", "steam": "steam",
+    "gnome-calculator": "calculator", "zoom": "zoom", "docker": "docker", "obsidian": "obsidian", "totem": "totem",
+    "rhythmbox": "rhythmbox",
+}  # fmt: skip
+"""Program -> application, for those that a desktop may lack."""
+_IGNORED = frozenset({"socat"})
+"""Programs that only carry the browser's debugging port between machines: not needed, the guest talks to its browser itself."""
+
+
+def is_ignored(command: Command) -> bool:
+    """A command that is left out: see `_IGNORED`."""
+    return _words(command)[:1] != [] and os.path.basename(_words(command)[0]) in _IGNORED
+
+
+def _words(command: Command) -> list[str]:
+    return command.split() if isinstance(command, str) else list(command)
+
+
+def _of_command(command: Command, where: str, abilities: Abilities, *, shell: bool) -> Iterator[Refusal]:
+    text = command if isinstance(command, str) else " ".join(command)
+    for kind, pattern in _IMPOSSIBLE:
+        match = pattern.search(text)
+        if match is not None:
+            yield Refusal(kind, where, f"command uses {match.group().strip()}")
+    try:
+        input_script(normalise(command, shell=shell), (1920, 1080))
+    except Untranslatable as error:
+        yield Refusal("unsupported", where, str(error))
+    for program in programs(command):
+        app = _PROGRAMS.get(program)
+        if app is not None and app not in abilities.apps:
+            yield Refusal("app", where, f"program {program} (application {app})")
+
+
+def programs(command: Command) -> list[str]:
+    """The programs that a command line starts, as far as its words show."""
+    if not isinstance(command, str):
+        if len(command) > 2 and os.path.basename(command[0]) in ("bash", "sh") and command[1] == "-c":
+            return programs(command[2])
+        return [os.path.basename(command[0])] if command else []
+    found = []
+    for part in re.split(r"[;&|\n()`]|\$\(", command):
+        words = [word for word in part.split() if "=" not in word.split("/")[0]]
+        if words:
+            found.append(os.path.basename(words[0].strip("\"'")))
+    return found
+
+
+# --- evaluators ------------------------------------------------------------------------------------------------------
+
+_OFFLINE_GETTERS: Mapping[str, tuple[Kind, str]] = {
+    "googledrive_file": ("account", "getter googledrive_file needs an account there"),
+    "info_from_website": ("network", "getter info_from_website reads a web site"),
+    "pdf_from_url": ("network", "getter pdf_from_url loads a web page"),
+    "gotoRecreationPage_and_get_html_content": ("network", "getter gotoRecreationPage_and_get_html_content reads a web site"),
+    "active_tab_html_parse": ("network", "getter active_tab_html_parse reads a page of a web site"),
+    "macys_product_url_parse": ("network", "getter macys_product_url_parse reads a web site"),
+    "number_of_search_results": ("network", "getter number_of_search_results reads a web site"),
+    "conference_city_in_order": ("network", "getter conference_city_in_order reads a web site"),
+    "time_diff_range": ("network", "getter time_diff_range compares to a web site"),
+    "vm_wallpaper": ("gnome", "getter vm_wallpaper reads GNOME's background"),
+    "replay": ("unsupported", "getter replay has no published meaning"),
+}
+_PAGE_GETTERS = frozenset(
+    {
+        "active_url_from_accessTree",
+        "active_tab_url_parse",
+        "active_tab_info",
+        "open_tabs_info",
+        "url_dashPart",
+        "url_path_parse",
+        "page_info",
+    }
+)
+_METRIC_NEEDS: Mapping[str, tuple[Kind, str]] = {
+    "is_added_to_steam_cart": ("network", "metric is_added_to_steam_cart reads a web site"),
+    "check_gnome_favorite_apps": ("gnome", "metric check_gnome_favorite_apps reads GNOME's settings"),
+    **{name: ("unsupported", reason) for name, (_, reason) in REFUSED.items()},
+}
+
+
+def _of_judge(judge: Judge, assets: Assets, abilities: Abilities) -> Iterator[Refusal]:
+    where = f"evaluator.func ({judge.func})"
+    if judge.func in _METRIC_NEEDS:
+        yield Refusal(_METRIC_NEEDS[judge.func][0], where, _METRIC_NEEDS[judge.func][1])
+    elif judge.func not in METRICS and judge.func not in ON_DESKTOP:
+        yield Refusal("unsupported", where, f"unknown metric {judge.func}")
+    expected = judge.expected if isinstance(judge.expected, list) else [judge.expected]
+    for name, source in (("result", judge.result), *(("expected", source) for source in expected)):
+        if source is not None:
+            yield from _of_source(source, f"evaluator.{name} ({source.type})", assets, abilities)
+    if judge.result is None:
+        yield Refusal("broken", "evaluator.result", f"metric {judge.func} has nothing to judge")
+    elif judge.result.type in _PAGE_GETTERS and any(_remote_rules(source) for source in expected if source is not None):
+        yield Refusal("network", "evaluator.expected", "the page that must be in front lies on a web site")
+
+
+def _remote_rules(source: Source) -> bool:
+    rules = source.args.get("rules")
+    return re.search(r"https?:\\?/\\?/(?!localhost|127\.)|\bwww\b|\.(?:com|org|net|edu|gov)\b", str(rules)) is not None
+
+
+def _of_source(source: Source, where: str, assets: Assets, abilities: Abilities) -> Iterator[Refusal]:
+    if source.type in _OFFLINE_GETTERS:
+        yield Refusal(_OFFLINE_GETTERS[source.type][0], where, _OFFLINE_GETTERS[source.type][1])
+        return
+    getter = GETTERS.get(source.type)
+    if getter is None:
+        yield Refusal("unsupported", where, f"unknown getter {source.type}")
+        return
+    missing = [name for name in getter.needs if name not in source.args]
+    if missing:
+        yield Refusal("broken", where, f"lacks {', '.join(missing)}")
+        return
+    if source.type == "cloud_file":
+        for url in _listed(source.args["path"]):
+            yield from _of_asset(str(url), where, assets)
+    if source.type == "rule_relativeTime":
+        yield from _of_dates(source, where)
+    if source.type in ("vm_command_line", "vm_command_error"):
+        yield from _of_command(source.args["command"], where, abilities, shell=is_shell(source.args))
+        wanted = re.match(r"\s*which\s+(\S+)", " ".join(_words(source.args["command"])))
+        if wanted is not None:
+            yield Refusal("network", where, f"the agent would have to install {wanted[1]}")
+    if getter.app and getter.app not in abilities.apps:
+        yield Refusal("app", where, f"getter {source.type} (application {getter.app})")
+
+
+def _of_dates(source: Source, where: str) -> Iterator[Refusal]:
+    for text in source.args["rules"].get("relativeTime", {}).values():
+        try:
+            parse_date(str(text), datetime.date(2024, 2, 1))
+        except TaskFailed as error:
+            yield Refusal("unsupported", where, str(error))
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]

@@ -1,0 +1,83 @@
+"""Which tasks of a folder can be run, and why not the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import ConfigError, Problem
+from env_server.tasks.osworld.abilities import Abilities, Refusal, refusals
+from env_server.tasks.osworld.assets import Assets
+from env_server.tasks.osworld.format import read_task_file
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One task file and what keeps it from being run."""
+
+    path: str
+    """Relative to the folder."""
+    task_id: str
+    refusals: tuple[Refusal, ...]
+
+    @property
+    def runnable(self) -> bool:
+        """Nothing keeps it."""
+        return not self.refusals
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All task files of a folder."""
+
+    tasks: tuple[Checked, ...]
+
+    @property
+    def num_runnable(self) -> int:
+        """How many can be run."""
+        return sum(task.runnable for task in self.tasks)
+
+    @property
+    def reasons(self) -> Counter[str]:
+        """Kind of reason -> number of tasks that have it; a task may have several."""
+        return Counter(kind for task in self.tasks for kind in {refusal.kind for refusal in task.refusals})
+
+    def as_json(self) -> dict[str, Any]:
+        """For a file."""
+        return {
+            "num_tasks": len(self.tasks),
+            "num_runnable": self.num_runnable,
+            "reasons": dict(sorted(self.reasons.items())),
+            "tasks": [
+                {
+                    "path": task.path,
+                    "id": task.task_id,
+                    "runnable": task.runnable,
+                    "reasons": [{"kind": one.kind, "where": one.where, "reason": one.reason} for one in task.refusals],
+                }
+                for task in self.tasks
+            ],
+        }
+
+
+def check_folder(folder: Path, *, assets: Path | None, abilities: Abilities | None = None) -> Report:
+    """Check every ``*.json`` below ``folder``. Raises `ConfigError` when there is nothing to check."""
+    if assets is not None and not assets.is_dir():
+        raise ConfigError([Problem("--assets", f"{assets} is no folder", "give the folder that mirrors the files' host")])
+    paths = sorted(folder.rglob("*.json")) if folder.is_dir() else []
+    if not paths:
+        raise ConfigError([Problem(str(folder), "holds no task files (*.json)", "give the folder with the tasks' JSON files")])
+    found = Assets(assets)
+    return Report(tuple(_check(path, folder, found, abilities) for path in paths))
+
+
+def _check(path: Path, folder: Path, assets: Assets, abilities: Abilities | None) -> Checked:
+    name = path.relative_to(folder).as_posix()
+    try:
+        task = read_task_file(path)
+    except ConfigError as error:
+        broken = [Refusal("broken", problem.field.removeprefix(f"{path}: "), problem.reason) for problem in error.problems]
+        return Checked(name, path.stem, tuple(broken))
+    return Checked(name, task.id, tuple(refusals(task, assets=assets, abilities=abilities)))

@@ -1,0 +1,212 @@
+"""Commands of task files: placeholders, and GUI automation turned into input events. Nothing is ever evaluated.
+
+Task files press keys by ``python -c "import pyautogui; ..."`` and by ``xdotool``. Neither program is in the container; the calls
+are read from the syntax tree and become `InputEvent`s. A script that does more than a fixed list of such calls is refused by
+name.
+"""
+
+from __future__ import annotations
+
+import ast
+import os.path
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from env_server.tasks.osworld.desktop import Command, InputEvent
+
+FORMAT_SCREEN = (1920, 1080)
+"""The screen that literal pixels in task files were taken on; they are scaled to the desktop's."""
+
+
+class Untranslatable(ValueError):
+    """Automation that is not a plain list of key strokes and clicks; the text says which call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait between two events."""
+
+    seconds: float
+
+
+Script = Sequence[InputEvent | Pause]
+
+_KEY_NAMES = {
+    "return": "enter", "escape": "esc", "control": "ctrl", "ctrlleft": "ctrl", "ctrlright": "ctrl", "control_l": "ctrl",
+    "altleft": "alt", "alt_l": "alt", "shiftleft": "shift", "shift_l": "shift", "winleft": "super", "win": "super",
+    "super_l": "super",
+    "pgup": "pageup", "pgdn": "pagedown", "page_up": "pageup", "page_down": "pagedown", "prior": "pageup", "next": "pagedown",
+    "del": "delete", "ins": "insert", "backspace": "backspace", "\n": "enter", "\t": "tab", " ": "space",
+}  # fmt: skip
+_PLACEHOLDER = re.compile(r"\{(SCREEN_WIDTH_HALF|SCREEN_HEIGHT_HALF|SCREEN_WIDTH|SCREEN_HEIGHT)\}")
+_PYTHON = re.compile(r"python3?(\.\d+)?")
+_INTERPRETED = re.compile(r"\bpyautogui\b")
+
+
+def fill_placeholders(command: Command, size: tuple[int, int]) -> Command:
+    """``command`` with the screen's size put in."""
+    width, height = size
+    values = {"SCREEN_WIDTH": width, "SCREEN_HEIGHT": height, "SCREEN_WIDTH_HALF": width // 2, "SCREEN_HEIGHT_HALF": height // 2}
+
+    def fill(text: str) -> str:
+        return _PLACEHOLDER.sub(lambda match: str(values[match.group(1)]), text)
+
+    return fill(command) if isinstance(command, str) else [fill(part) for part in command]
+
+
+def normalise(command: Command, *, shell: bool) -> Command:
+    """A list where no shell is asked for, text where one is; ``python`` becomes ``python3``."""
+    if shell:
+        return command if isinstance(command, str) else " ".join(command)
+    try:
+        argv = shlex.split(command) if isinstance(command, str) else list(command)
+    except ValueError as error:
+        raise Untranslatable(f"command {command!r:.80} cannot be split: {error}") from error
+    if argv and _PYTHON.fullmatch(argv[0]):
+        argv[0] = "python3"
+    if argv[:1] == ["pkill"]:
+        # The browser's processes are called after Debian's package.
+        argv = [re.sub(r"^(google-)?chrome$", "chromium", part) for part in argv]
+    return argv
+
+
+def input_script(command: Command, size: tuple[int, int]) -> Script | None:
+    """The events that ``command`` (normalised, placeholders still in it) stands for; None: an ordinary command.
+
+    Raises `Untranslatable` for automation that is more than a list of events.
+    """
+    text = command if isinstance(command, str) else " ".join(command)
+    argv = list(command) if not isinstance(command, str) else _simple_words(command)
+    if _INTERPRETED.search(text):
+        if argv is None or len(argv) < 3 or not _PYTHON.fullmatch(os.path.basename(argv[0])) or argv[1] != "-c":
+            raise Untranslatable("pyautogui inside a shell script or a file")
+        code = argv[2]
+        literal = fill_placeholders(code, size)
+        assert isinstance(literal, str)
+        # Only pixels that were written as numbers belong to the other screen.
+        return _python_events(literal, size, scaled=literal == code)
+    if argv and os.path.basename(argv[0]) == "xdotool":
+        return _xdotool_events(argv[1:], size)
+    if re.search(r"\bxdotool\b|\bydotool\b|\bxte\b", text):
+        raise Untranslatable("xdotool inside a shell script")
+    return None
+
+
+def _simple_words(command: str) -> list[str] | None:
+    """The words of a command line without any shell meaning; None when it has one."""
+    try:
+        lexer = shlex.shlex(command, posix=True, punctuation_chars=";&|<>()")
+        lexer.whitespace_split = True
+        words = list(lexer)
+    except ValueError:
+        return None
+    return None if any(set(word) <= set(";&|<>()") for word in words if word) else words
+
+
+# --- pyautogui -------------------------------------------------------------------------------------------------------
+
+
+def _python_events(code: str, size: tuple[int, int], *, scaled: bool) -> Script:
+    try:
+        tree = ast.parse(code)
+    except SyntaxError as error:
+        raise Untranslatable(f"python code that does not parse: {error.msg}") from error
+    script: list[InputEvent | Pause] = []
+    for statement in tree.body:
+        if isinstance(statement, (ast.Import, ast.ImportFrom)):
+            continue
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) in ("pyautogui.FAILSAFE", "pyautogui.PAUSE"):
+            continue
+        if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+            raise Untranslatable(f"python statement {ast.unparse(statement)!r:.60}")
+        script += _python_call(statement.value)
+    return [_placed(event, size) if scaled and isinstance(event, InputEvent) else event for event in script]
+
+
+def _placed(event: InputEvent, size: tuple[int, int]) -> InputEvent:
+    if event.x is None or event.y is None:
+        return event
+    return replace(event, x=event.x * size[0] // FORMAT_SCREEN[0], y=event.y * size[1] // FORMAT_SCREEN[1])
+
+
+def _python_call(call: ast.Call) -> Script:
+    name = ast.unparse(call.func)
+    try:
+        args = [ast.literal_eval(arg) for arg in call.args]
+        named = {keyword.arg or "": ast.literal_eval(keyword.value) for keyword in call.keywords}
+    except ValueError as error:
+        raise Untranslatable(f"{ast.unparse(call)!r:.60}: its arguments are no literals") from error
+    name = name.removeprefix("pyautogui.").removeprefix("time.")
+    if name == "sleep":
+        return [Pause(float(args[0]))]
+    if name in ("hotkey", "press", "keyDown", "keyUp"):
+        return _keys(name, args, named)
+    if name in ("write", "typewrite"):
+        typed = args[0] if args else named.get("message", "")
+        return _keys("press", [typed], {}) if isinstance(typed, list) else [InputEvent("type", text=str(typed))]
+    if name in ("click", "doubleClick", "tripleClick", "rightClick", "middleClick", "moveTo"):
+        return [_mouse(name, args, named)]
+    if name in ("scroll", "vscroll"):
+        return [InputEvent("scroll", count=int(args[0]))]
+    raise Untranslatable(f"pyautogui call {name}")
+
+
+def _keys(name: str, args: list[object], named: dict[str, object]) -> Script:
+    names = args[0] if len(args) == 1 and isinstance(args[0], list) else args
+    assert isinstance(names, list)
+    keys = [key_name(str(entry)) for entry in names]
+    if not keys:
+        raise Untranslatable(f"pyautogui.{name} without a key")
+    if name == "hotkey":
+        return [InputEvent("key", text="+".join(keys))]
+    kind: dict[str, InputEvent] = {"keyDown": InputEvent("key_down", keys[0]), "keyUp": InputEvent("key_up", keys[0])}
+    if name in kind:
+        return [kind[name]]
+    presses = named.get("presses", 1)
+    return [InputEvent("key", text=key) for _ in range(presses if isinstance(presses, int) else 1) for key in keys]
+
+
+def _mouse(name: str, args: list[object], named: dict[str, object]) -> InputEvent:
+    numbers = [value for value in (*args[:2], named.get("x"), named.get("y")) if isinstance(value, (int, float))]
+    x, y = (int(numbers[0]), int(numbers[1])) if len(numbers) >= 2 else (None, None)
+    if name == "moveTo":
+        return InputEvent("move", x=x, y=y)
+    count = {"doubleClick": 2, "tripleClick": 3}.get(name) or named.get("clicks", 1)
+    button = {"rightClick": "right", "middleClick": "middle"}.get(name) or str(named.get("button", "left"))
+    return InputEvent("click", text=button, x=x, y=y, count=count if isinstance(count, int) else 1)
+
+
+def key_name(name: str) -> str:
+    """The action space's name of a key."""
+    lowered = name.lower() if len(name) > 1 else name
+    return _KEY_NAMES.get(lowered, lowered)
+
+
+# --- xdotool ---------------------------------------------------------------------------------------------------------
+
+
+def _xdotool_events(words: list[str], size: tuple[int, int]) -> Script:
+    script: list[InputEvent | Pause] = []
+    rest = [word for word in words if word != "--clearmodifiers"]
+    buttons = {"1": "left", "2": "middle", "3": "right"}
+    while rest:
+        name = rest.pop(0)
+        if name == "key" and rest:
+            script += [InputEvent("key", text="+".join(key_name(part) for part in word.split("+"))) for word in rest]
+            rest = []
+        elif name in ("keydown", "keyup") and rest:
+            script.append(InputEvent("key_down" if name == "keydown" else "key_up", text=key_name(rest.pop(0))))
+        elif name == "type" and rest:
+            script.append(InputEvent("type", text=" ".join(rest)))
+            rest = []
+        elif name == "sleep" and rest:
+            script.append(Pause(float(rest.pop(0))))
+        elif name == "mousemove" and len(rest) > 1 and rest[0].isdigit() and rest[1].isdigit():
+            script.append(_placed(InputEvent("move", x=int(rest.pop(0)), y=int(rest.pop(0))), size))
+        elif name == "click" and rest and rest[0] in buttons:
+            script.append(InputEvent("click", text=buttons[rest.pop(0)]))
+        else:
+            raise Untranslatable(f"xdotool command {name!r}")
+    return script

@@ -1,0 +1,224 @@
+"""What a desktop must be able to do for an OSWorld task: one small protocol, and its form as calls through a driver's getter.
+
+Paths are those of the task files. ``/home/user`` is the agent's home there: inside the container it must BE that path (a bind
+mount or a link to the agent's folder), because shell commands name it too. Set-up steps and getters know nothing of how it is
+done.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Protocol
+
+from common.errors import DesktopBroken
+
+HOME = "/home/user"
+"""The agent's home as task files write it."""
+CALL = "osworld"
+"""Name of the one getter kind that carries all of the protocol's calls."""
+
+Command = str | Sequence[str]
+"""Text: run by ``bash -c``; a list: run as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """How a command ended."""
+
+    returncode: int
+    """124 when it was ended at its time limit."""
+    stdout: str
+    stderr: str
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One window on the screen."""
+
+    title: str
+    window_class: str
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tab:
+    """One page of the browser."""
+
+    url: str
+    title: str
+    html: str = ""
+    """The page's content; only for the page in front."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputEvent:
+    """One thing done with mouse or keyboard."""
+
+    kind: Literal["key", "key_down", "key_up", "type", "move", "click", "scroll"]
+    text: str = ""
+    """`key`: a chord such as ``ctrl+s`` (names of the action space); `type`: the text; `click`: the button."""
+    x: int | None = None
+    """Pixel on this desktop's screen; None: where the pointer is."""
+    y: int | None = None
+    count: int = 1
+    """Clicks; wheel steps, negative down."""
+
+
+class OsworldDesktop(Protocol):
+    """One desktop, as set-up steps and getters see it. Every call has a deadline of its own in the guest.
+
+    Raises only `common.errors.TaskFailed` (this cannot be done) and `common.errors.DesktopBroken`.
+    """
+
+    def put_file(self, path: str, data: bytes) -> None:
+        """Write ``data`` to ``path`` and make the folders above it; the agent must be able to change it."""
+
+    def read_file(self, path: str) -> bytes | None:
+        """The content of a regular file; None when there is none. Links are followed inside the container only."""
+
+    def run(self, command: Command, *, timeout_s: float = 30.0) -> RunResult:
+        """Run to the end as the agent's user, in `HOME`, with the session's environment (DISPLAY, buses), no terminal.
+
+        At ``timeout_s`` the command and its children are ended and the code is 124. A missing program gives code 127.
+        """
+
+    def launch(self, command: Command) -> None:
+        """Start and do not wait; it lives until the desktop is reset. Its output goes to a log."""
+
+    def open(self, path: str) -> bool:
+        """Open a file with its application (by its kind, as a double click would) and wait for the window; False: none came."""
+
+    def activate_window(self, title: str, *, strict: bool, by_class: bool) -> bool:
+        """Bring the first match to the front and give it the keyboard; False: there is none.
+
+        Not ``strict``: ``title`` is a part of the window's title, capitals do not matter; ``by_class``: of its class.
+        """
+
+    def close_window(self, title: str, *, strict: bool, by_class: bool) -> bool:
+        """Ask every match to close, as a click on its cross would; False: there is none."""
+
+    def windows(self) -> Sequence[Window]:
+        """The open windows, the one with the keyboard first."""
+
+    def input(self, events: Sequence[InputEvent]) -> None:
+        """Do them in order, with whatever pause applications need between key strokes."""
+
+    def tree(self) -> str:
+        """The accessibility tree as XML; tags are roles with ``-`` (``push-button``, ``terminal``, ``entry``), attribute
+        ``name``, the text of a node as its text, states as attributes ``st:NAME="true"`` (see `TREE_NAMESPACES`)."""
+
+    def screen_size(self) -> tuple[int, int]:
+        """Width and height in pixels."""
+
+    def tabs(self) -> Sequence[Tab]:
+        """The browser's pages, the one in front first; empty when no browser runs."""
+
+    def open_tabs(self, urls: Sequence[str]) -> None:
+        """Open pages in the browser in this order and wait until they have loaded; the last one is in front."""
+
+    def close_tabs(self, urls: Sequence[str]) -> None:
+        """Close every page with one of these addresses."""
+
+
+TREE_NAMESPACES = {
+    "st": "urn:accessibility:state",
+    "attr": "urn:accessibility:attributes",
+    "cp": "urn:accessibility:component",
+    "docattr": "urn:accessibility:document-attributes",
+    "txt": "urn:accessibility:text",
+    "val": "urn:accessibility:value",
+    "act": "urn:accessibility:action",
+}
+"""Prefixes that task files use in paths over the tree. The guest declares them with these names."""
+
+
+class CalledDesktop:
+    """`OsworldDesktop` over ``call(name, **args)``; arguments and answers are JSON values, bytes travel as base64 text.
+
+    Call names are the method names. Answers: ``read_file`` base64 text or None; ``run`` ``{returncode, stdout, stderr}``;
+    ``windows`` rows of `Window`'s fields, ``tabs`` of `Tab`'s; ``screen_size`` two numbers; the others as the protocol says.
+    """
+
+    def __init__(self, get: Callable[..., Any]) -> None:
+        self._get = get
+
+    def _call(self, name: str, **args: Any) -> Any:
+        return self._get(CALL, call=name, **args)
+
+    def put_file(self, path: str, data: bytes) -> None:
+        """See `OsworldDesktop`."""
+        self._call("put_file", path=path, data=base64.b64encode(data).decode("ascii"))
+
+    def read_file(self, path: str) -> bytes | None:
+        """See `OsworldDesktop`."""
+        answer = self._call("read_file", path=path)
+        if answer is None:
+            return None
+        try:
+            return base64.b64decode(answer, validate=True)
+        except (TypeError, ValueError) as error:
+            raise DesktopBroken(f"read_file of {path} gave no base64 text") from error
+
+    def run(self, command: Command, *, timeout_s: float = 30.0) -> RunResult:
+        """See `OsworldDesktop`."""
+        given = command if isinstance(command, str) else list(command)
+        return _row(RunResult, self._call("run", command=given, timeout_s=timeout_s))
+
+    def launch(self, command: Command) -> None:
+        """See `OsworldDesktop`."""
+        self._call("launch", command=command if isinstance(command, str) else list(command))
+
+    def open(self, path: str) -> bool:
+        """See `OsworldDesktop`."""
+        return bool(self._call("open", path=path))
+
+    def activate_window(self, title: str, *, strict: bool, by_class: bool) -> bool:
+        """See `OsworldDesktop`."""
+        return bool(self._call("activate_window", title=title, strict=strict, by_class=by_class))
+
+    def close_window(self, title: str, *, strict: bool, by_class: bool) -> bool:
+        """See `OsworldDesktop`."""
+        return bool(self._call("close_window", title=title, strict=strict, by_class=by_class))
+
+    def windows(self) -> Sequence[Window]:
+        """See `OsworldDesktop`."""
+        return [_row(Window, row) for row in self._call("windows")]
+
+    def input(self, events: Sequence[InputEvent]) -> None:
+        """See `OsworldDesktop`."""
+        self._call("input", events=[asdict(event) for event in events])
+
+    def tree(self) -> str:
+        """See `OsworldDesktop`."""
+        return str(self._call("tree"))
+
+    def screen_size(self) -> tuple[int, int]:
+        """See `OsworldDesktop`."""
+        width, height = self._call("screen_size")
+        return int(width), int(height)
+
+    def tabs(self) -> Sequence[Tab]:
+        """See `OsworldDesktop`."""
+        return [_row(Tab, row) for row in self._call("tabs")]
+
+    def open_tabs(self, urls: Sequence[str]) -> None:
+        """See `OsworldDesktop`."""
+        self._call("open_tabs", urls=list(urls))
+
+    def close_tabs(self, urls: Sequence[str]) -> None:
+        """See `OsworldDesktop`."""
+        self._call("close_tabs", urls=list(urls))
+
+
+def _row(kind: type[Any], answer: Any) -> Any:
+    if not isinstance(answer, Mapping):
+        raise DesktopBroken(f"the guest sent {answer!r:.80} for a {kind.__name__}")
+    try:
+        return kind(**answer)
+    except TypeError as error:
+        raise DesktopBroken(f"the guest sent no {kind.__name__}: {error}") from error

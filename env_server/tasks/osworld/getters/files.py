@@ -1,0 +1,106 @@
+"""Getters that fetch files: the agent's from the desktop, the task's from the asset folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from common.errors import TaskFailed
+from env_server.tasks.osworld.desktop import HOME
+from env_server.tasks.osworld.getters.context import Context, GetterSpec
+
+_GIMP = f"{HOME}/.config/GIMP/2.10"
+_VLC = f"{HOME}/.config/vlc/vlcrc"
+
+
+def _several(args: Mapping[str, Any], fetch: Callable[[str, str], str | None]) -> Any:
+    """``path`` and ``dest``, or with ``multi`` lists of them of which ``gives`` says the ones that the metric gets."""
+    if not args.get("multi"):
+        path = str(args["path"])
+        return fetch(path, str(args.get("dest") or _name(path)))
+    paths = list(args["path"])
+    names = list(args.get("dest") or [_name(path) for path in paths])
+    if len(paths) != len(names):
+        raise TaskFailed(f"{len(paths)} paths but {len(names)} names in `dest`")
+    places = [fetch(path, name) for path, name in zip(paths, names, strict=True)]
+    wanted = [places[index] for index in args.get("gives", [0])]
+    if any(place is None for place in wanted):
+        return None
+    return wanted[0] if len(wanted) == 1 else wanted
+
+
+def _name(path: str) -> str:
+    return PurePosixPath(unquote(urlsplit(path).path)).name
+
+
+def _vm_file(context: Context, args: Mapping[str, Any]) -> Any:
+    """Files of the desktop."""
+    return _several(args, context.fetch)
+
+
+def _cloud_file(context: Context, args: Mapping[str, Any]) -> Any:
+    """Files of the asset folder."""
+
+    def fetch(url: str, name: str) -> str:
+        reason = context.assets.missing(url)
+        place = context.assets.find(url)
+        if reason or place is None:
+            raise TaskFailed(f"cloud_file: {reason}")
+        return context.keep_gold(name, place.read_bytes())
+
+    return _several(args, fetch)
+
+
+def _cache_file(context: Context, args: Mapping[str, Any]) -> str | None:
+    """A file that another getter fetched, or what a set-up command printed."""
+    name = str(args["path"])
+    if name in context.outputs:
+        return context.keep(name, context.outputs[name].encode())
+    return context.find(name)
+
+
+def _gimp_config_file(context: Context, args: Mapping[str, Any]) -> str | None:
+    """A settings file of GIMP."""
+    return context.fetch(f"{_GIMP}/{args['file_name']}", str(args.get("dest") or args["file_name"]))
+
+
+def _vlc_config(context: Context, args: Mapping[str, Any]) -> str | None:
+    """VLC's settings."""
+    return context.fetch(_VLC, str(args.get("dest") or "vlcrc"))
+
+
+_STATUS = """
+import base64, urllib.request as u
+login = "Basic " + base64.b64encode(b":password").decode()
+r = u.Request("http://127.0.0.1:8080/requests/status.xml", headers={"Authorization": login})
+print(u.build_opener(u.ProxyHandler({})).open(r, timeout=5).read().decode())
+"""
+
+
+def _vlc_playing_info(context: Context, args: Mapping[str, Any]) -> str | None:
+    """What VLC's own interface says that it plays."""
+    answer = context.desktop.run(["python3", "-c", _STATUS], timeout_s=10)
+    return context.keep(str(args.get("dest") or "status.xml"), answer.stdout.encode()) if answer.returncode == 0 else None
+
+
+def _vscode_config(context: Context, args: Mapping[str, Any]) -> str | None:
+    """A file that an extension writes when its command is given in the command palette."""
+    from env_server.tasks.osworld.desktop import InputEvent
+
+    command = str(args["vscode_extension_command"])
+    context.desktop.input([InputEvent("key", "ctrl+shift+p"), InputEvent("type", command), InputEvent("key", "enter")])
+    context.desktop.run(["sleep", "1"])
+    return context.fetch(str(args["path"]), str(args.get("dest") or _name(args["path"])))
+
+
+GETTERS = (
+    GetterSpec("vm_file", _vm_file, ("path",)),
+    GetterSpec("cloud_file", _cloud_file, ("path",)),
+    GetterSpec("cache_file", _cache_file, ("path",)),
+    GetterSpec("gimp_config_file", _gimp_config_file, ("file_name",), "gimp"),
+    GetterSpec("vlc_config", _vlc_config, (), "vlc"),
+    GetterSpec("vlc_playing_info", _vlc_playing_info, (), "vlc"),
+    GetterSpec("vscode_config", _vscode_config, ("vscode_extension_command", "path"), "vs_code"),
+)

@@ -1,0 +1,214 @@
+"""What `compare_table` reads of one sheet: values, styles, charts, pivot tables, filters, in a form that can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from env_server.tasks.osworld.metrics.files import xml_of
+from env_server.tasks.osworld.metrics.matching import BadRule
+
+
+def grid(sheet: Any, precision: int) -> list[list[Any]]:
+    """All values, without empty rows and columns at the end."""
+    rows = [[_value(value, precision) for value in row] for row in sheet.iter_rows(values_only=True)]
+    width = max((index + 1 for row in rows for index, value in enumerate(row) if value != ""), default=0)
+    rows = [row[:width] for row in rows]
+    while rows and all(value == "" for value in rows[-1]):
+        rows.pop()
+    return rows
+
+
+def _value(value: Any, precision: int) -> Any:
+    if value is None:
+        return ""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return round(float(value), precision)
+    return value.strip() if isinstance(value, str) else value
+
+
+# --- cells -----------------------------------------------------------------------------------------------------------
+
+
+def cell_fact(cell: Any, name: str, *, value: Any = None) -> Any:
+    """One property of a cell by the format's name for it."""
+    font, fill, alignment = cell.font, cell.fill, cell.alignment
+    simple = {
+        "value": value,
+        "formula": cell.value if isinstance(cell.value, str) and cell.value.startswith("=") else None,
+        "number_format": cell.number_format,
+        "font_name": font.name,
+        "font_size": font.sz,
+        "font_bold": bool(font.b),
+        "font_italic": bool(font.i),
+        "font_underline": font.u,
+        "font_color": _colour(font.color),
+        "fill_type": fill.fill_type,
+        # In a solid fill the foreground is what is seen; applications write anything as its background.
+        "bgcolor": _colour(fill.fgColor if fill.fill_type == "solid" else fill.bgColor),
+        "fgcolor": _colour(fill.fgColor),
+        "horizontal_alignment": alignment.horizontal,
+        "vertical_alignment": alignment.vertical,
+        "hyperlink": cell.hyperlink.target if getattr(cell, "hyperlink", None) else None,
+        "merge": type(cell).__name__ == "MergedCell",
+    }
+    if name not in simple:
+        raise BadRule(f"unknown property {name!r} of a cell")
+    return simple[name]
+
+
+def _colour(colour: Any) -> str:
+    """``FFRRGGBB`` as task files write it, opaque whatever the file says; theme colours by their number."""
+    if colour is None:
+        return "FF000000"
+    if colour.type == "rgb" and isinstance(colour.rgb, str):
+        return "FF" + colour.rgb[-6:].upper()
+    return f"{colour.type}:{getattr(colour, colour.type, '')}:{colour.tint:.2f}"
+
+
+_PLAIN: Mapping[str, Any] = {"font_bold": False, "font_italic": False, "merge": False, "font_underline": None}
+
+
+def styles(sheet: Any, props: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    """Cell -> the wanted properties. Cells that are empty and unformatted are left out; conditional formats are worked out."""
+    conditional = _conditional(sheet) if {"bgcolor", "fgcolor", "font_color"} & set(props) else {}
+    found = {}
+    for row in sheet.iter_rows():
+        for cell in row:
+            facts = [cell_fact(cell, name) for name in props]
+            extra = conditional.get(cell.coordinate, {})
+            facts = [extra.get(name, fact) for name, fact in zip(props, facts, strict=True)]
+            if cell.value is not None or cell.has_style or extra or type(cell).__name__ == "MergedCell":
+                found[cell.coordinate] = tuple(facts)
+    default = tuple(_PLAIN.get(name) for name in props)
+    return {place: facts for place, facts in found.items() if facts != default}
+
+
+_TESTS: Mapping[str, Any] = {
+    "greaterThan": lambda value, limits: value > limits[0],
+    "greaterThanOrEqual": lambda value, limits: value >= limits[0],
+    "lessThan": lambda value, limits: value < limits[0],
+    "lessThanOrEqual": lambda value, limits: value <= limits[0],
+    "equal": lambda value, limits: value == limits[0],
+    "notEqual": lambda value, limits: value != limits[0],
+    "between": lambda value, limits: limits[0] <= value <= limits[1],
+    "notBetween": lambda value, limits: not limits[0] <= value <= limits[1],
+}
+
+
+def _conditional(sheet: Any) -> dict[str, dict[str, str]]:
+    """Cell -> colours that comparisons with plain numbers or texts give it. Other kinds of conditions stay out on both sides."""
+    found: dict[str, dict[str, str]] = {}
+    for area in sheet.conditional_formatting:
+        for rule in area.rules:
+            limits = [_literal(text) for text in rule.formula]
+            if rule.type != "cellIs" or rule.operator not in _TESTS or None in limits or rule.dxf is None:
+                continue
+            colours = {}
+            if rule.dxf.font is not None and rule.dxf.font.color is not None:
+                colours["font_color"] = _colour(rule.dxf.font.color)
+            if rule.dxf.fill is not None:
+                # In differential styles the solid colour is the background.
+                colours["bgcolor"] = colours["fgcolor"] = _colour(rule.dxf.fill.bgColor)
+            for block in area.sqref.ranges:
+                for row in sheet[block.coord] if ":" in block.coord else ((sheet[block.coord],),):
+                    for cell in row:
+                        if isinstance(cell.value, type(limits[0])) and _TESTS[rule.operator](cell.value, limits):
+                            found.setdefault(cell.coordinate, {}).update(colours)
+    return found
+
+
+def _literal(text: str) -> float | str | None:
+    if len(text) >= 2 and text[0] == text[-1] == '"':
+        return text[1:-1]
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+# --- the sheet as a whole --------------------------------------------------------------------------------------------
+
+
+def frozen(sheet: Any) -> str | None:
+    """The cell at which panes are frozen."""
+    return str(sheet.freeze_panes) if sheet.freeze_panes else None
+
+
+def filters(sheet: Any) -> Any:
+    """The automatic filter: its range and what each column shows."""
+    auto = sheet.auto_filter
+    columns = sorted(
+        (column.colId, tuple(sorted(column.filters.filter)) if column.filters else (), _custom(column))
+        for column in auto.filterColumn
+    )
+    return (auto.ref, columns)
+
+
+def _custom(column: Any) -> tuple[tuple[str | None, str | None], ...]:
+    custom = column.customFilters
+    return tuple((part.operator, part.val) for part in custom.customFilter) if custom else ()
+
+
+def rows(sheet: Any, props: Sequence[str]) -> dict[int, tuple[Any, ...]]:
+    """Row -> properties such as ``hidden``, ``height``; rows that are like any other are left out."""
+    return _dimensions(sheet.row_dimensions, props)
+
+
+def columns(sheet: Any, props: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    """Column -> properties such as ``hidden``, ``width``; each column of a group by itself."""
+    from openpyxl.utils import get_column_letter
+
+    found = {}
+    for letter, facts in _dimensions(sheet.column_dimensions, props).items():
+        dimension = sheet.column_dimensions[letter]
+        last = min(dimension.max or dimension.min or 0, sheet.max_column)
+        for number in range(dimension.min or 0, last + 1):
+            found[get_column_letter(number)] = facts
+    return found
+
+
+def _dimensions(dimensions: Any, props: Sequence[str]) -> dict[Any, tuple[Any, ...]]:
+    found = {}
+    for key in list(dimensions):
+        facts = tuple(getattr(dimensions[key], name) for name in props)
+        if any(fact not in (None, False, 0) for fact in facts):
+            found[key] = facts
+    return found
+
+
+def validations(sheet: Any) -> list[dict[str, Any]]:
+    """Every validation's properties by their names in the file."""
+    names = (
+        "type",
+        "operator",
+        "formula1",
+        "formula2",
+        "allowBlank",
+        "showDropDown",
+        "errorTitle",
+        "error",
+        "promptTitle",
+        "prompt",
+    )
+    return [
+        {**{name: getattr(one, name) for name in names}, "sqref": str(one.sqref), "ranges": str(one.sqref)}
+        for one in sheet.data_validations.dataValidation
+    ]
+
+
+def sparklines(sheet: Any) -> dict[str, str]:
+    """Cell -> the range that its small chart shows. openpyxl does not keep them, so they are read from the file."""
+    import zipfile
+
+    path = getattr(sheet.parent, "source_path", None)
+    if path is None:
+        return {}
+    with zipfile.ZipFile(path) as archive:
+        name = f"xl/worksheets/sheet{sheet.parent.sheetnames.index(sheet.title) + 1}.xml"
+        root = xml_of(archive.read(name))
+    found = {}
+    for node in root.iter("{*}sparkline"):
+        texts = {child.tag.rpartition("}")[2]: (child.text or "") for child in node}
+        found[texts.get("sqref", "")] = texts.get("f", "").rpartition("!")[2]
+    return found

@@ -1,0 +1,153 @@
+"""Metrics over presentations that check one thing each, and OfficeWorld's comparison of text and structure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from env_server.tasks.osworld.metrics.files import load, xml_of
+from env_server.tasks.osworld.metrics.general import Rules, score
+
+A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
+P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
+_MAX_RGB_DISTANCE = 3**0.5 * 255
+
+
+def open_presentation(path: str) -> Any:
+    """A pptx file, or `BrokenFile`."""
+    import pptx
+
+    return load(path, lambda place: pptx.Presentation(str(place)))
+
+
+def iterate_shapes(shapes: Iterable[Any]) -> Iterator[Any]:
+    """All shapes, those of groups in the group's place."""
+    for shape in shapes:
+        if hasattr(shape, "shapes"):
+            yield from iterate_shapes(shape.shapes)
+        else:
+            yield shape
+
+
+def check_transition(result: str, rules: Rules) -> float:
+    """The slide ``slide_idx`` (from 0) comes in with the transition ``transition_type``."""
+    slides = open_presentation(result).slides
+    index = int(rules["slide_idx"])
+    if index >= len(slides):
+        return 0.0
+    wanted = rules["transition_type"]
+    for transition in slides[index]._element.iter(f"{P}transition"):
+        if any(child.tag.rpartition("}")[2] == wanted for child in transition):
+            return 1.0
+    return 0.0
+
+
+def check_slide_orientation_Portrait(result: str) -> float:
+    """Slides are higher than wide."""
+    presentation = open_presentation(result)
+    return score(presentation.slide_width < presentation.slide_height)
+
+
+def check_image_stretch_and_center(result: str, expected: str) -> float:
+    """The picture of the first slide (the one that the untouched file has) fills the slide's height or width, in the middle.
+
+    A twentieth of the slide is left for imprecise dragging.
+    """
+    presentation, original = open_presentation(result), open_presentation(expected)
+    old = [shape.image.blob for shape in original.slides[0].shapes if _is_picture(shape)]
+    if not len(presentation.slides):
+        return 0.0
+    pictures = [shape for shape in presentation.slides[0].shapes if _is_picture(shape) and shape.image.blob in old]
+    if not pictures:
+        return 0.0
+    width, height, picture = presentation.slide_width, presentation.slide_height, pictures[0]
+    centred = (
+        abs(picture.left + picture.width / 2 - width / 2) <= width * 0.05
+        and abs(picture.top + picture.height / 2 - height / 2) <= height * 0.05
+    )
+    fills = abs(picture.width - width) <= width * 0.05 and abs(picture.height - height) <= height * 0.05
+    return score(centred and fills)
+
+
+def _is_picture(shape: Any) -> bool:
+    return "PICTURE" in str(shape.shape_type) and hasattr(shape, "image")
+
+
+def check_page_number_colors(result: str, rules: Rules) -> float:
+    """Slide numbers of masters, layouts and slides have the colour: red, blue, green or black, by far the strongest part."""
+    presentation = open_presentation(result)
+    pages = [page for master in presentation.slide_masters for page in (master, *master.slide_layouts)] + list(
+        presentation.slides
+    )
+    colours = [colour for page in pages for colour in _number_colours(page)]
+    return score(bool(colours) and all(_looks(colour, rules["color"]) for colour in colours))
+
+
+def _number_colours(page: Any) -> Iterator[str]:
+    """Colours given to fields that show the slide's number."""
+    for field in page._element.iter(f"{A}fld"):
+        if field.get("type") == "slidenum":
+            for node in field.iter(f"{A}srgbClr"):
+                yield node.get("val", "000000")
+
+
+def _looks(colour: str, name: str) -> bool:
+    red, green, blue = (int(colour[index : index + 2], 16) for index in (0, 2, 4))
+    parts = {"red": red, "green": green, "blue": blue}
+    if name == "black":
+        return max(parts.values()) < 50
+    if name not in parts:
+        from PIL import ImageColor
+
+        wanted = ImageColor.getrgb(name)
+        return all(abs(a - b) <= 60 for a, b in zip((red, green, blue), wanted, strict=False))
+    return parts[name] - max(value for key, value in parts.items() if key != name) > 50
+
+
+def evaluate_presentation_fill_to_rgb_distance(result: str, rules: Rules) -> float:
+    """How near the slides' backgrounds are to ``rgb``, the mean over slides; a slide that kept ``original_rgb`` counts 0."""
+    wanted, original = rules["rgb"], rules.get("original_rgb")
+    slides = open_presentation(result).slides
+    parts = [_nearness(_background(slide), wanted, original) for slide in slides]
+    return sum(parts) / len(parts) if parts else 0.0
+
+
+def _background(slide: Any) -> tuple[int, int, int] | None:
+    """The solid background that applies: the slide's own, its layout's or its master's."""
+    for page in (slide, slide.slide_layout, slide.slide_layout.slide_master):
+        node = page._element.find(f"{P}cSld/{P}bg")
+        if node is not None:
+            colour = next(node.iter(f"{A}srgbClr"), None)
+            value = colour.get("val") if colour is not None else None
+            return (int(value[:2], 16), int(value[2:4], 16), int(value[4:], 16)) if value else None
+    return None
+
+
+def _nearness(found: tuple[int, int, int] | None, wanted: Any, original: Any) -> float:
+    if found is None or (original is not None and list(found) == list(original)):
+        return 0.0
+    return 1 - sum((a - b) ** 2 for a, b in zip(found, wanted, strict=True)) ** 0.5 / _MAX_RGB_DISTANCE
+
+
+def check_left_panel(result: str) -> float:
+    """Impress shows the panel of slides: the accessibility tree has a frame or view with that name."""
+    root = xml_of(result.encode())
+    tags = {"root-pane", "panel", "document-frame", "list", "document-presentation"}
+    return score(any(node.get("name") in ("Slides View", "Slides", "Slide Sorter") and node.tag in tags for node in root.iter()))
+
+
+def simple_pptx_compare(result: str, expected: str) -> float:
+    """Both presentations have the same slides with the same shapes: kinds, texts paragraph by paragraph, cells of tables."""
+    return score(_outline(result) == _outline(expected))
+
+
+def _outline(path: str) -> list[Any]:
+    return [[_shape(shape) for shape in iterate_shapes(slide.shapes)] for slide in open_presentation(path).slides]
+
+
+def _shape(shape: Any) -> tuple[str, Any]:
+    if getattr(shape, "has_table", False):
+        return "table", [[cell.text.strip() for cell in row.cells] for row in shape.table.rows]
+    if shape.has_text_frame:
+        return "text", [paragraph.text.strip() for paragraph in shape.text_frame.paragraphs if paragraph.text.strip()]
+    return str(shape.shape_type), None

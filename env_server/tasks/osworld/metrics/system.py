@@ -1,0 +1,150 @@
+"""Metrics over the state of the system, and over folders and archives of files."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from env_server.tasks.osworld.metrics.files import archive_members, load, read_text, xml_of
+from env_server.tasks.osworld.metrics.general import Rules, score
+from env_server.tasks.osworld.metrics.matching import BadRule
+
+
+def is_utc_0(result: str) -> float:
+    """The output of ``timedatectl`` names a time zone without an offset."""
+    zone = next((line for line in result.splitlines() if "Time zone" in line), "")
+    return score("+0000" in zone)
+
+
+def check_gnome_favorite_apps(result: str, rules: Rules) -> float:
+    """The printed list of favourites has exactly the expected applications, in any order."""
+    try:
+        found = ast.literal_eval(result.strip().removeprefix("@as "))
+    except (ValueError, SyntaxError):
+        return 0.0
+    return score(isinstance(found, list) and sorted(found) == sorted(rules["expected"]))
+
+
+def check_text_enlarged(result: str) -> float:
+    """The text scaling factor is above 1."""
+    found = re.search(r"[\d.]+", result)
+    return score(found is not None and float(found.group()) > 1)
+
+
+def check_moved_jpgs(result: Mapping[str, Any], rules: Rules) -> float:
+    """A folder (as the getter ``list_directory`` gives it) holds exactly the expected names."""
+    return score({child["name"] for child in result.get("children", [])} == set(rules["expected"]))
+
+
+def is_shortcut_on_desktop(result: Mapping[str, str], rules: Rules) -> float:
+    """One of the desktop's starters (file name -> content) has the wanted ``name``, ``url``, ``id`` or ``exec``."""
+    kind = rules["type"]
+    if kind not in ("name", "url", "id", "exec"):
+        raise BadRule(f"is_shortcut_on_desktop by {kind!r}")
+    wanted = str(rules[kind])
+    for content in result.values():
+        entries = dict(line.split("=", 1) for line in content.splitlines() if "=" in line)
+        if kind == "name" and entries.get("Name") == wanted:
+            return 1.0
+        if kind != "name" and wanted in entries.get("URL", "") + "\n" + entries.get("Exec", ""):
+            return 1.0
+    return 0.0
+
+
+def compare_archive(result: str, expected: str, *, file_path: str = "", file_type: str = "text", **options: Any) -> float:
+    """Both archives have the same files, and these are alike by the metric of their type; the mean of all files.
+
+    ``file_path`` looks into one folder of the archives; ``file_type``: text, pdf, docx, ppt, image, csv, table, audio, video.
+    """
+    found, wanted = archive_members(result), archive_members(expected)
+    if file_path:
+        prefix = file_path.strip("/") + "/"
+        found, wanted = _below(found, prefix), _below(wanted, prefix)
+    if not wanted or set(found) != set(wanted):
+        return 0.0
+    return sum(_alike(found[name], wanted[name], name, file_type, options) for name in wanted) / len(wanted)
+
+
+_ARCHIVED = {
+    "text": "compare_text_file", "pdf": "compare_pdfs", "docx": "compare_docx_files", "ppt": "compare_pptx_files",
+    "image": "compare_images", "csv": "compare_csv", "table": "compare_table", "audio": "compare_audios",
+    "video": "compare_videos",
+}  # fmt: skip
+
+
+def _below(members: Mapping[str, bytes], prefix: str) -> dict[str, bytes]:
+    return {name[len(prefix) :]: data for name, data in members.items() if name.startswith(prefix)}
+
+
+def _alike(found: bytes, wanted: bytes, name: str, file_type: str, options: Mapping[str, Any]) -> float:
+    import tempfile
+
+    from env_server.tasks.osworld.metrics import metric
+    from env_server.tasks.osworld.metrics.files import BrokenFile
+
+    if file_type not in _ARCHIVED:
+        raise BadRule(f"compare_archive of {file_type!r}")
+    if found == wanted:
+        return 1.0
+    with tempfile.TemporaryDirectory(prefix="osworld-") as folder:
+        places = [Path(folder, side, Path(name).name) for side in ("result", "expected")]
+        for place, data in zip(places, (found, wanted), strict=True):
+            place.parent.mkdir()
+            place.write_bytes(data)
+        try:
+            return metric(_ARCHIVED[file_type])(str(places[0]), str(places[1]), **options)
+        except BrokenFile as error:
+            if error.path == places[0]:
+                return 0.0
+            raise
+
+
+def compare_zip_files(result: str, expected: str) -> float:
+    """Two archives hold the same files with the same bytes."""
+    return score(archive_members(result) == archive_members(expected))
+
+
+def compare_result_files(result: str | Sequence[str], expected: str | Sequence[str]) -> float:
+    """Every file has the same bytes as its partner; for text files blanks at the ends do not count."""
+    found = [result] if isinstance(result, str) else list(result)
+    wanted = [expected] if isinstance(expected, str) else list(expected)
+    return score(len(found) == len(wanted) and all(map(_same_file, found, wanted)))
+
+
+def _same_file(found: str, wanted: str) -> bool:
+    if load(found, Path.read_bytes) == load(wanted, Path.read_bytes):
+        return True
+    return read_text(found).strip() == read_text(wanted).strip()
+
+
+def compare_epub(result: str, expected: str) -> float:
+    """Two books hold the same parts; their identifiers and dates do not count. The mean over the parts."""
+    found, wanted = _book(result), _book(expected)
+    if not wanted or set(found) != set(wanted):
+        return 0.0
+    return sum(found[name] == content for name, content in wanted.items()) / len(wanted)
+
+
+_ALWAYS_NEW = re.compile(
+    r"<dc:identifier.*?</dc:identifier>|<dc:date.*?</dc:date>|<meta[^>]*(uid|modified)[^>]*?(/>|>.*?</meta>)", re.DOTALL
+)
+
+
+def _book(path: str) -> dict[str, str]:
+    """Part -> its content: markup by the words and tags it has, everything else by its bytes."""
+    parts = {}
+    for name, data in archive_members(path).items():
+        if name.endswith((".html", ".xhtml", ".htm", ".opf", ".ncx", ".xml")):
+            text = _ALWAYS_NEW.sub("", data.decode("utf-8", "replace"))
+            try:
+                root = xml_of(text.encode())
+                words = " ".join(f"<{node.tag}> {node.text or ''} {node.tail or ''}" for node in root.iter())
+                parts[name] = " ".join(words.split())
+            except ValueError:
+                parts[name] = " ".join(text.split())
+        else:
+            parts[name] = data.hex()
+    return parts

@@ -1,0 +1,196 @@
+"""Metrics over the looks of text documents: fonts, alignment, tab stops, page numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from env_server.tasks.osworld.metrics.general import Rules, score
+from env_server.tasks.osworld.metrics.text_documents import compare_docx_files, open_document
+
+W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+
+
+def _letters(paragraph: Any, fact: Any) -> list[tuple[str, Any]]:
+    """(letter, fact) so that it does not matter how a paragraph is cut into runs; blanks are left out."""
+    return [(letter, fact(run)) for run in paragraph.runs for letter in run.text if not letter.isspace()]
+
+
+def _texts(document: Any) -> list[Any]:
+    return [paragraph for paragraph in document.paragraphs if paragraph.text.strip()]
+
+
+def check_tabstops(
+    result: str, expected: str, *, word_number_split_by_tabstop: int | None = None, index: int = 0, **_: Any
+) -> float:
+    """Tab stops are as in the expected document, paragraph by paragraph: 1, or less by how far off they are.
+
+    With ``word_number_split_by_tabstop`` every line must be cut by its tab after that many words.
+    """
+    found, wanted = _texts(open_document(result)), _texts(open_document(expected))
+    if len(found) != len(wanted):
+        return 0.0
+    if word_number_split_by_tabstop is not None:
+        for paragraph in found:
+            parts = [part for part in paragraph.text.split("\t") if part.strip()]
+            if len(parts) < 2 or len(parts[index].split()) != word_number_split_by_tabstop:
+                return 0.0
+    section = open_document(expected).sections[0]
+    width = (section.page_width or 0) - (section.left_margin or 0) - (section.right_margin or 0)
+    off = 0.0
+    for one, other in zip(found, wanted, strict=True):
+        ours, theirs = _stops(one), _stops(other)
+        if len(ours) != len(theirs):
+            return 0.0
+        for (side, place), (wanted_side, wanted_place) in zip(ours, theirs, strict=True):
+            if side != wanted_side:
+                return 0.0
+            off += abs(place - wanted_place) / max(1, width)
+    return max(0.0, 1 - off / max(1, len(found)))
+
+
+def _stops(paragraph: Any) -> list[tuple[str, int]]:
+    stops = paragraph.paragraph_format.tab_stops
+    return [(str(stop.alignment), int(stop.position)) for stop in stops if "CLEAR" not in str(stop.alignment)]
+
+
+def compare_subscript_contains(result: str, expected: str) -> float:
+    """The letters that stand low in the expected document do so in the result, in the same paragraphs."""
+
+    def low(path: str) -> list[str]:
+        return ["".join(run.text for run in paragraph.runs if run.font.subscript) for paragraph in open_document(path).paragraphs]
+
+    found, wanted = low(result), low(expected)
+    return score(any(wanted) and [text.strip() for text in found] == [text.strip() for text in wanted])
+
+
+def has_page_numbers_in_footers(result: str) -> float:
+    """The footer of every section shows the page's number."""
+    sections = open_document(result).sections
+    return score(len(sections) > 0 and all(_shows_page(section.footer._element) for section in sections))
+
+
+def _shows_page(footer: Any) -> bool:
+    fields = [node.get(f"{W}instr", "") for node in footer.iter(f"{W}fldSimple")]
+    fields += [node.text or "" for node in footer.iter(f"{W}instrText")]
+    if any("PAGE" in field for field in fields):
+        return True
+    return any(re.search(r"\d", node.text or "") for node in footer.iter(f"{W}t"))
+
+
+def compare_font_names(result: str, rules: Rules) -> float:
+    """All text has the expected font, by the run itself or by its style."""
+    document = open_document(result)
+    for paragraph in _texts(document):
+        for run in paragraph.runs:
+            if run.text.strip() and _font(run, paragraph, document) != rules["font_name"]:
+                return 0.0
+    return 1.0
+
+
+def _font(run: Any, paragraph: Any, document: Any) -> str | None:
+    styles = [run.font, run.style.font if run.style is not None else None]
+    style = paragraph.style
+    while style is not None:
+        styles.append(style.font)
+        style = style.base_style
+    styles.append(document.styles["Normal"].font if "Normal" in document.styles else None)
+    return next((font.name for font in styles if font is not None and font.name), None)
+
+
+def is_first_line_centered(result: str) -> float:
+    """The first paragraph is centred."""
+    paragraphs = open_document(result).paragraphs
+    return score(bool(paragraphs) and "CENTER" in str(paragraphs[0].paragraph_format.alignment))
+
+
+def check_highlighted_words(result: str, expected: str) -> float:
+    """The same text, and nothing in it is highlighted any more (colour or background)."""
+    if not compare_docx_files(result, expected):
+        return 0.0
+    return score(not any(_is_highlighted(run) for paragraph in open_document(result).paragraphs for run in paragraph.runs))
+
+
+def _is_highlighted(run: Any) -> bool:
+    if run.font.highlight_color is not None:
+        return "AUTO" not in str(run.font.highlight_color)
+    shade = run._element.find(f"{W}rPr/{W}shd")
+    return shade is not None and shade.get(f"{W}fill", "auto").lower() not in ("auto", "ffffff")
+
+
+def evaluate_strike_through_last_paragraph(result: str, expected: str) -> float:
+    """The same text, and all of the last paragraph is struck through."""
+    if not compare_docx_files(result, expected):
+        return 0.0
+    paragraphs = _texts(open_document(result))
+    return score(bool(paragraphs) and all(struck for _, struck in _letters(paragraphs[-1], lambda run: bool(run.font.strike))))
+
+
+_VOWELS = frozenset("aeiouAEIOU")
+_COLOUR_DISTANCE = 3.5
+"""Largest distance (CIE76) at which two colours are taken for the same."""
+
+
+def evaluate_colored_words_in_tables(result: str, expected: str, **_: Any) -> float:
+    """The same text, and in tables words that begin with a vowel are red, others blue."""
+    if not compare_docx_files(result, expected):
+        return 0.0
+    for word, colour in _table_words(open_document(result)):
+        wanted = "FF0000" if word[0] in _VOWELS else "0000FF"
+        if colour is None or _distance(colour, wanted) > _COLOUR_DISTANCE:
+            return 0.0
+    return 1.0
+
+
+def _table_words(document: Any) -> Iterator[tuple[str, str | None]]:
+    for table in document.tables:
+        for row in table.rows:
+            for cell in row.cells:
+                for paragraph in cell.paragraphs:
+                    for run in paragraph.runs:
+                        for word in run.text.split():
+                            yield word, str(run.font.color.rgb) if run.font.color.rgb is not None else None
+
+
+def _distance(first: str, second: str) -> float:
+    one, other = _lab(first), _lab(second)
+    return float(sum((a - b) ** 2 for a, b in zip(one, other, strict=True)) ** 0.5)
+
+
+def _lab(colour: str) -> tuple[float, float, float]:
+    """CIE L*a*b* of an sRGB colour, white D65."""
+    linear = []
+    for index in (0, 2, 4):
+        value = int(colour[index : index + 2], 16) / 255
+        linear.append(value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4)
+    red, green, blue = linear
+    xyz = (
+        (0.4124 * red + 0.3576 * green + 0.1805 * blue) / 0.95047,
+        0.2126 * red + 0.7152 * green + 0.0722 * blue,
+        (0.0193 * red + 0.1192 * green + 0.9505 * blue) / 1.08883,
+    )
+    x, y, z = (value ** (1 / 3) if value > 0.008856 else 7.787 * value + 16 / 116 for value in xyz)
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+def check_italic_font_size_14(result: str, expected: str) -> float:
+    """The same text, and everything in italics has 14 points."""
+    if not compare_docx_files(result, expected):
+        return 0.0
+    sizes = [
+        run.font.size.pt if run.font.size is not None else None
+        for paragraph in open_document(result).paragraphs
+        for run in paragraph.runs
+        if run.italic and run.text.strip()
+    ]
+    return score(all(size == 14 for size in sizes))
+
+
+def contains_page_break(result: str, rules: Rules | None = None) -> float:
+    """The document has a page break; with ``page_break_count`` exactly so many."""
+    body = open_document(result).element.body
+    count = sum(1 for node in body.iter(f"{W}br") if node.get(f"{W}type") == "page")
+    count += sum(1 for node in body.iter(f"{W}pageBreakBefore") if node.get(f"{W}val", "true") not in ("0", "false"))
+    wanted = (rules or {}).get("page_break_count")
+    return score(count == wanted if wanted is not None else count > 0)

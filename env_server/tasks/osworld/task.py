@@ -1,0 +1,171 @@
+"""One OSWorld task: loaded, checked, set up on a desktop and judged there."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from common.errors import ConfigError, EnvError, Problem, TaskFailed
+from common.messages import Action, Evaluation, Observation
+from env_server.driver import Getter, TaskInstance
+from env_server.tasks.osworld.abilities import Abilities, refusals
+from env_server.tasks.osworld.assets import Assets
+from env_server.tasks.osworld.desktop import CalledDesktop, OsworldDesktop
+from env_server.tasks.osworld.format import Judge, Source, TaskFile, read_task_file
+from env_server.tasks.osworld.getters import GETTERS, Context
+from env_server.tasks.osworld.metrics import metric
+from env_server.tasks.osworld.metrics.files import BrokenFile
+from env_server.tasks.osworld.on_desktop import RUN_ON_DESKTOP
+from env_server.tasks.osworld.steps import Carrier
+
+_NEXT_STEP = "leave the task out (`computerrl tasks check` lists what can be run), or provide what it lacks"
+
+
+def load_task(path: Path, assets: Path | None, *, abilities: Abilities | None = None) -> OsworldTask:
+    """The task of the file ``path``; ``assets`` is the folder of the files it downloads.
+
+    Raises `ConfigError` with every reason when the file is broken or needs something that a contained desktop has not.
+    """
+    task = read_task_file(path)
+    found = Assets(assets)
+    problems = [
+        Problem(f"{path}: {refusal.where}", f"{refusal.kind}: {refusal.reason}", _NEXT_STEP)
+        for refusal in refusals(task, assets=found, abilities=abilities)
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return OsworldTask(file=task, assets=found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """What one metric said."""
+
+    reward: float
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class OsworldTask:
+    """A task that can be run. The same object may be used for any number of episodes, one after another on each desktop."""
+
+    file: TaskFile
+    assets: Assets = field(default_factory=Assets)
+
+    @property
+    def task_id(self) -> str:
+        """The file's own id."""
+        return self.file.id
+
+    def as_instance(self) -> TaskInstance:
+        """The task as drivers play it; everything goes through the getter kind ``osworld`` (`CalledDesktop`).
+
+        ``evaluate`` also reads the getter kind ``final_action``: ``done``, ``fail`` or empty, the action that ended the episode.
+        """
+        outputs: dict[str, str] = {}
+
+        def prepare(get: Getter) -> None:
+            outputs.clear()
+            outputs.update(self.set_up(CalledDesktop(get)))
+
+        def evaluate(get: Getter) -> Evaluation:
+            return self.evaluate(CalledDesktop(get), final_action=str(get("final_action") or ""), outputs=outputs)
+
+        return TaskInstance(self.file.instruction, (), evaluate, _no_demonstration, judges_giving_up=True, prepare=prepare)
+
+    def set_up(self, desktop: OsworldDesktop, **options: Any) -> dict[str, str]:
+        """Carry out ``config``; gives what commands printed for the getter ``cache_file``. ``options`` go to `Carrier`."""
+        carrier = Carrier(desktop, self.assets, **options)
+        for step in self.file.config:
+            carrier.carry_out(step)
+        return carrier.outputs
+
+    def evaluate(
+        self, desktop: OsworldDesktop, *, final_action: str, outputs: dict[str, str] | None = None, **options: Any
+    ) -> Evaluation:
+        """Judge the desktop's state. Raises `TaskFailed` for an error of the task's own parts, never gives it as reward 0."""
+        evaluator = self.file.evaluator
+        gave_up = final_action == "fail"
+        if evaluator.infeasible:
+            return _evaluation(float(gave_up), "the task cannot be done, and the agent said so" if gave_up else "cannot be done")
+        if gave_up:
+            return _evaluation(0.0, "the agent gave up a task that can be done")
+        carrier = Carrier(desktop, self.assets, strict=False, outputs=dict(outputs or {}), **options)
+        for step in evaluator.postconfig:
+            carrier.carry_out(step)
+        with tempfile.TemporaryDirectory(prefix="osworld-") as folder:
+            context = Context(desktop, self.assets, Path(folder), carrier.outputs)
+            verdicts = self._judge(context)
+        rewards = [verdict.reward for verdict in verdicts]
+        detail = "; ".join(verdict.detail for verdict in verdicts)
+        if evaluator.conj == "or":
+            return _evaluation(max(rewards), detail)
+        return _evaluation(0.0 if 0.0 in rewards else sum(rewards) / len(rewards), detail)
+
+    def _judge(self, context: Context) -> list[_Verdict]:
+        verdicts = []
+        for judge in self.file.evaluator.judges():
+            verdicts.append(_run_judge(context, judge))
+            # The rest cannot change the outcome any more.
+            if verdicts[-1].reward == (1.0 if self.file.evaluator.conj == "or" else 0.0):
+                break
+        return verdicts
+
+
+def _run_judge(context: Context, judge: Judge) -> _Verdict:
+    assert judge.result is not None
+    try:
+        result = _read(context, judge.result)
+        expected = _read_expected(context, judge.expected)
+        if result is None:
+            return _Verdict(0.0, f"{judge.func}: the desktop has no {_what(judge.result)}")
+        if expected is None and judge.expected is not None:
+            return _Verdict(0.0, f"{judge.func}: the desktop has nothing to compare with")
+        inputs = [result] if judge.expected is None else [result, expected]
+        if judge.func in RUN_ON_DESKTOP:
+            reward = RUN_ON_DESKTOP[judge.func](context.desktop, *inputs, **judge.options)
+        else:
+            reward = metric(judge.func)(*inputs, **judge.options)
+    except BrokenFile as error:
+        if context.is_product(error.path):
+            return _Verdict(0.0, f"{judge.func}: {error}")
+        raise TaskFailed(f"{judge.func}: the task's own file is broken: {error}") from error
+    except EnvError:
+        raise
+    except Exception as error:
+        # A metric that cannot cope is our mistake or the task file's: the agent must not pay for it.
+        raise TaskFailed(f"metric {judge.func} failed: {type(error).__name__}: {error}") from error
+    if not isinstance(reward, (int, float)) or not math.isfinite(reward) or not 0.0 <= reward <= 1.0:
+        raise TaskFailed(f"metric {judge.func} gave {reward!r}, which is no number in 0..1")
+    return _Verdict(float(reward), f"{judge.func} {reward:.3g}")
+
+
+def _read(context: Context, source: Source) -> Any:
+    if source.type not in GETTERS:
+        raise TaskFailed(f"unknown getter {source.type}")
+    return GETTERS[source.type].read(context, source.args)
+
+
+def _read_expected(context: Context, expected: Source | list[Source] | None) -> Any:
+    if expected is None:
+        return None
+    if isinstance(expected, Source):
+        return _read(context, expected)
+    values = [_read(context, source) for source in expected]
+    return None if any(value is None for value in values) else values
+
+
+def _what(source: Source) -> str:
+    return str(source.args.get("path") or source.type)
+
+
+def _evaluation(reward: float, detail: str) -> Evaluation:
+    return Evaluation(reward=reward, success=reward >= 1.0, detail=detail[:400])
+
+
+def _no_demonstration(instruction: str, observation: Observation, actions: Sequence[Action], get: Getter) -> NoReturn:
+    raise TaskFailed("OSWorld tasks come without demonstrations")

@@ -1,0 +1,92 @@
+"""`computerrl desktop`: one desktop in a web page, from start to Ctrl-C. The page itself is `env_server.live`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from common import log
+from common.config import DesktopConfig, RunConfig
+
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True, slots=True)
+class DesktopOptions:
+    """What the command line says; see its help."""
+
+    family: str
+    seed: int
+    image: str
+    driver: str
+    recordings: str
+    host: str
+    port: int
+    open_browser: bool | None
+
+
+def run_desktop(options: DesktopOptions) -> int:
+    """Serve until SIGINT, SIGTERM or SIGHUP; gives the exit code. Raises `ConfigError`, `SetupError`."""
+    from env_server.client import family_names
+    from env_server.live.session import LiveSession
+    from env_server.live.web import serve
+
+    log.configure()
+    desktop = DesktopConfig.model_validate({"driver": options.driver, "image": options.image})
+    # Refuses unknown families in the words of a configuration.
+    family_names(RunConfig.model_validate({"desktop": desktop, "tasks": {"families": (options.family,)}}))
+    recordings = Path(options.recordings).absolute()
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await serve(
+            LiveSession(desktop, recordings=recordings),
+            family=options.family,
+            seed=options.seed,
+            host=options.host,
+            port=options.port,
+            recordings=options.recordings,
+            on_ready=lambda address: _announce(address, options),
+            stop=stop,
+        )
+
+    asyncio.run(main())
+    return 0
+
+
+def _announce(address: str, options: DesktopOptions) -> None:
+    click.echo(f"desktop: {address}")
+    click.echo("Whoever has this address can use the desktop. Ctrl-C ends it.")
+    if options.host not in _LOOPBACK:
+        click.echo("note: other computers can reach it, and what travels is not encrypted", err=True)
+    elif "SSH_CONNECTION" in os.environ:
+        port = address.split("/")[2].rpartition(":")[2]
+        click.echo(f"From your own computer: ssh -L {port}:127.0.0.1:{port} {socket.gethostname()}, then open the address there.")
+    sys.stdout.flush()
+    if _wants_browser(options.open_browser, os.environ):
+        # Its own thread: some browsers keep the command that starts them.
+        threading.Thread(target=_open, args=(address,), daemon=True).start()
+
+
+def _wants_browser(asked: bool | None, environment: Any) -> bool:
+    """As asked; else where somebody sits in front of a screen."""
+    if asked is not None:
+        return asked
+    return sys.stdout.isatty() and bool(environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY"))
+
+
+def _open(address: str) -> None:
+    import webbrowser
+
+    webbrowser.open(address)

@@ -1,0 +1,29 @@
+"""`computerrl tasks check`: prints which task files can be run on our desktops and why the others cannot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+
+def run_check(folder: Path, *, assets: Path | None, json_file: Path | None, apps: Sequence[str]) -> int:
+    """Print the report, write it to ``json_file``; gives the exit code: 0 when every task can be run, else 1."""
+    from env_server.tasks.osworld.abilities import DEFAULT_APPS, KINDS, Abilities
+    from env_server.tasks.osworld.check import check_folder
+
+    report = check_folder(folder, assets=assets, abilities=Abilities(frozenset(apps) if apps else DEFAULT_APPS))
+    for task in report.tasks:
+        click.echo(f"{'run    ' if task.runnable else 'refused'}  {task.path}")
+        for refusal in task.refusals:
+            click.echo(f"           {refusal}")
+    click.echo(f"\n{report.num_runnable} of {len(report.tasks)} tasks can be run")
+    for kind, meaning in KINDS.items():
+        if report.reasons[kind]:
+            click.echo(f"{report.reasons[kind]:5}  {kind:12} {meaning}")
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(json.dumps(report.as_json(), indent=1) + "\n", encoding="utf-8")
+    return 0 if report.num_runnable == len(report.tasks) else 1

@@ -1,0 +1,132 @@
+"""Calls of Calc's API that must be refused, with a part of what the agent is told; see `test_calc_tools`."""
+
+from __future__ import annotations
+
+REFUSALS: dict[str, dict[str, str]] = {
+    "set_cell": {
+        'set_cell("5B", 1)': "is no range",
+        'set_cell("A1:B2", 1)': "no single cell",
+        'set_cell("Nope.A1", 1)': "no sheet 'Nope'; sheets: Data, Notes, Closed",
+        'set_cell("Closed.A1", 1)': "protected",
+        'set_cell("A1", 1e999)': "too large",
+        'set_cell("XFE1", 1)': "outside the sheet",
+        'set_cell("A1", "\\ud800")': "no text",
+    },
+    "get_cell": {
+        'get_cell("")': "is no range",
+        'get_cell("A:B")': "no single cell",
+        'get_cell("No such!A1")': "no sheet 'No such'",
+    },
+    "save": {},
+    "env_info": {},
+    "get_workbook_info": {},
+    "get_column_data": {'get_column_data("5")': "is no column", 'get_column_data("XFE")': "outside the sheet"},
+    "switch_active_sheet": {'switch_active_sheet("a/b")': "cannot be a sheet's name", 'switch_active_sheet("")': "cannot be"},
+    "rename_sheet": {
+        'rename_sheet("Nope", "X")': "no sheet 'Nope'",
+        'rename_sheet("Data", "notes")': "a sheet 'Notes' already",
+        'rename_sheet("Data", "a:b")': "cannot be a sheet's name",
+        f'rename_sheet("Data", "{"x" * 32}")': "at most 31 characters",
+    },
+    "copy_sheet": {
+        'copy_sheet("Nope")': "no sheet",
+        'copy_sheet("Data", "NOTES")': "already",
+        'copy_sheet("Data", "?")': "cannot be",
+    },
+    "reorder_sheets": {
+        'reorder_sheets("Nope", 0)': "no sheet",
+        'reorder_sheets("Data", 3)': "0 to 2",
+        'reorder_sheets("Data", -1)': "0 to 2",
+    },
+    "set_column_values": {
+        'set_column_values("A", [])': "no values",
+        'set_column_values("A1", [1])': "is no column",
+        'set_column_values("A", [1], 0)': "no row 0",
+        'set_column_values("A", [1, 2], 1048576)': "do not fit",
+    },
+    "transpose_range": {
+        'transpose_range("A1:", "C1")': "is no range",
+        'transpose_range("A1:B2", "C1:D2")': "no single cell",
+        'transpose_range("A1:E5", "XFD1")': "leave the sheet",
+        'transpose_range("A1", "Closed.A1")': "protected",
+    },
+    "sort_column": {
+        'sort_column("?")': "is no column",
+        'sort_column("Z")': "is empty",
+        'sort_column("A", True, 9)': "empty from row 9",
+        'sort_column("A", True, -2)': "no row -2",
+    },
+    "reorder_columns": {
+        'reorder_columns(["A"])': "at least two",
+        'reorder_columns(["A", "a"])': "each once",
+        'reorder_columns(["A", "1"])': "is no column",
+        'reorder_columns(["A", "XFD"])': "not enough empty columns",
+    },
+    "hide_row_data": {},
+    "merge_cells": {
+        'merge_cells("A1")': "nothing to merge",
+        'merge_cells("A1-B2")': "is no range",
+        'merge_cells("Closed.A1:B2")': "protected",
+    },
+    "highlight_range": {
+        'highlight_range("A1", -1)': "a colour is",
+        'highlight_range("A1", "rouge")': "is no colour",
+        'highlight_range("x")': "is no range",
+    },
+    "format_range": {
+        'format_range("A1")': "nothing to change",
+        'format_range("A1", "#12345")': "is no colour",
+        'format_range("A")': "is no range",
+    },
+    "set_number_format": {
+        'set_number_format("A1", "number", 30)': "from 0 to 20",
+        'set_number_format("1A", "text")': "is no range",
+    },
+    "adjust_column_width": {
+        'adjust_column_width("A")': "either",
+        'adjust_column_width("A", 2, True)': "either",
+        'adjust_column_width("A", -3)': "from 0.05",
+        'adjust_column_width("1:2", 3)': "is no column",
+    },
+    "adjust_row_height": {
+        'adjust_row_height("1")': "either",
+        'adjust_row_height("A:B", 2)': "is no row",
+        'adjust_row_height("1", 900)': "to 50",
+    },
+    "freeze_panes": {"freeze_panes(-1, 0)": "0 or more", "freeze_panes(5000)": "the window shows"},
+    "set_zoom_level": {"set_zoom_level(10)": "from 20 to 400", "set_zoom_level(100000)": "from 20 to 400"},
+    "set_validation_list": {
+        'set_validation_list("A", [])': "at least one",
+        'set_validation_list("A", ["a,b"])': "no comma or quote",
+        'set_validation_list("", ["a"])': "is no column",
+        f'set_validation_list("A", ["{"x" * 300}"])': "at most 255",
+    },
+    "create_pivot_table": {
+        'create_pivot_table("Nope", "P", ["Kind"], None, ["Qty"])': "no sheet",
+        'create_pivot_table("Closed", "P", ["Kind"], None, ["Qty"])': "has no table",
+        'create_pivot_table("Data", "P", ["Sort"], None, ["Qty"])': 'no column \'Sort\'; columns: ["Name", "Qty"',
+        'create_pivot_table("Data", "P", ["Kind"], ["Kind"], ["Qty"])': "one place only",
+        'create_pivot_table("Data", "P", None, None, ["Qty"])': "row or column",
+        'create_pivot_table("Data", "P", ["Kind"], None, [])': "value field",
+        'create_pivot_table("Data", "P", ["Kind"], None, ["Qty"], "sum", "A1:B2")': "single cell",
+        'create_pivot_table("Data", "P/Q", ["Kind"], None, ["Qty"])': "cannot be a sheet's name",
+        'create_pivot_table("Data", "P", ["Kind"], None, ["Qty"], "sum", "Data.B2")': "has cells in A1:E5",
+    },
+    "create_chart": {
+        'create_chart("line", "G1:H9")': "is empty",
+        'create_chart("pie", "A1:B5", "t", "x")': "no axes",
+        'create_chart("line", "B")': "is no range",
+        'create_chart("scatter", "B1:B5")': "two columns",
+        'create_chart("line", "A1:A5")': "no numbers",
+        'create_chart("line", "Closed.A1:A2")': "protected",
+    },
+    "set_chart_legend_position": {'set_chart_legend_position("top")': "no chart on Data"},
+    "export_to_csv": {},
+    "export_to_pdf": {
+        'export_to_pdf("../out.pdf")': "outside",
+        'export_to_pdf("in/data.xlsx")': "does not end in .pdf",
+        'export_to_pdf("no/x.pdf")': "folder is missing",
+        'export_to_pdf(None, ["Nope"])': "no sheet",
+        "export_to_pdf(None, [])": "nothing to export",
+    },
+}

@@ -1,0 +1,182 @@
+"""ComputerRL's formats: what an answer means, whatever text it is."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actor.formats.base import PromptFormat
+from actor.formats.computerrl import MAX_BLOCK_CHARS
+from actor.formats.published_calls import CALLS
+from common.actions import ACTIONS, ActionSyntaxError, parse_action, render_action
+from tests.unit.format_data import SCREEN, TEXT, VISION, block, meant, read
+
+
+def refusal(answer: str) -> str:
+    with pytest.raises(ActionSyntaxError, match=r"^Invalid action: ") as caught:
+        read(answer)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "action"),
+    [
+        ("Agent.click([412, 230])", "click(412, 230)"),
+        ("Agent.click((412, 230.4), 2)", "double_click(412, 230)"),
+        ("Agent.click(coordinates=[1, 2], num_clicks=3)", "triple_click(1, 2)"),
+        ('Agent.click([1, 2], button_type="right")', 'click(1, 2, "right")'),
+        ('Agent.type(text="a\\nb", enter=True)', 'type("a\\nb", True)'),
+        ("Agent.type([5, 6], 'x', overwrite=True)", 'type("x", overwrite=True, target=5, y=6)'),
+        ("Agent.drag_and_drop([1, 2], [3, 4])", "drag_pixels([1, 2, 3, 4])"),
+        ("Agent.drag_pixels([1, 2, 3, 4, 5, 6])", "drag_pixels([1, 2, 3, 4, 5, 6])"),
+        ('Agent.scroll([1, 2], "up")', 'scroll(1, 2, "up")'),
+        ("Agent.open_app('chrome')", 'apps.open("chrome")'),
+        ("Agent.switch_window('calc')", 'apps.switch("calc")'),
+        ("Agent.list_windows()", "apps.list()"),
+        ('Agent.hotkey(["ctrl", "shift", "t"])', 'key("ctrl+shift+t")'),
+        ('Agent.hotkey("ctrl+s")', 'key("ctrl+s")'),
+        ('Agent.quote("""she said \'\'\'no\'\'\'\nand "yes" ```""")', "quote('she said \\'\\'\\'no\\'\\'\\'\\nand \"yes\" ```')"),
+        ("Agent.wait()", "wait()"),
+        ("Agent.exit(success=True)", "done()"),
+        ("Agent.exit(False)", "fail()"),
+        ("Agent.hover([1, 2])", "hover(1, 2)"),
+        ('Agent.key_down(["shift"])', 'key_down("shift")'),
+        ('CalcTools.set_cell_value(cell="B2", value="=A1")', 'calc.set_cell("B2", "=A1")'),
+        ('CalcTools.set_column_values("A", [1, "b"])', 'calc.set_column_values("A", [1, "b"])'),
+        ("WriterTools.save()", "writer.save()"),
+        ("BrowserTools.open_extensions()", "chrome.open_extensions()"),
+        ('FileTools.move("a.txt", "b")', 'files.move("a.txt", "b")'),
+    ],
+)
+def test_parse_published_call_gives_our_action(call: str, action: str) -> None:
+    assert read(block(call)) == meant(action)
+
+
+@pytest.mark.parametrize(
+    ("answer", "action"),
+    [
+        ("```python\nAgent.wait()\n```", "wait()"),
+        ("I wait. ```\n   ```py\n   Agent.wait()\n   ```\nDone so.", "wait()"),
+        (block("# a comment", "", "Agent.wait()"), "wait()"),
+        (block("Agent.wait()", "Agent.exit(True)"), "wait()"),
+        (block("Agent.wait()", "and then I am done"), "wait()"),
+        (block("Agent.wait()") + "\n" + block("Agent.exit(True)"), "wait()"),
+        (block("Agent.exit(True)", thought="```python\nAgent.wait()\n```"), "done()"),
+        (block("Agent.quote('</think>')"), 'quote("</think>")'),
+        (block("Agent.wait()", "DONE"), "wait()"),
+        (block("DONE"), "done()"),
+        ("<think>\nNothing more to do.\n</think>\nDONE", "done()"),
+        ("It cannot be done.\nFAIL\n", "fail()"),
+        ("WAIT", "wait()"),
+    ],
+)
+def test_parse_takes_the_first_action_of_the_first_block_after_the_thought(answer: str, action: str) -> None:
+    assert read(answer) == meant(action)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ("", "no fenced Python block"),
+        ("Agent.wait()", "no fenced Python block"),
+        ("I am DONE", "no fenced Python block"),
+        ("<think>\n```python\nAgent.wait()\n```\n</think>\nNo.", "no fenced Python block"),
+        ("```python\nAgent.wait()", "has no end"),
+        (block(""), "does not begin with a call"),
+        (block("x = Agent.wait()"), "does not begin with a call"),
+        (block("import os"), "does not begin with a call"),
+        (block("STOP"), "not a function call"),
+        (block("wait()"), "unknown action 'wait'"),
+        (block("Agent.fly()"), "unknown action 'Agent.fly'"),
+        (block("Agent.__class__()"), "unknown action"),
+        (block("Agent.wait.__call__()"), "unknown action"),
+        (block("__import__('os').system('id')"), "unknown action"),
+        (block("Agent.click(Agent.wait())"), "not a literal"),
+        (block("Agent.quote(__import__('os').getcwd())"), "not a literal"),
+        (block("Agent.quote(f'{1}')"), "not a literal"),
+        (block("Agent.wait(1)"), "at most 0"),
+        (block("Agent.click([1, 2], speed=3)"), "no argument 'speed'"),
+        (block("Agent.click([1])"), "two numbers [x, y], not 1"),
+        (block("Agent.click([1, 2, 3])"), "two numbers [x, y], not 3"),
+        (block("Agent.click(1, 2)"), "'coordinates' must be list or tuple"),
+        (block("Agent.click([True, 2])"), "must be a list of int or float"),
+        (block("Agent.click(['1', '2'])"), "must be a list of int or float"),
+        (block("Agent.click([800, 2])"), "x = 800 is not on the screen: it goes from 0 to 799"),
+        (block("Agent.click([1, -1])"), "y = -1 is not on the screen"),
+        (block("Agent.click([1e999, 1])"), "too large a number"),
+        (block(f"Agent.click([0x{'f' * 3000}, 1])"), "too large a number"),
+        (block("Agent.click([1, 2], 4)"), "'num_clicks' must be one of 1, 2, 3"),
+        (block("Agent.click([1, 2], 2, 'right')"), "'button_type' does not go with num_clicks=2"),
+        (block("Agent.scroll([1, 2])"), "needs 'direction'"),
+        (block("Agent.type('x')"), "'coordinates' must be list or tuple"),
+        (block("Agent.drag_pixels([1, 2, 3])"), "a path is x, y"),
+        (block("Agent.drag_and_drop([1, 2], [900, 4])"), "x = 900 is not on the screen"),
+        (block(f"Agent.quote('{'x' * MAX_BLOCK_CHARS}')"), "longer than"),
+        (block("(" * 900 + ")" * 900), "does not begin with a call"),
+        (block("Agent.wait(\x00)"), "does not begin with a call"),
+    ],
+)
+def test_parse_bad_answer_is_an_invalid_action_that_says_why(answer: str, reason: str) -> None:
+    assert reason in refusal(answer)
+
+
+_PIECES = st.sampled_from(
+    ["<think>", "</think>", "<answer>", "</answer>", "\n```python\n", "\n```\n", "```", "Agent.click(", "[1, 2]", ")", "DONE",
+     "\n", "'''"]
+)  # fmt: skip
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.one_of(_PIECES, st.text(max_size=20)), max_size=15).map("".join), st.sampled_from([TEXT, VISION]))
+def test_parse_any_text_gives_an_action_or_an_invalid_action(answer: str, chosen: PromptFormat) -> None:
+    try:
+        action = chosen.parse(answer, SCREEN)
+    except ActionSyntaxError:
+        return
+    assert parse_action(render_action(action)) == action
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(sorted(CALLS)), st.text(max_size=60))
+def test_parse_any_arguments_give_an_action_or_an_invalid_action(call: str, arguments: str) -> None:
+    try:
+        assert read(block(f"{call}({arguments})")).name in ACTIONS
+    except ActionSyntaxError:
+        pass
+
+
+# --- vision's coordinates --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("place", "pixel"), [([0, 0], (0, 0)), ([500, 500], (400, 300)), ([1000, 1000], (799, 599)), ([1, 999], (1, 599))]
+)
+def test_vision_coordinates_are_thousandths_of_the_screen(place: list[int], pixel: tuple[int, int]) -> None:
+    answer = f"<think>\nx\n</think>\n<answer>\n```python\nAgent.click({place})\n```\n</answer>"
+    assert VISION.parse(answer, SCREEN) == meant(f"click{pixel}")
+
+
+@pytest.mark.parametrize("place", [[1001, 0], [0, -1], [0, 1000.6]])
+def test_vision_coordinates_outside_a_thousand_are_invalid(place: list[float]) -> None:
+    with pytest.raises(ActionSyntaxError, match="goes from 0 to 1000"):
+        VISION.parse(f"<answer>\n```python\nAgent.click({place})\n```\n</answer>", SCREEN)
+
+
+def test_vision_answer_needs_its_tags_but_for_a_bare_word() -> None:
+    assert VISION.parse("<think>\nx\n</think>\nDONE", SCREEN) == meant("done()")
+    assert VISION.parse("<answer>\nDONE\n</answer>", SCREEN) == meant("done()")
+    with pytest.raises(ActionSyntaxError, match="no <answer>"):
+        VISION.parse(block("Agent.wait()"), SCREEN)
+    assert VISION.parse("<answer>\n```\nAgent.quote('</answer>')\n```\n</answer>", SCREEN) == meant("quote('</answer>')")
+
+
+@given(st.integers(0, 3839), st.integers(320, 3840))
+def test_vision_rendered_place_is_read_back_within_its_resolution(x: int, width: int) -> None:
+    screen = dataclasses.replace(SCREEN, screen_width=width)
+    x = min(x, width - 1)
+    said = VISION.render(f"click({x}, 5)", screen)
+    found = VISION.parse(said, screen).args["target"]
+    assert abs(found - x) <= max(1, width // 2000 + 1)

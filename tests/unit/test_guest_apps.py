@@ -1,0 +1,203 @@
+"""Applications on demand, the parts that need none: settings files, Scheme texts, command lines, which file belongs to whom."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.action_tables import apps as tables
+from env_server.guest.apps import catalog, code, vlc
+from env_server.guest.apps.browser import PAGES, BrowserTools
+from env_server.guest.apps.code import Code, CodeTools
+from env_server.guest.apps.gimp import Gimp, scheme_text
+from env_server.guest.apps.gimp_tools import GimpTools
+from env_server.guest.apps.on_demand import Surroundings, Tools
+from env_server.guest.apps.vlc import Vlc, VlcTools, changed_settings, read_setting
+from env_server.guest.faults import Refused
+from env_server.guest.folder import AgentFolder, FileActionError
+
+
+@pytest.fixture
+def around(tmp_path: Path) -> Surroundings:
+    (tmp_path / "work" / "sub").mkdir(parents=True)
+    (tmp_path / "work" / "a.txt").write_text("x")
+
+    def nothing(*_: object) -> None:
+        raise AssertionError("not in this test")
+
+    env = {"PATH": str(tmp_path / "bin")}
+    return Surroundings(env, tmp_path, tmp_path / "apps", AgentFolder(tmp_path / "work"), wait=nothing, press=nothing)
+
+
+@pytest.mark.parametrize(
+    ("table", "tools"),
+    [(tables.CHROME, BrowserTools), (tables.VLC, VlcTools), (tables.CODE, CodeTools), (tables.GIMP, GimpTools)],
+    ids=["chrome", "vlc", "code", "gimp"],
+)
+def test_every_action_of_the_table_is_a_method_with_the_same_arguments(table: Any, tools: type[Tools]) -> None:
+    for spec in table:
+        method = getattr(tools, spec.name.partition(".")[2])
+        names = method.__code__.co_varnames[1 : method.__code__.co_argcount]
+        assert names == tuple(param.name for param in spec.params), spec.name
+
+
+def test_every_settings_page_is_an_action() -> None:
+    assert set(PAGES) == {spec.name.removeprefix("chrome.") for spec in tables.CHROME if ".open_" in spec.name}
+
+
+@pytest.mark.parametrize(
+    ("path", "app"),
+    [
+        ("a.mp3", "vlc"),
+        ("b/c.MKV", "vlc"),
+        ("a.png", "gimp"),
+        ("x.xcf", "gimp"),
+        ("x.html", "browser"),
+        ("x.pdf", "browser"),
+        ("x.txt", None),
+        ("x", None),
+    ],
+)
+def test_app_for_a_file_goes_by_its_ending(path: str, app: str | None) -> None:
+    assert catalog.app_for(path) == app
+
+
+def test_scheme_text_stays_a_text_whatever_it_holds() -> None:
+    assert scheme_text('a" (gimp-quit 1) "\\') == '"a\\" (gimp-quit 1) \\"\\\\"'
+    assert scheme_text("\u00e4\n") == '"\u00e4\n"'
+
+
+# --- VLC's settings --------------------------------------------------------------------------------------------------
+
+
+def test_changed_settings_replaces_comments_and_keeps_the_rest() -> None:
+    text = "[qt] # Qt interface\n#qt-bgcone=1\nvolume=3\n"
+    changed = changed_settings(text, {"qt-bgcone": "0", "input-record-path": "/tmp/a\\b"})
+    assert changed == "[qt] # Qt interface\nqt-bgcone=0\nvolume=3\ninput-record-path=/tmp/a\\b\n"
+    assert changed_settings(changed, {"qt-bgcone": "1"}).count("qt-bgcone") == 1
+    assert read_setting(changed, "input-record-path") == "/tmp/a\\b" and read_setting(changed, "x") == ""
+
+
+def test_settings_set_before_the_start_are_in_the_file_of_the_start(around: Surroundings) -> None:
+    player = Vlc(around)
+    assert player.tools.set_settings("qt-max-volume", 150) == "qt-max-volume = 150"
+    assert "qt-max-volume = 150" in player.tools.get_settings() and "qt-bgcone = 1" in player.tools.get_settings()
+    assert "qt-max-volume=150\n" in player.settings()[".config/vlc/vlcrc"]
+    player.forget()
+    assert "qt-max-volume" not in player.settings()[".config/vlc/vlcrc"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [
+        ("qt-bgcone", False, "0"),
+        ("qt-minimal-view", 1, "1"),
+        ("qt-minimal-view", "true", "1"),
+        ("qt-max-volume", "200", "200"),
+        ("global-key-play-pause", " Ctrl+p ", "Ctrl+p"),
+    ],
+)
+def test_setting_text_is_what_the_file_holds(around: Surroundings, field: str, value: Any, text: str) -> None:
+    assert Vlc(around).tools.setting_text(field, value) == text
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("qt-bgcone", "maybe"),
+        ("qt-bgcone", 2),
+        ("qt-max-volume", 1000),
+        ("qt-max-volume", "loud"),
+        ("qt-max-volume", True),
+        ("input-record-path", "none"),
+        ("input-record-path", "a.txt"),
+        ("input-record-path", ".."),
+        ("global-key-play-pause", 3),
+    ],
+)
+def test_setting_text_of_something_else_is_refused(around: Surroundings, field: str, value: Any) -> None:
+    with pytest.raises((Refused, FileActionError)):
+        Vlc(around).tools.setting_text(field, value)
+
+
+def test_record_path_is_the_folder_s_whole_path(around: Surroundings) -> None:
+    assert Vlc(around).tools.setting_text("input-record-path", "sub") == str(around.folder.root / "sub")
+
+
+def test_media_files_of_a_folder_by_ending(around: Surroundings) -> None:
+    for name in ("b.mp3", "a.MP4", "c.jpg"):
+        (around.folder.root / name).touch()
+    tools = Vlc(around).tools
+    assert tools.get_media_files(".", None) == "a.MP4\nb.mp3"
+    assert tools.get_media_files(".", "mp3") == tools.get_media_files(".", ".mp3") == "b.mp3"
+    assert tools.get_media_files("sub", None) == "no media files in sub"
+
+
+def test_needs_no_start_names_methods_that_are_there() -> None:
+    assert all(callable(getattr(VlcTools, method)) for method in vlc.VlcTools.needs_no_start)
+
+
+# --- Visual Studio Code ----------------------------------------------------------------------------------------------
+
+
+def test_app_that_is_not_installed_says_so(around: Surroundings) -> None:
+    assert not Code(around).is_installed() and "code" in Code(around).label
+    assert not Gimp(around).is_installed()
+
+
+@pytest.mark.parametrize(
+    ("method", "args", "tail"),
+    [
+        ("launch_vscode", ("a.txt",), ["WORK/a.txt"]),
+        ("compare_files", ("a.txt", "b.txt"), ["--diff", "WORK/a.txt", "WORK/b.txt"]),
+        ("add_folder", ("sub",), ["--add", "WORK/sub"]),
+        ("remove_folder", ("sub",), ["--remove", "WORK/sub"]),
+        ("goto_file", ("a.txt", 3, 4), ["--goto", "WORK/a.txt:3:4"]),
+        (
+            "perform_merge",
+            ("a.txt", "b.txt", "a.txt", "new.txt"),
+            ["--merge", "WORK/a.txt", "WORK/b.txt", "WORK/a.txt", "WORK/new.txt"],
+        ),
+        ("install_extension", ("some.thing", True), ["--install-extension", "some.thing", "--pre-release"]),
+        ("uninstall_extension", ("some.thing",), ["--uninstall-extension", "some.thing"]),
+        ("list_extensions", (True, "Themes"), ["--list-extensions", "--show-versions", "--category", "Themes"]),
+        ("update_extensions", (), ["--update-extensions"]),
+        ("disable_extension", ("some.thing",), ["--new-window", "--disable-extension", "some.thing"]),
+        ("toggle_sync", ("off",), ["--new-window", "--sync", "off"]),
+    ],
+)
+def test_code_method_is_a_call_of_the_command(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch, method: str, args: tuple[Any, ...], tail: list[str]
+) -> None:
+    (around.folder.root / "b.txt").touch()
+    calls: list[list[str]] = []
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        calls.append(command)
+        return subprocess.CompletedProcess(command, 0, stdout="said\n", stderr="")
+
+    monkeypatch.setattr(code.subprocess, "run", run)
+    assert getattr(Code(around).tools, method)(*args) == "said"
+    (command,) = calls
+    assert command[0] == "code" and command[-len(tail) :] == [part.replace("WORK", str(around.folder.root)) for part in tail]
+
+
+@pytest.mark.parametrize(
+    ("method", "args"),
+    [
+        ("launch_vscode", ("none",)),
+        ("goto_file", ("a.txt", 0, 1)),
+        ("install_extension", ("--evil", False)),
+        ("uninstall_extension", ("a",)),
+        ("add_folder", ("..",)),
+        ("disable_extension", ("a.b;c",)),
+    ],
+)
+def test_code_method_with_bad_arguments_is_refused_before_any_call(
+    around: Surroundings, method: str, args: tuple[Any, ...]
+) -> None:
+    with pytest.raises((Refused, FileActionError)):
+        getattr(Code(around).tools, method)(*args)

@@ -1,0 +1,383 @@
+"""Judging a whole task: getters, and/or, infeasible tasks, and whose fault a broken file is."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import openpyxl
+import pytest
+from osworld_fake import FakeDesktop
+
+from common.errors import TaskFailed
+from common.messages import Action
+from env_server.tasks.osworld import Assets, OsworldTask, TaskFile
+from env_server.tasks.osworld.desktop import RunResult, Tab
+from env_server.tasks.osworld.getters import GETTERS, Context
+from env_server.tasks.osworld.getters.values import parse_date
+
+PROFILE = "/home/user/.config/chromium"
+
+
+def _task(evaluator: dict[str, Any], assets: Path | None = None, config: list[Any] | None = None) -> OsworldTask:
+    content = {"id": "t", "instruction": "Do it.", "config": config or [], "evaluator": evaluator}
+    return OsworldTask(TaskFile.model_validate(content), Assets(assets))
+
+
+def _score(task: OsworldTask, desktop: FakeDesktop, final_action: str = "done") -> float:
+    return task.evaluate(desktop, final_action=final_action, sleep=lambda seconds: None).reward
+
+
+def _book(value: str) -> bytes:
+    book, data = openpyxl.Workbook(), io.BytesIO()
+    book.active["A1"] = value
+    book.save(data)
+    return data.getvalue()
+
+
+def _rule(expected: Any) -> dict[str, Any]:
+    return {"type": "rule", "rules": {"expected": expected}}
+
+
+def _said(text: str) -> dict[str, Any]:
+    return {"type": "vm_command_line", "command": ["echo", text]}
+
+
+TABLE = {
+    "func": "compare_table",
+    "result": {"type": "vm_file", "path": "/home/user/a.xlsx", "dest": "a.xlsx"},
+    "expected": {"type": "cloud_file", "path": "https://h.invalid/x/a.xlsx", "dest": "a.xlsx"},
+    "options": {"rules": [{"type": "sheet_data", "sheet_idx0": 0, "sheet_idx1": "EI0"}]},
+}
+
+
+def _gold(folder: Path, data: bytes) -> Path:
+    (folder / "x").mkdir(exist_ok=True)
+    (folder / "x/a.xlsx").write_bytes(data)
+    return folder
+
+
+def test_evaluate_file_right_wrong_missing_and_broken(tmp_path: Path) -> None:
+    task = _task(TABLE, _gold(tmp_path, _book("yes")))
+    assert _score(task, FakeDesktop(files={"/home/user/a.xlsx": _book("yes")})) == 1.0
+    assert _score(task, FakeDesktop(files={"/home/user/a.xlsx": _book("no")})) == 0.0
+    assert _score(task, FakeDesktop()) == 0.0
+    assert _score(task, FakeDesktop(files={"/home/user/a.xlsx": b"no workbook"})) == 0.0
+
+
+def test_evaluate_broken_or_missing_gold_is_never_a_reward(tmp_path: Path) -> None:
+    desktop = FakeDesktop(files={"/home/user/a.xlsx": _book("yes")})
+    with pytest.raises(TaskFailed, match="own file is broken"):
+        _score(_task(TABLE, _gold(tmp_path, b"no workbook")), desktop)
+    with pytest.raises(TaskFailed, match="no asset folder"):
+        _score(_task(TABLE), desktop)
+
+
+def test_evaluate_broken_tree_of_the_guest_is_never_a_reward() -> None:
+    rule = {"type": "rule", "rules": [{"xpath": "//frame"}]}
+    task = _task({"func": "check_accessibility_tree", "result": {"type": "accessibility_tree"}, "expected": rule})
+    assert _score(task, FakeDesktop(xml="<desktop-frame><frame/></desktop-frame>")) == 1.0
+    with pytest.raises(TaskFailed, match="check_accessibility_tree failed"):
+        _score(task, FakeDesktop(xml="<desktop-frame>"))
+
+
+def test_evaluate_metric_that_fails_is_never_a_reward() -> None:
+    task = _task({"func": "check_include_exclude", "result": _said("x"), "expected": {"type": "rule", "rules": 3}})
+    with pytest.raises(TaskFailed, match="check_include_exclude failed"):
+        _score(task, FakeDesktop())
+
+
+@pytest.mark.parametrize(("conj", "answers", "wanted"), [
+    ("and", "ab", 1.0), ("and", "ax", 0.0), ("and", "xb", 0.0), ("or", "ax", 1.0), ("or", "xb", 1.0), ("or", "xx", 0.0),
+])  # fmt: skip
+def test_evaluate_conjunction_of_two(conj: str, answers: str, wanted: float) -> None:
+    result = [{"type": "vm_command_line", "command": ["first"]}, {"type": "vm_command_line", "command": ["second"]}]
+    task = _task({"func": ["exact_match"] * 2, "conj": conj, "result": result, "expected": [_rule("a"), _rule("b")]})
+    desktop = FakeDesktop(answers={"first": RunResult(0, answers[0], ""), "second": RunResult(0, answers[1], "")})
+    assert _score(task, desktop) == wanted
+
+
+def test_evaluate_infeasible_only_saying_so_counts() -> None:
+    task = _task({"func": "infeasible"})
+    assert _score(task, FakeDesktop(), "fail") == 1.0
+    assert _score(task, FakeDesktop(), "done") == 0.0
+    feasible = _task({"func": "exact_match", "result": _said("x"), "expected": _rule("")})
+    assert _score(feasible, FakeDesktop(), "done") == 1.0
+    assert _score(feasible, FakeDesktop(), "fail") == 0.0
+
+
+def test_evaluate_postconfig_runs_before_and_tolerates_closed_windows() -> None:
+    steps = [
+        {"type": "activate_window", "parameters": {"window_name": "gone"}},
+        {"type": "execute", "parameters": {"command": ["python", "-c", "import pyautogui; pyautogui.hotkey('ctrl','s')"]}},
+    ]
+    desktop = FakeDesktop()
+    assert (
+        _score(_task({"func": "exact_match", "result": _said("x"), "expected": _rule(""), "postconfig": steps}), desktop) == 1.0
+    )
+    assert [call[0] for call in desktop.calls] == ["activate_window", "input", "run"]
+
+
+def test_as_instance_everything_goes_through_the_getter() -> None:
+    config = [{"type": "execute", "parameters": {"command": "hello", "stdout": "said.txt"}}]
+    evaluator = {
+        "func": "file_contains",
+        "result": {"type": "cache_file", "path": "said.txt"},
+        "expected": {"type": "rule", "rules": {"expected": ["hi"]}},
+    }
+    instance = _task(evaluator, config=config).as_instance()
+    fake = FakeDesktop(answers={"hello": RunResult(0, "hi there", "")})
+    assert instance.instruction == "Do it." and instance.prepare is not None and not instance.setup
+    instance.prepare(fake.answer)
+    verdict = instance.evaluate(fake.answer)
+    assert verdict.success and verdict.reward == 1.0 and "file_contains" in verdict.detail
+    with pytest.raises(TaskFailed):
+        instance.demonstrate("", None, [Action(name="wait", args={})], fake.answer)  # type: ignore[arg-type]
+
+
+class _RealPython(FakeDesktop):
+    """Runs python3 commands for real, with its files under a folder."""
+
+    def run(self, command: Any, *, timeout_s: float = 30.0) -> RunResult:
+        if command[0] != "python3":
+            return RunResult(0, "", "")
+        root = self.root  # type: ignore[attr-defined]
+        for path, data in self.files.items():
+            place = Path(f"{root}{path}")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(data)
+        words = [f"{root}{word}" if word.startswith("/home/user/") else word for word in command[1:]]
+        done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=timeout_s, check=False)
+        return RunResult(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("program", "wanted"), [("ok = 1", 1.0), ("ok = 2", 0.0), ("import os; os._exit(0)", 0.0), ("ok = (", 0.0)]
+)
+def test_check_python_file_by_test_suite_runs_on_the_desktop(program: str, wanted: float, tmp_path: Path) -> None:
+    (tmp_path / "suite.py").write_text("import runpy\ndef test(path):\n    return runpy.run_path(path)['ok'] == 1\n")
+    evaluator = {
+        "func": "check_python_file_by_test_suite",
+        "result": {"type": "vm_file", "path": "/home/user/a.py", "dest": "a.py"},
+        "expected": {"type": "cloud_file", "path": "https://h.invalid/suite.py", "dest": "suite.py"},
+        "options": {"test_function_name": "test"},
+    }
+    desktop_type = type("Desktop", (_RealPython,), {"root": str(tmp_path)})
+    desktop = desktop_type(files={"/home/user/a.py": program.encode()})
+    assert _score(_task(evaluator, tmp_path), desktop) == wanted
+
+
+def test_check_python_file_by_test_suite_without_argument_finds_the_files_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "suite.py").write_text("def test():\n    import a, b\n    return a.ok == b.ok\n")
+    evaluator = {
+        "func": "check_python_file_by_test_suite",
+        "result": {"type": "vm_file", "multi": True, "path": ["/home/user/a.py", "/home/user/b.py"], "dest": ["a.py", "b.py"]},
+        "expected": {"type": "cloud_file", "path": "https://h.invalid/suite.py", "dest": "test_suite.py"},
+    }
+    desktop_type = type("Desktop", (_RealPython,), {"root": str(tmp_path)})
+    for other, wanted in ((b"ok = 1", 1.0), (b"ok = 2", 0.0)):
+        desktop = desktop_type(files={"/home/user/a.py": b"ok = 1", "/home/user/b.py": other})
+        assert _score(_task(evaluator, tmp_path), desktop) == wanted
+
+
+# --- getters ---------------------------------------------------------------------------------------------------------
+
+
+def _get(name: str, desktop: FakeDesktop, folder: Path, **args: Any) -> Any:
+    return GETTERS[name].read(Context(desktop, Assets(folder), folder / "work"), args)
+
+
+PREFERENCES = {
+    "enable_do_not_track": True,
+    "safebrowsing": {"enhanced": True, "enabled": True},
+    "profile": {"name": "Thomas", "default_content_setting_values": {"cookies": 4}},
+    "session": {"restore_on_startup": 5},
+    "webkit": {"webprefs": {"default_font_size": 20}},
+    "default_search_provider_data": {"template_url_data": {"short_name": "Seeker"}},
+    "extensions": {"settings": {"abc": {"path": "/home/user/ext", "manifest": {"name": "Ext"}}}},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "default"),
+    [
+        ("enable_do_not_track", "true", "false"),
+        ("enable_enhanced_safety_browsing", "true", "false"),
+        ("enable_safe_browsing", "true", "true"),
+        ("data_delete_automacally", "true", "false"),
+        ("new_startup_page", "true", "true"),
+        ("profile_name", "Thomas", None),
+        (
+            "chrome_font_size",
+            {"default_font_size": 20},
+            {"default_fixed_font_size": 13, "default_font_size": 16, "minimum_font_size": 13},
+        ),
+        ("default_search_engine", "Seeker", "Google"),
+        ("find_unpacked_extension_path", ["/home/user/ext"], []),
+        ("find_installed_extension_name", ["Ext"], []),
+    ],
+)
+def test_browser_preferences_set_and_default(name: str, wanted: Any, default: Any, tmp_path: Path) -> None:
+    path = f"{PROFILE}/Default/Preferences"
+    assert _get(name, FakeDesktop(files={path: json.dumps(PREFERENCES).encode()}), tmp_path) == wanted
+    assert _get(name, FakeDesktop(files={path: b"{}"}), tmp_path) == default
+    assert _get(name, FakeDesktop(files={path: b"{brok"}), tmp_path) in (None, [])
+
+
+def test_browser_other_files_of_the_profile(tmp_path: Path) -> None:
+    state = {"browser": {"enabled_labs_experiments": ["x@1"]}, "intl": {"app_locale": "ko"}}
+    database = tmp_path / "db"
+    with sqlite3.connect(database) as connection:
+        connection.execute("CREATE TABLE urls (url, title, last_visit_time)")
+        connection.execute("INSERT INTO urls VALUES ('u', 't', 1)")
+        connection.execute("CREATE TABLE cookies (creation_utc, host_key, name)")
+        connection.execute("INSERT INTO cookies VALUES (1, '.h', 'n')")
+    roots = {"bookmark_bar": {"children": []}}
+    desktop = FakeDesktop(
+        files={
+            f"{PROFILE}/Local State": json.dumps(state).encode(),
+            f"{PROFILE}/Default/Bookmarks": json.dumps({"roots": roots}).encode(),
+            f"{PROFILE}/Default/History": database.read_bytes(),
+            f"{PROFILE}/Default/Cookies": database.read_bytes(),
+            "/home/user/Desktop/a.desktop": b"Name=A",
+        },
+        answers={"*.desktop": RunResult(0, "a.desktop\0", "")},
+    )
+    assert _get("enabled_experiments", desktop, tmp_path) == ["x@1"]
+    assert _get("chrome_language", desktop, tmp_path) == "ko"
+    assert _get("bookmarks", desktop, tmp_path) == roots
+    assert _get("history", desktop, tmp_path) == [("u", "t", 1)]
+    assert _get("cookie_data", desktop, tmp_path) == [(1, ".h", "n")]
+    assert _get("shortcuts_on_desktop", desktop, tmp_path) == {"a.desktop": "Name=A"}
+    assert _get("history", FakeDesktop(files={f"{PROFILE}/Default/History": b"no database at all, really"}), tmp_path) is None
+
+
+def test_browser_pages(tmp_path: Path) -> None:
+    desktop = FakeDesktop(pages=[Tab("https://a.invalid/x-y/z?q=1", "A", "<p>"), Tab("about:blank", "B")])
+    assert _get("open_tabs_info", desktop, tmp_path)[1] == {"url": "about:blank", "title": "B"}
+    assert _get("active_tab_info", desktop, tmp_path)["content"] == "<p>"
+    assert _get("active_url_from_accessTree", desktop, tmp_path) == "https://a.invalid/x-y/z?q=1"
+    assert _get("active_tab_url_parse", desktop, tmp_path, parse_keys=["q", "r"], replace={"q": "query"}) == {
+        "query": "1",
+        "r": "",
+    }
+    assert _get("url_path_parse", desktop, tmp_path, parse_keys=["q"]) == {"q": "1"}
+    assert _get("url_dashPart", desktop, tmp_path, partIndex=-1, needDeleteId=True) == "z"
+    assert _get("url_dashPart", desktop, tmp_path, partIndex=3, returnType="json", key="k") == {"k": "x-y"}
+    assert _get("page_info", desktop, tmp_path, url="about:blank")["title"] == "B"
+    for name in ("active_tab_info", "active_url_from_accessTree"):
+        assert _get(name, FakeDesktop(), tmp_path) is None
+
+
+def test_files_several_at_once_and_only_some_given(tmp_path: Path) -> None:
+    desktop = FakeDesktop(files={"/home/user/a": b"1", "/home/user/b": b"2"})
+    both = {"multi": True, "path": ["/home/user/a", "/home/user/b"], "dest": ["x", "y"]}
+    assert Path(_get("vm_file", desktop, tmp_path, **both)).read_bytes() == b"1"
+    assert [Path(place).name for place in _get("vm_file", desktop, tmp_path, **both, gives=[1, 0])] == ["y", "x"]
+    assert _get("vm_file", desktop, tmp_path, multi=True, path=["/home/user/a", "/none"], dest=["x", "y"], gives=[0, 1]) is None
+    assert Path(_get("vm_file", desktop, tmp_path, path="/home/user/a", dest="../../evil")).parent == tmp_path / "work/product"
+
+
+def test_application_settings_come_from_their_places(tmp_path: Path) -> None:
+    files = {"/home/user/.config/vlc/vlcrc": b"v", "/home/user/.config/GIMP/2.10/gimprc": b"g"}
+    desktop = FakeDesktop(files=files, answers={"status.xml": RunResult(0, "<root/>", "")})
+    assert Path(_get("vlc_config", desktop, tmp_path)).read_bytes() == b"v"
+    assert Path(_get("gimp_config_file", desktop, tmp_path, file_name="gimprc")).read_bytes() == b"g"
+    assert Path(_get("vlc_playing_info", desktop, tmp_path)).read_text() == "<root/>"
+    desktop.files["/home/user/x.json"] = b"{}"
+    assert (
+        Path(_get("vscode_config", desktop, tmp_path, vscode_extension_command="Export", path="/home/user/x.json")).read_text()
+        == "{}"
+    )
+
+
+def test_values_of_the_screen_and_folders(tmp_path: Path) -> None:
+    listing = "d\tsub\0f\tsub/a.jpg\0f\tb.jpg\0"
+    desktop = FakeDesktop(
+        titles=["x vlc"],
+        xml="<desktop-frame><terminal name='t'>$ ls \n</terminal></desktop-frame>",
+        answers={
+            "find": RunResult(0, listing, ""),
+            "xdg-mime": RunResult(0, "vlc.desktop\n", ""),
+            "bad": RunResult(1, "", "oops"),
+        },
+    )
+    assert _get("vm_terminal_output", desktop, tmp_path) == "$ ls"
+    assert _get("vm_terminal_output", FakeDesktop(), tmp_path) is None
+    assert _get("accessibility_tree", desktop, tmp_path) == desktop.xml
+    assert _get("vm_window_size", desktop, tmp_path, app_class_name="vlc") == _get("vm_screen_size", desktop, tmp_path)
+    assert _get("vm_window_size", desktop, tmp_path, app_class_name="gimp") is None
+    assert _get("default_video_player", desktop, tmp_path) == "vlc.desktop\n"
+    assert _get("vm_command_error", desktop, tmp_path, command=["bad"]) == "oops"
+    tree = _get("list_directory", desktop, tmp_path, path="/home/user/pictures")
+    assert tree["name"] == "pictures"
+    assert [child["name"] for child in tree["children"]] == ["b.jpg", "sub"]
+    assert tree["children"][1]["children"] == [{"type": "file", "name": "a.jpg"}]
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ("tomorrow", (2024, 2, 15)),
+        ("this month", (2024, 2, 14)),
+        ("5th next month", (2024, 3, 5)),
+        ("next Wednesday", (2024, 2, 21)),
+        ("next Monday split", (2024, 2, 19)),
+        ("this Saturday", (2024, 2, 17)),
+        ("next week Friday", (2024, 2, 23)),
+        ("first monday next month", (2024, 3, 4)),
+        ("first monday eleven months later", None),
+        ("first monday eight months later", (2024, 10, 7)),
+        ("10th 11 months later", (2025, 1, 10)),
+        ("30th this month", None),
+        ("some day", None),
+    ],
+)
+def test_parse_date_relative_to_a_wednesday(said: str, wanted: tuple[int, int, int] | None) -> None:
+    today = datetime.date(2024, 2, 14)
+    if wanted is not None:
+        assert parse_date(said, today) == datetime.date(*wanted)
+        return
+    with pytest.raises(TaskFailed):
+        parse_date(said, today)
+
+
+@pytest.mark.parametrize("said", ["tomorrow", "5th next month"])
+def test_rule_relative_time_marks_are_filled(said: str, tmp_path: Path) -> None:
+    rules = {"relativeTime": {"from": said}, "expected": {"date": "{DoW}, {Month} {DayD} {Year}", "list": ["{Month0D}"]}}
+    filled = _get("rule_relativeTime", FakeDesktop(), tmp_path, rules=rules)
+    assert "{" not in json.dumps(filled["expected"]["date"]) and len(filled["expected"]["list"][0]) == 2
+    with pytest.raises(TaskFailed, match="unknown date"):
+        _get("rule_relativeTime", FakeDesktop(), tmp_path, rules={"relativeTime": {"from": "some day"}})
+
+
+def test_documents_parts_are_taken_out(tmp_path: Path) -> None:
+    import pptx
+    from PIL import Image
+
+    data = io.BytesIO()
+    Image.new("RGB", (4, 4), "red").save(data, "PNG")
+    deck, saved = pptx.Presentation(), io.BytesIO()
+    slide = deck.slides.add_slide(deck.slide_layouts[6])
+    image_part, relation = slide.part.get_or_add_image_part(io.BytesIO(data.getvalue()))
+    from lxml import etree
+
+    a, p, r = (f"http://schemas.openxmlformats.org/{name}" for name in (
+        "drawingml/2006/main", "presentationml/2006/main", "officeDocument/2006/relationships"))  # fmt: skip
+    picture = f'<a:blipFill><a:blip r:embed="{relation}"/></a:blipFill>'
+    text = f'<p:bg xmlns:p="{p}" xmlns:a="{a}" xmlns:r="{r}"><p:bgPr>{picture}</p:bgPr></p:bg>'
+    slide._element.find(f"{{{p}}}cSld").insert(0, etree.fromstring(text))
+    deck.save(saved)
+    desktop = FakeDesktop(files={"/home/user/a.pptx": saved.getvalue(), "/home/user/a.xlsx": _book("last")})
+    place = _get("background_image_in_slide", desktop, tmp_path, ppt_file_path="/home/user/a.pptx", slide_index=0, dest="b.png")
+    assert Path(place).read_bytes() == image_part.blob
+    assert _get("audio_in_slide", desktop, tmp_path, ppt_file_path="/home/user/a.pptx", slide_index=0, dest="b.mp3") is None
+    assert _get("background_image_in_slide", desktop, tmp_path, ppt_file_path="/home/user/a.pptx", slide_index=5) is None
+    row = _get("content_from_vm_file", desktop, tmp_path, path="/home/user/a.xlsx", file_type="xlsx", file_content="last_row")
+    assert row == ["last"]
