@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import io
-import struct
-import wave
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +14,7 @@ from pptx import Presentation
 from pptx.dml.color import RGBColor
 from pptx.enum.shapes import MSO_SHAPE_TYPE
 from pptx.enum.text import PP_ALIGN
-from pptx.util import Cm, Pt
+from pptx.util import Pt
 
 from common.actions import parse_action
 from common.config import DesktopConfig
@@ -25,6 +22,7 @@ from common.messages import Action, Evaluation, Observation
 from env_server.driver import SetupStep, TaskInstance
 from env_server.drivers.guest_driver import GuestDriver
 from tests.desktops import open_desktop
+from tests.integration.office_files import NUM_SLIDES, many_slides, picture, slides, sound
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -39,60 +37,6 @@ def desktop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuestDriver]:
         yield driver
 
 
-def picture(width: int = 200, height: int = 100) -> bytes:
-    stream = io.BytesIO()
-    Image.new("RGB", (width, height), (200, 30, 30)).save(stream, "PNG")
-    return stream.getvalue()
-
-
-def sound() -> bytes:
-    stream = io.BytesIO()
-    with wave.open(stream, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(8000)
-        file.writeframes(struct.pack("<800h", *([0] * 800)))
-    return stream.getvalue()
-
-
-def add_points(deck) -> None:
-    """A slide of title, three points, a text box, a picture, a table: boxes 0 to 4."""
-    slide = deck.slides.add_slide(deck.slide_layouts[1])
-    slide.shapes.title.text = "Points"
-    slide.placeholders[1].text = "alpha\nbeta\ngamma"
-    slide.shapes.add_textbox(Cm(2), Cm(5), Cm(8), Cm(2)).text_frame.text = "free text"
-    slide.shapes.add_picture(io.BytesIO(picture()), Cm(12), Cm(5), Cm(4), Cm(2))
-    table = slide.shapes.add_table(1, 2, Cm(2), Cm(9), Cm(10), Cm(2)).table
-    table.cell(0, 0).text, table.cell(0, 1).text = "left cell", "right cell"
-
-
-def written(deck) -> bytes:
-    stream = io.BytesIO()
-    deck.save(stream)
-    return stream.getvalue()
-
-
-def slides() -> bytes:
-    """1: title and subtitle; 2: as above; 3: an empty title and a slide number."""
-    deck = Presentation()
-    first = deck.slides.add_slide(deck.slide_layouts[0])
-    first.shapes.title.text, first.placeholders[1].text = "Opening", "by the team"
-    add_points(deck)
-    third = deck.slides.add_slide(deck.slide_layouts[5])
-    number = next(box for box in deck.slide_layouts[5].placeholders if "sldNum" in box._element.xml)
-    third.shapes._spTree.append(copy.deepcopy(number._element))
-    return written(deck)
-
-
-def many_slides() -> bytes:
-    """Many slides as above, for tests that need one each."""
-    deck = Presentation()
-    for _ in range(NUM_SLIDES):
-        add_points(deck)
-    return written(deck)
-
-
-NUM_SLIDES = 8
 TITLE, POINTS, FREE, PICTURE, TABLE = range(5)
 shared = {"used": NUM_SLIDES}
 """How many slides of the deck of many were given out; all of them when another one is open."""
@@ -168,9 +112,6 @@ def test_reset_ends_a_running_show(desktop: GuestDriver, slide: int) -> None:
     act(desktop, 'key("f5")')
     assert open_slides(desktop).app == "impress"
     assert act(desktop, "impress.get_slide_count()") == "3"
-
-
-# --- slides ---
 
 
 def test_slides_are_listed_shown_counted_and_copied(desktop: GuestDriver) -> None:
@@ -299,7 +240,7 @@ def test_delete_content_removes_the_box(desktop: GuestDriver, slide: int) -> Non
 # --- files ---
 
 
-def test_save_as_other_formats_and_over_files(desktop: GuestDriver) -> None:
+def test_save_as_other_formats_which_open_again(desktop: GuestDriver) -> None:
     open_slides(desktop)
     act(desktop, 'impress.save_as("copy.pdf")')
     assert desktop.get("file_bytes", path="copy.pdf").startswith(b"%PDF-")
@@ -309,6 +250,15 @@ def test_save_as_other_formats_and_over_files(desktop: GuestDriver) -> None:
     act(desktop, 'impress.save_as("taken.odp", overwrite=True)')
     with zipfile.ZipFile(io.BytesIO(desktop.get("file_bytes", path="taken.odp"))) as archive:
         assert archive.read("mimetype") == b"application/vnd.oasis.opendocument.presentation"
+    data = desktop.get("file_bytes", path="taken.odp")
+    steps = SetupStep("put_file", {"path": "open.odp", "data": data}), SetupStep("open", {"path": "open.odp"})
+    shown = desktop.reset(TaskInstance("x", steps, lambda get: Evaluation(0.0, False, ""), lambda *_: Action("done", {})))[1]
+    assert shown.app == "impress" and "Opening" in [element.text for element in shown.elements if element.in_content]
+    act(desktop, 'impress.write_text("Changed", 1, 0)')
+    assert act(desktop, "impress.save()") == "saved open.odp"
+    with zipfile.ZipFile(io.BytesIO(desktop.get("file_bytes", path="open.odp"))) as archive:
+        content = archive.read("content.xml")
+    assert b">Changed<" in content and b">Opening<" not in content  # the slide keeps that as its name
 
 
 def test_export_to_image_of_one_slide_and_of_all(desktop: GuestDriver) -> None:
@@ -345,9 +295,6 @@ def test_insert_file_embeds_media_and_plays_it_by_itself(desktop: GuestDriver) -
     act(desktop, 'impress.save_as("deck.odp")')
     with zipfile.ZipFile(io.BytesIO(desktop.get("file_bytes", path="deck.odp"))) as archive:
         assert any(name.endswith("beep.wav") for name in archive.namelist())
-
-
-# --- the office's options ---
 
 
 def options_of(desktop: GuestDriver) -> dict[str, str]:

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from docx import Document
-from docx.enum.text import WD_ALIGN_PARAGRAPH, WD_COLOR_INDEX
+from docx.enum.text import WD_ALIGN_PARAGRAPH
 from docx.oxml.ns import qn
 from docx.shared import Pt, RGBColor
-from PIL import Image
+from odf import text
+from odf.opendocument import OpenDocumentText, load
 
 from common.actions import parse_action
 from common.config import DesktopConfig
@@ -19,6 +20,7 @@ from common.messages import Action, Evaluation, Observation
 from env_server.driver import SetupStep, TaskInstance
 from env_server.drivers.guest_driver import GuestDriver
 from tests.desktops import open_desktop
+from tests.integration.office_files import NUM_LINES, lines, picture, report, written
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -31,51 +33,6 @@ def desktop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuestDriver]:
         yield driver
 
 
-def add_line(document) -> None:
-    """Runs of several formats and two highlighted words."""
-    line = document.add_paragraph("The red fox ")
-    line.add_run("jumps over").bold = True
-    line.add_run(" the ")
-    line.add_run("lazy").font.highlight_color = WD_COLOR_INDEX.YELLOW
-    line.add_run(" ")
-    line.add_run("dog").font.highlight_color = WD_COLOR_INDEX.BRIGHT_GREEN
-    line.add_run(".")
-
-
-def written(document) -> bytes:
-    stream = io.BytesIO()
-    document.save(stream)
-    return stream.getvalue()
-
-
-def report() -> bytes:
-    """Five paragraphs: a heading, a line as above, an empty one, two plain ones; then a table of two cells, which ends it."""
-    document = Document()
-    document.add_heading("annual report", 1)
-    add_line(document)
-    document.add_paragraph("")
-    document.add_paragraph("Total: 42 apples and 7 pears at NASA's shop")
-    document.add_paragraph("last line")
-    table = document.add_table(rows=1, cols=2)
-    table.cell(0, 0).text, table.cell(0, 1).text = "red cell", "blue cell"
-    return written(document)
-
-
-def lines() -> bytes:
-    """Many such lines, for tests that need one each."""
-    document = Document()
-    for _ in range(NUM_LINES):
-        add_line(document)
-    return written(document)
-
-
-def picture() -> bytes:
-    stream = io.BytesIO()
-    Image.new("RGB", (60, 30), (200, 30, 30)).save(stream, "PNG")
-    return stream.getvalue()
-
-
-NUM_LINES = 20
 LINE = "The red fox jumps over the lazy dog."
 shared = {"used": NUM_LINES}
 """How many lines of the document of lines were given out; all of them when another one is open."""
@@ -85,7 +42,7 @@ def open_report(desktop: GuestDriver, data: bytes | None = None) -> Observation:
     shared["used"] = NUM_LINES
     steps = (
         SetupStep("put_file", {"path": "report.docx", "data": data or report()}),
-        SetupStep("put_file", {"path": "red.png", "data": picture()}),
+        SetupStep("put_file", {"path": "red.png", "data": picture(60, 30)}),
         SetupStep("write_file", {"path": "no.png", "text": "no picture"}),
         SetupStep("make_folder", {"path": "out"}),
         SetupStep("open", {"path": "report.docx"}),
@@ -104,9 +61,9 @@ def line(desktop: GuestDriver) -> int:
     return shared["used"] - 1
 
 
-def act(desktop: GuestDriver, text: str) -> str:
-    result = desktop.step(parse_action(text))
-    assert result.action_error == "", (text, result.action_error)
+def act(desktop: GuestDriver, call: str) -> str:
+    result = desktop.step(parse_action(call))
+    assert result.action_error == "", (call, result.action_error)
     return result.observation.result
 
 
@@ -168,6 +125,22 @@ def test_closed_document_is_named_in_the_error(desktop: GuestDriver, line: int) 
     assert "no window" in desktop.step(parse_action('apps.switch("writer")')).action_error
 
 
+def test_odt_opens_and_is_saved_in_its_own_format(desktop: GuestDriver) -> None:
+    shared["used"] = NUM_LINES
+    document, stream = OpenDocumentText(), io.BytesIO()
+    for number in range(2):
+        document.text.addElement(text.P(text=f"open line {number}"))
+    document.save(stream)
+    steps = SetupStep("put_file", {"path": "note.odt", "data": stream.getvalue()}), SetupStep("open", {"path": "note.odt"})
+    task = TaskInstance("x", steps, lambda get: Evaluation(0.0, False, ""), lambda *_: Action("done", {}))
+    shown = desktop.reset(task)[1]
+    assert (shown.app, [e.text for e in shown.elements if e.in_content]) == ("writer", ["open line 0", "open line 1"])
+    act(desktop, 'writer.find_and_replace("open", "closed", [1])')
+    assert act(desktop, "writer.save()") == "saved note.odt"
+    found = load(io.BytesIO(desktop.get("file_bytes", path="note.odt"))).getElementsByType(text.P)
+    assert [str(paragraph) for paragraph in found] == ["open line 0", "closed line 1"]
+
+
 # --- text ---
 
 
@@ -188,8 +161,8 @@ def test_write_text_writes_formatted_paragraphs_at_the_cursor(desktop: GuestDriv
     act(desktop, 'writer.write_text(" plain")')
     first, second = saved(desktop).paragraphs[:2]
     assert (first.text, second.text) == ("in place of a selection", "B\U0001f600 new plain")
-    for paragraph, text in ((first, first.text), (second, "B\U0001f600 new")):
-        assert with_look(paragraph, lambda font: bool(font.bold and font.italic) and font.size == Pt(20)) == text
+    for paragraph, styled in ((first, first.text), (second, "B\U0001f600 new")):
+        assert with_look(paragraph, lambda font: bool(font.bold and font.italic) and font.size == Pt(20)) == styled
 
 
 def test_find_and_replace_everywhere_keeps_formatting_and_knows_groups(desktop: GuestDriver) -> None:
@@ -302,7 +275,7 @@ def test_formula_and_images_at_the_cursor_are_in_the_file(desktop: GuestDriver, 
     sizes = [(round(shape.width / 9525), round(shape.height / 9525)) for shape in document.inline_shapes]
     assert sizes == [(60, 30), (96, 48), (120, 60)]
     fraction = next(document.element.iter(f"{MATH}f"))
-    assert "".join(text.text for text in fraction.iter(f"{MATH}t")).replace(" ", "") == "a+bc"
+    assert "".join(part.text for part in fraction.iter(f"{MATH}t")).replace(" ", "") == "a+bc"
 
 
 def test_insert_page_break_at_the_cursor_and_behind_a_table_at_the_end_but_not_inside(desktop: GuestDriver) -> None:
