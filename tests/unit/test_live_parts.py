@@ -166,4 +166,4 @@ def test_commands_garbage_is_never_anything_but_refused(message: str) -> None:
 
 def test_signatures_show_how_actions_are_written() -> None:
     assert signature(ACTIONS["calc.set_cell"]) == "calc.set_cell(cell, value)"
-    assert signature(ACTIONS["click"]) == 'click(target, y=None, button="left")'
+    assert signature(ACTIONS["click"]) == 'click(target, y=None, button="left", hold="")'
