@@ -66,7 +66,7 @@ def _targets(action: Action, elements: Sequence[Element]) -> dict[str, RecordedT
     found: dict[str, RecordedTarget] = {}
     for param in ("target", "source"):
         # API actions have targets that are no elements (files.copy).
-        if param in action.args and action.args.get("y") is None and "." not in action.name:
+        if action.args.get(param) is not None and action.args.get("y") is None and "." not in action.name:
             element = find_target(elements, action.args[param])
             found[param] = RecordedTarget(element.role, element.text, element.x, element.y)
     return found
