@@ -38,6 +38,8 @@ from .wire import Wire
 
 _NO_SETTLING = Settled("none", 0.0)
 _FRONT_LIMIT_S = 2.0
+_SAVE_LIMIT_S = 3.0
+"""For an office that is asked for a file to take the keys that were pressed before."""
 _OSWORLD_OPEN_LIMIT_S = 15.0
 _OFFICE = frozenset({"calc", "writer", "impress"})
 _FILE_FACTS = frozenset({"file_bytes", "file_text", "folder_listing"})
@@ -315,6 +317,8 @@ class Desktop:
         """One fact for an evaluator. What the agent still holds down is released: whoever judges may press keys, too."""
         self._gui.let_go()
         if kind in _FILE_FACTS and _OFFICE.intersection(self._open):
+            # The last action's waiting may have ended before its keys were taken.
+            self._windows.settle_within(deadline_s=min(left(deadline), _SAVE_LIMIT_S))
             self._documents.finish(timeout_s=left(deadline))
         try:
             if kind == "web_page":

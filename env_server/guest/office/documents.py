@@ -28,6 +28,8 @@ _OPTIONS = {
     ".tsv": {"FilterName": _TEXT_TABLE, "FilterOptions": "9,34,76,1"},
 }
 """Separator, quotes, UTF-8, first line: without them the office asks in a dialog."""
+_NUM_HOPS = 4
+"""A key's command is put at the end of the office's queue of events, and there it puts its work at the end again."""
 _FACTORIES = {"writer": "swriter", "impress": "simpress"}
 _TOOLS: Mapping[str, type[OfficeTools]] = {"calc": CalcTools, "writer": WriterTools, "impress": ImpressTools}
 _SLIDE_PANE = "/org.openoffice.Office.Impress/MultiPaneGUI/SlideSorterBar/Visible", "ImpressView"
@@ -128,7 +130,8 @@ class Documents:
 
     def finish(self, *, timeout_s: float) -> None:
         """Wait until the office has done what it was told: it saves some time after it has taken the keys for it."""
-        self._office.on_main(lambda: None, timeout_s=timeout_s)
+        for _ in range(_NUM_HOPS):
+            self._office.on_main(lambda: None, timeout_s=timeout_s)
 
     def use_tool(self, app: str, method: str, args: Mapping[str, Any], *, timeout_s: float) -> str:
         """Carry out one API method of the agent on the application's document; gives its result text."""
