@@ -7,7 +7,7 @@ import re
 from common.messages import Action
 from env_server.tasks.elements import role_of
 from env_server.tasks.miniwob.feeds import reach
-from env_server.tasks.miniwob.scene import ANY, BUTTON, ENTRY, Demonstrator, Scene, key, ordinal, plain, write
+from env_server.tasks.miniwob.scene import ANY, ENTRY, Demonstrator, Scene, ordinal, plain, write
 from env_server.tasks.miniwob.text import choose_offer
 
 _PLAYBACK = ("Prev", "Stop", "Play", "Next")
@@ -16,10 +16,7 @@ _ICON_LABELS = {
     "ui-icon-seek-end": "Next", "ui-icon-zoomin": "Zoom In", "ui-icon-zoomout": "Zoom Out",
 }  # fmt: skip
 _MONTHS = "January February March April May June July August September October November December".split()  # noqa: SIM905
-_STYLES = ("bold", "italics", "underlined")
-"""Buttons of the tool bar, in this order."""
 _DAY = frozenset({"link", "table cell"})
-_INKS = {"red": "#e60000", "orange": "#ff9900", "yellow": "#ffff00", "green": "#008a00", "blue": "#0066cc", "purple": "#9933ff"}
 
 
 def _menu_path(scene: Scene) -> Action:
@@ -89,42 +86,6 @@ def _phone_book(scene: Scene) -> Action:
     return scene.click(scene.one(frozenset({"link"}), ">"))
 
 
-def _style_text(scene: Scene) -> Action:
-    """Select by keys, then choose the style in the tool bar."""
-    match = re.search(r"give the text (.+) the (?:style|color) ", scene.instruction)
-    style = re.search(r"the (?:style|color) (\w+)", scene.instruction)
-    assert style, scene.instruction
-    text = next((shape.text for shape in scene.shapes if shape.tag == "p"), "")
-    if match:
-        start, length = _word_place(text, match.group(1))
-        moves = [
-            lambda: key("ctrl+home"), lambda: key("right", start) if start else key("home"), lambda: key("shift+right", length),
-        ]  # fmt: skip
-    else:
-        moves = [lambda: key("ctrl+a")]
-    color = _INKS.get(style.group(1))
-    tool = scene.one(frozenset({"image"})) if color else scene.one(BUTTON, "", nth=_STYLES.index(style.group(1)))
-    moves = [lambda: scene.click_on(scene.shape(lambda shape: shape.tag == "p")), *moves, lambda: scene.click(tool)]
-    if color:
-        moves.append(lambda: _ink(scene, color))
-    return scene.in_turn(*moves, scene.press)
-
-
-def _word_place(text: str, word: str) -> tuple[int, int]:
-    place = 0
-    for other in text.split(" "):
-        if other == word:
-            return place, len(word)
-        place += len(other) + 1
-    return 0, len(word)
-
-
-def _ink(scene: Scene, color: str) -> Action:
-    levels = tuple(int(color[place : place + 2], 16) for place in (1, 3, 5))
-    swatch = scene.shape(lambda s: "ql-picker-item" in s.kind and s.color.replace(" ", "") == "rgb({},{},{})".format(*levels))
-    return scene.point(swatch.x, swatch.y)
-
-
 def _book_flight(scene: Scene) -> Action:
     wish, start, end, date = scene.said(r"Book the (\w+) one-way flight from: (.+) to: (.+) on (\d\d/\d\d/\d{4})\.")
     flights = [shape for shape in scene.shapes if shape.kind == "flight-price"]
@@ -160,7 +121,6 @@ DEMONSTRATORS: dict[str, Demonstrator] = {
     "choose-date-nodelay": _choose_date,
     "search-engine": _search,
     "phone-book": _phone_book,
-    "text-editor": _style_text,
     "book-flight": _book_flight,
     "book-flight-nodelay": _book_flight,
 }
