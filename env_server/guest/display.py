@@ -23,8 +23,6 @@ from .processes import Program
 
 _BUTTONS = {"left": 1, "middle": 2, "right": 3}
 _WHEEL = {"up": 4, "down": 5, "left": 6, "right": 7}
-_MODIFIERS = {"Control", "Shift", "Alt", "Super"}
-_WHEEL_CLICKS = 5
 
 _STRUCTURE_EVENTS = frozenset({X.CreateNotify, X.ConfigureNotify, X.MapNotify, X.UnmapNotify, X.DestroyNotify})
 _HELPER_SIZE = 8

@@ -81,14 +81,6 @@ REFUSED: dict[str, tuple[str, str]] = {
 }
 """Metrics that are known and cannot be honoured: kind of reason and the reason."""
 
-WITHOUT_EXPECTED = frozenset(
-    {
-        "check_left_panel", "check_presenter_console_disable", "check_slide_orientation_Portrait", "check_textbox_on_leftside",
-        "check_triangle_position", "has_page_numbers_in_footers", "is_first_line_centered", "is_utc_0", "check_text_enlarged",
-    }
-)  # fmt: skip
-"""Metrics over the result alone."""
-
 
 def metric(name: str) -> Metric:
     """The function called ``name``. Raises `KeyError` for one that is not in `METRICS`."""

@@ -212,8 +212,6 @@ def run_sqlite3(result: str, rules: Rules) -> float:
 
 # --- the accessibility tree ------------------------------------------------------------------------------------------
 
-_LOCAL_NAME = re.compile(r"[A-Za-z][\w-]*")
-
 
 def check_accessibility_tree(result: str, rules: Iterable[Rules]) -> float:
     """Every rule finds a node in the tree: by ``xpath`` or ``selectors`` (any of them), with ``text`` where one is given.
