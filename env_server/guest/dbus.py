@@ -113,6 +113,10 @@ class Bus:
         """Process id of a connection, as this process's namespace numbers it."""
         return int(self.call(_bus_call("GetConnectionUnixProcessID", "s", (name,)))[0])
 
+    def has_owner(self, name: str) -> bool:
+        """Is somebody reachable by this name? Unlike a call to it, asking starts nobody."""
+        return bool(self.call(_bus_call("NameHasOwner", "s", (name,)))[0])
+
     def add_match(self, rule: str) -> None:
         """Subscribe to signals."""
         self.call(_bus_call("AddMatch", "s", (rule,)))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import select
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +87,8 @@ class Screen:
         self._window_facts: dict[int, tuple[int, bool]] = {}
         self._unmanaged: dict[int, tuple[int, int, int, int]] = {}
         self._popups: set[int] = set()
+        self._num_extents = 0
+        self._helper = self._root.create_window(0, 0, 1, 1, 0, X.CopyFromParent, event_mask=X.PropertyChangeMask)
         self.num_damages = 0
         self._root.change_attributes(event_mask=X.PropertyChangeMask | X.SubstructureNotifyMask)
         self._display.damage_query_version()
@@ -114,6 +117,8 @@ class Screen:
             elif kind == X.PropertyNotify and event.window.id == self._root.id:
                 if event.atom in (self._atom("_NET_CLIENT_LIST_STACKING"), self._atom("_NET_ACTIVE_WINDOW")):
                     changed = True
+            elif kind == X.PropertyNotify and event.window.id == self._helper.id:
+                self._num_extents += 1
             elif kind in _STRUCTURE_EVENTS:
                 changed = True
                 self._take_structure(kind, event)
@@ -256,6 +261,19 @@ class Screen:
     def activate(self, xid: int) -> None:
         """Ask the window manager to raise and focus a window."""
         self._client_message(xid, "_NET_ACTIVE_WINDOW", [2, X.CurrentTime, 0, 0, 0])
+
+    def sync_window_manager(self, timeout_s: float) -> bool:
+        """Wait until the window manager has dealt with all that happened before; False when it has not in time.
+
+        It answers requests in their order, and the only one that any window may make, and that changes nothing on the screen,
+        is to be told its frame's size (EWMH, _NET_REQUEST_FRAME_EXTENTS).
+        """
+        deadline = time.monotonic() + timeout_s
+        before = self._num_extents
+        self._client_message(self._helper.id, "_NET_REQUEST_FRAME_EXTENTS", [0] * 5)
+        while self._num_extents == before and time.monotonic() < deadline:
+            self.wait_for_event(deadline - time.monotonic())
+        return self._num_extents != before
 
     def close_window(self, xid: int) -> None:
         """Ask a window to close, as its close button would."""

@@ -17,6 +17,8 @@ from .processes import Program
 FRAME_NAME = "Xvfb_screen0"
 """The frame buffer's file, as Xvfb names it (XWD format)."""
 
+_ACCESSIBILITY_BUS = "org.a11y.Bus"
+
 OPENBOX_SETTINGS = """<?xml version="1.0" encoding="UTF-8"?>
 <openbox_config xmlns="http://openbox.org/3.4/rc">
   <focus><focusNew>yes</focusNew><followMouse>no</followMouse></focus>
@@ -156,11 +158,9 @@ def _connect(address: str, deadline: float) -> Bus:
 
 def _accessibility_address(bus: Bus) -> str:
     deadline = time.monotonic() + 10
-    call = Call("org.a11y.Bus", "/org/a11y/bus", "org.a11y.Bus", "GetAddress")
-    while True:
-        try:
-            return str(bus.call(call)[0])
-        except DBusError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
+    # Called before it has its name, the session bus would start a second one, and the one that comes too late to the name ends.
+    while not bus.has_owner(_ACCESSIBILITY_BUS):
+        if time.monotonic() > deadline:
+            raise DBusError("the accessibility bus did not come up in 10 s")
+        time.sleep(0.005)
+    return str(bus.call(Call(_ACCESSIBILITY_BUS, "/org/a11y/bus", _ACCESSIBILITY_BUS, "GetAddress"))[0])

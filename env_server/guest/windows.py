@@ -173,9 +173,12 @@ class Windows:
         if not windows:
             raise DesktopError(f"{app.name} has no window")
         wanted = windows[-1].xid
-        if self._screen.active_window() == wanted:
-            return
+        # Asked for in any case: a window that has just appeared is listed before it gets the focus.
         self._screen.activate(wanted)
+        # The focus moves by an event of its own, which the window manager takes after the request that caused it.
+        for _ in range(2):
+            if not self._screen.sync_window_manager(left(deadline)):
+                raise DesktopError("the window manager did not answer in time")
         try:
             self.wait(lambda: self._screen.active_window() == wanted, deadline, f"{app.name} in front")
         except DesktopError as error:

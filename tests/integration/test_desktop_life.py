@@ -14,8 +14,9 @@ import pytest
 
 from common.config import DesktopConfig
 from common.errors import DesktopBroken, EnvError
+from env_server.driver import SetupStep
 from env_server.drivers.guest_driver import GuestDriver
-from tests.desktops import open_desktop
+from tests.desktops import Player, open_desktop
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -148,3 +149,14 @@ def test_stopped_guest_is_unhealthy_and_breaks_a_step_at_its_deadline(tmp_path: 
         assert time.monotonic() - started < 4.0
         assert not driver.healthy()
     assert_gone(processes)
+
+
+def test_task_begins_only_once_the_window_manager_has_dealt_with_everything_before(tmp_path: Path) -> None:
+    with open_desktop(tmp_path, DesktopConfig(reset_deadline_s=3.0)) as driver:
+        page = SetupStep("web_page", {"page": "click-button", "seed": 1})
+        assert Player(driver).start(page).app == "chromium"
+        window_manager = pid_of(processes_below(driver.pid or 0), "openbox")
+        os.kill(window_manager, signal.SIGSTOP)
+        with pytest.raises(DesktopBroken, match="window manager"):
+            Player(driver).start(page)
+        os.kill(window_manager, signal.SIGCONT)
