@@ -1,4 +1,4 @@
-"""What a desktop takes of the host's memory. Works without cgroups, which batch jobs rarely may use."""
+"""What a desktop takes of the host: memory, processes. Works without cgroups, which batch jobs rarely may use."""
 
 from __future__ import annotations
 
@@ -7,11 +7,27 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from common import host_memory
+from common.config import DesktopConfig
+
 PERIOD_S = 1.0
 """Between two looks at all desktops. A look costs about 1 ms a desktop as long as it is far below its limit."""
 
+_PROCESSES_FACTOR = 3
+"""A desktop whose processes the kernel limits stays below this many times its limit, also while they come and go as we look."""
+
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MIB = 1024 * 1024
+
+
+def available_mb() -> int:
+    """What this host, or the job's share of it, can still give away, MiB."""
+    return host_memory.total_and_available_mb()[1]
+
+
+def num_fitting(config: DesktopConfig, *, available_mb: Callable[[], int] = available_mb) -> int | None:
+    """How many more desktops the memory holds; None: any number, as they take none."""
+    return None if config.driver == "scripted" else available_mb() // config.memory_per_desktop_mb
 
 
 def processes_below(root: int) -> list[int]:
@@ -38,9 +54,8 @@ def pss_mb(pids: list[int]) -> float:
     return sum(_pss_kb(pid) for pid in pids) / 1024
 
 
-def excess(root: int, *, limit_mb: float) -> float | None:
-    """Memory (PSS, MiB) of the processes below ``root`` where it exceeds the limit, else None."""
-    pids = processes_below(root)
+def excess(pids: list[int], *, limit_mb: float) -> float | None:
+    """Memory (PSS, MiB) of these processes where it exceeds the limit, else None."""
     if rss_mb(pids) <= limit_mb:
         return None  # PSS is never more than RSS, and costs far more to read
     taken = pss_mb(pids)
@@ -62,8 +77,8 @@ def _pss_kb(pid: int) -> int:
     return next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
 
 
-class MemoryWatcher:
-    """A thread that looks at all desktops and reports those above the limit."""
+class ResourceWatcher:
+    """A thread that looks at all desktops and reports those that take more memory or run more processes than they may."""
 
     def __init__(
         self,
@@ -71,11 +86,12 @@ class MemoryWatcher:
         report: Callable[[int, int, str], None],
         *,
         limit_mb: float,
+        max_processes: int,
         period_s: float = PERIOD_S,
     ) -> None:
         """``desktops()``: outermost process id by desktop; ``report(desktop, pid, reason)``: it is above the limit."""
         self._desktops, self._report = desktops, report
-        self._limit_mb, self._period_s = limit_mb, period_s
+        self._limit_mb, self._max_processes, self._period_s = limit_mb, max_processes, period_s
         self._stopped = threading.Event()
         threading.Thread(target=self._run, name="desktop-memory", daemon=True).start()
 
@@ -86,8 +102,11 @@ class MemoryWatcher:
     def _run(self) -> None:
         while not self._stopped.wait(self._period_s):
             for desktop, pid in self._desktops().items():
-                taken = excess(pid, limit_mb=self._limit_mb)
+                pids = processes_below(pid)
+                taken = excess(pids, limit_mb=self._limit_mb)
                 if taken is not None:
-                    self._report(
-                        desktop, pid, f"takes {taken:.0f} MiB of memory, more than desktop.memory_limit_mb {self._limit_mb:.0f}"
-                    )
+                    reason = f"takes {taken:.0f} MiB of memory, more than desktop.memory_limit_mb {self._limit_mb:.0f}"
+                    self._report(desktop, pid, reason)
+                elif len(pids) > _PROCESSES_FACTOR * self._max_processes:
+                    reason = f"runs {len(pids)} processes, more than desktop.max_processes {self._max_processes}"
+                    self._report(desktop, pid, reason)

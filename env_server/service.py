@@ -36,10 +36,11 @@ from common.messages import (
     LeaseRequest,
     Message,
     StepRequest,
+    TaskRef,
     TaskReset,
 )  # fmt: skip
 from common.metrics import Timings
-from env_server import calls
+from env_server import calls, memory
 from env_server.desktop_worker import (
     CLOSE_LIMIT_S,
     Call,
@@ -48,9 +49,8 @@ from env_server.desktop_worker import (
     error_reply,
 )
 from env_server.driver import DesktopDriver
-from env_server.memory import MemoryWatcher
 from env_server.pool import DesktopPool, DesktopState, PoolLimits
-from env_server.tasks import FAMILIES
+from env_server.tasks import families_of
 
 DEADLINE_GRACE_S = 1.0
 """A driver keeps its own deadlines and says more about it; only one that does not is cut off from here."""
@@ -70,7 +70,7 @@ _HEALTH_DEADLINE_S = 2.0
 @dataclass(slots=True)
 class _WaitingLease:
     holder: str
-    app: str
+    request: LeaseRequest
     expires_at: float
     reply: Reply
 
@@ -88,14 +88,17 @@ class DesktopService:
         grace_s: float = DEADLINE_GRACE_S,
         health_period_s: float = HEALTH_PERIOD_S,
         lease_wait_s: float = LEASE_WAIT_S,
+        available_mb: Callable[[], int] = memory.available_mb,
     ) -> None:
         self._config = config
         self._tasks = tasks
+        self._families = families_of(tasks)
         self._make = make
         self._start_limit_s = start_limit_s
         self._grace_s = grace_s
         self._health_period_s = health_period_s
         self._lease_wait_s = lease_wait_s
+        self._available_mb = available_mb
         self._changed = threading.Condition()
         # Wall-clock nanoseconds: above every token an earlier process of this host can have given out.
         self._pool = DesktopPool(
@@ -105,6 +108,7 @@ class DesktopService:
         )
         self._waiting: deque[_WaitingLease] = deque()
         self._health_due = [0.0] * config.num_desktops
+        self._not_preparable: TaskRef | None = None
         self._closed = False
         self.fatal: ComputerRLError | None = None
         """Why the process has to end; None while it need not."""
@@ -113,7 +117,9 @@ class DesktopService:
         """By desktop; those not started yet are missing."""
         with self._changed:
             self._start_due(time.monotonic())
-        self._memory = MemoryWatcher(self._pids, self._take_excess, limit_mb=config.memory_limit_mb)
+        self._memory = memory.ResourceWatcher(
+            self._pids, self._take_excess, limit_mb=config.memory_limit_mb, max_processes=config.max_processes
+        )
         self._timer = threading.Thread(target=self._watch, name="desktop-timer", daemon=True)
         self._timer.start()
 
@@ -157,7 +163,9 @@ class DesktopService:
         elif isinstance(message, DemonstrationRequest):
             self._begin("demonstrate", message.lease, calls.demonstrate(message), reply)
         elif isinstance(message, EvaluationRequest):
-            self._begin("evaluate", message.lease, calls.evaluate(message, timings=self.timings), reply)
+            # Judging may have to save files and end programs: it gets as long as a reset.
+            call = calls.evaluate(message, timings=self.timings)
+            self._begin("evaluate", message.lease, call, reply, limit_s=self._config.reset_deadline_s)
         else:
             raise ProtocolError(f"an env_server does not answer {type(message).__name__}")
 
@@ -168,8 +176,7 @@ class DesktopService:
             if _role_index(old) == _role_index(sender) and old != holder and _role_index(sender) != sender:
                 log.get_logger().info("lease.holder_replaced", old=old, new=holder)
                 self._pool.release_holder(old, now=now)
-        family = FAMILIES.get(message.wants)
-        self._waiting.append(_WaitingLease(holder, family.app if family else "", now + self._lease_wait_s, reply))
+        self._waiting.append(_WaitingLease(holder, message, now + self._lease_wait_s, reply))
         self._after_change()
 
     def _begin(
@@ -208,6 +215,8 @@ class DesktopService:
             if isinstance(outcome, ComputerRLError) and (call is None or _is_desktops_fault(outcome)):
                 self._broke(worker, outcome, call)
             elif call is not None:
+                if call.name == "prepare":
+                    self._prepared(worker, outcome, now)
                 if call.lease is not None:
                     self._pool.end_call(worker.index, call.lease.token, now=now)
                     self._health_due[worker.index] = now + self._health_period_s
@@ -302,17 +311,53 @@ class DesktopService:
         while self._waiting:
             waiting = self._waiting[0]
             try:
-                answer: Message = self._pool.lease(waiting.holder, app=waiting.app, now=now)
+                task = waiting.request.task
+                answer: Message = self._pool.lease(waiting.holder, app=self._app_of(task), task=task, now=now)
             except ComputerRLError as error:
                 if isinstance(error, NoDesktop) and now < waiting.expires_at:
                     break
                 answer = error_reply(error)
             self._waiting.popleft()
             waiting.reply(answer)
+            if waiting.request.next_task is not None:
+                self._prepare(waiting.request.next_task, now)
         self._changed.notify_all()
 
+    def _app_of(self, task: TaskRef | None) -> str:
+        """The application that the task is played in; empty where that is not known."""
+        family = self._families.get(task.family) if task is not None else None
+        return family.app if family else ""
+
+    def _prepare(self, task: TaskRef, now: float) -> None:
+        """Have a spare desktop show ``task``, if nobody waits for one and the task is one that can be played here."""
+        if self._waiting or task.family not in self._families or task == self._not_preparable:
+            return
+        index = self._pool.spare(task, app=self._app_of(task), now=now)
+        if index is not None:
+            worker = self._workers[index]
+            deadline = now + self._config.reset_deadline_s + self._grace_s
+            call = Call("prepare", deadline, None, calls.prepare(task, tasks=self._tasks))
+            worker.pending.append(call)
+            worker.submit(call)
+
+    def _prepared(self, worker: DesktopWorker, outcome: Message | ComputerRLError, now: float) -> None:
+        failed = isinstance(outcome, ComputerRLError)
+        if failed:
+            # Whoever asks for the task hears the same; it is not tried again for each member of its group.
+            self._not_preparable = self._pool.prepares(worker.index)
+            log.get_logger().info("spare.failed", desktop=worker.index, reason=str(outcome))
+        self._pool.prepared(worker.index, done=not failed, now=now)
+
     def _start_due(self, now: float) -> None:
-        for index in self._pool.due(now):
+        if not self._pool.wants_start(now):
+            return
+        num_fitting = memory.num_fitting(self._config, available_mb=self._available_mb)
+        due = self._pool.due(now, num_fitting=num_fitting)
+        if not due and num_fitting is not None:
+            log.get_logger().warning(
+                "desktop.no_memory", available_mb=self._available_mb(), needed_mb=self._config.memory_per_desktop_mb
+            )
+        for index in due:
             self._workers[index] = self._new_worker(index, self._workers.get(index))
 
     def _new_worker(self, index: int, predecessor: DesktopWorker | None) -> DesktopWorker:
@@ -329,11 +374,12 @@ class DesktopService:
             pool = self._pool
             leased = pool.count("leased")
             counts = {
-                "desktops_ready": float(pool.count("idle") + leased),
+                "desktops_ready": float(pool.count("idle") + pool.count("preparing") + leased),
                 "desktops_leased": float(leased),
                 "desktops_quarantined": float(pool.num_quarantined),
                 "restarts": float(pool.num_restarts),
                 "leases_expired": float(pool.num_expired),
+                "spares_used": float(pool.num_spares_used),
             }
         quantiles = {f"{name}_p50_s": timings.p50 for name, timings in self.timings.items()}
         return {f"env_server/{name}": value for name, value in (counts | quantiles).items()}
@@ -341,7 +387,7 @@ class DesktopService:
     def note(self) -> str:
         """What the desktops are doing, for people."""
         with self._changed:
-            states: tuple[DesktopState, ...] = ("idle", "leased", "new", "starting", "broken")
+            states: tuple[DesktopState, ...] = ("idle", "preparing", "leased", "new", "starting", "broken")
             parts = [f"{count} {state}" for state in states if (count := self._pool.count(state))]
         return f"desktops: {', '.join(parts)}"
 
@@ -349,7 +395,8 @@ class DesktopService:
         """Wait until so many desktops are up, or the host turns out broken."""
 
         def ready() -> bool:
-            return self.fatal is not None or self._pool.count("idle") + self._pool.count("leased") >= num_desktops
+            num_ready = sum(self._pool.count(state) for state in ("idle", "preparing", "leased"))
+            return self.fatal is not None or num_ready >= num_desktops
 
         with self._changed:
             return self._changed.wait_for(ready, timeout_s) and self.fatal is None

@@ -111,7 +111,7 @@ def _command() -> list[str]:
     apptainer = find_apptainer()
     flags = [flag for flag in apptainer.extra_flags if flag != "--userns"]
     return [
-        *isolation(), *as_ordinary_user(max_processes=600),
+        *isolation(max_processes=600), *as_ordinary_user(max_processes=600),
         str(apptainer.path), "--quiet", "exec", *flags, "--userns", "--containall", "--no-home", "--cleanenv", "--writable-tmpfs",
         "--bind", f"{FILES}/tmp:/tmp", "--pwd", "/", "--env", "HOME=/tmp",
         str(image_path("core")), "/usr/lib/chromium/chromium", "--headless=new", "--no-sandbox", "--disable-gpu",

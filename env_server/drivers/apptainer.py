@@ -65,7 +65,8 @@ class ApptainerLauncher:
         guest_settings = {**settings, "home": "/tmp/agent", "pages": "/opt/computerrl/miniwob"}
         flags = [flag for flag in self._apptainer.extra_flags if flag != "--userns"]
         return [
-            *isolation(), *as_ordinary_user(max_processes=settings["max_processes"]),
+            *isolation(max_processes=settings["max_processes"]),
+            *as_ordinary_user(max_processes=settings["max_processes"]),
             str(self._apptainer.path), "--quiet", "exec", *flags, "--userns", "--containall", "--no-home", "--cleanenv",
             "--writable-tmpfs", *network,
             "--bind", f"{GUEST}:/opt/computerrl/guest:ro",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,8 +28,13 @@ FILES = "/dev/shm"
 FILES_LIMIT = "1g"
 """What a desktop's files may take, profiles and frame buffer included (about 30 MiB in use)."""
 
+_FIRST_PIDS = 300
+"""Process ids below this are given out once only (the kernel's RESERVED_PIDS), so they do not count."""
+
 KEEPER = f"""
 exec 3<&0 </dev/null
+[ -z "$1" ] || echo "$1" > /proc/sys/kernel/pid_max
+shift
 mount -t tmpfs -o size={FILES_LIMIT},mode=0700 tmpfs {FILES} || exit 1
 mkdir -m 1777 {FILES}/tmp && mkdir -p {FILES}/tmp/agent/work || exit 1
 ( cat <&3 >/dev/null; kill -KILL -1 ) >/dev/null &
@@ -38,7 +44,7 @@ wait $!
 exit 0
 """
 """First process of the PID namespace. Its standard input is the life line; when that ends, it kills everything but itself, and
-then it ends, and the kernel ends whatever is still there. Arguments: the command to run."""
+then it ends, and the kernel ends whatever is still there. Arguments: the highest process id (empty: any), the command to run."""
 
 _SERVICE_USER = "daemon"
 """Every Debian has it; its password entry is all that is needed."""
@@ -62,21 +68,33 @@ def ordinary_user() -> tuple[str, str]:
     return str(chosen.pw_uid), str(chosen.pw_gid)
 
 
-def isolation() -> list[str]:
-    """The command that puts what follows into namespaces with the keeper as first process, still as their root."""
+def isolation(*, max_processes: int) -> list[str]:
+    """The command that puts what follows into namespaces with the keeper as first process, still as their root.
+
+    At most ``max_processes`` processes and threads, where the kernel knows such a limit (since 6.14); see
+    `as_ordinary_user`.
+    """
     for program in ("unshare", "prlimit", "sh", "mount"):
         if shutil.which(program) is None:
             raise SetupError(Problem(program, "not on PATH", "install util-linux"))
+    highest_pid = str(max_processes + _FIRST_PIDS) if _has_pid_limit(os.uname().release) else ""
     return [
         "unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc",
-        "sh", "-c", KEEPER, "keeper",
+        "sh", "-c", KEEPER, "keeper", highest_pid,
     ]  # fmt: skip
+
+
+def _has_pid_limit(release: str) -> bool:
+    """Does a PID namespace have a ``kernel.pid_max`` of its own? Before Linux 6.14 it is the host's, and not ours to set."""
+    major, minor = (int(part) for part in re.findall(r"\d+", release)[:2])
+    return (major, minor) >= (6, 14)
 
 
 def as_ordinary_user(*, max_processes: int) -> list[str]:
     """The command that runs what follows as an ordinary user again, with at most so many processes and threads.
 
-    The kernel counts them per user namespace (since 5.14), so that desktops do not share one limit; before, per user.
+    The kernel counts them per user namespace (since 5.14), so that desktops do not share one limit; before, per user. Where we
+    are the host's root it does not count them at all: there `isolation` has to limit them, or `env_server.memory` sees it.
     """
     user, group = ordinary_user()
     return [

@@ -78,7 +78,7 @@ class LocalLauncher:
         """See `Launcher`."""
         guest_settings = {**settings, "home": "/tmp/agent", "pages": "/tmp/pages"}
         return [
-            *isolation(), "sh", "-c", PREPARE, "prepare", str(GUEST), str(pages_folder()),
+            *isolation(max_processes=settings["max_processes"]), "sh", "-c", PREPARE, "prepare", str(GUEST), str(pages_folder()),
             *as_ordinary_user(max_processes=settings["max_processes"]),
             "env", "-i", "PATH=/usr/local/bin:/usr/bin:/bin", "PYTHONPATH=/tmp/lib", "PYTHONDONTWRITEBYTECODE=1",
             _PYTHON, "-m", "guest.main", json.dumps(guest_settings),

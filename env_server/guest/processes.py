@@ -31,20 +31,35 @@ def keep_running() -> None:
 
 
 def end_strays() -> None:
-    """End all processes that nobody started on purpose: what a terminal's shell or an application left behind."""
-    while strays := _children(os.getpid()) - _STARTED:
-        for pid in strays:
-            _end_tree(pid)
+    """End all processes that nobody started on purpose: what a terminal's shell or an application left behind.
+
+    All are stopped before the first is ended, and while they stand still they count for the desktop's limit of processes: also
+    those that make children without end are caught up with.
+    """
+    stopped: set[int] = set()
+    while running := _strays() - stopped:
+        for pid in running:
+            _signal(pid, signal.SIGSTOP)
+        stopped |= running
+    for pid in stopped:
+        _signal(pid, signal.SIGKILL)
+    while ended := _children(os.getpid()) - _STARTED:
+        for pid in ended:
             os.waitpid(pid, 0)
 
 
-def _end_tree(pid: int) -> None:
-    # Stopped first, so that it cannot make more children meanwhile.
+def _strays() -> set[int]:
+    found: set[int] = set()
+    pending = _children(os.getpid()) - _STARTED
+    while pending:
+        found |= pending
+        pending = {child for pid in pending for child in _children(pid)} - found
+    return found
+
+
+def _signal(pid: int, number: int) -> None:
     try:
-        os.kill(pid, signal.SIGSTOP)
-        for child in _children(pid):
-            _end_tree(child)
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
     except ProcessLookupError:
         pass
 

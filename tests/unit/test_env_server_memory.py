@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from env_server.memory import MemoryWatcher, excess, processes_below, pss_mb, rss_mb
+from env_server.memory import ResourceWatcher, excess, processes_below, pss_mb, rss_mb
 
 HOLD = "import sys; block = bytearray(int(sys.argv[1]) << 20); print(flush=True); sys.stdin.read()"
 
@@ -39,8 +39,8 @@ def test_pss_is_at_least_what_a_process_holds_and_at_most_its_rss(holding_100_mb
 
 
 def test_excess_names_the_memory_only_above_the_limit(holding_100_mb: subprocess.Popen[bytes]) -> None:
-    assert excess(holding_100_mb.pid, limit_mb=1000.0) is None
-    taken = excess(holding_100_mb.pid, limit_mb=90.0)
+    assert excess(processes_below(holding_100_mb.pid), limit_mb=1000.0) is None
+    taken = excess(processes_below(holding_100_mb.pid), limit_mb=90.0)
     assert taken is not None and 100.0 < taken < 300.0
 
 
@@ -53,7 +53,7 @@ def test_watcher_reports_the_desktop_above_the_limit_and_stops(holding_100_mb: s
         told.set()
 
     desktops = {3: holding_100_mb.pid, 4: os.getpid()}
-    watcher = MemoryWatcher(lambda: desktops, report, limit_mb=90.0, period_s=0.01)
+    watcher = ResourceWatcher(lambda: desktops, report, limit_mb=90.0, max_processes=600, period_s=0.01)
     assert told.wait(10.0)
     watcher.stop()
     desktop, pid, reason = reported[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,17 @@ def test_container_command_isolates_and_binds_only_what_it_needs(*, network_none
 def test_local_command_has_namespaces_of_its_own() -> None:
     command = list(LocalLauncher().command({"max_processes": 600}))
     assert {"--user", "--mount", "--pid", "--kill-child=KILL"} <= set(command)
+
+
+@pytest.mark.parametrize(
+    ("release", "highest_pid"),
+    [("6.18.44-fc", "900"), ("6.14", "900"), ("6.12.9-amd64", ""), ("5.14.0-503.el9", ""), ("7.0", "900")],
+)
+def test_highest_process_id_is_set_only_where_it_is_the_namespace_s_own(
+    monkeypatch: pytest.MonkeyPatch, release: str, highest_pid: str
+) -> None:
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Linux", "host", release, "", "x86_64")))
+    assert isolation.isolation(max_processes=600)[-1] == highest_pid
 
 
 def test_ordinary_user_is_never_root() -> None:

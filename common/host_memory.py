@@ -1,0 +1,51 @@
+"""Memory of this host, and of the part of it that a batch job may use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def total_and_available_mb() -> tuple[int, int]:
+    """MiB in all, and what can still be had without swapping (the kernel's estimate), both within the cgroup's limit."""
+    memory = _meminfo()
+    total_mb, available_mb = memory.get("MemTotal", 0), memory.get("MemAvailable", 0)
+    limit_mb, used_mb = _cgroup_memory()
+    if limit_mb is not None:
+        total_mb = min(total_mb, limit_mb)
+        available_mb = min(available_mb, max(0, limit_mb - used_mb))
+    return total_mb, available_mb
+
+
+def read_fact(path: str) -> str:
+    """A file of /proc or /sys; empty where there is none."""
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _meminfo() -> dict[str, int]:
+    """MiB by name."""
+    pairs = (line.split(":") for line in read_fact("/proc/meminfo").splitlines() if ":" in line)
+    return {name: int(value.split()[0]) // 1024 for name, value in pairs}
+
+
+def cgroup_folder() -> Path | None:
+    """This process's cgroup (version 2)."""
+    for line in read_fact("/proc/self/cgroup").splitlines():
+        if line.startswith("0::"):
+            return Path("/sys/fs/cgroup") / line[3:].lstrip("/")
+    return None
+
+
+def _cgroup_memory() -> tuple[int | None, int]:
+    """(limit, used without cache that can be dropped) in MiB; the tightest limit of this cgroup and those above it."""
+    folder, limit, used = cgroup_folder(), None, 0
+    while folder is not None and folder.is_relative_to("/sys/fs/cgroup"):
+        text = read_fact(f"{folder}/memory.max").strip()
+        if text.isdigit() and (limit is None or int(text) < limit):
+            limit = int(text)
+            stat = dict(line.split() for line in read_fact(f"{folder}/memory.stat").splitlines() if line)
+            used = int(read_fact(f"{folder}/memory.current").strip() or 0) - int(stat.get("inactive_file", 0))
+        folder = folder.parent
+    return (None, 0) if limit is None else (limit >> 20, max(0, used) >> 20)

@@ -1,0 +1,98 @@
+"""What runs wild on a desktop harms that desktop only: processes without end, memory without end."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from common.config import DesktopConfig, TasksConfig
+from common.errors import DesktopBroken, EnvError, LeaseRefused
+from common.messages import TaskRef
+from common.transport import LocalChannel
+from env_server.client import DesktopClient
+from env_server.driver import SetupStep
+from env_server.drivers import make_driver
+from env_server.memory import processes_below
+from env_server.screenshots import ScreenshotStore
+from env_server.service import DesktopService
+from env_server.tasks.osworld.desktop import CalledDesktop
+from tests.desktops import Player, open_desktop
+
+pytestmark = pytest.mark.timeout(180)
+
+FORK_BOMB = ":() { : | : & }; :"
+HOG = ["python3", "-c", "import time; data = bytearray(3_000_000_000); time.sleep(60)"]
+PAGE = SetupStep("web_page", {"page": "click-button", "seed": 1})
+TASK = TaskRef("web-click-button", 100_000, "training")
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_fork_bomb_stays_below_its_limit_beside_a_desktop_that_works_and_is_gone_with_its_own(tmp_path: Path) -> None:
+    config = DesktopConfig(max_processes=300, apps=("files",))
+    with open_desktop(tmp_path / "bomb", config) as victim, open_desktop(tmp_path / "other", config) as other:
+        CalledDesktop(victim.get).launch(FORK_BOMB)
+        deadline = time.monotonic() + 3.0
+        seen: set[int] = set()
+        while time.monotonic() < deadline:
+            now = processes_below(victim.pid or 0)
+            seen.update(now)
+            # A look is no moment: processes end and begin meanwhile. Without a limit there would be ten thousand.
+            assert len(now) < 3 * 300
+        assert len(seen) >= 250, "no bomb"
+        assert Player(other).start(SetupStep("files_open", {"folder": "."})).app == "files"
+        victim.close()
+        deadline = time.monotonic() + 10.0
+        while any(map(alive, seen)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not any(map(alive, seen))
+
+
+def test_fork_bomb_is_ended_by_the_next_reset(tmp_path: Path) -> None:
+    with open_desktop(tmp_path, DesktopConfig(max_processes=300)) as driver:
+        CalledDesktop(driver.get).launch(FORK_BOMB)
+        time.sleep(1.0)
+        assert Player(driver).start(PAGE).app == "chromium"
+        assert len(processes_below(driver.pid or 0)) < 100
+
+
+def test_memory_hog_costs_its_desktop_and_the_next_one_works(tmp_path: Path) -> None:
+    config = DesktopConfig(num_desktops=1, memory_limit_mb=1500, apps=("chromium",), observation="tree")
+    store = ScreenshotStore(tmp_path, incarnation="test")
+    made = []
+
+    def make(index: int):  # type: ignore[no-untyped-def]
+        made.append(make_driver(config, index=index, folder=tmp_path / "logs", screenshots=store))
+        return made[-1]
+
+    service = DesktopService(config, tasks=TasksConfig(), make=make)
+    client = DesktopClient(LocalChannel(service.handle, sender="actor-0:a"), config=config)
+    try:
+        assert service.wait_ready(1, timeout_s=60.0)
+        lease = client.lease("a", TASK)
+        client.reset(lease, TASK)
+        pid = made[0].pid
+        CalledDesktop(made[0].get).launch(HOG)
+        deadline = time.monotonic() + 30.0
+        while service.metrics()["env_server/restarts"] < 1.0 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        with pytest.raises((LeaseRefused, DesktopBroken), match=r"more than desktop\.memory_limit_mb 1500"):
+            client.evaluate(lease)
+        assert service.wait_ready(1, timeout_s=60.0)
+        again = client.lease("a", TASK, timeout_s=30.0)
+        assert client.reset(again, TASK).observation.app == "chromium"
+        assert pid is not None and not alive(pid)
+    finally:
+        service.close(limit_s=10.0)
+        store.close()
+    with pytest.raises(EnvError):
+        made[-1].observe()
+    assert os.listdir(tmp_path / "logs")
