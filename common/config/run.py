@@ -39,6 +39,12 @@ class TasksConfig(Section):
     """Folder of demonstrations that people recorded (`computerrl desktop`); None: there are none. They are replayed on desktops
     for behaviour cloning, in place of the scripted demonstrator's where both know an instance. Read by learner, env_server."""
 
+    osworld: str | None = None
+    """Folder of OSWorld or OfficeWorld task files (docs/osworld.md). Each that can be run here becomes a family `osworld-<id>`;
+    without names in `families` they are what is played. Read by learner, env_server."""
+    osworld_assets: str | None = None
+    """Folder of the files that those tasks download; None: tasks that download something are refused."""
+
     def seeds_of(self, split: Split) -> tuple[int, int]:
         """The split's half-open range."""
         ranges = {"demonstration": self.demonstration_seeds, "training": self.training_seeds, "evaluation": self.evaluation_seeds}

@@ -15,6 +15,7 @@ from typing import Any
 from . import processes
 from .accessibility import AppGone, Node
 from .apps import catalog
+from .apps.browser import Browser
 from .apps.on_demand import Surroundings
 from .chords import UnknownKey
 from .chromium import Chromium, ChromiumGone, PageError
@@ -88,6 +89,8 @@ class Desktop:
             press=self._press_in,
         )
         on_demand = {app.name: app for app in catalog.make_apps(around)}
+        browser = on_demand["browser"]
+        assert isinstance(browser, Browser)
         apps: tuple[App, ...] = (self._chromium, *office_apps.values(), self._editor, self._files, *on_demand.values())
         self._apps: dict[str, App] = {app.name: app for app in apps}
         self._reader = TreeReader(self._screen, self._accessibility, self._calc)
@@ -97,8 +100,9 @@ class Desktop:
             documents=self._documents, office_apps=office_apps, editor=self._editor, files=self._files, on_demand=on_demand,
         )  # fmt: skip
         self._osworld = OsworldCalls(
-            session, folder=places.agent, open_path=self._open_for_osworld, read_tree=self._nodes_in_front
-        )
+            session, folder=places.agent, show=self._show_for_osworld, read_tree=self._nodes_in_front,
+            browser=browser,
+        )  # fmt: skip
         self._gui = Gui(self._screen, self._windows, locked=self._chromium)
         self._file_tools = FileTools(self.folder)
         self._finishes_itself = False
@@ -134,6 +138,9 @@ class Desktop:
 
     def reset(self, setup: list[Mapping[str, Any]], *, deadline: float) -> Settled:
         """Remove all traces of the last task, do the set-up steps in order, wait until the last one's window is on screen."""
+        # First of all: what runs wild leaves no processor time for anything else.
+        self._osworld.end()
+        processes.end_strays()
         self._gui.let_go()
         self._screen.move(self._size[0] - 1, self._size[1] - 1)
         self._openers.close_on_demand(deadline)
@@ -153,7 +160,6 @@ class Desktop:
         return self._openers.open
 
     def _prepare(self, setup: list[Mapping[str, Any]], deadline: float) -> Settled:
-        self._osworld.end()
         self._openers.forget(deadline)
         self.folder.wipe()
         for step in setup:
@@ -181,10 +187,10 @@ class Desktop:
         except (FileActionError, PageError, DocumentError, Refused, KeyError) as error:
             raise TaskError(f"{kind}: {error}") from error
 
-    def _open_for_osworld(self, path: str) -> None:
+    def _show_for_osworld(self, app: str, paths: Sequence[str]) -> None:
         deadline = time.monotonic() + _OSWORLD_OPEN_LIMIT_S
-        self._openers.step("open", {"path": path}, deadline)
-        self._windows.bring_to_front(self._apps[self._open[-1]], deadline)
+        names = [self._openers.open_with(app, path, deadline) for path in paths] or [self._openers.open_app(app, deadline)]
+        self._windows.bring_to_front(self._apps[names[-1]], deadline)
 
     def _nodes_in_front(self) -> list[Node]:
         window, app, hidden = self._windows.front_with_hidden()

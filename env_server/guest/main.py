@@ -100,7 +100,7 @@ def handle(desktop: Desktop, request: dict[str, Any]) -> dict[str, Any]:
         answer = desktop.observe(desktop.settle(), **tree)
         return {**answer, "action_error": error, "result": result}
     if name == "observe":
-        return desktop.observe(**tree)
+        return desktop.observe(desktop.settle(), **tree) if request.get("settle") else desktop.observe(**tree)
     if name == "get":
         return {"value": desktop.get(request["kind"], request["args"], deadline=deadline)}
     raise DesktopError(f"unknown request {name!r}")

@@ -97,11 +97,21 @@ class Openers:
             return office
         other = catalog.app_for(path)
         if other is not None:
-            app = self.ensure(other, deadline)
-            self._guard(app, lambda: app.open(place, timeout_s=left(deadline)))
-            return other
+            return self.open_with(other, path, deadline)
         self._open_warm(*self._steps["editor_open"], {"path": path}, deadline)
         return "editor"
+
+    def open_with(self, name: str, path: str, deadline: float) -> str:
+        """Open a file in an application that may not be the one of its kind; gives the name of the one that shows it."""
+        if name == "editor":
+            self._open_warm(*self._steps["editor_open"], {"path": path}, deadline)
+            return name
+        if name not in self._on_demand:
+            return self.open_path(path, deadline)
+        place = self._folder.existing(path)
+        app = self.ensure(name, deadline)
+        self._guard(app, lambda: app.open(place, timeout_s=left(deadline)))
+        return name
 
     def open_app(self, name: str, deadline: float) -> str:
         """Open an application by any of its names, or bring it to the front; gives its name."""
@@ -167,7 +177,7 @@ class Openers:
         """Close everything that runs on demand, and whatever it left behind."""
         for app in self._on_demand.values():
             app.forget()
-            if app.program.pid:
+            if app.program.pid or app.profile.exists():
                 self._session.accessibility.forget(app.program.pid)
                 app.close()
                 self._windows.wait(functools.partial(self._has_no_window, app), deadline, f"{app.name} to be gone")

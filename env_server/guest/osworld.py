@@ -14,9 +14,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 from xml.etree import ElementTree
 
+from . import programs
 from .accessibility import Node
+from .apps.browser import Browser
+from .devtools import ChromiumGone
 from .display import Screen, Window
 from .faults import TaskError
 from .keyboard import UnknownKey
@@ -24,6 +28,7 @@ from .roles import state_names
 from .session import Session
 
 HOME = Path("/home/user")
+_BROWSER_SETTINGS = (HOME / ".config/chromium", HOME / ".config/google-chrome")
 _MAX_OUTPUT = 1_000_000
 """Characters kept of what a command says."""
 _WINDOW_LIMIT_S = 10.0
@@ -32,21 +37,26 @@ _COMPONENT_SPACE = "urn:accessibility:component"
 
 
 class OsworldCalls:
-    """The calls. ``open_path``: opens a file with its application; ``read_tree``: the tree of the application in front."""
+    """The calls.
+
+    ``show(app, paths)`` opens files of the agent's folder in an application (empty: in that of their kind), or without files
+    the application, and brings it to the front. ``read_tree``: the tree of the application in front.
+    """
 
     def __init__(
         self,
         session: Session,
         *,
         folder: Path,
-        open_path: Callable[[str], Any],
+        show: Callable[[str, Sequence[str]], Any],
         read_tree: Callable[[], Sequence[Node]],
+        browser: Browser,
     ) -> None:
         self._screen: Screen = session.screen
         self._env = {**session.env, "HOME": str(HOME)}
         self._log = session.log_folder / "osworld.log"
         self._folder = folder
-        self._open_path, self._read_tree = open_path, read_tree
+        self._show, self._read_tree, self._browser = show, read_tree, browser
         self._launched: list[subprocess.Popen[bytes]] = []
 
     def call(self, name: str, args: Mapping[str, Any]) -> Any:
@@ -55,7 +65,7 @@ class OsworldCalls:
             raise TaskError(f"unknown call {name!r}")
         try:
             return getattr(self, name)(**args)
-        except (OSError, UnknownKey, TypeError) as error:
+        except (OSError, UnknownKey, TypeError, ChromiumGone) as error:
             raise TaskError(f"{name}: {error}") from error
 
     def end(self) -> None:
@@ -82,12 +92,15 @@ class OsworldCalls:
         place = self._place(path)
         if not place.exists() or self._folder not in (place, *place.parents):
             return False
-        self._open_path(str(place.relative_to(self._folder)))
+        self._show("", [str(place.relative_to(self._folder))])
         return True
 
     def _place(self, path: str) -> Path:
-        """Where a path of a task file lies: its home is the agent's folder, by whichever name."""
+        """Where a path of a task file lies: its home is the agent's folder, by whichever name, but for the browser's settings."""
         asked = Path(path)
+        for settings in _BROWSER_SETTINGS:
+            if settings in (asked, *asked.parents):
+                return self._browser.settings_folder / asked.relative_to(settings)
         if asked.is_absolute() and HOME in (asked, *asked.parents):
             return self._folder / asked.relative_to(HOME)
         return asked if asked.is_absolute() else self._folder / asked
@@ -95,7 +108,9 @@ class OsworldCalls:
     # --- commands ---
 
     def run(self, command: str | Sequence[str], timeout_s: float) -> dict[str, Any]:
-        """Run to the end, at most ``timeout_s``."""
+        """Run to the end, at most ``timeout_s``; an application of the desktop is only opened."""
+        if self._is_for_an_application(command):
+            return {"returncode": 0, "stdout": "", "stderr": ""}
         argv = ["bash", "-c", command] if isinstance(command, str) else list(command)
         try:
             process = subprocess.Popen(
@@ -114,7 +129,9 @@ class OsworldCalls:
         return {"returncode": code, "stdout": out[:_MAX_OUTPUT], "stderr": err[:_MAX_OUTPUT]}
 
     def launch(self, command: str | Sequence[str]) -> None:
-        """Start it; `end` ends it."""
+        """Start it; `end` ends it. The desktop's own applications are opened, not started a second time."""
+        if self._is_for_an_application(command):
+            return
         argv = ["bash", "-c", command] if isinstance(command, str) else list(command)
         with open(self._log, "ab") as log:
             process = subprocess.Popen(
@@ -127,6 +144,49 @@ class OsworldCalls:
                 start_new_session=True,
             )
         self._launched.append(process)
+
+    def _is_for_an_application(self, command: str | Sequence[str]) -> bool:
+        """Open the desktop's application that ``command`` names, or end its browser; False: it is another command."""
+        if programs.ends_browser(command):
+            self._browser.quit()
+            return True
+        opened = programs.opens(command)
+        if opened is None:
+            return False
+        app, arguments = opened
+        pages = [text for text in arguments if app == "browser" and (":/" in text or text.startswith("about:"))]
+        self._show(app, [self._inside(text) for text in arguments if text not in pages])
+        if pages:
+            self.open_tabs(pages)
+        return True
+
+    def _inside(self, argument: str) -> str:
+        """A command's file or folder as a path within the agent's folder."""
+        path = unquote(argument.removeprefix("file://")).replace("~", str(HOME), 1)
+        place = self._place(path)
+        if self._folder not in (place, *place.parents):
+            raise TaskError(f"{argument} lies outside {HOME}")
+        return str(place.relative_to(self._folder))
+
+    # --- the browser ---
+
+    def tabs(self) -> list[dict[str, str]]:
+        """The browser's pages, the one in front first; none when it does not run, or not answer."""
+        try:
+            return self._browser.tabs() if self._browser.program.running else []
+        except ChromiumGone:
+            return []
+
+    def open_tabs(self, urls: Sequence[str]) -> None:
+        """Open pages in the browser; the last one is in front."""
+        self._show("browser", ())
+        for url in urls:
+            self._browser.open_and_wait(url)
+
+    def close_tabs(self, urls: Sequence[str]) -> None:
+        """Close every page with one of these addresses."""
+        if self._browser.program.running:
+            self._browser.close_pages(urls)
 
     # --- windows and input ---
 

@@ -7,6 +7,8 @@ every family (untouched state scores 0, demonstrator scores 1) without further c
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
+from pathlib import Path
 
 from common.config import TasksConfig
 from common.errors import TaskFailed
@@ -26,22 +28,52 @@ REFUSED = miniwob.REFUSED
 """Names that one could expect to be families, and why they are not."""
 
 
+def families_of(tasks: TasksConfig) -> Mapping[str, Family]:
+    """All that a run with this configuration may play: ours, and those of its task files. Raises `ConfigError`."""
+    return FAMILIES if tasks.osworld is None else {**FAMILIES, **osworld_families(tasks)}
+
+
+def osworld_families(tasks: TasksConfig) -> Mapping[str, Family]:
+    """Those of the task files in ``tasks.osworld``. Raises `ConfigError` when there are none that can be run."""
+    if tasks.osworld is None:
+        return {}
+    # Only here: it needs the libraries of all metrics, which half a second goes into.
+    from env_server.tasks.osworld import families
+
+    return families.families(*_osworld_folders(tasks, tasks.osworld))
+
+
 def task_instance(task: TaskRef, *, tasks: TasksConfig) -> TaskInstance:
     """The instance ``task`` names. Raises `TaskFailed` for an unknown family or a seed outside its split's range."""
-    family = FAMILIES.get(task.family)
+    family = families_of(tasks).get(task.family)
     if family is None:
-        raise TaskFailed(f"unknown task family {task.family!r}; {advice(task.family)}")
+        raise TaskFailed(f"unknown task family {task.family!r}; {advice(task.family, tasks)}")
     first, past_last = tasks.seeds_of(task.split)
     if not first <= task.seed < past_last:
         raise TaskFailed(f"seed {task.seed} of {task.family} is outside the {task.split} seeds {first}..{past_last - 1}")
     return family.make(task.seed)
 
 
-def advice(name: str) -> str:
+def advice(name: str, tasks: TasksConfig) -> str:
     """What to say of a name that is no family."""
     if name in REFUSED:
         return REFUSED[name]
+    if name.startswith("osworld-"):
+        return _advice_on_osworld(name, tasks)
     if name in FAMILIES:
         return f"it runs on {', '.join(sorted(FAMILIES[name].drivers))}"
     near = difflib.get_close_matches(name, FAMILIES, n=3)
     return f"nearest: {', '.join(near)}" if near else f"known: {', '.join(sorted(FAMILIES))}"
+
+
+def _advice_on_osworld(name: str, tasks: TasksConfig) -> str:
+    if tasks.osworld is None:
+        return "tasks.osworld names no folder of task files"
+    from env_server.tasks.osworld import families
+
+    reason = families.refusal(*_osworld_folders(tasks, tasks.osworld), name)
+    return f"it cannot be run here: {reason}" if reason else f"{tasks.osworld} has no task file with this id"
+
+
+def _osworld_folders(tasks: TasksConfig, folder: str) -> tuple[Path, Path | None]:
+    return Path(folder), None if tasks.osworld_assets is None else Path(tasks.osworld_assets)

@@ -34,6 +34,13 @@ class Family:
     """Can it be demonstrated? If not, a run that asks for demonstrations of it is refused before it starts."""
     is_default: bool = True
     """Is it played when a configuration names no families?"""
+    more_apps: frozenset[str] = frozenset()
+    """Applications it needs besides ``app``."""
+
+    @property
+    def apps(self) -> frozenset[str]:
+        """All applications it needs."""
+        return self.more_apps | {self.app}
 
     def make(self, seed: int) -> TaskInstance:
         """The instance of ``seed``."""

@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from .. import chromium
-from ..devtools import DevTools
+from ..devtools import ChromiumGone, DevTools
 from .on_demand import OnDemandApp, Surroundings, Tools
 
 PAGE_ENDINGS = (".html", ".htm", ".pdf", ".svg", ".mhtml")
 _CALL_LIMIT_S = 3.0
+_LOAD_LIMIT_S = 10.0
+_PAGE_LIMIT_S = 1.0
+"""For what one page says of itself: a script that never ends, or a dialog, keeps it from answering."""
+_QUIT_LIMIT_S = 5.0
+_POLL_S = 0.05
+_CONTENT = "document.visibilityState === 'visible' ? document.documentElement.outerHTML : ''"
 _BLANK = "about:blank"
 PAGES: Mapping[str, str] = {
     "open_profile_settings": "chrome://settings/people",
@@ -37,6 +44,7 @@ class Browser(OnDemandApp):
     name = "browser"
     label = "the browser"
     program_file = chromium.PROGRAM
+    keeps_settings = True
 
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
@@ -49,7 +57,7 @@ class Browser(OnDemandApp):
 
     def arguments(self) -> Sequence[str]:
         """One window on an empty page."""
-        return [f"--user-data-dir={self.profile / 'profile'}", *chromium.FLAGS, "--start-maximized", _BLANK]
+        return [f"--user-data-dir={self.settings_folder}", *chromium.FLAGS, "--start-maximized", _BLANK]
 
     def settings(self) -> Mapping[str, str]:
         """Downloads go to the agent's folder; no questions, no bubbles."""
@@ -85,13 +93,74 @@ class Browser(OnDemandApp):
         self._devtools.close()
         super().close()
 
-    def open_page(self, address: str) -> None:
-        """Show a page in a new tab, which takes the place of the empty one that the window began with."""
+    def quit(self) -> None:
+        """End it as a person would, so that its settings are on disk."""
+        if not self.program.running:
+            return
+        with suppress(ChromiumGone):  # it may end before it has answered
+            self._devtools.call("Browser.close", deadline=time.monotonic() + _CALL_LIMIT_S)
+        deadline = time.monotonic() + _QUIT_LIMIT_S
+        while self.program.running and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        self.program.kill()
+
+    @property
+    def settings_folder(self) -> Path:
+        """Where its settings lie, there from its first start to the end of the task."""
+        return self.profile / "profile"
+
+    def open_page(self, address: str) -> str:
+        """Show a page in a new tab, which takes the place of the empty one that the window began with; gives its id."""
         deadline = time.monotonic() + _CALL_LIMIT_S
         empty = [page["targetId"] for page in self.pages() if page["url"] == _BLANK]
-        self._devtools.call("Target.createTarget", {"url": address}, deadline=deadline)
+        made = self._devtools.call("Target.createTarget", {"url": address}, deadline=deadline)
         for target in empty:
             self._devtools.call("Target.closeTarget", {"targetId": target}, deadline=deadline)
+        return str(made["targetId"])
+
+    def open_and_wait(self, address: str) -> None:
+        """Show a page in a new tab and wait until it has loaded, at most `_LOAD_LIMIT_S`."""
+        target = self.open_page(address)
+        deadline = time.monotonic() + (_LOAD_LIMIT_S if address != _BLANK else 0.0)
+        while time.monotonic() < deadline:
+            began = any(page["targetId"] == target and page["url"] not in ("", _BLANK) for page in self.pages())
+            if began and self._evaluate(target, "document.readyState") == "complete":
+                return
+            time.sleep(_POLL_S)
+
+    def close_pages(self, addresses: Collection[str]) -> None:
+        """Close every tab that shows one of these."""
+        wanted = {address.rstrip("/") for address in addresses}
+        for page in self.pages():
+            if page["url"].rstrip("/") in wanted:
+                deadline = time.monotonic() + _CALL_LIMIT_S
+                self._devtools.call("Target.closeTarget", {"targetId": page["targetId"]}, deadline=deadline)
+
+    def tabs(self) -> list[dict[str, str]]:
+        """``url``, ``title`` and ``html`` of every tab, the one in front first; the others' content is empty."""
+        shown: list[dict[str, str]] = []
+        silent: list[dict[str, str]] = []
+        hidden: list[dict[str, str]] = []
+        for page in self.pages():
+            content = self._evaluate(page["targetId"], _CONTENT)
+            tab = {"url": str(page["url"]), "title": str(page["title"]), "html": str(content or "")}
+            (silent if content is None else shown if content else hidden).append(tab)
+        return [*shown, *silent, *hidden]
+
+    def _evaluate(self, target: str, expression: str) -> Any:
+        """What a page says of itself; None where it does not answer."""
+        deadline = time.monotonic() + _PAGE_LIMIT_S
+        try:
+            attached = self._devtools.call("Target.attachToTarget", {"targetId": target, "flatten": True}, deadline=deadline)
+            session = attached["sessionId"]
+            params = {"expression": expression, "returnByValue": True}
+            answer = self._devtools.call("Runtime.evaluate", params, deadline=deadline, session=session)
+            self._devtools.call("Target.detachFromTarget", {"sessionId": session}, deadline=deadline)
+        except ChromiumGone:
+            if not self.program.running:
+                raise
+            return None
+        return answer["result"].get("value")
 
     def pages(self) -> list[dict[str, Any]]:
         """Open pages, the newest first: address and title among the rest."""

@@ -117,7 +117,7 @@ class Gimp(OnDemandApp):
         if not self._is_asked:
             bus = Bus(self.around.env["DBUS_SESSION_BUS_ADDRESS"])
             try:
-                self.around.wait(lambda: _has_owner(bus), deadline, "GIMP on the session bus")
+                self.around.wait(lambda: bus.has_owner(_NAME), deadline, "GIMP on the session bus")
                 bus.call(Call(_NAME, _OBJECT, _NAME, "BatchRun", "ss", ("plug-in-script-fu-eval", self._worker())))
             finally:
                 bus.close()
@@ -171,11 +171,6 @@ class Gimp(OnDemandApp):
 def _made(pipe: Path) -> Path:
     os.mkfifo(pipe)
     return pipe
-
-
-def _has_owner(bus: Bus) -> bool:
-    name = "org.freedesktop.DBus"
-    return bool(bus.call(Call(name, "/org/freedesktop/DBus", name, "NameHasOwner", "s", (_NAME,)))[0])
 
 
 def scheme_text(text: str) -> str:

@@ -61,6 +61,8 @@ class OnDemandApp:
     program_file: ClassVar[str]
     """What must be there for it to run: a command, or a path."""
     window_kind = ""
+    keeps_settings: ClassVar[bool] = False
+    """Started a second time within a task, does it know what it knew? A reset always makes it forget."""
 
     def __init__(self, around: Surroundings) -> None:
         self.around = around
@@ -102,8 +104,11 @@ class OnDemandApp:
         return shutil.which(self.program_file, path=self.around.env.get("PATH")) is not None
 
     def start(self) -> None:
-        """Start it with a fresh profile; it can be used once `connect` returns and it has a window."""
-        self.close()
+        """Start it; it can be used once `connect` returns and it has a window."""
+        if self.keeps_settings:
+            self.program.kill()
+        else:
+            self.close()
         for path, text in {
             ".config/gtk-3.0/settings.ini": gtk_apps.GTK_SETTINGS,
             ".config/gtk-3.0/gtk.css": gtk_apps.GTK_STYLE,
@@ -111,7 +116,8 @@ class OnDemandApp:
         }.items():
             file = self.profile / path
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text, encoding="utf-8")
+            if not file.exists():
+                file.write_text(text, encoding="utf-8")
         self.launch()
 
     def launch(self) -> None:

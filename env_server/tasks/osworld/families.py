@@ -1,0 +1,63 @@
+"""The runnable task files of a folder as families, one each: a file has no random instances, so every seed is the same task."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+from common.errors import ConfigError, Problem
+from env_server.driver import TaskInstance
+from env_server.tasks.family import Family
+from env_server.tasks.osworld.check import check_folder
+from env_server.tasks.osworld.task import load_task
+
+PREFIX = "osworld-"
+_APPS = {
+    "libreoffice_calc": "calc", "libreoffice_writer": "writer", "libreoffice_impress": "impress", "libreoffice": "writer",
+    "chrome": "browser", "gimp": "gimp", "vlc": "vlc", "thunderbird": "thunderbird", "terminal": "terminal", "files": "files",
+    "editor": "editor",
+}  # fmt: skip
+"""Names in task files -> ours; ``os`` may be any of them."""
+
+
+@functools.cache
+def families(folder: Path, assets: Path | None) -> Mapping[str, Family]:
+    """By name, in the order of the files' paths. Raises `ConfigError` when none can be run, or two have the same id."""
+    report = check_folder(folder, assets=assets)
+    found: dict[str, Family] = {}
+    for checked in report.tasks:
+        if not checked.runnable:
+            continue
+        name = PREFIX + checked.task_id
+        if name in found:
+            reason = f"{checked.path} has the id {checked.task_id} of another file of the folder"
+            raise ConfigError([Problem("tasks.osworld", reason, "give each task an id of its own")])
+        found[name] = _family(name, folder / checked.path, assets)
+    if not found:
+        reason = f"none of the {len(report.tasks)} task files in {folder} can be run here"
+        raise ConfigError([Problem("tasks.osworld", reason, f"`computerrl tasks check {folder}` says why, file by file")])
+    return found
+
+
+def refusal(folder: Path, assets: Path | None, name: str) -> str:
+    """Why the task of that family's name cannot be run; empty when the folder has none."""
+    for checked in check_folder(folder, assets=assets).tasks:
+        if PREFIX + checked.task_id == name and not checked.runnable:
+            return "; ".join(str(one) for one in checked.refusals)
+    return ""
+
+
+def _family(name: str, path: Path, assets: Path | None) -> Family:
+    task = load_task(path, assets)
+
+    def build(_: random.Random) -> TaskInstance:
+        return task.as_instance()
+
+    names = [app.strip().lower().replace(" ", "_") for app in task.file.related_apps]
+    apps = [_APPS[known] for known in names if known in _APPS] or [""]
+    return Family(
+        name, apps[0], task.file.instruction, build, drivers=frozenset({"apptainer"}), has_demonstrator=False,
+        is_default=False, more_apps=frozenset(apps[1:]),
+    )  # fmt: skip
