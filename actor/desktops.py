@@ -15,7 +15,7 @@ from actor.episode import Desktops
 from common import log
 from common.clock import Clock, monotonic_s
 from common.errors import HostBroken, NoDesktop, PeerTimeout
-from common.messages import PeerEntry
+from common.messages import Assignment, PeerEntry, TaskRef
 
 DESKTOPS_ENDPOINT = "desktops"
 """Name under which an env_server announces its socket."""
@@ -30,8 +30,8 @@ AVOID_S = 3.0
 class Source(Protocol):
     """Where episodes get a desktop client from."""
 
-    def pick(self) -> AbstractContextManager[Desktops]:
-        """A client for one episode. Raises `NoDesktop` when no server is known."""
+    def pick(self, assignment: Assignment | None = None) -> AbstractContextManager[Desktops]:
+        """A client for one episode, best of the server that was told to prepare it. Raises `NoDesktop` when none is known."""
 
     def close(self) -> None:
         """Close all clients; requests under way end with `PeerTimeout`."""
@@ -50,7 +50,7 @@ class OneServer:
         self._desktops = desktops
 
     @contextmanager
-    def pick(self) -> Iterator[Desktops]:
+    def pick(self, assignment: Assignment | None = None) -> Iterator[Desktops]:
         yield self._desktops
 
     def close(self) -> None:
@@ -63,6 +63,8 @@ class _Server:
     client: Closable
     num_episodes: int = 0
     avoid_until: float = 0.0
+    prepares: TaskRef | None = None
+    """What the episode begun there last announced as the next task: a spare desktop may show it."""
 
 
 class DesktopDirectory:
@@ -86,8 +88,8 @@ class DesktopDirectory:
         self._closed = False
 
     @contextmanager
-    def pick(self) -> Iterator[Desktops]:
-        server = self._take()
+    def pick(self, assignment: Assignment | None = None) -> Iterator[Desktops]:
+        server = self._take(assignment)
         try:
             yield server.client
         except (PeerTimeout, HostBroken, NoDesktop) as error:
@@ -108,7 +110,7 @@ class DesktopDirectory:
         for server in servers:
             server.client.close()
 
-    def _take(self) -> _Server:
+    def _take(self, assignment: Assignment | None) -> _Server:
         if self._clock() >= self._refresh_at:
             self._refresh()
         with self._lock:
@@ -116,8 +118,16 @@ class DesktopDirectory:
             known = [server for key, server in self._servers.items() if key in self._alive]
             if self._closed or not known:
                 raise NoDesktop("no env_server is known to the broker")
-            server = min(known, key=lambda server: (server.avoid_until > now, server.num_episodes, server.entry.index))
+            task = assignment.task if assignment is not None else None
+
+            def badness(server: _Server) -> tuple[bool, int, bool, int]:
+                # A spare there is worth one episode more.
+                is_prepared = task is not None and server.prepares == task
+                return server.avoid_until > now, server.num_episodes - is_prepared, not is_prepared, server.entry.index
+
+            server = min(known, key=badness)
             server.num_episodes += 1
+            server.prepares = assignment.next_task if assignment is not None else None
             return server
 
     def _refresh(self) -> None:

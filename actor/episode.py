@@ -57,7 +57,7 @@ class EpisodeAborted(ComputerRLError):
 class Desktops(Protocol):
     """The part of `env_server.client.DesktopClient` used here."""
 
-    def lease(self, incarnation: str, wants: str = "") -> Lease: ...
+    def lease(self, incarnation: str, task: TaskRef | None = None, *, next_task: TaskRef | None = None) -> Lease: ...
 
     def reset(self, lease: Lease, task: TaskRef) -> TaskStarted: ...
 
@@ -107,7 +107,7 @@ def play_episode(
     """
     started_at, started = time.time(), time.perf_counter()
     with setting.during("desktop"):
-        lease = desktops.lease(setting.incarnation, assignment.task.family)
+        lease = desktops.lease(setting.incarnation, assignment.task, next_task=assignment.next_task)
     try:
         with setting.during("desktop"):
             first = desktops.reset(lease, assignment.task)

@@ -198,7 +198,7 @@ class ActorWorker:
 
     def _play(self, assignment: Assignment, *, asked_s: float) -> None:
         try:
-            with self._desktops.pick() as desktops:
+            with self._desktops.pick(assignment) as desktops:
                 trajectory = play_episode(
                     assignment, desktops, self._engine, self._prompt, setting=self._setting, asked_s=asked_s
                 )

@@ -23,14 +23,17 @@ import openpyxl
 
 from benchmarks import _osworld_style, _playing
 from common.actions import parse_action
-from common.config import DesktopConfig
+from common.config import DesktopConfig, TasksConfig
 from common.errors import EnvError
-from common.messages import Action, Evaluation
+from common.messages import Action, Evaluation, TaskRef
+from common.transport import LocalChannel
+from env_server.client import DesktopClient
 from env_server.driver import SetupStep, TaskInstance
 from env_server.drivers import make_driver
 from env_server.drivers.guest_driver import GuestDriver
 from env_server.memory import processes_below, pss_mb
 from env_server.screenshots import ScreenshotStore
+from env_server.service import DesktopService
 from env_server.tasks import FAMILIES
 
 _SIZE = {"screen_width": 1280, "screen_height": 720}
@@ -46,6 +49,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
         try:
             return [
                 *_one_desktop(folder, store, quick=quick),
+                *_spares(folder, store, num_times=5 if quick else 40),
                 *_many(folder, store, num_desktops=4 if quick else 32),
                 *_kills(folder, store, num_kills=5 if quick else 200),
                 *_playing.rows(folder, store, quick=quick),
@@ -121,6 +125,32 @@ def _determinism(driver: GuestDriver, *, num_times: int) -> list[dict[str, Any]]
     return rows
 
 
+def _spares(folder: Path, store: ScreenshotStore, *, num_times: int) -> list[dict[str, Any]]:
+    """Two desktops: one plays a Calc task, the other shows the next one meanwhile."""
+    config = DesktopConfig(**_SIZE, num_desktops=2)
+    tasks = TasksConfig()
+    service = DesktopService(config, tasks=tasks, make=lambda index: _make(config, index, folder, store))
+    client = DesktopClient(LocalChannel(service.handle, sender="actor-0:bench"), config=config)
+    times = []
+    try:
+        service.wait_ready(2, timeout_s=60.0)
+        for number in range(num_times + 1):
+            task, following = (TaskRef("calc-set-cell", 100_000 + number + step, "training") for step in (0, 1))
+            started = time.perf_counter()
+            lease = client.lease("bench", task, next_task=following)
+            client.reset(lease, task)
+            if number:
+                times.append(time.perf_counter() - started)
+            while "preparing" in service.note():
+                time.sleep(0.01)
+            client.release(lease)
+        used = service.metrics()["env_server/spares_used"]
+    finally:
+        service.close(limit_s=10.0)
+    assert used == num_times, f"{used:.0f} of {num_times} resets found a spare"
+    return [_row("reset to a new Calc task, lease included, with a warm spare", times, "s", 0.05)]
+
+
 # --- many desktops ---------------------------------------------------------------------------------------------------
 
 
@@ -146,20 +176,24 @@ def _many(folder: Path, store: ScreenshotStore, *, num_desktops: int) -> list[di
 
 
 def _kills(folder: Path, store: ScreenshotStore, *, num_kills: int) -> list[dict[str, Any]]:
-    """Kill -9 a random process of a desktop, again and again, and count what is left of it afterwards."""
+    """Kill -9 a random process of a desktop, again and again, two at a time, and count what is left of it afterwards."""
     rng = random.Random(0)
+    choices = [rng.random() for _ in range(num_kills)]
     config = DesktopConfig(apps=("calc",))
-    left = 0
     before = _mounts(), _files()
-    for index in range(num_kills):
+
+    def kill_one(index: int) -> int:
         driver = _make(config, index, folder, store)
         pids = processes_below(driver.pid or 0)
         with suppress(ProcessLookupError):
-            os.kill(rng.choice(pids), signal.SIGKILL)
+            os.kill(pids[int(choices[index] * len(pids))], signal.SIGKILL)
         with suppress(EnvError):
             driver.observe()
         driver.close()
-        left += sum(Path(f"/proc/{pid}").exists() and _alive(pid) for pid in pids)
+        return sum(_alive(pid) for pid in pids)
+
+    with ThreadPoolExecutor(2) as pool:
+        left = sum(pool.map(kill_one, range(num_kills)))
     left += max(0, _mounts() - before[0]) + max(0, _files() - before[1])
     return [
         {

@@ -103,9 +103,9 @@ class _Soak:
                 self._count("desktop_errors")
 
     def _episode(self, rng: random.Random, family: str, sender: str) -> None:
-        lease = self._ask(LeaseRequest(wants=family, incarnation="soak"), sender, Lease)
+        task = TaskRef(family, self.first_seed + rng.randrange(1000), "training")
+        lease = self._ask(LeaseRequest("soak", task), sender, Lease)
         try:
-            task = TaskRef(family, self.first_seed + rng.randrange(1000), "training")
             started = self._ask(TaskReset(lease=lease, task=task), sender, TaskStarted)
             self._count("resets")
             observation = started.observation

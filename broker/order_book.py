@@ -12,7 +12,7 @@ from typing import Any
 
 from broker.orders import OrderState, Slot
 from common.errors import OrderRefused, ProtocolError
-from common.messages import Assignment, AssignmentRequest, AssignmentReturn, NoAssignment, RolloutOrder
+from common.messages import Assignment, AssignmentRequest, AssignmentReturn, NoAssignment, RolloutOrder, TaskRef
 
 _RETRY_AFTER_S = {"no_order": 0.25, "all_assigned": 0.25, "policy_version": 0.1, "staleness_bound": 0.1}
 _MAX_GROUP_SIZE = 4096
@@ -152,7 +152,13 @@ class OrderBook:
             temperature=order.temperature,
             max_steps=order.max_steps,
             time_limit_s=self._max_assignment_s,
+            next_task=self._next_task(),
         )
+
+    def _next_task(self) -> TaskRef | None:
+        """Of the order whose turn it is. A guess: credit and versions are not looked at, and other requests may come first."""
+        tasks = (self._orders[order_id].next_task for order_id in self._turns)
+        return next((task for task in tasks if task is not None), None)
 
     # --- compaction
 

@@ -99,6 +99,13 @@ class OrderState:
         """Is there anything to hand out?"""
         return not self.closed and (bool(self._free) or self.source.has(self._next_group))
 
+    @property
+    def next_task(self) -> TaskRef | None:
+        """The task of the slot that `grant` would hand out, None when there is none."""
+        if not self.has_free_slot:
+            return None
+        return self.source.task(self._free[0][0] if self._free else self._next_group)
+
     def has_credit(self, *, policy_version: int, num_taken: int, eta: int) -> bool:
         """May another training episode start?
 

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import BeforeValidator, ConfigDict
 from pydantic.dataclasses import dataclass
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Raised whenever a field changes meaning; peers of another schema version are refused with a clear error."""
 
 _CONFIG = ConfigDict(arbitrary_types_allowed=True, extra="forbid", strict=False)
@@ -203,6 +203,8 @@ class Assignment:
     max_steps: int
     time_limit_s: float
     """The broker hands the slot to somebody else after this long."""
+    next_task: TaskRef | None = None
+    """What will be handed out next, as things stand: a desktop that is idle meanwhile can put it on screen beforehand."""
 
 
 @dataclass(frozen=True, config=_CONFIG)
@@ -446,8 +448,10 @@ class LeaseRequest:
     """An actor wants a desktop. Answered by `Lease`, or `ErrorReply` with code `no_desktop` and the reason."""
 
     incarnation: str
-    wants: str = ""
-    """Family it will play, so that the pool can hand out the desktop whose applications fit."""
+    task: TaskRef | None = None
+    """What it will play, so that the pool can hand out a desktop that shows it already, or whose applications fit."""
+    next_task: TaskRef | None = None
+    """What it, or somebody else, will most likely ask for next: put on a spare desktop's screen meanwhile, if there is one."""
 
 
 @dataclass(frozen=True, config=_CONFIG)

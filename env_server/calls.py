@@ -26,37 +26,67 @@ from common.messages import (
     Observation,
     StepRequest,
     StepResult,
+    TaskRef,
     TaskReset,
     TaskStarted,
 )  # fmt: skip
 from common.metrics import Timings
-from env_server.desktop_worker import DesktopWorker, Session
+from env_server.desktop_worker import DesktopWorker, Prepared, Session
 from env_server.driver import DesktopDriver, Getter, GetterKind
 from env_server.replay import with_recording
 from env_server.tasks import task_instance
+
+SPARE_LIFETIME_S = 60.0
+"""A spare that waited longer is set up anew: set-ups may name times, and pages move by themselves."""
 
 Work = Callable[[DesktopWorker], Message]
 T = TypeVar("T")
 
 
 def reset(message: TaskReset, *, tasks: TasksConfig, timings: Mapping[str, Timings]) -> Work:
-    """Put the task on screen."""
+    """Put the task on screen; a spare that shows it already only looks at it again."""
 
     def work(worker: DesktopWorker) -> Message:
-        worker.session = None
-        instance = with_recording(task_instance(message.task, tasks=tasks), message.task, tasks=tasks)
+        prepared, worker.session, worker.prepared = worker.prepared, None, None
         with timings["reset"].measure():
-            answer = _driver(worker).reset(instance)
-        if not isinstance(answer, tuple) or len(answer) != 2:
-            raise DesktopBroken(f"reset gave {_short(answer)} instead of instruction and observation")
-        instruction = _checked(answer[0], str, "instruction")
-        if not instruction.strip():
-            raise TaskFailed(f"{message.task.task_id} has no instruction")
-        observation = _checked(answer[1], Observation, "observation")
-        worker.session = Session(message.lease.token, instance, instruction, observation)
-        return TaskStarted(instruction=instruction, observation=observation)
+            observation = _still_shown(worker, prepared, message.task)
+            if prepared is None or observation is None:
+                prepared, observation = _put_on_screen(worker, message.task, tasks)
+        worker.session = Session(message.lease.token, prepared.instance, prepared.instruction, observation)
+        return TaskStarted(instruction=prepared.instruction, observation=observation)
 
     return work
+
+
+def prepare(task: TaskRef, *, tasks: TasksConfig) -> Work:
+    """Put a task on a spare desktop's screen."""
+
+    def work(worker: DesktopWorker) -> Message:
+        worker.session = worker.prepared = None
+        worker.prepared, _ = _put_on_screen(worker, task, tasks)
+        return Ack()
+
+    return work
+
+
+def _still_shown(worker: DesktopWorker, prepared: Prepared | None, task: TaskRef) -> Observation | None:
+    """What a spare shows that was prepared for ``task``; None where it was not, too long ago, or its window is gone."""
+    if prepared is None or prepared.task != task or time.monotonic() - prepared.prepared_at > SPARE_LIFETIME_S:
+        return None
+    seen = _checked(_driver(worker).observe(), Observation, "observe")
+    return seen if (seen.app, seen.window_title) == (prepared.app, prepared.window_title) else None
+
+
+def _put_on_screen(worker: DesktopWorker, task: TaskRef, tasks: TasksConfig) -> tuple[Prepared, Observation]:
+    instance = with_recording(task_instance(task, tasks=tasks), task, tasks=tasks)
+    answer = _driver(worker).reset(instance)
+    if not isinstance(answer, tuple) or len(answer) != 2:
+        raise DesktopBroken(f"reset gave {_short(answer)} instead of instruction and observation")
+    instruction = _checked(answer[0], str, "instruction")
+    if not instruction.strip():
+        raise TaskFailed(f"{task.task_id} has no instruction")
+    observation = _checked(answer[1], Observation, "observation")
+    return Prepared(task, instance, instruction, observation.app, observation.window_title, time.monotonic()), observation
 
 
 def step(message: StepRequest, *, timings: Mapping[str, Timings]) -> Work:

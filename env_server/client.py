@@ -32,12 +32,14 @@ from common.messages import (
     TaskStarted,
 )  # fmt: skip
 from common.transport import Channel
-from env_server.tasks import FAMILIES, advice
+from env_server import memory
+from env_server.tasks import advice, families_of, osworld_families
 
 _SLACK_S = 5.0
 """A server answers by its own deadline; the client waits this much longer before it gives the server up."""
 
-_MEMINFO = Path("/proc/meminfo")
+_ONLY_IN_FULL = frozenset({"impress", "vlc", "gimp", "thunderbird", "terminal"})
+"""Applications that image core lacks."""
 
 T = TypeVar("T")
 
@@ -51,9 +53,14 @@ class DesktopClient:
         self._step_timeout_s = config.step_deadline_s + _SLACK_S
         self._reset_timeout_s = config.reset_deadline_s + _SLACK_S
 
-    def lease(self, incarnation: str, wants: str = "", *, timeout_s: float = 15.0) -> Lease:
-        """A desktop for playing ``wants`` (a family). Raises `NoDesktop` (after a wait at the server's) or `HostBroken`."""
-        return self._ask(LeaseRequest(incarnation=incarnation, wants=wants), Lease, timeout_s)
+    def lease(
+        self, incarnation: str, task: TaskRef | None = None, *, next_task: TaskRef | None = None, timeout_s: float = 15.0
+    ) -> Lease:
+        """A desktop for playing ``task``; ``next_task`` is what will be asked for next, for a spare desktop to show beforehand.
+
+        Raises `NoDesktop` (after a wait at the server's) or `HostBroken`.
+        """
+        return self._ask(LeaseRequest(incarnation, task, next_task), Lease, timeout_s)
 
     def reset(self, lease: Lease, task: TaskRef) -> TaskStarted:
         """Put ``task`` on screen. Raises `TaskFailed`, `DesktopBroken`, `LeaseRefused`."""
@@ -69,7 +76,7 @@ class DesktopClient:
 
     def evaluate(self, lease: Lease, final_action: FinalAction = "") -> Evaluation:
         """The verdict on the desktop's state after ``final_action``."""
-        return self._ask(EvaluationRequest(lease=lease, final_action=final_action), Evaluation, self._step_timeout_s)
+        return self._ask(EvaluationRequest(lease=lease, final_action=final_action), Evaluation, self._reset_timeout_s)
 
     def release(self, lease: Lease) -> None:
         """Give the desktop back. Raises `LeaseRefused` when it was taken back before."""
@@ -89,24 +96,28 @@ class DesktopClient:
 def family_names(config: RunConfig) -> tuple[str, ...]:
     """The families this run plays: those named in ``tasks.families``, else the default ones that the driver can play.
 
-    Raises `ConfigError` for names that do not exist, that the driver cannot play, or that the recipe wants demonstrated although
-    they have no demonstrator.
+    Raises `ConfigError` for names that do not exist, that the driver or the image cannot play, or that the recipe wants
+    demonstrated although they have no demonstrator.
     """
     driver = config.desktop.driver
-    possible = {name: family for name, family in FAMILIES.items() if driver in family.drivers}
-    default = tuple(name for name, family in possible.items() if family.is_default)
+    possible = {name: family for name, family in families_of(config.tasks).items() if driver in family.drivers}
+    default = tuple(osworld_families(config.tasks)) or tuple(name for name, family in possible.items() if family.is_default)
+    names = config.tasks.families or default
     problems = [
         Problem(
             "tasks.families",
-            f"no task family {name!r} for driver {driver!r}; {advice(name)}",
+            f"no task family {name!r} for driver {driver!r}; {advice(name, config.tasks)}",
             f"choose from {', '.join(default)}, and web-<page> for MiniWoB++ pages on real desktops",
         )
-        for name in config.tasks.families
+        for name in names
         if name not in possible
     ]
-    names = config.tasks.families or default
     recipe = config.learner.recipe
     for name in names:
+        lacking = possible[name].apps & _ONLY_IN_FULL if name in possible else frozenset()
+        if lacking and driver == "apptainer" and config.desktop.image == "core":
+            reason = f"{name!r} is played in {', '.join(sorted(lacking))}, which image core lacks"
+            problems.append(Problem("desktop.image", reason, "make setup IMAGE=full, then set desktop.image: full"))
         number = recipe.demos_of_family.get(name, recipe.demos_per_family)
         if name in possible and number > 0 and not possible[name].has_demonstrator:
             reason = f"{number} demonstrations of {name!r} are asked for, which has no demonstrator"
@@ -131,7 +142,7 @@ def memory_problem(config: DesktopConfig, *, available_mb: int | None = None) ->
     """Why this host's memory does not hold the desktops, None when it does; ``available_mb`` None asks the kernel."""
     if config.driver == "scripted":
         return None
-    available_mb = _available_mb() if available_mb is None else available_mb
+    available_mb = memory.available_mb() if available_mb is None else available_mb
     needed_mb = config.num_desktops * config.memory_per_desktop_mb
     if needed_mb <= available_mb:
         return None
@@ -142,10 +153,3 @@ def memory_problem(config: DesktopConfig, *, available_mb: int | None = None) ->
     )
     step = f"set desktop.num_desktops to at most {fitting}" if fitting else "free memory, or use a host with more"
     return Problem("desktop.num_desktops", reason, step)
-
-
-def _available_mb() -> int:
-    for line in _MEMINFO.read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) // 1024
-    raise OSError(f"{_MEMINFO} has no MemAvailable")

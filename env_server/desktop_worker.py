@@ -15,7 +15,7 @@ from typing import Protocol
 
 from common import log
 from common.errors import ComputerRLError, DesktopBroken
-from common.messages import Action, ErrorReply, Lease, Message, Observation
+from common.messages import Action, ErrorReply, Lease, Message, Observation, TaskRef
 from env_server.driver import DesktopDriver, TaskInstance
 
 Reply = Callable[[Message], None]
@@ -36,6 +36,20 @@ class Session:
     finished: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a spare desktop shows before anybody asked for it."""
+
+    task: TaskRef
+    instance: TaskInstance
+    instruction: str
+    app: str
+    window_title: str
+    """What was in front."""
+    prepared_at: float
+    """Monotonic."""
+
+
 @dataclass(slots=True, eq=False)
 class Call:
     """One request for a desktop on its way."""
@@ -44,7 +58,7 @@ class Call:
     deadline: float
     """Monotonic; later the desktop counts as hanging."""
     lease: Lease | None
-    """None: the service's own (health checks)."""
+    """None: the service's own (health checks, spares)."""
     work: Callable[[DesktopWorker], Message]
     reply: Reply = field(default=lambda message: None)
 
@@ -77,7 +91,8 @@ class DesktopWorker:
         self.pending: list[Call] = []
         """Being run and next to be; kept by the service."""
         self.session: Session | None = None
-        """Touched only inside calls."""
+        self.prepared: Prepared | None = None
+        """Both touched only inside calls."""
         self.driver: DesktopDriver | None = None
         self.disposed = threading.Event()
         """The driver is closed and gone."""

@@ -1,9 +1,15 @@
 """The desktop pool's decisions: leases with fencing tokens, expiry, failures, recycling, quarantine. No I/O, no clock.
 
+                                    preparing ──lease──► leased, broke ──► broken
+                                      ▲   │
+                                spare │   │ prepared
+                                      │   ▼
     new ──due──► starting ──started──► idle ◄──release/expiry── leased
                     ▲                   │                         │
                     │                 broke                     broke
                     └──due (backoff)── broken ◄───────────────────┘
+
+A spare is an idle desktop that shows a task before anybody asked for it.
 
 Methods are events; they return the desktops that have to be started (`DesktopPool.due`), refuse by raising `LeaseRefused`
 or `NoDesktop`, and never wait. Whoever holds the pool brings the lock, the clock and the drivers.
@@ -15,9 +21,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from common.errors import HostBroken, LeaseRefused, NoDesktop
-from common.messages import Lease
+from common.messages import Lease, TaskRef
 
-DesktopState = Literal["new", "starting", "idle", "leased", "broken"]
+DesktopState = Literal["new", "starting", "idle", "preparing", "leased", "broken"]
+
+_NOT_FREE: tuple[DesktopState, ...] = ("leased", "new", "starting", "broken")
+
+NO_ROOM_PAUSE_S = 2.0
+"""A desktop that the host's memory does not hold is tried again after this long."""
 
 QUARANTINE_FAILURES = 3
 """A desktop that failed this often in a row is quarantined: started again only after the long backoff. When all are, the
@@ -50,6 +61,8 @@ class _Slot:
     expires_at: float = 0.0
     app: str = ""
     """Application it showed last; its windows are warm."""
+    task: TaskRef | None = None
+    """What it shows beforehand, or will as soon as it is prepared."""
     last_used: float = 0.0
     failures: int = 0
     """In a row, without a finished call in between."""
@@ -65,26 +78,56 @@ class DesktopPool:
         self._limits = limits
         self._next_token = first_token
         self._host_reason = ""
+        self._lacks_memory = False
         self.num_restarts = 0
         self.num_expired = 0
+        self.num_spares_used = 0
 
     # --- leases ------------------------------------------------------------------------------------------------------
 
-    def lease(self, holder: str, *, app: str, now: float) -> Lease:
-        """A free desktop for ``holder``, best one that showed ``app`` last. Raises `NoDesktop` or `HostBroken`."""
+    def lease(self, holder: str, *, app: str, now: float, task: TaskRef | None = None) -> Lease:
+        """A free desktop for ``holder``: one that shows ``task`` already, else one that showed ``app`` last.
+
+        Where only such are left, one that is being prepared: what is asked of it is done after that. Raises `NoDesktop` or
+        `HostBroken`.
+        """
         self._refuse_when_host_broken()
         self.expire(now)
-        free = [index for index, slot in enumerate(self._slots) if slot.state == "idle"]
+        free = [index for index, slot in enumerate(self._slots) if slot.state in ("idle", "preparing")]
         if not free:
             raise NoDesktop(self._why_none())
-        # Otherwise the one unused for longest: its windows are the least likely to be wanted again soon.
-        index = min(free, key=lambda i: (self._slots[i].app != app or not app, self._slots[i].last_used))
+        index = min(free, key=lambda i: self._badness(self._slots[i], app, task))
         slot = self._slots[index]
+        if task is not None and slot.task == task:
+            self.num_spares_used += 1
         slot.state, slot.holder, slot.token = "leased", holder, self._next_token
         slot.expires_at = now + self._limits.lease_time_limit_s
-        slot.app = app or slot.app
+        slot.app, slot.task = app or slot.app, None
         self._next_token += 1
         return Lease(desktop=index, token=slot.token, time_limit_s=self._limits.lease_time_limit_s)
+
+    def spare(self, task: TaskRef, *, app: str, now: float) -> int | None:
+        """An idle desktop that should show ``task`` beforehand, to be reported by `prepared`. None: there is none to spare."""
+        self.expire(now)
+        free = [i for i, slot in enumerate(self._slots) if slot.state == "idle" and slot.task != task]
+        if not free or self._host_reason:
+            return None
+        index = min(free, key=lambda i: self._badness(self._slots[i], app, None))
+        slot = self._slots[index]
+        slot.state, slot.task, slot.app = "preparing", task, app or slot.app
+        return index
+
+    def prepared(self, desktop: int, *, done: bool, now: float) -> None:
+        """Preparing came to its end; not ``done``: the task could not be put on screen."""
+        slot = self._slots[desktop]
+        if slot.state == "preparing":
+            slot.state, slot.last_used, slot.task = "idle", now, slot.task if done else None
+            slot.failures = 0
+
+    def prepares(self, desktop: int) -> TaskRef | None:
+        """The task that the desktop is being prepared for."""
+        slot = self._slots[desktop]
+        return slot.task if slot.state == "preparing" else None
 
     def begin_call(self, lease: Lease, *, now: float) -> None:
         """A call under ``lease`` starts. Raises `LeaseRefused` for an old token, or while another call is running."""
@@ -146,22 +189,35 @@ class DesktopPool:
         if slot.failures:
             backoff = min(self._limits.max_backoff_s, self._limits.backoff_s * 2.0 ** (slot.failures - 1))
         slot.failures += 1
-        slot.state, slot.reason, slot.app, slot.holder, slot.token = "broken", reason, "", "", 0
+        slot.state, slot.reason, slot.app, slot.task, slot.holder, slot.token = "broken", reason, "", None, "", 0
         slot.busy = slot.given_back = False
         slot.restart_at = now + backoff
         if all(other.failures >= QUARANTINE_FAILURES for other in self._slots):
             self.host_broke(f"every desktop failed {QUARANTINE_FAILURES} times in a row, the last with: {reason}")
 
-    def due(self, now: float) -> list[int]:
-        """Desktops to start now: new ones, and broken ones whose wait is over; they count as starting from here on."""
+    def due(self, now: float, *, num_fitting: int | None = None) -> list[int]:
+        """Desktops to start now: new ones, and broken ones whose wait is over; they count as starting from here on.
+
+        ``num_fitting``: so many more the host's memory holds, those that are just starting included; None: all. Too little is
+        nobody's failure: what does not fit is asked for again after a pause.
+        """
         if self._host_reason:
             return []
-        found = [i for i, slot in enumerate(self._slots) if slot.state == "new" or self._is_over(slot, now)]
-        for index in found[: self._num_may_start()]:
+        found = [i for i, slot in enumerate(self._slots) if slot.state in ("new", "broken") and now >= slot.restart_at]
+        found = found[: self._num_may_start()]
+        num_now = len(found) if num_fitting is None else min(len(found), max(0, num_fitting - self.count("starting")))
+        self._lacks_memory = num_now < len(found)
+        for index in found[:num_now]:
             slot = self._slots[index]
             self.num_restarts += int(slot.state == "broken")
             slot.state = "starting"
-        return [index for index in found if self._slots[index].state == "starting"]
+        for index in found[num_now:]:
+            self._slots[index].restart_at = now + NO_ROOM_PAUSE_S
+        return found[:num_now]
+
+    def wants_start(self, now: float) -> bool:
+        """Would `due` name a desktop if all fitted?"""
+        return not self._host_reason and any(slot.state in ("new", "broken") and now >= slot.restart_at for slot in self._slots)
 
     def host_broke(self, reason: str) -> None:
         """Nothing on this host works; every lease is refused from now on."""
@@ -171,7 +227,7 @@ class DesktopPool:
         """When `expire` or `due` have something to do next; None: only after another event."""
         times = [slot.expires_at for slot in self._slots if slot.state == "leased" and not slot.busy]
         if not self._host_reason and self._num_may_start():
-            times += [slot.restart_at for slot in self._slots if slot.state == "broken"]
+            times += [slot.restart_at for slot in self._slots if slot.state in ("new", "broken")]
         return min(times, default=None)
 
     # --- for displays and tests --------------------------------------------------------------------------------------
@@ -200,12 +256,16 @@ class DesktopPool:
         assert len(set(tokens)) == len(tokens) and all(0 < token < self._next_token for token in tokens)
         assert all(slot.state == "leased" or not slot.busy for slot in self._slots)
         assert all(slot.state == "leased" or not slot.holder for slot in self._slots)
+        assert all(slot.state in ("idle", "preparing") or slot.task is None for slot in self._slots)
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def _is_over(slot: _Slot, now: float) -> bool:
-        return slot.state == "broken" and now >= slot.restart_at
+    def _badness(slot: _Slot, app: str, task: TaskRef | None) -> tuple[bool, bool, bool, bool, float]:
+        # Best one that shows the task or soon will, then one that shows nothing for anybody else, then one whose windows are
+        # warm, then the one unused for longest: its windows are the least likely to be wanted again soon.
+        is_other = task is None or slot.task != task
+        return is_other, slot.state == "preparing", slot.task is not None, slot.app != app or not app, slot.last_used
 
     def _num_may_start(self) -> int:
         limit = self._limits.max_starting
@@ -235,7 +295,8 @@ class DesktopPool:
 
     def _why_none(self) -> str:
         counts = ", ".join(
-            f"{self.count(state)} {state}" for state in ("leased", "new", "starting", "broken") if self.count(state)
+            f"{self.count(state)} {state}" for state in _NOT_FREE if self.count(state)
         )
         last = next((slot.reason for slot in self._slots if slot.reason), "")
-        return f"no desktop is free: {counts}" + (f"; last failure: {last}" if last else "")
+        memory = "; the host's memory holds no more of them now" if self._lacks_memory else ""
+        return f"no desktop is free: {counts}{memory}" + (f"; last failure: {last}" if last else "")

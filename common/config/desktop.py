@@ -19,11 +19,13 @@ class DesktopConfig(Section):
     """Applications that start with the desktop and stay; the others start when a task opens them (about 2 s), which saves
     memory where tasks use only some."""
     num_desktops: int = Field(4, ge=1, le=512)
-    """Desktops of this env_server."""
+    """Desktops of this env_server. Those beyond the episodes played at a time are spares: idle, they put the task on screen that
+    will be asked for next, so that its reset takes a few milliseconds."""
     max_starting: int = Field(4, ge=1)
     """So many desktops start at the same time at most."""
     memory_per_desktop_mb: int = Field(700, ge=1)
-    """What one desktop may take (PSS, MiB); more desktops than the machine's memory holds are refused before anything starts."""
+    """What one desktop may take (PSS, MiB). More desktops than the machine's memory holds are refused before anything starts, and
+    one that broke is started again only where there is still room for it."""
     memory_limit_mb: int = Field(2500, ge=100)
     """A desktop that takes more (PSS, MiB) is ended and started anew: one runaway application must not take the host down."""
     max_processes: int = Field(600, ge=50)

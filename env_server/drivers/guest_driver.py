@@ -140,7 +140,7 @@ class GuestDriver:
         answer = self._observe({"request": "reset", "setup": setup}, self._config.reset_deadline_s)
         if task.prepare is not None:
             task.prepare(self.get)
-            answer = self._observe({"request": "observe"}, self._config.step_deadline_s)
+            answer = self._observe({"request": "observe", "settle": True}, self._config.step_deadline_s)
         instruction = task.instruction
         if instruction is None:
             instruction = str(self.get("web_page")["fields"]["utterance"])
@@ -163,8 +163,9 @@ class GuestDriver:
 
     def get(self, kind: GetterKind, **args: Any) -> Any:
         """See `DesktopDriver`."""
-        # A command of a task file says itself how long it may take.
-        limit_s = self._config.step_deadline_s + float(args.get("timeout_s", 0.0))
+        # A call of a task file may start a program, as a reset does, or be a command that says itself how long it may take.
+        limit_s = self._config.reset_deadline_s if kind == "osworld" else self._config.step_deadline_s
+        limit_s += float(args.get("timeout_s", 0.0))
         answer = self._ask({"request": "get", "kind": kind, "args": args}, limit_s)
         if "value" not in answer:
             raise DesktopBroken(f"desktop {self._index} gave no value for {kind}")

@@ -94,7 +94,7 @@ def test_env_server_process_serves_and_ends_on_sigterm_within_two_seconds(config
     process = subprocess.Popen([sys.executable, "-c", PROCESS, config.model_dump_json()], env={**os.environ, "PYTHONPATH": "."})
     try:
         client = client_of(broker, keys)
-        lease = client.lease("a", TASK.family)
+        lease = client.lease("a", TASK)
         started = client.reset(lease, TASK)
         assert started.instruction.startswith("Rename") and started.observation.screenshot is not None
         client.step(lease, parse_action(client.demonstrate(lease)))

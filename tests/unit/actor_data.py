@@ -112,7 +112,7 @@ class FakeDesktops:
         if name in self.fail:
             raise self.fail[name]
 
-    def lease(self, incarnation: str, wants: str = "") -> Lease:
+    def lease(self, incarnation: str, task: TaskRef | None = None, *, next_task: TaskRef | None = None) -> Lease:
         self._call("lease")
         self.num_leased += 1
         return Lease(0, self.num_leased, 60.0)

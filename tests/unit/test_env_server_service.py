@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -89,7 +90,7 @@ class Stumbling(Good):
 
 
 @contextmanager
-def serving(make: Make, config: DesktopConfig = CONFIG, **limits: float) -> Iterator[tuple[DesktopService, DesktopClient]]:
+def serving(make: Make, config: DesktopConfig = CONFIG, **limits: Any) -> Iterator[tuple[DesktopService, DesktopClient]]:
     limits = {"grace_s": 0.0, "lease_wait_s": 20.0, **limits}
     service = DesktopService(config, tasks=TasksConfig(), make=make, **limits)
     try:
@@ -114,7 +115,7 @@ def one(**changes: Any) -> DesktopConfig:
 
 
 def play(client: DesktopClient) -> float:
-    lease = client.lease("a", TASK.family)
+    lease = client.lease("a", TASK)
     client.reset(lease, TASK)
     client.step(lease, parse_action(client.demonstrate(lease)))
     reward = client.evaluate(lease).reward
@@ -313,6 +314,149 @@ def test_lease_from_a_restarted_actor_frees_what_it_held() -> None:
         restarted.reset(restarted.lease("b"), TASK)
         with pytest.raises(LeaseRefused):
             client.reset(old, TASK)
+
+
+class Counting(Good):
+    resets: list[str | None]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.resets = []
+
+    def reset(self, task: TaskInstance) -> tuple[str, Observation]:
+        self.resets.append(task.instruction)
+        return super().reset(task)
+
+
+def spare_shown(service: DesktopService) -> bool:
+    deadline = time.monotonic() + 5
+    while service.note() != "desktops: 1 idle, 1 leased" and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return service.note() == "desktops: 1 idle, 1 leased"
+
+
+def test_spare_desktop_shows_the_next_task_before_it_is_asked_for() -> None:
+    made = [Counting(), Counting()]
+    with serving(lambda index: made[index]) as (service, client):
+        assert service.wait_ready(2, timeout_s=5.0)
+        first = client.lease("a", TASK, next_task=TASK)
+        spare = made[1 - first.desktop]
+        assert spare_shown(service) and len(spare.resets) == 1
+        client.reset(first, TASK)
+        second = client.lease("a", TASK)
+        assert second.desktop != first.desktop
+        started = client.reset(second, TASK)
+        assert len(spare.resets) == 1 and started.instruction == spare.resets[0]
+        assert started.observation.elements == client.reset(first, TASK).observation.elements
+        client.step(second, parse_action(client.demonstrate(second)))
+        assert client.evaluate(second).success
+        assert service.metrics()["env_server/spares_used"] == 1.0
+
+
+def test_spare_is_reset_for_a_task_it_does_not_show_and_after_use() -> None:
+    made = [Counting(), Counting()]
+    other = TaskRef(TASK.family, TASK.seed + 1, TASK.split)
+    with serving(lambda index: made[index]) as (service, client):
+        assert service.wait_ready(2, timeout_s=5.0)
+        first = client.lease("a", TASK, next_task=other)
+        assert spare_shown(service)
+        second = client.lease("a", TASK)
+        client.reset(second, TASK)
+        client.reset(second, other)
+        assert len(made[second.desktop].resets) == 3 and service.metrics()["env_server/spares_used"] == 0.0
+        assert first.desktop != second.desktop
+
+
+@pytest.mark.parametrize("task", [TaskRef("no-such-family", 5, "training"), TaskRef("calc-set-cell", 5, "evaluation")])
+def test_next_task_that_cannot_be_shown_troubles_nobody(task: TaskRef) -> None:
+    with serving(lambda index: Good()) as (service, client):
+        assert service.wait_ready(2, timeout_s=5.0)
+        client.reset(client.lease("a", TASK, next_task=task), TASK)
+        assert spare_shown(service) and service.metrics()["env_server/restarts"] == 0.0
+        client.reset(client.lease("a", TASK), TASK)
+
+
+def test_desktop_is_not_started_again_where_memory_does_not_hold_it() -> None:
+    free_mb = [10_000]
+    config = one(driver="local", memory_per_desktop_mb=700, step_deadline_s=0.5)
+    with serving(first_then_good(Hanging), config, available_mb=lambda: free_mb[0], lease_wait_s=0.2) as (service, client):
+        lease = client.lease("a")
+        client.reset(lease, TASK)
+        free_mb[0] = 300
+        with pytest.raises(DesktopBroken):
+            client.step(lease, parse_action("wait()"))
+        with pytest.raises(NoDesktop, match="memory holds no more"):
+            client.lease("a")
+        assert service.metrics()["env_server/restarts"] == 0.0 and service.fatal is None
+        free_mb[0] = 10_000
+        assert service.wait_ready(1, timeout_s=20.0)
+        assert play(client) == 1.0
+
+
+class SlowReset(Counting):
+    """Hangs in the reset of one task until told to go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = threading.Event()
+
+    def reset(self, task: TaskInstance) -> tuple[str, Observation]:
+        self.go_on.wait(20)
+        return super().reset(task)
+
+    def close(self) -> None:
+        self.go_on.set()
+
+
+@pytest.mark.parametrize("task", [TASK, TaskRef(TASK.family, TASK.seed + 1, TASK.split)])
+def test_lease_of_a_desktop_still_being_prepared_waits_for_that_and_no_more(task: TaskRef) -> None:
+    made = [SlowReset(), SlowReset()]
+    with serving(lambda index: made[index], lease_wait_s=0.0) as (service, client):
+        assert service.wait_ready(2, timeout_s=5.0)
+        first = client.lease("a", TASK, next_task=TASK)
+        second = client.lease("a", task)
+        made[first.desktop].go_on.set()
+        client.reset(first, TASK)
+        threading.Timer(0.1, made[second.desktop].go_on.set).start()
+        started = client.reset(second, task)
+        assert started.instruction and len(made[second.desktop].resets) == (1 if task == TASK else 2)
+
+
+def test_desktop_that_hangs_while_it_is_prepared_is_replaced() -> None:
+    hanging = [SlowReset(), SlowReset()]
+    left = list(hanging)
+    config = CONFIG.model_copy(update={"reset_deadline_s": 0.3})
+    with serving(lambda index: left.pop(0) if left else Good(), config) as (service, client):
+        assert service.wait_ready(2, timeout_s=5.0)
+        client.lease("a", TASK, next_task=TASK)
+        deadline = time.monotonic() + 10
+        while service.metrics()["env_server/restarts"] < 1.0 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert sum(desktop.go_on.is_set() for desktop in hanging) == 1 and service.wait_ready(2, timeout_s=5.0)
+        assert play(client) == 1.0
+
+
+def test_spare_whose_window_is_gone_is_set_up_anew() -> None:
+    class Losing(Counting):
+        window_is_gone = False
+
+        def reset(self, task: TaskInstance) -> tuple[str, Observation]:
+            self.window_is_gone = False
+            return super().reset(task)
+
+        def observe(self) -> Observation:
+            seen = super().observe()
+            return replace(seen, app="", window_title="") if self.window_is_gone else seen
+
+    made = [Losing(), Losing()]
+    with serving(lambda index: made[index]) as (service, client):
+        assert service.wait_ready(2, timeout_s=5.0)
+        first = client.lease("a", TASK, next_task=TASK)
+        assert spare_shown(service)
+        made[1 - first.desktop].window_is_gone = True
+        second = client.lease("a", TASK)
+        assert client.reset(second, TASK).observation.app != "" and first.desktop != second.desktop
+        assert len(made[second.desktop].resets) == 2
 
 
 def test_unknown_request_is_protocol_error() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -214,6 +216,15 @@ def test_directory_with_two_servers_spreads_episodes() -> None:
     directory = DesktopDirectory(lambda: entries("a", "b"), made.__getitem__, clock=ManualClock())
     with directory.pick() as first, directory.pick() as second, directory.pick() as third:
         assert first is made["tcp://a"] and second is made["tcp://b"] and third is made["tcp://a"]
+
+
+def test_directory_prefers_the_server_that_was_told_to_prepare_the_task_unless_it_has_more_to_do() -> None:
+    made = {"tcp://a": FakeDesktops(), "tcp://b": FakeDesktops()}
+    directory = DesktopDirectory(lambda: entries("a", "b"), made.__getitem__, clock=ManualClock())
+    assignments = [make_assignment(number) for number in range(5)]
+    announced = [replace(one, next_task=following.task) for one, following in itertools.pairwise(assignments)]
+    with directory.pick(announced[0]) as first, directory.pick(announced[1]) as second, directory.pick(announced[2]) as third:
+        assert first is second is made["tcp://a"] and third is made["tcp://b"]
 
 
 def test_directory_after_a_server_failed_uses_the_other_and_closes_the_gone_one() -> None:
