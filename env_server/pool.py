@@ -78,7 +78,8 @@ class DesktopPool:
         self._limits = limits
         self._next_token = first_token
         self._host_reason = ""
-        self._lacks_memory = False
+        self.lacks_memory = False
+        """The last time desktops were to be started, the host's memory did not hold them all."""
         self.num_restarts = 0
         self.num_expired = 0
         self.num_spares_used = 0
@@ -206,7 +207,7 @@ class DesktopPool:
         found = [i for i, slot in enumerate(self._slots) if slot.state in ("new", "broken") and now >= slot.restart_at]
         found = found[: self._num_may_start()]
         num_now = len(found) if num_fitting is None else min(len(found), max(0, num_fitting - self.count("starting")))
-        self._lacks_memory = num_now < len(found)
+        self.lacks_memory = num_now < len(found)
         for index in found[:num_now]:
             slot = self._slots[index]
             self.num_restarts += int(slot.state == "broken")
@@ -298,5 +299,5 @@ class DesktopPool:
             f"{self.count(state)} {state}" for state in _NOT_FREE if self.count(state)
         )
         last = next((slot.reason for slot in self._slots if slot.reason), "")
-        memory = "; the host's memory holds no more of them now" if self._lacks_memory else ""
+        memory = "; the host's memory holds no more of them now" if self.lacks_memory else ""
         return f"no desktop is free: {counts}{memory}" + (f"; last failure: {last}" if last else "")

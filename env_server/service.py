@@ -351,12 +351,10 @@ class DesktopService:
     def _start_due(self, now: float) -> None:
         if not self._pool.wants_start(now):
             return
-        num_fitting = memory.num_fitting(self._config, available_mb=self._available_mb)
-        due = self._pool.due(now, num_fitting=num_fitting)
-        if not due and num_fitting is not None:
-            log.get_logger().warning(
-                "desktop.no_memory", available_mb=self._available_mb(), needed_mb=self._config.memory_per_desktop_mb
-            )
+        lacked_memory = self._pool.lacks_memory
+        due = self._pool.due(now, num_fitting=memory.num_fitting(self._config, available_mb=self._available_mb))
+        if self._pool.lacks_memory and not lacked_memory:
+            log.get_logger().warning("desktop.no_memory", needed_mb=self._config.memory_per_desktop_mb)
         for index in due:
             self._workers[index] = self._new_worker(index, self._workers.get(index))
 

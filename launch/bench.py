@@ -71,6 +71,10 @@ def meets(row: Mapping[str, Any]) -> bool | None:
     return bool(value <= target if row["better"] == "lower" else value >= target)
 
 
+_LOG_WIDTH = 180
+"""Columns of a table that is not printed to a terminal."""
+
+
 def print_rows(name: str, rows: Sequence[Mapping[str, Any]], *, took_s: float, quick: bool) -> None:
     """The table."""
     from rich.console import Console
@@ -88,7 +92,9 @@ def print_rows(name: str, rows: Sequence[Mapping[str, Any]], *, took_s: float, q
         value = f"[{style}]{_number(row['value'])}[/]" if style else _number(row["value"])
         cells = [str(row["name"]), value, row["unit"] or "", _number(row["spread"]), target]
         table.add_row(*cells, row["peer"] or "", _number(row["peer_value"]), _number(row["ratio"]))
-    Console().print(table)
+    console = Console()
+    # In a log there is no terminal to be too narrow.
+    console.print(table, width=None if console.is_terminal else _LOG_WIDTH)
 
 
 def _number(value: Any) -> str:

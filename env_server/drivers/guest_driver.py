@@ -337,7 +337,9 @@ class GuestDriver:
             return None
         # The count was read before the pixels: they may be newer than it, never older.
         if self._picture is None or self._picture[0] != num_changes:
-            self._picture = (num_changes, self._screenshots.put(self._pixels[:, :, 2::-1]))
+            # A copy, since applications go on drawing, without the byte between pixels, which may be anything.
+            pixels = (self._pixels.view("<u4") & 0xFFFFFF).view(np.uint8)
+            self._picture = (num_changes, self._screenshots.put(pixels))
         return self._picture[1]
 
 

@@ -106,27 +106,34 @@ class Screen:
 
         Once it returns, `num_damages` is right for pictures taken from then on: whatever is drawn later raises it.
         """
-        changed, num_before = False, self.num_damages
-        while self._display.pending_events():
-            event = self._display.next_event()
-            kind = event.type
-            if kind == self._display.extension_event.DamageNotify:
-                self._display.damage_subtract(self._damage, X.NONE, X.NONE)
-                self.num_damages += 1
-                changed = True
-            elif kind == X.PropertyNotify and event.window.id == self._root.id:
-                if event.atom in (self._atom("_NET_CLIENT_LIST_STACKING"), self._atom("_NET_ACTIVE_WINDOW")):
-                    changed = True
-            elif kind == X.PropertyNotify and event.window.id == self._helper.id:
-                self._num_extents += 1
-            elif kind in _STRUCTURE_EVENTS:
-                changed = True
-                self._take_structure(kind, event)
-            elif kind == X.ClientMessage and event.client_type == self._atom("WM_PROTOCOLS"):
-                self._pongs.add(event.data[1][1])
-        if self.num_damages != num_before:
-            self._display.sync()  # what is drawn before the server has subtracted is not told
-        return changed
+        changed, num_told = False, self.num_damages
+        while True:
+            while self._display.pending_events():
+                changed = self._take(self._display.next_event()) or changed
+            if self.num_damages == num_told:
+                return changed
+            num_told = self.num_damages
+            # What is drawn before the server has subtracted is not told. Waiting for it takes in whatever else has come,
+            # and of that the descriptor will not tell: so look again.
+            self._display.sync()
+
+    def _take(self, event: Any) -> bool:
+        """One event; True when the screen or the windows changed."""
+        kind = event.type
+        if kind == self._display.extension_event.DamageNotify:
+            self._display.damage_subtract(self._damage, X.NONE, X.NONE)
+            self.num_damages += 1
+            return True
+        if kind == X.PropertyNotify and event.window.id == self._root.id:
+            return event.atom in (self._atom("_NET_CLIENT_LIST_STACKING"), self._atom("_NET_ACTIVE_WINDOW"))
+        if kind == X.PropertyNotify and event.window.id == self._helper.id:
+            self._num_extents += 1
+        elif kind in _STRUCTURE_EVENTS:
+            self._take_structure(kind, event)
+            return True
+        elif kind == X.ClientMessage and event.client_type == self._atom("WM_PROTOCOLS"):
+            self._pongs.add(event.data[1][1])
+        return False
 
     def _take_structure(self, kind: int, event: Any) -> None:
         xid = event.window.id

@@ -162,8 +162,8 @@ class OsworldCalls:
 
     def _inside(self, argument: str) -> str:
         """A command's file or folder as a path within the agent's folder."""
-        path = unquote(argument.removeprefix("file://")).replace("~", str(HOME), 1)
-        place = self._place(path)
+        path = unquote(argument.removeprefix("file://"))
+        place = self._place(f"{HOME}{path[1:]}" if path == "~" or path.startswith("~/") else path)
         if self._folder not in (place, *place.parents):
             raise TaskError(f"{argument} lies outside {HOME}")
         return str(place.relative_to(self._folder))

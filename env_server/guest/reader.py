@@ -20,6 +20,7 @@ _READ_LIMIT_S = 3.0
 _VIEW_LIMIT_S = 2.0
 _EXPECT_LIMIT_S = 2.0
 """A fresh page or folder must have arrived in the tree by then, else what there is is shown."""
+_RELOAD_AFTER_S = 0.4
 _SHEET_ROLES = frozenset({"table"})
 _SHEETS = frozenset({"document-spreadsheet"})
 """What Writer's and Impress's trees are read without: the sheet behind them would be entered once their own window is gone."""
@@ -45,6 +46,7 @@ class TreeReader:
         self._row_edges: dict[int, tuple[int, int]] = {}
         self._mark_path = ""
         self._files: list[str] | None = None
+        self._has_reloaded = False
 
     def forget(self) -> None:
         """A new task: nothing read before counts."""
@@ -52,8 +54,8 @@ class TreeReader:
         self._mark_path = ""
 
     def expect_files(self, names: Sequence[str]) -> None:
-        """The next reading of the file manager waits until it shows exactly these."""
-        self._files = sorted(names)
+        """The next reading of the file manager waits until it shows exactly these, and has it look again if it does not."""
+        self._files, self._has_reloaded = sorted(names), False
 
     def read(self, app: str, pid: int, *, hidden: frozenset[str] = frozenset(), frame_mark: str = "") -> tuple[list[Node], float]:
         """(nodes, age in seconds) of the application in front.
@@ -134,6 +136,10 @@ class TreeReader:
             done = app != "files" or self._files is None or sorted(_file_names(nodes)) == self._files
             if done or time.monotonic() >= limit:
                 break
+            if not self._has_reloaded and time.monotonic() >= limit - _EXPECT_LIMIT_S + _RELOAD_AFTER_S:
+                # What changes while it lists a folder for the first time, just after its start, it misses for ever.
+                self._screen.press_chord("f5")
+                self._has_reloaded = True
             deadline = time.monotonic() + _READ_LIMIT_S
             self._accessibility.wait_for_event(0.1)
         if app == "files":
