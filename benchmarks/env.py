@@ -35,9 +35,12 @@ from env_server.memory import processes_below, pss_mb
 from env_server.screenshots import ScreenshotStore
 from env_server.service import DesktopService
 from env_server.tasks import FAMILIES
+from env_server.tasks.osworld.desktop import CalledDesktop, InputEvent
 
 _SIZE = {"screen_width": 1280, "screen_height": 720}
 _NUM_ROWS = 1000
+_TYPED_S = 0.3
+"""By then a number that was typed into a cell is on screen."""
 _GONE_WITHIN_S = 5.0
 """The kernel ends a killed desktop's processes by itself, but not at once."""
 _DETERMINISM_FAMILIES = ("calc-set-cell", "web-click-option", "editor-type-save", "files-move")
@@ -70,11 +73,13 @@ def _one_desktop(folder: Path, store: ScreenshotStore, *, quick: bool) -> list[d
     start_s = time.perf_counter() - started
     try:
         driver.reset(_sheet_task())
+        typing = CalledDesktop(driver.get)
         changed, unchanged, actions, trees, pictures = [], [], [], [], []
         for index in range(num_ours):
-            result, seconds = _timed(lambda index=index: driver.step(parse_action(f'calc.set_cell("B{index + 2}", {index})')))
-            changed.append(seconds - result.observation.settle_s)
-            actions.append(seconds)
+            actions.append(_timed(lambda index=index: driver.step(parse_action(f'calc.set_cell("B{index + 2}", {index})')))[1])
+            typing.input([InputEvent("type", text=str(index)), InputEvent("key", text="enter")])
+            time.sleep(_TYPED_S)
+            changed.append(_timed(driver.observe)[1])
             unchanged.append(_timed(driver.observe)[1])
             if index % (num_ours // num_baseline) == 0:
                 trees.append(_timed(lambda: _osworld_style.tree(driver, "soffice"))[1])

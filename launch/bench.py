@@ -92,9 +92,7 @@ def print_rows(name: str, rows: Sequence[Mapping[str, Any]], *, took_s: float, q
         value = f"[{style}]{_number(row['value'])}[/]" if style else _number(row["value"])
         cells = [str(row["name"]), value, row["unit"] or "", _number(row["spread"]), target]
         table.add_row(*cells, row["peer"] or "", _number(row["peer_value"]), _number(row["ratio"]))
-    console = Console()
-    # In a log there is no terminal to be too narrow.
-    console.print(table, width=None if console.is_terminal else _LOG_WIDTH)
+    Console(width=None if sys.stdout.isatty() else _LOG_WIDTH).print(table)
 
 
 def _number(value: Any) -> str:
