@@ -204,8 +204,7 @@ class DesktopPool:
         """
         if self._host_reason:
             return []
-        found = [i for i, slot in enumerate(self._slots) if slot.state in ("new", "broken") and now >= slot.restart_at]
-        found = found[: self._num_may_start()]
+        found = self._waiting_for_start(now)[: self._num_may_start()]
         num_now = len(found) if num_fitting is None else min(len(found), max(0, num_fitting - self.count("starting")))
         self.lacks_memory = num_now < len(found)
         for index in found[:num_now]:
@@ -218,7 +217,7 @@ class DesktopPool:
 
     def wants_start(self, now: float) -> bool:
         """Would `due` name a desktop if all fitted?"""
-        return not self._host_reason and any(slot.state in ("new", "broken") and now >= slot.restart_at for slot in self._slots)
+        return not self._host_reason and self._num_may_start() > 0 and bool(self._waiting_for_start(now))
 
     def host_broke(self, reason: str) -> None:
         """Nothing on this host works; every lease is refused from now on."""
@@ -267,6 +266,9 @@ class DesktopPool:
         # warm, then the one unused for longest: its windows are the least likely to be wanted again soon.
         is_other = task is None or slot.task != task
         return is_other, slot.state == "preparing", slot.task is not None, slot.app != app or not app, slot.last_used
+
+    def _waiting_for_start(self, now: float) -> list[int]:
+        return [i for i, slot in enumerate(self._slots) if slot.state in ("new", "broken") and now >= slot.restart_at]
 
     def _num_may_start(self) -> int:
         limit = self._limits.max_starting

@@ -38,9 +38,8 @@ def end_strays() -> None:
     """
     stopped: set[int] = set()
     while running := _strays() - stopped:
-        for pid in running:
-            _signal(pid, signal.SIGSTOP)
-        stopped |= running
+        # What has ended by itself is left out: its number may already be another's.
+        stopped |= {pid for pid in running if _signal(pid, signal.SIGSTOP)}
     for pid in stopped:
         _signal(pid, signal.SIGKILL)
     while ended := _children(os.getpid()) - _STARTED:
@@ -57,11 +56,13 @@ def _strays() -> set[int]:
     return found
 
 
-def _signal(pid: int, number: int) -> None:
+def _signal(pid: int, number: int) -> bool:
+    """Was there still somebody to signal?"""
     try:
         os.kill(pid, number)
     except ProcessLookupError:
-        pass
+        return False
+    return True
 
 
 def _children(pid: int) -> set[int]:
