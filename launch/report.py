@@ -158,6 +158,8 @@ def main_charts(state: RunState, active: ActiveTime, bands: Sequence[Band]) -> l
         for record in state.updates
         if record.get("policy_age_min") is not None and record.get("policy_age_max") is not None
     ]
+    # An update whose groups were each of one mind has nothing to train on: no speed either.
+    speeds = [point for point in _curve(state, active, "trained_tokens_per_s") if point[1] > 0]
     charts = [
         (
             "Success",
@@ -207,7 +209,7 @@ def main_charts(state: RunState, active: ActiveTime, bands: Sequence[Band]) -> l
             "While an update is computed.",
             Chart(
                 "Trained tokens per second",
-                [Series("tokens/s", _curve(state, active, "trained_tokens_per_s"), "s1")],
+                [Series("tokens/s", speeds, "s1")],
                 end,
                 bands=bands,
             ),

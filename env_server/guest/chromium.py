@@ -133,11 +133,11 @@ class Chromium:
             raise PageError("no page of a task's own is open")
         return self._evaluate(_RESULT, deadline=time.monotonic() + timeout_s)
 
-    def has_scored(self) -> bool:
+    def has_scored(self, *, timeout_s: float) -> bool:
         """Has a MiniWoB++ page given its verdict? Other pages give none."""
-        return not self._is_own and bool(self.state()["done"])
+        return not self._is_own and bool(self.state(timeout_s=timeout_s)["done"])
 
-    def state(self, *, timeout_s: float = 2.0) -> dict[str, Any]:
+    def state(self, *, timeout_s: float) -> dict[str, Any]:
         """What the page says about its episode."""
         if not self._page or self._is_own:
             raise PageError("no MiniWoB++ page is open")

@@ -290,7 +290,9 @@ class Desktop:
         """Wait until the last action's effects are on screen."""
         return self._windows.settle_within(deadline_s=self._settle_deadline_s)
 
-    def observe(self, settled: Settled = _NO_SETTLING, *, with_tree: bool = True, known_tree: int = 0) -> dict[str, Any]:
+    def observe(
+        self, settled: Settled = _NO_SETTLING, *, deadline: float, with_tree: bool = True, known_tree: int = 0
+    ) -> dict[str, Any]:
         """What is on screen, for the host; nodes are left out when they are those of ``known_tree``, which it has."""
         window, app, hidden = self._windows.front_with_hidden()
         nodes: list[Node] = []
@@ -313,11 +315,11 @@ class Desktop:
             "settled_by": settled.by,
             "settle_s": settled.duration_s,
             "tree_age_s": age_s,
-            "finished": self._finished(),
+            "finished": self._finished(deadline),
         }
 
-    def _finished(self) -> bool:
-        return self._finishes_itself and self._chromium.has_scored()
+    def _finished(self, deadline: float) -> bool:
+        return self._finishes_itself and self._chromium.has_scored(timeout_s=left(deadline))
 
     def get(self, kind: str, args: Mapping[str, Any], *, deadline: float) -> Any:
         """One fact for an evaluator. What the agent still holds down is released: whoever judges may press keys, too."""

@@ -87,20 +87,20 @@ def handle(desktop: Desktop, request: dict[str, Any]) -> dict[str, Any]:
     desktop.check()
     if name == "ping":
         return {}
-    tree = {"with_tree": request.get("with_tree", True), "known_tree": request.get("known_tree", 0)}
+    how = {"deadline": deadline, "with_tree": request.get("with_tree", True), "known_tree": request.get("known_tree", 0)}
     if name == "reset":
         settled = desktop.reset(request["setup"], deadline=deadline)
-        return desktop.observe(settled, **tree)
+        return desktop.observe(settled, **how)
     if name == "step":
         error, result = "", ""
         try:
             result = desktop.act(request["action"], request["args"], deadline=deadline)
         except Refused as refused:
             error = str(refused)
-        answer = desktop.observe(desktop.settle(), **tree)
+        answer = desktop.observe(desktop.settle(), **how)
         return {**answer, "action_error": error, "result": result}
     if name == "observe":
-        return desktop.observe(desktop.settle(), **tree) if request.get("settle") else desktop.observe(**tree)
+        return desktop.observe(desktop.settle(), **how) if request.get("settle") else desktop.observe(**how)
     if name == "get":
         return {"value": desktop.get(request["kind"], request["args"], deadline=deadline)}
     raise DesktopError(f"unknown request {name!r}")

@@ -167,6 +167,8 @@ class Calc:
     def _refill(self, places: Mapping[tuple[int, int], str], active_cell: str) -> None:
         document, controller = self._warm, self._warm.CurrentController
         sheets = document.Sheets
+        if controller is None or sheets is None:
+            raise OfficeGone("the warm sheet was closed")
         sheet = sheets.getByIndex(0)
         undo = document.UndoManager
         undo.clear()
