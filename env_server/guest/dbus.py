@@ -7,7 +7,6 @@ it serves no methods.
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 import time
@@ -183,10 +182,15 @@ class Bus:
             self._replies[serial] = DBusError(f"{fields.get(4)}: {text[0] if text else ''}")
 
     def _authenticate(self) -> None:
-        uid = str(os.getuid()).encode().hex()
-        self._sock.sendall(f"\0AUTH EXTERNAL {uid}\r\n".encode())
-        answer = self._sock.recv(512)
-        if not answer.startswith(b"OK"):
+        # Without naming our user id, which the bus may know by another number than we do: it asks the kernel.
+        self._sock.sendall(b"\0AUTH EXTERNAL\r\nDATA\r\n")
+        answer = b""
+        while not (answer.endswith(b"\r\n") and answer != b"DATA\r\n"):
+            received = self._sock.recv(512)
+            if not received:
+                raise DBusError(f"bus closed the connection before its answer to the authentication: {answer!r}")
+            answer += received
+        if b"\r\nOK " not in answer:
             raise DBusError(f"bus refused authentication: {answer!r}")
         self._sock.sendall(b"BEGIN\r\n")
 

@@ -35,7 +35,29 @@ class Call:
 # --- encoding --------------------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=8192)
+def encode_call(call: Call, serial: int) -> bytes:
+    """A method call as a whole message."""
+    head, length = _head(call.destination, call.path, call.interface, call.member, call.signature)
+    body = _encode_args(call.signature, call.args) if call.signature else b""
+    return FIXED.pack(ord("l"), 1, 0, 1, len(body), serial, length) + head + body
+
+
+@lru_cache(maxsize=16384)
+def _head(destination: str, path: str, interface: str, member: str, signature: str) -> tuple[bytes, int]:
+    """A call's header fields, padded, and their length without the padding; the same objects are asked again and again."""
+    fields = [
+        _text_field(1, "o", path),
+        _text_field(2, "s", interface),
+        _text_field(3, "s", member),
+        _text_field(6, "s", destination),
+    ]
+    if signature:
+        raw = signature.encode()
+        fields.append(b"\x08\x01g\0" + bytes((len(raw),)) + raw + b"\0")
+    head = b"".join([_pad8(field) for field in fields[:-1]]) + fields[-1]
+    return _pad8(head), len(head)
+
+
 def _text_field(code: int, kind: str, text: str) -> bytes:
     raw = text.encode()
     return bytes((code, 1)) + kind.encode() + b"\0" + _U32.pack(len(raw)) + raw + b"\0"
@@ -43,23 +65,6 @@ def _text_field(code: int, kind: str, text: str) -> bytes:
 
 def _pad8(data: bytes) -> bytes:
     return data + bytes(-len(data) % 8)
-
-
-def encode_call(call: Call, serial: int) -> bytes:
-    """A method call as a whole message."""
-    fields = [
-        _text_field(1, "o", call.path),
-        _text_field(2, "s", call.interface),
-        _text_field(3, "s", call.member),
-        _text_field(6, "s", call.destination),
-    ]
-    body = b""
-    if call.signature:
-        raw = call.signature.encode()
-        fields.append(b"\x08\x01g\0" + bytes((len(raw),)) + raw + b"\0")
-        body = _encode_args(call.signature, call.args)
-    head = b"".join([_pad8(field) for field in fields[:-1]]) + fields[-1]
-    return FIXED.pack(ord("l"), 1, 0, 1, len(body), serial, len(head)) + _pad8(head) + body
 
 
 def _encode_args(signature: str, args: Sequence[Any]) -> bytes:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from . import processes
-from .accessibility import AppGone, Node
+from .accessibility import AppGone
 from .apps import catalog
 from .apps.browser import Browser
 from .apps.on_demand import Surroundings
@@ -34,6 +34,7 @@ from .osworld import OsworldCalls
 from .reader import TreeReader
 from .session import Places, Session
 from .settle import Settled
+from .tree_walk import Node
 from .windows import App, Windows, left
 from .wire import Wire
 

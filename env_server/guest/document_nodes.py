@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .accessibility import Node
 from .roles import EDITABLE, ENABLED, SENSITIVE, has_state
+from .tree_walk import Node
 
 _PAGE = "PageShape"
 """How Impress names the page itself among the boxes on it."""

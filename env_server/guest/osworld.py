@@ -18,7 +18,6 @@ from urllib.parse import unquote
 from xml.etree import ElementTree
 
 from . import programs
-from .accessibility import Node
 from .apps.browser import Browser
 from .devtools import ChromiumGone
 from .display import Screen, Window
@@ -26,6 +25,7 @@ from .faults import TaskError
 from .keyboard import UnknownKey
 from .roles import state_names
 from .session import Session
+from .tree_walk import Node
 
 HOME = Path("/home/user")
 _BROWSER_SETTINGS = (HOME / ".config/chromium", HOME / ".config/google-chrome")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .accessibility import TEXT_ROLES, Accessibility, AppGone, Extents, Node
+from .accessibility import Accessibility, AppGone
 from .dbus import DBusError
 from .display import Screen
 from .document_nodes import as_agents_see
@@ -14,6 +14,7 @@ from .office.process import OfficeGone
 from .office.sheet import Calc, SheetView, column_name
 from .page_scripts import MARK
 from .roles import EDITABLE, ENABLED, SELECTED, SENSITIVE, SHOWING, VISIBLE
+from .tree_walk import TEXT_ROLES, Extents, Node, Reading
 
 _READ_LIMIT_S = 3.0
 """One reading of a tree at most; then the last tree is shown with its age."""
@@ -111,7 +112,8 @@ class TreeReader:
 
     def _read(self, pid: int, deadline: float, *, with_popups: bool = False) -> list[Node]:
         name = self._accessibility.app_of(pid)
-        return self._accessibility.read(name, deadline=deadline, with_popups=with_popups or bool(self._screen.num_popups))
+        reading = Reading(with_popups=with_popups or bool(self._screen.num_popups))
+        return self._accessibility.read(name, reading, deadline=deadline)
 
     def _read_browser(self, pid: int, frame_mark: str, deadline: float) -> list[Node]:
         name = self._accessibility.app_of(pid)
@@ -150,14 +152,8 @@ class TreeReader:
 
     def _read_document(self, pid: int, hidden: frozenset[str], deadline: float) -> list[Node]:
         name = self._accessibility.app_of(pid)
-        nodes = self._accessibility.read(
-            name,
-            deadline=deadline,
-            with_popups=bool(self._screen.num_popups),
-            never_entered=_SHEETS,
-            with_text=_DOCUMENT_TEXT_ROLES,
-            hidden=hidden,
-        )
+        reading = Reading(bool(self._screen.num_popups), never_entered=_SHEETS, with_text=_DOCUMENT_TEXT_ROLES, hidden=hidden)
+        nodes = self._accessibility.read(name, reading, deadline=deadline)
         return as_agents_see(_shift_root_panes(nodes))
 
     def _read_sheet(self, pid: int, hidden: frozenset[str], deadline: float) -> list[Node]:
@@ -170,9 +166,8 @@ class TreeReader:
         key = (pid, windows, self._screen.num_popups, view.layout[-1] if view else "")
         if key != self._office_key or not self._office:
             name = self._accessibility.app_of(pid)
-            nodes = self._accessibility.read(
-                name, deadline=deadline, with_popups=bool(self._screen.num_popups), never_entered=_SHEET_ROLES, hidden=hidden
-            )
+            reading = Reading(bool(self._screen.num_popups), never_entered=_SHEET_ROLES, hidden=hidden)
+            nodes = self._accessibility.read(name, reading, deadline=deadline)
             self._office, self._office_key = _shift_root_panes(nodes), key
         if view is None:
             return self._office

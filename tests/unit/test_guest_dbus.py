@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 import threading
@@ -50,8 +49,9 @@ class FakeBus:
 
     def _run(self) -> None:
         peer, _ = self._listener.accept()
-        assert b"AUTH EXTERNAL " + str(os.getuid()).encode().hex().encode() in peer.recv(512)
-        peer.sendall(b"OK 1234\r\n")
+        assert peer.recv(512) == b"\0AUTH EXTERNAL\r\nDATA\r\n"
+        peer.sendall(b"DATA\r\nO")  # in pieces, as a stream may come
+        peer.sendall(b"K 1234\r\n")
         data = b""
         while chunk := peer.recv(65536):
             data += chunk

@@ -1,0 +1,172 @@
+"""Reading a tree with the last reading in mind gives what a reading from scratch gives, whatever happened between the two."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from env_server.guest.dbus import Call, DBusError, DBusTimeout
+from env_server.guest.roles import ROLE_NAMES, SHOWING
+from env_server.guest.tree_walk import ROOT, Reading, TreeWalk
+
+_NUMBERS = {name: number for number, name in ROLE_NAMES.items()}
+_READINGS = (
+    Reading(),
+    Reading(with_popups=True),
+    Reading(never_entered=frozenset({"table"})),
+    Reading(with_text=frozenset({"label"})),
+)
+_ROLES = ("panel", "button", "text", "menu", "menu-item", "table", "frame", "label")
+
+
+@dataclass
+class Thing:
+    """An object of an imitated application."""
+
+    role: str = "panel"
+    name: str = ""
+    text: str = ""
+    shows: bool = True
+    place: int = 0
+    children: list[str] = field(default_factory=list)
+
+
+class FakeApp:
+    """Answers a walk's calls out of a dictionary; counts rounds and calls."""
+
+    def __init__(self, things: dict[str, Thing]) -> None:
+        self.things = things
+        self.num_rounds = 0
+        self.asked: list[tuple[str, str]] = []
+
+    def call_all(self, calls: Sequence[Call], *, timeout_s: float) -> list[list[Any] | DBusError]:
+        assert timeout_s > 0
+        self.num_rounds += bool(calls)
+        self.asked += [(call.path, call.member) for call in calls]
+        return [self._answer(call) for call in calls]
+
+    def _answer(self, call: Call) -> list[Any] | DBusError:
+        thing = self.things.get(call.path)
+        if thing is None:
+            return DBusError("no such object")
+        if call.member == "GetState":
+            return [[1 << SHOWING if thing.shows else 0, 0]]
+        if call.member == "GetRole":
+            return [_NUMBERS[thing.role]]
+        if call.member == "Get":
+            return [thing.name]
+        if call.member == "GetExtents":
+            return [(thing.place, 0, 10, 10)]
+        if call.member == "GetText":
+            return [thing.text]
+        assert call.member == "GetChildren"
+        return [[("app", child) for child in thing.children]]
+
+
+def read(walk: TreeWalk, reading: Reading | None = None) -> list[Any]:
+    return walk.read("app", reading or Reading(), deadline=time.monotonic() + 10)
+
+
+def make_walk(app: FakeApp) -> TreeWalk:
+    return TreeWalk(app)  # type: ignore[arg-type]  # a walk only makes calls
+
+
+def change(rng: random.Random, app: FakeApp) -> None:
+    things = app.things
+    for _ in range(rng.randrange(6)):
+        path = rng.choice(sorted(things))
+        thing = things[path]
+        what = rng.randrange(7)
+        if what == 0:
+            child = f"/{len(app.asked)}/{rng.random()}"
+            things[child] = Thing(role=rng.choice(_ROLES), name=child, shows=rng.random() < 0.7)
+            thing.children.insert(rng.randrange(len(thing.children) + 1), child)
+        elif what == 1 and thing.children:
+            gone = thing.children.pop(rng.randrange(len(thing.children)))
+            if rng.random() < 0.5:  # else it lives on without a place in the tree
+                del things[gone]
+        elif what == 2 and path != ROOT:
+            thing.shows = not thing.shows
+        elif what == 3:
+            thing.name, thing.place = f"name {rng.random()}", rng.randrange(100)
+        elif what == 4:
+            thing.text = f"text {rng.random()}"
+        elif what == 5 and path != ROOT:
+            thing.role = rng.choice(_ROLES)
+        elif what == 6:
+            rng.shuffle(thing.children)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_reading_again_finds_what_reading_from_scratch_finds(seed: int) -> None:
+    rng = random.Random(seed)
+    app = FakeApp({ROOT: Thing(role="application")})
+    walk = make_walk(app)
+    for _ in range(30):
+        # A path removed from the middle leaves dangling ones behind, as a real application does for a moment.
+        change(rng, app)
+        reading = rng.choice(_READINGS)
+        assert read(walk, reading) == read(make_walk(app), reading)
+
+
+def test_an_unchanged_tree_is_read_in_one_round() -> None:
+    things = {ROOT: Thing(role="application", children=["/0"])}
+    for depth in range(12):
+        things[f"/{depth}"] = Thing(children=[f"/{depth + 1}"], name=str(depth))
+    things["/12"] = Thing(role="text", text="deep")
+    app = FakeApp(things)
+    walk = make_walk(app)
+    first = read(walk)
+    num_cold = app.num_rounds
+    app.num_rounds = 0
+    assert read(walk) == first
+    assert (num_cold, app.num_rounds) == (2 * len(things), 1)
+    assert first[-1].text == "deep"
+
+
+def test_what_does_not_show_is_asked_for_its_state_alone() -> None:
+    app = FakeApp({ROOT: Thing(role="application", children=["/a"]), "/a": Thing(shows=False, children=["/b"]), "/b": Thing()})
+    walk = make_walk(app)
+    read(walk)
+    app.asked.clear()
+    read(walk)
+    assert [member for path, member in app.asked if path == "/a"] == ["GetState"]
+    assert not [member for path, member in app.asked if path == "/b"]
+
+
+def test_children_of_what_must_not_be_entered_are_never_asked_for() -> None:
+    app = FakeApp({ROOT: Thing(role="application", children=["/t"]), "/t": Thing(children=["/cell"]), "/cell": Thing()})
+    walk = make_walk(app)
+    reading = Reading(never_entered=frozenset({"table"}))
+    assert len(read(walk, reading)) == 3
+    app.things["/t"].role = "table"
+    app.asked.clear()
+    assert [node.role for node in read(walk, reading)] == ["application", "table"]
+    app.asked.clear()
+    read(walk, reading)
+    assert ("/t", "GetChildren") not in app.asked
+
+
+def test_a_hidden_main_window_is_left_out_with_all_below_it() -> None:
+    things = {
+        ROOT: Thing(role="application", children=["/front", "/back"]),
+        "/front": Thing(role="frame", name="front"),
+        "/back": Thing(role="frame", name="back", children=["/below"]),
+        "/below": Thing(name="below"),
+    }
+    walk = make_walk(FakeApp(things))
+    for _ in range(2):
+        assert [node.name for node in read(walk, Reading(hidden=frozenset({"back"})))] == ["", "front"]
+    assert [node.name for node in read(walk)] == ["", "front", "back", "below"]
+
+
+def test_past_the_deadline_nothing_is_asked() -> None:
+    app = FakeApp({ROOT: Thing(role="application")})
+    with pytest.raises(DBusTimeout):
+        make_walk(app).read("app", Reading(), deadline=time.monotonic() - 1)
+    assert app.num_rounds == 0
