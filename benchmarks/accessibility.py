@@ -1,4 +1,5 @@
-"""Reading accessibility trees: again with the last reading in mind, from scratch, and the two ways we did not take.
+"""Reading accessibility trees: ours (straight from the application, all at once that it showed last time), the usual way (level
+by level, over the bus), and the two ways we did not take.
 
 Those are to keep a tree that applications fill (their own list of all objects, `org.a11y.atspi.Cache.GetItems`) and to keep it
 right by their events. Real applications, played by demonstrators; after every action a fresh reading says what has changed, and
@@ -21,7 +22,7 @@ from common.messages import Action, StepResult
 from env_server.driver import TaskInstance
 from env_server.drivers import make_driver
 from env_server.drivers.guest_driver import GuestDriver
-from env_server.guest.dbus import Bus, Call, Signal
+from env_server.guest.dbus import Bus, Call, Connection, Signal
 from env_server.guest.tree_walk import ACCESSIBLE, PROPERTIES, ROOT, Node, Reading, TreeWalk
 from env_server.memory import processes_below
 from env_server.screenshots import ScreenshotStore
@@ -40,6 +41,7 @@ _FAMILIES = {
     ),
 }
 """Application -> its name on the bus, and what is played in it."""
+_USUAL = "level by level, over the bus"
 _SHEETS = frozenset({"table"})
 _NUM_READINGS = 15
 _EVENTS_S = 0.3
@@ -61,7 +63,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
         driver = make_driver(DesktopConfig(image="full"), index=0, folder=Path(name) / "logs", screenshots=store)
         assert isinstance(driver, GuestDriver)
         try:
-            bus = Bus(_accessibility_address(driver))
+            bus = _accessibility_bus(driver)
             for event in ("Object", "Window", "Document"):
                 bus.add_match(f"type='signal',interface='org.a11y.atspi.Event.{event}'")
                 # All there are: our own readings subscribe to fewer.
@@ -78,16 +80,20 @@ def _rows(driver: GuestDriver, bus: Bus, app: str, *, num_seeds: int) -> list[di
     time.sleep(_EVENTS_S)
     name = _name_of(bus, label)
     reading = Reading(never_entered=_SHEETS if label == "soffice" else frozenset())
-    warm = TreeWalk(bus)
-    nodes = _read(warm, name, reading)
-    again, scratch, listed, items = [], [], [], []
+    direct = Connection(_outside(driver, _call(bus, name, ROOT, "org.a11y.atspi.Application", "GetApplicationBusAddress")))
+    warm, on_bus = TreeWalk(direct, name), TreeWalk(bus, name)
+    nodes = _read(warm, reading)
+    _read(on_bus, reading)
+    again, passed, scratch, listed, items = [], [], [], [], []
     for _ in range(_NUM_READINGS):
-        scratch.append(_timed(lambda: _read(TreeWalk(bus), name, reading)))
-        again.append(_timed(lambda: _read(warm, name, reading)))
+        again.append(_timed(lambda: _read(warm, reading)))
+        passed.append(_timed(lambda: _read(on_bus, reading)))
+        scratch.append(_timed(lambda: _read(TreeWalk(bus, name), reading)))
         started = time.perf_counter()
         items = _call(bus, name, "/org/a11y/atspi/cache", "org.a11y.atspi.Cache", "GetItems")
         listed.append(time.perf_counter() - started)
     known = {item[0][1] for item in items}
+    direct.close()
     told = _Told(driver, bus, name, reading)
     for family in families:
         for seed in range(num_seeds):
@@ -95,7 +101,8 @@ def _rows(driver: GuestDriver, bus: Bus, app: str, *, num_seeds: int) -> list[di
     changes = told.changes
     missing = sum(node.path not in known for node in nodes)
     rows = [
-        _time_row(f"{app}: {len(nodes)} showing objects read again", again, peer="from scratch", peer_values=scratch),
+        _time_row(f"{app}: {len(nodes)} showing objects read again", again, peer=_USUAL, peer_values=scratch),
+        _time_row(f"{app}: read again over the bus", passed, peer=_USUAL, peer_values=scratch),
         _time_row(f"{app}: GetItems, {len(items)} objects", listed),
         _count_row(f"{app}: showing objects that GetItems lacks", missing, len(nodes)),
     ]
@@ -146,7 +153,7 @@ class _Told:
         return found
 
     def _tree(self) -> dict[str, tuple[Node, str]]:
-        nodes = _read(TreeWalk(self._bus), self._name, self._reading)
+        nodes = _read(TreeWalk(self._bus, self._name), self._reading)
         return {node.path: (node, nodes[node.parent].path if node.parent >= 0 else "") for node in nodes}
 
     def _compare(self, old: dict[str, tuple[Node, str]], new: dict[str, tuple[Node, str]], events: dict[str, set[str]]) -> None:
@@ -172,20 +179,27 @@ def _is_told(
     return False
 
 
-def _read(walk: TreeWalk, name: str, reading: Reading) -> list[Node]:
-    return walk.read(name, reading, deadline=time.monotonic() + 5.0)
+def _read(walk: TreeWalk, reading: Reading) -> list[Node]:
+    return walk.read(reading, deadline=time.monotonic() + 5.0)
 
 
-def _accessibility_address(driver: GuestDriver) -> str:
-    """The desktop's accessibility bus, as it is reached from outside its container."""
+def _accessibility_bus(driver: GuestDriver) -> Bus:
+    session = Bus(_outside(driver, _session_bus(driver)[1]))
+    return Bus(_outside(driver, _call(session, "org.a11y.Bus", "/org/a11y/bus", "org.a11y.Bus", "GetAddress")))
+
+
+def _session_bus(driver: GuestDriver) -> tuple[int, str]:
+    """Process id and address of the desktop's session bus."""
     for pid in processes_below(driver.pid or 0):
         words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
         if words[0].endswith("dbus-daemon") and "--session" in words:
-            root = f"/proc/{pid}/root"
-            path = next(word.partition("path=")[2] for word in words if word.startswith("--address="))
-            address = _call(Bus(f"unix:path={root}{path}"), "org.a11y.Bus", "/org/a11y/bus", "org.a11y.Bus", "GetAddress")
-            return f"unix:path={root}{address.partition('path=')[2].partition(',')[0]}"
+            return pid, next(word.partition("=")[2] for word in words if word.startswith("--address="))
     raise RuntimeError("the desktop has no session bus")
+
+
+def _outside(driver: GuestDriver, address: str) -> str:
+    """The address of a socket on the desktop, as it is reached from outside its container."""
+    return f"unix:path=/proc/{_session_bus(driver)[0]}/root{address.partition('path=')[2].partition(',')[0]}"
 
 
 def _name_of(bus: Bus, label: str) -> str:

@@ -17,13 +17,17 @@ from typing import Any
 
 from .dbus_codec import FIXED, Call, DBusError, decode, encode_call, header_fields
 
-__all__ = ["Bus", "Call", "DBusError", "DBusTimeout", "Signal"]
+__all__ = ["Bus", "Call", "Connection", "ConnectionLost", "DBusError", "DBusTimeout", "Signal"]
 
 _REPLY, _ERROR, _SIGNAL = 2, 3, 4
 
 
 class DBusTimeout(DBusError):
     """Answers are missing at the deadline."""
+
+
+class ConnectionLost(DBusError):
+    """The other side is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +46,8 @@ class Signal:
         return decode(self.signature, self.body)
 
 
-class Bus:
-    """One connection to a message bus."""
+class Connection:
+    """A connection on which calls can be made: to one application, or to a bus (`Bus`)."""
 
     def __init__(self, address: str, *, timeout_s: float = 5.0) -> None:
         self._sock = _connect(address)
@@ -53,16 +57,21 @@ class Bus:
         self._replies: dict[int, list[Any] | DBusError] = {}
         self._awaited: set[int] = set()
         self.signals: deque[Signal] = deque(maxlen=20000)
-        self._authenticate()
+        self.is_lost = False
+        """The other side has closed it."""
+        try:
+            self._authenticate()
+        except OSError as error:
+            self._sock.close()
+            raise DBusError(f"no authentication at {address}: {error}") from error
         self._sock.setblocking(False)
-        self.name: str = self.call(_bus_call("Hello"))[0]
 
     def fileno(self) -> int:
         """For poll."""
         return self._sock.fileno()
 
     def close(self) -> None:
-        """Leave the bus."""
+        """Leave it."""
         self._sock.close()
 
     def call(self, call: Call, *, timeout_s: float = 5.0) -> list[Any]:
@@ -108,18 +117,6 @@ class Bus:
             pass
         return len(self.signals)
 
-    def pid_of(self, name: str) -> int:
-        """Process id of a connection, as this process's namespace numbers it."""
-        return int(self.call(_bus_call("GetConnectionUnixProcessID", "s", (name,)))[0])
-
-    def has_owner(self, name: str) -> bool:
-        """Is somebody reachable by this name? Unlike a call to it, asking starts nobody."""
-        return bool(self.call(_bus_call("NameHasOwner", "s", (name,)))[0])
-
-    def add_match(self, rule: str) -> None:
-        """Subscribe to signals."""
-        self.call(_bus_call("AddMatch", "s", (rule,)))
-
     def _send(self, data: memoryview, deadline: float) -> None:
         while data:
             try:
@@ -128,14 +125,14 @@ class Bus:
                 # Both directions may be full: keep reading so that the bus can go on writing.
                 self._fill(deadline, writing=True)
             except OSError as error:
-                raise DBusError(f"bus connection lost: {error}") from error
+                raise self._lost(error) from error
 
     def _fill(self, deadline: float, *, writing: bool = False) -> None:
         poller = select.poll()
         poller.register(self._sock, select.POLLIN | (select.POLLOUT if writing else 0))
         remaining = deadline - time.monotonic()
         if remaining <= 0 or not poller.poll(remaining * 1000):
-            raise DBusTimeout("no answer from the accessibility bus in time")
+            raise DBusTimeout("no answer over D-Bus in time")
         self._read_some()
 
     def _read_some(self) -> bool:
@@ -144,12 +141,16 @@ class Bus:
         except BlockingIOError:
             return False
         except OSError as error:
-            raise DBusError(f"bus connection lost: {error}") from error
+            raise self._lost(error) from error
         if not chunk:
-            raise DBusError("the bus closed the connection")
+            raise self._lost("closed by the other side")
         self._received += chunk
         self._take_messages()
         return True
+
+    def _lost(self, reason: object) -> ConnectionLost:
+        self.is_lost = True
+        return ConnectionLost(f"D-Bus connection lost: {reason}")
 
     def _take_messages(self) -> None:
         data = bytes(self._received)
@@ -182,17 +183,37 @@ class Bus:
             self._replies[serial] = DBusError(f"{fields.get(4)}: {text[0] if text else ''}")
 
     def _authenticate(self) -> None:
-        # Without naming our user id, which the bus may know by another number than we do: it asks the kernel.
+        # Without naming our user id, which the other side may know by another number than we do: it asks the kernel.
         self._sock.sendall(b"\0AUTH EXTERNAL\r\nDATA\r\n")
         answer = b""
         while not (answer.endswith(b"\r\n") and answer != b"DATA\r\n"):
             received = self._sock.recv(512)
             if not received:
-                raise DBusError(f"bus closed the connection before its answer to the authentication: {answer!r}")
+                raise DBusError(f"connection closed before the answer to the authentication: {answer!r}")
             answer += received
         if b"\r\nOK " not in answer:
-            raise DBusError(f"bus refused authentication: {answer!r}")
+            raise DBusError(f"authentication refused: {answer!r}")
         self._sock.sendall(b"BEGIN\r\n")
+
+
+class Bus(Connection):
+    """A connection to a message bus, with a name of our own on it."""
+
+    def __init__(self, address: str, *, timeout_s: float = 5.0) -> None:
+        super().__init__(address, timeout_s=timeout_s)
+        self.name: str = self.call(_bus_call("Hello"))[0]
+
+    def pid_of(self, name: str) -> int:
+        """Process id of a connection, as this process's namespace numbers it."""
+        return int(self.call(_bus_call("GetConnectionUnixProcessID", "s", (name,)))[0])
+
+    def has_owner(self, name: str) -> bool:
+        """Is somebody reachable by this name? Unlike a call to it, asking starts nobody."""
+        return bool(self.call(_bus_call("NameHasOwner", "s", (name,)))[0])
+
+    def add_match(self, rule: str) -> None:
+        """Subscribe to signals."""
+        self.call(_bus_call("AddMatch", "s", (rule,)))
 
 
 def _bus_call(member: str, signature: str = "", args: tuple[Any, ...] = ()) -> Call:

@@ -73,6 +73,7 @@ def serve(desktop: Desktop, wire: Wire, *, frame: Path) -> None:
         except TaskError as error:
             answer = {"error": "task", "message": str(error)}
         except (*OUR_FAILURES, *DisplayGone) as error:
+            traceback.print_exc()
             answer = {"error": "broken", "message": f"{type(error).__name__}: {error}"}
         except Exception as error:  # noqa: BLE001  (process boundary: a mistake of ours must reach the host's log)
             traceback.print_exc()

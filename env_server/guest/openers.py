@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import processes
+from .accessibility import AppGone
 from .apps import catalog
 from .apps.on_demand import OnDemandApp, call
 from .chromium import Chromium, ChromiumGone
@@ -35,7 +36,7 @@ _CLOSE_LIMIT_S = 3.0
 """An office that has not closed its documents after this long is started anew."""
 _MAX_TABS = 20
 
-APP_FAILURES = (DesktopError, OfficeGone, ChromiumGone, DBusError)
+APP_FAILURES = (DesktopError, OfficeGone, ChromiumGone, DBusError, AppGone)
 """An application does not answer. On demand ones are closed then and may be opened again; the warm ones' failures are ours."""
 
 

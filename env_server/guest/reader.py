@@ -100,27 +100,24 @@ class TreeReader:
     def press_button(self, pid: int, names: Sequence[str]) -> bool:
         """Press the first button with one of these names, by accessibility."""
         try:
-            name = self._accessibility.app_of(pid)
-            nodes = self._read(pid, time.monotonic() + _READ_LIMIT_S)
-            for node in nodes:
+            for node in self._read(pid, time.monotonic() + _READ_LIMIT_S):
                 if node.role == "button" and node.name.replace("_", "").replace("\u2019", "'") in names:
-                    self._accessibility.do_action(name, node.path)
+                    self._accessibility.app_of(pid).press(node.path)
                     return True
         except (DBusError, AppGone):
             return False
         return False
 
     def _read(self, pid: int, deadline: float, *, with_popups: bool = False) -> list[Node]:
-        name = self._accessibility.app_of(pid)
         reading = Reading(with_popups=with_popups or bool(self._screen.num_popups))
-        return self._accessibility.read(name, reading, deadline=deadline)
+        return self._accessibility.app_of(pid).read(reading, deadline=deadline)
 
     def _read_browser(self, pid: int, frame_mark: str, deadline: float) -> list[Node]:
-        name = self._accessibility.app_of(pid)
+        app = self._accessibility.app_of(pid)
         limit = time.monotonic() + _EXPECT_LIMIT_S
         while True:
             if self._mark_path and frame_mark and time.monotonic() < limit - _EXPECT_LIMIT_S / 2:
-                shown = self._accessibility.name_of(name, self._mark_path)
+                shown = app.name_of(self._mark_path)
                 if shown is not None and shown != frame_mark:
                     self._accessibility.wait_for_event(0.02)
                     continue
@@ -151,9 +148,8 @@ class TreeReader:
     # --- the office ---
 
     def _read_document(self, pid: int, hidden: frozenset[str], deadline: float) -> list[Node]:
-        name = self._accessibility.app_of(pid)
         reading = Reading(bool(self._screen.num_popups), never_entered=_SHEETS, with_text=_DOCUMENT_TEXT_ROLES, hidden=hidden)
-        nodes = self._accessibility.read(name, reading, deadline=deadline)
+        nodes = self._accessibility.app_of(pid).read(reading, deadline=deadline)
         return as_agents_see(_shift_root_panes(nodes))
 
     def _read_sheet(self, pid: int, hidden: frozenset[str], deadline: float) -> list[Node]:
@@ -165,9 +161,8 @@ class TreeReader:
         # Every sheet has an accessible table of its own.
         key = (pid, windows, self._screen.num_popups, view.layout[-1] if view else "")
         if key != self._office_key or not self._office:
-            name = self._accessibility.app_of(pid)
             reading = Reading(bool(self._screen.num_popups), never_entered=_SHEET_ROLES, hidden=hidden)
-            nodes = self._accessibility.read(name, reading, deadline=deadline)
+            nodes = self._accessibility.app_of(pid).read(reading, deadline=deadline)
             self._office, self._office_key = _shift_root_panes(nodes), key
         if view is None:
             return self._office
@@ -195,11 +190,12 @@ class TreeReader:
         if key == self._edges_key:
             return
         top, bottom, left, right = view.visible
-        name = self._accessibility.app_of(pid)
+        app = self._accessibility.app_of(pid)
         places = [(top, column) for column in range(left, right + 1)] + [(row, left) for row in range(top, bottom + 1)]
-        paths = [path or "" for path in self._accessibility.cells_at(name, table.path, places)]
-        boxes = self._accessibility.extents(name, paths)
-        dx, dy = self._table_shift(name, table)
+        paths = [path or "" for path in app.cells_at(table.path, places)]
+        boxes = app.extents(paths)
+        raw = app.extents([table.path])[0]
+        dx, dy = (0, 0) if raw is None else (table.extents[0] - raw[0], table.extents[1] - raw[1])
         self._column_edges, self._row_edges = {}, {}
         for index, ((row, column), box) in enumerate(zip(places, boxes, strict=True)):
             if box is None or box[2] <= 0:
@@ -209,10 +205,6 @@ class TreeReader:
             else:
                 self._row_edges[row] = (box[1] + dy, box[3])
         self._edges_key = key
-
-    def _table_shift(self, name: str, table: Node) -> tuple[int, int]:
-        raw = self._accessibility.extents(name, [table.path])[0]
-        return (0, 0) if raw is None else (table.extents[0] - raw[0], table.extents[1] - raw[1])
 
 
 def _table_index(nodes: Sequence[Node]) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .dbus import Bus, Call, DBusError, DBusTimeout
+from .dbus import Call, Connection, DBusError, DBusTimeout
 from .roles import ROLE_NAMES, SHOWING, has_state, state_names
 
 ROOT = "/org/a11y/atspi/accessible/root"
@@ -63,10 +63,10 @@ class Reading:
     hidden: frozenset[str] = frozenset()
     """Names of main windows that are left out: to be covered counts as showing, too."""
 
-    def enters(self, role: str) -> bool:
-        """Are the children of objects with this role read?"""
+    def asks(self, role: str) -> tuple[bool, bool]:
+        """Are the children and the content of objects with this role read?"""
         is_closed = not self.with_popups and role in _CLOSED_UNLESS_POPUP
-        return not is_closed and role not in _NEVER_ENTERED and role not in self.never_entered
+        return not is_closed and role not in _NEVER_ENTERED and role not in self.never_entered, role in self.with_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,27 +87,24 @@ class _Object:
 
 
 class TreeWalk:
-    """Reads the trees of all applications on one bus."""
+    """Reads the tree of the application with this bus name."""
 
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
-        self._met: dict[str, dict[str, str]] = {}
-        """Per application: the objects of its last reading; their roles, empty for those that did not show."""
+    def __init__(self, connection: Connection, name: str) -> None:
+        self._connection, self._name = connection, name
+        self._last = Reading()
+        self._met: dict[str, str] = {}
+        """The objects of the last reading; their roles, empty for those that did not show."""
 
-    def forget(self, name: str) -> None:
-        """The application is gone."""
-        self._met.pop(name, None)
-
-    def read(self, name: str, reading: Reading, *, deadline: float) -> list[Node]:
-        """All showing nodes of an application in breadth-first order. Raises `DBusTimeout` past the (monotonic) deadline."""
-        objects = self._look_again(name, reading, deadline)
+    def read(self, reading: Reading, *, deadline: float) -> list[Node]:
+        """All showing nodes in breadth-first order. Raises `DBusTimeout` past the (monotonic) deadline."""
+        objects = self._look_again(reading, deadline)
         nodes: list[Node] = []
         met: dict[str, str] = {}
         level = [(ROOT, -1)]
         while level:
-            self._look(name, [path for path, _ in level if path not in objects], objects, deadline)
+            self._look([path for path, _ in level if path not in objects], objects, deadline)
             showing = [item for item in level if item[0] in objects and (_shows(objects[item[0]]) or item[1] < 0)]
-            self._ask_details(name, [path for path, _ in showing if objects[path].details is None], objects, reading, deadline)
+            self._ask_details([path for path, _ in showing if objects[path].details is None], objects, reading, deadline)
             met |= {path: "" for path, _ in level if path in objects}
             level = []
             for path, parent in showing:
@@ -119,12 +116,14 @@ class TreeWalk:
                     continue
                 nodes.append(Node(path, parent, found.role, details.name, details.text, details.extents, found.states))
                 level += [(child, len(nodes) - 1) for child in details.children if child not in met]
-        self._met[name] = met
+        self._last, self._met = reading, met
         return nodes
 
-    def _look_again(self, name: str, reading: Reading, deadline: float) -> dict[str, _Object]:
+    def _look_again(self, reading: Reading, deadline: float) -> dict[str, _Object]:
         """All that is to be known of the objects of the last reading, in one go; without those that are gone."""
-        met = self._met.get(name, {})
+        name = self._name
+        # What is asked otherwise now has to be met first: the sheet behind a letter would count its cells.
+        met = {path: role if self._last.asks(role) == reading.asks(role) else "" for path, role in self._met.items()}
         calls: list[Call] = []
         for path, role in met.items():
             calls.append(Call(name, path, ACCESSIBLE, "GetState"))
@@ -147,27 +146,25 @@ class TreeWalk:
                 objects[path] = found
         return objects
 
-    def _look(self, name: str, paths: Sequence[str], objects: dict[str, _Object], deadline: float) -> None:
-        calls = [Call(name, path, ACCESSIBLE, asked) for path in paths for asked in ("GetState", "GetRole")]
+    def _look(self, paths: Sequence[str], objects: dict[str, _Object], deadline: float) -> None:
+        calls = [Call(self._name, path, ACCESSIBLE, asked) for path in paths for asked in ("GetState", "GetRole")]
         answers = iter(self._call_all(calls, deadline))
         for path in paths:
             found = _object(next(answers), next(answers))
             if found is not None:
                 objects[path] = found
 
-    def _ask_details(
-        self, name: str, paths: Sequence[str], objects: dict[str, _Object], reading: Reading, deadline: float
-    ) -> None:
-        calls = [call for path in paths for call in _detail_calls(name, path, objects[path].role, reading)]
+    def _ask_details(self, paths: Sequence[str], objects: dict[str, _Object], reading: Reading, deadline: float) -> None:
+        calls = [call for path in paths for call in _detail_calls(self._name, path, objects[path].role, reading)]
         answers = iter(self._call_all(calls, deadline))
         for path in paths:
-            objects[path].details = _take_details(name, answers, objects[path].role, reading)
+            objects[path].details = _take_details(self._name, answers, objects[path].role, reading)
 
     def _call_all(self, calls: Sequence[Call], deadline: float) -> list[list[Any] | DBusError]:
         remaining = deadline - time.monotonic()
         if remaining <= 0:
             raise DBusTimeout("the tree was not read in time")
-        return self._bus.call_all(calls, timeout_s=remaining)
+        return self._connection.call_all(calls, timeout_s=remaining)
 
 
 def _shows(found: _Object) -> bool:
@@ -183,16 +180,18 @@ def _object(state: list[Any] | DBusError, role: list[Any] | DBusError) -> _Objec
 def _detail_calls(name: str, path: str, role: str, reading: Reading) -> Iterable[Call]:
     yield Call(name, path, PROPERTIES, "Get", "ss", (ACCESSIBLE, "Name"))
     yield Call(name, path, COMPONENT, "GetExtents", "u", (0,))
-    if reading.enters(role):
+    with_children, with_text = reading.asks(role)
+    if with_children:
         yield Call(name, path, ACCESSIBLE, "GetChildren")
-    if role in reading.with_text:
+    if with_text:
         yield Call(name, path, TEXT, "GetText", "ii", (0, -1))
 
 
 def _take_details(name: str, answers: Iterator[list[Any] | DBusError], role: str, reading: Reading) -> _Details:
     label, extents = next(answers), next(answers)
-    children = next(answers) if reading.enters(role) else [[]]
-    text = next(answers) if role in reading.with_text else [None]
+    with_children, with_text = reading.asks(role)
+    children = next(answers) if with_children else [[]]
+    text = next(answers) if with_text else [None]
     return _Details(
         name="" if isinstance(label, DBusError) else label[0],
         extents=(0, 0, 0, 0) if isinstance(extents, DBusError) else extents[0],

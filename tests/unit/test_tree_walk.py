@@ -69,11 +69,11 @@ class FakeApp:
 
 
 def read(walk: TreeWalk, reading: Reading | None = None) -> list[Any]:
-    return walk.read("app", reading or Reading(), deadline=time.monotonic() + 10)
+    return walk.read(reading or Reading(), deadline=time.monotonic() + 10)
 
 
 def make_walk(app: FakeApp) -> TreeWalk:
-    return TreeWalk(app)  # type: ignore[arg-type]  # a walk only makes calls
+    return TreeWalk(app, "app")  # type: ignore[arg-type]  # a walk only makes calls
 
 
 def change(rng: random.Random, app: FakeApp) -> None:
@@ -152,6 +152,24 @@ def test_children_of_what_must_not_be_entered_are_never_asked_for() -> None:
     assert ("/t", "GetChildren") not in app.asked
 
 
+def test_what_was_not_entered_is_not_entered_by_the_next_reading_unless_that_meets_it() -> None:
+    things = {
+        ROOT: Thing(role="application", children=["/letter", "/book"]),
+        "/letter": Thing(role="frame", name="letter", children=["/words"]),
+        "/words": Thing(role="text", text="words"),
+        "/book": Thing(role="frame", name="book", children=["/sheet"]),
+        "/sheet": Thing(role="table", children=["/cell"]),
+        "/cell": Thing(),
+    }
+    app = FakeApp(things)
+    walk = make_walk(app)
+    read(walk, Reading(never_entered=frozenset({"table"})))
+    app.asked.clear()
+    read(walk, Reading(hidden=frozenset({"book"})))
+    assert ("/sheet", "GetChildren") not in app.asked
+    assert [node.path for node in read(walk)] == [ROOT, "/letter", "/book", "/words", "/sheet", "/cell"]
+
+
 def test_a_hidden_main_window_is_left_out_with_all_below_it() -> None:
     things = {
         ROOT: Thing(role="application", children=["/front", "/back"]),
@@ -168,5 +186,5 @@ def test_a_hidden_main_window_is_left_out_with_all_below_it() -> None:
 def test_past_the_deadline_nothing_is_asked() -> None:
     app = FakeApp({ROOT: Thing(role="application")})
     with pytest.raises(DBusTimeout):
-        make_walk(app).read("app", Reading(), deadline=time.monotonic() - 1)
+        make_walk(app).read(Reading(), deadline=time.monotonic() - 1)
     assert app.num_rounds == 0
