@@ -138,7 +138,6 @@ class _Told:
         now = self._tree()
         self._compare(self._before, now, events)
         self._before = now
-        self._take_events()
         return result
 
     def _take_events(self) -> dict[str, set[str]]:

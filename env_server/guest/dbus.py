@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from .dbus_codec import FIXED, Call, DBusError, decode, encode_call, header_fields
 
@@ -50,18 +51,17 @@ class Connection:
     """A connection on which calls can be made: to one application, or to a bus (`Bus`)."""
 
     def __init__(self, address: str, *, timeout_s: float = 5.0) -> None:
-        self._sock = _connect(address)
-        self._sock.settimeout(timeout_s)
+        self._sock = _connect(address, timeout_s)
         self._received = bytearray()
         self._serial = 0
         self._replies: dict[int, list[Any] | DBusError] = {}
         self._awaited: set[int] = set()
         self.signals: deque[Signal] = deque(maxlen=20000)
         self.is_lost = False
-        """The other side has closed it."""
+        """It is of no use any more: closed by the other side, or stuck in the middle of a message."""
         try:
             self._authenticate()
-        except OSError as error:
+        except (OSError, DBusError) as error:
             self._sock.close()
             raise DBusError(f"no authentication at {address}: {error}") from error
         self._sock.setblocking(False)
@@ -123,7 +123,11 @@ class Connection:
                 data = data[self._sock.send(data[: 1 << 16]) :]
             except BlockingIOError:
                 # Both directions may be full: keep reading so that the bus can go on writing.
-                self._fill(deadline, writing=True)
+                try:
+                    self._fill(deadline, writing=True)
+                except DBusTimeout:
+                    self.is_lost = True  # the next message would begin in the middle of this one
+                    raise
             except OSError as error:
                 raise self._lost(error) from error
 
@@ -220,14 +224,15 @@ def _bus_call(member: str, signature: str = "", args: tuple[Any, ...] = ()) -> C
     return Call("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", member, signature, args)
 
 
-def _connect(address: str) -> socket.socket:
+def _connect(address: str, timeout_s: float) -> socket.socket:
     for part in address.split(";"):
         transport, _, options = part.partition(":")
-        values = dict(option.split("=", 1) for option in options.split(",") if "=" in option)
+        values = {key: unquote(value) for key, _, value in (option.partition("=") for option in options.split(","))}
         if transport != "unix":
             continue
         name = values["path"] if "path" in values else "\0" + values["abstract"]
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.settimeout(timeout_s)
         try:
             sock.connect(name)
         except OSError as error:

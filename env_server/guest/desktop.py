@@ -43,6 +43,7 @@ _FRONT_LIMIT_S = 2.0
 _SAVE_LIMIT_S = 3.0
 """For an office that is asked for a file to take the keys that were pressed before."""
 _OSWORLD_OPEN_LIMIT_S = 15.0
+_OSWORLD_READ_LIMIT_S = 5.0
 _OFFICE = frozenset({"calc", "writer", "impress"})
 _FILE_FACTS = frozenset({"file_bytes", "file_text", "folder_listing"})
 
@@ -197,7 +198,9 @@ class Desktop:
         window, app, hidden = self._windows.front_with_hidden()
         if window is None or app is None:
             return []
-        return self._reader.read(app.name, window.pid, hidden=hidden, frame_mark=self._chromium.frame_mark)[0]
+        deadline = time.monotonic() + _OSWORLD_READ_LIMIT_S
+        mark = self._chromium.frame_mark
+        return self._reader.read(app.name, window.pid, deadline=deadline, hidden=hidden, frame_mark=mark)[0]
 
     # --- actions ---
 
@@ -300,7 +303,9 @@ class Desktop:
         age_s, tree = 0.0, 0
         if with_tree and app is not None and window is not None:
             try:
-                nodes, age_s = self._reader.read(app.name, window.pid, hidden=hidden, frame_mark=self._chromium.frame_mark)
+                nodes, age_s = self._reader.read(
+                    app.name, window.pid, deadline=deadline, hidden=hidden, frame_mark=self._chromium.frame_mark
+                )
                 tree = self._reader.serial
             except AppGone:
                 # Still on its way to the bus, or just ending: a warm application that stays away is noticed at its next use.

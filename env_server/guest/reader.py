@@ -17,7 +17,7 @@ from .roles import EDITABLE, ENABLED, SELECTED, SENSITIVE, SHOWING, VISIBLE
 from .tree_walk import TEXT_ROLES, Extents, Node, Reading
 
 _READ_LIMIT_S = 3.0
-"""One reading of a tree at most; then the last tree is shown with its age."""
+"""One reading of a tree at most, where there is a last tree to be shown with its age."""
 _VIEW_LIMIT_S = 2.0
 _EXPECT_LIMIT_S = 2.0
 """A fresh page or folder must have arrived in the tree by then, else what there is is shown."""
@@ -58,12 +58,15 @@ class TreeReader:
         """The next reading of the file manager waits until it shows exactly these, and has it look again if it does not."""
         self._files, self._has_reloaded = sorted(names), False
 
-    def read(self, app: str, pid: int, *, hidden: frozenset[str] = frozenset(), frame_mark: str = "") -> tuple[list[Node], float]:
+    def read(
+        self, app: str, pid: int, *, deadline: float, hidden: frozenset[str] = frozenset(), frame_mark: str = ""
+    ) -> tuple[list[Node], float]:
         """(nodes, age in seconds) of the application in front.
 
         ``hidden``: titles of its main windows that are not in front; ``frame_mark``: what the browser's tree must show to be new.
         """
-        deadline = time.monotonic() + _READ_LIMIT_S
+        if self._last:  # else there is nothing to show instead
+            deadline = min(deadline, time.monotonic() + _READ_LIMIT_S)
         self._screen.pump()
         self._accessibility.pump()
         key = (app, pid, self._screen.num_damages, self._accessibility.num_events)
@@ -88,7 +91,10 @@ class TreeReader:
 
     def text_of(self, pid: int) -> str:
         """Content of the application's largest text field."""
-        nodes = self._read(pid, time.monotonic() + _READ_LIMIT_S)
+        try:
+            nodes = self._read(pid, time.monotonic() + _READ_LIMIT_S)
+        except AppGone:  # the agent has closed it
+            return ""
         texts = [node for node in nodes if node.text is not None]
         largest = max(texts, key=lambda node: node.extents[2] * node.extents[3], default=None)
         return largest.text or "" if largest else ""
@@ -100,9 +106,10 @@ class TreeReader:
     def press_button(self, pid: int, names: Sequence[str]) -> bool:
         """Press the first button with one of these names, by accessibility."""
         try:
-            for node in self._read(pid, time.monotonic() + _READ_LIMIT_S):
+            deadline = time.monotonic() + _READ_LIMIT_S
+            for node in self._read(pid, deadline):
                 if node.role == "button" and node.name.replace("_", "").replace("\u2019", "'") in names:
-                    self._accessibility.app_of(pid).press(node.path)
+                    self._accessibility.app_of(pid, deadline=deadline).press(node.path)
                     return True
         except (DBusError, AppGone):
             return False
@@ -110,10 +117,10 @@ class TreeReader:
 
     def _read(self, pid: int, deadline: float, *, with_popups: bool = False) -> list[Node]:
         reading = Reading(with_popups=with_popups or bool(self._screen.num_popups))
-        return self._accessibility.app_of(pid).read(reading, deadline=deadline)
+        return self._accessibility.app_of(pid, deadline=deadline).read(reading, deadline=deadline)
 
     def _read_browser(self, pid: int, frame_mark: str, deadline: float) -> list[Node]:
-        app = self._accessibility.app_of(pid)
+        app = self._accessibility.app_of(pid, deadline=deadline)
         limit = time.monotonic() + _EXPECT_LIMIT_S
         while True:
             if self._mark_path and frame_mark and time.monotonic() < limit - _EXPECT_LIMIT_S / 2:
@@ -149,7 +156,7 @@ class TreeReader:
 
     def _read_document(self, pid: int, hidden: frozenset[str], deadline: float) -> list[Node]:
         reading = Reading(bool(self._screen.num_popups), never_entered=_SHEETS, with_text=_DOCUMENT_TEXT_ROLES, hidden=hidden)
-        nodes = self._accessibility.app_of(pid).read(reading, deadline=deadline)
+        nodes = self._accessibility.app_of(pid, deadline=deadline).read(reading, deadline=deadline)
         return as_agents_see(_shift_root_panes(nodes))
 
     def _read_sheet(self, pid: int, hidden: frozenset[str], deadline: float) -> list[Node]:
@@ -162,16 +169,17 @@ class TreeReader:
         key = (pid, windows, self._screen.num_popups, view.layout[-1] if view else "")
         if key != self._office_key or not self._office:
             reading = Reading(bool(self._screen.num_popups), never_entered=_SHEET_ROLES, hidden=hidden)
-            nodes = self._accessibility.app_of(pid).read(reading, deadline=deadline)
+            nodes = self._accessibility.app_of(pid, deadline=deadline).read(reading, deadline=deadline)
             self._office, self._office_key = _shift_root_panes(nodes), key
         if view is None:
             return self._office
-        return self._office + self._cells(pid, view, parent=_table_index(self._office))
+        table = _table_index(self._office)
+        if table < 0:
+            return self._office
+        self._find_edges(pid, view, self._office[table], deadline)
+        return self._office + self._cells(view, parent=table)
 
-    def _cells(self, pid: int, view: SheetView, *, parent: int) -> list[Node]:
-        if parent < 0:
-            return []
-        self._find_edges(pid, view, self._office[parent])
+    def _cells(self, view: SheetView, *, parent: int) -> list[Node]:
         shown = {(row, column): text for row, column, text in view.cells}
         shown.setdefault(view.active, "")
         nodes = []
@@ -185,12 +193,12 @@ class TreeReader:
             nodes.append(Node(f"cell:{address}", parent, "table-cell", address, text, (x, y, width, height), states))
         return nodes
 
-    def _find_edges(self, pid: int, view: SheetView, table: Node) -> None:
+    def _find_edges(self, pid: int, view: SheetView, table: Node, deadline: float) -> None:
         key = (pid, table.path, table.extents, view.layout)
         if key == self._edges_key:
             return
         top, bottom, left, right = view.visible
-        app = self._accessibility.app_of(pid)
+        app = self._accessibility.app_of(pid, deadline=deadline)
         places = [(top, column) for column in range(left, right + 1)] + [(row, left) for row in range(top, bottom + 1)]
         paths = [path or "" for path in app.cells_at(table.path, places)]
         boxes = app.extents(paths)

@@ -100,6 +100,7 @@ class TreeWalk:
         objects = self._look_again(reading, deadline)
         nodes: list[Node] = []
         met: dict[str, str] = {}
+        listed = {ROOT}
         level = [(ROOT, -1)]
         while level:
             self._look([path for path, _ in level if path not in objects], objects, deadline)
@@ -115,7 +116,10 @@ class TreeWalk:
                 if found.role == "frame" and details.name in reading.hidden:
                     continue
                 nodes.append(Node(path, parent, found.role, details.name, details.text, details.extents, found.states))
-                level += [(child, len(nodes) - 1) for child in details.children if child not in met]
+                for child in details.children:
+                    if child not in listed:  # an object that moves may be two others' child for a moment
+                        listed.add(child)
+                        level.append((child, len(nodes) - 1))
         self._last, self._met = reading, met
         return nodes
 

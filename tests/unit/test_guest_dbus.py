@@ -5,13 +5,14 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from env_server.guest.dbus import Bus, Call, DBusError, DBusTimeout
+from env_server.guest.dbus import Bus, Call, Connection, ConnectionLost, DBusError, DBusTimeout
 from env_server.guest.dbus_codec import FIXED, decode, encode_call, header_fields
 
 
@@ -142,3 +143,56 @@ def test_encode_call_of_a_variant_reads_back(value: tuple[str, Any]) -> None:
 def test_encode_call_of_an_unknown_type_is_an_error() -> None:
     with pytest.raises(ValueError, match="cannot encode"):
         encode_call(Call("a.b", "/c", "d.e", "Set", "v", (("d", 1.5),)), 1)
+
+
+def deaf_peer(folder: Path, answer: bytes) -> str:
+    """An application that takes part in the authentication and then neither reads nor answers. Gives its address."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(folder / "peer"))
+    listener.listen()
+
+    def run() -> None:
+        peer, _ = listener.accept()
+        peer.recv(512)
+        peer.sendall(answer)
+        PEERS.append(peer)
+
+    threading.Thread(target=run, daemon=True).start()
+    return f"unix:path={folder}/peer,guid=12"
+
+
+PEERS: list[socket.socket] = []
+"""Kept open: a socket that nobody holds would be closed."""
+ASK = Call(":1.1", "/a", "org.a11y.atspi.Accessible", "GetRole")
+
+
+def test_a_connection_stuck_in_the_middle_of_a_message_is_lost(tmp_path: Path) -> None:
+    connection = Connection(deaf_peer(tmp_path, b"DATA\r\nOK 1\r\n"))
+    with pytest.raises(DBusTimeout):
+        connection.call_all([ASK], timeout_s=0.05)
+    assert not connection.is_lost  # all was sent; the answer may still come
+    with pytest.raises(DBusTimeout):
+        connection.call_all([ASK] * 20_000, timeout_s=0.2)
+    assert connection.is_lost
+    connection.close()
+
+
+def test_a_connection_that_the_other_side_closed_is_lost(tmp_path: Path) -> None:
+    connection = Connection(deaf_peer(tmp_path, b"DATA\r\nOK 1\r\n"))
+    while not PEERS:
+        time.sleep(0.01)
+    PEERS.pop().close()
+    with pytest.raises(ConnectionLost):
+        connection.call_all([ASK], timeout_s=5.0)
+    assert connection.is_lost
+    connection.close()
+
+
+def test_refused_authentication_is_an_error_that_quotes_the_answer(tmp_path: Path) -> None:
+    with pytest.raises(DBusError, match="REJECTED EXTERNAL"):
+        Connection(deaf_peer(tmp_path, b"REJECTED EXTERNAL\r\n"))
+
+
+def test_an_address_may_be_escaped(tmp_path: Path) -> None:
+    address = deaf_peer(tmp_path, b"DATA\r\nOK 1\r\n").replace("peer", "%70eer")
+    Connection(address).close()
