@@ -40,6 +40,8 @@ from .wire import Wire
 
 _NO_SETTLING = Settled("none", 0.0)
 _FRONT_LIMIT_S = 2.0
+_SHOW_LIMIT_S = 8.0
+"""At a reset; an application whose window is not in front by then is started anew."""
 _SAVE_LIMIT_S = 3.0
 """For an office that is asked for a file to take the keys that were pressed before."""
 _OSWORLD_OPEN_LIMIT_S = 15.0
@@ -150,27 +152,43 @@ class Desktop:
         if self._windows.front_app() is self._calc:
             self._screen.press_chord("esc")  # a half-typed cell would end up in the next sheet
         self._windows.close_dialogs(deadline)
-        settled = self._prepare(setup, deadline)
-        if self._open and self._windows.front_app() is not self._apps[self._open[-1]]:
-            # The application died under our hands; it is noticed by now and will be started anew.
+        self._prepare(setup, deadline)
+        settled = self._show(min(deadline, time.monotonic() + _SHOW_LIMIT_S))
+        if settled is None:
+            # It died under our hands, or another window of it does not let go of the focus.
+            app = self._apps[self._open[-1]]
             self._openers.close_on_demand(deadline)
-            settled = self._prepare(setup, deadline)
+            if app.program.running:
+                self._windows.restart(app, deadline)
+            self._prepare(setup, deadline)
+            settled = self._show(deadline)
+        if settled is None:
+            raise DesktopError(f"{self._open[-1]} does not come to the front")
         return settled
 
     @property
     def _open(self) -> list[str]:
         return self._openers.open
 
-    def _prepare(self, setup: list[Mapping[str, Any]], deadline: float) -> Settled:
+    def _prepare(self, setup: list[Mapping[str, Any]], deadline: float) -> None:
         self._openers.forget(deadline)
         self.folder.wipe()
         for step in setup:
             self._set_up(str(step["kind"]), dict(step["args"]), deadline)
         self._finishes_itself = self._open == ["chromium"]
         self._reader.forget()
-        if self._open:
-            self._windows.bring_to_front(self._apps[self._open[-1]], deadline)
-        return self.settle()
+
+    def _show(self, deadline: float) -> Settled | None:
+        """Bring what was opened last to the front; None when it does not come, or goes again."""
+        if not self._open:
+            return self.settle()
+        app = self._apps[self._open[-1]]
+        try:
+            self._windows.bring_to_front(app, deadline)
+        except DesktopError:
+            return None
+        settled = self.settle()
+        return settled if self._windows.front_app() is app else None
 
     def _set_up(self, kind: str, args: dict[str, Any], deadline: float) -> None:
         try:

@@ -113,6 +113,26 @@ def test_reset_after_an_application_was_killed_starts_it_again(
     assert (shown.app, len(shown.elements)) == (app, len(fresh[app][2]))  # type: ignore[arg-type]
 
 
+def test_calls_on_a_closed_workbook_are_refused_and_its_cells_are_empty(desktop: GuestDriver) -> None:
+    desktop.reset(task(SHEET))
+    play(desktop, [key("ctrl+w")])
+    result = desktop.step(Action("calc.get_workbook_info", {}))
+    assert "no document is open in calc" in result.action_error
+    assert desktop.get("calc_cells", range="A1:B2") == [["", ""], ["", ""]]
+    assert summary(desktop.reset(task(SHEET))[1])[0] == "calc"
+    assert desktop.get("calc_cells", range="A1:C2") == [["apple", "", ""], ["", "", "12"]]
+
+
+def test_calls_in_a_print_preview_are_refused_and_its_cells_are_still_known(desktop: GuestDriver) -> None:
+    desktop.reset(task(SHEET))
+    play(desktop, [key("ctrl+shift+o")])
+    result = desktop.step(Action("calc.get_workbook_info", {}))
+    assert "print preview" in result.action_error
+    assert desktop.get("calc_cells", range="A1:C2") == [["apple", "", ""], ["", "", "12"]]
+    assert summary(desktop.reset(task(SHEET))[1])[0] == "calc"
+    assert not desktop.step(Action("calc.get_workbook_info", {})).action_error
+
+
 def processes_of(desktop: GuestDriver) -> list[int]:
     """All processes below the desktop's outermost one."""
     assert desktop.pid is not None

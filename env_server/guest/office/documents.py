@@ -28,6 +28,8 @@ _OPTIONS = {
     ".tsv": {"FilterName": _TEXT_TABLE, "FilterOptions": "9,34,76,1"},
 }
 """Separator, quotes, UTF-8, first line: without them the office asks in a dialog."""
+_EDITED_BY = {"calc": "ActiveSheet", "writer": "ViewCursor"}
+"""What views have in which a document can be edited, and previews lack."""
 _NUM_HOPS = 4
 """A key's command is put at the end of the office's queue of events, and there it puts its work at the end again."""
 _FACTORIES = {"writer": "swriter", "impress": "simpress"}
@@ -154,13 +156,17 @@ class Documents:
         return found
 
     def _document_of(self, app: str) -> Any:
-        if app == "calc":
-            return self._calc.active()
+        document = self._calc.active() if app == "calc" else self._found(SERVICES[app])
+        if document is None:
+            raise DocumentError(f"no document is open in {app}")
+        if app in _EDITED_BY and not hasattr(document.CurrentController, _EDITED_BY[app]):
+            raise DocumentError(f"{app} shows a print preview: close that first")
+        return document
+
+    def _found(self, service: str) -> Any:
         current = self._office.create("com.sun.star.frame.Desktop").CurrentComponent
-        for document in (current, *self._components()):
-            if document is not None and document.supportsService(SERVICES[app]):
-                return document
-        raise DocumentError(f"no document is open in {app}")
+        documents = (current, *self._components())
+        return next((document for document in documents if document is not None and document.supportsService(service)), None)
 
 
 def _check_text(values: Sequence[Any]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,7 +125,7 @@ class Calc:
         return self._office.call(self._view, timeout_s=timeout_s)
 
     def read(self, cells: str, *, timeout_s: float) -> list[list[str]]:
-        """Cell texts of a range such as ``A1:C9``, row by row."""
+        """Cell texts of a range such as ``A1:C9``, row by row; all empty in a workbook that the agent has closed."""
         first, _, last = cells.partition(":")
         top, left = cell_index(first)
         bottom, right = cell_index(last or first)
@@ -133,8 +133,13 @@ class Calc:
         if (bottom - top + 1) * (right - left + 1) > 100_000:
             raise DocumentError(f"{cells} has too many cells")
         area = (left, top, right, bottom)
-        rows = self._office.call(lambda: self._sheet().getCellRangeByPosition(*area).getDataArray(), timeout_s=timeout_s)
-        return [[cell_text(value) for value in row] for row in rows]
+        width, height = right - left + 1, bottom - top + 1
+
+        def rows() -> Sequence[Sequence[object]]:
+            sheet = self._sheet()
+            return [[""] * width] * height if sheet is None else sheet.getCellRangeByPosition(*area).getDataArray()
+
+        return [[cell_text(value) for value in row] for row in self._office.call(rows, timeout_s=timeout_s)]
 
     # --- in the worker's thread ---
 
@@ -152,23 +157,30 @@ class Calc:
         self._desktop, self._warm = desktop, document
 
     def active(self) -> Any:
-        """The workbook in front, else the warm one; only inside the office's calls."""
+        """The workbook in front, else the warm one, None when the agent has closed that; only inside the office's calls."""
         component = self._desktop.CurrentComponent
-        is_sheet = component is not None and component.supportsService(_SERVICE)
-        return component if is_sheet else self._warm
+        if component is not None and component.supportsService(_SERVICE):
+            return component
+        components = self._desktop.Components.createEnumeration()
+        while components.hasMoreElements():
+            if self.is_warm(components.nextElement()):
+                return self._warm
+        return None
 
     def is_warm(self, document: Any) -> bool:
         """Is this the warm sheet? Only inside the office's calls."""
         return self._warm is not None and bool(document == self._warm)
 
     def _sheet(self) -> Any:
-        return self.active().CurrentController.ActiveSheet
+        document = self.active()
+        if document is None:
+            return None
+        active = getattr(document.CurrentController, "ActiveSheet", None)
+        return document.Sheets.getByIndex(0) if active is None else active  # a print preview shows no sheet
 
     def _refill(self, places: Mapping[tuple[int, int], str], active_cell: str) -> None:
         document, controller = self._warm, self._warm.CurrentController
         sheets = document.Sheets
-        if controller is None or sheets is None:
-            raise OfficeGone("the warm sheet was closed")
         sheet = sheets.getByIndex(0)
         undo = document.UndoManager
         undo.clear()
@@ -213,6 +225,8 @@ class Calc:
 
     def _view(self) -> SheetView:
         document = self.active()
+        if document is None:
+            raise OfficeGone("the workbook was closed")
         controller = document.CurrentController
         sheet = controller.ActiveSheet
         seen = controller.VisibleRange
