@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from typing import Unpack
 
 from env_server.tasks.forge.books import Book
 from env_server.tasks.forge.content import Table, file_stem, table
-from env_server.tasks.forge.facts import Check
-from env_server.tasks.forge.plan import Forged, Move, call
-from env_server.tasks.forge.scripts import and_save
+from env_server.tasks.forge.documents import Plan, document_task
+from env_server.tasks.forge.plan import Forged, call
 
 NUM_ROWS = {1: 5, 2: 8, 3: 12}
 """Entries by level; all of them are on screen at once."""
@@ -18,38 +18,18 @@ Change = Callable[[Book], object]
 
 
 def book_task(
-    rng: random.Random,
-    tables: Sequence[Table],
-    *,
-    said: str,
-    change: Change,
-    near: Change,
-    solution: Sequence[Move],
-    near_miss: Sequence[Move],
-    begin: Change | None = None,
-    save: Sequence[Move] = (SAVE,),
-    checks: Mapping[str, Check] | None = None,
+    rng: random.Random, tables: Sequence[Table], *, begin: Change | None = None, **plan: Unpack[Plan[Book]]
 ) -> Forged:
     """One workbook to change and save; ``begin``: what it has besides the tables."""
-    path = f"{file_stem(rng, tables[0].title)}.xlsx"
 
-    def made(*changes: Change | None) -> bytes:
+    def make() -> Book:
         book = Book(*tables)
-        for step in (begin, *changes):
-            if step is not None:
-                step(book)
-        return book.to_bytes()
+        if begin is not None:
+            begin(book)
+        return book
 
-    return Forged(
-        instruction=f"{said}{and_save(rng, 'workbook')}",
-        files={path: made()},
-        wanted=lambda: {path: made(change)},
-        nearly=lambda: {path: made(near)},
-        solution=(*solution, *save),
-        near_miss=(*near_miss, *save),
-        opened=(path,),
-        checks=checks or {},
-    )
+    path = f"{file_stem(rng, tables[0].title)}.xlsx"
+    return document_task(rng, path, make, kind="workbook", usual_save=SAVE, **plan)
 
 
 def tables(rng: random.Random, level: int, first: Table | None = None) -> list[Table]:

@@ -6,17 +6,16 @@ Instructions count slides from 1 and name boxes by their words; every slide's bo
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Unpack
 
 from env_server.tasks.forge import content
 from env_server.tasks.forge.decks import Box, Deck, Slide
-from env_server.tasks.forge.facts import Check
-from env_server.tasks.forge.plan import Forged, Move, call
-from env_server.tasks.forge.scripts import and_save
+from env_server.tasks.forge.documents import Plan, document_task
+from env_server.tasks.forge.plan import Forged, call
 
 NUM_SLIDES = {1: 2, 2: 3, 3: 5}
 SAVE = call("impress.save")
-Change = Callable[[Deck], object]
 
 _TOPICS = (
     "Figures of {month}",
@@ -58,34 +57,8 @@ def copied(found: Sequence[Slide]) -> list[Slide]:
 
 
 def deck_task(
-    rng: random.Random,
-    found: Sequence[Slide],
-    *,
-    said: str,
-    change: Change,
-    near: Change,
-    solution: Sequence[Move],
-    near_miss: Sequence[Move],
-    save: Sequence[Move] = (SAVE,),
-    checks: Mapping[str, Check] | None = None,
-    extra_files: Mapping[str, bytes] | None = None,
+    rng: random.Random, found: Sequence[Slide], *, beside: Mapping[str, bytes] | None = None, **plan: Unpack[Plan[Deck]]
 ) -> Forged:
-    """One presentation to change and save."""
+    """One presentation to change and save, ``beside`` other files."""
     path = f"{content.file_stem(rng, rng.choice(('slides', 'talk', 'overview')))}.pptx"
-
-    def made(change: Change | None) -> bytes:
-        deck = Deck(copied(found))
-        if change is not None:
-            change(deck)
-        return deck.to_bytes()
-
-    return Forged(
-        instruction=f"{said}{and_save(rng, 'presentation')}",
-        files={**(extra_files or {}), path: made(None)},
-        wanted=lambda: {path: made(change)},
-        nearly=lambda: {path: made(near)},
-        solution=(*solution, *save),
-        near_miss=(*near_miss, *save),
-        opened=(path,),
-        checks=checks or {},
-    )
+    return document_task(rng, path, lambda: Deck(copied(found)), kind="presentation", usual_save=SAVE, beside=beside, **plan)

@@ -236,7 +236,7 @@ def _insert_picture(rng: random.Random, level: int) -> Forged:
     checks = {f"slide {index + 1} box 3 {side}": anything for side in ("left", "top")}
     return deck_task(
         rng, found, said=said, change=lambda deck: change(deck, index), near=lambda deck: change(deck, wrong),
-        solution=script(index), near_miss=script(wrong), checks=checks, extra_files={name: data},
+        solution=script(index), near_miss=script(wrong), checks=checks, beside={name: data},
     )  # fmt: skip
 
 

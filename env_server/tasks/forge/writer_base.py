@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from typing import Unpack
 
 from env_server.tasks.forge import content
-from env_server.tasks.forge.facts import Check
+from env_server.tasks.forge.documents import Plan, document_task
 from env_server.tasks.forge.papers import Paper, Par, par
-from env_server.tasks.forge.plan import Forged, Move, call
-from env_server.tasks.forge.scripts import and_save
+from env_server.tasks.forge.plan import Forged, call
 
 NUM_PARAGRAPHS = {1: 3, 2: 5, 3: 7}
 """Besides the heading, by level."""
 SAVE = call("writer.save")
-Change = Callable[[Paper], object]
 
 
 def report(rng: random.Random, level: int) -> list[Par]:
@@ -35,36 +34,8 @@ def beginning(text: str) -> str:
     return " ".join(text.split()[:4])
 
 
-def paper_task(
-    rng: random.Random,
-    level: int,
-    pars: Sequence[Par],
-    *,
-    said: str,
-    change: Change,
-    near: Change,
-    solution: Sequence[Move],
-    near_miss: Sequence[Move],
-    save: Sequence[Move] = (SAVE,),
-    checks: Mapping[str, Check] | None = None,
-) -> Forged:
+def paper_task(rng: random.Random, level: int, pars: Sequence[Par], **plan: Unpack[Plan[Paper]]) -> Forged:
     """One document to change and save; from level 2 on it ends with a table that must stay as it is."""
     path = f"{content.file_stem(rng, rng.choice(('report', 'letter', 'minutes')))}.docx"
     grid = [(name, str(rng.randrange(10, 99))) for name in content.people(rng, 3)] if level >= 2 else []
-
-    def made(change: Change | None) -> bytes:
-        paper = Paper(list(pars), grid)
-        if change is not None:
-            change(paper)
-        return paper.to_bytes()
-
-    return Forged(
-        instruction=f"{said}{and_save(rng, 'document')}",
-        files={path: made(None)},
-        wanted=lambda: {path: made(change)},
-        nearly=lambda: {path: made(near)},
-        solution=(*solution, *save),
-        near_miss=(*near_miss, *save),
-        opened=(path,),
-        checks=checks or {},
-    )
+    return document_task(rng, path, lambda: Paper(list(pars), grid), kind="document", usual_save=SAVE, **plan)
