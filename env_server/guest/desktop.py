@@ -6,6 +6,7 @@ is ours and breaks the desktop.
 
 from __future__ import annotations
 
+import math
 import select
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +36,7 @@ from .reader import TreeReader
 from .session import Places, Session
 from .settle import Settled
 from .tree_walk import Node
-from .windows import App, Windows, left
+from .windows import App, NotInFront, Windows, left
 from .wire import Wire
 
 _NO_SETTLING = Settled("none", 0.0)
@@ -153,7 +154,7 @@ class Desktop:
             self._screen.press_chord("esc")  # a half-typed cell would end up in the next sheet
         self._windows.close_dialogs(deadline)
         self._prepare(setup, deadline)
-        settled = self._show(min(deadline, time.monotonic() + _SHOW_LIMIT_S))
+        settled = self._show(deadline, patience_s=_SHOW_LIMIT_S)
         if settled is None:
             # It died under our hands, or another window of it does not let go of the focus.
             app = self._apps[self._open[-1]]
@@ -178,14 +179,14 @@ class Desktop:
         self._finishes_itself = self._open == ["chromium"]
         self._reader.forget()
 
-    def _show(self, deadline: float) -> Settled | None:
+    def _show(self, deadline: float, *, patience_s: float = math.inf) -> Settled | None:
         """Bring what was opened last to the front; None when it does not come, or goes again."""
         if not self._open:
             return self.settle()
         app = self._apps[self._open[-1]]
         try:
-            self._windows.bring_to_front(app, deadline)
-        except DesktopError:
+            self._windows.bring_to_front(app, deadline, patience_s=patience_s)
+        except NotInFront:
             return None
         settled = self.settle()
         return settled if self._windows.front_app() is app else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -45,6 +46,10 @@ _MAX_DIALOGS = 8
 _ESCAPE_LIMIT_S = 0.4
 _DIALOG_LIMIT_S = 1.0
 """A dialog or old window that has not closed after this long costs its program a restart."""
+
+
+class NotInFront(DesktopError):
+    """An application has no window, or another one keeps the focus."""
 
 
 def left(deadline: float) -> float:
@@ -167,11 +172,14 @@ class Windows:
         except DesktopError as error:
             raise DesktopError(f"{error}; it said: {app.program.log_tail()}") from error
 
-    def bring_to_front(self, app: App, deadline: float) -> None:
-        """Raise and focus the application's topmost window."""
+    def bring_to_front(self, app: App, deadline: float, *, patience_s: float = math.inf) -> None:
+        """Raise and focus the application's topmost window. Raises `NotInFront` when it has none or does not get the focus.
+
+        ``patience_s``: how long it may take once the window manager has been told; the deadline counts in any case.
+        """
         windows = self.of(app)
         if not windows:
-            raise DesktopError(f"{app.name} has no window")
+            raise NotInFront(f"{app.name} has no window")
         wanted = windows[-1].xid
         # Asked for in any case: a window that has just appeared is listed before it gets the focus.
         self._screen.activate(wanted)
@@ -179,11 +187,12 @@ class Windows:
         for _ in range(2):
             if not self._screen.sync_window_manager(left(deadline)):
                 raise DesktopError("the window manager did not answer in time")
+        limit = min(deadline, time.monotonic() + patience_s)
         try:
-            self.wait(lambda: self._screen.active_window() == wanted, deadline, f"{app.name} in front")
+            self.wait(lambda: self._screen.active_window() == wanted, limit, f"{app.name} in front")
         except DesktopError as error:
             shown = [f"{window.title!r} of {window.kind}" for window in self._screen.windows()]
-            raise DesktopError(f"{error}; windows, topmost last: {', '.join(shown)}") from error
+            raise NotInFront(f"{error}; windows, topmost last: {', '.join(shown)}") from error
 
     def dismiss_popups(self) -> None:
         """Close open menus."""

@@ -36,6 +36,7 @@ def begun(player: Player) -> Player:
 def browser(begun: Player) -> Player:
     """The browser with the first page, in the same task: only its tabs differ from test to test."""
     begun.do('files.open("p.html")')
+    assert shows(begun, "next")
     return begun
 
 

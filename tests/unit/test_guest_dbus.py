@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -145,7 +144,7 @@ def test_encode_call_of_an_unknown_type_is_an_error() -> None:
         encode_call(Call("a.b", "/c", "d.e", "Set", "v", (("d", 1.5),)), 1)
 
 
-def deaf_peer(folder: Path, answer: bytes) -> str:
+def deaf_peer(folder: Path, answer: bytes, *, closes: bool = False) -> str:
     """An application that takes part in the authentication and then neither reads nor answers. Gives its address."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(folder / "peer"))
@@ -155,7 +154,11 @@ def deaf_peer(folder: Path, answer: bytes) -> str:
         peer, _ = listener.accept()
         peer.recv(512)
         peer.sendall(answer)
-        PEERS.append(peer)
+        peer.recv(len(b"BEGIN\r\n"))
+        if closes:
+            peer.close()
+        else:
+            PEERS.append(peer)
 
     threading.Thread(target=run, daemon=True).start()
     return f"unix:path={folder}/peer,guid=12"
@@ -178,10 +181,7 @@ def test_a_connection_stuck_in_the_middle_of_a_message_is_lost(tmp_path: Path) -
 
 
 def test_a_connection_that_the_other_side_closed_is_lost(tmp_path: Path) -> None:
-    connection = Connection(deaf_peer(tmp_path, b"DATA\r\nOK 1\r\n"))
-    while not PEERS:
-        time.sleep(0.01)
-    PEERS.pop().close()
+    connection = Connection(deaf_peer(tmp_path, b"DATA\r\nOK 1\r\n", closes=True))
     with pytest.raises(ConnectionLost):
         connection.call_all([ASK], timeout_s=5.0)
     assert connection.is_lost

@@ -85,8 +85,8 @@ class Browser(OnDemandApp):
         self._devtools.wait_for_page(deadline=time.monotonic() + timeout_s)
 
     def open(self, place: Path, *, timeout_s: float) -> None:
-        """Show a file in a tab."""
-        self.open_page(place.as_uri())
+        """Show a file in a tab and wait until it has loaded."""
+        self.open_and_wait(place.as_uri(), limit_s=min(_LOAD_LIMIT_S, timeout_s / 2))
 
     def close(self) -> None:
         """See `OnDemandApp`."""
@@ -118,10 +118,10 @@ class Browser(OnDemandApp):
             self._devtools.call("Target.closeTarget", {"targetId": target}, deadline=deadline)
         return str(made["targetId"])
 
-    def open_and_wait(self, address: str) -> None:
-        """Show a page in a new tab and wait until it has loaded, at most `_LOAD_LIMIT_S`."""
+    def open_and_wait(self, address: str, *, limit_s: float = _LOAD_LIMIT_S) -> None:
+        """Show a page in a new tab and wait until it has loaded, at most ``limit_s``."""
         target = self.open_page(address)
-        deadline = time.monotonic() + (_LOAD_LIMIT_S if address != _BLANK else 0.0)
+        deadline = time.monotonic() + (limit_s if address != _BLANK else 0.0)
         while time.monotonic() < deadline:
             began = any(page["targetId"] == target and page["url"] not in ("", _BLANK) for page in self.pages())
             if began and self._evaluate(target, "document.readyState") == "complete":
