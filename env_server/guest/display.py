@@ -29,6 +29,8 @@ _STRUCTURE_EVENTS = frozenset({X.CreateNotify, X.ConfigureNotify, X.MapNotify, X
 _HELPER_SIZE = 8
 """Toolkits keep tiny unmanaged windows for selections and grabs; no menu is this small."""
 
+_WHOLE = 65536
+"""Words asked for of a property, more than any has: to ask for the rest of one that has shrunk meanwhile is an error."""
 DisplayGone = (ConnectionClosedError, BrokenPipeError, ConnectionResetError)
 
 
@@ -331,13 +333,13 @@ class Screen:
         window = self._display.create_resource_object("window", xid)
         # A number may come back as another program's window after its owner died.
         if xid not in self._window_facts or not os.path.exists(f"/proc/{self._window_facts[xid][0]}"):
-            pid = window.get_full_property(self._atom("_NET_WM_PID"), Xatom.CARDINAL)
-            kinds = window.get_full_property(self._atom("_NET_WM_WINDOW_TYPE"), Xatom.ATOM)
+            pid = window.get_full_property(self._atom("_NET_WM_PID"), Xatom.CARDINAL, _WHOLE)
+            kinds = window.get_full_property(self._atom("_NET_WM_WINDOW_TYPE"), Xatom.ATOM, _WHOLE)
             is_dialog = window.get_wm_transient_for() is not None or (
                 kinds is not None and self._atom("_NET_WM_WINDOW_TYPE_DIALOG") in kinds.value
             )
             self._window_facts[xid] = (int(pid.value[0]) if pid else 0, is_dialog)
-        title = window.get_full_property(self._atom("_NET_WM_NAME"), self._atom("UTF8_STRING"))
+        title = window.get_full_property(self._atom("_NET_WM_NAME"), self._atom("UTF8_STRING"), _WHOLE)
         text = title.value if title else b""
         pid_number, is_dialog = self._window_facts[xid]
         # Not kept: the office names a window's kind only once it has loaded the document.
@@ -351,7 +353,7 @@ class Screen:
         )
 
     def _root_property(self, name: str) -> list[int]:
-        found = self._root.get_full_property(self._atom(name), X.AnyPropertyType)
+        found = self._root.get_full_property(self._atom(name), X.AnyPropertyType, _WHOLE)
         return [int(value) for value in found.value] if found else []
 
     def _client_message(self, xid: int, name: str, data: list[int]) -> None:
