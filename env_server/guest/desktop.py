@@ -47,6 +47,7 @@ _SAVE_LIMIT_S = 3.0
 """For an office that is asked for a file to take the keys that were pressed before."""
 _OSWORLD_OPEN_LIMIT_S = 15.0
 _OSWORLD_READ_LIMIT_S = 5.0
+_CALM_AT_RESET = 2.0
 _OFFICE = frozenset({"calc", "writer", "impress"})
 _FILE_FACTS = frozenset({"file_bytes", "file_text", "folder_listing"})
 
@@ -182,14 +183,18 @@ class Desktop:
     def _show(self, deadline: float, *, patience_s: float = math.inf) -> Settled | None:
         """Bring what was opened last to the front; None when it does not come, or goes again."""
         if not self._open:
-            return self.settle()
+            return self._settle_fully()
         app = self._apps[self._open[-1]]
         try:
             self._windows.bring_to_front(app, deadline, patience_s=patience_s)
         except NotInFront:
             return None
-        settled = self.settle()
+        settled = self._settle_fully()
         return settled if self._windows.front_app() is app else None
+
+    def _settle_fully(self) -> Settled:
+        # The same task must begin with the same picture, and the office paints its toolbars only once it has nothing else to do.
+        return self._windows.settle_within(deadline_s=self._settle_deadline_s, calm=_CALM_AT_RESET)
 
     def _set_up(self, kind: str, args: dict[str, Any], deadline: float) -> None:
         try:

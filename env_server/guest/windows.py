@@ -86,8 +86,8 @@ class Windows:
         self._chromium = browser
         self._quiet_s = settle_quiet_s
 
-    def settle_within(self, *, deadline_s: float) -> Settled:
-        """Wait until the application in front has taken all input and the screen is quiet."""
+    def settle_within(self, *, deadline_s: float, calm: float = 1.0) -> Settled:
+        """Wait until the application in front has taken all input and the screen is quiet, ``calm`` times as long as usual."""
         window, app = self.front()
         ping = self._screen.ping(window.xid) if window else None
         flush = self._chromium.start_flush() if app is self._chromium else None
@@ -105,7 +105,7 @@ class Windows:
         return settle(
             self._screen,
             self._accessibility,
-            quiet_s=self._quiet_s,
+            quiet_s=calm * self._quiet_s,
             deadline_s=deadline_s,
             confirmed=confirmed,
             extra_fd=self._chromium.fileno() if flush is not None else None,

@@ -76,7 +76,7 @@ class LiveSession:
         self._make_error: ComputerRLError | None = None
         """Why it did not start."""
         self._closed = threading.Event()
-        self.phase: Phase = "starting"
+        self._phase: Phase = "starting"
         self.reason = ""
         """Why it is broken, or why the task could not be set up."""
         self.task: TaskRef | None = None
@@ -94,21 +94,26 @@ class LiveSession:
 
     # --- life --------------------------------------------------------------------------------------------------------
 
+    @property
+    def phase(self) -> Phase:
+        """Where its life stands; closed for good, whatever a start in another thread is just doing."""
+        return "closed" if self._closed.is_set() else self._phase
+
     def start(self, family: str, seed: int) -> None:
         """Start the desktop with that task on screen. Errors become the phase `broken`."""
-        self.phase, self.reason = "starting", ""
+        self._phase, self.reason = "starting", ""
         self.task = None
         try:
             self._lease_desktop()
         except ComputerRLError as error:
             self._broke(error)
             return
-        self.phase = "ready"
+        self._phase = "ready"
         self.choose(family, seed)
 
     def restart(self, family: str, seed: int) -> None:
         """Another desktop in place of this one."""
-        self.phase, self.reason = "starting", ""
+        self._phase, self.reason = "starting", ""
         self._end()
         if not self._closed.is_set():
             self.start(family, seed)
@@ -117,7 +122,6 @@ class LiveSession:
         """End the desktop, from any thread and at any time; may be called twice."""
         self._closed.set()
         self._end()
-        self.phase = "closed"
 
     def check(self) -> None:
         """Notice a desktop that died while nobody used it."""
@@ -178,7 +182,7 @@ class LiveSession:
         if self._closed.is_set():
             return
         log.get_logger().warning("desktop.broke", error=error.code, reason=str(error))
-        self.phase, self.reason = "broken", str(error)
+        self._phase, self.reason = "broken", str(error)
         self._end()
 
     # --- tasks -------------------------------------------------------------------------------------------------------
