@@ -207,12 +207,7 @@ def main_charts(state: RunState, active: ActiveTime, bands: Sequence[Band]) -> l
         (
             "Trained tokens per second",
             "While an update is computed.",
-            Chart(
-                "Trained tokens per second",
-                [Series("tokens/s", speeds, "s1")],
-                end,
-                bands=bands,
-            ),
+            Chart("Trained tokens per second", [Series("tokens/s", speeds, "s1")], end, bands=bands),
         ),
     ]
     return [(title, caption, render(chart)) for title, caption, chart in charts if any(series.points for series in chart.series)]
