@@ -188,7 +188,7 @@ def _rows(
         ("desktops lost and not replaced", 0 if all_ready else num_desktops - metrics["env_server/desktops_ready"], "", 0),
         ("memory, last quarter over first", round(last.total() / first.total(), 3), "", 1.1),
         ("memory (PSS) of all, last quarter", round(last.total()), "MiB", None),
-        *((f"of which {program}, more than in the first", round(last[program] - first[program]), "MiB", None) for program in most),
+        *((f"of which {program}, more than first", round(last[program] - first[program]), "MiB", None) for program in most),
         ("desktops replaced", metrics["env_server/restarts"], "", None),
         *((name.replace("_", " "), count, "", None) for name, count in soak.counts.items()),
     ]
