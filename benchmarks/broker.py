@@ -23,7 +23,8 @@ import numpy as np
 from broker.client import BrokerClient
 from broker.core import BrokerCore
 from broker.journal import FileJournal
-from broker.server import BrokerService, run_broker
+from broker.server import run_broker
+from broker.service import BrokerService
 from common import log
 from common.config import BrokerConfig, LearnerConfig, RunConfig
 from common.lifecycle import StopToken, die_with_parent
