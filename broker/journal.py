@@ -214,19 +214,7 @@ class FileJournal:
             yield Position(self._number, offset), payload
 
     def read(self, position: Position) -> bytes:
-        path = segment_path(self._folder, position.segment)
-        try:
-            with path.open("rb") as file:
-                file.seek(position.offset)
-                header = file.read(_HEADER.size)
-                length = _HEADER.unpack(header)[1] if len(header) == _HEADER.size else 0
-                record = _read_record(memoryview(header + file.read(length)), 0)
-        except FileNotFoundError:
-            raise ResumeError(f"{path} is missing, and records in it are still needed: restore it, or start a new run") from None
-        if record is None:
-            step = "restore the file, or start a new run"
-            raise ResumeError(f"{path} is damaged at byte {position.offset}, in data that was acknowledged; {step}")
-        return bytes(record[1])
+        return read_record(self._folder, position)
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -288,6 +276,23 @@ def read_records(path: Path, *, end: int) -> Iterator[tuple[int, bytes]]:
             _, length, _, _ = _HEADER.unpack(file.read(_HEADER.size))
             yield offset, file.read(length)
             offset += _HEADER.size + length
+
+
+def read_record(folder: Path, position: Position) -> bytes:
+    """The payload of one record. Raises `ResumeError` when it is damaged or missing."""
+    path = segment_path(folder, position.segment)
+    try:
+        with path.open("rb") as file:
+            file.seek(position.offset)
+            header = file.read(_HEADER.size)
+            length = _HEADER.unpack(header)[1] if len(header) == _HEADER.size else 0
+            record = _read_record(memoryview(header + file.read(length)), 0)
+    except FileNotFoundError:
+        raise ResumeError(f"{path} is missing, and records in it are still needed: restore it, or start a new run") from None
+    if record is None:
+        step = "restore the file, or start a new run"
+        raise ResumeError(f"{path} is damaged at byte {position.offset}, in data that was acknowledged; {step}")
+    return bytes(record[1])
 
 
 def find_end(path: Path) -> int:

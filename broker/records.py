@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 from broker.core import BrokerCore
 from broker.events import Event, MessagePersisted, StateRestored, TrajectoryRestored
-from broker.journal import Journal, Position
+from broker.journal import Position
 from common import codec
 from common.errors import DecodeError, ResumeError
 from common.messages import Message, Trajectory
@@ -32,7 +33,15 @@ def snapshot_record(core: BrokerCore, positions: Mapping[str, Position]) -> byte
     return b"S" + json.dumps({**core.snapshot(), "held": held}, separators=(",", ":")).encode()
 
 
-def events(journal: Journal) -> Iterator[tuple[Position, Event]]:
+class Readable(Protocol):
+    """The part of `broker.journal.Journal` that a replay needs."""
+
+    def replay(self) -> Iterator[tuple[Position, bytes]]: ...
+
+    def read(self, position: Position) -> bytes: ...
+
+
+def events(journal: Readable) -> Iterator[tuple[Position, Event]]:
     """What to tell a new core so that it is where the journal ends. Raises `ResumeError`."""
     for position, payload in journal.replay():
         if payload[:1] == b"S":
@@ -58,11 +67,12 @@ def message_of(payload: bytes) -> Message:
         raise ResumeError(f"the journal holds a record that this release cannot read: {error}") from None
 
 
-def _json(data: bytes) -> dict[str, object]:
+def _json(data: bytes) -> dict[str, Any]:
     try:
-        return json.loads(data)
+        snapshot: dict[str, Any] = json.loads(data)
     except ValueError as error:
         raise ResumeError(f"the journal holds a snapshot that this release cannot read: {error}") from None
+    return snapshot
 
 
 def _unpack(data: bytes) -> list[bytes]:

@@ -16,7 +16,17 @@ from dataclasses import dataclass, field, replace
 
 from broker import records
 from broker.core import BrokerCore
-from broker.events import Event, Log, MessagePersisted, MessageReceived, Persist, PersistFailed, Reply, TimePassed, TrajectoryRestored
+from broker.events import (
+    Event,
+    Log,
+    MessagePersisted,
+    MessageReceived,
+    Persist,
+    PersistFailed,
+    Reply,
+    TimePassed,
+    TrajectoryRestored,
+)
 from broker.journal import Journal, Position
 from common import log
 from common.clock import Clock

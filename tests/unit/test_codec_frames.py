@@ -56,8 +56,8 @@ def test_arrays_travel_as_raw_bytes_one_after_the_other() -> None:
 
 def test_message_whose_arrays_are_empty_arrives() -> None:
     base = next(message for message in examples() if isinstance(message, Trajectory))
-    none = np.zeros(0)
-    empty = Step(none.astype("<i4"), none.astype("<i4"), none, none.astype("<i4"), "", True, "", None, "none", StepTiming(0, 0, 0))
+    none, timing = np.zeros(0, dtype=np.int32), StepTiming(0, 0, 0)
+    empty = Step(none, none, none.astype(np.float32), none, "", True, "", None, "none", timing)
     envelope = codec.decode(frames_of(dataclasses.replace(base, steps=(empty, empty))))
     assert same(envelope.message, dataclasses.replace(base, steps=(empty, empty)))
 
