@@ -1,7 +1,7 @@
 """A load generator for the broker: many requests in flight over real CURVE sockets, encoded beforehand.
 
-What is measured is the broker, which usually has the machine to itself: so the generator sends messages that were encoded before the
-clock started, and keeps a window of them in flight on each connection, as an actor with that many episodes would.
+What is measured is the broker, which usually has a machine to itself: so the generator sends messages that were encoded before
+the clock started, and keeps a window of them in flight on each connection, as an actor with that many episodes would.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Connections:
                         answer = socket.recv_multipart(zmq.DONTWAIT)
                     except zmq.Again:
                         break
-                    # Answers of one connection may change places (some wait for the disk, others do not); all are of one kind here.
+                    # In order: all requests are of one kind, so that either all of them wait for the disk or none.
                     number = queue.popleft()
                     latencies[number], raw[number] = time.perf_counter() - sent_at[number], answer
                     num_open -= 1

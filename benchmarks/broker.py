@@ -1,8 +1,9 @@
-"""The broker: trajectories over CURVE sockets into the synced journal, beside other ways of moving the same bytes in the same run.
+"""The broker: trajectories over CURVE sockets into the synced journal, beside other ways of moving the same bytes.
 
 The broker is a process of its own, as in a run; a load generator (`_broker_load.py`) plays eight actors with several episodes in
-flight each. Every trajectory is assigned, sent, journalled with fdatasync and acknowledged; assigning and encoding happen before
-the clock starts. Peers (`_broker_peers.py`) get the same bytes in turn with it. Values are medians over rounds, spreads all rounds.
+flight each. Every trajectory is assigned, sent, journalled with fdatasync and acknowledged; assigning and encoding happen
+before the clock starts. Peers (`_broker_peers.py`) get the same bytes in turn with it, in the same run on the same disk. Values
+are medians over rounds, spreads all rounds.
 """
 
 from __future__ import annotations

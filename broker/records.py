@@ -51,7 +51,8 @@ def events(journal: Readable) -> Iterator[tuple[Position, Event]]:
                 held = Position(*place)
                 message = message_of(journal.read(held))
                 if not isinstance(message, Trajectory):
-                    raise ResumeError(f"the journal's record at {held} is needed as a trajectory, and is a {type(message).__name__}")
+                    found = type(message).__name__
+                    raise ResumeError(f"the journal's record at {held} is needed as a trajectory, and is a {found}")
                 yield held, TrajectoryRestored(message)
         else:
             yield position, MessagePersisted(None, message_of(payload))

@@ -1,7 +1,7 @@
 """The broker process: a socket in front of `broker.service`, a thread that syncs the journal behind it.
 
-One thread receives, decides and answers; while the other waits for the disk, what arrives meanwhile is decided and collected for the
-next sync. So the slower the disk, the more requests share a sync.
+One thread receives, decides and answers; while the other waits for the disk, what arrives is decided and collected for the next
+sync. So the slower the disk, the more requests share a sync.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     take(request) ─► core ─► answers
                       └────► writes ─► next_batch ─► persist (any thread) ─► finish ─► core ─► answers
 
-Opens no sockets and starts no threads. `answer_all` goes through all of it at once, for serial mode; `broker.server` persists in a
-thread of its own, so that the next requests are decided while the disk is busy.
+Opens no sockets and starts no threads. `answer_all` goes through all of it at once, for serial mode; `broker.server` persists in
+a thread of its own, so that the next requests are decided while the disk is busy.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Envelope:
 
 
 def encode(message: Message, *, sender: str, message_id: int, cause_id: int | None = None) -> list[bytes]:
-    """Frames of ``message``: the header, then its arrays if it has any. Raises `TypeError` for what is no message (our mistake)."""
+    """Frames of ``message``: the header, then its arrays if it has any. Raises `TypeError` for what is no message."""
     kind = type(message).__name__
     if _KINDS.get(kind) is not type(message):
         raise TypeError(f"{type(message).__name__} is not in common.messages.Message")

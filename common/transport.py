@@ -62,7 +62,7 @@ __all__ = [
 Handler = Callable[[Message, str], Message]
 """(message, sender) -> answer; raises `ComputerRLError` for what shall become an `ErrorReply`."""
 
-_MAX_FRAME_BYTES = 1 << 28
+_MAX_FRAME_BYTES = codec.MAX_MESSAGE_BYTES
 """A peer that announces a longer frame is disconnected before memory is taken for it."""
 _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 5_000, 30_000
 """Answered by ZeroMQ's own thread, so a busy Python process is not taken for a dead one."""
