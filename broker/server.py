@@ -21,13 +21,16 @@ from common.clock import Clock
 from common.config import RunConfig
 from common.errors import ComputerRLError, ConfigError, DiskFull, Problem, SetupError
 from common.lifecycle import StopToken, new_incarnation
+from common.limits import allow_files
 from common.messages import Message, Status
 from common.run_folder import RunFolder
 from common.transport import Keys, Request, Server
 
 _POLL_S = 0.2
-_COMPACT_BYTES = 64 << 20
-"""A journal below this is never worth rewriting."""
+_NUM_FILES = 200
+"""Open files beside the actors' connections: journal, logs, other processes, ZeroMQ's own."""
+_CONNECTIONS_BESIDE = 4
+"""Of an actor, beside one for each episode that it plays: heartbeats, and some that break off and are made again."""
 _REBIND_S = 5.0
 """How long a restarted broker waits for the port of its predecessor."""
 
@@ -36,9 +39,12 @@ class BrokerService:
     """Answers requests; what it acknowledges is in the journal. Thread-safe, one request (or batch) at a time."""
 
     def __init__(
-        self, core: BrokerCore, journal: Journal, *, clock: Clock = time.monotonic, compact_bytes: int = _COMPACT_BYTES
+        self, core: BrokerCore, journal: Journal, *, clock: Clock = time.monotonic, compact_bytes: int = 64 << 20
     ) -> None:
-        """Replays ``journal`` into ``core``. Raises `ResumeError` when it cannot be read."""
+        """Replays ``journal`` into ``core``. Raises `ResumeError` when it cannot be read.
+
+        ``compact_bytes``: a journal below this is never worth rewriting.
+        """
         self.core = core
         self._journal = journal
         self._clock = clock
@@ -127,11 +133,16 @@ def make_service(config: RunConfig, *, in_memory: bool = False) -> BrokerService
     known = None if in_memory else folder.read_broker()
     core = BrokerCore.from_config(config, run_id=known["run_id"] if known else f"{config.name}-{new_incarnation()}")
     journal = MemoryJournal() if in_memory else FileJournal(folder.journal, fsync=config.broker.fsync)
-    return BrokerService(core, journal)
+    return BrokerService(core, journal, compact_bytes=round(config.broker.compact_mb * (1 << 20)))
 
 
 def run_broker(config: RunConfig, *, stop: StopToken) -> None:
-    """Serve until ``stop``. Raises `ConfigError` when the port cannot be bound, `ResumeError` for a damaged journal."""
+    """Serve until ``stop``.
+
+    Raises `ConfigError` when the port cannot be bound, `ResumeError` for a damaged journal, `SetupError` when this user may
+    not open as many files as there will be connections.
+    """
+    allow_files(_NUM_FILES + config.actor.num_actors * (config.actor.num_episodes + _CONNECTIONS_BESIDE))
     folder = RunFolder(config.folder)
     incarnation = new_incarnation()
     log.bind(role="broker", index=0, incarnation=incarnation)
