@@ -20,3 +20,5 @@ class BrokerConfig(Section):
     """A process without heartbeat for this long counts as dead; what it held is free again."""
     fsync: bool = True
     """fdatasync the journal before acknowledging; off only where losing power may lose work."""
+    compact_mb: float = Field(64.0, gt=0.0)
+    """A journal of fewer MiB is not worth rewriting; a larger one is, when half of it is forgotten."""
