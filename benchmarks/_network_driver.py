@@ -96,7 +96,7 @@ def torment(folder: Path, cuts_s: list[float]) -> list[dict[str, Any]]:
         places = [Place("broker"), Place("learner", 0, learner.pid, learner.broker_address)]
         places += [Place("actor", index, actors.pid, actors.broker_address) for index in range(_NUM_ACTORS)]
         fleet = Fleet(make_config(folder, bind_address="0.0.0.0", port=_PORT), places)
-        progress = _Progress(folder)
+        progress = _Progress(fleet.folder.folder)
         try:
             progress.wait(fleet)
             for cut_s in cuts_s:
