@@ -32,6 +32,8 @@ class RunFolder:
         self.keys = self.folder / ".keys"
         """CURVE keys, mode 0700."""
         self.journal = self.folder / "journal"
+        self.lineage = self.folder / "lineage.json"
+        """Restarts of the learner: which version went on from which."""
         self.tokens = self.folder / "tokens"
         """Where the lease tokens of each env_server start."""
         self.checkpoints = self.folder / "checkpoints"

@@ -106,7 +106,8 @@ class LearnerLoop:
             first = recipe.first_phase(self._config, temperature=self._temperature, recorded=self.state.recorded)
             self._enter(first, reason="start of the run")
             return
-        self._lineage = self._lineage.resumed(base=base, resumed_at=self.state.policy_version)
+        self._lineage = Lineage.load(self._folder.lineage).resumed(base=base, resumed_at=self.state.policy_version)
+        self._lineage.store(self._folder.lineage)
         self._publish()
         log.get_logger().info(
             "learner.resumed", checkpoint=checkpoint.number, phase=self.state.phase, update=self.state.update,
@@ -122,7 +123,6 @@ class LearnerLoop:
         self.state = LoopState.from_json(checkpoint.state["loop"])
         self._trainer.load_state_dict(unpack_run(checkpoint, self._pools()))
         self._machine.restore(self.state.entropulse)
-        self._lineage = Lineage.from_json(self.state.breaks)
         self._phase_started_s = self.state.run_s
 
     def _pools(self) -> dict[str, EpisodePool]:
@@ -376,7 +376,6 @@ class LearnerLoop:
         state.positions = self._records.positions()
         state.entropulse = self._machine.state()
         state.ledger = self._ledger.state()
-        state.breaks = self._lineage.to_json()
         sections, tree = pack_run(state.to_json(), self._trainer.state_dict(), self._pools())
         self._checkpoints.save(sections, tree, cursor=state.cursor, sync_first=self._records.paths())
         if wait:
@@ -413,8 +412,9 @@ class LearnerLoop:
         while (group := self._intake.fetch()) is not None:
             self._intake.decide_all([group], "phase_closed")
         fields = summary.summary_fields(
-            self.state, self._ledger, status=self._status(), num_rounds=self._machine.num_rounds, families=self._families
-        )
+            self.state, self._ledger, status=self._status(), num_rounds=self._machine.num_rounds,
+            num_restarts=len(self._lineage.breaks), families=self._families,
+        )  # fmt: skip
         self._records.event("summary", **fields)
         log.get_logger().info("run.finished", **{name: fields[name] for name in summary.SUMMARY_LOGGED})
 

@@ -155,6 +155,19 @@ def test_loop_resumed_after_lost_updates_same_curve_and_ages_within_bound(tmp_pa
     check_exactly_once(bench)
 
 
+def test_loop_killed_again_before_its_next_checkpoint_knows_how_old_the_version_in_between_is(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_config(checkpoint_every_updates=5, recipe={"max_updates": 12}))
+    loop = bench.start()
+    while loop.state.update < 9:
+        loop.tick()
+    loop._checkpoints.wait()
+    between = bench.start().state.policy_version
+    loop = bench.start()
+    assert loop.state.policy_version == between + 1
+    # Both have the weights of the same checkpoint.
+    assert loop._lineage.position(between) == loop._lineage.position(loop.state.policy_version)
+
+
 def test_loop_newest_checkpoint_damaged_goes_on_from_the_one_before(tmp_path: Path) -> None:
     bench = Bench(tmp_path, make_config(checkpoint_every_updates=2, recipe={"max_updates": 12}))
     loop = bench.start()
