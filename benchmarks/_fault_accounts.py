@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks._fault_roles import too_old_path
+from benchmarks._fault_roles import published_path, too_old_path
 from common.metrics import read_json_lines
 from learner.records import LEDGER_FILE
 
@@ -27,6 +27,8 @@ class Accounts:
     """Recorded or acknowledged more than once."""
     num_too_old: int
     """Steps that were trained beyond `max_age`."""
+    num_versions_reused: int
+    """Policy versions that named two sets of weights."""
     num_held: int
     """Still with the broker, though nothing is asked for any more."""
     outcomes: dict[str, int]
@@ -39,6 +41,7 @@ def settle(folder: Path, counters: Mapping[str, int]) -> Accounts:
     )
     ledger = read_json_lines(folder / LEDGER_FILE)
     recorded = Counter(line["trajectory_id"] for line in ledger)
+    published = published_path(folder).read_text().split()
     groups_recorded = {_group(trajectory_id) for trajectory_id in recorded}
     missing = acknowledged.keys() - recorded.keys()
     # Given up when its order was closed: nothing of its group was delivered, and the broker counted it.
@@ -52,6 +55,7 @@ def settle(folder: Path, counters: Mapping[str, int]) -> Accounts:
         num_lost=len(missing - closed) + max(0, len(closed) - num_given_up) + max(0, num_unrecorded),
         num_twice=sum(times - 1 for found in (recorded, acknowledged) for times in found.values()),
         num_too_old=len(read_json_lines(too_old_path(folder))),
+        num_versions_reused=len(published) - len(set(published)),
         num_held=counters["held"],
         outcomes=dict(Counter(line["outcome"] for line in ledger)),
     )

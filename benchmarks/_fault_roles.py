@@ -73,6 +73,11 @@ def too_old_path(folder: Path) -> Path:
     return folder / "too_old.jsonl"
 
 
+def published_path(folder: Path) -> Path:
+    """Every version number that weights were handed out under, a line each."""
+    return folder / "published.txt"
+
+
 def run_place(place: Place, config: RunConfig) -> None:
     """A process of this role, until it is told to stop, is replaced, or has finished the recipe."""
     die_with_parent(signal.SIGKILL)
@@ -223,6 +228,7 @@ class _WeightsFile:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "weights.json"
+        self._published = published_path(folder)
 
     def publish_base(self, policy_version: int, *, probe_logprobs: Any) -> None:
         self._write(policy_version, 0)
@@ -234,6 +240,8 @@ class _WeightsFile:
         return {}
 
     def _write(self, policy_version: int, position: int) -> None:
+        with self._published.open("a") as file:
+            file.write(f"{policy_version}\n")
         draft = self._path.with_suffix(".new")
         draft.write_text(json.dumps([policy_version, position]))
         draft.replace(self._path)

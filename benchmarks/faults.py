@@ -63,6 +63,7 @@ def guarantees(accounts: Accounts, fleet: Fleet) -> list[dict[str, Any]]:
         f"trajectories lost, {what}": accounts.num_lost,
         f"trajectories recorded or acknowledged twice, {what}": accounts.num_twice,
         "steps trained beyond max_age": accounts.num_too_old,
+        "policy versions that named two sets of weights": accounts.num_versions_reused,
         "trajectories left with the broker": accounts.num_held,
         "processes that ended by themselves": len(fleet.failures),
     }

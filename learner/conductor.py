@@ -2,7 +2,7 @@
 
     tick ─► rollouts: take a group, count it           ─► all orders whole ─► next phase
          ─► sft:      one optimizer step               ─► pool done        ─► publish, next phase
-         ─► rl:       take a group; a whole batch of them ─► update, publish, announce, maybe checkpoint, maybe next phase
+         ─► rl:       take a group; a whole batch of them ─► update, announce, publish, maybe checkpoint, maybe next phase
 
 Groups are taken strictly by number. What became of each is recorded when it is decided, and a checkpoint covers exactly the
 groups below its cursor; the broker delivers the others again. So along the surviving lineage every trajectory is recorded
@@ -99,8 +99,8 @@ class LearnerLoop:
         self.state.policy_version = max(announced_version, base) + 1
         if checkpoint is None:
             if self.state.policy_version == 0:
-                self._weights.publish_base(0, probe_logprobs=self._trainer.probe_logprobs())
                 self._announce()
+                self._weights.publish_base(0, probe_logprobs=self._trainer.probe_logprobs())
             else:
                 self._publish()
             first = recipe.first_phase(self._config, temperature=self._temperature, recorded=self.state.recorded)
@@ -361,11 +361,12 @@ class LearnerLoop:
     # --- versions and checkpoints ------------------------------------------------------------------------------------
 
     def _publish(self) -> None:
-        """Hand the present weights out as the present version."""
+        """Hand the present weights out as the present version, once the broker has its number on disk: a successor of this
+        process will then not give other weights the same."""
+        self._announce()
         self._weights.publish(
             self.state.policy_version, self._trainer.trainable_tensors(), probe_logprobs=self._trainer.probe_logprobs()
         )
-        self._announce()
 
     def _announce(self) -> None:
         self._broker.announce_version(self.state.policy_version, num_consumed=self.state.num_consumed)
