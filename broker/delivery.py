@@ -6,6 +6,7 @@ not taken, as far as it has shown; falls back when it restarts from its checkpoi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -27,6 +28,8 @@ class DeliveryQueue:
         self.position = cursor
         self.next_seq = cursor
         self._waiting: dict[int, _Waiting] = {}
+        self._taken: Counter[str] = Counter()
+        """Order -> trajectories in unforgotten groups before ``position``; every request for an assignment asks."""
 
     def put(self, group: TrajectoryGroup) -> None:
         """Take a group in; numbers come without gaps, except while a compacted journal is replayed."""
@@ -41,30 +44,40 @@ class DeliveryQueue:
         if group_seq > self.next_seq:
             reason = f"group {group_seq} was asked for, but only {self.next_seq} groups were ever completed"
             raise ProtocolError(f"{reason}: journal and checkpoint are not of the same run")
-        self.position = group_seq
         waiting = self._waiting.get(group_seq)
         if waiting is None:
+            self._move(group_seq)
             return None, False
         first, waiting.fetched = not waiting.fetched, True
-        self.position = group_seq + 1
+        self._move(group_seq + 1)
         return waiting.group, first
 
     def consume(self, group_seq: int) -> list[tuple[TrajectoryGroup, bool]]:
         """Forget all groups below ``group_seq``; returns them with whether each had been fetched."""
         if group_seq > self.next_seq:
             raise ProtocolError(f"groups below {group_seq} were reported as consumed, but only {self.next_seq} were completed")
+        self._move(max(self.position, group_seq))
         gone = [self._waiting.pop(seq) for seq in range(self.cursor, group_seq)]
+        for waiting in gone:
+            self._taken[waiting.group.order_id] -= len(waiting.group.trajectories)
         self.cursor = max(self.cursor, group_seq)
-        self.position = max(self.position, self.cursor)
         return [(waiting.group, waiting.fetched) for waiting in gone]
 
     def num_taken(self, order_id: str) -> int:
         """Trajectories of this order in unforgotten groups before ``position``."""
-        taken = (self._waiting[seq].group for seq in range(self.cursor, self.position) if seq in self._waiting)
-        return sum(len(group.trajectories) for group in taken if group.order_id == order_id)
+        return self._taken[order_id]
 
     def groups(self, *, fetched: bool | None = None) -> Iterator[TrajectoryGroup]:
         """Unforgotten groups in order; only those fetched by a learner, or not, when asked."""
         for seq in sorted(self._waiting):
             if fetched is None or self._waiting[seq].fetched == fetched:
                 yield self._waiting[seq].group
+
+    def _move(self, position: int) -> None:
+        for seq in range(self.position, position):
+            group = self._waiting[seq].group
+            self._taken[group.order_id] += len(group.trajectories)
+        for seq in range(position, self.position):
+            group = self._waiting[seq].group
+            self._taken[group.order_id] -= len(group.trajectories)
+        self.position = position

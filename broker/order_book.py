@@ -94,29 +94,32 @@ class OrderBook:
         """What this very request was given, if its answer was lost and it still holds."""
         if not request.request_id:
             return None
-        for state in self:
-            for slot, grant in state.grants.items():
-                if grant.incarnation == request.incarnation and grant.request_id == request.request_id:
+        for state in self._open():
+            for slot in state.slots_of(request.incarnation):
+                if state.grants[slot].request_id == request.request_id:
                     return self._assignment(state, slot)
         return None
 
     def take_back(self, returned: AssignmentReturn) -> bool:
         """Free a slot again; False when its sender does not hold it (any more)."""
-        for state in self:
-            for (number, index), grant in state.grants.items():
-                is_it = f"{state.group_id(number)}/{index}" == returned.assignment_id
-                if is_it and grant.incarnation == returned.incarnation:
+        for state in self._open():
+            for number, index in state.slots_of(returned.incarnation):
+                if f"{state.group_id(number)}/{index}" == returned.assignment_id:
                     state.release((number, index))
                     return True
         return False
 
     def release_all(self, incarnation: str) -> int:
         """Free all that ``incarnation`` holds."""
-        return sum(len(state.release_where(incarnation=incarnation)) for state in self)
+        return sum(state.release_all(incarnation) for state in self._open())
 
     def expire(self, now: float) -> list[str]:
         """Free all whose deadline has passed; returns their ids."""
-        return [f"{state.group_id(number)}/{index}" for state in self for number, index in state.release_where(now=now)]
+        return [f"{state.group_id(number)}/{index}" for state in self._open() for number, index in state.expire(now)]
+
+    def _open(self) -> Iterator[OrderState]:
+        """Orders that are not closed: only they have grants, and a long run has many that are."""
+        return (self._orders[order_id] for order_id in self._turns)
 
     def _refusal(
         self,

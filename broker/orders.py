@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from broker.task_source import TaskSource
@@ -72,10 +73,15 @@ class OrderState:
         self.finished = FinishedNumbers()
         self.groups: dict[int, Group] = {}
         self.grants: dict[Slot, Grant] = {}
+        """In the order they were given, which is that of their deadlines."""
+        self.num_pending = 0
+        """Trajectories that wait for the rest of their group."""
         self.num_consumed = 0
         """Trajectories in groups that the learner's checkpoint covers."""
         self._next_group = 0
         self._free: deque[Slot] = deque()
+        self._slots_of: dict[str, dict[Slot, None]] = {}
+        """Incarnation -> what it was granted: requests ask for one of thousands of actors."""
 
     # --- questions
 
@@ -83,11 +89,6 @@ class OrderState:
     def num_filled(self) -> int:
         """Slots filled, in complete and incomplete groups."""
         return len(self.finished) * self.order.group_size + self.num_pending
-
-    @property
-    def num_pending(self) -> int:
-        """Trajectories that wait for the rest of their group."""
-        return sum(len(group.filled) for group in self.groups.values())
 
     @property
     def done(self) -> bool:
@@ -116,6 +117,10 @@ class OrderState:
         num_trained = min((policy_version - self.start_version) * self.batch_size, num_taken)
         return self.num_filled + len(self.grants) < max(0, num_trained) + (eta + 1) * self.batch_size
 
+    def slots_of(self, incarnation: str) -> tuple[Slot, ...]:
+        """What ``incarnation`` plays, in the order it was granted."""
+        return tuple(self._slots_of.get(incarnation, ()))
+
     def group_id(self, number: int) -> str:
         return f"{self.order.order_id}/{number}"
 
@@ -138,20 +143,24 @@ class OrderState:
             self._draw()
         slot = self._free.popleft()
         self.grants[slot] = Grant(incarnation, request_id, deadline)
+        self._slots_of.setdefault(incarnation, {})[slot] = None
         return slot
 
     def release(self, slot: Slot) -> None:
         """A grant ended without a trajectory: the slot is the next to go out."""
-        if self.grants.pop(slot, None) is not None and not self.is_filled(slot):
+        if self._end_grant(slot) and not self.is_filled(slot):
             self._free.appendleft(slot)
 
-    def release_where(self, *, incarnation: str | None = None, now: float | None = None) -> list[Slot]:
-        """Release all grants of ``incarnation``, or all whose deadline has passed at ``now``."""
-        slots = [
-            slot
-            for slot, grant in self.grants.items()
-            if grant.incarnation == incarnation or (now is not None and now >= grant.deadline)
-        ]
+    def release_all(self, incarnation: str) -> int:
+        """Release all that ``incarnation`` was granted; returns how many."""
+        slots = self.slots_of(incarnation)
+        for slot in reversed(slots):
+            self.release(slot)
+        return len(slots)
+
+    def expire(self, now: float) -> list[Slot]:
+        """Release all grants whose deadline has passed."""
+        slots = list(takewhile(lambda slot: now >= self.grants[slot].deadline, self.grants))
         for slot in reversed(slots):
             self.release(slot)
         return slots
@@ -161,24 +170,38 @@ class OrderState:
         number, index = slot
         while number >= self._next_group:
             self._draw()
-        if self.grants.pop(slot, None) is None and slot in self._free:
+        if not self._end_grant(slot) and slot in self._free:
             self._free.remove(slot)
         group = self.groups[number]
         group.filled[index] = trajectory
+        self.num_pending += 1
         if len(group.filled) < self.order.group_size:
             return None
         del self.groups[number]
+        self.num_pending -= self.order.group_size
         self.finished.add(number)
         return [group.filled[place] for place in sorted(group.filled)]
 
     def close(self) -> int:
         """No more work; returns how many trajectories of incomplete groups are given up."""
-        num_dropped = self.num_pending
+        num_dropped, self.num_pending = self.num_pending, 0
         self.closed = True
         self.groups.clear()
         self.grants.clear()
+        self._slots_of.clear()
         self._free.clear()
         return num_dropped
+
+    def _end_grant(self, slot: Slot) -> bool:
+        """Forget who plays ``slot``; False when nobody does."""
+        grant = self.grants.pop(slot, None)
+        if grant is None:
+            return False
+        slots = self._slots_of[grant.incarnation]
+        del slots[slot]
+        if not slots:
+            del self._slots_of[grant.incarnation]
+        return True
 
     def _draw(self) -> None:
         self._open_group(self._next_group)

@@ -66,6 +66,9 @@ _MAX_FRAME_BYTES = codec.MAX_MESSAGE_BYTES
 """A peer that announces a longer frame is disconnected before memory is taken for it."""
 _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 5_000, 30_000
 """Answered by ZeroMQ's own thread, so a busy Python process is not taken for a dead one."""
+_UNACKNOWLEDGED_MS, _CONNECT_MS = 15_000, 2_000
+"""Data that a host has not acknowledged for this long, or a connection that it has not accepted, is given up and made anew. By
+itself TCP tries less and less often: after a cut of a minute it would not notice for another that the network is back."""
 _POLL_SLICE_S = 0.2
 """Longest time until a waiting request notices that its client was closed."""
 _MAX_REQUESTS = 256
@@ -119,6 +122,7 @@ class _Connection:
         _set_common_options(self.socket)
         self.socket.curve_serverkey = keys.server_public
         self.socket.curve_publickey, self.socket.curve_secretkey = keys.client_public, keys.client_secret
+        self.socket.setsockopt(zmq.CONNECT_TIMEOUT, _CONNECT_MS)
         self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
         self.monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
@@ -384,6 +388,7 @@ class _OnlyKey:
 
 def _set_common_options(socket: zmq.Socket[bytes]) -> None:
     socket.setsockopt(zmq.MAXMSGSIZE, _MAX_FRAME_BYTES)
+    socket.setsockopt(zmq.TCP_MAXRT, _UNACKNOWLEDGED_MS)
     socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
     socket.setsockopt(zmq.LINGER, 0)

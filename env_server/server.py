@@ -19,6 +19,7 @@ from env_server.driver import DesktopDriver
 from env_server.drivers import make_driver
 from env_server.screenshots import ScreenshotStore
 from env_server.service import DesktopService
+from env_server.tokens import first_token
 
 _POLL_S = 0.25
 """How fast a stop is noticed while nobody asks anything."""
@@ -51,7 +52,8 @@ def run_env_server(config: RunConfig, *, index: int, stop: StopToken) -> None:
     service = None
     try:
         # Desktops start while the broker is still being found.
-        service = DesktopService(config.desktop, tasks=config.tasks, make=make)
+        token = first_token(folder.tokens / f"env_server-{index}")
+        service = DesktopService(config.desktop, tasks=config.tasks, make=make, first_token=token)
         address = _broker_address(folder, stop)
         if address is not None:
             channel = Client(address, keys=keys, sender=sender)
