@@ -37,7 +37,7 @@ def event_of(payload: bytes) -> Event:
     if kind == b"S":
         return StateRestored(json.loads(rest))
     try:
-        message = codec.decode(_unpack(rest)).message
+        message = codec.decode(_unpack(rest), limited=False).message
     except (DecodeError, struct.error) as error:
         raise ResumeError(f"the journal holds a record that this release cannot read: {error}") from None
     if kind == b"M":
@@ -48,7 +48,7 @@ def event_of(payload: bytes) -> Event:
 
 
 def _encode(message: Message) -> list[bytes]:
-    return codec.encode(message, sender=_WRITER, message_id=0)
+    return codec.encode(message, sender=_WRITER, message_id=0, limited=False)
 
 
 def _pack(kind: bytes, frames: Sequence[bytes]) -> bytes:

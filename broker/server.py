@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from broker import records
@@ -41,6 +41,8 @@ class BrokerService:
         """Replays ``journal`` into ``core``. Raises `ResumeError` when it cannot be read."""
         self.core = core
         self._journal = journal
+        self.transport_counters: Mapping[str, int] = {}
+        """What the server in front of this refused; part of every `Status`."""
         self._clock = clock
         self._lock = threading.RLock()
         self._compact_bytes = self._compact_at_bytes = compact_bytes
@@ -68,7 +70,7 @@ class BrokerService:
             self._persist(writes, answers, frames)
             self._handle(TimePassed(), answers, writes)
             self._compact()
-            return [self._with_journal_gauges(answers[ticket]) for ticket in range(len(requests))]
+            return [self._with_own_figures(answers[ticket]) for ticket in range(len(requests))]
 
     def close(self) -> None:
         """Close the journal."""
@@ -115,10 +117,11 @@ class BrokerService:
         self._compact_at_bytes = max(self._compact_bytes, 2 * self._journal.num_bytes)
         log.get_logger().info("journal.compacted", bytes_before=before, bytes_after=self._journal.num_bytes)
 
-    def _with_journal_gauges(self, message: Message) -> Message:
+    def _with_own_figures(self, message: Message) -> Message:
         if not isinstance(message, Status):
             return message
-        return replace(message, gauges={**message.gauges, "journal_bytes": float(self._journal.num_bytes)})
+        gauges = {**message.gauges, "journal_bytes": float(self._journal.num_bytes)}
+        return replace(message, gauges=gauges, counters={**message.counters, **self.transport_counters})
 
 
 def make_service(config: RunConfig, *, in_memory: bool = False) -> BrokerService:
@@ -150,6 +153,7 @@ def run_broker(config: RunConfig, *, stop: StopToken) -> None:
 
 def serve_batches(server: Server, service: BrokerService, stop: StopToken) -> None:
     """Answer what came since the last turn, all together, until ``stop``."""
+    service.transport_counters = server.counters
     while not stop.stopped:
         requests: list[Request] = server.poll(_POLL_S)
         frames = [request.frames for request in requests]
