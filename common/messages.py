@@ -55,9 +55,9 @@ IntArray = Annotated[np.ndarray, _array_of("int32")]
 FloatArray = Annotated[np.ndarray, _array_of("float32")]
 """Floats of 32 bits, one dimension; a raw frame."""
 Number = Annotated[int, Field(ge=-(2**53), le=2**53)]
-"""A whole number between -2**53 and 2**53: sums of a few of them still travel."""
+"""A whole number between -2^53 and 2^53: sums of a few of them still travel."""
 Seed = Annotated[int, Field(ge=0, le=2**48)]
-"""Where an order's seeds begin to count up, at most 2**48."""
+"""Where an order's seeds begin to count up, at most 2^48."""
 Version = Annotated[int, Field(ge=-1, lt=2**31)]
 """Policy version, -1 for none; fits the arrays that hold one a token."""
 Index = Annotated[int, Field(ge=0, lt=4096)]
@@ -72,6 +72,8 @@ Id = Annotated[str, StringConstraints(max_length=256)]
 """Text of at most 256 characters: several names in one."""
 Line = Annotated[str, AfterValidator(lambda text: text[:1024])]
 """Text for people; what is longer than 1,024 characters is cut, never refused."""
+Text = Annotated[str, AfterValidator(lambda text: text[:8192])]
+"""The same with 8,192 characters."""
 Metrics = Annotated[dict[Name, float], Field(max_length=128)]
 """At most 128 names with a number each."""
 Endpoints = Annotated[dict[Name, Id], Field(max_length=4)]
@@ -137,7 +139,7 @@ class ErrorReply:
 
     code: Name
     """`ComputerRLError.code` of what was raised."""
-    message: Line
+    message: Text
 
 
 @dataclass(frozen=True, config=_CONFIG)

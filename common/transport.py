@@ -29,8 +29,16 @@ import zmq.utils.monitor
 from common import codec
 from common.codec import Envelope
 from common.errors import (
-    ChannelClosed, ComputerRLError, DecodeError, MessageTooLarge, PeerTimeout, Problem, RemoteError, SetupError, error_classes,
-)  # fmt: skip
+    ChannelClosed,
+    ComputerRLError,
+    DecodeError,
+    MessageTooLarge,
+    PeerTimeout,
+    Problem,
+    RemoteError,
+    SetupError,
+    error_classes,
+)
 from common.keys import AllowList, Keys, load_keys, store_keys
 from common.lifecycle import StopToken
 from common.messages import REQUEST_KINDS, ErrorReply, Message
@@ -38,20 +46,9 @@ from common.ports import free_looking_ports
 from common.refusals import Refusals
 
 __all__ = [
-    "Channel",
-    "Client",
-    "Handler",
-    "Keys",
-    "LocalChannel",
-    "Request",
-    "Server",
-    "answer_with",
-    "create_keys",
-    "error_from_reply",
-    "generate_keys",
-    "load_keys",
-    "serve",
-]
+    "Channel", "Client", "Handler", "Keys", "LocalChannel", "Request", "Server",
+    "answer_with", "create_keys", "error_from_reply", "generate_keys", "load_keys", "serve",
+]  # fmt: skip
 
 Handler = Callable[[Message, str], Message]
 """(message, sender) -> answer; raises `ComputerRLError` for what shall become an `ErrorReply`."""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from common import codec
 from common.errors import DecodeError
-from common.messages import SCHEMA_VERSION, GroupRequest, Message, Step, StepTiming, Trajectory
+from common.messages import DEFAULT_SIZE_LIMIT, SCHEMA_VERSION, GroupRequest, Message, Step, StepTiming, Trajectory
 from tests.conftest import CheckGolden
 
 
@@ -99,7 +99,7 @@ def changed_header(**changes: object) -> list[bytes]:
         ([*changed_header(arrays=[["<i4", [-2]]]), b"12345678"], "in 8 bytes"),
         ([*changed_header(arrays=[7]), b"12345678"], ""),
         ([*changed_header(arrays=None), b"12345678"], "no arrays"),
-        ([b"x" * (codec.MAX_HEADER_BYTES + 1)], "too large"),
+        ([b"x" * (DEFAULT_SIZE_LIMIT.header_bytes + 1)], "too large"),
         ([msgpack.packb([[]] * 3)[:-1]], "no msgpack"),
         ([b"\x91" * 100_000], "no msgpack"),
     ],
