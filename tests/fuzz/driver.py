@@ -12,11 +12,12 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/unit")]
 
 with atheris.instrument_imports(include=["common", "broker"]):
-    from wire_fuzz import mutated, pack, seeds, unpack
+    from wire_fuzz import mutated, pack, seeds, session, unpack
 
+    from common import log
     from tests.fuzz.targets import TARGETS
 
-SEEDS = list(seeds().values())
+SEEDS = [*seeds().values(), *session()]
 
 
 def mutate(data: bytes, max_bytes: int, seed: int) -> bytes:
@@ -41,5 +42,6 @@ def mutate(data: bytes, max_bytes: int, seed: int) -> bytes:
 
 def run(target: str, arguments: list[str]) -> None:
     """Fuzz until libFuzzer's limits are reached; it ends the process, with code 77 for a finding."""
+    log.configure(level="error")
     atheris.Setup([target, *arguments], TARGETS[target], custom_mutator=mutate)
     atheris.Fuzz()

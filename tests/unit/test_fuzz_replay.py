@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from wire_fuzz import mutated, pack, seeds, unpack
+from wire_fuzz import mutated, pack, seeds, session, unpack
 
 from tests.fuzz.targets import TARGETS
 
@@ -25,14 +25,16 @@ def test_target_survives_the_golden_messages_alone_and_together(target: str) -> 
     for frames in golden:
         TARGETS[target](pack([frames, frames]))
     TARGETS[target](pack(golden))
+    TARGETS[target](pack(session()))
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_target_survives_mutated_golden_messages(target: str) -> None:
     rng = random.Random(1)
-    golden = list(seeds().values())
-    for _ in range(500):
+    golden, played = list(seeds().values()), session()
+    for _ in range(300):
         TARGETS[target](pack([mutated(rng.choice(golden), rng) for _ in range(rng.randint(1, 6))]))
+        TARGETS[target](pack([mutated(frames, rng) if rng.random() < 0.2 else frames for frames in played]))
 
 
 def test_packets_come_out_of_a_file_as_they_went_in() -> None:

@@ -12,6 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+from broker_data import assignment, order, trajectory_for
+
+from common import codec
+from common.messages import (
+    AssignmentRequest,
+    AssignmentReturn,
+    ConsumptionReport,
+    GroupRequest,
+    Message,
+    OrderClosure,
+    StatusRequest,
+    VersionAnnouncement,
+)
 
 Frames = list[bytes]
 
@@ -27,9 +40,9 @@ def hostile_values() -> list[Any]:
     deep: Any = 1
     for _ in range(200):
         deep = [deep]
-    numbers = [-1, 0, 1, 255, 2**31 - 1, 2**31, 2**48, 2**53, 2**53 + 1, 2**63 - 1, 2**64 - 1, -(2**63)]
+    numbers = [-1, 0, 1, 2, 3, 255, 2**31 - 1, 2**31, 2**48, 2**53, 2**53 + 1, 2**63 - 1, 2**64 - 1, -(2**63)]
     floats = [0.5, -0.0, 1e308, float("nan"), float("inf"), float("-inf")]
-    texts = ["", "x", "a", "rl-1", "rl-1/0/0", "i1", "\0", "../../x", "é" * 300, "x" * 5000, "1e400", "training", "actor"]
+    texts = ["", "x", "a", "rl-1", "rl-2", "rl-1/0", "rl-1/0/0", "rl-1/1/1", "rl-1/4/0", "i1", "r1", "\0", "../../x", "é" * 300, "x" * 5000, "1e400", "training", "actor"]
     extensions = [msgpack.ExtType(code, data) for code, data in ((1, b"\0\0\0\0"), (1, b"\xff" * 4), (1, b""), (7, b"x"))]
     return [None, True, False, *numbers, *floats, *texts, b"x", [], {}, [[]] * 2000, {"a": {}}, deep, *extensions]
 
@@ -59,6 +72,17 @@ def unpack(data: bytes) -> list[Frames]:
 def seeds() -> dict[str, Frames]:
     """The golden message of every kind."""
     return {path.stem: unpack(path.read_bytes())[0] for path in sorted(GOLDEN.glob("*.bin"))}
+
+
+def session() -> list[Frames]:
+    """What an actor and the learner send while two groups are played and trained."""
+    slots = [(number, index) for number in range(2) for index in range(2)]
+    played: list[Message] = [trajectory_for(assignment(number=number, index=index)) for number, index in slots]
+    asked = [AssignmentRequest("a", 3, f"r{number}") for number in range(4, 7)]
+    taken = [GroupRequest(0), GroupRequest(1), VersionAnnouncement(1, 2), ConsumptionReport(1), ConsumptionReport(2)]
+    rest = [AssignmentReturn("rl-1/2/0", "a", "task_failed"), OrderClosure("rl-1"), order("rl-2"), StatusRequest()]
+    messages = [*played, *asked, *taken, *rest]
+    return [codec.encode(message, sender="actor-0:a", message_id=number) for number, message in enumerate(messages)]
 
 
 def mutated(frames: Frames, rng: random.Random) -> Frames:
