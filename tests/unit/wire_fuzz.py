@@ -42,9 +42,10 @@ def hostile_values() -> list[Any]:
         deep = [deep]
     numbers = [-1, 0, 1, 2, 3, 255, 2**31 - 1, 2**31, 2**48, 2**53, 2**53 + 1, 2**63 - 1, 2**64 - 1, -(2**63)]
     floats = [0.5, -0.0, 1e308, float("nan"), float("inf"), float("-inf")]
-    texts = ["", "x", "a", "rl-1", "rl-2", "rl-1/0", "rl-1/0/0", "rl-1/1/1", "rl-1/4/0", "i1", "r1", "\0", "../../x", "é" * 300, "x" * 5000, "1e400", "training", "actor"]
+    names = ["a", "i1", "r1", "rl-1", "rl-2", "rl-1/0", "rl-1/0/0", "rl-1/1/1", "rl-1/4/0", "training", "actor"]
+    texts = ["", "x", "\0", "../../x", "é" * 300, "x" * 5000, "1e400"]
     extensions = [msgpack.ExtType(code, data) for code, data in ((1, b"\0\0\0\0"), (1, b"\xff" * 4), (1, b""), (7, b"x"))]
-    return [None, True, False, *numbers, *floats, *texts, b"x", [], {}, [[]] * 2000, {"a": {}}, deep, *extensions]
+    return [None, True, False, *numbers, *floats, *names, *texts, b"x", [], {}, [[]] * 2000, {"a": {}}, deep, *extensions]
 
 
 HOSTILE = hostile_values()
