@@ -67,12 +67,17 @@ def store_keys(folder: Path, make: Callable[[], Keys]) -> Keys:
 def load_keys(folder: Path) -> Keys:
     """Read what `store_keys` wrote, and who else may talk. Raises `SetupError` when missing, damaged or open to others."""
     _check_folder(folder)
-    server, client = (_read_key(folder / name, num_lines=2) for name in ("server.key", "client.key"))
-    others = folder / "clients"
-    if not others.is_symlink() and not others.exists():
-        return Keys(*server, *client)
-    _check_folder(others)
-    return Keys(*server, *client, frozenset(_read_key(path, num_lines=1)[0] for path in others.glob("*.pub")))
+    server_public, server_secret = _read_key(folder / "server.key", num_lines=2)
+    client_public, client_secret = _read_key(folder / "client.key", num_lines=2)
+    return Keys(server_public, server_secret, client_public, client_secret, _read_listed(folder / "clients"))
+
+
+def _read_listed(folder: Path) -> frozenset[bytes]:
+    """Public keys of the files in ``folder``, none when there is no such folder."""
+    if not folder.is_symlink() and not folder.exists():
+        return frozenset()
+    _check_folder(folder)
+    return frozenset(_read_key(path, num_lines=1)[0] for path in folder.glob("*.pub"))
 
 
 def _write_key(path: Path, public: bytes, secret: bytes) -> None:
