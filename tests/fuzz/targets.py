@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from broker_data import order
-from broker_invariants import CheckedCore, check
+from broker_data import core, order
+from broker_invariants import check
 from wire_fuzz import unpack
 
 from broker.journal import MemoryJournal
 from broker.server import BrokerService
 from common import codec
 from common.errors import DecodeError
-from common.messages import REQUEST_KINDS, AssignmentRequest, Hello, Message
-
-LIMITS = {"eta": 1, "groups_per_batch": 2, "max_assignment_s": 120.0, "peer_timeout_s": 15.0}
+from common.messages import REQUEST_KINDS, AssignmentRequest, DirectoryRequest, GroupRequest, Hello, Message, StatusRequest
 
 
 def fuzz_codec(data: bytes) -> None:
@@ -47,21 +45,32 @@ def fuzz_broker(data: bytes) -> None:
             _answer(service, pending)
             pending = []
     _answer(service, pending)
-    check(service.core)
+    # What was left behind must not harm those who come after, nor a restarted broker.
+    restarted = _service(journal)
+    _go_on(service)
+    _go_on(restarted)
     again = _service(journal).core
     check(again)
     for name in ("accepted", "groups_completed", "groups_consumed"):
         assert again.counters[name] == service.core.counters[name], name
 
 
+def _go_on(service: BrokerService) -> None:
+    """What an ordinary actor, the learner and a display ask."""
+    asked: list[Message] = [AssignmentRequest("b", 2**31 - 1, f"q{number}") for number in range(6)]
+    asked += [StatusRequest(), GroupRequest(service.core.delivery.cursor), DirectoryRequest("actor")]
+    _answer(service, [(message, "learner-0:l", codec.encode(message, sender="x", message_id=1)) for message in asked])
+
+
 def _service(journal: MemoryJournal) -> BrokerService:
-    return BrokerService(CheckedCore(run_id="run-1", **LIMITS), journal, clock=lambda: 0.0)  # type: ignore[arg-type]
+    return BrokerService(core(), journal, clock=lambda: 0.0)
 
 
 def _answer(service: BrokerService, requests: list[tuple[Message, str, list[bytes]]]) -> None:
     came_in = [frames for *_, frames in requests]
     answers = service.answer_all([(message, sender) for message, sender, _ in requests], frames=came_in)
     assert len(answers) == len(requests)
+    check(service.core)
     for answer in answers:
         codec.decode(codec.encode(answer, sender="broker-0:b", message_id=1))
 

@@ -35,20 +35,28 @@ GOLDEN = Path(__file__).parents[1] / "golden/codec"
 MAX_PACKETS, MAX_FRAMES = 32, 64
 
 
-def hostile_values() -> list[Any]:
-    """What a field does not expect."""
-    deep: Any = 1
-    for _ in range(200):
-        deep = [deep]
-    numbers = [-1, 0, 1, 2, 3, 255, 2**31 - 1, 2**31, 2**48, 2**53, 2**53 + 1, 2**63 - 1, 2**64 - 1, -(2**63)]
-    floats = [0.5, -0.0, 1e308, float("nan"), float("inf"), float("-inf")]
-    names = ["a", "i1", "r1", "rl-1", "rl-2", "rl-1/0", "rl-1/0/0", "rl-1/1/1", "rl-1/4/0", "training", "actor"]
-    texts = ["", "x", "\0", "../../x", "é" * 300, "x" * 5000, "1e400"]
-    extensions = [msgpack.ExtType(code, data) for code, data in ((1, b"\0\0\0\0"), (1, b"\xff" * 4), (1, b""), (7, b"x"))]
-    return [None, True, False, *numbers, *floats, *names, *texts, b"x", [], {}, [[]] * 2000, {"a": {}}, deep, *extensions]
+def _nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
 
 
-HOSTILE = hostile_values()
+_INTEGERS = [-1, 0, 1, 2, 3, 255, 2**31 - 1, 2**31, 2**48, 2**53, 2**53 + 1, 2**63 - 1, 2**64 - 1, -(2**63)]
+_FLOATS = [0.5, -0.0, 1e308, float("nan"), float("inf"), float("-inf")]
+_NAMES = ["a", "i1", "r1", "rl-1", "rl-2", "rl-1/0", "rl-1/0/0", "rl-1/1/1", "rl-1/4/0", "training", "actor"]
+_TEXTS = ["", "x", "\0", "../../x", "é" * 300, "x" * 5000, "1e400"]
+_EXTENSIONS = [msgpack.ExtType(code, data) for code, data in ((1, b"\0\0\0\0"), (1, b"\xff" * 4), (1, b""), (7, b"x"))]
+_OTHERS = [None, True, False, b"x", [], {}, [[]] * 2000, {"a": {}}, _nested(200), *_EXTENSIONS]
+HOSTILE = [*_INTEGERS, *_FLOATS, *_NAMES, *_TEXTS, *_OTHERS]
+"""What a field does not expect."""
+_OF_ITS_TYPE = {int: _INTEGERS, float: _FLOATS, str: _NAMES + _TEXTS}
+
+
+def _hostile(old: Any, rng: random.Random) -> Any:
+    """Instead of ``old``: usually of the same type, which gets further."""
+    alike = _OF_ITS_TYPE.get(type(old), HOSTILE)
+    return rng.choice(alike if rng.random() < 0.7 else HOSTILE)
 
 
 def pack(packets: Sequence[Sequence[bytes]]) -> bytes:
@@ -165,7 +173,7 @@ def _change_body(frames: Frames, rng: random.Random) -> Frames:
         if rng.random() < 0.15:
             del holder[key]
         else:
-            holder[key] = rng.choice(HOSTILE)
+            holder[key] = _hostile(holder[key], rng)
         break
     return [_packed({**header, "body": msgpack.packb(body)}), *frames[1:]]
 
