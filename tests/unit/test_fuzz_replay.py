@@ -32,7 +32,7 @@ def test_target_survives_the_golden_messages_alone_and_together(target: str) -> 
 def test_target_survives_mutated_golden_messages(target: str) -> None:
     rng = random.Random(1)
     golden, played = list(seeds().values()), session()
-    for _ in range(300):
+    for _ in range(100):
         TARGETS[target](pack([mutated(rng.choice(golden), rng) for _ in range(rng.randint(1, 6))]))
         TARGETS[target](pack([mutated(frames, rng) if rng.random() < 0.2 else frames for frames in played]))
 
