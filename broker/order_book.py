@@ -16,6 +16,8 @@ from common.messages import Assignment, AssignmentRequest, AssignmentReturn, NoA
 
 _RETRY_AFTER_S = {"no_order": 0.25, "all_assigned": 0.25, "policy_version": 0.1, "staleness_bound": 0.1}
 _MAX_GROUP_SIZE = 4096
+_MAX_FAMILIES = 4096
+_MAX_OPEN_ORDERS = 256
 
 
 class OrderBook:
@@ -52,6 +54,10 @@ class OrderBook:
             raise ProtocolError(f"order {order.order_id!r} needs an id, families, a group size and a number of steps")
         if order.group_size > _MAX_GROUP_SIZE:
             raise ProtocolError(f"order {order.order_id!r} wants groups of {order.group_size}, at most {_MAX_GROUP_SIZE}")
+        if len(order.families) > _MAX_FAMILIES:
+            raise ProtocolError(f"order {order.order_id!r} names {len(order.families)} families, at most {_MAX_FAMILIES}")
+        if len(self._turns) >= _MAX_OPEN_ORDERS:
+            raise ProtocolError(f"order {order.order_id!r} is one too many: {_MAX_OPEN_ORDERS} are open")
         if order.num_per_family is not None and order.num_per_family < 0:
             raise ProtocolError(f"order {order.order_id!r} asks for {order.num_per_family} instances per family")
         return True

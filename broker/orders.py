@@ -15,8 +15,8 @@ from typing import Any
 from broker.task_source import TaskSource
 from common.messages import RolloutOrder, TaskRef, Trajectory
 
-_MAX_JUMP_GROUPS = 4096
-"""How far ahead of the known groups a trajectory may be: grants of a broker that was killed before any of them came back."""
+_MAX_UNFINISHED_SLOTS = 1 << 15
+"""Slots of incomplete groups that trajectories may make known: grants of a broker that was killed before they came back."""
 
 Slot = tuple[int, int]
 """(group number, index in the group)"""
@@ -133,7 +133,8 @@ class OrderState:
         """Can this slot have been handed out, perhaps by a broker that was killed since?"""
         number, index = slot
         in_range = 0 <= index < self.order.group_size and self.source.has(number)
-        return in_range and number < self._next_group + _MAX_JUMP_GROUPS
+        num_complete = self._next_group - len(self.groups)
+        return in_range and number < max(self._next_group, num_complete + _MAX_UNFINISHED_SLOTS // self.order.group_size)
 
     # --- changes
 

@@ -9,8 +9,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from common.errors import Superseded, UnknownPeer
-from common.messages import Heartbeat, Hello, PeerEntry, Role
+from common.errors import ProtocolError, Superseded, UnknownPeer
+from common.messages import MAX_PEERS, Heartbeat, Hello, PeerEntry, Role
 
 _NUM_REMEMBERED = 64
 """Ended incarnations remembered per role and index; enough to refuse a zombie that wakes up late."""
@@ -37,10 +37,13 @@ class PeerTable:
         self._last_look: float | None = None
 
     def greet(self, hello: Hello, now: float) -> str | None:
-        """Take a process in; returns the incarnation that it replaces. Raises `Superseded` for one that was replaced."""
+        """Take a process in; returns the incarnation that it replaces. Raises `Superseded` for one that was replaced,
+        `ProtocolError` when there are too many."""
         key = (hello.role, hello.index)
         self.refuse_superseded(hello.incarnation, key)
         old = self._peers.get(key)
+        if old is None and len(self._peers) >= MAX_PEERS:
+            raise ProtocolError(f"{MAX_PEERS} processes are known already; {hello.role}-{hello.index} is one too many")
         replaced = old.hello.incarnation if old is not None and old.hello.incarnation != hello.incarnation else None
         if replaced is not None:
             self._remember(replaced, key)

@@ -63,7 +63,7 @@ def message_of(payload: bytes) -> Message:
     if payload[:1] != b"M":
         raise ResumeError(f"the journal holds a record of unknown type {payload[:1]!r}")
     try:
-        return codec.decode(_unpack(payload)).message
+        return codec.decode(_unpack(payload), limited=False).message
     except (DecodeError, struct.error) as error:
         raise ResumeError(f"the journal holds a record that this release cannot read: {error}") from None
 

@@ -66,6 +66,7 @@ def run_broker(config: RunConfig, *, stop: StopToken) -> None:
 
 def serve_batches(server: Server, service: BrokerService, stop: StopToken) -> None:
     """Answer what comes until ``stop``; what is with the journal then is still answered."""
+    service.transport_counters = server.counters
     waiting: dict[int, Request] = {}
     tickets = itertools.count()
     with _Writer(service, wake=server.wake) as writer:

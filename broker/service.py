@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from broker import records
@@ -62,6 +62,8 @@ class BrokerService:
         """Replays ``journal`` into ``core``. Raises `ResumeError` when it cannot be read."""
         self.core = core
         self._journal = journal
+        self.transport_counters: Mapping[str, int] = {}
+        """What the server in front of this refused; part of every `Status`."""
         self._clock = clock
         self._lock = threading.RLock()
         self._segment_bytes = self._next_segment_at = segment_bytes
@@ -154,7 +156,7 @@ class BrokerService:
         for effect in self.core.handle(event, self._clock()):
             match effect:
                 case Reply(ticket, message):
-                    self._answers.append((ticket, self._with_journal_gauges(message)))
+                    self._answers.append((ticket, self._with_own_figures(message)))
                 case Persist():
                     self._writes.append(effect)
                 case Log(name, fields):
@@ -194,7 +196,8 @@ class BrokerService:
         self._next_segment_at = max(self._segment_bytes, 2 * self._journal.newest_bytes)
         log.get_logger().info("journal.segment_begun", bytes_before=before, bytes=self._journal.num_bytes)
 
-    def _with_journal_gauges(self, message: Message) -> Message:
+    def _with_own_figures(self, message: Message) -> Message:
         if not isinstance(message, Status):
             return message
-        return replace(message, gauges={**message.gauges, "journal_bytes": float(self._journal.num_bytes)})
+        gauges = {**message.gauges, "journal_bytes": float(self._journal.num_bytes)}
+        return replace(message, gauges=gauges, counters={**message.counters, **self.transport_counters})

@@ -58,7 +58,7 @@ def run_env_server(config: RunConfig, *, index: int, stop: StopToken) -> None:
         if address is not None:
             channel = Client(address, keys=keys, sender=sender)
             try:
-                with _heartbeat(channel, index, incarnation, server.address, service, stop):
+                with _heartbeat(channel, index, incarnation, server, service, stop):
                     _serve(server, service, stop)
             finally:
                 channel.close()
@@ -82,15 +82,15 @@ def _broker_address(folder: RunFolder, stop: StopToken) -> str | None:
 
 
 def _heartbeat(
-    channel: Client, index: int, incarnation: str, endpoint: str, service: DesktopService, stop: StopToken
+    channel: Client, index: int, incarnation: str, server: Server, service: DesktopService, stop: StopToken
 ) -> Heartbeat:
     return Heartbeat(
         channel,
         role="env_server",
         index=index,
         incarnation=incarnation,
-        endpoints={"desktops": endpoint},
-        metrics=service.metrics,
+        endpoints={"desktops": server.address},
+        metrics=lambda: {**service.metrics(), **server.counters},
         note=service.note,
         stop=stop,
     )
