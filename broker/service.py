@@ -79,11 +79,13 @@ class BrokerService:
         """Answer one request."""
         return self.answer_all([(message, sender)])[0]
 
-    def answer_all(self, requests: Sequence[tuple[Message, str]]) -> list[Message]:
-        """Answer requests that arrived together; one sync for all."""
+    def answer_all(
+        self, requests: Sequence[tuple[Message, str]], *, frames: Sequence[Sequence[bytes]] | None = None
+    ) -> list[Message]:
+        """Answer requests that arrived together; one sync for all. ``frames``: what each of them came in."""
         with self._lock:
             for ticket, (message, sender) in enumerate(requests):
-                self.take(ticket, message, sender)
+                self.take(ticket, message, sender, frames=None if frames is None else frames[ticket])
             while (batch := self.next_batch()) is not None:
                 self.persist(batch)
                 self.finish(batch)
