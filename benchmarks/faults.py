@@ -1,7 +1,7 @@
 """1,000 random kill points over real broker, actor and learner processes: what was lost, trained twice or trained too old.
 
-SIGKILL hits processes at any time: while they start, write the journal, begin a segment of it, write a checkpoint, train, play. Sometimes
-two die at once, sometimes a process (or all of them) stands still for longer than the limit after which it counts as
+SIGKILL hits processes at any time: while they start, write the journal, begin a segment of it, write a checkpoint, train, play.
+Sometimes two die at once, sometimes a process (or all of them) stands still for longer than the limit after which it counts as
 dead, sometimes an actor is replaced while it sleeps and then wakes up. The learner is the real loop with its real ledger and
 checkpoints; only the optimizer and the desktops are made up (`_fault_roles`). Targets are guarantees: missing one is exit code 1.
 """

@@ -32,7 +32,8 @@ def section() -> str:
 
 def _limits() -> Iterator[str]:
     yield f"Schema version {messages.SCHEMA_VERSION}. A frame has at most {_bytes(transport.MAX_FRAME_BYTES)}, a message at most"
-    yield f"{codec.MAX_FRAMES:,} frames and {codec.MAX_ARRAYS:,} arrays, and a broker or learner remembers {MAX_PEERS:,} processes at a time. By kind:"
+    yield f"{codec.MAX_FRAMES:,} frames and {codec.MAX_ARRAYS:,} arrays, and a broker or learner remembers {MAX_PEERS:,}"
+    yield "processes at a time. By kind:"
     yield ""
     yield from _table(("kind", "header", "all frames"), [
         *((f"`{kind}`", _bytes(limit.header_bytes), _bytes(limit.total_bytes)) for kind, limit in SIZE_LIMITS.items()),
