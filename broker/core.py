@@ -247,16 +247,23 @@ class BrokerCore:
 
     def _rejection(self, trajectory: Trajectory) -> tuple[str, str]:
         """Named reason and detail, both empty when the trajectory can be taken."""
+        reason = self._place_rejection(trajectory)
+        if reason:
+            return reason, "no such slot in any order" if reason == "unknown_assignment" else ""
+        slot = verdict.slot_of(trajectory)
+        assert slot is not None
+        detail = verdict.malformation(trajectory, self.orders[trajectory.order_id], slot)
+        return ("malformed", detail) if detail else ("", "")
+
+    def _place_rejection(self, trajectory: Trajectory) -> str:
+        """Why there is no place for it, empty when there is."""
         state = self.orders.get(trajectory.order_id)
         slot = verdict.slot_of(trajectory)
         if state is None or slot is None or not state.is_plausible(slot):
-            return "unknown_assignment", "no such slot in any order"
+            return "unknown_assignment"
         if state.is_filled(slot):
-            return "duplicate", ""
-        if state.closed:
-            return "order_closed", ""
-        detail = verdict.malformation(trajectory, state, slot)
-        return ("malformed", detail) if detail else ("", "")
+            return "duplicate"
+        return "order_closed" if state.closed else ""
 
     def _free_slot_of(self, trajectory: Trajectory, *, incarnation: str) -> None:
         state, slot = self.orders[trajectory.order_id], verdict.slot_of(trajectory)
@@ -270,8 +277,8 @@ class BrokerCore:
         self.counters[f"rejected/{reason}"] += 1
 
     def _take(self, trajectory: Trajectory) -> Message:
-        # Checked again: two copies may have come in before either was on disk, or the order was closed in between.
-        reason, _ = self._rejection(trajectory)
+        # Its place is looked at again: two copies may have come in before either was on disk, or the order was closed in between.
+        reason = self._place_rejection(trajectory)
         if reason:
             self._reject(reason)
             return TrajectoryReceipt(trajectory.trajectory_id, accepted=False, reason=reason)

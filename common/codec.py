@@ -1,9 +1,11 @@
-"""Message <-> frames: one msgpack header, then one raw frame per numpy array. The only importer of msgpack.
+"""Message <-> frames: one msgpack header, then one frame with the raw bytes of all numpy arrays. The only importer of msgpack.
 
 Header: ``{kind, schema, sender, id, cause, arrays, body}``. ``body`` is the message as nested maps in which every array is an
-extension value holding its number; ``arrays`` gives dtype and shape of each raw frame, in order; the body uses each once, in
+extension value holding its number; ``arrays`` gives dtype and length of each array, in order; the body uses each once, in
 this order. The kind is the first field, so that its size limit is known before anything is unpacked. No pickle, ever: a header
 can only become plain values, which pydantic then checks against the message's type. What does not decode raises `DecodeError`.
+
+All arrays share a frame because each frame is encrypted, sent and received by itself: an episode of 50 steps has 200 of them.
 
 Does not send, store or retry anything; see `common.transport` and `broker.journal`.
 
@@ -27,8 +29,9 @@ from common import messages
 from common.errors import DecodeError, MessageTooLarge
 from common.messages import DEFAULT_SIZE_LIMIT, SCHEMA_VERSION, SIZE_LIMITS, Message
 
-MAX_FRAMES = 1 << 17
-"""Frames of one message; a group of 64 episodes of 100 steps has 25,600."""
+MAX_FRAMES = 2
+MAX_ARRAYS = 1 << 17
+"""Arrays of one message; a group of 64 episodes of 100 steps has 25,600."""
 _MAX_MAP = 4096
 """Entries of one map in a body; the largest is `Status.metrics` with an entry per process."""
 _MAX_REASON = 1000
@@ -38,6 +41,7 @@ _FIRST_FIELD = re.compile(rb"[\x80-\x8f]\xa4kind[\xa1-\xbf]([A-Za-z]{1,31})")
 _ARRAY_EXTENSION = 1
 _DTYPES = ("<i4", "<f4")
 """What `common.messages` uses, little-endian on every host."""
+_ITEM_BYTES = 4
 
 _KINDS: dict[str, type] = {cls.__name__: cls for cls in get_args(messages.Message)}
 ALL_KINDS = frozenset(_KINDS)
@@ -60,23 +64,23 @@ class Envelope:
 def encode(
     message: Message, *, sender: str, message_id: int, cause_id: int | None = None, limited: bool = True
 ) -> list[bytes]:
-    """Frames of ``message``: the header, then its arrays. Raises `MessageTooLarge`, unless not ``limited`` (to a file).
+    """Frames of ``message``: the header, then its arrays if it has any.
 
-    Raises `TypeError` for what is no message (our own mistake).
+    Raises `MessageTooLarge`, unless not ``limited`` (to a file), and `TypeError` for what is no message.
     """
     kind = type(message).__name__
     if _KINDS.get(kind) is not type(message):
         raise TypeError(f"{type(message).__name__} is not in common.messages.Message")
-    specs: list[list[Any]] = []
-    frames: list[bytes] = [b""]
+    specs: list[tuple[str, int]] = []
+    arrays: list[np.ndarray] = []
 
     def default(value: Any) -> Any:
         names = _field_names(type(value))
         if names is not None:
             return {name: getattr(value, name) for name in names}
         if isinstance(value, np.ndarray):
-            specs.append([value.dtype.newbyteorder("<").str, list(value.shape)])
-            frames.append(value.astype(specs[-1][0], copy=False).tobytes())
+            specs.append((value.dtype.newbyteorder("<").str, value.size))
+            arrays.append(np.ascontiguousarray(value, dtype=specs[-1][0]))
             return msgpack.ExtType(_ARRAY_EXTENSION, struct.pack("<I", len(specs) - 1))
         if isinstance(value, np.generic):
             return value.item()
@@ -85,7 +89,8 @@ def encode(
     # `body` is packed first, because packing it is what finds the arrays.
     body = msgpack.packb(message, default=default)
     head = {"kind": kind, "schema": SCHEMA_VERSION, "sender": sender, "id": message_id, "cause": cause_id, "arrays": specs}
-    frames[0] = msgpack.packb({**head, "body": body})
+    header = msgpack.packb({**head, "body": body})
+    frames = [header, b"".join(map(memoryview, arrays))] if arrays else [header]
     excess = _excess(kind, frames) if limited else ""
     if excess:
         raise MessageTooLarge(f"{kind} cannot be sent: {excess}")
@@ -133,7 +138,7 @@ def _header(frames: Sequence[bytes], kinds: Collection[str], *, limited: bool = 
     if excess:
         raise DecodeError(excess, kind=kind)
     try:
-        header = msgpack.unpackb(frames[0], max_map_len=16, max_array_len=max(2, len(frames)))
+        header = msgpack.unpackb(frames[0], max_map_len=16, max_array_len=MAX_ARRAYS if len(frames) > 1 else 2)
     # msgpack raises several unrelated types for bytes that are no msgpack; all are ValueError or the two below.
     except (ValueError, msgpack.exceptions.UnpackException, RecursionError, TypeError) as error:
         raise DecodeError(f"header is no msgpack: {str(error)[:_MAX_REASON] or type(error).__name__}") from None
@@ -192,7 +197,7 @@ def _decode_body(header: dict[str, Any], frames: Sequence[bytes], *, kind: str, 
         return arrays[number]
 
     try:
-        body = msgpack.unpackb(header["body"], ext_hook=extension, max_map_len=_MAX_MAP, max_array_len=MAX_FRAMES)
+        body = msgpack.unpackb(header["body"], ext_hook=extension, max_map_len=_MAX_MAP, max_array_len=MAX_ARRAYS)
     except msgpack.exceptions.UnpackException as error:
         raise _Malformed(f"body is no msgpack: {error}") from None
     if num_used != len(arrays):
@@ -201,16 +206,19 @@ def _decode_body(header: dict[str, Any], frames: Sequence[bytes], *, kind: str, 
 
 
 def _arrays(specs: Any, frames: Sequence[bytes]) -> list[np.ndarray]:
-    if not isinstance(specs, list) or len(specs) != len(frames) - 1:
-        raise _Malformed(f"header lists {len(specs) if isinstance(specs, list) else 'no'} arrays, {len(frames) - 1} frames came")
-    arrays = []
-    for spec, frame in zip(specs, frames[1:], strict=True):
-        dtype, shape = spec
+    if not isinstance(specs, list) or len(frames) != (2 if specs else 1):
+        count = len(specs) if isinstance(specs, list) else "no"
+        raise _Malformed(f"header lists {count} arrays, {len(frames) - 1} frames of arrays came")
+    arrays, offset = [], 0
+    for dtype, size in specs:
         if dtype not in _DTYPES:
             raise _Malformed(f"array of dtype {dtype!r}")
-        if len(shape) != 1 or not isinstance(shape[0], int) or shape[0] * 4 != len(frame):
-            raise _Malformed(f"array of shape {shape} in {len(frame)} bytes")
-        arrays.append(np.frombuffer(frame, dtype=dtype))
+        if not isinstance(size, int) or not 0 <= size <= (len(frames[1]) - offset) // _ITEM_BYTES:
+            raise _Malformed(f"array of {size!r} numbers at byte {offset} of {len(frames[1])}")
+        arrays.append(np.frombuffer(frames[1], dtype, size, offset))
+        offset += size * _ITEM_BYTES
+    if specs and offset != len(frames[1]):
+        raise _Malformed(f"arrays of {offset} bytes in a frame of {len(frames[1])}")
     return arrays
 
 

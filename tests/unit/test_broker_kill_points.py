@@ -15,7 +15,7 @@ from broker_data import order, step, trajectory_for
 from broker_invariants import CheckedCore
 
 from broker.journal import FileJournal
-from broker.server import BrokerService
+from broker.service import BrokerService
 from common.clock import ManualClock
 from common.messages import (
     Ack,
@@ -63,7 +63,7 @@ class Run:
     def start(self) -> None:
         core = CheckedCore(run_id="r", eta=1, groups_per_batch=GROUPS_PER_BATCH, max_assignment_s=20.0, peer_timeout_s=15.0)
         self.journal = FileJournal(self.folder, fsync=False)
-        self.service = BrokerService(core, self.journal, clock=self.clock, compact_bytes=20_000)
+        self.service = BrokerService(core, self.journal, clock=self.clock, segment_bytes=20_000)
         self.num_restarts += 1
 
     def ask(self, message: Message) -> Message:

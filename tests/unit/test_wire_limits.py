@@ -111,9 +111,9 @@ def test_array_named_twice_out_of_order_or_never_is_refused() -> None:
     with pytest.raises(DecodeError, match="array 0 where 1 comes next"):
         codec.decode([twice, *frames[1:]])
     specs = msgpack.unpackb(frames[0])["arrays"]
-    more = msgpack.packb({**msgpack.unpackb(frames[0]), "arrays": [*specs, ["<i4", [1]]]})
+    more = msgpack.packb({**msgpack.unpackb(frames[0]), "arrays": [*specs, ["<i4", 1]]})
     with pytest.raises(DecodeError, match="1 arrays are not used"):
-        codec.decode([more, *frames[1:], b"1234"])
+        codec.decode([more, frames[1] + b"1234"])
 
 
 def test_server_replaces_an_answer_that_is_too_large_by_an_error_and_counts_it() -> None:
