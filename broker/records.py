@@ -23,7 +23,7 @@ _WRITER = "journal"
 
 def message_record(message: Message, *, frames: Sequence[bytes] | None = None) -> list[bytes]:
     """Pieces of the record; ``frames``: what the message came in, if over the wire, which saves encoding it again."""
-    frames = frames if frames is not None else codec.encode(message, sender=_WRITER, message_id=0)
+    frames = frames if frames is not None else codec.encode(message, sender=_WRITER, message_id=0, limited=False)
     return [b"M" + struct.pack(f"<I{len(frames)}I", len(frames), *map(len, frames)), *frames]
 
 

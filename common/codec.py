@@ -66,7 +66,7 @@ def encode(
 ) -> list[bytes]:
     """Frames of ``message``: the header, then its arrays if it has any.
 
-    Raises `MessageTooLarge`, unless not ``limited`` (to a file). Raises `TypeError` for what is no message (our own mistake).
+    Raises `MessageTooLarge`, unless not ``limited`` (to a file), and `TypeError` for what is no message.
     """
     kind = type(message).__name__
     if _KINDS.get(kind) is not type(message):
@@ -90,7 +90,7 @@ def encode(
     body = msgpack.packb(message, default=default)
     head = {"kind": kind, "schema": SCHEMA_VERSION, "sender": sender, "id": message_id, "cause": cause_id, "arrays": specs}
     header = msgpack.packb({**head, "body": body})
-    frames = [header, b"".join(array.data for array in arrays)] if arrays else [header]
+    frames = [header, b"".join(memoryview(array) for array in arrays)] if arrays else [header]
     excess = _excess(kind, frames) if limited else ""
     if excess:
         raise MessageTooLarge(f"{kind} cannot be sent: {excess}")
@@ -138,7 +138,7 @@ def _header(frames: Sequence[bytes], kinds: Collection[str], *, limited: bool = 
     if excess:
         raise DecodeError(excess, kind=kind)
     try:
-        header = msgpack.unpackb(frames[0], max_map_len=16, max_array_len=MAX_ARRAYS)
+        header = msgpack.unpackb(frames[0], max_map_len=16, max_array_len=MAX_ARRAYS if len(frames) > 1 else 2)
     # msgpack raises several unrelated types for bytes that are no msgpack; all are ValueError or the two below.
     except (ValueError, msgpack.exceptions.UnpackException, RecursionError, TypeError) as error:
         raise DecodeError(f"header is no msgpack: {str(error)[:_MAX_REASON] or type(error).__name__}") from None
@@ -206,9 +206,9 @@ def _decode_body(header: dict[str, Any], frames: Sequence[bytes], *, kind: str, 
 
 
 def _arrays(specs: Any, frames: Sequence[bytes]) -> list[np.ndarray]:
-    if not isinstance(specs, list) or len(specs) > MAX_ARRAYS or len(frames) != (2 if specs else 1):
+    if not isinstance(specs, list) or len(frames) != (2 if specs else 1):
         count = len(specs) if isinstance(specs, list) else "no"
-        raise _Malformed(f"header lists {count} arrays, at most {MAX_ARRAYS}; {len(frames) - 1} frames of arrays came")
+        raise _Malformed(f"header lists {count} arrays, {len(frames) - 1} frames of arrays came")
     arrays, offset = [], 0
     for dtype, size in specs:
         if dtype not in _DTYPES:

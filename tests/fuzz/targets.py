@@ -67,11 +67,16 @@ def _service(journal: MemoryJournal) -> BrokerService:
 
 
 def _answer(service: BrokerService, requests: list[tuple[Message, str, list[bytes]]]) -> None:
-    came_in = [frames for *_, frames in requests]
-    answers = service.answer_all([(message, sender) for message, sender, _ in requests], frames=came_in)
-    assert len(answers) == len(requests)
+    for ticket, (message, sender, frames) in enumerate(requests):
+        service.take(ticket, message, sender, frames=frames)
+    while (batch := service.next_batch()) is not None:
+        service.persist(batch)
+        service.finish(batch)
+    service.look_at_deadlines()
+    answers = dict(service.take_answers())
+    assert sorted(answers) == list(range(len(requests)))
     check(service.core)
-    for answer in answers:
+    for answer in answers.values():
         codec.decode(codec.encode(answer, sender="broker-0:b", message_id=1))
 
 

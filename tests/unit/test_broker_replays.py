@@ -100,7 +100,7 @@ def test_request_that_comes_twice_changes_nothing_the_second_time(sent: list[tup
         answers, states = [], []
         for _ in range(2):
             request = codec.decode(frames, kinds=REQUEST_KINDS)
-            answers += service.answer_all([(request.message, request.sender)], frames=[frames])
+            answers += service.answer_all([(request.message, request.sender)])
             states.append(state(service, journal))
         assert states[0] == states[1], message
         first, second = answers

@@ -8,7 +8,7 @@ from broker_data import core
 from loop_fakes import Bench, make_config
 
 from broker.journal import MemoryJournal
-from broker.server import BrokerService
+from broker.service import BrokerService
 from common.messages import Status, StatusRequest
 from common.metrics import read_json_lines
 from common.refusals import Refusals

@@ -16,6 +16,7 @@ from broker_data import assignment, order, trajectory_for
 
 from common import codec
 from common.messages import (
+    SCHEMA_VERSION,
     AssignmentRequest,
     AssignmentReturn,
     ConsumptionReport,
@@ -81,6 +82,11 @@ def unpack(data: bytes) -> list[Frames]:
 def seeds() -> dict[str, Frames]:
     """The golden message of every kind."""
     return {path.stem: unpack(path.read_bytes())[0] for path in sorted(GOLDEN.glob("*.bin"))}
+
+
+def of_today(frames: Frames) -> Frames:
+    """``frames`` that were kept from an older schema version, said in this one: else nothing would look at their content."""
+    return [_packed({**_map_of(frames[0]), "schema": SCHEMA_VERSION}), *frames[1:]]
 
 
 def session() -> list[Frames]:
@@ -150,7 +156,7 @@ def _change_header(frames: Frames, rng: random.Random) -> Frames:
 def _change_arrays(frames: Frames, rng: random.Random) -> Frames:
     header = _map_of(frames[0] if frames else b"")
     specs = header.get("arrays")
-    spec = [rng.choice(["<i4", "<f4", "|O", "<f8", ">i4", *HOSTILE]), rng.choice([[1], [0], [2**31], [-1], [1, 1], *HOSTILE])]
+    spec = [rng.choice(["<i4", "<f4", "|O", "<f8", ">i4", *HOSTILE]), rng.choice([*range(5), 2**31, -1, *HOSTILE])]
     if isinstance(specs, list) and specs:
         specs[rng.randrange(len(specs))] = spec
     else:
