@@ -134,6 +134,8 @@ class Havoc:
         self._fleet = fleet
         self._chance = random.Random(seed)
         self._pause_s = pause_s
+        self._first = [0.09, 0.04, 0.02, 0.0]
+        """Draws of the first acts: one of each rare kind, so that a short run has them too."""
         self.num_frozen = 0
         self.num_zombies = 0
         self.num_zombies_left = 0
@@ -144,7 +146,7 @@ class Havoc:
         chance, fleet = self._chance, self._fleet
         time.sleep(chance.uniform(0.0, 2 * self._pause_s))
         fleet.tend()
-        what = chance.random()
+        what = self._first.pop() if self._first else chance.random()
         if what < 0.01:
             self._freeze(fleet.places)
         elif what < 0.03:

@@ -68,6 +68,10 @@ class Report:
     accepted: list[str] = field(default_factory=list)
     latencies_s: list[float] = field(default_factory=list)
     """Of requests and submissions of the players."""
+    num_refused: int = 0
+    """Requests for an assignment that got none."""
+    num_beats: int = 0
+    """Heartbeats answered."""
     num_errors: int = 0
 
 
@@ -79,6 +83,8 @@ class _Actor:
     asked_at: float = 0.0
     waiting_for: int = 0
     """Id of the request whose answer decides what comes next, 0 when there is none."""
+    beat: int = 0
+    """Id of the heartbeat that waits for its answer, 0 when none does."""
     welcomed: bool = False
 
     @property
@@ -163,7 +169,8 @@ class _Crowd:
 
     def _beat(self, actor: _Actor) -> None:
         if actor.welcomed:
-            self._send(actor, Heartbeat("actor", actor.index, actor.incarnation, {}, ""))
+            if not actor.beat:
+                actor.beat = self._send(actor, Heartbeat("actor", actor.index, actor.incarnation, {}, ""))
             if actor.waiting_for and time.monotonic() - actor.asked_at > _LATE_S:
                 self._ask(actor)
         self._later(1.0, lambda: self._beat(actor))
@@ -192,6 +199,9 @@ class _Crowd:
             if not actor.welcomed:
                 actor.welcomed = True
                 self._report.num_welcomed += 1
+            if answer.cause_id == actor.beat:
+                actor.beat = 0
+                self._report.num_beats += 1
             if answer.cause_id == actor.waiting_for:
                 self._go_on(actor, answer.message)
 
@@ -204,6 +214,7 @@ class _Crowd:
             actor.waiting_for = self._send(actor, _episode(answer, actor.sender, self._orders.num_tokens))
             return
         if isinstance(answer, NoAssignment):
+            self._report.num_refused += 1
             self._later(answer.retry_after_s, lambda: self._ask(actor))
             return
         if isinstance(answer, TrajectoryReceipt) and answer.accepted:

@@ -1,7 +1,7 @@
 """The broker under 2,000 connected actors: memory, cost per trajectory, deaf clients, and three times what the learner takes.
 
 Broker, learner and crowds are separate processes over CURVE sockets. Costs are compared in the same run at the same rate of
-trajectories; what heartbeats alone cost is measured first and shown apart.
+trajectories.
 """
 
 from __future__ import annotations
@@ -87,15 +87,16 @@ def _row(name: str, value: float, unit: str, **more: Any) -> dict[str, Any]:
 
 
 def _memory_and_cost_rows(num_actors: int, idle: Stage, base: Stage, all_at: Stage) -> list[dict[str, Any]]:
-    beats_s = idle.cpu_s / idle.wall_s
-    cost = (all_at.cpu_s - beats_s * all_at.wall_s) / max(1, all_at.num_accepted) * 1e3
+    cost = all_at.cpu_s / max(1, all_at.num_accepted) * 1e3
     base_cost = base.cpu_s / max(1, base.num_accepted) * 1e3
     peer = {"peer": "10 actors, same rate", "peer_value": base_cost}
     return [
         _row(f"broker memory (PSS), {num_actors:,} idle actors", idle.pss_mb, "MiB", target=300),
-        _row(f"broker CPU of {num_actors:,} heartbeats a second", beats_s, "cores"),
+        _row(f"broker CPU per heartbeat, {num_actors:,} idle actors", 1e3 * idle.cpu_s / max(1, idle.num_beats), "ms"),
+        _row("heartbeats a second in that stage", idle.num_beats / idle.wall_s, "1/s", better="higher"),
         _row(
-            f"broker CPU per trajectory, {num_actors:,} actors, heartbeats apart", cost, "ms", target=1.5 * base_cost, **peer
+            f"broker CPU per trajectory, {num_actors:,} actors, their heartbeats included", cost, "ms",
+            target=1.5 * base_cost, **peer,
         ),
         _row("trajectories a second in that stage", all_at.num_accepted / all_at.wall_s, "1/s", better="higher",
              peer="10 actors", peer_value=base.num_accepted / base.wall_s),
@@ -128,6 +129,7 @@ class Stage:
     """What happened to broker and players while something lasted."""
 
     def __init__(self, reports: list[Report], *, cpu_s: float, wall_s: float, pss: float) -> None:
+        self.num_beats = sum(report.num_beats for report in reports)
         self.num_accepted = sum(len(report.accepted) for report in reports)
         self.latencies_s = sorted(latency for report in reports for latency in report.latencies_s)
         self.cpu_s, self.wall_s, self.pss_mb = cpu_s, wall_s, pss
@@ -224,12 +226,13 @@ class _Stages:
     def flood(self, duration_s: float) -> Flood:
         """All play without a pause while the learner takes a third of that."""
         flood = Flood()
-        self.tell(num_playing=self._num_actors, num_tokens=_OVERLOAD_TOKENS)
-        time.sleep(1.0)
-        offered = sum(len(report.accepted) for report in self.tell(num_playing=self._num_actors, num_tokens=_OVERLOAD_TOKENS))
-        self._learner.max_per_s = max(1.0, offered / 3)
-        taken, started, num_refused = self._learner.num_taken, time.monotonic(), 0
-        before = self._learner.status()
+        everybody = {"num_playing": self._num_actors, "num_tokens": _OVERLOAD_TOKENS}
+        self.tell(**everybody)
+        time.sleep(2.0)
+        offered = self._watch(duration_s / 4, **everybody)
+        offered_per_s = offered.num_accepted / offered.wall_s
+        self._learner.max_per_s = offered_per_s / 3
+        taken, started = self._learner.num_taken, time.monotonic()
         while time.monotonic() - started < duration_s:
             status = self._learner.status()
             flood.max_held = max(flood.max_held, status.counters["held"] + self._learner.num_unreported)
@@ -237,13 +240,8 @@ class _Stages:
             flood.max_pss_mb = max(flood.max_pss_mb, pss_mb([self._broker]))
             time.sleep(0.25)
         passed_s = time.monotonic() - started
-        reports = self.tell()
-        after = self._learner.status()
-        num_refused = sum(len(report.latencies_s) - 2 * len(report.accepted) for report in reports)
-        flood.num_refused = max(0, num_refused)
-        flood.offered_over_taken = offered / max(1.0, (self._learner.num_taken - taken) / passed_s)
-        num_new = after.counters["accepted"] - before.counters["accepted"]
-        assert num_new > 0, "nothing was accepted under overload"
+        flood.num_refused = sum(report.num_refused for report in self.tell())
+        flood.offered_over_taken = offered_per_s * passed_s / (self._learner.num_taken - taken)
         record_mb = (4 * _OVERLOAD_TOKENS + 2000) / 2**20
         # What is held, spread over whole segments: the oldest and the newest may be needed for little.
         flood.journal_bound_mb = _CREDIT * record_mb + 3 * _SEGMENT_MB
