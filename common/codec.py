@@ -90,7 +90,7 @@ def encode(
     body = msgpack.packb(message, default=default)
     head = {"kind": kind, "schema": SCHEMA_VERSION, "sender": sender, "id": message_id, "cause": cause_id, "arrays": specs}
     header = msgpack.packb({**head, "body": body})
-    frames = [header, b"".join(memoryview(array) for array in arrays)] if arrays else [header]
+    frames = [header, b"".join(array.data for array in arrays)] if arrays else [header]
     excess = _excess(kind, frames) if limited else ""
     if excess:
         raise MessageTooLarge(f"{kind} cannot be sent: {excess}")
