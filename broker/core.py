@@ -70,6 +70,8 @@ class BrokerCore:
     def __init__(self, *, run_id: str, eta: int, groups_per_batch: int, max_assignment_s: float, peer_timeout_s: float) -> None:
         self.run_id = run_id
         self.policy_version = -1
+        self.num_consumed = 0
+        """Training trajectories the learner had trained or given up when it announced that version."""
         self.counters: Counter[str] = Counter()
         self.delivery = DeliveryQueue()
         self.orders = OrderBook(eta=eta, groups_per_batch=groups_per_batch, max_assignment_s=max_assignment_s)
@@ -214,12 +216,20 @@ class BrokerCore:
         granted = self.orders.granted_before(request)
         if granted is not None:
             return granted
-        answer = self.orders.assign(request, policy_version=self.policy_version, num_taken=self._num_taken, now=self._now)
+        answer = self.orders.assign(request, num_trained=self._num_trained, now=self._now)
         self.counters["assigned"] += isinstance(answer, Assignment)
         return answer
 
     def _num_taken(self, state: OrderState) -> int:
         return state.num_consumed + self.delivery.num_taken(state.order.order_id)
+
+    def _num_trained(self, state: OrderState) -> int:
+        """Of what the learner reported, all that was taken of other training orders came before this one."""
+        others = (other for other in self.orders if other is not state and other.order.kind == "training")
+        num_reported = self.num_consumed - sum(self._num_taken(other) for other in others)
+        return state.num_trained(
+            policy_version=self.policy_version, num_reported=num_reported, num_taken=self._num_taken(state)
+        )
 
     def _take_back(self, returned: AssignmentReturn, _sender: str) -> Message:
         if self.orders.take_back(returned):
@@ -298,7 +308,7 @@ class BrokerCore:
     def _deliver(self, request: GroupRequest, _sender: str) -> Message:
         group, first = self.delivery.fetch(request.group_seq)
         if group is None:
-            return NoGroup(sum(state.num_pending for state in self.orders))
+            return NoGroup(sum(state.num_pending for state in self.orders), self.orders.versions_in_flight())
         if first:
             self._count_delivered(group)
         return group
@@ -323,6 +333,7 @@ class BrokerCore:
     def _announce(self, announcement: VersionAnnouncement) -> Message:
         if announcement.policy_version > self.policy_version:
             self.policy_version = announcement.policy_version
+            self.num_consumed = announcement.num_consumed
             self._log("version.announced", policy_version=self.policy_version, num_consumed=announcement.num_consumed)
         return Ack()
 
@@ -359,6 +370,7 @@ class BrokerCore:
         counters["delivered"] = counters.get("delivered", 0) - num_again
         return {
             "policy_version": self.policy_version,
+            "num_consumed": self.num_consumed,
             "cursor": self.delivery.cursor,
             "next_seq": self.delivery.next_seq,
             "counters": counters,
@@ -373,6 +385,7 @@ class BrokerCore:
 
     def _restore(self, snapshot: Any) -> None:
         self.policy_version = snapshot["policy_version"]
+        self.num_consumed = snapshot["num_consumed"]
         self.counters = Counter(snapshot["counters"])
         self.delivery = DeliveryQueue(cursor=snapshot["cursor"])
         self.delivery.next_seq = snapshot["next_seq"]

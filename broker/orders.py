@@ -28,6 +28,8 @@ class Grant:
     incarnation: str
     request_id: str
     deadline: float
+    policy_version: int
+    """Loaded in the actor's engine when it asked. Grants are not in the journal: a restarted broker knows none."""
 
 
 @dataclass(slots=True)
@@ -37,6 +39,8 @@ class Group:
     number: int
     task: TaskRef
     filled: dict[int, Trajectory] = field(default_factory=dict)
+    policy_versions: set[int] = field(default_factory=set)
+    """Of the steps in ``filled``."""
 
 
 class FinishedNumbers:
@@ -106,15 +110,25 @@ class OrderState:
             return None
         return self.source.task(self._free[0][0] if self._free else self._next_group)
 
-    def has_credit(self, *, policy_version: int, num_taken: int, eta: int) -> bool:
-        """May another training episode start?
+    def has_credit(self, *, num_trained: int, eta: int) -> bool:
+        """May another training episode start? ``submitted <= trained + (eta + 1) * batch``."""
+        return self.num_filled + len(self.grants) < num_trained + (eta + 1) * self.batch_size
 
-        ``submitted <= (version + eta + 1) * batch`` (AReaL), counted from the start of the order. A learner that fell back to a
-        checkpoint goes on at a higher version number without having trained more, so versions count only as far as the
-        ``num_taken`` trajectories of this order that it has taken make batches.
+    def num_trained(self, *, policy_version: int, num_reported: int, num_taken: int) -> int:
+        """Trajectories of this order that its credit counts from, which is what moves AReaL's bound.
+
+        A version is one batch: ``submitted <= (version + eta + 1) * batch``, counted from the start of the order. A batch that
+        the learner waited for is larger, and then ``num_reported`` trajectories of this order, by its own word, are more. A
+        learner that fell back to a checkpoint goes on at a higher version number without having trained more, so neither counts
+        beyond the ``num_taken`` that it has taken.
         """
-        num_trained = min((policy_version - self.start_version) * self.batch_size, num_taken)
-        return self.num_filled + len(self.grants) < max(0, num_trained) + (eta + 1) * self.batch_size
+        return max(0, min(max((policy_version - self.start_version) * self.batch_size, num_reported), num_taken))
+
+    @property
+    def versions_in_flight(self) -> set[int]:
+        """Policy versions of what is being played or waits for the rest of its group."""
+        playing = {grant.policy_version for grant in self.grants.values()}
+        return playing.union(*(group.policy_versions for group in self.groups.values()))
 
     def group_id(self, number: int) -> str:
         return f"{self.order.order_id}/{number}"
@@ -132,12 +146,12 @@ class OrderState:
 
     # --- changes
 
-    def grant(self, *, incarnation: str, request_id: str, deadline: float) -> Slot:
+    def grant(self, *, incarnation: str, request_id: str, deadline: float, policy_version: int) -> Slot:
         """Hand out the next slot: returned ones first, then the rest of the group begun last, then a new group."""
         if not self._free:
             self._draw()
         slot = self._free.popleft()
-        self.grants[slot] = Grant(incarnation, request_id, deadline)
+        self.grants[slot] = Grant(incarnation, request_id, deadline, policy_version)
         return slot
 
     def release(self, slot: Slot) -> None:
@@ -165,6 +179,7 @@ class OrderState:
             self._free.remove(slot)
         group = self.groups[number]
         group.filled[index] = trajectory
+        group.policy_versions.update(step.min_policy_version for step in trajectory.steps)
         if len(group.filled) < self.order.group_size:
             return None
         del self.groups[number]

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import BeforeValidator, ConfigDict
 from pydantic.dataclasses import dataclass
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Raised whenever a field changes meaning; peers of another schema version are refused with a clear error."""
 
 _CONFIG = ConfigDict(arbitrary_types_allowed=True, extra="forbid", strict=False)
@@ -346,6 +346,10 @@ class NoGroup:
 
     num_pending_trajectories: int
     """Accepted, waiting for the rest of their group."""
+    training_versions: tuple[int, ...] = ()
+    """Policy versions in flight for training, ascending: of an episode being played the one it was assigned to, of a trajectory
+    whose group is incomplete those of its steps. All of them and not the oldest only: after a restart of the learner a higher
+    number may be the older one (`learner.lineage`)."""
 
 
 @dataclass(frozen=True, config=_CONFIG)
@@ -361,7 +365,8 @@ class VersionAnnouncement:
 
     policy_version: int
     num_consumed: int
-    """Training trajectories the learner has taken so far, for the record."""
+    """Training trajectories whose fate the learner has decided so far, in all orders; the broker's credit counts from it where
+    batches were larger than usual."""
 
 
 @dataclass(frozen=True, config=_CONFIG)

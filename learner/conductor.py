@@ -2,7 +2,7 @@
 
     tick ─► rollouts: take a group, count it           ─► all orders whole ─► next phase
          ─► sft:      one optimizer step               ─► pool done        ─► publish, next phase
-         ─► rl:       take a group; a whole batch of them ─► update, publish, announce, maybe checkpoint, maybe next phase
+         ─► rl:       take a group; the batch is whole ─► update, publish, announce, maybe checkpoint, maybe next phase
 
 Groups are taken strictly by number. What became of each is recorded when it is decided, and a checkpoint covers exactly the
 groups below its cursor; the broker delivers the others again. So along the surviving lineage every trajectory is recorded
@@ -28,6 +28,7 @@ from learner.entropulse import PhaseMachine
 from learner.intake import Intake
 from learner.ledger import Ledger, Outcome
 from learner.lineage import Lineage
+from learner.pacing import Cut, Pacer
 from learner.parts import Broker, Trainer
 from learner.pool import EpisodePool, pack_run, unpack_run
 from learner.records import Records
@@ -70,6 +71,7 @@ class LearnerLoop:
         self._ledger: Ledger
         self._intake: Intake
         self._lineage = Lineage()
+        self._pacer = Pacer(config)
         self._machine = PhaseMachine(config.learner.entropulse)
         self._demonstrations = EpisodePool(seed=config.seed, max_per_family=recipe.max_demonstrations(config, recorded))
         self._successes = EpisodePool(seed=config.seed, max_per_family=POOL_PER_FAMILY)
@@ -159,6 +161,7 @@ class LearnerLoop:
             state.phase_seconds[state.phase] = round(spent, 3)
         if self._phase.kind == "rl":
             self._intake.close_phase()
+            self._pacer = Pacer(self._config)
         placed = [plan.to_message(self._config, self._families, policy_version=state.policy_version) for plan in phase.orders]
         orders.enter(state, placed, close_present=self._phase.kind == "rl")
         self._phase_started_s = state.run_s
@@ -275,7 +278,7 @@ class LearnerLoop:
 
     def _tick_rl(self) -> bool:
         reason = limits.reason_to_end_rl(self.state, self._config.learner.recipe)
-        if reason:
+        if reason and not self._pacer.is_stalling:
             self._leave(reason)
             return True
         request = read_phase_request(self._folder.folder)
@@ -284,23 +287,27 @@ class LearnerLoop:
             if self._honour(request):
                 return True
         group = self._intake.fetch()
-        if group is None:
-            return False
-        self._intake.taken.append(group)
-        if len(self._intake.current()) == self._config.learner.groups_per_batch:
-            self._update()
-        return True
+        if group is not None:
+            self._intake.taken.append(group)
+        cut = self._pacer.cut(
+            self._intake.current(), self._intake.in_flight, version=self.state.policy_version, lineage=self._lineage,
+            now=self._clock(), may_wait=not reason,
+        )  # fmt: skip
+        if cut is not None:
+            self._update(cut)
+        return group is not None or cut is not None
 
-    def _update(self) -> None:
-        """Train on the groups taken, publish the new version, record everything, maybe switch phase."""
+    def _update(self, cut: Cut) -> None:
+        """Train on the batch, publish the new version, record everything, maybe switch phase."""
         waited_s = self._clock() - self._last_update
-        taken, groups = self._intake.taken, self._intake.current()
+        self.state.stall_s += cut.stall_s
+        taken, groups = self._intake.batch(cut.num_groups)
         self.state.update += 1
         position = self._lineage.position(self.state.policy_version)
         translated = {group.group_seq: self._lineage.translate(group) for group in groups}
         batch = self._trainer.algorithm.prepare(list(translated.values()), version=position)
         metrics = self._trainer.update(batch)
-        trained = summary.TrainedSteps(batch, position=position, max_age=self._config.learner.max_age)
+        trained = summary.TrainedSteps(batch, position=position, age_bound=self._config.learner.age_bound)
         fates, ages = trained.fates(taken, translated)
         self._intake.decide(taken, fates, ages)
         self._ledger.note_age_trained(trained.max_age_trained)
@@ -315,7 +322,7 @@ class LearnerLoop:
         self.state.policy_version += 1
         self._publish()
         self._machine.observe(entropy=metrics.get("entropy") if batch.samples else None, success=tally.success)
-        self._record_update(metrics, trained, tally, waited_s=waited_s)
+        self._record_update(metrics, trained, tally, cut=cut, waited_s=waited_s)
         self._last_update = self._clock()
         if self.state.update % self._config.learner.checkpoint_every_updates == 0:
             self.checkpoint()
@@ -324,15 +331,17 @@ class LearnerLoop:
             self._maybe_pulse(self._machine.reason_to_switch(budget_used=used))
 
     def _record_update(
-        self, metrics: dict[str, float], trained: summary.TrainedSteps, tally: Tally, *, waited_s: float
+        self, metrics: dict[str, float], trained: summary.TrainedSteps, tally: Tally, *, cut: Cut, waited_s: float
     ) -> None:
         status = self._status()
-        fields = summary.update_fields(self.state, metrics, trained, tally, status=status, drops=self._ledger.drops)
+        fields = summary.update_fields(self.state, metrics, trained, tally, cut=cut, status=status, ledger=self._ledger)
         fields |= {"wait_s": waited_s, "time_left_s": self._time_left_s, "entropy_ema": self._machine.entropy_ema}
         self._records.event("update", **fields)
         self._records.scalars(self.state.update, {f"learner/{name}": value for name, value in fields.items()})
         self._gauges = summary.gauges(fields)
         log.get_logger().info("update.done", **{name: fields[name] for name in summary.LOGGED})
+        if cut.stall_end == "budget":
+            log.get_logger().warning("stall.in_vain", update=self.state.update, stall_s=cut.stall_s, num_groups=cut.num_groups)
 
     def _honour(self, request: str) -> bool:
         log.get_logger().info("phase.requested", request=request)

@@ -64,6 +64,8 @@ class LoopState:
     recorded: dict[str, list[int]] = field(default_factory=dict)
     """`common.recordings.recorded_seeds` when the run began: later recordings are for later runs."""
     success_ema: float | None = None
+    stall_s: float = 0.0
+    """Time that updates waited for steps in flight (`learner.pacing`)."""
     orders: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Orders of the present phase as they were placed: placing one again must say the same."""
     old_orders: list[str] = field(default_factory=list)

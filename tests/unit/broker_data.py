@@ -144,7 +144,7 @@ def examples() -> list[Message]:
         TrajectoryReceipt("rl-1/0/0", accepted=False, reason="duplicate"),
         GroupRequest(7),
         TrajectoryGroup(7, "rl-1/0", "rl-1", "training", TASK, (trajectory,)),
-        NoGroup(3),
+        NoGroup(3, (2, 5)),
         ConsumptionReport(7),
         VersionAnnouncement(4, 96),
         StatusRequest(),

@@ -287,7 +287,7 @@ def test_group_is_numbered_when_complete_and_given_again_on_every_request(desk: 
     assert isinstance(group, TrajectoryGroup)
     assert (group.group_id, group.group_seq) == ("rl-1/1", 0)
     assert [member.index for member in group.trajectories] == [0, 1]
-    assert desk.ask(GroupRequest(1)) == NoGroup(1)
+    assert desk.ask(GroupRequest(1)) == NoGroup(1, (0, 2))
     assert desk.ask(GroupRequest(0)) == group
     assert desk.core.counters["delivered"] == 2
     desk.ask(trajectory_for(granted[1]))

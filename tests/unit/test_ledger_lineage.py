@@ -41,8 +41,8 @@ def test_ledger_records_counts_and_restores() -> None:
     trajectories = broker.fetch_group(0).trajectories
     lines: list[dict] = []
     ledger = Ledger(lines.append)
-    ledger.record(trajectories[0], "trained", group_seq=0, update=1, policy_version=3, ages=AgeSpan(0, 2, 1))
-    ledger.record(trajectories[1], "too_old", group_seq=0, update=1, policy_version=3, ages=AgeSpan(5, 6, 2))
+    ledger.record(trajectories[0], "trained", group_seq=0, update=1, policy_version=3, ages=AgeSpan(0, 2, 1, 2))
+    ledger.record(trajectories[1], "too_old", group_seq=0, update=1, policy_version=3, ages=AgeSpan(5, 6, 2, 4))
     ledger.record(trajectories[2], "phase_closed", group_seq=0, update=1, policy_version=3, ages=None)
     ledger.note_age_trained(2)
     ledger.note_age_trained(1)
