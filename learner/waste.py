@@ -6,8 +6,9 @@ how far the two lie apart, 0 (alike) to 1 (nothing in common): the Kolmogorov-Sm
 total variation distance of the task families. They describe this run; no test of significance is made.
 
     reason         lost                                                          why it is, or is not, staleness
-    too_old        trajectories all of whose steps were older than the bound     staleness: long episodes are hit most
-    masked         steps older than the bound of trajectories trained otherwise  staleness: early steps of long episodes
+    too_old        trajectories all of whose steps were older than the bound     staleness: mostly short ones whose group had to
+                                                                                 wait for a straggler
+    masked         steps older than the bound of trajectories trained otherwise  staleness: the early steps of long episodes
     phase_closed   taken, but their phase ended before their batch was whole     when phases end; long ones arrive last
     no_signal      their group's rollouts all scored the same                    not staleness: it follows the task's difficulty
 
