@@ -69,13 +69,15 @@ class Ledger:
             self._count(trajectory, outcome, ages)
 
     def _count(self, trajectory: Trajectory, outcome: Outcome, ages: AgeSpan | None) -> None:
+        family, length = trajectory.task.family, len(trajectory.steps)
         num_tokens = sum(len(step.action_tokens) for step in trajectory.steps)
-        entry = {"family": trajectory.task.family, "length": len(trajectory.steps)}
-        self.waste.take(**entry, num_tokens=num_tokens)
+        self.waste.take(family=family, length=length, num_tokens=num_tokens)
         if outcome in DROPS:
-            self.waste.lose(outcome, **entry, num_steps=len(trajectory.steps), num_tokens=num_tokens)
+            self.waste.lose(outcome, family=family, length=length, num_steps=length, num_tokens=num_tokens)
         elif ages is not None and ages.num_masked:
-            self.waste.lose("masked", **entry, num_steps=ages.num_masked, num_tokens=ages.num_tokens_masked)
+            self.waste.lose(
+                "masked", family=family, length=length, num_steps=ages.num_masked, num_tokens=ages.num_tokens_masked
+            )
 
     def note_age_trained(self, age: int) -> None:
         """A step of this age was in a loss."""
