@@ -214,7 +214,7 @@ class StragglerRun:
         self._cursor += len(self._training)
         self._training = None
         self._published.append(self._now)
-        self._ask(VersionAnnouncement(self._version, self._cursor * GROUP_SIZE))
+        self._ask(VersionAnnouncement(self._version, self._cursor))
         self._ask(ConsumptionReport(self._cursor))
 
 

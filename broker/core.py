@@ -70,8 +70,6 @@ class BrokerCore:
     def __init__(self, *, run_id: str, eta: int, groups_per_batch: int, max_assignment_s: float, peer_timeout_s: float) -> None:
         self.run_id = run_id
         self.policy_version = -1
-        self.num_consumed = 0
-        """Training trajectories the learner had trained or given up when it announced that version."""
         self.counters: Counter[str] = Counter()
         self.delivery = DeliveryQueue()
         self.orders = OrderBook(eta=eta, groups_per_batch=groups_per_batch, max_assignment_s=max_assignment_s)
@@ -220,16 +218,8 @@ class BrokerCore:
         self.counters["assigned"] += isinstance(answer, Assignment)
         return answer
 
-    def _num_taken(self, state: OrderState) -> int:
-        return state.num_consumed + self.delivery.num_taken(state.order.order_id)
-
     def _num_trained(self, state: OrderState) -> int:
-        """Of what the learner reported, all that was taken of other training orders came before this one."""
-        others = (other for other in self.orders if other is not state and other.order.kind == "training")
-        num_reported = self.num_consumed - sum(self._num_taken(other) for other in others)
-        return state.num_trained(
-            policy_version=self.policy_version, num_reported=num_reported, num_taken=self._num_taken(state)
-        )
+        return state.num_consumed + self.delivery.num_decided(state.order.order_id)
 
     def _take_back(self, returned: AssignmentReturn, _sender: str) -> Message:
         if self.orders.take_back(returned):
@@ -333,8 +323,8 @@ class BrokerCore:
     def _announce(self, announcement: VersionAnnouncement) -> Message:
         if announcement.policy_version > self.policy_version:
             self.policy_version = announcement.policy_version
-            self.num_consumed = announcement.num_consumed
-            self._log("version.announced", policy_version=self.policy_version, num_consumed=announcement.num_consumed)
+            self.delivery.decide(announcement.group_seq)
+            self._log("version.announced", policy_version=self.policy_version, group_seq=announcement.group_seq)
         return Ack()
 
     def _status(self) -> Message:
@@ -370,8 +360,8 @@ class BrokerCore:
         counters["delivered"] = counters.get("delivered", 0) - num_again
         return {
             "policy_version": self.policy_version,
-            "num_consumed": self.num_consumed,
             "cursor": self.delivery.cursor,
+            "decided": self.delivery.decided,
             "next_seq": self.delivery.next_seq,
             "counters": counters,
             "orders": self.orders.snapshot(),
@@ -385,10 +375,10 @@ class BrokerCore:
 
     def _restore(self, snapshot: Any) -> None:
         self.policy_version = snapshot["policy_version"]
-        self.num_consumed = snapshot["num_consumed"]
         self.counters = Counter(snapshot["counters"])
         self.delivery = DeliveryQueue(cursor=snapshot["cursor"])
         self.delivery.next_seq = snapshot["next_seq"]
+        self.delivery.decide(snapshot["decided"])
         self.orders.restore(snapshot["orders"])
         self._restored_seqs = dict(snapshot["complete"])
         self._restored_members = {}

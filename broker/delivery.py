@@ -1,7 +1,7 @@
 """Complete groups on their way to the learner, numbered in order of completion. Pure.
 
-``cursor``: groups below it are covered by a checkpoint on disk and forgotten here. ``position``: the first group the learner has
-not taken, as far as it has shown; falls back when it restarts from its checkpoint.
+``cursor``: groups below it are covered by a checkpoint on disk and forgotten here. ``decided``: groups below it were trained or
+given up when the learner announced its version; falls back when the learner restarts from its checkpoint.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class DeliveryQueue:
 
     def __init__(self, *, cursor: int = 0) -> None:
         self.cursor = cursor
-        self.position = cursor
+        self.decided = cursor
         self.next_seq = cursor
         self._waiting: dict[int, _Waiting] = {}
 
@@ -41,13 +41,15 @@ class DeliveryQueue:
         if group_seq > self.next_seq:
             reason = f"group {group_seq} was asked for, but only {self.next_seq} groups were ever completed"
             raise ProtocolError(f"{reason}: journal and checkpoint are not of the same run")
-        self.position = group_seq
         waiting = self._waiting.get(group_seq)
         if waiting is None:
             return None, False
         first, waiting.fetched = not waiting.fetched, True
-        self.position = group_seq + 1
         return waiting.group, first
+
+    def decide(self, group_seq: int) -> None:
+        """The learner announced a version: groups below ``group_seq`` are trained or given up."""
+        self.decided = min(max(self.cursor, group_seq), self.next_seq)
 
     def consume(self, group_seq: int) -> list[tuple[TrajectoryGroup, bool]]:
         """Forget all groups below ``group_seq``; returns them with whether each had been fetched."""
@@ -55,13 +57,13 @@ class DeliveryQueue:
             raise ProtocolError(f"groups below {group_seq} were reported as consumed, but only {self.next_seq} were completed")
         gone = [self._waiting.pop(seq) for seq in range(self.cursor, group_seq)]
         self.cursor = max(self.cursor, group_seq)
-        self.position = max(self.position, self.cursor)
+        self.decided = max(self.decided, self.cursor)
         return [(waiting.group, waiting.fetched) for waiting in gone]
 
-    def num_taken(self, order_id: str) -> int:
-        """Trajectories of this order in unforgotten groups before ``position``."""
-        taken = (self._waiting[seq].group for seq in range(self.cursor, self.position) if seq in self._waiting)
-        return sum(len(group.trajectories) for group in taken if group.order_id == order_id)
+    def num_decided(self, order_id: str) -> int:
+        """Trajectories of this order in unforgotten groups below ``decided``."""
+        decided = (self._waiting[seq].group for seq in range(self.cursor, self.decided) if seq in self._waiting)
+        return sum(len(group.trajectories) for group in decided if group.order_id == order_id)
 
     def groups(self, *, fetched: bool | None = None) -> Iterator[TrajectoryGroup]:
         """Unforgotten groups in order; only those fetched by a learner, or not, when asked."""

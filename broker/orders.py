@@ -111,18 +111,14 @@ class OrderState:
         return self.source.task(self._free[0][0] if self._free else self._next_group)
 
     def has_credit(self, *, num_trained: int, eta: int) -> bool:
-        """May another training episode start? ``submitted <= trained + (eta + 1) * batch``."""
-        return self.num_filled + len(self.grants) < num_trained + (eta + 1) * self.batch_size
+        """May another training episode start?
 
-    def num_trained(self, *, policy_version: int, num_reported: int, num_taken: int) -> int:
-        """Trajectories of this order that its credit counts from, which is what moves AReaL's bound.
-
-        A version is one batch: ``submitted <= (version + eta + 1) * batch``, counted from the start of the order. A batch that
-        the learner waited for is larger, and then ``num_reported`` trajectories of this order, by its own word, are more. A
-        learner that fell back to a checkpoint goes on at a higher version number without having trained more, so neither counts
-        beyond the ``num_taken`` that it has taken.
+        ``submitted <= trained + (eta + 1) * batch``, counted from the start of the order: AReaL's
+        ``submitted <= (version + eta + 1) * batch``, where a version may have trained more than a batch (`learner.pacing`), or
+        nothing that counts (a learner that fell back to a checkpoint goes on at a higher number). ``num_trained``: trajectories
+        whose fate the learner had decided when it announced its version.
         """
-        return max(0, min(max((policy_version - self.start_version) * self.batch_size, num_reported), num_taken))
+        return self.num_filled + len(self.grants) < num_trained + (eta + 1) * self.batch_size
 
     @property
     def versions_in_flight(self) -> set[int]:

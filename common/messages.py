@@ -364,9 +364,8 @@ class VersionAnnouncement:
     """The learner now has this policy version; moves the staleness bound. Answered by `Ack`."""
 
     policy_version: int
-    num_consumed: int
-    """Training trajectories whose fate the learner has decided so far, in all orders; the broker's credit counts from it where
-    batches were larger than usual."""
+    group_seq: int
+    """First group whose fate the learner has not decided: what it trained, and the broker's credit counts from, lies below."""
 
 
 @dataclass(frozen=True, config=_CONFIG)

@@ -377,7 +377,7 @@ class LearnerLoop:
         self._announce()
 
     def _announce(self) -> None:
-        self._broker.announce_version(self.state.policy_version, num_consumed=self.state.num_consumed)
+        self._broker.announce_version(self.state.policy_version, group_seq=self.state.cursor)
 
     def checkpoint(self, *, wait: bool = False) -> None:
         """Save everything as it is now; in the background unless ``wait``."""

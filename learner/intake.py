@@ -69,7 +69,6 @@ class Intake:
                 self._records.episode(trajectory)
             state.take(group.trajectories)
             if group.kind == "training":
-                state.num_consumed += len(group.trajectories)
                 state.next_seed = max(state.next_seed, group.task.seed + 1)
             state.cursor += 1
         self.taken = [group for group in self.taken if group.group_seq >= state.cursor]

@@ -54,8 +54,6 @@ class LoopState:
     """Time this run has run, all attempts together."""
     rl_s: float = 0.0
     """Of which in RL phases and their SFT rounds; what `max_rl_s` limits."""
-    num_consumed: int = 0
-    """Training trajectories taken."""
     env_steps: int = 0
     """Desktop steps in all trajectories taken."""
     episodes: int = 0

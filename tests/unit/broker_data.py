@@ -146,7 +146,7 @@ def examples() -> list[Message]:
         TrajectoryGroup(7, "rl-1/0", "rl-1", "training", TASK, (trajectory,)),
         NoGroup(3, (2, 5)),
         ConsumptionReport(7),
-        VersionAnnouncement(4, 96),
+        VersionAnnouncement(4, 12),
         StatusRequest(),
         Status("run-1", 4, {"received": 1}, {"held": 1.0}, (peer,), {"actor-0": {"a": 1.0}}, {"actor-0": "playing"}),
         LeaseRequest("i1", TaskRef("web-click-button", 7, "training"), TaskRef("calc-set-cell", 8, "training")),

@@ -26,10 +26,9 @@ def check(core: BrokerCore) -> None:
         places = Counter([*state._free, *state.grants, *filled])
         assert places == Counter(slots), (state.order.order_id, places, slots)
         if state.order.kind == "training":
-            # Never more than the bound of the design, whatever the learner has or has not taken; batches may be larger than B.
+            # Never more than the bound of the design, whatever the learner has or has not taken.
             version = max(0, core.policy_version - state.start_version)
-            trained = max(version * state.batch_size, core.num_consumed)
-            bound = trained + (core.orders._eta + 1) * state.batch_size
+            bound = (version + core.orders._eta + 1) * state.batch_size
             assert state.num_filled + len(state.grants) <= bound, (state.num_filled, len(state.grants), bound)
 
 

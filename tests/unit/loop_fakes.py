@@ -101,7 +101,7 @@ class FakeBroker:
         assert group_seq <= len(self.groups)
         self.forgotten = max(self.forgotten, group_seq)
 
-    def announce_version(self, policy_version: int, *, num_consumed: int) -> None:
+    def announce_version(self, policy_version: int, *, group_seq: int) -> None:
         assert policy_version > self.version, "a version number was used twice"
         self.version = policy_version
 

@@ -119,7 +119,7 @@ def train(desk: Desk, *, groups: int, version: int) -> None:
     desk.play(2 * groups, policy_version=version - 1)
     for number in range(first, first + groups):
         assert isinstance(desk.ask(GroupRequest(number)), TrajectoryGroup)
-    desk.ask(VersionAnnouncement(version, 2 * (first + groups)))
+    desk.ask(VersionAnnouncement(version, first + groups))
 
 
 def test_credit_after_a_larger_batch_reaches_as_far_ahead_as_after_an_ordinary_one() -> None:
