@@ -18,7 +18,7 @@ from common import log
 from common.clock import Clock
 from common.config import RunConfig
 from common.errors import ComputerRLError
-from common.messages import Status, Trajectory
+from common.messages import Status
 from common.recordings import recorded_seeds
 from common.run_folder import RunFolder
 from learner import limits, orders, recipe, sft, summary
@@ -26,12 +26,13 @@ from learner.checkpoint import Checkpoint, CheckpointStore
 from learner.client import WeightSink, clear_phase_request, read_phase_request
 from learner.entropulse import PhaseMachine
 from learner.intake import Intake
-from learner.ledger import Ledger, Outcome
+from learner.ledger import Ledger
 from learner.lineage import Lineage
 from learner.pacing import Cut, Pacer
 from learner.parts import Broker, Trainer
 from learner.pool import EpisodePool, pack_run, unpack_run
 from learner.records import Records
+from learner.rollouts import Rollouts
 from learner.state import LoopState, Tally
 
 STATUS_TIMEOUT_S = 5.0
@@ -70,6 +71,7 @@ class LearnerLoop:
         self._records: Records
         self._ledger: Ledger
         self._intake: Intake
+        self._rollouts: Rollouts
         self._lineage = Lineage()
         self._pacer = Pacer(config)
         self._machine = PhaseMachine(config.learner.entropulse)
@@ -97,6 +99,9 @@ class LearnerLoop:
         if checkpoint is not None:
             self._ledger.restore(self.state.ledger)
         self._intake = Intake(self.state, broker=self._broker, ledger=self._ledger, records=self._records)
+        self._rollouts = Rollouts(
+            self.state, families=self._families, records=self._records, demonstrations=self._demonstrations
+        )
         base = self.state.policy_version
         self.state.policy_version = max(announced_version, base) + 1
         if checkpoint is None:
@@ -209,45 +214,14 @@ class LearnerLoop:
     # --- rollouts: demonstrations and evaluations --------------------------------------------------------------------
 
     def _tick_rollouts(self) -> bool:
-        unfinished = [order for order in self._phase.orders if self._missing(order)]
-        if not unfinished:
+        if not any(self._rollouts.num_missing(order) for order in self._phase.orders):
             self._leave(f"{' and '.join(order.order_id for order in self._phase.orders)} complete")
             return True
         group = self._intake.fetch()
         if group is None:
             return False
-        name = orders.plan_id(group.order_id)
-        tally = self.state.tallies.get(name) if group.order_id in self.state.orders else None
-        outcome: Outcome = "phase_closed" if tally is None else "evaluated"
-        if tally is not None:
-            for trajectory in group.trajectories:
-                tally.add(trajectory.task.family, success=trajectory.success)
-                if group.kind == "demonstration":
-                    outcome = "demonstrated"
-                    self._keep_demonstration(trajectory)
-        self._intake.decide_all([group], outcome)
-        order = next((order for order in self._phase.orders if order.order_id == name), None)
-        if order is not None and tally is not None and order.kind == "evaluation" and not self._missing(order):
-            self._record_evaluation(order)
+        self._intake.decide_all([group], self._rollouts.take(group, self._phase))
         return True
-
-    def _missing(self, order: recipe.OrderPlan) -> int:
-        expected = (order.num_per_family or 0) * len(order.families or self._families) * order.group_size
-        return expected - self.state.tallies[order.order_id].num_episodes
-
-    def _keep_demonstration(self, trajectory: Trajectory) -> None:
-        if trajectory.success:
-            self._demonstrations.add(trajectory)
-        else:
-            log.get_logger().warning("demonstration.failed", task=trajectory.task.task_id, end_reason=trajectory.end_reason)
-
-    def _record_evaluation(self, order: recipe.OrderPlan) -> None:
-        tally = self.state.tallies[order.order_id]
-        families = {name: {"successes": s, "episodes": n} for name, (s, n) in sorted(tally.families.items())}
-        result = {"success": tally.success, "families": families, "policy_version": self.state.policy_version}
-        self.state.evaluations[order.order_id] = result
-        self._records.event("evaluation", phase=order.order_id, **result)
-        log.get_logger().info("evaluation.done", phase=order.order_id, success=round(tally.success, 3))
 
     # --- supervised rounds -------------------------------------------------------------------------------------------
 
