@@ -88,6 +88,7 @@ def update_fields(
     counters = status.counters if status is not None else {}
     refused = {name.removeprefix("rejected/"): n for name, n in counters.items() if name.startswith("rejected/")}
     ages = trained.ages or [0]
+    waste = ledger.waste.figures()
     fields: dict[str, Any] = {
         **metrics,
         "phase": state.phase,
@@ -106,7 +107,9 @@ def update_fields(
         "stall_s": cut.stall_s,
         "stall_end": cut.stall_end,
         "drops": {**refused, **ledger.drops},
-        "waste": ledger.waste.figures(),
+        "waste": waste,
+        "length_ks": waste["within_bound"]["length_ks"],
+        "family_tv": waste["within_bound"]["family_tv"],
         "env_steps": state.env_steps,
         "env_steps_per_s": state.env_steps / state.run_s if state.run_s > 0 else 0.0,
         "episodes": state.episodes,

@@ -126,3 +126,26 @@ def test_admit_old_steps_are_trained_and_none_is_masked(tmp_path: Path) -> None:
     summary = events(bench, "summary")[-1]
     assert summary["max_policy_age_trained"] == 7 > bench.config.learner.max_age
     assert summary["num_steps_masked"] == 0 and "too_old" not in summary["drops"]
+
+
+def test_waste_of_a_run_that_was_killed_is_what_its_ledger_says_line_by_line(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path, "mask", checkpoint_every_updates=2, recipe={"max_updates": 8})
+    numbers = iter(range(18))
+    # Every fourth group, of one and the same family, was sampled by version 0: too old from update 4 on.
+    bench.broker.sampled_version = lambda: 0 if next(numbers) % 4 == 0 else max(0, bench.broker.version - 1)
+    bench.broker.num_released = 18
+    loop = bench.start()
+    tick_until_update(bench, loop, 5)
+    loop._checkpoints.wait()
+    again = bench.start()
+    assert 0 < again.state.update < 5
+    bench.run(again)
+    lines = ledger(bench)
+    waste = events(bench, "summary")[-1]["waste"]
+    assert waste["submitted"]["trajectories"] == len(lines) == 72
+    for reason in ("too_old", "phase_closed"):
+        expected = [line for line in lines if line["outcome"] == reason]
+        assert waste["lost"][reason]["trajectories"] == len(expected) > 0
+        assert waste["lost"][reason]["steps"] == sum(line["num_steps"] for line in expected)
+    assert waste["trained"]["trajectories"] == sum(line["outcome"] == "trained" for line in lines)
+    assert events(bench, "update")[-1]["family_tv"] > 0
