@@ -26,13 +26,17 @@ _UNDELIVERED = {"order_closed": "order closed (at the broker)"}
 
 
 def lost_text(waste: Waste) -> str:
-    """`too_old 3% masked 2%, lengths off by 0.03`: shares of steps; `–` when nothing was taken yet."""
+    """`masked 2% too_old 3%`: shares of the steps submitted; `–` when nothing was taken yet."""
     num_steps = waste.get("submitted", {}).get("steps")
     if not num_steps:
         return "–"
-    shares = " ".join(f"{reason} {amount['steps'] / num_steps:.0%}" for reason, amount in waste["lost"].items()) or "nothing"
-    distance = waste["within_bound"]["length_ks"]
-    return shares if distance is None else f"{shares}, lengths off by {distance:.2f}"
+    return " ".join(f"{reason} {amount['steps'] / num_steps:.0%}" for reason, amount in waste["lost"].items()) or "none"
+
+
+def lengths_text(waste: Waste) -> str:
+    """`2.82 of 2.86 steps`: mean lengths trained and submitted; `–` while nothing was trained."""
+    lengths = [waste.get(name, {}).get("mean_length") for name in ("trained", "submitted")]
+    return "–" if None in lengths else "{:.2f} of {:.2f} steps".format(*lengths)
 
 
 def waste_rows(waste: Waste, drops: Mapping[str, int]) -> list[dict[str, Any]]:

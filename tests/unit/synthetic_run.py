@@ -137,6 +137,8 @@ def _update(update: int, num_updates: int, now: float, rng: random.Random) -> di
         stall_s=1.5,
         stall_end="arrived",
         waste=WASTE,
+        length_ks=0.027,
+        family_tv=0.008,
         drops={"too_old": update // 3, "order_closed": 5},
         env_steps=update * 200,
         env_steps_per_s=9 + rng.uniform(-2, 2),
