@@ -17,9 +17,10 @@ _TITLES = {
     "submitted": "submitted",
     "too_old": "too old: every step was",
     "masked": "masked: some steps were too old",
+    "within_bound": "= what the age bound alone leaves",
     "phase_closed": "phase closed",
     "no_signal": "no signal (not staleness)",
-    "trained": "trained",
+    "trained": "= trained",
 }
 _UNDELIVERED = {"order_closed": "order closed (at the broker)"}
 """Drops that the broker counts without lengths -> title."""
@@ -43,7 +44,7 @@ def waste_rows(waste: Waste, drops: Mapping[str, int]) -> list[dict[str, Any]]:
     """Rows of the report's table, the whole first and what was trained last; empty when nothing was taken."""
     if not waste.get("submitted", {}).get("trajectories"):
         return []
-    amounts = {"submitted": waste["submitted"], **waste["lost"], "trained": waste["trained"]}
+    amounts = {**waste["lost"], **{name: waste[name] for name in ("submitted", "within_bound", "trained")}}
     rows = [{"title": title, **amounts[name]} for name, title in _TITLES.items() if name in amounts]
     unknown = [{"title": title, "trajectories": drops[name]} for name, title in _UNDELIVERED.items() if drops.get(name)]
     return [*rows[:-1], *unknown, rows[-1]]

@@ -77,7 +77,8 @@ def test_report_shows_what_was_lost_for_which_reason_and_how_far_lengths_were_sh
     assert "masked: some steps were too old|9|60|600|6.7|0.021|0.004" in words
     assert "submitted|700|2,000|20,000|2.86|–|–" in words
     assert "order closed (at the broker)|5|–" in words
-    assert words.index("order closed (at the broker)") < words.index("trained|660|1,860")
+    assert "= what the age bound alone leaves|–|–|–|2.84|0.027|0.008" in words
+    assert words.index("order closed (at the broker)") < words.index("= trained|660|1,860")
     assert 'aria-label="Lengths of trajectories submitted and trained"' in text
 
 
