@@ -267,7 +267,7 @@ class Learner:
         address, keys = folder.wait_for_broker(StopToken(), 60.0), folder.load_keys()
         self._stop = StopToken()
         self._broker = BrokerClient(Client(address, keys=keys, sender="learner-0:scale"), stop=self._stop)
-        self._broker.announce_version(0, num_consumed=0)
+        self._broker.announce_version(0, group_seq=0)
         self._broker.place_order(RolloutOrder("rl-1", "training", ("click",), None, _GROUP_SIZE, 0, 1.0, 60, -1))
         endpoints = {f"desktops-{number}": f"tcp://127.0.0.1:{5000 + number}" for number in range(20)}
         self._beats = [
@@ -315,7 +315,7 @@ class Learner:
             self.num_taken += len(group.trajectories)
             self.num_unreported += len(group.trajectories)
             if number % _GROUPS_PER_BATCH == 0:
-                self._broker.announce_version(number // _GROUPS_PER_BATCH, num_consumed=self.num_taken)
+                self._broker.announce_version(number // _GROUPS_PER_BATCH, group_seq=number)
                 self._broker.report_consumption(number)
                 self.num_unreported = 0
             limit = self.max_per_s

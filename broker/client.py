@@ -110,9 +110,9 @@ class BrokerClient:
         """A checkpoint on disk covers all groups below ``group_seq``."""
         self._ask(ConsumptionReport(group_seq), Ack)
 
-    def announce_version(self, policy_version: int, *, num_consumed: int) -> None:
+    def announce_version(self, policy_version: int, *, group_seq: int) -> None:
         """The learner has this version now."""
-        self._ask(VersionAnnouncement(policy_version, num_consumed), Ack)
+        self._ask(VersionAnnouncement(policy_version, group_seq), Ack)
 
     def status(self, *, timeout_s: float | None = None) -> Status:
         """All counters, queues and peers."""

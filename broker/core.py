@@ -214,12 +214,12 @@ class BrokerCore:
         granted = self.orders.granted_before(request)
         if granted is not None:
             return granted
-        answer = self.orders.assign(request, policy_version=self.policy_version, num_taken=self._num_taken, now=self._now)
+        answer = self.orders.assign(request, num_trained=self._num_trained, now=self._now)
         self.counters["assigned"] += isinstance(answer, Assignment)
         return answer
 
-    def _num_taken(self, state: OrderState) -> int:
-        return state.num_consumed + self.delivery.num_taken(state.order.order_id)
+    def _num_trained(self, state: OrderState) -> int:
+        return state.num_consumed + self.delivery.num_decided(state.order.order_id)
 
     def _take_back(self, returned: AssignmentReturn, _sender: str) -> Message:
         if self.orders.take_back(returned):
@@ -305,7 +305,7 @@ class BrokerCore:
     def _deliver(self, request: GroupRequest, _sender: str) -> Message:
         group, first = self.delivery.fetch(request.group_seq)
         if group is None:
-            return NoGroup(sum(state.num_pending for state in self.orders))
+            return NoGroup(sum(state.num_pending for state in self.orders), self.orders.versions_in_flight())
         if first:
             self._count_delivered(group)
         return group
@@ -330,7 +330,8 @@ class BrokerCore:
     def _announce(self, announcement: VersionAnnouncement) -> Message:
         if announcement.policy_version > self.policy_version:
             self.policy_version = announcement.policy_version
-            self._log("version.announced", policy_version=self.policy_version, num_consumed=announcement.num_consumed)
+            self.delivery.decide(announcement.group_seq)
+            self._log("version.announced", policy_version=self.policy_version, group_seq=announcement.group_seq)
         return Ack()
 
     def _status(self) -> Message:
@@ -355,7 +356,7 @@ class BrokerCore:
             notes=self.peers.notes,
         )
 
-    # --- compaction
+    # --- snapshots
 
     def snapshot(self) -> dict[str, Any]:
         """All but trajectories and presence, as plain values; with `held` it is a whole journal."""
@@ -367,6 +368,7 @@ class BrokerCore:
         return {
             "policy_version": self.policy_version,
             "cursor": self.delivery.cursor,
+            "decided": self.delivery.decided,
             "next_seq": self.delivery.next_seq,
             "counters": counters,
             "orders": self.orders.snapshot(),
@@ -383,6 +385,7 @@ class BrokerCore:
         self.counters = Counter(snapshot["counters"])
         self.delivery = DeliveryQueue(cursor=snapshot["cursor"])
         self.delivery.next_seq = snapshot["next_seq"]
+        self.delivery.decide(snapshot["decided"])
         self.orders.restore(snapshot["orders"])
         self._restored_seqs = dict(snapshot["complete"])
         self._restored_members = {}

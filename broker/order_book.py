@@ -77,17 +77,20 @@ class OrderBook:
     # --- assignments
 
     def assign(
-        self, request: AssignmentRequest, *, policy_version: int, num_taken: Callable[[OrderState], int], now: float
+        self, request: AssignmentRequest, *, num_trained: Callable[[OrderState], int], now: float
     ) -> Assignment | NoAssignment:
-        """The next slot, or why there is none. ``num_taken``: trajectories of an order that the learner has taken."""
+        """The next slot, or why there is none. ``num_trained``: trajectories of an order that its credit counts from."""
         reasons = set()
         for _ in range(len(self._turns)):
             state = self._orders[self._turns[0]]
             self._turns.rotate(-1)
-            reason = self._refusal(state, request, policy_version=policy_version, num_taken=num_taken)
+            reason = self._refusal(state, request, num_trained=num_trained)
             if reason is None:
                 deadline = now + self._max_assignment_s
-                slot = state.grant(incarnation=request.incarnation, request_id=request.request_id, deadline=deadline)
+                slot = state.grant(
+                    incarnation=request.incarnation, request_id=request.request_id, deadline=deadline,
+                    policy_version=request.policy_version,
+                )  # fmt: skip
                 return self._assignment(state, slot)
             reasons.add(reason)
         # Of several reasons, the one that passes soonest: it decides how long the actor waits before it asks again.
@@ -115,6 +118,11 @@ class OrderBook:
                     return True
         return False
 
+    def versions_in_flight(self) -> tuple[int, ...]:
+        """Policy versions of what is being played for training or waits for the rest of its group, ascending."""
+        training = (state for state in self if state.order.kind == "training")
+        return tuple(sorted(set().union(*(state.versions_in_flight for state in training))))
+
     def release_all(self, incarnation: str) -> int:
         """Free all that ``incarnation`` holds."""
         return sum(state.release_all(incarnation) for state in self._open())
@@ -128,12 +136,7 @@ class OrderBook:
         return (self._orders[order_id] for order_id in self._turns)
 
     def _refusal(
-        self,
-        state: OrderState,
-        request: AssignmentRequest,
-        *,
-        policy_version: int,
-        num_taken: Callable[[OrderState], int],
+        self, state: OrderState, request: AssignmentRequest, *, num_trained: Callable[[OrderState], int]
     ) -> str | None:
         order = state.order
         if state.done:
@@ -142,9 +145,7 @@ class OrderBook:
             return "all_assigned"
         if order.kind != "demonstration" and request.policy_version < order.min_policy_version:
             return "policy_version"
-        if order.kind == "training" and not state.has_credit(
-            policy_version=policy_version, num_taken=num_taken(state), eta=self._eta
-        ):
+        if order.kind == "training" and not state.has_credit(num_trained=num_trained(state), eta=self._eta):
             return "staleness_bound"
         return None
 
@@ -169,7 +170,7 @@ class OrderBook:
         tasks = (self._orders[order_id].next_task for order_id in self._turns)
         return next((task for task in tasks if task is not None), None)
 
-    # --- compaction
+    # --- snapshots
 
     def snapshot(self) -> list[dict[str, Any]]:
         """All orders without their trajectories, as plain values."""

@@ -29,6 +29,8 @@ class Grant:
     incarnation: str
     request_id: str
     deadline: float
+    policy_version: int
+    """Loaded in the actor's engine when it asked. Grants are not in the journal: a restarted broker knows none."""
 
 
 @dataclass(slots=True)
@@ -38,6 +40,8 @@ class Group:
     number: int
     task: TaskRef
     filled: dict[int, Trajectory] = field(default_factory=dict)
+    policy_versions: set[int] = field(default_factory=set)
+    """Of the steps in ``filled``."""
 
 
 class FinishedNumbers:
@@ -107,15 +111,21 @@ class OrderState:
             return None
         return self.source.task(self._free[0][0] if self._free else self._next_group)
 
-    def has_credit(self, *, policy_version: int, num_taken: int, eta: int) -> bool:
+    def has_credit(self, *, num_trained: int, eta: int) -> bool:
         """May another training episode start?
 
-        ``submitted <= (version + eta + 1) * batch`` (AReaL), counted from the start of the order. A learner that fell back to a
-        checkpoint goes on at a higher version number without having trained more, so versions count only as far as the
-        ``num_taken`` trajectories of this order that it has taken make batches.
+        ``submitted <= trained + (eta + 1) * batch``, counted from the start of the order: AReaL's
+        ``submitted <= (version + eta + 1) * batch``, where a version may have trained more than a batch (`learner.pacing`), or
+        nothing that counts (a learner that fell back to a checkpoint goes on at a higher number). ``num_trained``: trajectories
+        whose fate the learner had decided when it announced its version.
         """
-        num_trained = min((policy_version - self.start_version) * self.batch_size, num_taken)
-        return self.num_filled + len(self.grants) < max(0, num_trained) + (eta + 1) * self.batch_size
+        return self.num_filled + len(self.grants) < num_trained + (eta + 1) * self.batch_size
+
+    @property
+    def versions_in_flight(self) -> set[int]:
+        """Policy versions of what is being played or waits for the rest of its group."""
+        playing = {grant.policy_version for grant in self.grants.values()}
+        return playing.union(*(group.policy_versions for group in self.groups.values()))
 
     def slots_of(self, incarnation: str) -> tuple[Slot, ...]:
         """What ``incarnation`` plays, in the order it was granted."""
@@ -138,12 +148,12 @@ class OrderState:
 
     # --- changes
 
-    def grant(self, *, incarnation: str, request_id: str, deadline: float) -> Slot:
+    def grant(self, *, incarnation: str, request_id: str, deadline: float, policy_version: int) -> Slot:
         """Hand out the next slot: returned ones first, then the rest of the group begun last, then a new group."""
         if not self._free:
             self._draw()
         slot = self._free.popleft()
-        self.grants[slot] = Grant(incarnation, request_id, deadline)
+        self.grants[slot] = Grant(incarnation, request_id, deadline, policy_version)
         self._slots_of.setdefault(incarnation, {})[slot] = None
         return slot
 
@@ -176,6 +186,7 @@ class OrderState:
         group = self.groups[number]
         group.filled[index] = trajectory
         self.num_pending += 1
+        group.policy_versions.update(step.min_policy_version for step in trajectory.steps)
         if len(group.filled) < self.order.group_size:
             return None
         del self.groups[number]
@@ -212,7 +223,7 @@ class OrderState:
         self.groups[number] = Group(number, self.source.task(number))
         self._free.extend((number, index) for index in range(self.order.group_size))
 
-    # --- compaction
+    # --- snapshots
 
     def snapshot(self) -> dict[str, Any]:
         """All but the trajectories, as plain values."""

@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StringConstraints
 from pydantic.dataclasses import dataclass
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Raised whenever a field changes meaning; peers of another schema version are refused with a clear error."""
 
 _CONFIG = ConfigDict(arbitrary_types_allowed=True, extra="forbid", strict=False)
@@ -388,6 +388,10 @@ class NoGroup:
 
     num_pending_trajectories: Number
     """Accepted, waiting for the rest of their group."""
+    training_versions: tuple[int, ...] = ()
+    """Policy versions in flight for training, ascending: of an episode being played the one it was assigned to, of a trajectory
+    whose group is incomplete those of its steps. All of them and not the oldest only: after a restart of the learner a higher
+    number may be the older one (`learner.lineage`)."""
 
 
 @dataclass(frozen=True, config=_CONFIG)
@@ -402,8 +406,8 @@ class VersionAnnouncement:
     """The learner now has this policy version; moves the staleness bound. Answered by `Ack`."""
 
     policy_version: Version
-    num_consumed: Number
-    """Training trajectories the learner has taken so far, for the record."""
+    group_seq: Number
+    """First group whose fate the learner has not decided: what it trained, and the broker's credit counts from, lies below."""
 
 
 @dataclass(frozen=True, config=_CONFIG)

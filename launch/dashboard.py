@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from launch.run_state import Record, RunState
 from launch.supervisor import ProcessView
+from launch.waste_view import lengths_text, lost_text
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -79,12 +80,18 @@ def _update_line(record: Record, state: RunState) -> str:
         [
             f"update={record.get('update')} phase={record.get('phase')} version={record.get('policy_version')}",
             f"success={number(record.get('success'), 3)} entropy={number(record.get('entropy'), 3)}",
-            f"age={_age(record)}",
+            f"age={_age(record)} stall={_stall(record)}",
             f"env_steps_per_s={number(record.get('env_steps_per_s'), 1)}",
             f"trained_tokens_per_s={number(record.get('trained_tokens_per_s'), 0)}",
-            f"queues={queues} drops={drops} left={duration(record.get('time_left_s'))}",
+            f"queues={queues} drops={drops} length_ks={number(record.get('length_ks'))}",
+            f"left={duration(record.get('time_left_s'))}",
         ]
     )
+
+
+def _stall(record: Record) -> str:
+    """Seconds that the update waited for steps in flight, of all it waited for groups."""
+    return f"{number(record.get('stall_s'), 1)}/{number(record.get('wait_s'), 1)}"
 
 
 def _age(record: Record) -> str:
@@ -143,6 +150,8 @@ def _figures(state: RunState) -> RenderableType:
         ("entropy", number(update.get("entropy")), sparkline(history("entropy"), low=0.0, high=max(entropies, default=1.0))),
         ("policy age", _age(update) if update else "–", "min/mean/max"),
         ("env steps/s", number(state.metric("actor/env_steps_per_s", update.get("env_steps_per_s")), 1), ""),
+        ("stalled/waited", _stall(update), "s"),
+        ("length bias", number(update.get("length_ks")), "KS distance"),
     ]
     right = [
         ("queues", " ".join(f"{key} {value:g}" for key, value in _queues(state).items()) or "–"),
@@ -154,6 +163,8 @@ def _figures(state: RunState) -> RenderableType:
         ("step, reset", f"{_seconds(state, 'actor/step_p50_s')}, {_seconds(state, 'actor/reset_p50_s')} at the median"),
         ("actor time", _shares(state)),
         ("training", f"{number(update.get('trained_tokens_per_s'), 0)} tokens/s"),
+        ("lost", lost_text(update.get("waste", {}))),
+        ("trained", lengths_text(update.get("waste", {}))),
     ]
     grid = Table.grid(padding=(0, 1))
     for style in ("dim", "bold", "green", "dim", ""):

@@ -22,6 +22,7 @@ from launch.machine import inspect_machine
 from launch.report_data import EVALUATIONS, ActiveTime, Attempt, figures
 from launch.run_names import REPORT_FILE, read_resolved
 from launch.run_state import Record, RunState
+from launch.waste_view import length_chart, waste_rows
 
 ATTEMPT_FILE = "attempt.json"
 STATUS_FILE = "status.json"
@@ -112,6 +113,8 @@ def render_page(report: dict[str, Any], *, state: RunState, active: ActiveTime, 
         charts=main_charts(state, active, bands),
         family_charts=family_charts(state, active, bands, report),
         more_charts=more_charts(state, active, bands),
+        waste=waste_rows(report["waste"], report["drops"]),
+        length_chart=length_chart(report["waste"]),
         phases=_phase_bar(bands),
         strips=strips,
         config_text=config_text,

@@ -98,6 +98,8 @@ def figures(
         "num_trajectories_lost": lost,
         "max_policy_age_trained": summary.get("max_policy_age_trained", max(ages, default=None)),
         "drops": drops_of(state, final_status),
+        "waste": summary.get("waste") or state.last_update.get("waste") or {},
+        "stall_s": summary.get("stall_s", sum(float(record.get("stall_s") or 0.0) for record in state.updates)),
         "time_shares": {
             "actor": totals.shares(),
             "learner": _learner_shares(state),

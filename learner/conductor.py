@@ -2,7 +2,7 @@
 
     tick ─► rollouts: take a group, count it           ─► all orders whole ─► next phase
          ─► sft:      one optimizer step               ─► pool done        ─► publish, next phase
-         ─► rl:       take a group; a whole batch of them ─► update, announce, publish, maybe checkpoint, maybe next phase
+         ─► rl:       take a group; the batch is whole ─► update, announce, publish, maybe checkpoint, maybe next phase
 
 Groups are taken strictly by number. What became of each is recorded when it is decided, and a checkpoint covers exactly the
 groups below its cursor; the broker delivers the others again. So along the surviving lineage every trajectory is recorded
@@ -18,7 +18,7 @@ from common import log
 from common.clock import Clock
 from common.config import RunConfig
 from common.errors import ComputerRLError
-from common.messages import Status, Trajectory
+from common.messages import Status
 from common.recordings import recorded_seeds
 from common.run_folder import RunFolder
 from learner import limits, orders, recipe, sft, summary
@@ -26,11 +26,13 @@ from learner.checkpoint import Checkpoint, CheckpointStore
 from learner.client import WeightSink, clear_phase_request, read_phase_request
 from learner.entropulse import PhaseMachine
 from learner.intake import Intake
-from learner.ledger import Ledger, Outcome
+from learner.ledger import Ledger
 from learner.lineage import Lineage
+from learner.pacing import Cut, Pacer
 from learner.parts import Broker, Trainer
 from learner.pool import EpisodePool, pack_run, unpack_run
 from learner.records import Records
+from learner.rollouts import Rollouts
 from learner.state import LoopState, Tally
 
 STATUS_TIMEOUT_S = 5.0
@@ -69,7 +71,9 @@ class LearnerLoop:
         self._records: Records
         self._ledger: Ledger
         self._intake: Intake
+        self._rollouts: Rollouts
         self._lineage = Lineage()
+        self._pacer = Pacer(config)
         self._machine = PhaseMachine(config.learner.entropulse)
         self._demonstrations = EpisodePool(seed=config.seed, max_per_family=recipe.max_demonstrations(config, recorded))
         self._successes = EpisodePool(seed=config.seed, max_per_family=POOL_PER_FAMILY)
@@ -95,6 +99,9 @@ class LearnerLoop:
         if checkpoint is not None:
             self._ledger.restore(self.state.ledger)
         self._intake = Intake(self.state, broker=self._broker, ledger=self._ledger, records=self._records)
+        self._rollouts = Rollouts(
+            self.state, families=self._families, records=self._records, demonstrations=self._demonstrations
+        )
         base = self.state.policy_version
         self.state.policy_version = max(announced_version, base) + 1
         if checkpoint is None:
@@ -159,6 +166,7 @@ class LearnerLoop:
             state.phase_seconds[state.phase] = round(spent, 3)
         if self._phase.kind == "rl":
             self._intake.close_phase()
+            self._pacer = Pacer(self._config)
         placed = [plan.to_message(self._config, self._families, policy_version=state.policy_version) for plan in phase.orders]
         orders.enter(state, placed, close_present=self._phase.kind == "rl")
         self._phase_started_s = state.run_s
@@ -206,45 +214,14 @@ class LearnerLoop:
     # --- rollouts: demonstrations and evaluations --------------------------------------------------------------------
 
     def _tick_rollouts(self) -> bool:
-        unfinished = [order for order in self._phase.orders if self._missing(order)]
-        if not unfinished:
+        if not any(self._rollouts.num_missing(order) for order in self._phase.orders):
             self._leave(f"{' and '.join(order.order_id for order in self._phase.orders)} complete")
             return True
         group = self._intake.fetch()
         if group is None:
             return False
-        name = orders.plan_id(group.order_id)
-        tally = self.state.tallies.get(name) if group.order_id in self.state.orders else None
-        outcome: Outcome = "phase_closed" if tally is None else "evaluated"
-        if tally is not None:
-            for trajectory in group.trajectories:
-                tally.add(trajectory.task.family, success=trajectory.success)
-                if group.kind == "demonstration":
-                    outcome = "demonstrated"
-                    self._keep_demonstration(trajectory)
-        self._intake.decide_all([group], outcome)
-        order = next((order for order in self._phase.orders if order.order_id == name), None)
-        if order is not None and tally is not None and order.kind == "evaluation" and not self._missing(order):
-            self._record_evaluation(order)
+        self._intake.decide_all([group], self._rollouts.take(group, self._phase))
         return True
-
-    def _missing(self, order: recipe.OrderPlan) -> int:
-        expected = (order.num_per_family or 0) * len(order.families or self._families) * order.group_size
-        return expected - self.state.tallies[order.order_id].num_episodes
-
-    def _keep_demonstration(self, trajectory: Trajectory) -> None:
-        if trajectory.success:
-            self._demonstrations.add(trajectory)
-        else:
-            log.get_logger().warning("demonstration.failed", task=trajectory.task.task_id, end_reason=trajectory.end_reason)
-
-    def _record_evaluation(self, order: recipe.OrderPlan) -> None:
-        tally = self.state.tallies[order.order_id]
-        families = {name: {"successes": s, "episodes": n} for name, (s, n) in sorted(tally.families.items())}
-        result = {"success": tally.success, "families": families, "policy_version": self.state.policy_version}
-        self.state.evaluations[order.order_id] = result
-        self._records.event("evaluation", phase=order.order_id, **result)
-        log.get_logger().info("evaluation.done", phase=order.order_id, success=round(tally.success, 3))
 
     # --- supervised rounds -------------------------------------------------------------------------------------------
 
@@ -275,7 +252,7 @@ class LearnerLoop:
 
     def _tick_rl(self) -> bool:
         reason = limits.reason_to_end_rl(self.state, self._config.learner.recipe)
-        if reason:
+        if reason and not self._pacer.is_stalling:
             self._leave(reason)
             return True
         request = read_phase_request(self._folder.folder)
@@ -284,23 +261,27 @@ class LearnerLoop:
             if self._honour(request):
                 return True
         group = self._intake.fetch()
-        if group is None:
-            return False
-        self._intake.taken.append(group)
-        if len(self._intake.current()) == self._config.learner.groups_per_batch:
-            self._update()
-        return True
+        if group is not None:
+            self._intake.taken.append(group)
+        cut = self._pacer.cut(
+            self._intake.current(), self._intake.in_flight, version=self.state.policy_version, lineage=self._lineage,
+            now=self._clock(), may_wait=not reason,
+        )  # fmt: skip
+        if cut is not None:
+            self._update(cut)
+        return group is not None or cut is not None
 
-    def _update(self) -> None:
-        """Train on the groups taken, publish the new version, record everything, maybe switch phase."""
+    def _update(self, cut: Cut) -> None:
+        """Train on the batch, publish the new version, record everything, maybe switch phase."""
         waited_s = self._clock() - self._last_update
-        taken, groups = self._intake.taken, self._intake.current()
+        self.state.stall_s += cut.stall_s
+        taken, groups = self._intake.batch(cut.num_groups)
         self.state.update += 1
         position = self._lineage.position(self.state.policy_version)
         translated = {group.group_seq: self._lineage.translate(group) for group in groups}
         batch = self._trainer.algorithm.prepare(list(translated.values()), version=position)
         metrics = self._trainer.update(batch)
-        trained = summary.TrainedSteps(batch, position=position, max_age=self._config.learner.max_age)
+        trained = summary.TrainedSteps(batch, position=position, age_bound=self._config.learner.age_bound)
         fates, ages = trained.fates(taken, translated)
         self._intake.decide(taken, fates, ages)
         self._ledger.note_age_trained(trained.max_age_trained)
@@ -315,7 +296,7 @@ class LearnerLoop:
         self.state.policy_version += 1
         self._publish()
         self._machine.observe(entropy=metrics.get("entropy") if batch.samples else None, success=tally.success)
-        self._record_update(metrics, trained, tally, waited_s=waited_s)
+        self._record_update(metrics, trained, tally, cut=cut, waited_s=waited_s)
         self._last_update = self._clock()
         if self.state.update % self._config.learner.checkpoint_every_updates == 0:
             self.checkpoint()
@@ -324,15 +305,17 @@ class LearnerLoop:
             self._maybe_pulse(self._machine.reason_to_switch(budget_used=used))
 
     def _record_update(
-        self, metrics: dict[str, float], trained: summary.TrainedSteps, tally: Tally, *, waited_s: float
+        self, metrics: dict[str, float], trained: summary.TrainedSteps, tally: Tally, *, cut: Cut, waited_s: float
     ) -> None:
         status = self._status()
-        fields = summary.update_fields(self.state, metrics, trained, tally, status=status, drops=self._ledger.drops)
+        fields = summary.update_fields(self.state, metrics, trained, tally, cut=cut, status=status, ledger=self._ledger)
         fields |= {"wait_s": waited_s, "time_left_s": self._time_left_s, "entropy_ema": self._machine.entropy_ema}
         self._records.event("update", **fields)
         self._records.scalars(self.state.update, {f"learner/{name}": value for name, value in fields.items()})
         self._gauges = summary.gauges(fields)
         log.get_logger().info("update.done", **{name: fields[name] for name in summary.LOGGED})
+        if cut.stall_end == "budget":
+            log.get_logger().warning("stall.in_vain", update=self.state.update, stall_s=cut.stall_s, num_groups=cut.num_groups)
 
     def _honour(self, request: str) -> bool:
         log.get_logger().info("phase.requested", request=request)
@@ -369,7 +352,7 @@ class LearnerLoop:
         )
 
     def _announce(self) -> None:
-        self._broker.announce_version(self.state.policy_version, num_consumed=self.state.num_consumed)
+        self._broker.announce_version(self.state.policy_version, group_seq=self.state.cursor)
 
     def checkpoint(self, *, wait: bool = False) -> None:
         """Save everything as it is now; in the background unless ``wait``."""

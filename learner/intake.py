@@ -26,13 +26,17 @@ class Intake:
         self._records = records
         self.taken: list[TrajectoryGroup] = []
         """Groups from the cursor on whose fate is not decided."""
+        self.in_flight: tuple[int, ...] | None = None
+        """Policy versions in flight for training by the broker's last answer, None when that was a group."""
 
     def fetch(self) -> TrajectoryGroup | None:
         """The next group that was not taken yet, None when it is not complete."""
         wanted = self._state.cursor + len(self.taken)
         group = self._broker.fetch_group(wanted)
         if isinstance(group, NoGroup):
+            self.in_flight = group.training_versions
             return None
+        self.in_flight = None
         if group.group_seq != wanted:
             raise ProtocolError(f"asked for group {wanted}, got {group.group_seq}: it would be taken twice or never")
         return group
@@ -41,13 +45,19 @@ class Intake:
         """Groups taken that belong to the present orders."""
         return [group for group in self.taken if group.order_id in self._state.orders]
 
+    def batch(self, num_groups: int) -> tuple[list[TrajectoryGroup], list[TrajectoryGroup]]:
+        """The first ``num_groups`` groups of the present orders, with all that were taken before the last one; and they alone."""
+        groups = self.current()[:num_groups]
+        taken = [group for group in self.taken if group.group_seq <= groups[-1].group_seq]
+        return taken, groups
+
     def decide(
         self,
         groups: Sequence[TrajectoryGroup],
         outcomes: Sequence[Sequence[Outcome]],
         ages: Mapping[str, AgeSpan] | None = None,
     ) -> None:
-        """Record what became of ``groups`` (the next ones from the cursor on; all that were taken)."""
+        """Record what became of ``groups``: the next ones from the cursor on, the first of those taken."""
         state = self._state
         for group, fates in zip(groups, outcomes, strict=True):
             assert group.group_seq == state.cursor
@@ -59,10 +69,9 @@ class Intake:
                 self._records.episode(trajectory)
             state.take(group.trajectories)
             if group.kind == "training":
-                state.num_consumed += len(group.trajectories)
                 state.next_seed = max(state.next_seed, group.task.seed + 1)
             state.cursor += 1
-        self.taken = []
+        self.taken = [group for group in self.taken if group.group_seq >= state.cursor]
 
     def close_phase(self) -> None:
         """What was taken and not trained when its phase ended."""

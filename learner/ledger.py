@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from common.messages import Trajectory
+from learner.waste import Waste
 
 Outcome = Literal["trained", "demonstrated", "evaluated", "no_signal", "too_old", "phase_closed"]
 """`trained`: at least one of its steps was in the loss. `no_signal`: all rollouts of its group scored the same; it moved the
@@ -30,6 +31,8 @@ class AgeSpan:
     maximum: int
     num_masked: int
     """Steps older than `max_age`, out of the loss."""
+    num_tokens_masked: int
+    """Action tokens in them."""
 
 
 class Ledger:
@@ -41,6 +44,8 @@ class Ledger:
         self._counts: dict[str, int] = {}
         self._max_age_trained = 0
         self._num_steps_masked = 0
+        self.waste = Waste()
+        """What training trajectories were taken, what of them was lost, and how that shifts what is trained."""
 
     def record(
         self, trajectory: Trajectory, outcome: Outcome, *, group_seq: int, update: int, policy_version: int, ages: AgeSpan | None
@@ -60,6 +65,19 @@ class Ledger:
             line |= {"age_min": ages.minimum, "age_max": ages.maximum, "steps_masked": ages.num_masked}
             self._num_steps_masked += ages.num_masked
         self._append(line)
+        if trajectory.kind == "training":
+            self._count(trajectory, outcome, ages)
+
+    def _count(self, trajectory: Trajectory, outcome: Outcome, ages: AgeSpan | None) -> None:
+        family, length = trajectory.task.family, len(trajectory.steps)
+        num_tokens = sum(len(step.action_tokens) for step in trajectory.steps)
+        self.waste.take(family=family, length=length, num_tokens=num_tokens)
+        if outcome in DROPS:
+            self.waste.lose(outcome, family=family, length=length, num_steps=length, num_tokens=num_tokens)
+        elif ages is not None and ages.num_masked:
+            self.waste.lose(
+                "masked", family=family, length=length, num_steps=ages.num_masked, num_tokens=ages.num_tokens_masked
+            )
 
     def note_age_trained(self, age: int) -> None:
         """A step of this age was in a loss."""
@@ -103,6 +121,7 @@ class Ledger:
             "counts": self.counts,
             "max_age_trained": self._max_age_trained,
             "num_steps_masked": self._num_steps_masked,
+            "waste": self.waste.state(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -110,3 +129,4 @@ class Ledger:
         self._counts = dict(state["counts"])
         self._max_age_trained = int(state["max_age_trained"])
         self._num_steps_masked = int(state["num_steps_masked"])
+        self.waste = Waste.restore(state["waste"])

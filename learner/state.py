@@ -54,8 +54,6 @@ class LoopState:
     """Time this run has run, all attempts together."""
     rl_s: float = 0.0
     """Of which in RL phases and their SFT rounds; what `max_rl_s` limits."""
-    num_consumed: int = 0
-    """Training trajectories taken."""
     env_steps: int = 0
     """Desktop steps in all trajectories taken."""
     episodes: int = 0
@@ -64,6 +62,8 @@ class LoopState:
     recorded: dict[str, list[int]] = field(default_factory=dict)
     """`common.recordings.recorded_seeds` when the run began: later recordings are for later runs."""
     success_ema: float | None = None
+    stall_s: float = 0.0
+    """Time that updates waited for steps in flight (`learner.pacing`)."""
     orders: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Orders of the present phase as they were placed: placing one again must say the same."""
     old_orders: list[str] = field(default_factory=list)

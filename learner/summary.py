@@ -10,9 +10,13 @@ from common.messages import Status, Trajectory, TrajectoryGroup
 from learner import recipe
 from learner.algorithms import TrainBatch
 from learner.ledger import AgeSpan, Ledger, Outcome
+from learner.pacing import Cut
 from learner.state import LoopState, Tally
 
-LOGGED = ("update", "phase", "policy_version", "success", "entropy", "policy_age_mean", "policy_age_max", "train_s", "wait_s")
+LOGGED = (
+    "update", "phase", "policy_version", "success", "entropy", "policy_age_mean", "policy_age_max", "train_s", "wait_s",
+    "stall_s",
+)  # fmt: skip
 """Fields of an update that go into the log too."""
 
 SUMMARY_LOGGED = ("num_updates", "num_entropulse_phases", "num_trajectories_lost", "max_policy_age_trained", "success_after_rl")
@@ -21,11 +25,11 @@ SUMMARY_LOGGED = ("num_updates", "num_entropulse_phases", "num_trajectories_lost
 class TrainedSteps:
     """Which trajectories of a batch reached the loss, and how old their steps were."""
 
-    def __init__(self, batch: TrainBatch, *, position: int, max_age: int) -> None:
+    def __init__(self, batch: TrainBatch, *, position: int, age_bound: float) -> None:
         """``position``: of the version being trained (see `learner.lineage`)."""
         self._ids = {id(step) for step in batch.samples}
         self._position = position
-        self._max_age = max_age
+        self._age_bound = age_bound
         self.ages = [max(0, position - step.min_policy_version) for step in batch.samples]
         self.num_trajectories = 0
         self.num_steps = len(batch.samples)
@@ -56,13 +60,15 @@ class TrainedSteps:
     def _fate(self, trajectory: Trajectory) -> Outcome:
         if any(id(step) in self._ids for step in trajectory.steps):
             return "trained"
-        if trajectory.steps and all(age > self._max_age for age in self._ages_of(trajectory)):
+        if trajectory.steps and all(age > self._age_bound for age in self._ages_of(trajectory)):
             return "too_old"
         return "no_signal"
 
     def _span(self, trajectory: Trajectory) -> AgeSpan:
         ages = self._ages_of(trajectory)
-        return AgeSpan(min(ages, default=0), max(ages, default=0), sum(age > self._max_age for age in ages))
+        masked = [step for step, age in zip(trajectory.steps, ages, strict=True) if age > self._age_bound]
+        num_tokens = sum(len(step.action_tokens) for step in masked)
+        return AgeSpan(min(ages, default=0), max(ages, default=0), len(masked), num_tokens)
 
     def _ages_of(self, trajectory: Trajectory) -> list[int]:
         return [max(0, self._position - step.min_policy_version) for step in trajectory.steps]
@@ -74,13 +80,15 @@ def update_fields(
     trained: TrainedSteps,
     tally: Tally,
     *,
+    cut: Cut,
     status: Status | None,
-    drops: Mapping[str, int],
+    ledger: Ledger,
 ) -> dict[str, Any]:
     """The `update` line of metrics.jsonl, as far as state and trainer know it."""
     counters = status.counters if status is not None else {}
     refused = {name.removeprefix("rejected/"): n for name, n in counters.items() if name.startswith("rejected/")}
     ages = trained.ages or [0]
+    waste = ledger.waste.figures()
     fields: dict[str, Any] = {
         **metrics,
         "phase": state.phase,
@@ -96,7 +104,12 @@ def update_fields(
         "num_trajectories_trained": trained.num_trajectories,
         "num_steps_trained": trained.num_steps,
         "trained": bool(trained.num_steps),
-        "drops": {**refused, **drops},
+        "stall_s": cut.stall_s,
+        "stall_end": cut.stall_end,
+        "drops": {**refused, **ledger.drops},
+        "waste": waste,
+        "length_ks": waste["within_bound"]["length_ks"],
+        "family_tv": waste["within_bound"]["family_tv"],
         "env_steps": state.env_steps,
         "env_steps_per_s": state.env_steps / state.run_s if state.run_s > 0 else 0.0,
         "episodes": state.episodes,
@@ -117,6 +130,7 @@ def gauges(fields: Mapping[str, Any]) -> dict[str, float]:
     names = {
         "success": "success", "entropy": "entropy", "age_min": "policy_age_min", "age_mean": "policy_age_mean",
         "age_max": "policy_age_max", "trained_tokens_per_s": "trained_tokens_per_s", "train_s": "train_s", "wait_s": "wait_s",
+        "stall_s": "stall_s",
     }  # fmt: skip
     return {f"learner/{short}": float(fields[name]) for short, name in names.items()}
 
@@ -166,6 +180,8 @@ def summary_fields(
         "phase_seconds": state.phase_seconds,
         "trajectories": ledger.counts,
         "drops": ledger.drops,
+        "waste": ledger.waste.figures(),
+        "stall_s": state.stall_s,
         "num_trajectories_lost": ledger.num_lost(counters) if status is not None else None,
         "max_policy_age_trained": ledger.max_age_trained,
         "num_steps_masked": ledger.num_steps_masked,

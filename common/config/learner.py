@@ -1,5 +1,6 @@
 """The learner: algorithm, optimizer, and the recipe BC -> RL -> Entropulse -> RL."""
 
+import math
 from typing import Any, Literal
 
 from pydantic import Field
@@ -93,6 +94,21 @@ class RecipeConfig(Section):
         return max(1, self.demos_per_family, *self.demos_of_family.values())
 
 
+class StalenessConfig(Section):
+    """What happens to steps that training comes too late for (AReaL section 4). Read by learner.
+
+    Admission by credit (`broker.eta`) holds in every mode. It bounds the mean age and never the maximum: a straggler of D seconds
+    is D divided by the update period old.
+    """
+
+    mode: Literal["admit", "mask", "pace"] = "mask"
+    """admit: admission alone; no step is masked for its age, so there is no hard bound and `learner.max_age` has no effect.
+    mask: steps older than `learner.max_age` are masked out of the loss. pace: mask, and an update waits for steps in flight that
+    would pass the bound with it; meanwhile its batch grows, up to (eta + 1) * groups_per_batch groups."""
+    stall_budget_s: float = Field(30.0, gt=0)
+    """Seconds that an update waits at most; mode pace only."""
+
+
 class LearnerConfig(Section):
     """The learner process. Read by learner and launch."""
 
@@ -109,7 +125,8 @@ class LearnerConfig(Section):
     num_minibatches: int = Field(1, ge=1)
     """Optimizer steps per update."""
     max_age: int = Field(4, ge=0)
-    """Steps older than this many policy versions are masked out of the loss (hard bound)."""
+    """Steps older than this many policy versions are masked out of the loss (hard bound); no effect in staleness.mode admit."""
+    staleness: StalenessConfig = StalenessConfig()
     max_pack_tokens: int = Field(1024, ge=64)
     """Tokens per packed forward pass."""
     num_threads: int | None = Field(None, ge=1)
@@ -124,3 +141,8 @@ class LearnerConfig(Section):
     """A broadcast that takes longer is given up and made again with the receivers that still live."""
     bind_address: str = "127.0.0.1"
     """Address for the weight control socket and store."""
+
+    @property
+    def age_bound(self) -> float:
+        """Age in policy versions beyond which no step is trained; infinite in mode admit."""
+        return math.inf if self.staleness.mode == "admit" else self.max_age

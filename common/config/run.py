@@ -236,15 +236,27 @@ def _combination_problems(config: RunConfig) -> list[Problem]:
                 "lower num_minibatches or raise groups_per_batch",
             )
         )
-    if config.broker.eta > config.learner.max_age:
-        problems.append(
-            Problem(
-                "broker.eta",
-                f"eta {config.broker.eta} admits a mean age above learner.max_age {config.learner.max_age}: "
-                "most steps would be masked",
-                f"set broker.eta <= {config.learner.max_age} or raise learner.max_age",
-            )
-        )
+    problems.extend(_staleness_problems(config))
+    return problems
+
+
+def _staleness_problems(config: RunConfig) -> list[Problem]:
+    """Bounds that contradict each other, and waits that cannot help."""
+    problems = []
+    eta, max_age, staleness = config.broker.eta, config.learner.max_age, config.learner.staleness
+    if eta > config.learner.age_bound:
+        reason = f"eta {eta} admits a mean age above learner.max_age {max_age}: most steps would be masked"
+        problems.append(Problem("broker.eta", reason, f"set broker.eta <= {max_age} or raise learner.max_age"))
+    if staleness.mode != "pace":
+        return problems
+    if eta == 0:
+        num_groups = config.learner.groups_per_batch
+        reason = f"pace waits for (eta + 1) * groups_per_batch = 1 * {num_groups} groups at most, which is every batch anyway"
+        problems.append(Problem("learner.staleness.mode", reason, "use mask, or set broker.eta to 1 or more"))
+    if staleness.stall_budget_s > config.broker.max_assignment_s:
+        limit_s = config.broker.max_assignment_s
+        reason = f"waits {staleness.stall_budget_s:g} s for episodes that end after broker.max_assignment_s {limit_s:g} s"
+        problems.append(Problem("learner.staleness.stall_budget_s", reason, f"set it to {limit_s:g} or less"))
     return problems
 
 

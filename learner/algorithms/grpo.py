@@ -3,7 +3,7 @@
 Every step of every rollout is one (prompt, action) sample; its advantage is its reward against all step rewards of the
 task's rollouts. Tokens sampled by older policies are corrected by sg(min(w, C)) with w = pi_p / pi_b, while the clipped ratio
 r = pi_t / pi_p is taken against the weights at the start of the update. On policy w = r = 1, and the gradient is plain
-GRPO's. Steps older than ``learner.max_age`` do not train but keep their place in baseline and denominator.
+GRPO's. Steps older than ``learner.age_bound`` do not train but keep their place in baseline and denominator.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class GRPO:
     def __init__(self, options: Mapping[str, Any], learner: LearnerConfig) -> None:
         self.options = parse_options(GRPOOptions, options)
         self.temperature = self.options.temperature
-        self._max_age = learner.max_age
+        self._age_bound = learner.age_bound
         needs = set()
         if self.options.proximal == "recomputed" and self.options.correction != "none":
             needs.add("proximal_logprobs")
@@ -99,7 +99,7 @@ class GRPO:
             )
         age_n = np.array([max(0, version - step.min_policy_version) for step in steps], dtype=np.int64)
         whole_n = np.array([_is_whole(step) for step in steps], dtype=bool)
-        trains_n = whole_n & (age_n <= self._max_age)
+        trains_n = whole_n & (age_n <= self._age_bound)
         computed_n = trains_n if options.kl_beta > 0 else trains_n & (advantage_n != 0.0)
         computed = np.flatnonzero(computed_n)
         left_out = [steps[i] for i in np.flatnonzero(whole_n & ~computed_n)]
@@ -111,7 +111,7 @@ class GRPO:
             "num_groups": float(len(groups)),
             "num_trajectories": float(sum(len(group.trajectories) for group in groups)),
             "num_steps": float(len(steps)),
-            "num_steps_too_old": float((whole_n & (age_n > self._max_age)).sum()),
+            "num_steps_too_old": float((whole_n & (age_n > self._age_bound)).sum()),
             "num_steps_malformed": float((~whole_n).sum()),
             "num_steps_computed": float(len(computed)),
             "num_groups_without_signal": float(sum(not advantage_n[group_n == g].any() for g in range(len(groups)))),

@@ -19,9 +19,10 @@ def check(core: BrokerCore) -> None:
     assert counters["held"] == pending + waiting, (counters, pending, waiting)
     numbers = [group.group_seq for group in core.delivery.groups()]
     assert numbers == list(range(core.delivery.cursor, core.delivery.next_seq)), numbers
-    taken = Counter(group.order_id for group in core.delivery.groups() if group.group_seq < core.delivery.position)
+    decided = Counter(group.order_id for group in core.delivery.groups() if group.group_seq < core.delivery.decided)
     for state in core.orders:
-        assert core.delivery.num_taken(state.order.order_id) == taken[state.order.order_id] * state.order.group_size
+        num_decided = decided[state.order.order_id] * state.order.group_size
+        assert core.delivery.num_decided(state.order.order_id) == num_decided
         assert state.num_pending == sum(len(group.filled) for group in state.groups.values())
         held_by = {(slot, name) for name, slots in state._slots_of.items() for slot in slots}
         assert held_by == {(slot, grant.incarnation) for slot, grant in state.grants.items()}, state.order.order_id
@@ -33,9 +34,8 @@ def check(core: BrokerCore) -> None:
         places = Counter([*state._free, *state.grants, *filled])
         assert places == Counter(slots), (state.order.order_id, places, slots)
         if state.order.kind == "training":
-            # Never more than the bound of the design, whatever the learner has or has not taken.
-            version = max(0, core.policy_version - state.start_version)
-            bound = (version + core.orders._eta + 1) * state.batch_size
+            # Never more than the bound of the design, whatever the learner has or has not taken; plus what it fell back behind.
+            bound = state.num_consumed + num_decided + (core.orders._eta + 1) * state.batch_size
             assert state.num_filled + len(state.grants) <= bound, (state.num_filled, len(state.grants), bound)
 
 

@@ -50,6 +50,9 @@ class FakeBroker:
         self.forgotten = 0
         self.version = -1
         self.delivered: set[int] = set()
+        self.in_flight: tuple[int, ...] = ()
+        self.num_released: int | None = None
+        """Groups that may be complete by now; None: any number."""
         self.success = lambda order, group, index: (group + index) % 2 == 0
         self.sampled_version = lambda: max(0, self.version - 1)
 
@@ -65,11 +68,13 @@ class FakeBroker:
     def fetch_group(self, group_seq: int) -> TrajectoryGroup | NoGroup:
         assert self.forgotten <= group_seq <= len(self.groups), "asked for a group that was reported as consumed"
         if group_seq == len(self.groups) and not self._complete_one():
-            return NoGroup(0)
+            return NoGroup(0, self.in_flight)
         self.delivered.add(group_seq)
         return self.groups[group_seq]
 
     def _complete_one(self) -> bool:
+        if self.num_released is not None and len(self.groups) >= self.num_released:
+            return False
         for order in self.orders.values():
             number = self.made.get(order.order_id, 0)
             limit = None if order.num_per_family is None else order.num_per_family * len(order.families)
@@ -96,7 +101,7 @@ class FakeBroker:
         assert group_seq <= len(self.groups)
         self.forgotten = max(self.forgotten, group_seq)
 
-    def announce_version(self, policy_version: int, *, num_consumed: int) -> None:
+    def announce_version(self, policy_version: int, *, group_seq: int) -> None:
         assert policy_version > self.version, "a version number was used twice"
         self.version = policy_version
 

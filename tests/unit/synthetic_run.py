@@ -89,6 +89,24 @@ def _metrics(num_updates: int) -> Iterator[dict[str, Any]]:
     )
 
 
+def _amount(trajectories: int, steps: int, mean_length: float, **bias: float) -> dict[str, Any]:
+    return dict(trajectories=trajectories, steps=steps, action_tokens=10 * steps, mean_length=mean_length, **bias)
+
+
+WASTE = dict(
+    submitted=_amount(700, 2000, 2.86),
+    trained=_amount(660, 1860, 2.82, length_ks=0.031, family_tv=0.012),
+    within_bound=dict(mean_length=2.84, length_ks=0.027, family_tv=0.008),
+    lost=dict(
+        masked=_amount(9, 60, 6.7, length_ks=0.021, family_tv=0.004),
+        no_signal=_amount(32, 60, 1.9, length_ks=0.004, family_tv=0.005),
+        too_old=_amount(8, 20, 2.5, length_ks=0.007, family_tv=0.003),
+    ),
+    lengths=[[1, 200.0, 195.0], [2, 180.0, 178.0], [3, 120.0, 116.0], [6, 200.0, 162.0]],
+)
+"""As `learner.waste.Waste.figures` writes it."""
+
+
 def _update(update: int, num_updates: int, now: float, rng: random.Random) -> dict[str, Any]:
     rise = 0.42 + 0.5 * (1 - math.exp(-3 * update / num_updates))
     by_family = {name: min(1.0, max(0.0, rise + rng.uniform(-0.25, 0.2))) for name in FAMILIES}
@@ -116,7 +134,12 @@ def _update(update: int, num_updates: int, now: float, rng: random.Random) -> di
         wait_s=6.0,
         trained_tokens_per_s=1100 + rng.uniform(-80, 80),
         padded_tokens_ratio=2.6,
-        drops={"too_old": update // 3},
+        stall_s=1.5,
+        stall_end="arrived",
+        waste=WASTE,
+        length_ks=0.027,
+        family_tv=0.008,
+        drops={"too_old": update // 3, "order_closed": 5},
         env_steps=update * 200,
         env_steps_per_s=9 + rng.uniform(-2, 2),
         time_left_s=max(0.0, 400 - 17.0 * update),

@@ -135,7 +135,7 @@ def test_credit_admits_at_most_eta_plus_one_batches_ahead_of_the_version(desk: D
     assert desk.assign_all() == ([], "staleness_bound")
     for number in range(2):
         desk.ask(GroupRequest(number))
-    desk.ask(VersionAnnouncement(1, 4))
+    desk.ask(VersionAnnouncement(1, 2))
     granted, reason = desk.assign_all()
     assert (len(granted), reason) == (4, "staleness_bound")
 
@@ -152,14 +152,15 @@ def test_credit_of_a_learner_that_fell_back_counts_what_it_has_taken_again(desk:
         desk.play(4)
         for number in range(2 * version):
             desk.ask(GroupRequest(number))
-        desk.ask(VersionAnnouncement(version, 4 * version))
-    desk.ask(GroupRequest(0))  # Restarted from its first checkpoint: will go on as version 4 without having trained 3 batches.
-    desk.ask(VersionAnnouncement(4, 4))
+        desk.ask(VersionAnnouncement(version, 2 * version))
+    # Restarted from its first checkpoint: goes on as version 4 without having trained 3 batches.
+    desk.ask(VersionAnnouncement(4, 1))
     granted, reason = desk.assign_all(policy_version=4)
     assert (len(granted), reason) == (0, "staleness_bound")  # 12 submitted, (1 group + eta + 1 batches) allowed.
     for number in range(1, 6):
         desk.ask(GroupRequest(number))
-    assert len(desk.assign_all(policy_version=4)[0]) == 8
+    desk.ask(VersionAnnouncement(5, 6))
+    assert len(desk.assign_all(policy_version=5)[0]) == 8
 
 
 def test_returned_assignment_gives_its_credit_and_slot_back_first(desk: Desk) -> None:
@@ -287,7 +288,7 @@ def test_group_is_numbered_when_complete_and_given_again_on_every_request(desk: 
     assert isinstance(group, TrajectoryGroup)
     assert (group.group_id, group.group_seq) == ("rl-1/1", 0)
     assert [member.index for member in group.trajectories] == [0, 1]
-    assert desk.ask(GroupRequest(1)) == NoGroup(1)
+    assert desk.ask(GroupRequest(1)) == NoGroup(1, (0, 2))
     assert desk.ask(GroupRequest(0)) == group
     assert desk.core.counters["delivered"] == 2
     desk.ask(trajectory_for(granted[1]))

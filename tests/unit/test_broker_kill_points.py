@@ -162,11 +162,11 @@ class Run:
         self.taken.append(answer)
         if len(self.taken) % GROUPS_PER_BATCH == 0:
             self.version += 1
-            self.ask(VersionAnnouncement(self.version, len(self.taken) * GROUP_SIZE))
+            self.ask(VersionAnnouncement(self.version, len(self.taken)))
         return True
 
     def save(self) -> None:
-        self.checkpoint = list(self.taken)
+        self.checkpoint = self.taken[: len(self.taken) // GROUPS_PER_BATCH * GROUPS_PER_BATCH]
         if self.rng.random() < 0.8:  # Else it is killed between its checkpoint and the report.
             assert self.ask(ConsumptionReport(len(self.checkpoint))) == Ack()
 
@@ -174,7 +174,8 @@ class Run:
         self.taken = list(self.checkpoint)
         welcome = self.ask(Hello("learner", 0, f"l{self.rng.random()}", "node", 1, {}))
         assert isinstance(welcome, Welcome)
-        self.version = max(self.version, welcome.policy_version)
+        self.version = max(self.version, welcome.policy_version) + 1
+        self.ask(VersionAnnouncement(self.version, len(self.taken)))
 
     def in_flight(self) -> list[Message]:
         """Requests that arrive together when the broker is killed; nobody gets an answer."""

@@ -78,7 +78,7 @@ def state(service: BrokerService, journal: MemoryJournal) -> dict[str, Any]:
         "free": [[*state._free] for state in broker.orders],
         "turns": [*broker.orders._turns],
         "peers": (broker.peers.entries(0.0), broker.peers.metrics, broker.peers.notes),
-        "position": broker.delivery.position,
+        "decided": broker.delivery.decided,
         "num_bytes": journal.num_bytes,
     }
 

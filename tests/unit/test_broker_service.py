@@ -68,7 +68,7 @@ def test_full_disk_refuses_submissions_serves_the_rest_and_recovers(tmp_path: Pa
             with pytest.raises(DiskFull):
                 client.submit(big)
         assert isinstance(client.request_assignment("a", 0), Assignment)
-        assert client.fetch_group(0) == NoGroup(1)
+        assert client.fetch_group(0) == NoGroup(1, (0, 2))
         assert client.status().counters["rejected/disk_full"] == 2
     assert client.submit(big).accepted
     journal.close()

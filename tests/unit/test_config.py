@@ -82,6 +82,28 @@ def test_load_config_impossible_combinations_are_all_reported(tmp_path: Path) ->
     assert set(found) == {"desktop.driver", "broker.eta", "learner.num_minibatches"}
 
 
+def test_load_config_staleness_that_contradicts_itself_shows_the_arithmetic_and_a_way_out(tmp_path: Path) -> None:
+    text = "broker: {eta: 0, max_assignment_s: 20}\nlearner: {groups_per_batch: 3, staleness: {mode: pace}}\n"
+    found = problems(write(tmp_path, text))
+    assert set(found) == {"learner.staleness.mode", "learner.staleness.stall_budget_s"}
+    assert "1 * 3 groups" in found["learner.staleness.mode"] and "broker.eta to 1" in found["learner.staleness.mode"]
+    assert "30 s" in found["learner.staleness.stall_budget_s"] and "20 or less" in found["learner.staleness.stall_budget_s"]
+
+
+@pytest.mark.parametrize(("mode", "fine"), [("admit", True), ("mask", False), ("pace", False)])
+def test_load_config_eta_above_max_age_is_an_error_where_there_is_a_hard_bound(tmp_path: Path, mode: str, fine: bool) -> None:
+    path = write(tmp_path, f"broker: {{eta: 3}}\nlearner: {{max_age: 2, staleness: {{mode: {mode}}}}}\n")
+    if fine:
+        assert load_config(path).learner.age_bound == float("inf")
+    else:
+        assert set(problems(path)) == {"broker.eta"}
+
+
+def test_load_config_staleness_is_masked_up_to_max_age_when_nothing_is_said(tmp_path: Path) -> None:
+    learner = load_config(write(tmp_path, "learner: {max_age: 3}\n")).learner
+    assert (learner.staleness.mode, learner.age_bound) == ("mask", 3)
+
+
 def test_load_config_prompt_format_fills_in_the_numbers_that_nobody_gave(tmp_path: Path) -> None:
     published = load_config(write(tmp_path, "actor: {prompt: {format: computerrl_text, max_elements: 9}}\n")).actor
     assert (published.prompt.max_elements, published.prompt.max_prompt_tokens, published.max_new_tokens) == (9, 4096, 256)

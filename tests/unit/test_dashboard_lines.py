@@ -67,6 +67,10 @@ def test_render_in_rl_shows_what_the_person_looks_for(tmp_path: Path) -> None:
         "actor-0 (2 restarts)",
         "SIGKILL",
         "waiting for 3 groups",
+        "1.5/6.0",
+        "masked 3% no_signal 3% too_old 1%",
+        "2.82 of 2.86 steps",
+        "length bias",
         *FAMILIES,
     ):
         assert wanted in text, wanted
@@ -97,6 +101,8 @@ def test_lines_update_is_one_grepable_line(tmp_path: Path) -> None:
         "env_steps_per_s=",
         "queues=playing:4,groups:7 ",
         "drops=",
+        "stall=1.5/6.0 ",
+        "length_ks=0.03 ",
         "left=",
     ):
         assert wanted in line, wanted

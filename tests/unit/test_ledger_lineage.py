@@ -50,14 +50,19 @@ def test_ledger_records_counts_and_restores() -> None:
     trajectories = broker.fetch_group(0).trajectories
     lines: list[dict] = []
     ledger = Ledger(lines.append)
-    ledger.record(trajectories[0], "trained", group_seq=0, update=1, policy_version=3, ages=AgeSpan(0, 2, 1))
-    ledger.record(trajectories[1], "too_old", group_seq=0, update=1, policy_version=3, ages=AgeSpan(5, 6, 2))
+    ledger.record(trajectories[0], "trained", group_seq=0, update=1, policy_version=3, ages=AgeSpan(0, 2, 1, 2))
+    ledger.record(trajectories[1], "too_old", group_seq=0, update=1, policy_version=3, ages=AgeSpan(5, 6, 2, 4))
     ledger.record(trajectories[2], "phase_closed", group_seq=0, update=1, policy_version=3, ages=None)
     ledger.note_age_trained(2)
     ledger.note_age_trained(1)
     assert ledger.drops == {"too_old": 1, "phase_closed": 1}
     assert lines[0]["age_max"] == 2 and "age_max" not in lines[2]
     assert ledger.num_lost({"delivered": 4}) == 1
+    waste = ledger.waste.figures()
+    assert waste["submitted"]["steps"] == 6 and waste["trained"]["steps"] == 1
+    lost = {reason: (one["trajectories"], one["steps"], one["action_tokens"]) for reason, one in waste["lost"].items()}
+    assert lost == {"masked": (1, 1, 2), "too_old": (1, 2, 4), "phase_closed": (1, 2, 4)}
     again = Ledger(lines.append)
     again.restore(ledger.state())
+    assert again.waste.figures() == waste
     assert (again.counts, again.max_age_trained, again.num_steps_masked) == (ledger.counts, 2, 3)

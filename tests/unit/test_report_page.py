@@ -70,6 +70,23 @@ def test_report_finished_run_has_every_field(tmp_path: Path) -> None:
     assert report["reset_p50_s"] == pytest.approx(0.42)
 
 
+def test_report_shows_what_was_lost_for_which_reason_and_how_far_lengths_were_shifted(tmp_path: Path) -> None:
+    report, page, text = report_of(write_run(tmp_path / "run"))
+    assert report["waste"]["lost"]["masked"]["steps"] == 60 and report["stall_s"] == 24 * 1.5
+    words = "|".join(word.strip() for word in page.words if word.strip())
+    assert "masked: some steps were too old|9|60|600|6.7|0.021|0.004" in words
+    assert "submitted|700|2,000|20,000|2.86|–|–" in words
+    assert "order closed (at the broker)|5|–" in words
+    assert "= what the age bound alone leaves|–|–|–|2.84|0.027|0.008" in words
+    assert words.index("order closed (at the broker)") < words.index("= trained|660|1,860")
+    assert 'aria-label="Lengths of trajectories submitted and trained"' in text
+
+
+def test_report_of_a_run_without_an_update_says_nothing_about_loss(tmp_path: Path) -> None:
+    report, page, _ = report_of(write_run(tmp_path / "run", until="start"))
+    assert report["waste"] == {} and "What was trained, and what was lost" not in page.words
+
+
 def test_report_page_refers_to_nothing_outside_and_is_small(tmp_path: Path) -> None:
     _, page, text = report_of(write_run(tmp_path / "run"))
     assert page.references, "film strips hold pictures"
@@ -91,7 +108,7 @@ def test_report_page_shows_families_strips_and_phases(tmp_path: Path) -> None:
         "sft-1",
     ):
         assert wanted in words, wanted
-    assert page.tags.count("svg") == 5 + len(FAMILIES) + 3
+    assert page.tags.count("svg") == 5 + len(FAMILIES) + 3 + 1
     for svg in re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL):
         ET.fromstring(svg)
 

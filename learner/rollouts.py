@@ -1,0 +1,61 @@
+"""Rollout phases, which train nothing: what comes of the groups of demonstration and evaluation orders.
+
+Keeps its books in `LoopState`. Takes no groups and places no orders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from common import log
+from common.messages import Trajectory, TrajectoryGroup
+from learner import orders, recipe
+from learner.ledger import Outcome
+from learner.pool import EpisodePool
+from learner.records import Records
+from learner.state import LoopState
+
+
+class Rollouts:
+    """Tallies results by order, keeps demonstrations, writes down evaluations that are complete."""
+
+    def __init__(self, state: LoopState, *, families: Sequence[str], records: Records, demonstrations: EpisodePool) -> None:
+        """``demonstrations``: where successful ones go."""
+        self._state = state
+        self._families = families
+        self._records = records
+        self._demonstrations = demonstrations
+
+    def num_missing(self, order: recipe.OrderPlan) -> int:
+        """Episodes of ``order`` that have not come in."""
+        expected = (order.num_per_family or 0) * len(order.families or self._families) * order.group_size
+        return expected - self._state.tallies[order.order_id].num_episodes
+
+    def take(self, group: TrajectoryGroup, phase: recipe.Phase) -> Outcome:
+        """Count ``group`` in; gives what becomes of its trajectories."""
+        name = orders.plan_id(group.order_id)
+        tally = self._state.tallies.get(name) if group.order_id in self._state.orders else None
+        if tally is None:
+            return "phase_closed"
+        for trajectory in group.trajectories:
+            tally.add(trajectory.task.family, success=trajectory.success)
+            if group.kind == "demonstration":
+                self._keep_demonstration(trajectory)
+        order = next((order for order in phase.orders if order.order_id == name), None)
+        if order is not None and order.kind == "evaluation" and not self.num_missing(order):
+            self._record_evaluation(order)
+        return "demonstrated" if group.kind == "demonstration" else "evaluated"
+
+    def _keep_demonstration(self, trajectory: Trajectory) -> None:
+        if trajectory.success:
+            self._demonstrations.add(trajectory)
+        else:
+            log.get_logger().warning("demonstration.failed", task=trajectory.task.task_id, end_reason=trajectory.end_reason)
+
+    def _record_evaluation(self, order: recipe.OrderPlan) -> None:
+        tally = self._state.tallies[order.order_id]
+        families = {name: {"successes": s, "episodes": n} for name, (s, n) in sorted(tally.families.items())}
+        result = {"success": tally.success, "families": families, "policy_version": self._state.policy_version}
+        self._state.evaluations[order.order_id] = result
+        self._records.event("evaluation", phase=order.order_id, **result)
+        log.get_logger().info("evaluation.done", phase=order.order_id, success=round(tally.success, 3))
