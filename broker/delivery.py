@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from common.errors import ProtocolError
-from common.messages import TrajectoryGroup
+from common.messages import Trajectory, TrajectoryGroup
 
 
 @dataclass(slots=True)
@@ -27,6 +28,9 @@ class DeliveryQueue:
         self.position = cursor
         self.next_seq = cursor
         self._waiting: dict[int, _Waiting] = {}
+        self._returning: dict[str, tuple[int, int]] = {}
+        """Group id -> number and size of those whose trajectories follow the snapshot."""
+        self._returned: dict[str, list[Trajectory]] = {}
 
     def put(self, group: TrajectoryGroup) -> None:
         """Take a group in; numbers come without gaps, except while a compacted journal is replayed."""
@@ -59,12 +63,48 @@ class DeliveryQueue:
         return [(waiting.group, waiting.fetched) for waiting in gone]
 
     def num_taken(self, order_id: str) -> int:
-        """Trajectories of this order in unforgotten groups before ``position``."""
+        """Unforgotten groups of this order before ``position``."""
         taken = (self._waiting[seq].group for seq in range(self.cursor, self.position) if seq in self._waiting)
-        return sum(len(group.trajectories) for group in taken if group.order_id == order_id)
+        return sum(group.order_id == order_id for group in taken)
 
     def groups(self, *, fetched: bool | None = None) -> Iterator[TrajectoryGroup]:
         """Unforgotten groups in order; only those fetched by a learner, or not, when asked."""
         for seq in sorted(self._waiting):
             if fetched is None or self._waiting[seq].fetched == fetched:
                 yield self._waiting[seq].group
+
+    # --- compaction
+
+    def snapshot(self) -> dict[str, Any]:
+        """All but the trajectories, as plain values."""
+        complete = {group.group_id: [group.group_seq, len(group.trajectories)] for group in self.groups()}
+        return {"cursor": self.cursor, "next_seq": self.next_seq, "complete": complete}
+
+    @classmethod
+    def restore(cls, value: dict[str, Any]) -> DeliveryQueue:
+        """From what `snapshot` gave; `put_back` brings the trajectories."""
+        queue = cls(cursor=value["cursor"])
+        queue.next_seq = value["next_seq"]
+        queue._returning = {group_id: (seq, size) for group_id, (seq, size) in value["complete"].items()}
+        return queue
+
+    @property
+    def is_whole(self) -> bool:
+        """Are the trajectories of all groups of the snapshot back?"""
+        return not self._returning
+
+    def put_back(self, trajectory: Trajectory) -> bool:
+        """Take back a member of a group of the snapshot; False when it is of none."""
+        if trajectory.group_id not in self._returning:
+            return False
+        group_seq, size = self._returning[trajectory.group_id]
+        members = self._returned.setdefault(trajectory.group_id, [])
+        members.append(trajectory)
+        if len(members) == size:
+            del self._returned[trajectory.group_id], self._returning[trajectory.group_id]
+            self.put(
+                TrajectoryGroup(
+                    group_seq, trajectory.group_id, trajectory.order_id, trajectory.kind, trajectory.task, tuple(members)
+                )
+            )
+        return True

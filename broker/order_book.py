@@ -10,9 +10,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from broker import curriculum
+from broker.curriculum import RecentResults
 from broker.orders import OrderState, Slot
 from common.errors import OrderRefused, ProtocolError
-from common.messages import Assignment, AssignmentRequest, AssignmentReturn, NoAssignment, RolloutOrder, TaskRef
+from common.messages import Assignment, AssignmentRequest, AssignmentReturn, GroupDrawn, NoAssignment, RolloutOrder, TaskRef
 
 _RETRY_AFTER_S = {"no_order": 0.25, "all_assigned": 0.25, "policy_version": 0.1, "staleness_bound": 0.1}
 _MAX_GROUP_SIZE = 4096
@@ -27,6 +29,8 @@ class OrderBook:
         self._max_assignment_s = max_assignment_s
         self._orders: dict[str, OrderState] = {}
         self._turns: deque[str] = deque()
+        self.results = RecentResults()
+        """Of all training orders together: what one of them learned about the families holds for the next."""
 
     def __iter__(self) -> Iterator[OrderState]:
         return iter(self._orders.values())
@@ -50,17 +54,20 @@ class OrderBook:
             return False
         if not order.order_id or not order.families or order.group_size < 1 or order.max_steps < 1:
             raise ProtocolError(f"order {order.order_id!r} needs an id, families, a group size and a number of steps")
-        if order.group_size > _MAX_GROUP_SIZE:
-            raise ProtocolError(f"order {order.order_id!r} wants groups of {order.group_size}, at most {_MAX_GROUP_SIZE}")
         if order.num_per_family is not None and order.num_per_family < 0:
             raise ProtocolError(f"order {order.order_id!r} asks for {order.num_per_family} instances per family")
+        if len(set(order.families)) < len(order.families):
+            raise ProtocolError(f"order {order.order_id!r} names a family twice")
+        problem = curriculum.problem(order, max_group_size=_MAX_GROUP_SIZE)
+        if problem:
+            raise ProtocolError(f"order {order.order_id!r} {problem}")
         return True
 
     def place(self, order: RolloutOrder, *, policy_version: int) -> None:
         """Open an order; its credit counts versions from here (from 0 when none was announced yet)."""
-        batch_size = order.group_size * self._groups_per_batch
-        start_version = max(0, policy_version)
-        self._orders[order.order_id] = OrderState(order, start_version=start_version, batch_size=batch_size)
+        self._orders[order.order_id] = OrderState(
+            order, self.results, start_version=max(0, policy_version), groups_per_batch=self._groups_per_batch
+        )
         self._turns.append(order.order_id)
 
     def close(self, order_id: str) -> int:
@@ -72,13 +79,18 @@ class OrderBook:
 
     def assign(
         self, request: AssignmentRequest, *, policy_version: int, num_taken: Callable[[OrderState], int], now: float
-    ) -> Assignment | NoAssignment:
-        """The next slot, or why there is none. ``num_taken``: trajectories of an order that the learner has taken."""
+    ) -> Assignment | NoAssignment | GroupDrawn:
+        """The next slot, or why there is none, or the group that must be on disk before there is one.
+
+        ``num_taken``: groups of an order that the learner has taken.
+        """
         reasons = set()
         for _ in range(len(self._turns)):
             state = self._orders[self._turns[0]]
-            self._turns.rotate(-1)
             reason = self._refusal(state, request, policy_version=policy_version, num_taken=num_taken)
+            if reason is None and (drawn := state.undrawn()) is not None:
+                return drawn  # It is still this order's turn when the request is looked at again.
+            self._turns.rotate(-1)
             if reason is None:
                 deadline = now + self._max_assignment_s
                 slot = state.grant(incarnation=request.incarnation, request_id=request.request_id, deadline=deadline)
@@ -148,7 +160,7 @@ class OrderBook:
             index=index,
             order_id=order.order_id,
             kind=order.kind,
-            task=state.source.task(number),
+            task=state.groups[number].task,
             temperature=order.temperature,
             max_steps=order.max_steps,
             time_limit_s=self._max_assignment_s,
@@ -162,11 +174,12 @@ class OrderBook:
 
     # --- compaction
 
-    def snapshot(self) -> list[dict[str, Any]]:
+    def snapshot(self) -> dict[str, Any]:
         """All orders without their trajectories, as plain values."""
-        return [state.snapshot() for state in self]
+        return {"orders": [state.snapshot() for state in self], "results": self.results.snapshot()}
 
-    def restore(self, values: list[dict[str, Any]]) -> None:
+    def restore(self, value: dict[str, Any]) -> None:
         """From what `snapshot` gave."""
-        self._orders = {value["order"]["order_id"]: OrderState.restore(value) for value in values}
+        self.results = RecentResults(value["results"])
+        self._orders = {one["order"]["order_id"]: OrderState.restore(one, self.results) for one in value["orders"]}
         self._turns = deque(order_id for order_id, state in self._orders.items() if not state.closed)

@@ -1,6 +1,6 @@
 """One rollout order: its groups, which slot is free, assigned or filled, and how much credit is left. Pure.
 
-A group is ``group_size`` slots of one task. A slot is free (in the queue), assigned (somebody plays it, until a deadline) or
+A group is a number of slots of one task. A slot is free (in the queue), assigned (somebody plays it, until a deadline) or
 filled (its trajectory is on disk), and is filled once. Complete groups leave this file for the core's delivery queue.
 """
 
@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from broker.task_source import TaskSource
-from common.messages import RolloutOrder, TaskRef, Trajectory
+from broker.curriculum import RecentResults, group_size_limits
+from broker.task_source import Draw, TaskSource
+from common.messages import GroupDrawn, RolloutOrder, TaskRef, Trajectory
 
 _MAX_JUMP_GROUPS = 4096
 """How far ahead of the known groups a trajectory may be: grants of a broker that was killed before any of them came back."""
@@ -36,6 +37,8 @@ class Group:
 
     number: int
     task: TaskRef
+    size: int
+    """Slots."""
     filled: dict[int, Trajectory] = field(default_factory=dict)
 
 
@@ -62,27 +65,21 @@ class FinishedNumbers:
 class OrderState:
     """One order's slots."""
 
-    def __init__(self, order: RolloutOrder, *, start_version: int, batch_size: int) -> None:
-        """``batch_size``: trajectories per policy version (B). ``start_version``: the policy version when it was placed."""
+    def __init__(self, order: RolloutOrder, results: RecentResults, *, start_version: int, groups_per_batch: int) -> None:
+        """``start_version``: the policy version when it was placed. ``results``: what a curriculum goes by."""
         self.order = order
         self.start_version = start_version
-        self.batch_size = batch_size
+        self.groups_per_batch = groups_per_batch
         self.closed = False
-        self.source = TaskSource(order)
+        self.source = TaskSource(order, results)
         self.finished = FinishedNumbers()
         self.groups: dict[int, Group] = {}
         self.grants: dict[Slot, Grant] = {}
         self.num_consumed = 0
-        """Trajectories in groups that the learner's checkpoint covers."""
-        self._next_group = 0
+        """Groups that the learner's checkpoint covers."""
         self._free: deque[Slot] = deque()
 
     # --- questions
-
-    @property
-    def num_filled(self) -> int:
-        """Slots filled, in complete and incomplete groups."""
-        return len(self.finished) * self.order.group_size + self.num_pending
 
     @property
     def num_pending(self) -> int:
@@ -97,24 +94,38 @@ class OrderState:
     @property
     def has_free_slot(self) -> bool:
         """Is there anything to hand out?"""
-        return not self.closed and (bool(self._free) or self.source.has(self._next_group))
+        return not self.closed and (bool(self._free) or self.source.has(self.source.num_drawn))
 
     @property
     def next_task(self) -> TaskRef | None:
         """The task of the slot that `grant` would hand out, None when there is none."""
         if not self.has_free_slot:
             return None
-        return self.source.task(self._free[0][0] if self._free else self._next_group)
+        return self.groups[self._free[0][0]].task if self._free else self.source.next().task
 
     def has_credit(self, *, policy_version: int, num_taken: int, eta: int) -> bool:
-        """May another training episode start?
+        """May another training episode start? In a group begun before, always; another group begins only while
 
-        ``submitted <= (version + eta + 1) * batch`` (AReaL), counted from the start of the order. A learner that fell back to a
-        checkpoint goes on at a higher version number without having trained more, so versions count only as far as the
-        ``num_taken`` trajectories of this order that it has taken make batches.
+        ``begun < (version + eta + 1) * groups_per_batch``: AReaL's bound, counted from the start of the order, in groups
+        since a version is so many groups of any size. A learner that fell back to a checkpoint goes on at a higher version
+        number without having trained more, so versions count only as far as the ``num_taken`` groups of this order that it
+        has taken make batches.
         """
-        num_trained = min((policy_version - self.start_version) * self.batch_size, num_taken)
-        return self.num_filled + len(self.grants) < max(0, num_trained) + (eta + 1) * self.batch_size
+        if self._free:
+            return True
+        num_trained = min((policy_version - self.start_version) * self.groups_per_batch, num_taken)
+        return self.source.num_drawn < max(0, num_trained) + (eta + 1) * self.groups_per_batch
+
+    def undrawn(self) -> GroupDrawn | None:
+        """The group that must be on disk before the next slot can be handed out; None when none must."""
+        if self._free or self.source.is_static:
+            return None
+        draw = self.source.next()
+        return GroupDrawn(self.order.order_id, self.source.num_drawn, draw.task, draw.group_size)
+
+    def task(self, number: int) -> TaskRef:
+        """Of an incomplete group, or of one that a broker killed since may have drawn."""
+        return self.groups[number].task if number in self.groups else self.source.ahead(number).task
 
     def group_id(self, number: int) -> str:
         return f"{self.order.order_id}/{number}"
@@ -127,18 +138,26 @@ class OrderState:
     def is_plausible(self, slot: Slot) -> bool:
         """Can this slot have been handed out, perhaps by a broker that was killed since?"""
         number, index = slot
-        in_range = 0 <= index < self.order.group_size and self.source.has(number)
-        return in_range and number < self._next_group + _MAX_JUMP_GROUPS
+        num_slots = self.groups[number].size if number in self.groups else group_size_limits(self.order)[1]
+        reach = self.source.num_drawn + (_MAX_JUMP_GROUPS if self.source.is_static else 0)
+        return 0 <= index < num_slots and self.source.has(number) and number < reach
 
     # --- changes
 
     def grant(self, *, incarnation: str, request_id: str, deadline: float) -> Slot:
         """Hand out the next slot: returned ones first, then the rest of the group begun last, then a new group."""
         if not self._free:
-            self._draw()
+            assert self.source.is_static
+            self._open_next(self.source.next())
         slot = self._free.popleft()
         self.grants[slot] = Grant(incarnation, request_id, deadline)
         return slot
+
+    def open(self, drawn: GroupDrawn) -> None:
+        """The next group, as its record says; nothing when that was done before, or the order was closed meanwhile."""
+        assert drawn.number <= self.source.num_drawn
+        if not self.closed and drawn.number == self.source.num_drawn:
+            self._open_next(Draw(drawn.task, drawn.group_size))
 
     def release(self, slot: Slot) -> None:
         """A grant ended without a trajectory: the slot is the next to go out."""
@@ -159,13 +178,13 @@ class OrderState:
     def fill(self, slot: Slot, trajectory: Trajectory) -> list[Trajectory] | None:
         """Take a trajectory into its free or assigned slot; the whole group's when that completes it."""
         number, index = slot
-        while number >= self._next_group:
-            self._draw()
+        while number >= self.source.num_drawn:
+            self._open_next(self.source.next())
         if self.grants.pop(slot, None) is None and slot in self._free:
             self._free.remove(slot)
         group = self.groups[number]
         group.filled[index] = trajectory
-        if len(group.filled) < self.order.group_size:
+        if len(group.filled) < group.size:
             return None
         del self.groups[number]
         self.finished.add(number)
@@ -180,13 +199,13 @@ class OrderState:
         self._free.clear()
         return num_dropped
 
-    def _draw(self) -> None:
-        self._open_group(self._next_group)
-        self._next_group += 1
+    def _open_next(self, draw: Draw) -> None:
+        self._add(Group(self.source.num_drawn, draw.task, draw.group_size))
+        self.source.take(draw)
 
-    def _open_group(self, number: int) -> None:
-        self.groups[number] = Group(number, self.source.task(number))
-        self._free.extend((number, index) for index in range(self.order.group_size))
+    def _add(self, group: Group) -> None:
+        self.groups[group.number] = group
+        self._free.extend((group.number, index) for index in range(group.size))
 
     # --- compaction
 
@@ -195,26 +214,25 @@ class OrderState:
         return {
             "order": {**asdict(self.order), "families": list(self.order.families)},
             "start_version": self.start_version,
-            "batch_size": self.batch_size,
+            "groups_per_batch": self.groups_per_batch,
             "closed": self.closed,
-            "next_group": self._next_group,
+            "source": self.source.snapshot(),
+            "groups": [[group.number, asdict(group.task), group.size] for group in self.groups.values()],
             "finished": [self.finished.watermark, sorted(self.finished.above)],
             "num_consumed": self.num_consumed,
         }
 
     @classmethod
-    def restore(cls, value: dict[str, Any]) -> OrderState:
+    def restore(cls, value: dict[str, Any], results: RecentResults) -> OrderState:
         """From what `snapshot` gave; every slot of an unfinished group is free again."""
         order = RolloutOrder(**value["order"])
-        state = cls(order, start_version=value["start_version"], batch_size=value["batch_size"])
+        state = cls(order, results, start_version=value["start_version"], groups_per_batch=value["groups_per_batch"])
         state.closed = value["closed"]
+        state.source.restore(value["source"])
         state.finished = FinishedNumbers(*value["finished"])
         state.num_consumed = value["num_consumed"]
-        state._next_group = value["next_group"]
-        if not state.closed:
-            for number in range(state._next_group):
-                if number not in state.finished:
-                    state._open_group(number)
+        for number, task, size in value["groups"]:
+            state._add(Group(number, TaskRef(**task), size))
         return state
 
     def pending(self) -> Iterator[Trajectory]:

@@ -89,7 +89,7 @@ class BrokerService:
 
     def _persist(self, writes: list[Persist], answers: dict[int, Message], frames: Sequence[Sequence[bytes]] | None) -> None:
         for write in writes:
-            came_in = frames[write.ticket] if frames is not None else None
+            came_in = frames[write.ticket] if frames is not None and write.asked is None else None
             self._journal.append(records.message_record(write.message, frames=came_in))
         try:
             self._journal.flush()
@@ -98,8 +98,11 @@ class BrokerService:
             for write in writes:
                 self._handle(PersistFailed(write.ticket, write.message, error.code, str(error)), answers, [])
             return
+        more: list[Persist] = []
         for write in writes:
-            self._handle(MessagePersisted(write.ticket, write.message), answers, [])
+            self._handle(MessagePersisted(write.ticket, write.message, write.asked), answers, more)
+        if more:  # More assignments were asked for than the group drawn has.
+            self._persist(more, answers, frames)
 
     def _compact(self) -> None:
         if self._journal.num_bytes < self._compact_at_bytes:

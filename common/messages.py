@@ -10,13 +10,14 @@ Array shape legend: P prompt tokens of a step, A action tokens of a step.
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BeforeValidator, ConfigDict
 from pydantic.dataclasses import dataclass
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Raised whenever a field changes meaning; peers of another schema version are refused with a clear error."""
 
 _CONFIG = ConfigDict(arbitrary_types_allowed=True, extra="forbid", strict=False)
@@ -146,6 +147,26 @@ class TaskRef:
 
 
 @dataclass(frozen=True, config=_CONFIG)
+class CurriculumPlan:
+    """How a training order chooses family and size of its groups, from `tasks.curriculum`, `family_weights` and `rollouts` of
+    the configuration, which explain each field. Filled by the learner, read by the broker."""
+
+    name: str = "uniform"
+    """In broker.curriculum.CURRICULA."""
+    family_weights: dict[str, float] = field(default_factory=dict)
+    """1 for families that are not named; 0: never played."""
+    band_low: float = 0.1
+    band_high: float = 0.9
+    floor: float = 0.25
+    num_recent: int = 64
+    min_results: int = 8
+    min_group_size: int | None = None
+    """None: the order's group size."""
+    max_group_size: int | None = None
+    """None: the order's group size."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
 class RolloutOrder:
     """The learner asks the broker for rollouts. Answered by `Ack`; placing the same open order again changes nothing.
 
@@ -159,7 +180,7 @@ class RolloutOrder:
     num_per_family: int | None
     """Task instances per family; None: without end, until an `OrderClosure`."""
     group_size: int
-    """Rollouts per task instance (G)."""
+    """Rollouts per task instance (G); where the curriculum chooses it, that of families of which nothing is known."""
     first_seed: int
     """Instances are seeds first_seed, first_seed + 1, ... per family."""
     temperature: float
@@ -168,6 +189,8 @@ class RolloutOrder:
     """Actions per episode at most."""
     min_policy_version: int
     """An actor starts an episode of this order only with at least this version loaded."""
+    curriculum: CurriculumPlan = CurriculumPlan()
+    """Training orders without end only; all others play every family alike."""
 
 
 @dataclass(frozen=True, config=_CONFIG)
@@ -175,6 +198,18 @@ class OrderClosure:
     """No more assignments of this order; its incomplete groups are given up (drop reason `order_closed`)."""
 
     order_id: str
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class GroupDrawn:
+    """A record of the broker's journal, never sent: what a group plays, where results decide that. On disk before the group's
+    first assignment is answered, so that a restarted broker gives the same task again."""
+
+    order_id: str
+    number: int
+    task: TaskRef
+    group_size: int
+    """Rollouts of this group."""
 
 
 @dataclass(frozen=True, config=_CONFIG)
@@ -586,7 +621,7 @@ class WeightLoaded:
 
 Message = (
     Hello | Welcome | Heartbeat | Ack | ErrorReply | DirectoryRequest | Directory
-    | RolloutOrder | OrderClosure | AssignmentRequest | Assignment | NoAssignment | AssignmentReturn
+    | RolloutOrder | OrderClosure | GroupDrawn | AssignmentRequest | Assignment | NoAssignment | AssignmentReturn
     | Trajectory | TrajectoryReceipt | GroupRequest | TrajectoryGroup | NoGroup | ConsumptionReport
     | VersionAnnouncement | StatusRequest | Status
     | LeaseRequest | Lease | TaskReset | TaskStarted | StepRequest | StepResult | DemonstrationRequest | Demonstration

@@ -20,16 +20,18 @@ def check(core: BrokerCore) -> None:
     numbers = [group.group_seq for group in core.delivery.groups()]
     assert numbers == list(range(core.delivery.cursor, core.delivery.next_seq)), numbers
     for state in core.orders:
-        size = state.order.group_size
-        slots = [(number, index) for number in state.groups for index in range(size)]
+        slots = [(number, index) for number, group in state.groups.items() for index in range(group.size)]
         filled = [(group.number, index) for group in state.groups.values() for index in group.filled]
         places = Counter([*state._free, *state.grants, *filled])
         assert places == Counter(slots), (state.order.order_id, places, slots)
         if state.order.kind == "training":
             # Never more than the bound of the design, whatever the learner has or has not taken.
             version = max(0, core.policy_version - state.start_version)
-            bound = (version + core.orders._eta + 1) * state.batch_size
-            assert state.num_filled + len(state.grants) <= bound, (state.num_filled, len(state.grants), bound)
+            bound = (version + core.orders._eta + 1) * state.groups_per_batch
+            assert state.source.num_drawn <= bound, (state.source.num_drawn, bound)
+        # Every group is complete, or its slots are there.
+        if not state.closed:
+            assert len(state.finished) + len(state.groups) == state.source.num_drawn, state.order.order_id
 
 
 class CheckedCore(BrokerCore):
@@ -40,7 +42,7 @@ class CheckedCore(BrokerCore):
         effects = super().handle(event, now)
         story.append((now, event, effects))
         del story[:-30]
-        replaying = bool(self._restored_members) or type(event).__name__ in ("StateRestored", "TrajectoryRestored")
+        replaying = not self.delivery.is_whole or type(event).__name__ in ("StateRestored", "TrajectoryRestored")
         if not replaying:
             try:
                 check(self)
