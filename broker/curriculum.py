@@ -142,7 +142,7 @@ def problem(order: RolloutOrder, *, max_group_size: int) -> str:
     if not any(weights.get(family, 1.0) > 0 for family in order.families):
         return "gives all families the weight 0"
     if not (0 <= plan.band_low < plan.band_high <= 1 and 0 < plan.floor <= 1):
-        return f"has the success band {plan.band_low}..{plan.band_high} with floor {plan.floor}; all are shares, the floor above 0"
+        return f"has success band {plan.band_low}..{plan.band_high} and floor {plan.floor}; all are shares, the floor above 0"
     if not 1 <= plan.min_results <= plan.num_recent <= MAX_RECENT:
         return f"looks at {plan.num_recent} results, of which {plan.min_results} must be there; at most {MAX_RECENT}"
     if not 1 <= low <= order.group_size <= high <= max_group_size:

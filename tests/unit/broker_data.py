@@ -78,7 +78,9 @@ def step(*, num_prompt: int = 4, num_action: int = 3, policy_version: int = 2) -
     )
 
 
-def trajectory_for(assignment: Assignment, *, steps: Sequence[Step] | None = None, actor: str = "actor-0:a") -> Trajectory:
+def trajectory_for(
+    assignment: Assignment, *, steps: Sequence[Step] | None = None, actor: str = "actor-0:a", success: bool = True
+) -> Trajectory:
     """What an actor hands in for ``assignment``."""
     return Trajectory(
         trajectory_id=assignment.assignment_id,
@@ -89,8 +91,8 @@ def trajectory_for(assignment: Assignment, *, steps: Sequence[Step] | None = Non
         task=assignment.task,
         instruction="Click the button.",
         steps=tuple(steps if steps is not None else [step()]),
-        reward=1.0,
-        success=True,
+        reward=float(success),
+        success=success,
         end_reason="task_finished",
         final_screenshot=None,
         actor=actor,
