@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 from broker_data import order
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.curriculum import CURRICULA, RecentResults, group_size, problem
@@ -46,12 +46,13 @@ def test_uniform_families_take_turns_and_seeds_count_up() -> None:
     assert [f"{draw.task.family}{draw.task.seed - 100_000}" for draw in draws] == ["a0", "b0", "c0", "a1", "b1", "c1", "a2"]
 
 
+@settings(max_examples=40, deadline=None)
 @given(weights=WEIGHTS)
 def test_weighted_any_weights_stay_within_one_group_of_their_shares(weights: list[float]) -> None:
     named = dict(zip("abcdefghijkl", weights, strict=False))
     source = TaskSource(training("".join(named), name="weighted", family_weights=named), RecentResults())
     total, count = sum(map(Fraction, weights)), Counter[str]()
-    for number in range(1, 120):
+    for number in range(1, 80):
         count += counts(drawn(source, 1))
         for family, weight in named.items():
             assert abs(number * Fraction(weight) / total - count[family]) < 1
@@ -86,6 +87,7 @@ def test_band_that_holds_no_family_goes_by_weights() -> None:
     assert counts(drawn(source, 10)) == {"a": 5, "b": 5}
 
 
+@settings(deadline=None)
 @given(outcomes=st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=150))
 def test_band_whatever_succeeds_no_family_falls_below_its_floor(outcomes: list[tuple[str, bool]]) -> None:
     """Results change between choosing a group and drawing it, as they do when both arrive together."""
@@ -112,7 +114,10 @@ def test_results_only_the_latest_count_and_few_say_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("outcomes", "size"),
-    [("1" * 9, 4), ("11110" * 4, 4), ("1110" * 5, 5), ("11100" * 4, 8), ("10" * 9, 11), ("1000" * 5, 16), ("0" * 9, 16), ("1", 8)],
+    [
+        ("1" * 9, 4), ("11110" * 2, 4), ("1110" * 2, 5), ("11100" * 2, 8), ("10" * 4, 11), ("1000" * 2, 16), ("0" * 8, 16),
+        ("1" * 7, 8),
+    ],  # fmt: skip
 )
 def test_group_size_follows_the_rule_within_its_limits(outcomes: str, size: int) -> None:
     adaptive = replace(training("a", min_group_size=4, max_group_size=16), group_size=8)

@@ -236,5 +236,5 @@ def told(core: BrokerCore) -> dict[str, Any]:
 
 TestBroker = BrokerMachine.TestCase
 TestBroker.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=70, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
