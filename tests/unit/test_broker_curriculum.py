@@ -117,7 +117,7 @@ def test_results_only_the_latest_count_and_few_say_nothing() -> None:
     [
         ("1" * 9, 4), ("11110" * 2, 4), ("1110" * 2, 5), ("11100" * 2, 8), ("10" * 4, 11), ("1000" * 2, 16), ("0" * 8, 16),
         ("1" * 7, 8),
-    ],  # fmt: skip
+    ],
 )
 def test_group_size_follows_the_rule_within_its_limits(outcomes: str, size: int) -> None:
     adaptive = replace(training("a", min_group_size=4, max_group_size=16), group_size=8)
