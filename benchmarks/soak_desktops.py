@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import random
-import statistics
 import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,8 @@ from env_server.tasks import FAMILIES
 
 _STEPS_PER_EPISODE = 12
 _SAMPLE_EVERY_S = 30.0
+_NUM_GROWN = 3
+"""So many programs are named, those that grew most."""
 _TEXTS = ("", "hello", "=1/0", "A1:B9", "ü 漢字 🙂", "../../etc/passwd", "x" * 1500, "ctrl+q", "#FF0000", "notes.txt", "\x00\n")
 
 
@@ -70,6 +72,17 @@ def run(quick: bool) -> list[dict[str, Any]]:
     return _rows(soak, samples, num_desktops=num_desktops, duration_s=duration_s, num_left=left, all_ready=ready)
 
 
+def _memory_by_program() -> Counter[str]:
+    taken: Counter[str] = Counter()
+    for pid in processes_below(os.getpid())[1:]:
+        try:
+            program = Path(f"/proc/{pid}/comm").read_text().strip()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has just ended
+        taken[program] += pss_mb([pid])
+    return taken
+
+
 class _Soak:
     def __init__(self, service: DesktopService, *, num_desktops: int, first_seed: int) -> None:
         self.service, self.num_desktops, self.first_seed = service, num_desktops, first_seed
@@ -77,8 +90,8 @@ class _Soak:
         self._lock = threading.Lock()
         self._end = 0.0
 
-    def run(self, duration_s: float) -> list[float]:
-        """Play in as many threads as there are desktops; gives memory (PSS, MiB) of all, sampled."""
+    def run(self, duration_s: float) -> list[Counter[str]]:
+        """Play in as many threads as there are desktops; gives memory (PSS, MiB) of all by program, sampled."""
         self._end = time.monotonic() + duration_s
         players = [threading.Thread(target=self._play, args=(index,)) for index in range(self.num_desktops)]
         for player in players:
@@ -86,7 +99,7 @@ class _Soak:
         samples = []
         while time.monotonic() < self._end:
             time.sleep(min(_SAMPLE_EVERY_S, max(0.1, self._end - time.monotonic())))
-            samples.append(pss_mb(processes_below(os.getpid())[1:]))
+            samples.append(_memory_by_program())
         for player in players:
             player.join()
         return samples
@@ -163,17 +176,19 @@ def _scalar(rng: random.Random, kind: type, observation: Observation) -> Any:
 
 
 def _rows(
-    soak: _Soak, samples: list[float], *, num_desktops: int, duration_s: float, num_left: int, all_ready: bool
+    soak: _Soak, samples: list[Counter[str]], *, num_desktops: int, duration_s: float, num_left: int, all_ready: bool
 ) -> list[dict[str, Any]]:
     quarter = max(1, len(samples) // 4)
-    first, last = statistics.mean(samples[:quarter]), statistics.mean(samples[-quarter:])
+    first, last = (_mean(part) for part in (samples[:quarter], samples[-quarter:]))
+    most = sorted(last, key=lambda program: first[program] - last[program])[:_NUM_GROWN]
     metrics = soak.service.metrics()
     what = f"{num_desktops} desktops, {duration_s / 60:g} minutes"
     rows = [
         ("processes left", num_left, "", 0),
         ("desktops lost and not replaced", 0 if all_ready else num_desktops - metrics["env_server/desktops_ready"], "", 0),
-        ("memory, last quarter over first", round(last / first, 3), "", 1.1),
-        ("memory (PSS) of all, last quarter", round(last), "MiB", None),
+        ("memory, last quarter over first", round(last.total() / first.total(), 3), "", 1.1),
+        ("memory (PSS) of all, last quarter", round(last.total()), "MiB", None),
+        *((f"of which {program}, more than first", round(last[program] - first[program]), "MiB", None) for program in most),
         ("desktops replaced", metrics["env_server/restarts"], "", None),
         *((name.replace("_", " "), count, "", None) for name, count in soak.counts.items()),
     ]
@@ -181,3 +196,10 @@ def _rows(
         {"name": f"{name}, {what}" if place == 0 else name, "value": value, "unit": unit, "target": target, "better": "lower"}
         for place, (name, value, unit, target) in enumerate(rows)
     ]
+
+
+def _mean(samples: list[Counter[str]]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for sample in samples:
+        total.update(sample)
+    return Counter({program: taken / len(samples) for program, taken in total.items()})

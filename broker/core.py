@@ -254,16 +254,23 @@ class BrokerCore:
 
     def _rejection(self, trajectory: Trajectory) -> tuple[str, str]:
         """Named reason and detail, both empty when the trajectory can be taken."""
+        reason = self._place_rejection(trajectory)
+        if reason:
+            return reason, "no such slot in any order" if reason == "unknown_assignment" else ""
+        slot = verdict.slot_of(trajectory)
+        assert slot is not None
+        detail = verdict.malformation(trajectory, self.orders[trajectory.order_id], slot)
+        return ("malformed", detail) if detail else ("", "")
+
+    def _place_rejection(self, trajectory: Trajectory) -> str:
+        """Why there is no place for it, empty when there is."""
         state = self.orders.get(trajectory.order_id)
         slot = verdict.slot_of(trajectory)
         if state is None or slot is None or not state.is_plausible(slot):
-            return "unknown_assignment", "no such slot in any order"
+            return "unknown_assignment"
         if state.is_filled(slot):
-            return "duplicate", ""
-        if state.closed:
-            return "order_closed", ""
-        detail = verdict.malformation(trajectory, state, slot)
-        return ("malformed", detail) if detail else ("", "")
+            return "duplicate"
+        return "order_closed" if state.closed else ""
 
     def _free_slot_of(self, trajectory: Trajectory, *, incarnation: str) -> None:
         state, slot = self.orders[trajectory.order_id], verdict.slot_of(trajectory)
@@ -277,8 +284,8 @@ class BrokerCore:
         self.counters[f"rejected/{reason}"] += 1
 
     def _take(self, trajectory: Trajectory) -> Message:
-        # Checked again: two copies may have come in before either was on disk, or the order was closed in between.
-        reason, _ = self._rejection(trajectory)
+        # Its place is looked at again: two copies may have come in before either was on disk, or the order was closed in between.
+        reason = self._place_rejection(trajectory)
         if reason:
             self._reject(reason)
             return TrajectoryReceipt(trajectory.trajectory_id, accepted=False, reason=reason)
@@ -336,16 +343,7 @@ class BrokerCore:
         return Ack()
 
     def _status(self) -> Message:
-        open_orders = [state for state in self.orders if not state.done]
-        gauges = {
-            "orders_open": len(open_orders),
-            "assignments": sum(len(state.grants) for state in open_orders),
-            "trajectories_pending": sum(state.num_pending for state in open_orders),
-            "groups_waiting": sum(1 for _ in self.delivery.groups(fetched=False)),
-            "groups_unconsumed": sum(1 for _ in self.delivery.groups()),
-            "group_seq_next": self.delivery.next_seq,
-            "group_seq_consumed": self.delivery.cursor,
-        }
+        gauges = {**self.orders.gauges(), **self.delivery.gauges()}
         names = ("received", "accepted", "delivered", "held", "rejected", "assigned", "returned")
         return Status(
             run_id=self.run_id,
@@ -393,7 +391,6 @@ class BrokerCore:
 
 def _response(ticket: int, request: Message, answer: Message) -> Reply | Persist:
     """The answer, or what must be on disk before there is one."""
-    if isinstance(answer, GroupDrawn):
-        assert isinstance(request, AssignmentRequest)
+    if isinstance(answer, GroupDrawn) and isinstance(request, AssignmentRequest):
         return Persist(ticket, answer, request)
     return Reply(ticket, answer)

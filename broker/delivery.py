@@ -73,6 +73,15 @@ class DeliveryQueue:
             if fetched is None or self._waiting[seq].fetched == fetched:
                 yield self._waiting[seq].group
 
+    def gauges(self) -> dict[str, int]:
+        """For `Status`."""
+        return {
+            "groups_waiting": sum(1 for _ in self.groups(fetched=False)),
+            "groups_unconsumed": sum(1 for _ in self.groups()),
+            "group_seq_next": self.next_seq,
+            "group_seq_consumed": self.cursor,
+        }
+
     # --- compaction
 
     def snapshot(self) -> dict[str, Any]:

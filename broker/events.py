@@ -42,14 +42,14 @@ class PersistFailed:
 
 @dataclass(frozen=True, slots=True)
 class StateRestored:
-    """First record of a compacted journal: what `BrokerCore.snapshot` gave."""
+    """First record of a journal's newest segment: what `BrokerCore.snapshot` gave."""
 
     snapshot: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryRestored:
-    """A trajectory that was held when the journal was compacted; already counted in the snapshot."""
+    """A trajectory that was held when the snapshot was made; already counted in it."""
 
     trajectory: Trajectory
 

@@ -1,12 +1,16 @@
-"""The durable log: an append-only file of records, synced in batches, rewritten when most of it is forgotten.
+"""The durable log: append-only segments of checksummed records, synced in batches.
 
-File: 8 bytes of magic, then records ``magic(4) length(4) batch_start(8) crc32(4) payload``. ``batch_start`` is the offset at
-which the record's batch began; all before it had been synced when the record was written. A damaged stretch is therefore a torn
-tail (never acknowledged, cut off) exactly when no readable record of a later batch follows; otherwise acknowledged data
-is damaged, and `ResumeError` says where.
+    journal-000007.log   [magic] [snapshot of all before] [record] [record] ... [record]    <- the newest: replayed
+    journal-000005.log   [magic] [snapshot of all before] [record] ...                      <- kept while records in it are needed
 
-`rewrite` puts a shorter history into a new file under the next number and renames it into place, so a crash leaves the old one
-or the new one. Knows nothing of what a payload means; see `broker.records`.
+A new segment begins with a snapshot of everything before it, and is renamed into place when it is on disk: a crash leaves
+the one before as the newest, or this one. So a start reads the newest segment, and of older ones only the records that the
+snapshot points at (`Position`). Segments that nobody points at are deleted; nothing is ever rewritten.
+
+A record is ``magic(4) length(4) batch_start(8) crc32(4) payload``. ``batch_start`` is the offset at which the record's batch
+began; all before it had been synced when the record was written. A damaged stretch of the newest segment is therefore a torn tail
+(never acknowledged, cut off) exactly when no readable record of a later batch follows; otherwise acknowledged data is
+damaged, and `ResumeError` says where. Knows nothing of what a payload means; see `broker.records`.
 """
 
 from __future__ import annotations
@@ -15,14 +19,14 @@ import errno
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from common import log
 from common.errors import DiskFull, ResumeError
 
-FILE_MAGIC = b"CRLJRNL1"
+FILE_MAGIC = b"CRLJRNL2"
 _RECORD_MAGIC = b"\xc7RL\x1e"
 _HEADER = struct.Struct("<4sIQI")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -30,28 +34,48 @@ _PIECES_PER_WRITE = 512
 """Linux takes 1,024 pieces in one system call."""
 
 
+class Position(NamedTuple):
+    """Where a record lies."""
+
+    segment: int
+    offset: int
+
+
 class Journal(Protocol):
-    """Where records go; one thread."""
+    """Where records go; one thread writes, any thread reads."""
 
-    def append(self, payload: bytes) -> None:
-        """Take a record into the current batch."""
+    def append(self, *pieces: bytes) -> None:
+        """Take a record, given in pieces, into the current batch."""
         ...
 
-    def flush(self) -> None:
-        """Make the batch durable. Raises `DiskFull`; then no record of the batch is in the journal."""
+    def flush(self) -> list[Position]:
+        """Make the batch durable; where each of its records lies. Raises `DiskFull`; then none of them is in the journal."""
         ...
 
-    def replay(self) -> Iterator[bytes]:
-        """All durable records."""
+    def begin_segment(self, snapshot: bytes) -> None:
+        """Go on in a new segment whose first record is ``snapshot``. Raises `DiskFull`; then nothing has changed."""
         ...
 
-    def rewrite(self, payloads: Iterable[bytes]) -> None:
-        """Replace all records. Raises `DiskFull`; then nothing has changed."""
+    def drop_segments(self, needed: Collection[int]) -> None:
+        """Delete all segments but the newest and those ``needed``."""
+        ...
+
+    def replay(self) -> Iterator[tuple[Position, bytes]]:
+        """The durable records of the newest segment."""
+        ...
+
+    def read(self, position: Position) -> bytes:
+        """One durable record. Raises `ResumeError` when it is damaged or missing."""
         ...
 
     @property
     def num_bytes(self) -> int:
-        """Size of the durable records."""
+        """Size of all segments."""
+        ...
+
+    @property
+    def newest_bytes(self) -> int:
+        """Size of the newest segment."""
         ...
 
     def close(self) -> None: ...
@@ -61,111 +85,154 @@ class MemoryJournal:
     """Records in memory, for serial mode."""
 
     def __init__(self) -> None:
-        self._records: list[bytes] = []
+        self._segments: dict[int, list[bytes]] = {1: []}
         self._batch: list[bytes] = []
-        self.num_bytes = 0
 
-    def append(self, payload: bytes) -> None:
-        self._batch.append(payload)
+    @property
+    def _newest(self) -> int:
+        return max(self._segments)
 
-    def flush(self) -> None:
-        self._records += self._batch
-        self.num_bytes += sum(map(len, self._batch))
+    @property
+    def num_bytes(self) -> int:
+        return sum(len(record) for records in self._segments.values() for record in records)
+
+    @property
+    def newest_bytes(self) -> int:
+        return sum(map(len, self._segments[self._newest]))
+
+    def append(self, *pieces: bytes) -> None:
+        self._batch.append(b"".join(pieces))
+
+    def flush(self) -> list[Position]:
+        records = self._segments[self._newest]
+        positions = [Position(self._newest, len(records) + number) for number in range(len(self._batch))]
+        records += self._batch
         self._batch = []
+        return positions
 
-    def replay(self) -> Iterator[bytes]:
-        yield from self._records
+    def begin_segment(self, snapshot: bytes) -> None:
+        self._segments[self._newest + 1] = [snapshot]
 
-    def rewrite(self, payloads: Iterable[bytes]) -> None:
-        self._records = list(payloads)
-        self.num_bytes = sum(map(len, self._records))
+    def drop_segments(self, needed: Collection[int]) -> None:
+        newest = self._newest
+        self._segments = {number: kept for number, kept in self._segments.items() if number == newest or number in needed}
+
+    def replay(self) -> Iterator[tuple[Position, bytes]]:
+        for number, record in enumerate(list(self._segments[self._newest])):
+            yield Position(self._newest, number), record
+
+    def read(self, position: Position) -> bytes:
+        return self._segments[position.segment][position.offset]
 
     def close(self) -> None:
         pass
 
 
 class FileJournal:
-    """Records in ``folder/journal-<n>.log``; the highest number counts."""
+    """Segments ``folder/journal-<n>.log``."""
 
     def __init__(self, folder: Path, *, fsync: bool = True) -> None:
+        """Opens the newest segment and cuts off its torn tail. Raises `ResumeError` when acknowledged data is damaged."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._fsync = fsync
         self._batch: list[bytes] = []
-        self._batch_bytes = 0
-        paths = sorted(folder.glob("journal-*.log"))
-        for leftover in [*folder.glob("*.new"), *paths[:-1]]:
+        self._sizes: list[int] = []
+        for leftover in folder.glob("*.new"):
             leftover.unlink()
-        if paths:
-            self._path = paths[-1]
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
-            self._end = _find_end(self._path)
+        self._older = {number: path.stat().st_size for number, path in segments(folder).items()}
+        if self._older:
+            self._number = max(self._older)
+            del self._older[self._number]
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            self._end = find_end(self.path)
+            if self._number > 1 and self._end == len(FILE_MAGIC):
+                raise ResumeError(f"{self.path} is damaged at byte {self._end}: the snapshot that it begins with is not readable")
             os.ftruncate(self._descriptor, self._end)
         else:
-            self._path = folder / "journal-000001.log"
-            self._descriptor, self._end = self._write_file(self._path, ())
+            self._number = 1
+            self._descriptor, self._end = self._write_file(1, [])
         self._dirty = False
 
     @property
-    def num_bytes(self) -> int:
-        return self._end
+    def path(self) -> Path:
+        """The newest segment."""
+        return segment_path(self._folder, self._number)
 
     @property
-    def path(self) -> Path:
-        """The file in use."""
-        return self._path
+    def num_bytes(self) -> int:
+        return self._end + sum(self._older.values())
 
-    def append(self, payload: bytes) -> None:
-        self._batch += _record(payload, batch_start=self._end)
-        self._batch_bytes += _HEADER.size + len(payload)
+    @property
+    def newest_bytes(self) -> int:
+        return self._end
 
-    def flush(self) -> None:
+    def append(self, *pieces: bytes) -> None:
+        length = sum(map(len, pieces))
+        self._batch.append(_header(pieces, length=length, batch_start=self._end))
+        self._batch += pieces
+        self._sizes.append(_HEADER.size + length)
+
+    def flush(self) -> list[Position]:
         if not self._batch:
-            return
-        batch, num_bytes = self._batch, self._batch_bytes
-        self._batch, self._batch_bytes = [], 0
+            return []
+        batch, sizes = self._batch, self._sizes
+        self._batch, self._sizes = [], []
         try:
-            if self._dirty:
-                os.ftruncate(self._descriptor, self._end)
+            self._cut_off_failed_batch()
             self._dirty = True
             _write_all(self._descriptor, batch, offset=self._end)
             self._sync(self._descriptor)
         except OSError as error:
-            raise self._failure(error, num_bytes) from None
+            raise self._failure(error, sum(sizes)) from None
         self._dirty = False
-        self._end += num_bytes
+        positions = []
+        for size in sizes:
+            positions.append(Position(self._number, self._end))
+            self._end += size
+        return positions
 
-    def replay(self) -> Iterator[bytes]:
-        with self._path.open("rb") as file:
-            file.seek(len(FILE_MAGIC))
-            while file.tell() < self._end:
-                _, length, _, _ = _HEADER.unpack(file.read(_HEADER.size))
-                yield file.read(length)
-
-    def rewrite(self, payloads: Iterable[bytes]) -> None:
-        number = int(self._path.stem.removeprefix("journal-")) + 1
-        path = self._folder / f"journal-{number:06d}.log"
+    def begin_segment(self, snapshot: bytes) -> None:
+        assert not self._batch, "a segment ends between two batches"
         try:
-            descriptor, end = self._write_file(path, payloads)
+            self._cut_off_failed_batch()
+            descriptor, end = self._write_file(self._number + 1, [snapshot])
         except OSError as error:
-            path.with_suffix(".new").unlink(missing_ok=True)
-            raise self._failure(error, 0) from None
-        old, old_descriptor = self._path, self._descriptor
-        self._path, self._descriptor, self._end, self._dirty = path, descriptor, end, False
-        os.close(old_descriptor)
-        old.unlink()
+            segment_path(self._folder, self._number + 1).with_suffix(".new").unlink(missing_ok=True)
+            raise self._failure(error, len(snapshot)) from None
+        os.close(self._descriptor)
+        self._older[self._number] = self._end
+        self._number, self._descriptor, self._end = self._number + 1, descriptor, end
+
+    def drop_segments(self, needed: Collection[int]) -> None:
+        for number in [number for number in self._older if number not in needed]:
+            segment_path(self._folder, number).unlink(missing_ok=True)
+            del self._older[number]
+
+    def replay(self) -> Iterator[tuple[Position, bytes]]:
+        for offset, payload in read_records(self.path, end=self._end):
+            yield Position(self._number, offset), payload
+
+    def read(self, position: Position) -> bytes:
+        return read_record(self._folder, position)
 
     def close(self) -> None:
         os.close(self._descriptor)
 
-    def _write_file(self, path: Path, payloads: Iterable[bytes]) -> tuple[int, int]:
+    def _cut_off_failed_batch(self) -> None:
+        if self._dirty:
+            os.ftruncate(self._descriptor, self._end)
+            self._dirty = False
+
+    def _write_file(self, number: int, payloads: Sequence[bytes]) -> tuple[int, int]:
+        path = segment_path(self._folder, number)
         temporary = path.with_suffix(".new")
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            end = _write_all(descriptor, [FILE_MAGIC], offset=0)
-            start = end
+            end = start = _write_all(descriptor, [FILE_MAGIC], offset=0)
             for payload in payloads:
-                end = _write_all(descriptor, _record(payload, batch_start=start), offset=end)
+                header = _header([payload], length=len(payload), batch_start=start)
+                end = _write_all(descriptor, [header, payload], offset=end)
             self._sync(descriptor)
             temporary.rename(path)
             folder = os.open(self._folder, os.O_RDONLY)
@@ -188,29 +255,47 @@ class FileJournal:
         return error
 
 
-def _record(payload: bytes, *, batch_start: int) -> tuple[bytes, bytes]:
-    return _HEADER.pack(_RECORD_MAGIC, len(payload), batch_start, _checksum(payload, batch_start)), payload
+# --- reading files, also of a broker that runs -----------------------------------------------------------------------
 
 
-def _checksum(payload: bytes | memoryview, batch_start: int) -> int:
-    return zlib.crc32(payload, zlib.crc32(struct.pack("<QI", batch_start, len(payload))))
+def segment_path(folder: Path, number: int) -> Path:
+    """File of a segment."""
+    return folder / f"journal-{number:06d}.log"
 
 
-def _write_all(descriptor: int, pieces: Sequence[bytes], *, offset: int) -> int:
-    """Write ``pieces`` one after the other from ``offset``; returns where they end."""
-    for first in range(0, len(pieces), _PIECES_PER_WRITE):
-        some = pieces[first : first + _PIECES_PER_WRITE]
-        num_bytes = sum(map(len, some))
-        written = os.pwritev(descriptor, some, offset)
-        if written < num_bytes:
-            rest = memoryview(b"".join(some))[written:]
-            while rest:
-                rest = rest[os.pwrite(descriptor, rest, offset + num_bytes - len(rest)) :]
-        offset += num_bytes
-    return offset
+def segments(folder: Path) -> dict[int, Path]:
+    """The segments in ``folder`` by number, oldest first."""
+    return {int(path.stem.removeprefix("journal-")): path for path in sorted(folder.glob("journal-*.log"))}
 
 
-def _find_end(path: Path) -> int:
+def read_records(path: Path, *, end: int) -> Iterator[tuple[int, bytes]]:
+    """(offset, payload) of all records before byte ``end``, which `find_end` found."""
+    with path.open("rb") as file:
+        file.seek(offset := len(FILE_MAGIC))
+        while offset < end:
+            _, length, _, _ = _HEADER.unpack(file.read(_HEADER.size))
+            yield offset, file.read(length)
+            offset += _HEADER.size + length
+
+
+def read_record(folder: Path, position: Position) -> bytes:
+    """The payload of one record. Raises `ResumeError` when it is damaged or missing."""
+    path = segment_path(folder, position.segment)
+    try:
+        with path.open("rb") as file:
+            file.seek(position.offset)
+            header = file.read(_HEADER.size)
+            length = _HEADER.unpack(header)[1] if len(header) == _HEADER.size else 0
+            record = _read_record(memoryview(header + file.read(length)), 0)
+    except FileNotFoundError:
+        raise ResumeError(f"{path} is missing, and records in it are still needed: restore it, or start a new run") from None
+    if record is None:
+        step = "restore the file, or start a new run"
+        raise ResumeError(f"{path} is damaged at byte {position.offset}, in data that was acknowledged; {step}")
+    return bytes(record[1])
+
+
+def find_end(path: Path) -> int:
     """Where the last good record ends. Raises `ResumeError` when what follows was once acknowledged."""
     data = memoryview(path.read_bytes())
     if bytes(data[: len(FILE_MAGIC)]) != FILE_MAGIC:
@@ -230,15 +315,40 @@ def _find_end(path: Path) -> int:
     return offset
 
 
+def _header(pieces: Sequence[bytes], *, length: int, batch_start: int) -> bytes:
+    checksum = _checksum_start(batch_start, length)
+    for piece in pieces:
+        checksum = zlib.crc32(piece, checksum)
+    return _HEADER.pack(_RECORD_MAGIC, length, batch_start, checksum)
+
+
+def _checksum_start(batch_start: int, length: int) -> int:
+    return zlib.crc32(struct.pack("<QI", batch_start, length))
+
+
+def _write_all(descriptor: int, pieces: Sequence[bytes], *, offset: int) -> int:
+    """Write ``pieces`` one after the other from ``offset``; returns where they end."""
+    for first in range(0, len(pieces), _PIECES_PER_WRITE):
+        some = pieces[first : first + _PIECES_PER_WRITE]
+        num_bytes = sum(map(len, some))
+        written = os.pwritev(descriptor, some, offset)
+        if written < num_bytes:
+            rest = memoryview(b"".join(some))[written:]
+            while rest:
+                rest = rest[os.pwrite(descriptor, rest, offset + num_bytes - len(rest)) :]
+        offset += num_bytes
+    return offset
+
+
 def _read_record(data: memoryview, offset: int) -> tuple[int, memoryview] | None:
     """(batch_start, payload) of the record at ``offset``, None when there is no whole one."""
     if len(data) - offset < _HEADER.size:
         return None
     magic, length, batch_start, checksum = _HEADER.unpack_from(data, offset)
     payload = data[offset + _HEADER.size : offset + _HEADER.size + length]
-    if magic != _RECORD_MAGIC or len(payload) != length or checksum != _checksum(payload, batch_start):
+    if magic != _RECORD_MAGIC or len(payload) != length:
         return None
-    return batch_start, payload
+    return (batch_start, payload) if checksum == zlib.crc32(payload, _checksum_start(batch_start, length)) else None
 
 
 def _next_batch_start(data: memoryview, offset: int) -> int | None:

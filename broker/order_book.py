@@ -172,6 +172,15 @@ class OrderBook:
         tasks = (self._orders[order_id].next_task for order_id in self._turns)
         return next((task for task in tasks if task is not None), None)
 
+    def gauges(self) -> dict[str, int]:
+        """For `Status`."""
+        open_orders = [state for state in self if not state.done]
+        return {
+            "orders_open": len(open_orders),
+            "assignments": sum(len(state.grants) for state in open_orders),
+            "trajectories_pending": sum(state.num_pending for state in open_orders),
+        }
+
     # --- compaction
 
     def snapshot(self) -> dict[str, Any]:

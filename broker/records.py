@@ -1,17 +1,19 @@
-"""What the payloads of a journal mean: messages, and the state that a compacted journal starts with.
+"""What the payloads of a journal mean: messages, and the snapshot that a segment begins with.
 
-A payload is one byte of type, then: ``S`` the core's snapshot as JSON; ``K`` a trajectory held at that time; ``M`` any message
-that came after. Messages are frames of `common.codec`: a count, the frames' lengths, the frames.
+A payload is one byte of type, then: ``M`` a message that came in; ``S`` the core's snapshot as JSON, with the positions of the
+trajectories that it holds. Messages are frames of `common.codec`: a count, the frames' lengths, the frames.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 from broker.core import BrokerCore
 from broker.events import Event, MessagePersisted, StateRestored, TrajectoryRestored
+from broker.journal import Position
 from common import codec
 from common.errors import DecodeError, ResumeError
 from common.messages import Message, Trajectory
@@ -19,47 +21,65 @@ from common.messages import Message, Trajectory
 _WRITER = "journal"
 
 
-def message_record(message: Message, *, frames: Sequence[bytes] | None = None) -> bytes:
-    """A message that was taken in; ``frames``: what it came in, if it came over the wire, which saves encoding it again."""
-    return _pack(b"M", frames if frames is not None else _encode(message))
+def message_record(message: Message, *, frames: Sequence[bytes] | None = None) -> list[bytes]:
+    """Pieces of the record; ``frames``: what the message came in, if over the wire, which saves encoding it again."""
+    frames = frames if frames is not None else codec.encode(message, sender=_WRITER, message_id=0)
+    return [b"M" + struct.pack(f"<I{len(frames)}I", len(frames), *map(len, frames)), *frames]
 
 
-def compacted_records(core: BrokerCore) -> Iterator[bytes]:
-    """A whole journal that leads to the state of ``core``."""
-    yield b"S" + json.dumps(core.snapshot(), separators=(",", ":")).encode()
-    for trajectory in core.held():
-        yield _pack(b"K", _encode(trajectory))
+def snapshot_record(core: BrokerCore, positions: Mapping[str, Position]) -> bytes:
+    """First record of a segment. ``positions``: where the record of every trajectory that ``core`` holds lies, by its id."""
+    held = [positions[trajectory.trajectory_id] for trajectory in core.held()]
+    return b"S" + json.dumps({**core.snapshot(), "held": held}, separators=(",", ":")).encode()
 
 
-def event_of(payload: bytes) -> Event:
-    """What to tell the core when a record is replayed. Raises `ResumeError`."""
-    kind, rest = payload[:1], payload[1:]
-    if kind == b"S":
-        return StateRestored(json.loads(rest))
+class Readable(Protocol):
+    """The part of `broker.journal.Journal` that a replay needs."""
+
+    def replay(self) -> Iterator[tuple[Position, bytes]]: ...
+
+    def read(self, position: Position) -> bytes: ...
+
+
+def events(journal: Readable) -> Iterator[tuple[Position, Event]]:
+    """What to tell a new core so that it is where the journal ends. Raises `ResumeError`."""
+    for position, payload in journal.replay():
+        if payload[:1] == b"S":
+            snapshot = _json(payload[1:])
+            yield position, StateRestored(snapshot)
+            for place in snapshot["held"]:
+                held = Position(*place)
+                message = message_of(journal.read(held))
+                if not isinstance(message, Trajectory):
+                    found = type(message).__name__
+                    raise ResumeError(f"the journal's record at {held} is needed as a trajectory, and is a {found}")
+                yield held, TrajectoryRestored(message)
+        else:
+            yield position, MessagePersisted(None, message_of(payload))
+
+
+def message_of(payload: bytes) -> Message:
+    """The message in a record. Raises `ResumeError`."""
+    if payload[:1] != b"M":
+        raise ResumeError(f"the journal holds a record of unknown type {payload[:1]!r}")
     try:
-        message = codec.decode(_unpack(rest)).message
+        return codec.decode(_unpack(payload)).message
     except (DecodeError, struct.error) as error:
         raise ResumeError(f"the journal holds a record that this release cannot read: {error}") from None
-    if kind == b"M":
-        return MessagePersisted(None, message)
-    if kind == b"K" and isinstance(message, Trajectory):
-        return TrajectoryRestored(message)
-    raise ResumeError(f"the journal holds a record of unknown type {kind!r}")
 
 
-def _encode(message: Message) -> list[bytes]:
-    return codec.encode(message, sender=_WRITER, message_id=0)
-
-
-def _pack(kind: bytes, frames: Sequence[bytes]) -> bytes:
-    lengths = struct.pack(f"<I{len(frames)}I", len(frames), *map(len, frames))
-    return b"".join((kind, lengths, *frames))
+def _json(data: bytes) -> dict[str, Any]:
+    try:
+        snapshot: dict[str, Any] = json.loads(data)
+    except ValueError as error:
+        raise ResumeError(f"the journal holds a snapshot that this release cannot read: {error}") from None
+    return snapshot
 
 
 def _unpack(data: bytes) -> list[bytes]:
-    (count,) = struct.unpack_from("<I", data)
-    lengths = struct.unpack_from(f"<{count}I", data, 4)
-    frames, offset = [], 4 + 4 * count
+    (count,) = struct.unpack_from("<I", data, 1)
+    lengths = struct.unpack_from(f"<{count}I", data, 5)
+    frames, offset = [], 5 + 4 * count
     for length in lengths:
         frames.append(data[offset : offset + length])
         offset += length

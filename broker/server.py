@@ -1,127 +1,30 @@
-"""The broker process: sockets and journal around the core.
+"""The broker process: a socket in front of `broker.service`, a thread that syncs the journal behind it.
 
-`BrokerService` turns messages into answers (journal and core, no sockets; serial mode calls it directly); `run_broker` puts it
-behind a `Server`. Everything happens in one thread. Requests that arrive together are synced to disk together, before any of them
-is answered.
+One thread receives, decides and answers; while the other waits for the disk, what arrives is decided and collected for the next
+sync. So the slower the disk, the more requests share a sync.
 """
 
 from __future__ import annotations
 
-import threading
+import itertools
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Self
 
-from broker import records
 from broker.core import BrokerCore
-from broker.events import Log, MessagePersisted, MessageReceived, Persist, PersistFailed, Reply, TimePassed
-from broker.journal import FileJournal, Journal, MemoryJournal
+from broker.journal import FileJournal, MemoryJournal
+from broker.service import Batch, BrokerService
 from common import log
-from common.clock import Clock
 from common.config import RunConfig
-from common.errors import ComputerRLError, ConfigError, DiskFull, Problem, SetupError
+from common.errors import ComputerRLError, ConfigError, Problem, SetupError
 from common.lifecycle import StopToken, new_incarnation
-from common.messages import Message, Status
 from common.run_folder import RunFolder
 from common.transport import Keys, Request, Server
 
 _POLL_S = 0.2
-_COMPACT_BYTES = 64 << 20
-"""A journal below this is never worth rewriting."""
 _REBIND_S = 5.0
 """How long a restarted broker waits for the port of its predecessor."""
-
-
-class BrokerService:
-    """Answers requests; what it acknowledges is in the journal. Thread-safe, one request (or batch) at a time."""
-
-    def __init__(
-        self, core: BrokerCore, journal: Journal, *, clock: Clock = time.monotonic, compact_bytes: int = _COMPACT_BYTES
-    ) -> None:
-        """Replays ``journal`` into ``core``. Raises `ResumeError` when it cannot be read."""
-        self.core = core
-        self._journal = journal
-        self._clock = clock
-        self._lock = threading.RLock()
-        self._compact_bytes = self._compact_at_bytes = compact_bytes
-        num_records = 0
-        for payload in journal.replay():
-            core.handle(records.event_of(payload), clock())
-            num_records += 1
-        if num_records:
-            held = core.counters["held"]
-            log.get_logger().info("journal.replayed", num_records=num_records, num_held=held, bytes=journal.num_bytes)
-
-    def __call__(self, message: Message, sender: str) -> Message:
-        """Answer one request."""
-        return self.answer_all([(message, sender)])[0]
-
-    def answer_all(
-        self, requests: Sequence[tuple[Message, str]], *, frames: Sequence[Sequence[bytes]] | None = None
-    ) -> list[Message]:
-        """Answer requests that arrived together; one sync for all. ``frames``: what each request came in."""
-        with self._lock:
-            answers: dict[int, Message] = {}
-            writes: list[Persist] = []
-            for ticket, (message, sender) in enumerate(requests):
-                self._handle(MessageReceived(ticket, message, sender), answers, writes)
-            self._persist(writes, answers, frames)
-            self._handle(TimePassed(), answers, writes)
-            self._compact()
-            return [self._with_journal_gauges(answers[ticket]) for ticket in range(len(requests))]
-
-    def close(self) -> None:
-        """Close the journal."""
-        self._journal.close()
-
-    def _handle(
-        self, event: MessageReceived | MessagePersisted | PersistFailed | TimePassed, answers: dict[int, Message],
-        writes: list[Persist],
-    ) -> None:  # fmt: skip
-        for effect in self.core.handle(event, self._clock()):
-            match effect:
-                case Reply(ticket, message):
-                    answers[ticket] = message
-                case Persist():
-                    writes.append(effect)
-                case Log(name, fields):
-                    log.get_logger().info(name, **fields)
-
-    def _persist(self, writes: list[Persist], answers: dict[int, Message], frames: Sequence[Sequence[bytes]] | None) -> None:
-        for write in writes:
-            came_in = frames[write.ticket] if frames is not None and write.asked is None else None
-            self._journal.append(records.message_record(write.message, frames=came_in))
-        try:
-            self._journal.flush()
-        except DiskFull as error:
-            log.get_logger().error("journal.disk_full", reason=str(error), num_refused=len(writes))
-            for write in writes:
-                self._handle(PersistFailed(write.ticket, write.message, error.code, str(error)), answers, [])
-            return
-        more: list[Persist] = []
-        for write in writes:
-            self._handle(MessagePersisted(write.ticket, write.message, write.asked), answers, more)
-        if more:  # More assignments were asked for than the group drawn has.
-            self._persist(more, answers, frames)
-
-    def _compact(self) -> None:
-        if self._journal.num_bytes < self._compact_at_bytes:
-            return
-        before = self._journal.num_bytes
-        try:
-            self._journal.rewrite(records.compacted_records(self.core))
-        except DiskFull as error:
-            log.get_logger().error("journal.disk_full", reason=str(error), num_refused=0)
-            self._compact_at_bytes = before + self._compact_bytes
-            return
-        # Twice what is still needed: rewriting then costs at most as much again as writing did.
-        self._compact_at_bytes = max(self._compact_bytes, 2 * self._journal.num_bytes)
-        log.get_logger().info("journal.compacted", bytes_before=before, bytes_after=self._journal.num_bytes)
-
-    def _with_journal_gauges(self, message: Message) -> Message:
-        if not isinstance(message, Status):
-            return message
-        return replace(message, gauges={**message.gauges, "journal_bytes": float(self._journal.num_bytes)})
 
 
 def make_service(config: RunConfig, *, in_memory: bool = False) -> BrokerService:
@@ -152,13 +55,55 @@ def run_broker(config: RunConfig, *, stop: StopToken) -> None:
 
 
 def serve_batches(server: Server, service: BrokerService, stop: StopToken) -> None:
-    """Answer what came since the last turn, all together, until ``stop``."""
-    while not stop.stopped:
-        requests: list[Request] = server.poll(_POLL_S)
-        frames = [request.frames for request in requests]
-        answers = service.answer_all([(request.message, request.sender) for request in requests], frames=frames)
-        for request, answer in zip(requests, answers, strict=True):
-            request.reply(answer)
+    """Answer what comes until ``stop``; what is with the journal then is still answered."""
+    waiting: dict[int, Request] = {}
+    tickets = itertools.count()
+    with _Writer(service, wake=server.wake) as writer:
+        while not stop.stopped or writer.busy:
+            for request in server.poll(_POLL_S):
+                ticket = next(tickets)
+                waiting[ticket] = request
+                service.take(ticket, request.message, request.sender, frames=request.frames)
+            writer.take_finished()
+            if not writer.busy and (batch := service.next_batch()) is not None:
+                writer.start(batch)
+            service.look_at_deadlines()
+            for ticket, answer in service.take_answers():
+                waiting.pop(ticket).reply(answer)
+
+
+class _Writer:
+    """A thread that persists one batch at a time."""
+
+    def __init__(self, service: BrokerService, *, wake: Callable[[], None]) -> None:
+        """``wake`` is called, from the thread, when a batch is done."""
+        self._service = service
+        self._wake = wake
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._running: tuple[Batch, Future[None]] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown()
+
+    @property
+    def busy(self) -> bool:
+        """A batch is on its way to the disk."""
+        return self._running is not None
+
+    def start(self, batch: Batch) -> None:
+        future = self._threads.submit(self._service.persist, batch)
+        self._running = (batch, future)
+        future.add_done_callback(lambda _: self._wake())
+
+    def take_finished(self) -> None:
+        """Finish the batch that is on disk, if one is. Raises what kept it from there, a full disk aside."""
+        if self._running is not None and self._running[1].done():
+            (batch, future), self._running = self._running, None
+            future.result()
+            self._service.finish(batch)
 
 
 def _bind(config: RunConfig, folder: RunFolder, *, keys: Keys, sender: str, stop: StopToken) -> Server:

@@ -1,8 +1,10 @@
-"""Message <-> frames: one msgpack header, then one raw frame per numpy array. The only importer of msgpack.
+"""Message <-> frames: one msgpack header, then one frame with the raw bytes of all numpy arrays. The only importer of msgpack.
 
 Header: ``{kind, schema, sender, id, cause, arrays, body}``. ``body`` is the message as nested maps in which every array is an
-extension value holding its number; ``arrays`` gives dtype and shape of each raw frame, in order. No pickle, ever: a header can
+extension value holding its number; ``arrays`` gives dtype and length of each array, in order. No pickle, ever: a header can
 only become plain values, which pydantic then checks against the message's type. What does not decode raises `DecodeError`.
+
+All arrays share a frame because each frame is encrypted, sent and received by itself: an episode of 50 steps has 200 of them.
 
 Does not send, store or retry anything; see `common.transport` and `broker.journal`.
 
@@ -25,13 +27,15 @@ from common import messages
 from common.errors import DecodeError
 from common.messages import SCHEMA_VERSION, Message
 
-MAX_FRAMES = 1 << 17
-"""Frames of one message; a group of 64 episodes of 100 steps has 25,600."""
+MAX_FRAMES = 2
+MAX_ARRAYS = 1 << 17
+"""Arrays of one message; a group of 64 episodes of 100 steps has 25,600."""
 MAX_HEADER_BYTES = 1 << 26
 MAX_MESSAGE_BYTES = 1 << 30
 _ARRAY_EXTENSION = 1
 _DTYPES = ("<i4", "<f4")
 """What `common.messages` uses, little-endian on every host."""
+_ITEM_BYTES = 4
 
 _KINDS: dict[str, type] = {cls.__name__: cls for cls in get_args(messages.Message)}
 _FIELD_NAMES: dict[type, tuple[str, ...] | None] = {}
@@ -51,20 +55,20 @@ class Envelope:
 
 
 def encode(message: Message, *, sender: str, message_id: int, cause_id: int | None = None) -> list[bytes]:
-    """Frames of ``message``: the header, then its arrays. Raises `TypeError` for what is no message (our own mistake)."""
+    """Frames of ``message``: the header, then its arrays if it has any. Raises `TypeError` for what is no message."""
     kind = type(message).__name__
     if _KINDS.get(kind) is not type(message):
         raise TypeError(f"{type(message).__name__} is not in common.messages.Message")
-    specs: list[list[Any]] = []
-    frames: list[bytes] = [b""]
+    specs: list[tuple[str, int]] = []
+    arrays: list[np.ndarray] = []
 
     def default(value: Any) -> Any:
         names = _field_names(type(value))
         if names is not None:
             return {name: getattr(value, name) for name in names}
         if isinstance(value, np.ndarray):
-            specs.append([value.dtype.newbyteorder("<").str, list(value.shape)])
-            frames.append(value.astype(specs[-1][0], copy=False).tobytes())
+            specs.append((value.dtype.newbyteorder("<").str, value.size))
+            arrays.append(np.ascontiguousarray(value, dtype=specs[-1][0]))
             return msgpack.ExtType(_ARRAY_EXTENSION, struct.pack("<I", len(specs) - 1))
         if isinstance(value, np.generic):
             return value.item()
@@ -73,8 +77,8 @@ def encode(message: Message, *, sender: str, message_id: int, cause_id: int | No
     # `body` is packed first, because packing it is what finds the arrays.
     body = msgpack.packb(message, default=default)
     head = {"kind": kind, "schema": SCHEMA_VERSION, "sender": sender, "id": message_id, "cause": cause_id, "arrays": specs}
-    frames[0] = msgpack.packb({**head, "body": body})
-    return frames
+    header = msgpack.packb({**head, "body": body})
+    return [header, b"".join(map(memoryview, arrays))] if arrays else [header]
 
 
 def decode(frames: Sequence[bytes]) -> Envelope:
@@ -158,16 +162,19 @@ def _decode_body(header: dict[str, Any], frames: Sequence[bytes], *, kind: str, 
 
 
 def _arrays(specs: Any, frames: Sequence[bytes]) -> list[np.ndarray]:
-    if not isinstance(specs, list) or len(specs) != len(frames) - 1:
-        raise _Malformed(f"header lists {len(specs) if isinstance(specs, list) else 'no'} arrays, {len(frames) - 1} frames came")
-    arrays = []
-    for spec, frame in zip(specs, frames[1:], strict=True):
-        dtype, shape = spec
+    if not isinstance(specs, list) or len(specs) > MAX_ARRAYS or len(frames) != (2 if specs else 1):
+        count = len(specs) if isinstance(specs, list) else "no"
+        raise _Malformed(f"header lists {count} arrays, at most {MAX_ARRAYS}; {len(frames) - 1} frames of arrays came")
+    arrays, offset = [], 0
+    for dtype, size in specs:
         if dtype not in _DTYPES:
             raise _Malformed(f"array of dtype {dtype!r}")
-        if len(shape) != 1 or not isinstance(shape[0], int) or shape[0] * 4 != len(frame):
-            raise _Malformed(f"array of shape {shape} in {len(frame)} bytes")
-        arrays.append(np.frombuffer(frame, dtype=dtype))
+        if not isinstance(size, int) or not 0 <= size <= (len(frames[1]) - offset) // _ITEM_BYTES:
+            raise _Malformed(f"array of {size!r} numbers at byte {offset} of {len(frames[1])}")
+        arrays.append(np.frombuffer(frames[1], dtype, size, offset))
+        offset += size * _ITEM_BYTES
+    if specs and offset != len(frames[1]):
+        raise _Malformed(f"arrays of {offset} bytes in a frame of {len(frames[1])}")
     return arrays
 
 

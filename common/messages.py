@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import BeforeValidator, ConfigDict
 from pydantic.dataclasses import dataclass
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Raised whenever a field changes meaning; peers of another schema version are refused with a clear error."""
 
 _CONFIG = ConfigDict(arbitrary_types_allowed=True, extra="forbid", strict=False)

@@ -62,12 +62,14 @@ __all__ = [
 Handler = Callable[[Message, str], Message]
 """(message, sender) -> answer; raises `ComputerRLError` for what shall become an `ErrorReply`."""
 
-_MAX_FRAME_BYTES = 1 << 28
+_MAX_FRAME_BYTES = codec.MAX_MESSAGE_BYTES
 """A peer that announces a longer frame is disconnected before memory is taken for it."""
 _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 5_000, 30_000
 """Answered by ZeroMQ's own thread, so a busy Python process is not taken for a dead one."""
 _POLL_SLICE_S = 0.2
 """Longest time until a waiting request notices that its client was closed."""
+_MAX_REQUESTS = 256
+"""Taken in one turn at most, so that answers and deadlines never wait long."""
 _ZAP_DOMAIN = "run"
 
 
@@ -308,14 +310,24 @@ class Server:
             os.read(self._wake_reader, 4096)
             self._flush()
         requests: list[Request] = []
-        while len(requests) < 256 and self._socket.poll(0):
-            identity, *frames = self._socket.recv_multipart()
+        while len(requests) < _MAX_REQUESTS:
+            try:
+                identity, *frames = self._socket.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                break
             try:
                 requests.append(Request(self, identity, codec.decode(frames), frames))
             except DecodeError as error:
                 log.get_logger().warning("transport.malformed", reason=str(error), num_frames=len(frames))
                 self._answer(identity, ErrorReply(error.code, str(error)), cause_id=codec.peek_message_id(frames))
         return requests
+
+    def wake(self) -> None:
+        """End the present or next `poll` early; from any thread."""
+        with self._close_lock:
+            if not self._closed:
+                with contextlib.suppress(BlockingIOError):  # Then the pipe is full of wake-ups already.
+                    os.write(self._wake_writer, b"w")
 
     def close(self) -> None:
         """Send what is due (up to 0.5 s) and free the port. From the polling thread, or once it has ended."""
@@ -336,10 +348,7 @@ class Server:
         if threading.get_ident() == self._polling_thread:
             self._flush()
             return
-        with self._close_lock:
-            if not self._closed:
-                with contextlib.suppress(BlockingIOError):  # Then the pipe is full of wake-ups already.
-                    os.write(self._wake_writer, b"w")
+        self.wake()
 
     def _flush(self) -> None:
         while self._outgoing:

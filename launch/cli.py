@@ -234,6 +234,49 @@ def phase_sft(run: str) -> None:
     click.echo(request_sft(find_run(run)))
 
 
+@cli.group()
+def journal() -> None:
+    """Look into the broker's journal of a run, running or not; nothing is changed."""
+
+
+@journal.command("ls")
+@click.argument("run", default="latest", metavar="[RUN]")
+def journal_ls(run: str) -> None:
+    """List the segments of RUN's journal and what lies in them."""
+    from launch.journal import list_segments
+    from launch.run_names import find_run
+
+    sys.exit(list_segments(find_run(run)))
+
+
+@journal.command("cat")
+@click.argument("run", default="latest", metavar="[RUN]")
+@click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only such: Trajectory, RolloutOrder, Snapshot, ...")
+@click.option("--id", "name", default="", metavar="ID", help="Only what is about this trajectory or order.")
+@click.option("--full", is_flag=True, help="Long lists (tokens, log-probs) too.")
+def journal_cat(run: str, kinds: tuple[str, ...], name: str, *, full: bool) -> None:
+    """Print the records of RUN's journal as JSON, one a line. Exit code 1: there is no such record.
+
+    \b
+    computerrl journal cat latest --kind VersionAnnouncement
+    computerrl journal cat latest --id rl-1/17/2 --full
+    """
+    from launch.journal import print_records
+    from launch.run_names import find_run
+
+    sys.exit(print_records(find_run(run), kinds=kinds, name=name, full=full))
+
+
+@journal.command("verify")
+@click.argument("run", default="latest", metavar="[RUN]")
+def journal_verify(run: str) -> None:
+    """Check every byte of RUN's journal and replay it as a broker would. Exit code 1: something is damaged."""
+    from launch.journal import verify_journal
+    from launch.run_names import find_run
+
+    sys.exit(verify_journal(find_run(run)))
+
+
 @cli.command()
 @click.option("--task", "family", default="web-click-button", show_default=True, metavar="FAMILY", help="Task to begin with.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Which instance of it.")

@@ -155,18 +155,16 @@ class Desktop:
             self._screen.press_chord("esc")  # a half-typed cell would end up in the next sheet
         self._windows.close_dialogs(deadline)
         self._prepare(setup, deadline)
-        settled = self._show(deadline, patience_s=_SHOW_LIMIT_S)
-        if settled is None:
+        try:
+            return self._show(deadline, patience_s=_SHOW_LIMIT_S)
+        except NotInFront:
             # It died under our hands, or another window of it does not let go of the focus.
             app = self._apps[self._open[-1]]
             self._openers.close_on_demand(deadline)
             if app.program.running:
                 self._windows.restart(app, deadline)
-            self._prepare(setup, deadline)
-            settled = self._show(deadline)
-        if settled is None:
-            raise DesktopError(f"{self._open[-1]} does not come to the front")
-        return settled
+        self._prepare(setup, deadline)
+        return self._show(deadline)
 
     @property
     def _open(self) -> list[str]:
@@ -180,17 +178,16 @@ class Desktop:
         self._finishes_itself = self._open == ["chromium"]
         self._reader.forget()
 
-    def _show(self, deadline: float, *, patience_s: float = math.inf) -> Settled | None:
-        """Bring what was opened last to the front; None when it does not come, or goes again."""
+    def _show(self, deadline: float, *, patience_s: float = math.inf) -> Settled:
+        """Bring what was opened last to the front. Raises `NotInFront` when it does not come, or goes again."""
         if not self._open:
             return self._settle_fully()
         app = self._apps[self._open[-1]]
-        try:
-            self._windows.bring_to_front(app, deadline, patience_s=patience_s)
-        except NotInFront:
-            return None
+        self._windows.bring_to_front(app, deadline, patience_s=patience_s)
         settled = self._settle_fully()
-        return settled if self._windows.front_app() is app else None
+        if self._windows.front_app() is not app:
+            raise self._windows.not_in_front(f"{app.name} did not stay in front")
+        return settled
 
     def _settle_fully(self) -> Settled:
         # The same task must begin with the same picture, and the office paints its toolbars only once it has nothing else to do.

@@ -191,8 +191,12 @@ class Windows:
         try:
             self.wait(lambda: self._screen.active_window() == wanted, limit, f"{app.name} in front")
         except DesktopError as error:
-            shown = [f"{window.title!r} of {window.kind}" for window in self._screen.windows()]
-            raise NotInFront(f"{error}; windows, topmost last: {', '.join(shown)}") from error
+            raise self.not_in_front(str(error)) from error
+
+    def not_in_front(self, problem: str) -> NotInFront:
+        """The error, with what is on the screen instead."""
+        shown = [f"{window.title!r} of {window.kind}" for window in self._screen.windows()]
+        return NotInFront(f"{problem}; windows, topmost last: {', '.join(shown)}")
 
     def dismiss_popups(self) -> None:
         """Close open menus."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from broker_data import core, order, trajectory_for
 from broker_invariants import CheckedCore
 
 from broker.core import BrokerCore
 from broker.events import MessagePersisted, MessageReceived, Persist, PersistFailed, Reply
-from broker.journal import MemoryJournal
-from broker.server import BrokerService
+from broker.journal import MemoryJournal, Position
+from broker.service import BrokerService
 from common import codec
 from common.clock import ManualClock
 from common.messages import (
@@ -38,9 +39,9 @@ class CountingJournal(MemoryJournal):
 
     num_syncs = 0
 
-    def flush(self) -> None:
+    def flush(self) -> list[Position]:
         self.num_syncs += bool(self._batch)
-        super().flush()
+        return super().flush()
 
 
 def served(journal: MemoryJournal, *, eta: int = 1) -> BrokerService:
@@ -124,12 +125,27 @@ def test_requests_for_more_than_one_group_are_all_answered_in_the_same_turn() ->
     assert isinstance(answers[8], NoAssignment) and answers[8].reason == "staleness_bound"
 
 
+def test_two_choices_of_one_group_made_while_the_disk_was_busy_the_first_on_disk_counts() -> None:
+    broker = with_order(core())
+    first = broker.handle(MessageReceived(1, REQUEST, "actor-0:a"), 0.0)[0]
+    assert isinstance(first, Persist) and isinstance(first.message, GroupDrawn)
+    second = replace(first, ticket=2, message=replace(first.message, group_size=5))
+    granted = [broker.handle(MessagePersisted(one.ticket, one.message, one.asked), 0.0)[0] for one in (first, second)]
+    assert [one.message.assignment_id for one in granted if isinstance(one, Reply)] == ["rl-1/0/0", "rl-1/0/1"]
+    assert {group.size for state in broker.orders for group in state.groups.values()} == {2}
+
+
 def test_record_of_a_draw_is_what_is_written_not_the_frames_of_the_request() -> None:
     journal = MemoryJournal()
     service = served(journal)
     service(order(curriculum=PLAN), "learner-0:l")
     frames = codec.encode(REQUEST, sender="actor-0:a", message_id=1)
-    (first,) = service.answer_all([(REQUEST, "actor-0:a")], frames=[frames])
+    service.take(0, REQUEST, "actor-0:a", frames=frames)
+    batch = service.next_batch()
+    assert batch is not None
+    service.persist(batch)
+    service.finish(batch)
+    ((_, first),) = service.take_answers()
     (second,) = assignments([served(journal)(REQUEST, "actor-0:a")])
     assert isinstance(first, Assignment) and second.assignment_id == first.assignment_id
 

@@ -12,8 +12,9 @@ from test_journal_file import file_size_limit
 
 from broker import server as broker_server
 from broker.client import BrokerClient
-from broker.journal import FileJournal, MemoryJournal
-from broker.server import BrokerService, make_service, run_broker
+from broker.journal import FileJournal, MemoryJournal, Position
+from broker.server import make_service, run_broker
+from broker.service import BrokerService
 from common import transport
 from common.config import BrokerConfig, RunConfig
 from common.errors import ChannelClosed, ConfigError, DiskFull, PeerTimeout, ProtocolError, ResumeError
@@ -40,9 +41,9 @@ class CountingJournal(MemoryJournal):
         super().__init__()
         self.batches: list[int] = []
 
-    def flush(self) -> None:
+    def flush(self) -> list[Position]:
         self.batches.append(len(self._batch))
-        super().flush()
+        return super().flush()
 
 
 def test_requests_that_arrive_together_are_synced_once() -> None:
@@ -76,9 +77,9 @@ def test_full_disk_refuses_submissions_serves_the_rest_and_recovers(tmp_path: Pa
     again.close()
 
 
-def test_compaction_keeps_what_is_needed_and_forgets_the_rest(tmp_path: Path) -> None:
+def test_segments_keep_what_is_needed_and_forget_the_rest(tmp_path: Path) -> None:
     journal = FileJournal(tmp_path)
-    service = BrokerService(core(eta=100), journal, compact_bytes=200_000)
+    service = BrokerService(core(eta=100), journal, segment_bytes=100_000)
     client = BrokerClient(LocalChannel(service))
     client.place_order(order())
     sizes = []

@@ -15,10 +15,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker import records
 from broker.core import BrokerCore
-from broker.journal import MemoryJournal
-from broker.server import BrokerService
+from broker.journal import MemoryJournal, Position
+from broker.service import BrokerService
 from common.clock import ManualClock
 from common.errors import DiskFull
 from common.messages import (
@@ -50,16 +49,25 @@ PLANS = {
 }
 
 
+SEGMENT_BYTES = 4000
+"""Some ten trajectories: most runs go through several segments."""
+
+
 class FillingJournal(MemoryJournal):
     """Refuses all batches while it is full."""
 
     full = False
 
-    def flush(self) -> None:
+    def flush(self) -> list[Position]:
         if self.full and self._batch:
             self._batch = []
             raise DiskFull("no space")
-        super().flush()
+        return super().flush()
+
+    def begin_segment(self, snapshot: bytes) -> None:
+        if self.full:
+            raise DiskFull("no space")
+        super().begin_segment(snapshot)
 
 
 class BrokerMachine(RuleBasedStateMachine):
@@ -80,11 +88,24 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def restarted(self) -> BrokerService:
         core = CheckedCore(run_id="r", eta=1, groups_per_batch=GROUPS_PER_BATCH, max_assignment_s=20.0, peer_timeout_s=15.0)
-        return BrokerService(core, self.journal, clock=self.clock)
+        return BrokerService(core, self.journal, clock=self.clock, segment_bytes=SEGMENT_BYTES)
 
-    def ask(self, *messages: Message) -> list[Message]:
+    def ask(self, *messages: Message, num_later: int = 0) -> list[Message]:
+        """Their answers. ``num_later``: so many of them come while the disk is busy with those before."""
         self.clock.advance(0.25)
-        return self.service.answer_all([(message, "actor-0:a") for message in messages])
+        service, at_once = self.service, len(messages) - num_later
+        for ticket, message in enumerate(messages[:at_once]):
+            service.take(ticket, message, "actor-0:a")
+        batch = service.next_batch()
+        for ticket, message in enumerate(messages[at_once:], at_once):
+            service.take(ticket, message, "actor-0:a")
+        while batch is not None or (batch := service.next_batch()) is not None:
+            service.persist(batch)
+            service.finish(batch)
+            batch = None
+        service.look_at_deadlines()
+        answers = dict(service.take_answers())
+        return [answers[ticket] for ticket in range(len(messages))]
 
     def learn(self, answers: list[Message]) -> None:
         """A group means the same task for ever, whoever is killed."""
@@ -116,9 +137,9 @@ class BrokerMachine(RuleBasedStateMachine):
         if which < len(self.orders) - 1:  # The newest stays open, so that there is something to do.
             assert self.ask(OrderClosure(self.orders[which].order_id)) == [Ack()]
 
-    @rule(num_requests=st.integers(1, 7))
-    def request(self, num_requests: int) -> None:
-        self.learn(self.ask(*[AssignmentRequest("a", self.version)] * num_requests))
+    @rule(num_requests=st.integers(1, 7), num_later=st.integers(0, 3))
+    def request(self, num_requests: int, num_later: int) -> None:
+        self.learn(self.ask(*[AssignmentRequest("a", self.version)] * num_requests, num_later=min(num_later, num_requests)))
 
     @rule()
     def request_twice(self) -> None:
@@ -139,14 +160,15 @@ class BrokerMachine(RuleBasedStateMachine):
             self.learn([answer])
 
     @precondition(lambda self: self.playing)
-    @rule(successes=st.lists(st.booleans(), min_size=1, max_size=4), num_requests=st.integers(0, 2))
-    def submit(self, successes: list[bool], num_requests: int) -> None:
+    @rule(successes=st.lists(st.booleans(), min_size=1, max_size=4), num_requests=st.integers(0, 3), later=st.booleans())
+    def submit(self, successes: list[bool], num_requests: int, later: bool) -> None:
         """Episodes, and requests that arrive together with them."""
         played = []
         for success in successes[: len(self.playing)]:
             done = trajectory_for(self.playing.pop(0), steps=[step()], success=success)
             played.append(done)
-        receipts = self.ask(*played, *[AssignmentRequest("a", self.version)] * num_requests)
+        requests = [AssignmentRequest("a", self.version)] * num_requests
+        receipts = self.ask(*played, *requests, num_later=num_requests if later else 0)
         self.learn(receipts[len(played) :])
         for receipt in receipts[: len(played)]:
             assert isinstance(receipt, TrajectoryReceipt)
@@ -159,9 +181,9 @@ class BrokerMachine(RuleBasedStateMachine):
     def play(self, outcomes: list[bool]) -> None:
         """Some actors at work for a while."""
         for success in outcomes:
-            self.request(1)
+            self.request(1, 0)
             if self.playing:
-                self.submit([success], 0)
+                self.submit([success], 0, False)
 
     @precondition(lambda self: self.playing)
     @rule()
@@ -201,10 +223,6 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule()
     def crash(self) -> None:
         self.service = self.restarted()
-
-    @rule()
-    def compact(self) -> None:
-        self.journal.rewrite(records.compacted_records(self.service.core))
 
     # --- what holds
 

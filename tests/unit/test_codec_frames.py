@@ -47,11 +47,19 @@ def test_encoded_bytes_are_the_golden_ones(message: Message, check_golden: Check
     check_golden(f"codec/{type(message).__name__}.bin", lengths + b"".join(frames))
 
 
-def test_arrays_travel_as_raw_frames_one_each() -> None:
+def test_arrays_travel_as_raw_bytes_one_after_the_other() -> None:
     trajectory = next(message for message in examples() if isinstance(message, Trajectory))
-    frames = frames_of(trajectory)
-    assert len(frames) == 1 + 4 * len(trajectory.steps)
-    assert frames[1] == trajectory.steps[0].prompt_tokens.tobytes()
+    _, arrays = frames_of(trajectory)
+    names = ("prompt_tokens", "action_tokens", "behavior_logprobs", "policy_versions")
+    assert arrays == b"".join(getattr(one, name).tobytes() for one in trajectory.steps for name in names)
+
+
+def test_message_whose_arrays_are_empty_arrives() -> None:
+    base = next(message for message in examples() if isinstance(message, Trajectory))
+    none, timing = np.zeros(0, dtype=np.int32), StepTiming(0, 0, 0)
+    empty = Step(none, none, none.astype(np.float32), none, "", True, "", None, "none", timing)
+    envelope = codec.decode(frames_of(dataclasses.replace(base, steps=(empty, empty))))
+    assert same(envelope.message, dataclasses.replace(base, steps=(empty, empty)))
 
 
 def test_big_endian_arrays_arrive_as_numbers_not_as_bytes() -> None:
@@ -93,11 +101,16 @@ def changed_header(**changes: object) -> list[bytes]:
         (changed_header(body=msgpack.packb({"group_seq": msgpack.ExtType(1, b"\0\0\0\0")})), "array 0 of 0"),
         (changed_header(body=msgpack.packb({"group_seq": msgpack.ExtType(9, b"")})), "extension type 9"),
         (changed_header(body=msgpack.packb({"group_seq": msgpack.ExtType(1, b"\0")})), "4 bytes"),
-        (changed_header(arrays=[["<i4", [1]]]), "lists 1 arrays, 0 frames"),
-        ([*changed_header(arrays=[["|O", [1]]]), b"12345678"], "dtype '|O'"),
-        ([*changed_header(arrays=[["<i4", [3]]]), b"12345678"], "in 8 bytes"),
-        ([*changed_header(arrays=[["<i4", [-2]]]), b"12345678"], "in 8 bytes"),
+        (changed_header(arrays=[["<i4", 1]]), "lists 1 arrays"),
+        ([*changed_header(), b"12345678"], "1 frames of arrays came"),
+        ([*changed_header(arrays=[["|O", 1]]), b"12345678"], "dtype '|O'"),
+        ([*changed_header(arrays=[["<i4", 3]]), b"12345678"], "array of 3 numbers at byte 0 of 8"),
+        ([*changed_header(arrays=[["<i4", 1], ["<i4", 2]]), b"12345678"], "array of 2 numbers at byte 4 of 8"),
+        ([*changed_header(arrays=[["<i4", -2]]), b"12345678"], "array of -2 numbers"),
+        ([*changed_header(arrays=[["<i4", "2"]]), b"12345678"], "array of '2' numbers"),
+        ([*changed_header(arrays=[["<i4", 1]]), b"12345678"], "arrays of 4 bytes in a frame of 8"),
         ([*changed_header(arrays=[7]), b"12345678"], ""),
+        ([*changed_header(), b"", b""], "3 frames"),
         ([*changed_header(arrays=None), b"12345678"], "no arrays"),
         ([b"x" * (codec.MAX_HEADER_BYTES + 1)], "too large"),
         ([msgpack.packb([[]] * 3)[:-1]], "no msgpack"),

@@ -1,4 +1,4 @@
-"""The durable log: torn tails, damage, full disks, rewriting."""
+"""The durable log: torn tails, damage, full disks, segments."""
 
 from __future__ import annotations
 
@@ -11,23 +11,29 @@ import pytest
 from broker_data import assignment, core, order, trajectory_for
 
 from broker import records
-from broker.events import MessagePersisted, StateRestored
-from broker.journal import FileJournal, Journal, MemoryJournal
+from broker.events import MessagePersisted, StateRestored, TrajectoryRestored
+from broker.journal import FileJournal, Journal, MemoryJournal, Position
 from common.errors import DiskFull, ResumeError
 from common.messages import ConsumptionReport, VersionAnnouncement
 from tests.conftest import CheckGolden
 
 
-def write(journal: Journal, *batches: list[bytes]) -> None:
+def write(journal: Journal, *batches: list[bytes]) -> list[Position]:
+    positions = []
     for batch in batches:
         for payload in batch:
             journal.append(payload)
-        journal.flush()
+        positions += journal.flush()
+    return positions
+
+
+def payloads_of(journal: Journal) -> list[bytes]:
+    return [payload for _, payload in journal.replay()]
 
 
 def reopened(folder: Path) -> list[bytes]:
     journal = FileJournal(folder, fsync=False)
-    found = list(journal.replay())
+    found = payloads_of(journal)
     journal.close()
     return found
 
@@ -47,7 +53,7 @@ def file_size_limit(num_bytes: int) -> Iterator[None]:
 def test_records_come_back_in_order(tmp_path: Path, fsync: bool) -> None:
     journal = FileJournal(tmp_path, fsync=fsync)
     write(journal, [b"a", b""], [b"c" * 100_000], [], [b"d"])
-    assert list(journal.replay()) == [b"a", b"", b"c" * 100_000, b"d"]
+    assert payloads_of(journal) == [b"a", b"", b"c" * 100_000, b"d"]
     assert journal.num_bytes == journal.path.stat().st_size
     journal.close()
     assert reopened(tmp_path) == [b"a", b"", b"c" * 100_000, b"d"]
@@ -79,7 +85,7 @@ def test_tail_torn_at_any_byte_is_cut_off_and_writing_goes_on(tmp_path: Path) ->
     for size in range(good, len(data)):
         journal.path.write_bytes(data[:size])
         again = FileJournal(tmp_path, fsync=False)
-        assert list(again.replay()) in ([b"first"], [b"first", b"second"])
+        assert payloads_of(again) in ([b"first"], [b"first", b"second"])
         write(again, [b"new"])
         again.close()
         assert reopened(tmp_path)[-1] == b"new"
@@ -122,7 +128,7 @@ def test_full_disk_raises_disk_full_and_the_next_batch_goes_in_when_space_is_bac
             with pytest.raises(DiskFull, match="free space"):
                 write(journal, [b"too", b"x" * 5000])
         write(journal, [b"small"])
-    assert list(journal.replay()) == [b"first", b"small"]
+    assert payloads_of(journal) == [b"first", b"small"]
     write(journal, [b"y" * 5000])
     journal.close()
     assert reopened(tmp_path) == [b"first", b"small", b"y" * 5000]
@@ -136,29 +142,68 @@ def test_process_killed_after_a_full_disk_leaves_only_a_torn_tail(tmp_path: Path
     assert reopened(tmp_path)[0] == b"first"
 
 
-def test_rewrite_replaces_all_records(tmp_path: Path) -> None:
-    journal = FileJournal(tmp_path)
-    write(journal, [b"old"] * 100)
-    journal.rewrite([b"new", b"er"])
-    write(journal, [b"next"])
-    assert list(journal.replay()) == [b"new", b"er", b"next"]
-    journal.close()
-    assert [path.name for path in tmp_path.iterdir()] == ["journal-000002.log"]
-    assert reopened(tmp_path) == [b"new", b"er", b"next"]
+def both_journals(folder: Path) -> list[Journal]:
+    return [FileJournal(folder, fsync=False), MemoryJournal()]
 
 
-def test_rewrite_on_a_full_disk_changes_nothing(tmp_path: Path) -> None:
+def test_record_given_in_pieces_is_one_record(tmp_path: Path) -> None:
+    for journal in both_journals(tmp_path):
+        journal.append(b"a", b"", b"bc")
+        journal.flush()
+        assert payloads_of(journal) == [b"abc"]
+
+
+def test_flush_says_where_each_record_lies_also_after_further_segments(tmp_path: Path) -> None:
+    for journal in both_journals(tmp_path):
+        wanted = [b"a", b"b" * 1000, b"c"]
+        positions = write(journal, wanted[:2], wanted[2:])
+        journal.begin_segment(b"snapshot")
+        positions += write(journal, [b"d"])
+        assert [journal.read(position) for position in positions] == [*wanted, b"d"]
+        assert [position for position, _ in journal.replay()][1:] == positions[3:]
+    again = FileJournal(tmp_path, fsync=False)
+    assert [again.read(position) for position in [Position(1, 8), Position(1, 29)]] == [b"a", b"b" * 1000]
+
+
+def test_new_segment_begins_with_its_snapshot_and_old_ones_go_when_nobody_needs_them(tmp_path: Path) -> None:
+    for journal in both_journals(tmp_path):
+        write(journal, [b"one"])
+        for number in (2, 3):
+            journal.begin_segment(f"snapshot {number}".encode())
+            write(journal, [f"in {number}".encode()])
+        assert payloads_of(journal) == [b"snapshot 3", b"in 3"]
+        all_bytes = journal.num_bytes
+        journal.drop_segments({1})
+        assert journal.newest_bytes < journal.num_bytes < all_bytes
+        journal.drop_segments(set())
+        assert journal.num_bytes == journal.newest_bytes
+        assert payloads_of(journal) == [b"snapshot 3", b"in 3"]
+    assert [path.name for path in tmp_path.iterdir()] == ["journal-000003.log"]
+    assert reopened(tmp_path) == [b"snapshot 3", b"in 3"]
+
+
+def test_new_segment_on_a_full_disk_changes_nothing(tmp_path: Path) -> None:
     journal = FileJournal(tmp_path)
     write(journal, [b"old"])
     with file_size_limit(1000), pytest.raises(DiskFull):
-        journal.rewrite([b"x" * 5000])
+        journal.begin_segment(b"x" * 5000)
     write(journal, [b"more"])
-    assert list(journal.replay()) == [b"old", b"more"]
+    assert payloads_of(journal) == [b"old", b"more"]
     journal.close()
     assert [path.name for path in tmp_path.iterdir()] == ["journal-000001.log"]
 
 
-def test_killed_before_the_rewritten_file_is_in_place_keeps_the_old_one(tmp_path: Path) -> None:
+def test_segment_that_ended_with_a_failed_batch_is_whole_to_its_last_byte(tmp_path: Path) -> None:
+    journal = FileJournal(tmp_path)
+    write(journal, [b"old"])
+    size = journal.num_bytes
+    with file_size_limit(1000), pytest.raises(DiskFull):
+        write(journal, [b"x" * 100, b"y" * 5000])
+    journal.begin_segment(b"snapshot")
+    assert (tmp_path / "journal-000001.log").stat().st_size == size
+
+
+def test_killed_before_the_new_segment_is_in_place_goes_on_in_the_old_one(tmp_path: Path) -> None:
     journal = FileJournal(tmp_path)
     write(journal, [b"old"])
     journal.close()
@@ -167,45 +212,63 @@ def test_killed_before_the_rewritten_file_is_in_place_keeps_the_old_one(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["journal-000001.log"]
 
 
-def test_killed_after_the_rewritten_file_is_in_place_takes_the_new_one(tmp_path: Path) -> None:
+def test_new_segment_without_a_readable_snapshot_raises_resume_error(tmp_path: Path) -> None:
     journal = FileJournal(tmp_path)
     write(journal, [b"old"])
-    old = journal.path.read_bytes()
-    journal.rewrite([b"new"])
+    journal.begin_segment(b"snapshot")
     journal.close()
-    (tmp_path / "journal-000001.log").write_bytes(old)
-    assert reopened(tmp_path) == [b"new"]
+    path = tmp_path / "journal-000002.log"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ResumeError, match=r"journal-000002\.log.*snapshot"):
+        FileJournal(tmp_path)
 
 
-def test_memory_journal_behaves_like_a_file() -> None:
-    journal = MemoryJournal()
-    write(journal, [b"a", b"b"], [b"c"])
-    assert list(journal.replay()) == [b"a", b"b", b"c"]
-    journal.rewrite([b"d"])
-    assert list(journal.replay()) == [b"d"]
+@pytest.mark.parametrize("damage", ["changed", "cut", "gone"])
+def test_needed_record_of_an_old_segment_that_is_damaged_raises_resume_error(tmp_path: Path, damage: str) -> None:
+    journal = FileJournal(tmp_path)
+    _, position = write(journal, [b"one", b"two"])
+    path = journal.path
+    journal.begin_segment(b"snapshot")
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes().replace(b"two", b"tow") if damage == "changed" else path.read_bytes()[:-1])
+    with pytest.raises(ResumeError, match=r"journal-000001\.log"):
+        journal.read(position)
 
 
 def test_journal_bytes_are_the_golden_ones(tmp_path: Path, check_golden: CheckGolden) -> None:
     broker = core()
     journal = FileJournal(tmp_path)
-    messages = [VersionAnnouncement(0, 0), order(), trajectory_for(assignment()), trajectory_for(assignment(index=1))]
+    messages = [VersionAnnouncement(0, 0), order(), *(trajectory_for(assignment(index=index)) for index in range(2))]
+    messages.append(trajectory_for(assignment(number=1)))
+    positions = {}
     for message in messages:
         broker.handle(MessagePersisted(None, message), 0.0)
-        write(journal, [records.message_record(message)])
-    check_golden("journal/plain.log", journal.path.read_bytes())
-    broker.handle(MessagePersisted(None, trajectory_for(assignment(number=1))), 0.0)
-    journal.rewrite(records.compacted_records(broker))
-    write(journal, [records.message_record(ConsumptionReport(1))])
-    check_golden("journal/compacted.log", journal.path.read_bytes())
+        journal.append(*records.message_record(message))
+        (position,) = journal.flush()
+        positions[getattr(message, "trajectory_id", "")] = position
+    check_golden("journal/first-segment.log", journal.path.read_bytes())
+    journal.begin_segment(records.snapshot_record(broker, positions))
+    write(journal, [b"".join(records.message_record(ConsumptionReport(1)))])
+    check_golden("journal/second-segment.log", journal.path.read_bytes())
+    kinds = [type(event) for _, event in records.events(journal)]
+    assert kinds == [StateRestored, TrajectoryRestored, TrajectoryRestored, TrajectoryRestored, MessagePersisted]
     journal.close()
 
 
-def test_record_that_is_no_message_raises_resume_error() -> None:
-    for payload in (b"M\x01\0\0\0\x05\0\0\0hello", b"M\x01", b"X", b"Kxxxx"):
-        with pytest.raises(ResumeError):
-            records.event_of(payload)
+@pytest.mark.parametrize("payload", [b"M\x01\0\0\0\x05\0\0\0hello", b"M\x01", b"X", b"Kxxxx", b"S{"])
+def test_record_that_is_no_message_raises_resume_error(payload: bytes) -> None:
+    journal = MemoryJournal()
+    write(journal, [payload])
+    with pytest.raises(ResumeError):
+        list(records.events(journal))
 
 
-def test_snapshot_record_is_restored_state() -> None:
-    first = next(iter(records.compacted_records(core())))
-    assert isinstance(records.event_of(first), StateRestored)
+def test_snapshot_that_points_at_no_trajectory_raises_resume_error() -> None:
+    journal = MemoryJournal()
+    journal.append(*records.message_record(VersionAnnouncement(0, 0)))
+    (position,) = journal.flush()
+    journal.begin_segment(records.snapshot_record(core(), {}).replace(b'"held":[]', f'"held":[{list(position)}]'.encode()))
+    with pytest.raises(ResumeError, match="VersionAnnouncement"):
+        list(records.events(journal))

@@ -13,7 +13,7 @@ from pathlib import Path
 from broker_data import core
 
 from broker.journal import MemoryJournal
-from broker.server import BrokerService
+from broker.service import BrokerService
 from common.clock import ManualClock
 from common.errors import PeerTimeout, Superseded
 from common.lifecycle import Heartbeat, StopToken, new_incarnation

@@ -1,0 +1,166 @@
+"""What the broker is compared with: other ways of getting the same bytes from here to there, in the same run on the same disk."""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import zmq
+
+from common.lifecycle import die_with_parent
+from common.ports import free_looking_ports
+
+_SPAWN = multiprocessing.get_context("spawn")
+_CHUNK_BYTES = 1_000_000
+_START_LIMIT_S = 10.0
+
+Peer = Callable[[Sequence[bytes], int, Path], float]
+"""(payloads, in flight at most, folder on the run's disk) -> seconds until all have arrived"""
+
+
+def raw_write(payloads: Sequence[bytes], _window: int, folder: Path) -> float:
+    """One file, 1 MB a write, one fdatasync at its end."""
+    data, num_bytes = os.urandom(_CHUNK_BYTES), sum(map(len, payloads))
+    path = folder / "raw"
+    started = time.perf_counter()
+    with path.open("wb", buffering=0) as file:
+        for left in range(num_bytes, 0, -_CHUNK_BYTES):
+            file.write(data[:left])
+        os.fdatasync(file.fileno())
+    took_s = time.perf_counter() - started
+    path.unlink()
+    return took_s
+
+
+def push_pull(payloads: Sequence[bytes], _window: int, folder: Path) -> float:
+    """ZeroMQ PUSH to PULL in another process: no encryption, no acknowledgement, nothing on disk."""
+    del folder
+    ours, theirs = _SPAWN.Pipe()
+    process = _SPAWN.Process(target=_pull, args=(theirs, len(payloads)))
+    process.start()
+    try:
+        with zmq.Context() as context, context.socket(zmq.PUSH) as push:
+            push.connect(ours.recv())
+            started = time.perf_counter()
+            for payload in payloads:
+                push.send(payload, copy=False)
+            ours.recv()
+            return time.perf_counter() - started
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _pull(pipe: Connection, count: int) -> None:
+    die_with_parent()
+    with zmq.Context() as context, context.socket(zmq.PULL) as pull:
+        port = pull.bind_to_random_port("tcp://127.0.0.1")
+        pipe.send(f"tcp://127.0.0.1:{port}")
+        for _ in range(count):
+            pull.recv()
+        pipe.send("done")
+
+
+def redis_streams(payloads: Sequence[bytes], window: int, folder: Path) -> float:
+    """XADD to a stream of an own redis-server with appendfsync everysec; acknowledged before they are on disk."""
+    home = folder / "redis"
+    home.mkdir()
+    (port,) = free_looking_ports(1)
+    options = ["--bind", "127.0.0.1", "--port", str(port), "--dir", str(home), "--save", "", "--appendonly", "yes"]
+    process = subprocess.Popen(["redis-server", *options, "--appendfsync", "everysec"], stdout=subprocess.DEVNULL)
+    try:
+        with _connect(port) as connection:
+            return _add_all(connection, payloads, window)
+    finally:
+        process.terminate()
+        process.wait()
+        shutil.rmtree(home)
+
+
+def _connect(port: int) -> socket.socket:
+    deadline = time.monotonic() + _START_LIMIT_S
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port))
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
+def _add_all(connection: socket.socket, payloads: Sequence[bytes], window: int) -> float:
+    answers, num_open = connection.makefile("rb"), 0
+
+    def take_answer() -> None:
+        length = answers.readline()  # $15\r\n, then the entry's id
+        if not length.startswith(b"$"):
+            raise RuntimeError(f"redis answered {length!r}")
+        answers.readline()
+
+    started = time.perf_counter()
+    for payload in payloads:
+        head = b"*5\r\n$4\r\nXADD\r\n$6\r\nstream\r\n$1\r\n*\r\n$4\r\ndata\r\n$%d\r\n" % len(payload)
+        connection.sendall(b"".join((head, payload, b"\r\n")))
+        num_open += 1
+        if num_open == window:
+            take_answer()
+            num_open -= 1
+    for _ in range(num_open):
+        take_answer()
+    return time.perf_counter() - started
+
+
+def ray_queue(payloads: Sequence[bytes], window: int, folder: Path) -> float:
+    """Calls of a Ray actor that keeps what it is given; nothing on disk."""
+    import ray
+
+    del folder
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+
+        @ray.remote
+        class Queue:
+            def __init__(self) -> None:
+                self.kept: list[bytes] = []
+
+            def put(self, payload: bytes) -> int:
+                self.kept.append(payload)
+                return len(self.kept)
+
+        queue = Queue.remote()
+        ray.get(queue.put.remote(b""))
+        started = time.perf_counter()
+        running: list[object] = []
+        for payload in payloads:
+            running.append(queue.put.remote(payload))
+            if len(running) == window:
+                _, running = ray.wait(running, num_returns=1)
+        ray.get(running)
+        return time.perf_counter() - started
+    finally:
+        ray.shutdown()
+
+
+PEERS: dict[str, Peer] = {
+    "raw sequential write + fdatasync": raw_write,
+    "ZeroMQ PUSH/PULL, plain": push_pull,
+    "Redis Streams, appendfsync everysec": redis_streams,
+    "Ray actor queue": ray_queue,
+}
+
+
+def missing(name: str) -> str:
+    """What the peer needs and this machine lacks; empty when nothing."""
+    if name.startswith("Redis") and shutil.which("redis-server") is None:
+        return "redis-server is not installed"
+    if name.startswith("Ray") and importlib.util.find_spec("ray") is None:
+        return "ray is not installed"
+    return ""

@@ -1,0 +1,130 @@
+"""Reading a journal without touching it, also one whose broker is running: what lies where, and is all of it whole?"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from broker import records
+from broker.core import BrokerCore
+from broker.events import StateRestored, TrajectoryRestored
+from broker.journal import Position, find_end, read_record, read_records, segment_path, segments
+from common.errors import ResumeError
+
+SNAPSHOT = "Snapshot"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One file of the journal."""
+
+    number: int
+    num_bytes: int
+    num_torn_bytes: int
+    """Behind the last whole record: never acknowledged, or being written right now."""
+    kinds: Counter[str]
+    """Records by kind of message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a broker would find that started on this journal."""
+
+    num_records: int
+    """Replayed."""
+    num_held: int
+    """Trajectories that the learner's checkpoints do not cover."""
+    num_bytes: int
+    counters: dict[str, int]
+    problems: list[str]
+    """Empty: all is whole."""
+
+
+def describe(folder: Path) -> list[Segment]:
+    """All segments, oldest first. Raises `ResumeError` for a damaged one."""
+    return [_segment(number, path) for number, path in segments(folder).items()]
+
+
+def _segment(number: int, path: Path) -> Segment:
+    end = find_end(path)
+    kinds = Counter(kind_of(payload) for _, payload in read_records(path, end=end))
+    num_bytes = path.stat().st_size
+    return Segment(number, num_bytes, max(0, num_bytes - end), kinds)
+
+
+def kind_of(payload: bytes) -> str:
+    """Kind of message in a record. Raises `ResumeError`."""
+    return SNAPSHOT if payload[:1] == b"S" else type(records.message_of(payload)).__name__
+
+
+def read_all(folder: Path) -> Iterator[tuple[Position, str, dict[str, Any]]]:
+    """(position, kind, content as plain values) of all records, oldest first. Raises `ResumeError`."""
+    for number, path in segments(folder).items():
+        for offset, payload in read_records(path, end=find_end(path)):
+            content = json.loads(payload[1:]) if payload[:1] == b"S" else _plain(records.message_of(payload))
+            yield Position(number, offset), kind_of(payload), content
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def verify(folder: Path, core: BrokerCore) -> Verdict:
+    """Check every byte of every segment and replay into ``core``, a new one."""
+    problems, found = [], segments(folder)
+    newest = max(found, default=0)
+    for number, path in found.items():
+        try:
+            end = find_end(path)
+        except ResumeError as error:
+            problems.append(str(error))
+            continue
+        if number != newest and end < path.stat().st_size:
+            problems.append(f"{path} is damaged at byte {end}: only the newest segment may have a torn end")
+    num_records = 0
+    try:
+        for _, event in records.events(_Reader(folder, newest)) if found else ():
+            num_records += 1
+            core.handle(event, 0.0)
+            if not isinstance(event, (StateRestored, TrajectoryRestored)):
+                problems += _imbalance(core)
+    except ResumeError as error:
+        problems += [str(error)] if str(error) not in problems else []
+    num_bytes = sum(path.stat().st_size for path in found.values())
+    return Verdict(num_records, core.counters["held"], num_bytes, dict(core.counters), problems)
+
+
+def _imbalance(core: BrokerCore) -> list[str]:
+    counters = core.counters
+    if counters["received"] == counters["delivered"] + counters["held"] + counters["rejected"]:
+        return []
+    return [f"trajectories do not add up: {dict(counters)}"]
+
+
+class _Reader:
+    """A `broker.records.Readable` that opens nothing for writing."""
+
+    def __init__(self, folder: Path, newest: int) -> None:
+        self._folder = folder
+        self._newest = newest
+
+    def replay(self) -> Iterator[tuple[Position, bytes]]:
+        path = segment_path(self._folder, self._newest)
+        for offset, payload in read_records(path, end=find_end(path)):
+            yield Position(self._newest, offset), payload
+
+    def read(self, position: Position) -> bytes:
+        return read_record(self._folder, position)
+
+

@@ -1,0 +1,201 @@
+"""Journal and core together: requests in, answers out, and nothing is answered before it is on disk.
+
+    take(request) ─► core ─► answers
+                      └────► writes ─► next_batch ─► persist (any thread) ─► finish ─► core ─► answers, or more writes
+
+Opens no sockets and starts no threads. `answer_all` goes through all of it at once, for serial mode; `broker.server` persists in
+a thread of its own, so that the next requests are decided while the disk is busy.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from broker import records
+from broker.core import BrokerCore
+from broker.events import (
+    Event,
+    Log,
+    MessagePersisted,
+    MessageReceived,
+    Persist,
+    PersistFailed,
+    Reply,
+    TimePassed,
+    TrajectoryRestored,
+)
+from broker.journal import Journal, Position
+from common import log
+from common.clock import Clock
+from common.errors import DiskFull
+from common.messages import Message, Status, Trajectory
+
+SEGMENT_BYTES = 64 << 20
+"""A segment that has grown to this is followed by a new one; a restart reads one segment and what is held."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """What is written together, and how it went."""
+
+    writes: list[Persist]
+    frames: list[Sequence[bytes] | None]
+    """What each message came in."""
+    snapshot: bytes | None = None
+    """First record of a new segment, which the batch shall begin."""
+    needed: set[int] = field(default_factory=set)
+    """Older segments that ``snapshot`` points into; all others go."""
+    positions: list[Position] = field(default_factory=list)
+    error: DiskFull | None = None
+    """Nothing of the batch is on disk."""
+
+
+class BrokerService:
+    """Answers requests; what it acknowledges is in the journal. Calls of `answer_all` may come from any thread."""
+
+    def __init__(
+        self, core: BrokerCore, journal: Journal, *, clock: Clock = time.monotonic, segment_bytes: int = SEGMENT_BYTES
+    ) -> None:
+        """Replays ``journal`` into ``core``. Raises `ResumeError` when it cannot be read."""
+        self.core = core
+        self._journal = journal
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._segment_bytes = self._next_segment_at = segment_bytes
+        self._positions: dict[str, Position] = {}
+        self._answers: list[tuple[int, Message]] = []
+        self._writes: list[Persist] = []
+        self._frames: dict[int, Sequence[bytes]] = {}
+        self._replay()
+
+    # --- all at once
+
+    def __call__(self, message: Message, sender: str) -> Message:
+        """Answer one request."""
+        return self.answer_all([(message, sender)])[0]
+
+    def answer_all(self, requests: Sequence[tuple[Message, str]]) -> list[Message]:
+        """Answer requests that arrived together; one sync for all."""
+        with self._lock:
+            for ticket, (message, sender) in enumerate(requests):
+                self.take(ticket, message, sender)
+            while (batch := self.next_batch()) is not None:
+                self.persist(batch)
+                self.finish(batch)
+            self.look_at_deadlines()
+            answers = dict(self.take_answers())
+            return [answers[ticket] for ticket in range(len(requests))]
+
+    # --- step by step, from one thread; only `persist` may run in another one
+
+    def take(self, ticket: int, message: Message, sender: str, *, frames: Sequence[bytes] | None = None) -> None:
+        """A request came in; ``ticket``: what its answer will be called. ``frames``: what it came in."""
+        if frames is not None:
+            self._frames[ticket] = frames
+        self._handle(MessageReceived(ticket, message, sender))
+        # What is written may be a record of the core's own, which did not come in these frames.
+        if not (self._writes and self._writes[-1].ticket == ticket and self._writes[-1].asked is None):
+            self._frames.pop(ticket, None)
+
+    def take_answers(self) -> list[tuple[int, Message]]:
+        """(ticket, answer) of all requests that were answered since the last call."""
+        answers, self._answers = self._answers, []
+        return answers
+
+    def next_batch(self) -> Batch | None:
+        """What has to be written now, None when nothing has. Not before the batch before was finished."""
+        if not self._writes:
+            return None
+        writes, self._writes = self._writes, []
+        batch = Batch(writes, [self._frames.pop(write.ticket, None) for write in writes])
+        if self._journal.newest_bytes >= self._next_segment_at:
+            # Nothing is on its way to the disk: the core is exactly what the journal says.
+            held = {trajectory.trajectory_id for trajectory in self.core.held()}
+            self._positions = {name: position for name, position in self._positions.items() if name in held}
+            batch.snapshot = records.snapshot_record(self.core, self._positions)
+            batch.needed = {position.segment for position in self._positions.values()}
+        return batch
+
+    def persist(self, batch: Batch) -> None:
+        """Make ``batch`` durable, or note why not. Touches nothing but the journal."""
+        if batch.snapshot is not None:
+            self._begin_segment(batch.snapshot, needed=batch.needed)
+        for write, frames in zip(batch.writes, batch.frames, strict=True):
+            self._journal.append(*records.message_record(write.message, frames=frames))
+        try:
+            batch.positions = self._journal.flush()
+        except DiskFull as error:
+            log.get_logger().error("journal.disk_full", reason=str(error), num_refused=len(batch.writes))
+            batch.error = error
+
+    def finish(self, batch: Batch) -> None:
+        """Apply what is on disk now, refuse what is not."""
+        if batch.error is not None:
+            for write in batch.writes:
+                self._handle(PersistFailed(write.ticket, write.message, batch.error.code, str(batch.error)))
+            return
+        for write, position in zip(batch.writes, batch.positions, strict=True):
+            self._note(write.message, position)
+            self._handle(MessagePersisted(write.ticket, write.message, write.asked))
+
+    def look_at_deadlines(self) -> None:
+        """Once a turn."""
+        self._handle(TimePassed())
+
+    def close(self) -> None:
+        """Close the journal."""
+        self._journal.close()
+
+    # --- inside
+
+    def _handle(self, event: Event) -> None:
+        for effect in self.core.handle(event, self._clock()):
+            match effect:
+                case Reply(ticket, message):
+                    self._answers.append((ticket, self._with_journal_gauges(message)))
+                case Persist():
+                    self._writes.append(effect)
+                case Log(name, fields):
+                    log.get_logger().info(name, **fields)
+
+    def _note(self, message: Message, position: Position) -> None:
+        if isinstance(message, Trajectory):
+            # Of two copies the first is the one that was taken.
+            self._positions.setdefault(message.trajectory_id, position)
+
+    def _replay(self) -> None:
+        num_records, needed = 0, set()
+        for position, event in records.events(self._journal):
+            if isinstance(event, TrajectoryRestored):
+                needed.add(position.segment)
+            match event:
+                case MessagePersisted(_, message) | TrajectoryRestored(message):
+                    self._note(message, position)
+            self.core.handle(event, self._clock())
+            num_records += 1
+        # Those that were to go when the process was killed.
+        self._journal.drop_segments(needed)
+        if num_records:
+            held = self.core.counters["held"]
+            log.get_logger().info("journal.replayed", num_records=num_records, num_held=held, bytes=self._journal.num_bytes)
+
+    def _begin_segment(self, snapshot: bytes, *, needed: set[int]) -> None:
+        before = self._journal.newest_bytes
+        try:
+            self._journal.begin_segment(snapshot)
+        except DiskFull as error:
+            log.get_logger().error("journal.disk_full", reason=str(error), num_refused=0)
+            self._next_segment_at = before + self._segment_bytes
+            return
+        self._journal.drop_segments(needed)
+        # A snapshot may itself be large: what follows it is, too, or every batch would begin a segment.
+        self._next_segment_at = max(self._segment_bytes, 2 * self._journal.newest_bytes)
+        log.get_logger().info("journal.segment_begun", bytes_before=before, bytes=self._journal.num_bytes)
+
+    def _with_journal_gauges(self, message: Message) -> Message:
+        if not isinstance(message, Status):
+            return message
+        return replace(message, gauges={**message.gauges, "journal_bytes": float(self._journal.num_bytes)})
