@@ -69,7 +69,8 @@ class Weighted:
     is_static = True
 
     def shares(self, order: RolloutOrder, results: RecentResults) -> dict[str, int]:
-        weights = _weights(order)
+        # Exactly the decimals of the configuration.
+        weights = {family: Fraction(repr(weight)) for family, weight in _weights(order).items()}
         scale = math.lcm(*(weight.denominator for weight in weights.values()))
         return {family: int(weight * scale) for family, weight in weights.items()}
 
@@ -89,7 +90,7 @@ class SuccessBand:
         teaching = teaching or weights
         num_all, num_teaching = sum(weights.values()), sum(teaching.values())
         wanted = {
-            family: plan.floor * float(weight / num_all) + (1 - plan.floor) * float(teaching.get(family, 0) / num_teaching)
+            family: plan.floor * weight / num_all + (1 - plan.floor) * teaching.get(family, 0.0) / num_teaching
             for family, weight in weights.items()
         }
         parts = {family: max(1, round(share * _WHOLE)) for family, share in wanted.items()}
@@ -150,10 +151,10 @@ def problem(order: RolloutOrder, *, max_group_size: int) -> str:
     return ""
 
 
-def _weights(order: RolloutOrder) -> dict[str, Fraction]:
-    """Of the families that are played at all, exactly the decimals that the configuration has."""
+def _weights(order: RolloutOrder) -> dict[str, float]:
+    """Of the families that are played at all."""
     weights = {family: order.curriculum.family_weights.get(family, 1.0) for family in order.families}
-    return {family: Fraction(repr(weight)) for family, weight in weights.items() if weight > 0}
+    return {family: weight for family, weight in weights.items() if weight > 0}
 
 
 def _teaches(rate: float | None, plan: CurriculumPlan) -> bool:

@@ -34,6 +34,8 @@ class TaskSource:
         """``results``: looked at with every draw, never changed here."""
         self._order = order
         self._results = results
+        self._curriculum = CURRICULA[order.curriculum.name]
+        self._fixed_shares = self._curriculum.shares(order, results) if self._curriculum.is_static else None
         self._credits = dict.fromkeys(order.families, 0)
         """Family -> what it is owed, in the units of the curriculum's shares: their sum is one group."""
         self._num_drawn = dict.fromkeys(order.families, 0)
@@ -93,4 +95,6 @@ class TaskSource:
         self._credits, self._num_drawn = dict(value["credits"]), dict(value["num_drawn"])
 
     def _shares(self) -> dict[str, int]:
-        return CURRICULA[self._order.curriculum.name].shares(self._order, self._results)
+        if self._fixed_shares is not None:
+            return self._fixed_shares
+        return self._curriculum.shares(self._order, self._results)
