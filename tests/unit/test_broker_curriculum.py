@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 from broker_data import order
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker.curriculum import CURRICULA, RecentResults, group_size, problem
@@ -48,6 +48,7 @@ def test_uniform_families_take_turns_and_seeds_count_up() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(weights=WEIGHTS)
+@example(weights=[30.0, *[1.0] * 11])
 def test_weighted_any_weights_stay_within_one_group_of_their_shares(weights: list[float]) -> None:
     named = dict(zip("abcdefghijkl", weights, strict=False))
     source = TaskSource(training("".join(named), name="weighted", family_weights=named), RecentResults())

@@ -27,6 +27,7 @@ from common.messages import (
     OrderClosure,
     TaskRef,
     TrajectoryGroup,
+    TrajectoryReceipt,
     VersionAnnouncement,
 )
 
@@ -160,6 +161,25 @@ def test_restarted_broker_gives_a_group_the_same_task_and_size_whatever_was_lear
         service(trajectory_for(one), "actor-0:a")
     again = assignments(served(journal).answer_all([(REQUEST, "actor-0:a")] * 3))
     assert [(one.assignment_id, one.task) for one in again] == [(one.assignment_id, one.task) for one in first[3:]]
+
+
+def test_orders_take_turns_whether_their_groups_are_drawn_on_disk_or_not() -> None:
+    service = served(MemoryJournal())
+    service(order(curriculum=PLAN), "learner-0:l")
+    service(order("eval", kind="evaluation", num_per_family=1), "learner-0:l")
+    granted = assignments(service(REQUEST, "actor-0:a") for _ in range(6))
+    assert [one.order_id for one in granted] == ["rl-1", "eval"] * 3
+
+
+def test_copy_of_a_trajectory_of_a_large_group_that_is_complete_is_a_duplicate() -> None:
+    service = served(MemoryJournal())
+    service(order(curriculum=replace(PLAN, min_results=1)), "learner-0:l")
+    while service.core.delivery.next_seq < 3:  # Nothing succeeds: the third group has 5 rollouts.
+        (granted,) = assignments([service(REQUEST, "actor-0:a")])
+        service(trajectory_for(granted, success=False), "actor-0:a")
+    assert granted.assignment_id == "rl-1/2/4"
+    receipt = service(trajectory_for(granted, success=False), "actor-0:a")
+    assert receipt == TrajectoryReceipt("rl-1/2/4", accepted=False, reason="duplicate")
 
 
 def test_later_groups_follow_what_was_accepted() -> None:
