@@ -4,7 +4,8 @@
     core.handle(MessagePersisted(ticket, message), now)        -> [Reply(ticket, ...)]
 
 No I/O and no clock. What must survive a crash changes nothing before it is on disk: it is checked, answered by `Persist`, and
-applied by `MessagePersisted`, which checks again and is therefore also all that replaying a journal takes. Every trajectory
+applied by `MessagePersisted`, which checks again and is therefore also all that replaying a journal takes. A request for an
+assignment of a group that results chose waits for `Persist` of that choice, and is then looked at again. Every trajectory
 that came in is either delivered, held, or rejected with a named reason: ``received == delivered + held + rejected`` after
 every event. Answers are deterministic, so a replay numbers groups as before.
 """
@@ -44,6 +45,7 @@ from common.messages import (
     Directory,
     DirectoryRequest,
     ErrorReply,
+    GroupDrawn,
     GroupRequest,
     Heartbeat,
     Hello,
@@ -74,8 +76,6 @@ class BrokerCore:
         self.delivery = DeliveryQueue()
         self.orders = OrderBook(eta=eta, groups_per_batch=groups_per_batch, max_assignment_s=max_assignment_s)
         self.peers = PeerTable(timeout_s=peer_timeout_s)
-        self._restored_seqs: dict[str, int] = {}
-        self._restored_members: dict[str, list[Trajectory]] = {}
         self._now = 0.0
         self._effects: list[Effect] = []
         self._receivers: dict[type, Callable[[Any, str], Message | None]] = {
@@ -92,11 +92,12 @@ class BrokerCore:
             ConsumptionReport: self._check_consumption,
             VersionAnnouncement: lambda message, _: None if message.policy_version > self.policy_version else Ack(),
         }
-        """Message type -> its answer, or None when it must first be on disk."""
+        """Message type -> its answer, or None when it must first be on disk, or a record that must."""
         self._appliers: dict[type, Callable[[Any], Message]] = {
             Trajectory: self._take,
             RolloutOrder: self._place,
             OrderClosure: self._close,
+            GroupDrawn: self._open_group,
             ConsumptionReport: self._consume,
             VersionAnnouncement: self._announce,
         }
@@ -119,8 +120,8 @@ class BrokerCore:
         match event:
             case MessageReceived(ticket, message, sender):
                 self._receive(ticket, message, sender)
-            case MessagePersisted(ticket, message):
-                self._apply(ticket, message)
+            case MessagePersisted(ticket, message, asked):
+                self._apply(ticket, message, asked)
             case PersistFailed(ticket, message, code, reason):
                 if isinstance(message, Trajectory):
                     self._reject(code)
@@ -145,15 +146,17 @@ class BrokerCore:
             answer = receiver(message, sender)
         except ComputerRLError as error:
             answer = ErrorReply(error.code, str(error))
-        self._effects.append(Persist(ticket, message) if answer is None else Reply(ticket, answer))
+        self._effects.append(Persist(ticket, message) if answer is None else _response(ticket, message, answer))
 
-    def _apply(self, ticket: int | None, message: Message) -> None:
+    def _apply(self, ticket: int | None, message: Message, asked: AssignmentRequest | None) -> None:
         try:
             answer = self._appliers[type(message)](message)
+            if asked is not None:
+                answer = self._assign(asked, "")
         except ComputerRLError as error:
             answer = ErrorReply(error.code, str(error))
         if ticket is not None:
-            self._effects.append(Reply(ticket, answer))
+            self._effects.append(_response(ticket, asked if asked is not None else message, answer))
 
     def _log(self, event: str, **fields: Any) -> None:
         self._effects.append(Log(event, fields))
@@ -190,7 +193,7 @@ class BrokerCore:
 
     def _place(self, order: RolloutOrder) -> Message:
         if self.orders.is_new(order):
-            self.orders.place(order, policy_version=self.policy_version)
+            self.orders.place(order)
             self._log("order.placed", order_id=order.order_id, kind=order.kind, families=list(order.families))
         return Ack()
 
@@ -220,6 +223,10 @@ class BrokerCore:
 
     def _num_trained(self, state: OrderState) -> int:
         return state.num_consumed + self.delivery.num_decided(state.order.order_id)
+
+    def _open_group(self, drawn: GroupDrawn) -> Message:
+        self.orders[drawn.order_id].open(drawn)
+        return Ack()
 
     def _take_back(self, returned: AssignmentReturn, _sender: str) -> Message:
         if self.orders.take_back(returned):
@@ -285,6 +292,8 @@ class BrokerCore:
         self.counters["received"] += 1
         self.counters["accepted"] += 1
         self.counters["held"] += 1
+        if trajectory.kind == "training":
+            self.orders.results.add(trajectory.task.family, success=trajectory.success)
         self._fill(trajectory)
         return TrajectoryReceipt(trajectory.trajectory_id, accepted=True, reason="")
 
@@ -323,7 +332,7 @@ class BrokerCore:
         for group, fetched in self.delivery.consume(report.group_seq):
             if not fetched:
                 self._count_delivered(group)
-            self.orders[group.order_id].num_consumed += len(group.trajectories)
+            self.orders[group.order_id].num_consumed += 1
             self.counters["groups_consumed"] += 1
         return Ack()
 
@@ -335,16 +344,7 @@ class BrokerCore:
         return Ack()
 
     def _status(self) -> Message:
-        open_orders = [state for state in self.orders if not state.done]
-        gauges = {
-            "orders_open": len(open_orders),
-            "assignments": sum(len(state.grants) for state in open_orders),
-            "trajectories_pending": sum(state.num_pending for state in open_orders),
-            "groups_waiting": sum(1 for _ in self.delivery.groups(fetched=False)),
-            "groups_unconsumed": sum(1 for _ in self.delivery.groups()),
-            "group_seq_next": self.delivery.next_seq,
-            "group_seq_consumed": self.delivery.cursor,
-        }
+        gauges = {**self.orders.gauges(), **self.delivery.gauges()}
         names = ("received", "accepted", "delivered", "held", "rejected", "assigned", "returned")
         return Status(
             run_id=self.run_id,
@@ -367,12 +367,9 @@ class BrokerCore:
         counters["delivered"] = counters.get("delivered", 0) - num_again
         return {
             "policy_version": self.policy_version,
-            "cursor": self.delivery.cursor,
-            "decided": self.delivery.decided,
-            "next_seq": self.delivery.next_seq,
             "counters": counters,
+            "delivery": self.delivery.snapshot(),
             "orders": self.orders.snapshot(),
-            "complete": {group.group_id: group.group_seq for group in self.delivery.groups()},
         }
 
     def held(self) -> list[Trajectory]:
@@ -383,25 +380,18 @@ class BrokerCore:
     def _restore(self, snapshot: Any) -> None:
         self.policy_version = snapshot["policy_version"]
         self.counters = Counter(snapshot["counters"])
-        self.delivery = DeliveryQueue(cursor=snapshot["cursor"])
-        self.delivery.next_seq = snapshot["next_seq"]
-        self.delivery.decide(snapshot["decided"])
+        self.delivery = DeliveryQueue.restore(snapshot["delivery"])
         self.orders.restore(snapshot["orders"])
-        self._restored_seqs = dict(snapshot["complete"])
-        self._restored_members = {}
 
     def _restore_trajectory(self, trajectory: Trajectory) -> None:
-        state, slot = self.orders[trajectory.order_id], verdict.slot_of(trajectory)
-        assert slot is not None
-        group_seq = self._restored_seqs.get(trajectory.group_id)
-        if group_seq is None:
-            state.fill(slot, trajectory)
-            return
-        members = self._restored_members.setdefault(trajectory.group_id, [])
-        members.append(trajectory)
-        if len(members) == state.order.group_size:
-            del self._restored_members[trajectory.group_id]
-            group = TrajectoryGroup(
-                group_seq, trajectory.group_id, trajectory.order_id, trajectory.kind, trajectory.task, tuple(members)
-            )
-            self.delivery.put(group)
+        if not self.delivery.put_back(trajectory):
+            slot = verdict.slot_of(trajectory)
+            assert slot is not None
+            self.orders[trajectory.order_id].fill(slot, trajectory)
+
+
+def _response(ticket: int, request: Message, answer: Message) -> Reply | Persist:
+    """The answer, or what must be on disk before there is one."""
+    if isinstance(answer, GroupDrawn) and isinstance(request, AssignmentRequest):
+        return Persist(ticket, answer, request)
+    return Reply(ticket, answer)

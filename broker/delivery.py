@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from common.errors import ProtocolError
-from common.messages import TrajectoryGroup
+from common.messages import Trajectory, TrajectoryGroup
 
 
 @dataclass(slots=True)
@@ -29,7 +30,10 @@ class DeliveryQueue:
         self.next_seq = cursor
         self._waiting: dict[int, _Waiting] = {}
         self._num_decided: Counter[str] = Counter()
-        """By order, of unforgotten groups; every request for an assignment asks."""
+        """Groups by order, of unforgotten ones; every request for an assignment asks."""
+        self._returning: dict[str, tuple[int, int]] = {}
+        """Group id -> number and size of those whose trajectories follow the snapshot."""
+        self._returned: dict[str, list[Trajectory]] = {}
 
     def put(self, group: TrajectoryGroup) -> None:
         """Take a group in; numbers come without gaps, except while a snapshot is restored."""
@@ -37,7 +41,7 @@ class DeliveryQueue:
         self._waiting[group.group_seq] = _Waiting(group)
         self.next_seq = max(self.next_seq, group.group_seq + 1)
         if group.group_seq < self.decided:
-            self._num_decided[group.order_id] += len(group.trajectories)
+            self._num_decided[group.order_id] += 1
 
     def fetch(self, group_seq: int) -> tuple[TrajectoryGroup | None, bool]:
         """The group (None: not complete yet), and whether this is its first delivery by this process."""
@@ -63,12 +67,12 @@ class DeliveryQueue:
         self._move(max(self.decided, group_seq))
         gone = [self._waiting.pop(seq) for seq in range(self.cursor, group_seq)]
         for waiting in gone:
-            self._num_decided[waiting.group.order_id] -= len(waiting.group.trajectories)
+            self._num_decided[waiting.group.order_id] -= 1
         self.cursor = max(self.cursor, group_seq)
         return [(waiting.group, waiting.fetched) for waiting in gone]
 
     def num_decided(self, order_id: str) -> int:
-        """Trajectories of this order in unforgotten groups below ``decided``."""
+        """Unforgotten groups of this order below ``decided``."""
         return self._num_decided[order_id]
 
     def groups(self, *, fetched: bool | None = None) -> Iterator[TrajectoryGroup]:
@@ -82,6 +86,50 @@ class DeliveryQueue:
         for sign, seqs in ((1, range(self.decided, decided)), (-1, range(decided, self.decided))):
             for seq in seqs:
                 if seq in self._waiting:
-                    group = self._waiting[seq].group
-                    self._num_decided[group.order_id] += sign * len(group.trajectories)
+                    self._num_decided[self._waiting[seq].group.order_id] += sign
         self.decided = decided
+
+    def gauges(self) -> dict[str, int]:
+        """For `Status`."""
+        return {
+            "groups_waiting": sum(1 for _ in self.groups(fetched=False)),
+            "groups_unconsumed": sum(1 for _ in self.groups()),
+            "group_seq_next": self.next_seq,
+            "group_seq_consumed": self.cursor,
+        }
+
+    # --- snapshots
+
+    def snapshot(self) -> dict[str, Any]:
+        """All but the trajectories, as plain values."""
+        complete = {group.group_id: [group.group_seq, len(group.trajectories)] for group in self.groups()}
+        return {"cursor": self.cursor, "decided": self.decided, "next_seq": self.next_seq, "complete": complete}
+
+    @classmethod
+    def restore(cls, value: dict[str, Any]) -> DeliveryQueue:
+        """From what `snapshot` gave; `put_back` brings the trajectories."""
+        queue = cls(cursor=value["cursor"])
+        queue.decided, queue.next_seq = value["decided"], value["next_seq"]
+        queue._returning = {group_id: (seq, size) for group_id, (seq, size) in value["complete"].items()}
+        return queue
+
+    @property
+    def is_whole(self) -> bool:
+        """Are the trajectories of all groups of the snapshot back?"""
+        return not self._returning
+
+    def put_back(self, trajectory: Trajectory) -> bool:
+        """Take back a member of a group of the snapshot; False when it is of none."""
+        if trajectory.group_id not in self._returning:
+            return False
+        group_seq, size = self._returning[trajectory.group_id]
+        members = self._returned.setdefault(trajectory.group_id, [])
+        members.append(trajectory)
+        if len(members) == size:
+            del self._returned[trajectory.group_id], self._returning[trajectory.group_id]
+            self.put(
+                TrajectoryGroup(
+                    group_seq, trajectory.group_id, trajectory.order_id, trajectory.kind, trajectory.task, tuple(members)
+                )
+            )
+        return True

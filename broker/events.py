@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from common.messages import Message, Trajectory
+from common.messages import AssignmentRequest, Message, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,8 @@ class MessagePersisted:
 
     ticket: int | None
     message: Message
+    asked: AssignmentRequest | None = None
+    """As in `Persist`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,8 @@ class Persist:
 
     ticket: int
     message: Message
+    asked: AssignmentRequest | None = None
+    """The request of this ticket, when it waits for a record of our own; None: the message is the request."""
 
 
 @dataclass(frozen=True, slots=True)

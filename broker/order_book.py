@@ -10,9 +10,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from broker import curriculum
+from broker.curriculum import RecentResults
 from broker.orders import OrderState, Slot
 from common.errors import OrderRefused, ProtocolError
-from common.messages import Assignment, AssignmentRequest, AssignmentReturn, NoAssignment, RolloutOrder, TaskRef
+from common.messages import Assignment, AssignmentRequest, AssignmentReturn, GroupDrawn, NoAssignment, RolloutOrder, TaskRef
 
 _RETRY_AFTER_S = {"no_order": 0.25, "all_assigned": 0.25, "policy_version": 0.1, "staleness_bound": 0.1}
 _MAX_GROUP_SIZE = 4096
@@ -29,6 +31,8 @@ class OrderBook:
         self._max_assignment_s = max_assignment_s
         self._orders: dict[str, OrderState] = {}
         self._turns: deque[str] = deque()
+        self.results = RecentResults()
+        """Of all training orders together: what one of them learned about the families holds for the next."""
 
     def __iter__(self) -> Iterator[OrderState]:
         return iter(self._orders.values())
@@ -52,21 +56,22 @@ class OrderBook:
             return False
         if not order.order_id or not order.families or order.group_size < 1 or order.max_steps < 1:
             raise ProtocolError(f"order {order.order_id!r} needs an id, families, a group size and a number of steps")
-        if order.group_size > _MAX_GROUP_SIZE:
-            raise ProtocolError(f"order {order.order_id!r} wants groups of {order.group_size}, at most {_MAX_GROUP_SIZE}")
         if len(order.families) > _MAX_FAMILIES:
             raise ProtocolError(f"order {order.order_id!r} names {len(order.families)} families, at most {_MAX_FAMILIES}")
         if len(self._turns) >= _MAX_OPEN_ORDERS:
             raise ProtocolError(f"order {order.order_id!r} is one too many: {_MAX_OPEN_ORDERS} are open")
         if order.num_per_family is not None and order.num_per_family < 0:
             raise ProtocolError(f"order {order.order_id!r} asks for {order.num_per_family} instances per family")
+        if len(set(order.families)) < len(order.families):
+            raise ProtocolError(f"order {order.order_id!r} names a family twice")
+        problem = curriculum.problem(order, max_group_size=_MAX_GROUP_SIZE)
+        if problem:
+            raise ProtocolError(f"order {order.order_id!r} {problem}")
         return True
 
-    def place(self, order: RolloutOrder, *, policy_version: int) -> None:
-        """Open an order; its credit counts versions from here (from 0 when none was announced yet)."""
-        batch_size = order.group_size * self._groups_per_batch
-        start_version = max(0, policy_version)
-        self._orders[order.order_id] = OrderState(order, start_version=start_version, batch_size=batch_size)
+    def place(self, order: RolloutOrder) -> None:
+        """Open an order."""
+        self._orders[order.order_id] = OrderState(order, self.results, groups_per_batch=self._groups_per_batch)
         self._turns.append(order.order_id)
 
     def close(self, order_id: str) -> int:
@@ -78,13 +83,18 @@ class OrderBook:
 
     def assign(
         self, request: AssignmentRequest, *, num_trained: Callable[[OrderState], int], now: float
-    ) -> Assignment | NoAssignment:
-        """The next slot, or why there is none. ``num_trained``: trajectories of an order that its credit counts from."""
+    ) -> Assignment | NoAssignment | GroupDrawn:
+        """The next slot, or why there is none, or the group that must be on disk before there is one.
+
+        ``num_trained``: groups of an order that its credit counts from.
+        """
         reasons = set()
         for _ in range(len(self._turns)):
             state = self._orders[self._turns[0]]
-            self._turns.rotate(-1)
             reason = self._refusal(state, request, num_trained=num_trained)
+            if reason is None and (drawn := state.undrawn()) is not None:
+                return drawn  # It is still this order's turn when the request is looked at again.
+            self._turns.rotate(-1)
             if reason is None:
                 deadline = now + self._max_assignment_s
                 slot = state.grant(
@@ -158,7 +168,7 @@ class OrderBook:
             index=index,
             order_id=order.order_id,
             kind=order.kind,
-            task=state.source.task(number),
+            task=state.groups[number].task,
             temperature=order.temperature,
             max_steps=order.max_steps,
             time_limit_s=self._max_assignment_s,
@@ -170,13 +180,23 @@ class OrderBook:
         tasks = (self._orders[order_id].next_task for order_id in self._turns)
         return next((task for task in tasks if task is not None), None)
 
+    def gauges(self) -> dict[str, int]:
+        """For `Status`."""
+        open_orders = [state for state in self if not state.done]
+        return {
+            "orders_open": len(open_orders),
+            "assignments": sum(len(state.grants) for state in open_orders),
+            "trajectories_pending": sum(state.num_pending for state in open_orders),
+        }
+
     # --- snapshots
 
-    def snapshot(self) -> list[dict[str, Any]]:
+    def snapshot(self) -> dict[str, Any]:
         """All orders without their trajectories, as plain values."""
-        return [state.snapshot() for state in self]
+        return {"orders": [state.snapshot() for state in self], "results": self.results.snapshot()}
 
-    def restore(self, values: list[dict[str, Any]]) -> None:
+    def restore(self, value: dict[str, Any]) -> None:
         """From what `snapshot` gave."""
-        self._orders = {value["order"]["order_id"]: OrderState.restore(value) for value in values}
+        self.results = RecentResults(value["results"])
+        self._orders = {one["order"]["order_id"]: OrderState.restore(one, self.results) for one in value["orders"]}
         self._turns = deque(order_id for order_id, state in self._orders.items() if not state.closed)

@@ -1,6 +1,6 @@
 """One rollout order: its groups, which slot is free, assigned or filled, and how much credit is left. Pure.
 
-A group is ``group_size`` slots of one task. A slot is free (in the queue), assigned (somebody plays it, until a deadline) or
+A group is a number of slots of one task. A slot is free (in the queue), assigned (somebody plays it, until a deadline) or
 filled (its trajectory is on disk), and is filled once. Complete groups leave this file for the core's delivery queue.
 """
 
@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass, field
 from itertools import takewhile
 from typing import Any
 
-from broker.task_source import TaskSource
-from common.messages import RolloutOrder, TaskRef, Trajectory
+from broker.curriculum import RecentResults, group_size_limits
+from broker.task_source import Draw, TaskSource
+from common.messages import GroupDrawn, RolloutOrder, TaskRef, Trajectory
 
 _MAX_UNFINISHED_SLOTS = 1 << 15
 """Slots of incomplete groups that trajectories may make known: grants of a broker that was killed before they came back."""
@@ -39,6 +40,8 @@ class Group:
 
     number: int
     task: TaskRef
+    size: int
+    """Slots."""
     filled: dict[int, Trajectory] = field(default_factory=dict)
     policy_versions: set[int] = field(default_factory=set)
     """Of the steps in ``filled``."""
@@ -67,13 +70,12 @@ class FinishedNumbers:
 class OrderState:
     """One order's slots."""
 
-    def __init__(self, order: RolloutOrder, *, start_version: int, batch_size: int) -> None:
-        """``batch_size``: trajectories per policy version (B). ``start_version``: the policy version when it was placed."""
+    def __init__(self, order: RolloutOrder, results: RecentResults, *, groups_per_batch: int) -> None:
+        """``results``: what a curriculum goes by."""
         self.order = order
-        self.start_version = start_version
-        self.batch_size = batch_size
+        self.groups_per_batch = groups_per_batch
         self.closed = False
-        self.source = TaskSource(order)
+        self.source = TaskSource(order, results)
         self.finished = FinishedNumbers()
         self.groups: dict[int, Group] = {}
         self.grants: dict[Slot, Grant] = {}
@@ -81,8 +83,7 @@ class OrderState:
         self.num_pending = 0
         """Trajectories that wait for the rest of their group."""
         self.num_consumed = 0
-        """Trajectories in groups that the learner's checkpoint covers."""
-        self._next_group = 0
+        """Groups that the learner's checkpoint covers."""
         self._free: deque[Slot] = deque()
         self._slots_of: dict[str, dict[Slot, None]] = {}
         """Incarnation -> what it was granted: requests ask for one of thousands of actors."""
@@ -90,9 +91,6 @@ class OrderState:
     # --- questions
 
     @property
-    def num_filled(self) -> int:
-        """Slots filled, in complete and incomplete groups."""
-        return len(self.finished) * self.order.group_size + self.num_pending
 
     @property
     def done(self) -> bool:
@@ -102,24 +100,31 @@ class OrderState:
     @property
     def has_free_slot(self) -> bool:
         """Is there anything to hand out?"""
-        return not self.closed and (bool(self._free) or self.source.has(self._next_group))
+        return not self.closed and (bool(self._free) or self.source.has(self.source.num_drawn))
 
     @property
     def next_task(self) -> TaskRef | None:
         """The task of the slot that `grant` would hand out, None when there is none."""
         if not self.has_free_slot:
             return None
-        return self.source.task(self._free[0][0] if self._free else self._next_group)
+        return self.groups[self._free[0][0]].task if self._free else self.source.next().task
 
     def has_credit(self, *, num_trained: int, eta: int) -> bool:
-        """May another training episode start?
+        """May another training episode start? In a group begun before, always; another group begins only while
 
-        ``submitted <= trained + (eta + 1) * batch``, counted from the start of the order: AReaL's
-        ``submitted <= (version + eta + 1) * batch``, where a version may have trained more than a batch (`learner.pacing`), or
-        nothing that counts (a learner that fell back to a checkpoint goes on at a higher number). ``num_trained``: trajectories
-        whose fate the learner had decided when it announced its version.
+        ``begun < trained + (eta + 1) * groups_per_batch``, counted from the start of the order: AReaL's
+        ``submitted <= (version + eta + 1) * batch`` in groups, whatever their sizes, where a version may have trained more than
+        a batch (`learner.pacing`), or nothing that counts (a learner that fell back to a checkpoint goes on at a higher number).
+        ``num_trained``: groups whose fate the learner had decided when it announced its version.
         """
-        return self.num_filled + len(self.grants) < num_trained + (eta + 1) * self.batch_size
+        return bool(self._free) or self.source.num_drawn < num_trained + (eta + 1) * self.groups_per_batch
+
+    def undrawn(self) -> GroupDrawn | None:
+        """The group that must be on disk before the next slot can be handed out; None when none must."""
+        if self._free or self.source.is_static:
+            return None
+        draw = self.source.next()
+        return GroupDrawn(self.order.order_id, self.source.num_drawn, draw.task, draw.group_size)
 
     @property
     def versions_in_flight(self) -> set[int]:
@@ -130,6 +135,10 @@ class OrderState:
     def slots_of(self, incarnation: str) -> tuple[Slot, ...]:
         """What ``incarnation`` plays, in the order it was granted."""
         return tuple(self._slots_of.get(incarnation, ()))
+
+    def task(self, number: int) -> TaskRef:
+        """Of an incomplete group, or of one that a broker killed since may have drawn."""
+        return self.groups[number].task if number in self.groups else self.source.ahead(number).task
 
     def group_id(self, number: int) -> str:
         return f"{self.order.order_id}/{number}"
@@ -142,20 +151,30 @@ class OrderState:
     def is_plausible(self, slot: Slot) -> bool:
         """Can this slot have been handed out, perhaps by a broker that was killed since?"""
         number, index = slot
-        in_range = 0 <= index < self.order.group_size and self.source.has(number)
-        num_complete = self._next_group - len(self.groups)
-        return in_range and number < max(self._next_group, num_complete + _MAX_UNFINISHED_SLOTS // self.order.group_size)
+        num_slots = self.groups[number].size if number in self.groups else group_size_limits(self.order)[1]
+        reach = self.source.num_drawn
+        if self.source.is_static:
+            num_complete = self.source.num_drawn - len(self.groups)
+            reach = max(reach, num_complete + _MAX_UNFINISHED_SLOTS // self.order.group_size)
+        return 0 <= index < num_slots and self.source.has(number) and number < reach
 
     # --- changes
 
     def grant(self, *, incarnation: str, request_id: str, deadline: float, policy_version: int) -> Slot:
         """Hand out the next slot: returned ones first, then the rest of the group begun last, then a new group."""
         if not self._free:
-            self._draw()
+            assert self.source.is_static
+            self._open_next(self.source.next())
         slot = self._free.popleft()
         self.grants[slot] = Grant(incarnation, request_id, deadline, policy_version)
         self._slots_of.setdefault(incarnation, {})[slot] = None
         return slot
+
+    def open(self, drawn: GroupDrawn) -> None:
+        """The next group, as its record says; nothing when that was done before, or the order was closed meanwhile."""
+        assert drawn.number <= self.source.num_drawn
+        if not self.closed and drawn.number == self.source.num_drawn:
+            self._open_next(Draw(drawn.task, drawn.group_size))
 
     def release(self, slot: Slot) -> None:
         """A grant ended without a trajectory: the slot is the next to go out."""
@@ -179,18 +198,18 @@ class OrderState:
     def fill(self, slot: Slot, trajectory: Trajectory) -> list[Trajectory] | None:
         """Take a trajectory into its free or assigned slot; the whole group's when that completes it."""
         number, index = slot
-        while number >= self._next_group:
-            self._draw()
+        while number >= self.source.num_drawn:
+            self._open_next(self.source.next())
         if not self._end_grant(slot) and slot in self._free:
             self._free.remove(slot)
         group = self.groups[number]
         group.filled[index] = trajectory
         self.num_pending += 1
         group.policy_versions.update(step.min_policy_version for step in trajectory.steps)
-        if len(group.filled) < self.order.group_size:
+        if len(group.filled) < group.size:
             return None
         del self.groups[number]
-        self.num_pending -= self.order.group_size
+        self.num_pending -= group.size
         self.finished.add(number)
         return [group.filled[place] for place in sorted(group.filled)]
 
@@ -215,13 +234,13 @@ class OrderState:
             del self._slots_of[grant.incarnation]
         return True
 
-    def _draw(self) -> None:
-        self._open_group(self._next_group)
-        self._next_group += 1
+    def _open_next(self, draw: Draw) -> None:
+        self._add(Group(self.source.num_drawn, draw.task, draw.group_size))
+        self.source.take(draw)
 
-    def _open_group(self, number: int) -> None:
-        self.groups[number] = Group(number, self.source.task(number))
-        self._free.extend((number, index) for index in range(self.order.group_size))
+    def _add(self, group: Group) -> None:
+        self.groups[group.number] = group
+        self._free.extend((group.number, index) for index in range(group.size))
 
     # --- snapshots
 
@@ -229,27 +248,25 @@ class OrderState:
         """All but the trajectories, as plain values."""
         return {
             "order": {**asdict(self.order), "families": list(self.order.families)},
-            "start_version": self.start_version,
-            "batch_size": self.batch_size,
+            "groups_per_batch": self.groups_per_batch,
             "closed": self.closed,
-            "next_group": self._next_group,
+            "source": self.source.snapshot(),
+            "groups": [[group.number, asdict(group.task), group.size] for group in self.groups.values()],
             "finished": [self.finished.watermark, sorted(self.finished.above)],
             "num_consumed": self.num_consumed,
         }
 
     @classmethod
-    def restore(cls, value: dict[str, Any]) -> OrderState:
+    def restore(cls, value: dict[str, Any], results: RecentResults) -> OrderState:
         """From what `snapshot` gave; every slot of an unfinished group is free again."""
         order = RolloutOrder(**value["order"])
-        state = cls(order, start_version=value["start_version"], batch_size=value["batch_size"])
+        state = cls(order, results, groups_per_batch=value["groups_per_batch"])
         state.closed = value["closed"]
+        state.source.restore(value["source"])
         state.finished = FinishedNumbers(*value["finished"])
         state.num_consumed = value["num_consumed"]
-        state._next_group = value["next_group"]
-        if not state.closed:
-            for number in range(state._next_group):
-                if number not in state.finished:
-                    state._open_group(number)
+        for number, task, size in value["groups"]:
+            state._add(Group(number, TaskRef(**task), size))
         return state
 
     def pending(self) -> Iterator[Trajectory]:

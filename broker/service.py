@@ -1,7 +1,7 @@
 """Journal and core together: requests in, answers out, and nothing is answered before it is on disk.
 
     take(request) ─► core ─► answers
-                      └────► writes ─► next_batch ─► persist (any thread) ─► finish ─► core ─► answers
+                      └────► writes ─► next_batch ─► persist (any thread) ─► finish ─► core ─► answers, or more writes
 
 Opens no sockets and starts no threads. `answer_all` goes through all of it at once, for serial mode; `broker.server` persists in
 a thread of its own, so that the next requests are decided while the disk is busy.
@@ -100,7 +100,8 @@ class BrokerService:
         if frames is not None:
             self._frames[ticket] = frames
         self._handle(MessageReceived(ticket, message, sender))
-        if not (self._writes and self._writes[-1].ticket == ticket):
+        # What is written may be a record of the core's own, which did not come in these frames.
+        if not (self._writes and self._writes[-1].ticket == ticket and self._writes[-1].asked is None):
             self._frames.pop(ticket, None)
 
     def take_answers(self) -> list[tuple[int, Message]]:
@@ -142,7 +143,7 @@ class BrokerService:
             return
         for write, position in zip(batch.writes, batch.positions, strict=True):
             self._note(write.message, position)
-            self._handle(MessagePersisted(write.ticket, write.message))
+            self._handle(MessagePersisted(write.ticket, write.message, write.asked))
 
     def look_at_deadlines(self) -> None:
         """Once a turn."""

@@ -1,21 +1,46 @@
-"""Which task instance the n-th group of an order plays. Pure: the answer depends on the order and the number only, so that a
-restarted broker gives every group the same task again.
+"""Which task each group of an order plays, one group after the other, and with how many rollouts. Pure, no randomness.
 
-This is where a curriculum would choose; today families take turns, group by group, and seeds count up.
+A curriculum says what share of the groups each family should have. A family gains its share with every group and pays one
+for each of its own; of those in credit, the next group goes to the one that would first be a whole group behind. With
+shares that do not change this is earliest deadline first: every family stays within one group of its share at any time,
+and equal shares make families take turns. Seeds count up per family.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
+from broker import curriculum
+from broker.curriculum import CURRICULA, RecentResults
 from common.messages import RolloutOrder, Split, TaskRef
 
 _SPLITS: dict[str, Split] = {"demonstration": "demonstration", "evaluation": "evaluation", "training": "training"}
 
 
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What a group plays."""
+
+    task: TaskRef
+    group_size: int
+    """Rollouts."""
+
+
 class TaskSource:
     """The groups of one order."""
 
-    def __init__(self, order: RolloutOrder) -> None:
+    def __init__(self, order: RolloutOrder, results: RecentResults) -> None:
+        """``results``: looked at with every draw, never changed here."""
         self._order = order
+        self._results = results
+        self._curriculum = CURRICULA[order.curriculum.name]
+        self._fixed_shares = self._curriculum.shares(order, results) if self._curriculum.is_static else None
+        self._credits = dict.fromkeys(order.families, 0)
+        """Family -> what it is owed, in the units of the curriculum's shares: their sum is one group."""
+        self._num_drawn = dict.fromkeys(order.families, 0)
+        self.is_static = curriculum.is_static(order)
+        """Do the groups follow from the order alone? Else each must be on disk before anybody plays it."""
 
     @property
     def num_groups(self) -> int | None:
@@ -24,11 +49,52 @@ class TaskSource:
             return None
         return self._order.num_per_family * len(self._order.families)
 
+    @property
+    def num_drawn(self) -> int:
+        """Groups so far; also the number of the next one."""
+        return sum(self._num_drawn.values())
+
     def has(self, number: int) -> bool:
         """Is there a group of this number?"""
         return number >= 0 and (self.num_groups is None or number < self.num_groups)
 
-    def task(self, number: int) -> TaskRef:
-        """The task of group ``number``."""
-        instance, family = divmod(number, len(self._order.families))
-        return TaskRef(self._order.families[family], self._order.first_seed + instance, _SPLITS[self._order.kind])
+    def next(self) -> Draw:
+        """What the next group plays, as things stand."""
+        shares = self._shares()
+        one = sum(shares.values())
+        owed = {family: self._credits[family] + share for family, share in shares.items()}
+        due = [family for family in shares if owed[family] > 0]
+        family = min(due, key=lambda name: (one - owed[name]) / shares[name])
+        seed = self._order.first_seed + self._num_drawn[family]
+        size = curriculum.group_size(self._order, family, self._results)
+        return Draw(TaskRef(family, seed, _SPLITS[self._order.kind]), size)
+
+    def take(self, draw: Draw) -> None:
+        """The next group plays this."""
+        shares = self._shares()
+        for family, share in shares.items():
+            self._credits[family] += share
+        self._credits[draw.task.family] -= sum(shares.values())
+        self._num_drawn[draw.task.family] += 1
+
+    def ahead(self, number: int) -> Draw:
+        """What group ``number``, not drawn yet, will play; only of a static source."""
+        assert self.is_static and number >= self.num_drawn
+        source = TaskSource(self._order, self._results)
+        source.restore(self.snapshot())
+        for _ in range(number - self.num_drawn):
+            source.take(source.next())
+        return source.next()
+
+    def snapshot(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"credits": dict(self._credits), "num_drawn": dict(self._num_drawn)}
+
+    def restore(self, value: dict[str, Any]) -> None:
+        """From what `snapshot` gave."""
+        self._credits, self._num_drawn = dict(value["credits"]), dict(value["num_drawn"])
+
+    def _shares(self) -> dict[str, int]:
+        if self._fixed_shares is not None:
+            return self._fixed_shares
+        return self._curriculum.shares(self._order, self._results)

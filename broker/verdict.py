@@ -27,8 +27,9 @@ def malformation(trajectory: Trajectory, order: OrderState, slot: Slot) -> str:
     """What is wrong with the trajectory's content, empty when nothing is."""
     if trajectory.kind != order.order.kind:
         return f"kind {trajectory.kind}, the order's is {order.order.kind}"
-    if trajectory.task != order.source.task(slot[0]):
-        return f"task {trajectory.task.task_id}, the group's is {order.source.task(slot[0]).task_id}"
+    task = order.task(slot[0])
+    if trajectory.task != task:
+        return f"task {trajectory.task.task_id}, the group's is {task.task_id}"
     if not (math.isfinite(trajectory.reward) and 0.0 <= trajectory.reward <= 1.0):
         return f"reward {trajectory.reward} is outside 0..1"
     if len(trajectory.steps) > order.order.max_steps:

@@ -188,6 +188,26 @@ class TaskRef:
 
 
 @dataclass(frozen=True, config=_CONFIG)
+class CurriculumPlan:
+    """How a training order chooses family and size of its groups, from `tasks.curriculum`, `family_weights` and `rollouts` of
+    the configuration, which explain each field. Filled by the learner, read by the broker."""
+
+    name: str = "uniform"
+    """In broker.curriculum.CURRICULA."""
+    family_weights: dict[str, float] = dataclasses.field(default_factory=dict)
+    """1 for families that are not named; 0: never played."""
+    band_low: float = 0.1
+    band_high: float = 0.9
+    floor: float = 0.25
+    num_recent: int = 64
+    min_results: int = 8
+    min_group_size: int | None = None
+    """None: the order's group size."""
+    max_group_size: int | None = None
+    """None: the order's group size."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
 class RolloutOrder:
     """The learner asks the broker for rollouts. Answered by `Ack`; placing the same open order again changes nothing.
 
@@ -201,7 +221,7 @@ class RolloutOrder:
     num_per_family: Number | None
     """Task instances per family; None: without end, until an `OrderClosure`."""
     group_size: Number
-    """Rollouts per task instance (G)."""
+    """Rollouts per task instance (G); where the curriculum chooses it, that of families of which nothing is known."""
     first_seed: Seed
     """Instances are seeds first_seed, first_seed + 1, ... per family."""
     temperature: Temperature
@@ -210,6 +230,8 @@ class RolloutOrder:
     """Actions per episode at most."""
     min_policy_version: Version
     """An actor starts an episode of this order only with at least this version loaded."""
+    curriculum: CurriculumPlan = CurriculumPlan()
+    """Training orders without end only; all others play every family alike."""
 
 
 @dataclass(frozen=True, config=_CONFIG)
@@ -217,6 +239,18 @@ class OrderClosure:
     """No more assignments of this order; its incomplete groups are given up (drop reason `order_closed`)."""
 
     order_id: Name
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class GroupDrawn:
+    """A record of the broker's journal, never sent: what a group plays, where results decide that. On disk before the group's
+    first assignment is answered, so that a restarted broker gives the same task again."""
+
+    order_id: str
+    number: int
+    task: TaskRef
+    group_size: int
+    """Rollouts of this group."""
 
 
 @dataclass(frozen=True, config=_CONFIG)
@@ -643,7 +677,7 @@ AnswerMessage = (
     | Lease | TaskStarted | StepResult | Demonstration | Evaluation | WeightInvitation
 )  # fmt: skip
 
-Message = RequestMessage | AnswerMessage
+Message = RequestMessage | AnswerMessage | GroupDrawn
 """Every message that may be the top of a frame; the codec's registry is made from this union."""
 
 REQUEST_KINDS = frozenset(cls.__name__ for cls in get_args(RequestMessage))

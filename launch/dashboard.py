@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 BLOCKS = "▁▂▃▄▅▆▇█"
 SPARKLINE_WIDTH = 24
 NUM_NOTES = 4
+SHARE_UPDATES = 10
+"""Updates over which a family's share of the training rollouts is taken."""
 QUEUES = {"assignments": "playing", "trajectories_pending": "pending", "groups_waiting": "groups", "groups_unconsumed": "unsaved"}
 """Gauge of the broker -> word on the display: episodes being played, trajectories whose group is not whole, groups the learner
 has not taken, groups no checkpoint covers."""
@@ -175,7 +177,7 @@ def _figures(state: RunState) -> RenderableType:
 
 
 def _families(state: RunState) -> RenderableType:
-    """Success by family: last evaluation, and the training curve."""
+    """Success by family: evaluations and the training curve; and its share of the latest training rollouts."""
     from rich.table import Table
     from rich.text import Text
 
@@ -185,8 +187,10 @@ def _families(state: RunState) -> RenderableType:
     if not families:
         return Text(" no episode has been judged yet", style="dim")
     table = Table(box=None, padding=(0, 1), header_style="dim")
-    for title in ("family", *[str(record.get("phase")) for record in state.evaluations], "training", ""):
+    for title in ("family", *[str(record.get("phase")) for record in state.evaluations], "training", "share", ""):
         table.add_column(title, no_wrap=True)
+    rollouts = [record.get("rollouts_by_family", {}) for record in state.updates[-SHARE_UPDATES:]]
+    num_rollouts = sum(sum(counts.values()) for counts in rollouts)
     for family in families:
         curve = [record.get("success_by_family", {}).get(family) for record in state.updates]
         known = [value for value in curve if value is not None]
@@ -194,7 +198,8 @@ def _families(state: RunState) -> RenderableType:
         for record in state.evaluations:
             item = record.get("families", {}).get(family)
             evaluated.append(f"{item['successes']}/{item['episodes']}" if item else "–")
-        table.add_row(family, *evaluated, number(known[-1] if known else None), sparkline(curve, low=0.0, high=1.0))
+        share = f"{sum(counts.get(family, 0) for counts in rollouts) / num_rollouts:.0%}" if num_rollouts else "–"
+        table.add_row(family, *evaluated, number(known[-1] if known else None), share, sparkline(curve, low=0.0, high=1.0))
     return table
 
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from common.config import RunConfig
-from common.messages import OrderKind, RolloutOrder
+from common.config import RunConfig, TasksConfig
+from common.messages import CurriculumPlan, OrderKind, RolloutOrder
 
 EVAL_BEFORE = "eval-before"
 DEMONSTRATIONS = "demonstrations"
@@ -55,6 +55,7 @@ class OrderPlan:
             temperature=self.temperature,
             max_steps=config.tasks.max_steps,
             min_policy_version=-1 if self.kind == "demonstration" else policy_version,
+            curriculum=_curriculum(config.tasks) if self.kind == "training" else CurriculumPlan(),
         )
 
 
@@ -227,6 +228,21 @@ def _evaluation(config: RunConfig, name: str) -> OrderPlan:
 
 def _has_evaluation(config: RunConfig) -> bool:
     return config.learner.recipe.eval_episodes_per_family > 0
+
+
+def _curriculum(tasks: TasksConfig) -> CurriculumPlan:
+    low, high = tasks.curriculum.band
+    return CurriculumPlan(
+        name=tasks.curriculum.name,
+        family_weights=tasks.family_weights,
+        band_low=low,
+        band_high=high,
+        floor=tasks.curriculum.floor,
+        num_recent=tasks.curriculum.num_recent,
+        min_results=tasks.curriculum.min_results,
+        min_group_size=tasks.rollouts.min,
+        max_group_size=tasks.rollouts.max,
+    )
 
 
 def _number(name: str) -> int:

@@ -97,6 +97,7 @@ def update_fields(
         "success": tally.success,
         "success_ema": state.success_ema,
         "success_by_family": tally.rates(),
+        "rollouts_by_family": {name: episodes for name, (_, episodes) in sorted(tally.families.items())},
         "entropy": metrics.get("entropy", 0.0),
         "policy_age_min": metrics.get("policy_age_min", min(ages)),
         "policy_age_mean": metrics.get("policy_age_mean", sum(ages) / len(ages)),

@@ -5,6 +5,7 @@ Each area has its own file here; `RunConfig` puts them together. Nothing here st
 
 from common.config.actor import VISION_PROBLEM, ActorConfig, PromptConfig
 from common.config.broker import BrokerConfig
+from common.config.curriculum import CurriculumConfig, RolloutsConfig
 from common.config.desktop import DesktopConfig
 from common.config.learner import AlgorithmConfig, EntropulseConfig, LearnerConfig, OptimizerConfig, RecipeConfig
 from common.config.model import ModelConfig
@@ -15,6 +16,7 @@ __all__ = [
     "ActorConfig",
     "AlgorithmConfig",
     "BrokerConfig",
+    "CurriculumConfig",
     "DesktopConfig",
     "EntropulseConfig",
     "LearnerConfig",
@@ -22,6 +24,7 @@ __all__ = [
     "OptimizerConfig",
     "PromptConfig",
     "RecipeConfig",
+    "RolloutsConfig",
     "RunConfig",
     "SupervisorConfig",
     "TasksConfig",

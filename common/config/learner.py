@@ -119,9 +119,9 @@ class LearnerConfig(Section):
     entropulse: EntropulseConfig = EntropulseConfig()
     recipe: RecipeConfig = RecipeConfig()
     group_size: int = Field(8, ge=2)
-    """Rollouts per task instance (G)."""
+    """Rollouts per task instance (G); where `tasks.rollouts` adapts it, that of families of which nothing is known."""
     groups_per_batch: int = Field(6, ge=1)
-    """Groups per update; batch B = groups_per_batch * group_size trajectories."""
+    """Groups per update; with groups of group_size that is a batch of groups_per_batch * group_size trajectories."""
     num_minibatches: int = Field(1, ge=1)
     """Optimizer steps per update."""
     max_age: int = Field(4, ge=0)

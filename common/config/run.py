@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 from common.config.actor import MIN_COMPUTERRL_NEW_TOKENS, VISION_PROBLEM, ActorConfig
 from common.config.base import Section
 from common.config.broker import BrokerConfig
+from common.config.curriculum import CurriculumConfig, RolloutsConfig, rollout_problems, weight_problems
 from common.config.desktop import DesktopConfig
 from common.config.learner import LearnerConfig
 from common.config.model import ModelConfig
@@ -29,6 +30,11 @@ class TasksConfig(Section):
     page."""
     max_steps: int = Field(6, ge=1)
     """Actions per episode at most."""
+    family_weights: dict[str, float] = Field(default_factory=dict)
+    """Share of the training groups relative to other families; 1 for those not named, 0: not trained on. Demonstrations and
+    evaluations play every family alike. Read by learner (into its orders)."""
+    curriculum: CurriculumConfig = CurriculumConfig()
+    rollouts: RolloutsConfig = RolloutsConfig()
     demonstration_seeds: tuple[int, int] = (0, 100_000)
     """Half-open seed ranges; the three must not meet."""
     training_seeds: tuple[int, int] = (100_000, 10_000_000)
@@ -220,6 +226,13 @@ def _combination_problems(config: RunConfig) -> list[Problem]:
     if config.mode == "serial" and config.actor.engine == "vllm":
         problems.append(Problem("actor.engine", "vllm needs its own process", "use actor.engine: transformers in serial mode"))
     problems.extend(_prompt_problems(config))
+    tasks = config.tasks
+    twice = sorted({family for family in tasks.families if tasks.families.count(family) > 1})
+    if twice:
+        step = "name each once; tasks.family_weights gives a family more groups"
+        problems.append(Problem("tasks.families", f"names {', '.join(twice)} more than once", step))
+    problems.extend(weight_problems(tasks.family_weights, families=tasks.families, curriculum=tasks.curriculum.name))
+    problems.extend(rollout_problems(tasks.rollouts, group_size=config.learner.group_size))
     for family, number in config.learner.recipe.demos_of_family.items():
         path = f"learner.recipe.demos_of_family.{family}"
         if family not in config.tasks.families:

@@ -16,6 +16,7 @@ from common.messages import (
     AssignmentRequest,
     AssignmentReturn,
     ConsumptionReport,
+    CurriculumPlan,
     Demonstration,
     DemonstrationRequest,
     Directory,
@@ -24,6 +25,7 @@ from common.messages import (
     ErrorReply,
     Evaluation,
     EvaluationRequest,
+    GroupDrawn,
     GroupRequest,
     Heartbeat,
     Hello,
@@ -76,7 +78,9 @@ def step(*, num_prompt: int = 4, num_action: int = 3, policy_version: int = 2) -
     )
 
 
-def trajectory_for(assignment: Assignment, *, steps: Sequence[Step] | None = None, actor: str = "actor-0:a") -> Trajectory:
+def trajectory_for(
+    assignment: Assignment, *, steps: Sequence[Step] | None = None, actor: str = "actor-0:a", success: bool = True
+) -> Trajectory:
     """What an actor hands in for ``assignment``."""
     return Trajectory(
         trajectory_id=assignment.assignment_id,
@@ -87,8 +91,8 @@ def trajectory_for(assignment: Assignment, *, steps: Sequence[Step] | None = Non
         task=assignment.task,
         instruction="Click the button.",
         steps=tuple(steps if steps is not None else [step()]),
-        reward=1.0,
-        success=True,
+        reward=float(success),
+        success=success,
         end_reason="task_finished",
         final_screenshot=None,
         actor=actor,
@@ -134,8 +138,9 @@ def examples() -> list[Message]:
         ErrorReply("no_desktop", "all are leased"),
         DirectoryRequest("env_server"),
         Directory((peer,)),
-        order(),
+        order(curriculum=CurriculumPlan("success_band", {"calc-set-cell": 2.0}, min_group_size=2, max_group_size=4)),
         OrderClosure("rl-1"),
+        GroupDrawn("rl-1", 3, TASK, 4),
         AssignmentRequest("i1", 3, "r1"),
         replace(assignment(), next_task=TASK),
         NoAssignment("staleness_bound", 0.1),

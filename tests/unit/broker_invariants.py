@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TypeGuard
 
 from broker.core import BrokerCore
-from broker.events import Effect, Event
+from broker.events import Effect, Event, MessageReceived, Persist
+from common.messages import GroupDrawn
 
 
 def check(core: BrokerCore) -> None:
@@ -21,22 +24,35 @@ def check(core: BrokerCore) -> None:
     assert numbers == list(range(core.delivery.cursor, core.delivery.next_seq)), numbers
     decided = Counter(group.order_id for group in core.delivery.groups() if group.group_seq < core.delivery.decided)
     for state in core.orders:
-        num_decided = decided[state.order.order_id] * state.order.group_size
-        assert core.delivery.num_decided(state.order.order_id) == num_decided
+        assert core.delivery.num_decided(state.order.order_id) == decided[state.order.order_id]
         assert state.num_pending == sum(len(group.filled) for group in state.groups.values())
         held_by = {(slot, name) for name, slots in state._slots_of.items() for slot in slots}
         assert held_by == {(slot, grant.incarnation) for slot, grant in state.grants.items()}, state.order.order_id
         deadlines = [grant.deadline for grant in state.grants.values()]
         assert deadlines == sorted(deadlines), deadlines
-        size = state.order.group_size
-        slots = [(number, index) for number in state.groups for index in range(size)]
+        slots = [(number, index) for number, group in state.groups.items() for index in range(group.size)]
         filled = [(group.number, index) for group in state.groups.values() for index in group.filled]
         places = Counter([*state._free, *state.grants, *filled])
         assert places == Counter(slots), (state.order.order_id, places, slots)
-        if state.order.kind == "training":
-            # Never more than the bound of the design, whatever the learner has or has not taken; plus what it fell back behind.
-            bound = state.num_consumed + num_decided + (core.orders._eta + 1) * state.batch_size
-            assert state.num_filled + len(state.grants) <= bound, (state.num_filled, len(state.grants), bound)
+        # Every group is complete, or its slots are there.
+        if not state.closed:
+            assert len(state.finished) + len(state.groups) == state.source.num_drawn, state.order.order_id
+
+
+def check_admission(core: BrokerCore, num_drawn_before: Mapping[str, int], effects: Sequence[Effect]) -> None:
+    """Another group begins only within the design's bound: ``drawn <= trained + (eta + 1) * groups_per_batch``."""
+    drawn = {state.order.order_id: state.source.num_drawn for state in core.orders}
+    drawn |= {one.message.order_id: one.message.number + 1 for one in effects if _draws(one)}
+    for order_id, num_drawn in drawn.items():
+        state = core.orders[order_id]
+        if state.order.kind == "training" and num_drawn > num_drawn_before[order_id]:
+            decided = sum(group.order_id == order_id and group.group_seq < core.delivery.decided for group in core.delivery.groups())
+            bound = state.num_consumed + decided + (core.orders._eta + 1) * state.groups_per_batch
+            assert num_drawn <= bound, (order_id, num_drawn, bound)
+
+
+def _draws(effect: Effect) -> TypeGuard[Persist]:
+    return isinstance(effect, Persist) and isinstance(effect.message, GroupDrawn)
 
 
 class CheckedCore(BrokerCore):
@@ -44,13 +60,16 @@ class CheckedCore(BrokerCore):
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         story = self.__dict__.setdefault("story", [])
+        num_drawn = {state.order.order_id: state.source.num_drawn for state in self.orders}
         effects = super().handle(event, now)
         story.append((now, event, effects))
         del story[:-30]
-        replaying = bool(self._restored_members) or type(event).__name__ in ("StateRestored", "TrajectoryRestored")
+        replaying = not self.delivery.is_whole or type(event).__name__ in ("StateRestored", "TrajectoryRestored")
         if not replaying:
             try:
                 check(self)
+                if isinstance(event, MessageReceived):
+                    check_admission(self, num_drawn, effects)
             except AssertionError as error:
                 lines = [f"{when:.1f} {str(what)[:200]} -> {str(then)[:200]}" for when, what, then in story]
                 raise AssertionError("\n".join([str(error), *lines])) from error

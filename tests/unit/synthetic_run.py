@@ -119,6 +119,7 @@ def _update(update: int, num_updates: int, now: float, rng: random.Random) -> di
         policy_version=update,
         success=sum(by_family.values()) / len(by_family),
         success_by_family=by_family,
+        rollouts_by_family={name: 30 if name == FAMILIES[0] else 6 for name in FAMILIES},
         entropy=0.5 * math.exp(-0.05 * update) + (0.15 if sft else 0.0) + rng.uniform(-0.02, 0.02),
         policy_age_min=0,
         policy_age_mean=0.7 + rng.uniform(-0.3, 0.3),

@@ -137,6 +137,18 @@ def test_prepare_advantage_is_step_reward_against_all_steps_of_the_group() -> No
     np.testing.assert_allclose(batch.token_weight_S, 1 / (np.array([2, 1, 1, 1, 2]) * 5), rtol=1e-6)
 
 
+def test_prepare_groups_of_other_sizes_each_have_their_own_baseline_and_count_alike() -> None:
+    pair = make_group([(True, [make_step([5], [6])]), (False, [make_step([5], [7])])])
+    four = make_group([(index == 0, [make_step([5], [index])]) for index in range(4)])
+    both = grpo(advantage_delta=0.1).prepare([pair, four], version=0)
+    for number, size in enumerate((2, 4)):
+        members = both.group_S == number
+        rewards = np.array([1.0] + [0.0] * (size - 1))
+        np.testing.assert_allclose(both.advantage_S[members], (rewards - rewards.mean()) / (rewards.std() + 0.1), rtol=1e-6)
+        np.testing.assert_allclose(both.token_weight_S[members], 1 / (2 * size), rtol=1e-6)
+    assert both.metrics["num_trajectories"] == 6
+
+
 def test_prepare_step_beyond_max_age_is_left_out_but_keeps_its_place() -> None:
     def groups(old_version: int) -> list[Any]:
         return [

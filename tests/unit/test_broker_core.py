@@ -43,8 +43,9 @@ class Desk:
 
     def ask(self, message: Message, *, sender: str = "actor-0:a") -> Message:
         effects = self.core.handle(MessageReceived(0, message, sender), self.now)
-        if any(isinstance(effect, Persist) for effect in effects):
-            effects = self.core.handle(MessagePersisted(0, message), self.now)
+        while records := [effect for effect in effects if isinstance(effect, Persist)]:
+            (record,) = records
+            effects = self.core.handle(MessagePersisted(0, record.message, record.asked), self.now)
         (reply,) = [effect for effect in effects if isinstance(effect, Reply)]
         self.check()
         return reply.message

@@ -23,12 +23,14 @@ from common.messages import (
     AssignmentRequest,
     AssignmentReturn,
     ConsumptionReport,
+    CurriculumPlan,
     ErrorReply,
     GroupRequest,
     Hello,
     Message,
     OrderClosure,
     RolloutOrder,
+    TaskRef,
     Trajectory,
     TrajectoryGroup,
     TrajectoryReceipt,
@@ -39,6 +41,7 @@ from common.messages import (
 NUM_RUNS = 50
 KILLS_PER_RUN = 20
 GROUP_SIZE, GROUPS_PER_BATCH = 3, 2
+ADAPTIVE = CurriculumPlan("success_band", num_recent=8, min_results=2, min_group_size=2, max_group_size=5)
 
 
 class Run:
@@ -51,6 +54,7 @@ class Run:
         self.num_restarts = -1
         self.acknowledged: set[str] = set()
         self.playing: list[Assignment] = []
+        self.tasks: dict[str, TaskRef] = {}
         self.orders: list[RolloutOrder] = []
         self.closed: set[str] = set()
         self.version = 0
@@ -94,7 +98,10 @@ class Run:
         number = len(self.orders)
         kind = self.rng.choice(["training", "training", "evaluation"])
         size = None if kind == "training" else self.rng.randint(1, 3)
-        return order(f"{kind}-{number}", kind=kind, num_per_family=size, group_size=GROUP_SIZE, min_policy_version=-1)
+        plan = ADAPTIVE if kind == "training" and self.rng.random() < 0.5 else CurriculumPlan()
+        return order(
+            f"{kind}-{number}", kind=kind, num_per_family=size, group_size=GROUP_SIZE, min_policy_version=-1, curriculum=plan
+        )
 
     def place(self) -> None:
         if len(self.orders) - len(self.closed) < 3:
@@ -112,13 +119,15 @@ class Run:
     def take_assignment(self) -> None:
         answer = self.ask(AssignmentRequest("a", self.version))
         if isinstance(answer, Assignment):
+            # What a group plays was told before the kill, and may not change after it.
+            assert self.tasks.setdefault(answer.group_id, answer.task) == answer.task
             self.playing.append(answer)
 
     def episode(self) -> Trajectory | None:
         if not self.playing:
             return None
         granted = self.playing.pop(self.rng.randrange(len(self.playing)))
-        return trajectory_for(granted, steps=[step(num_prompt=self.rng.randint(1, 40))])
+        return trajectory_for(granted, steps=[step(num_prompt=self.rng.randint(1, 40))], success=self.rng.random() < 0.5)
 
     def submit(self) -> None:
         trajectory = self.episode()

@@ -128,6 +128,35 @@ def test_load_config_demonstrations_of_an_unplayed_family_are_an_error(tmp_path:
     assert set(found) == {"learner.recipe.demos_of_family.a", "learner.recipe.demos_of_family.c"}
 
 
+def test_load_config_family_weights_that_play_nothing_or_nobody_looks_at_are_errors(tmp_path: Path) -> None:
+    text = "tasks: {families: [a, b], family_weights: {a: -1, c: 2, b: .inf}, curriculum: {name: weighted}}\n"
+    found = problems(write(tmp_path, text))
+    assert set(found) == {f"tasks.family_weights.{family}" for family in "abc"}
+    assert "among tasks.families" in found["tasks.family_weights.c"] and "-1" in found["tasks.family_weights.a"]
+    text = "tasks: {families: [a, b], family_weights: {a: 0, b: 0}, curriculum: {name: success_band}}\n"
+    assert "nothing could be played" in problems(write(tmp_path, text))["tasks.family_weights"]
+    text = "tasks: {families: [a, b], family_weights: {a: 2}}\n"
+    assert "success_band" in problems(write(tmp_path, text))["tasks.curriculum.name"]
+    text = "tasks: {families: [a, b], family_weights: {a: 0}, curriculum: {name: weighted}}\n"
+    assert load_config(write(tmp_path, text)).tasks.family_weights == {"a": 0.0}
+
+
+def test_load_config_family_named_twice_is_an_error(tmp_path: Path) -> None:
+    assert "family_weights" in problems(write(tmp_path, "tasks: {families: [a, b, a]}\n"))["tasks.families"]
+
+
+@pytest.mark.parametrize("rollouts", ["{min: 9}", "{max: 4}", "{min: 2, max: 7}"])
+def test_load_config_rollouts_without_the_group_size_are_an_error(tmp_path: Path, rollouts: str) -> None:
+    text = f"tasks: {{rollouts: {rollouts}}}\n"
+    assert "group_size = 8" in problems(write(tmp_path, text))["tasks.rollouts"]
+    assert load_config(write(tmp_path, "tasks: {rollouts: {min: 4, max: 16}}\n")).tasks.rollouts.max == 16
+
+
+@pytest.mark.parametrize("values", ["{band: [0.9, 0.1]}", "{band: [0.5, 1.5]}", "{min_results: 9, num_recent: 8}"])
+def test_load_config_impossible_curriculum_is_an_error(tmp_path: Path, values: str) -> None:
+    assert "tasks.curriculum" in problems(write(tmp_path, f"tasks: {{curriculum: {values}}}\n"))
+
+
 def test_load_config_overlapping_seed_ranges_are_an_error(tmp_path: Path) -> None:
     found = problems(write(tmp_path, "tasks: {training_seeds: [50, 200000]}\n"))
     assert "overlap" in found["tasks"]

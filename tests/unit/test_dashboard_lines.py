@@ -76,6 +76,12 @@ def test_render_in_rl_shows_what_the_person_looks_for(tmp_path: Path) -> None:
         assert wanted in text, wanted
 
 
+def test_render_in_rl_shows_each_familys_share_of_the_rollouts(tmp_path: Path) -> None:
+    text = drawn(RunState().take_all(records(tmp_path)), width=120)
+    shares = {family: line.split()[-2] for line in text.splitlines() for family in FAMILIES if line.split()[:1] == [family]}
+    assert shares == {family: "50%" if family == FAMILIES[0] else "10%" for family in FAMILIES}
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_render_fits_an_ordinary_terminal(tmp_path: Path, width: int) -> None:
     state = RunState().take_all(records(tmp_path, until="end"))

@@ -1,11 +1,16 @@
 """The order of phases, and what each asks for."""
 
+import json
+from dataclasses import replace
 from typing import Any
 
-from loop_fakes import make_config
+from broker_data import order
+from loop_fakes import FakeBroker, make_config
 
-from common.config import RunConfig, TasksConfig
-from learner import recipe
+from common.config import CurriculumConfig, RolloutsConfig, RunConfig, TasksConfig
+from common.messages import CurriculumPlan
+from learner import orders, recipe
+from learner.state import LoopState
 
 
 def walk(config: RunConfig, *, pulses: int = 0) -> list[str]:
@@ -74,6 +79,36 @@ def test_orders_seeds_come_from_their_own_ranges() -> None:
     message = orders["demonstrations"].to_message(config, ["a"], policy_version=5)
     assert message.min_policy_version == -1
     assert orders["eval-before"].to_message(config, ["a"], policy_version=5).min_policy_version == 5
+
+
+def test_orders_training_alone_has_the_curriculum_of_the_configuration() -> None:
+    config = make_config()
+    tasks = TasksConfig(
+        families=("a", "b"),
+        family_weights={"a": 2.0},
+        curriculum=CurriculumConfig(name="success_band", band=(0.2, 0.7), floor=0.5, num_recent=32, min_results=4),
+        rollouts=RolloutsConfig(min=2, max=6),
+    )
+    config = config.model_copy(update={"tasks": tasks})
+    (rl,) = recipe.rl_phase(config, 1, first_seed=0, temperature=1.0).orders
+    message = rl.to_message(config, ["a", "b"], policy_version=0)
+    assert message.curriculum == CurriculumPlan("success_band", {"a": 2.0}, 0.2, 0.7, 0.5, 32, 4, 2, 6)
+    others = recipe.first_phase(config, temperature=1.0).orders
+    assert len(others) == 2
+    assert all(plan.to_message(config, ["a"], policy_version=0).curriculum == CurriculumPlan() for plan in others)
+
+
+def test_order_kept_in_a_checkpoint_and_its_successor_have_the_same_curriculum() -> None:
+    plan = CurriculumPlan("weighted", {"a": 2.0}, min_group_size=2)
+    state = LoopState(next_seed=9)
+    placed = replace(order("rl-1", families=("a", "b"), group_size=4), curriculum=plan)
+    orders.enter(state, [placed], close_present=False)
+    kept = LoopState.from_json(json.loads(json.dumps(state.to_json())))
+    assert kept.order_messages() == [placed]
+    broker = FakeBroker()
+    broker.place_order(order("rl-1"))  # As a later checkpoint would have it.
+    orders.open_all(kept, broker)
+    assert broker.orders["rl-1.2"].curriculum == plan
 
 
 def test_is_sft_names_the_rounds_that_are_begun_anew() -> None:

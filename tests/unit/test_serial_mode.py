@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,26 @@ def test_serial_run_walks_the_whole_recipe_and_loses_nothing(small: RunConfig) -
     demonstrations = [episode for episode in episodes if episode["kind"] == "demonstration"]
     assert demonstrations, "the demonstrators were recorded"
     assert all(episode["success"] for episode in demonstrations), "and solve their tasks"
+
+
+@pytest.mark.timeout(120)
+def test_serial_run_with_a_curriculum_trains_groups_of_other_sizes_and_loses_nothing(tmp_path: Path) -> None:
+    from common.run_folder import RunFolder
+
+    overrides = [
+        *SMALL, f"run_dir={tmp_path}", "broker.eta=0", "learner.recipe.max_updates=3", "learner.recipe.demos_per_family=0",
+        "learner.recipe.eval_episodes_per_family=0", "tasks.rollouts={min: 2, max: 4}",
+        "tasks.curriculum={name: success_band, min_results: 2}", "tasks.family_weights={calc-set-cell: 3}",
+    ]  # fmt: skip
+    config = load_config(CONFIG, overrides=overrides)
+    RunFolder(config.folder).create(config)
+    state = run_serial(config)
+    assert state.summary is not None and state.summary["num_trajectories_lost"] == 0 and len(state.updates) == 3
+    # The untrained model always fails: both families grow from the 2 rollouts of the unknown to the maximum.
+    ledger = read_json_lines(config.folder / "ledger.jsonl")
+    sizes = Counter(line["group_seq"] for line in ledger if line["outcome"] != "phase_closed")
+    assert set(sizes.values()) == {2, 4}
+    assert sum(sum(record["rollouts_by_family"].values()) for record in state.updates) == sum(sizes.values())
 
 
 @pytest.mark.timeout(120)
