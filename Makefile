@@ -13,9 +13,11 @@ TESTS ?=
 # Test files played side by side: desktops mostly wait.
 JOBS ?= 2
 BENCH ?=
+# Seconds for each target of make fuzz.
+FUZZ_S ?= 300
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check bench soak report clean
+.PHONY: help setup train test check bench soak fuzz report clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -41,6 +43,18 @@ bench: setup ## print the figures (BENCH=NAME for one; without, all names)
 
 soak: setup ## half an hour of random actions on 24 desktops
 	$(VENV)/bin/computerrl bench soak_desktops $(ARGS)
+
+fuzz: setup ## look for bytes that harm codec or broker, FUZZ_S seconds each (300); findings go to .fuzz/
+	$(VENV)/bin/python -m pip install --quiet "$$(sed -n '/^fuzz =/{n;s/ //g;p}' setup.cfg)"
+	@mkdir -p .fuzz/codec .fuzz/broker
+	@for target in codec broker; do \
+	  cp tests/golden/codec/*.bin tests/fuzz/corpus/*.bin .fuzz/$$target/; \
+	  echo "$$target: $(FUZZ_S) s"; \
+	  $(VENV)/bin/python tests/fuzz/fuzz_$$target.py -max_total_time=$(FUZZ_S) -max_len=65536 -timeout=25 -rss_limit_mb=2048 \
+	    -print_final_stats=1 -artifact_prefix=.fuzz/found-$$target- .fuzz/$$target > .fuzz/$$target.log 2>&1; \
+	  code=$$?; grep -aE "DONE|ERROR|Error|stat::" .fuzz/$$target.log; \
+	  [ $$code -eq 0 ] || { tail -40 .fuzz/$$target.log; exit $$code; }; \
+	done
 
 report: ## write runs/latest/report.html again
 	$(VENV)/bin/computerrl report latest

@@ -6,6 +6,7 @@ not taken, as far as it has shown; falls back when it restarts from its checkpoi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,8 @@ class DeliveryQueue:
         self.position = cursor
         self.next_seq = cursor
         self._waiting: dict[int, _Waiting] = {}
+        self._taken: Counter[str] = Counter()
+        """Order -> unforgotten groups before ``position``; every request for an assignment asks."""
         self._returning: dict[str, tuple[int, int]] = {}
         """Group id -> number and size of those whose trajectories follow the snapshot."""
         self._returned: dict[str, list[Trajectory]] = {}
@@ -45,27 +48,28 @@ class DeliveryQueue:
         if group_seq > self.next_seq:
             reason = f"group {group_seq} was asked for, but only {self.next_seq} groups were ever completed"
             raise ProtocolError(f"{reason}: journal and checkpoint are not of the same run")
-        self.position = group_seq
         waiting = self._waiting.get(group_seq)
         if waiting is None:
+            self._move(group_seq)
             return None, False
         first, waiting.fetched = not waiting.fetched, True
-        self.position = group_seq + 1
+        self._move(group_seq + 1)
         return waiting.group, first
 
     def consume(self, group_seq: int) -> list[tuple[TrajectoryGroup, bool]]:
         """Forget all groups below ``group_seq``; returns them with whether each had been fetched."""
         if group_seq > self.next_seq:
             raise ProtocolError(f"groups below {group_seq} were reported as consumed, but only {self.next_seq} were completed")
+        self._move(max(self.position, group_seq))
         gone = [self._waiting.pop(seq) for seq in range(self.cursor, group_seq)]
+        for waiting in gone:
+            self._taken[waiting.group.order_id] -= 1
         self.cursor = max(self.cursor, group_seq)
-        self.position = max(self.position, self.cursor)
         return [(waiting.group, waiting.fetched) for waiting in gone]
 
     def num_taken(self, order_id: str) -> int:
         """Unforgotten groups of this order before ``position``."""
-        taken = (self._waiting[seq].group for seq in range(self.cursor, self.position) if seq in self._waiting)
-        return sum(group.order_id == order_id for group in taken)
+        return self._taken[order_id]
 
     def groups(self, *, fetched: bool | None = None) -> Iterator[TrajectoryGroup]:
         """Unforgotten groups in order; only those fetched by a learner, or not, when asked."""
@@ -81,6 +85,13 @@ class DeliveryQueue:
             "group_seq_next": self.next_seq,
             "group_seq_consumed": self.cursor,
         }
+
+    def _move(self, position: int) -> None:
+        for seq in range(self.position, position):
+            self._taken[self._waiting[seq].group.order_id] += 1
+        for seq in range(position, self.position):
+            self._taken[self._waiting[seq].group.order_id] -= 1
+        self.position = position
 
     # --- compaction
 

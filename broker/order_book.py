@@ -18,6 +18,8 @@ from common.messages import Assignment, AssignmentRequest, AssignmentReturn, Gro
 
 _RETRY_AFTER_S = {"no_order": 0.25, "all_assigned": 0.25, "policy_version": 0.1, "staleness_bound": 0.1}
 _MAX_GROUP_SIZE = 4096
+_MAX_FAMILIES = 4096
+_MAX_OPEN_ORDERS = 256
 
 
 class OrderBook:
@@ -54,6 +56,10 @@ class OrderBook:
             return False
         if not order.order_id or not order.families or order.group_size < 1 or order.max_steps < 1:
             raise ProtocolError(f"order {order.order_id!r} needs an id, families, a group size and a number of steps")
+        if len(order.families) > _MAX_FAMILIES:
+            raise ProtocolError(f"order {order.order_id!r} names {len(order.families)} families, at most {_MAX_FAMILIES}")
+        if len(self._turns) >= _MAX_OPEN_ORDERS:
+            raise ProtocolError(f"order {order.order_id!r} is one too many: {_MAX_OPEN_ORDERS} are open")
         if order.num_per_family is not None and order.num_per_family < 0:
             raise ProtocolError(f"order {order.order_id!r} asks for {order.num_per_family} instances per family")
         if len(set(order.families)) < len(order.families):
@@ -106,29 +112,32 @@ class OrderBook:
         """What this very request was given, if its answer was lost and it still holds."""
         if not request.request_id:
             return None
-        for state in self:
-            for slot, grant in state.grants.items():
-                if grant.incarnation == request.incarnation and grant.request_id == request.request_id:
+        for state in self._open():
+            for slot in state.slots_of(request.incarnation):
+                if state.grants[slot].request_id == request.request_id:
                     return self._assignment(state, slot)
         return None
 
     def take_back(self, returned: AssignmentReturn) -> bool:
         """Free a slot again; False when its sender does not hold it (any more)."""
-        for state in self:
-            for (number, index), grant in state.grants.items():
-                is_it = f"{state.group_id(number)}/{index}" == returned.assignment_id
-                if is_it and grant.incarnation == returned.incarnation:
+        for state in self._open():
+            for number, index in state.slots_of(returned.incarnation):
+                if f"{state.group_id(number)}/{index}" == returned.assignment_id:
                     state.release((number, index))
                     return True
         return False
 
     def release_all(self, incarnation: str) -> int:
         """Free all that ``incarnation`` holds."""
-        return sum(len(state.release_where(incarnation=incarnation)) for state in self)
+        return sum(state.release_all(incarnation) for state in self._open())
 
     def expire(self, now: float) -> list[str]:
         """Free all whose deadline has passed; returns their ids."""
-        return [f"{state.group_id(number)}/{index}" for state in self for number, index in state.release_where(now=now)]
+        return [f"{state.group_id(number)}/{index}" for state in self._open() for number, index in state.expire(now)]
+
+    def _open(self) -> Iterator[OrderState]:
+        """Orders that are not closed: only they have grants, and a long run has many that are."""
+        return (self._orders[order_id] for order_id in self._turns)
 
     def _refusal(
         self,

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from broker.curriculum import RecentResults, group_size_limits
 from broker.task_source import Draw, TaskSource
 from common.messages import GroupDrawn, RolloutOrder, TaskRef, Trajectory
 
-_MAX_JUMP_GROUPS = 4096
-"""How far ahead of the known groups a trajectory may be: grants of a broker that was killed before any of them came back."""
+_MAX_UNFINISHED_SLOTS = 1 << 15
+"""Slots of incomplete groups that trajectories may make known: grants of a broker that was killed before they came back."""
 
 Slot = tuple[int, int]
 """(group number, index in the group)"""
@@ -75,16 +76,16 @@ class OrderState:
         self.finished = FinishedNumbers()
         self.groups: dict[int, Group] = {}
         self.grants: dict[Slot, Grant] = {}
+        """In the order they were given, which is that of their deadlines."""
+        self.num_pending = 0
+        """Trajectories that wait for the rest of their group."""
         self.num_consumed = 0
         """Groups that the learner's checkpoint covers."""
         self._free: deque[Slot] = deque()
+        self._slots_of: dict[str, dict[Slot, None]] = {}
+        """Incarnation -> what it was granted: requests ask for one of thousands of actors."""
 
     # --- questions
-
-    @property
-    def num_pending(self) -> int:
-        """Trajectories that wait for the rest of their group."""
-        return sum(len(group.filled) for group in self.groups.values())
 
     @property
     def done(self) -> bool:
@@ -127,6 +128,10 @@ class OrderState:
         """Of an incomplete group, or of one that a broker killed since may have drawn."""
         return self.groups[number].task if number in self.groups else self.source.ahead(number).task
 
+    def slots_of(self, incarnation: str) -> tuple[Slot, ...]:
+        """What ``incarnation`` plays, in the order it was granted."""
+        return tuple(self._slots_of.get(incarnation, ()))
+
     def group_id(self, number: int) -> str:
         return f"{self.order.order_id}/{number}"
 
@@ -138,8 +143,11 @@ class OrderState:
     def is_plausible(self, slot: Slot) -> bool:
         """Can this slot have been handed out, perhaps by a broker that was killed since?"""
         number, index = slot
-        num_slots = self.groups[number].size if number in self.groups else group_size_limits(self.order)[1]
-        reach = self.source.num_drawn + (_MAX_JUMP_GROUPS if self.source.is_static else 0)
+        group = self.groups.get(number)
+        num_slots = group.size if group is not None else group_size_limits(self.order)[1]
+        reach = self.source.num_drawn
+        if self.source.is_static:
+            reach = max(reach, reach - len(self.groups) + _MAX_UNFINISHED_SLOTS // self.order.group_size)
         return 0 <= index < num_slots and self.source.has(number) and number < reach
 
     # --- changes
@@ -151,6 +159,7 @@ class OrderState:
             self._open_next(self.source.next())
         slot = self._free.popleft()
         self.grants[slot] = Grant(incarnation, request_id, deadline)
+        self._slots_of.setdefault(incarnation, {})[slot] = None
         return slot
 
     def open(self, drawn: GroupDrawn) -> None:
@@ -161,16 +170,19 @@ class OrderState:
 
     def release(self, slot: Slot) -> None:
         """A grant ended without a trajectory: the slot is the next to go out."""
-        if self.grants.pop(slot, None) is not None and not self.is_filled(slot):
+        if self._end_grant(slot) and not self.is_filled(slot):
             self._free.appendleft(slot)
 
-    def release_where(self, *, incarnation: str | None = None, now: float | None = None) -> list[Slot]:
-        """Release all grants of ``incarnation``, or all whose deadline has passed at ``now``."""
-        slots = [
-            slot
-            for slot, grant in self.grants.items()
-            if grant.incarnation == incarnation or (now is not None and now >= grant.deadline)
-        ]
+    def release_all(self, incarnation: str) -> int:
+        """Release all that ``incarnation`` was granted; returns how many."""
+        slots = self.slots_of(incarnation)
+        for slot in reversed(slots):
+            self.release(slot)
+        return len(slots)
+
+    def expire(self, now: float) -> list[Slot]:
+        """Release all grants whose deadline has passed."""
+        slots = list(takewhile(lambda slot: now >= self.grants[slot].deadline, self.grants))
         for slot in reversed(slots):
             self.release(slot)
         return slots
@@ -180,24 +192,38 @@ class OrderState:
         number, index = slot
         while number >= self.source.num_drawn:
             self._open_next(self.source.next())
-        if self.grants.pop(slot, None) is None and slot in self._free:
+        if not self._end_grant(slot) and slot in self._free:
             self._free.remove(slot)
         group = self.groups[number]
         group.filled[index] = trajectory
+        self.num_pending += 1
         if len(group.filled) < group.size:
             return None
         del self.groups[number]
+        self.num_pending -= group.size
         self.finished.add(number)
         return [group.filled[place] for place in sorted(group.filled)]
 
     def close(self) -> int:
         """No more work; returns how many trajectories of incomplete groups are given up."""
-        num_dropped = self.num_pending
+        num_dropped, self.num_pending = self.num_pending, 0
         self.closed = True
         self.groups.clear()
         self.grants.clear()
+        self._slots_of.clear()
         self._free.clear()
         return num_dropped
+
+    def _end_grant(self, slot: Slot) -> bool:
+        """Forget who plays ``slot``; False when nobody does."""
+        grant = self.grants.pop(slot, None)
+        if grant is None:
+            return False
+        slots = self._slots_of[grant.incarnation]
+        del slots[slot]
+        if not slots:
+            del self._slots_of[grant.incarnation]
+        return True
 
     def _open_next(self, draw: Draw) -> None:
         self._add(Group(self.source.num_drawn, draw.task, draw.group_size))

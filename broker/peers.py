@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import takewhile
 
-from common.errors import Superseded, UnknownPeer
-from common.messages import Heartbeat, Hello, PeerEntry, Role
+from common.errors import ProtocolError, Superseded, UnknownPeer
+from common.messages import MAX_PEERS, Heartbeat, Hello, PeerEntry, Role
 
 _NUM_REMEMBERED = 64
 """Ended incarnations remembered per role and index; enough to refuse a zombie that wakes up late."""
@@ -29,21 +30,28 @@ class PeerTable:
     def __init__(self, *, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._peers: dict[tuple[Role, int], _Peer] = {}
+        """The one that was silent longest comes first, so that looking for lost ones does not look at all."""
         self._superseded: dict[tuple[Role, int], deque[str]] = {}
+        self._place_of_superseded: dict[str, tuple[Role, int]] = {}
+        """The same by incarnation: every request is checked against it."""
         self._last_look: float | None = None
 
     def greet(self, hello: Hello, now: float) -> str | None:
-        """Take a process in; returns the incarnation that it replaces. Raises `Superseded` for one that was replaced."""
+        """Take a process in; returns the incarnation that it replaces. Raises `Superseded` for one that was replaced,
+        `ProtocolError` when there are too many."""
         key = (hello.role, hello.index)
         self.refuse_superseded(hello.incarnation, key)
         old = self._peers.get(key)
+        if old is None and len(self._peers) >= MAX_PEERS:
+            raise ProtocolError(f"{MAX_PEERS} processes are known already; {hello.role}-{hello.index} is one too many")
         replaced = old.hello.incarnation if old is not None and old.hello.incarnation != hello.incarnation else None
         if replaced is not None:
-            self._superseded.setdefault(key, deque(maxlen=_NUM_REMEMBERED)).append(replaced)
+            self._remember(replaced, key)
         if old is not None and replaced is None:
-            old.hello, old.last_seen = hello, now
+            old.hello = hello
         else:
             self._peers[key] = _Peer(hello, now)
+        self._note_seen(key, now)
         return replaced
 
     def beat(self, beat: Heartbeat, now: float) -> None:
@@ -53,13 +61,14 @@ class PeerTable:
         peer = self._peers.get(key)
         if peer is None or peer.hello.incarnation != beat.incarnation:
             raise UnknownPeer(f"{beat.role}-{beat.index}:{beat.incarnation} has not said hello to this broker")
-        peer.last_seen, peer.metrics, peer.note = now, beat.metrics, beat.note
+        peer.metrics, peer.note = beat.metrics, beat.note
+        self._note_seen(key, now)
 
     def refuse_superseded(self, incarnation: str, key: tuple[Role, int] | None = None) -> None:
-        """Raises `Superseded` when a newer process has the place of ``incarnation``."""
-        for place in [key] if key is not None else list(self._superseded):
-            if incarnation in self._superseded.get(place, ()):
-                raise Superseded(f"{place[0]}-{place[1]}:{incarnation} was replaced by a newer process")
+        """Raises `Superseded` when a newer process has the place of ``incarnation`` (``key``: looked for there only)."""
+        place = self._place_of_superseded.get(incarnation)
+        if place is not None and key in (None, place):
+            raise Superseded(f"{place[0]}-{place[1]}:{incarnation} was replaced by a newer process")
 
     def take_lost(self, now: float) -> list[Hello]:
         """Remove and return those whose heartbeats stopped.
@@ -71,19 +80,18 @@ class PeerTable:
         if pause_s > self._timeout_s / 3:
             for peer in self._peers.values():
                 peer.last_seen = min(now, peer.last_seen + pause_s)
-        lost = [key for key, peer in self._peers.items() if now - peer.last_seen > self._timeout_s]
-        return [self._peers.pop(key).hello for key in lost]
+        silent = takewhile(lambda key: now - self._peers[key].last_seen > self._timeout_s, self._peers)
+        return [self._peers.pop(key).hello for key in list(silent)]
 
     def entries(self, now: float, *, role: Role | None = None) -> tuple[PeerEntry, ...]:
         """Live processes, by role and index."""
         found = []
-        for key in sorted(self._peers):
+        for key in sorted(key for key in self._peers if role is None or key[0] == role):
             peer = self._peers[key]
             hello = peer.hello
-            if role is None or hello.role == role:
-                age_s = max(0.0, now - peer.last_seen)
-                entry = PeerEntry(hello.role, hello.index, hello.incarnation, hello.host, hello.pid, hello.endpoints, age_s)
-                found.append(entry)
+            age_s = max(0.0, now - peer.last_seen)
+            entry = PeerEntry(hello.role, hello.index, hello.incarnation, hello.host, hello.pid, hello.endpoints, age_s)
+            found.append(entry)
         return tuple(found)
 
     @property
@@ -95,3 +103,15 @@ class PeerTable:
     def notes(self) -> dict[str, str]:
         """`role-index` -> latest note."""
         return {f"{role}-{index}": peer.note for (role, index), peer in sorted(self._peers.items())}
+
+    def _note_seen(self, key: tuple[Role, int], now: float) -> None:
+        peer = self._peers.pop(key)
+        peer.last_seen = now
+        self._peers[key] = peer
+
+    def _remember(self, incarnation: str, key: tuple[Role, int]) -> None:
+        ended = self._superseded.setdefault(key, deque())
+        ended.append(incarnation)
+        self._place_of_superseded[incarnation] = key
+        if len(ended) > _NUM_REMEMBERED:
+            del self._place_of_superseded[ended.popleft()]

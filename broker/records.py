@@ -23,7 +23,7 @@ _WRITER = "journal"
 
 def message_record(message: Message, *, frames: Sequence[bytes] | None = None) -> list[bytes]:
     """Pieces of the record; ``frames``: what the message came in, if over the wire, which saves encoding it again."""
-    frames = frames if frames is not None else codec.encode(message, sender=_WRITER, message_id=0)
+    frames = frames if frames is not None else codec.encode(message, sender=_WRITER, message_id=0, limited=False)
     return [b"M" + struct.pack(f"<I{len(frames)}I", len(frames), *map(len, frames)), *frames]
 
 
@@ -63,7 +63,7 @@ def message_of(payload: bytes) -> Message:
     if payload[:1] != b"M":
         raise ResumeError(f"the journal holds a record of unknown type {payload[:1]!r}")
     try:
-        return codec.decode(_unpack(payload)).message
+        return codec.decode(_unpack(payload), limited=False).message
     except (DecodeError, struct.error) as error:
         raise ResumeError(f"the journal holds a record that this release cannot read: {error}") from None
 

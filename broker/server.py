@@ -19,10 +19,15 @@ from common import log
 from common.config import RunConfig
 from common.errors import ComputerRLError, ConfigError, Problem, SetupError
 from common.lifecycle import StopToken, new_incarnation
+from common.limits import allow_files
 from common.run_folder import RunFolder
 from common.transport import Keys, Request, Server
 
 _POLL_S = 0.2
+_NUM_FILES = 200
+"""Open files beside the actors' connections: journal, logs, other processes, ZeroMQ's own."""
+_CONNECTIONS_BESIDE = 4
+"""Of an actor, beside one for each episode that it plays: heartbeats, and some that break off and are made again."""
 _REBIND_S = 5.0
 """How long a restarted broker waits for the port of its predecessor."""
 
@@ -33,11 +38,16 @@ def make_service(config: RunConfig, *, in_memory: bool = False) -> BrokerService
     known = None if in_memory else folder.read_broker()
     core = BrokerCore.from_config(config, run_id=known["run_id"] if known else f"{config.name}-{new_incarnation()}")
     journal = MemoryJournal() if in_memory else FileJournal(folder.journal, fsync=config.broker.fsync)
-    return BrokerService(core, journal)
+    return BrokerService(core, journal, segment_bytes=round(config.broker.segment_mb * (1 << 20)))
 
 
 def run_broker(config: RunConfig, *, stop: StopToken) -> None:
-    """Serve until ``stop``. Raises `ConfigError` when the port cannot be bound, `ResumeError` for a damaged journal."""
+    """Serve until ``stop``.
+
+    Raises `ConfigError` when the port cannot be bound, `ResumeError` for a damaged journal, `SetupError` when this user may
+    not open as many files as there will be connections.
+    """
+    allow_files(_NUM_FILES + config.actor.num_actors * (config.actor.num_episodes + _CONNECTIONS_BESIDE))
     folder = RunFolder(config.folder)
     incarnation = new_incarnation()
     log.bind(role="broker", index=0, incarnation=incarnation)
@@ -56,6 +66,7 @@ def run_broker(config: RunConfig, *, stop: StopToken) -> None:
 
 def serve_batches(server: Server, service: BrokerService, stop: StopToken) -> None:
     """Answer what comes until ``stop``; what is with the journal then is still answered."""
+    service.transport_counters = server.counters
     waiting: dict[int, Request] = {}
     tickets = itertools.count()
     with _Writer(service, wake=server.wake) as writer:

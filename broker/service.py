@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from broker import records
@@ -62,6 +62,8 @@ class BrokerService:
         """Replays ``journal`` into ``core``. Raises `ResumeError` when it cannot be read."""
         self.core = core
         self._journal = journal
+        self.transport_counters: Mapping[str, int] = {}
+        """What the server in front of this refused; part of every `Status`."""
         self._clock = clock
         self._lock = threading.RLock()
         self._segment_bytes = self._next_segment_at = segment_bytes
@@ -77,11 +79,13 @@ class BrokerService:
         """Answer one request."""
         return self.answer_all([(message, sender)])[0]
 
-    def answer_all(self, requests: Sequence[tuple[Message, str]]) -> list[Message]:
-        """Answer requests that arrived together; one sync for all."""
+    def answer_all(
+        self, requests: Sequence[tuple[Message, str]], *, frames: Sequence[Sequence[bytes]] | None = None
+    ) -> list[Message]:
+        """Answer requests that arrived together; one sync for all. ``frames``: what each of them came in."""
         with self._lock:
             for ticket, (message, sender) in enumerate(requests):
-                self.take(ticket, message, sender)
+                self.take(ticket, message, sender, frames=None if frames is None else frames[ticket])
             while (batch := self.next_batch()) is not None:
                 self.persist(batch)
                 self.finish(batch)
@@ -155,7 +159,7 @@ class BrokerService:
         for effect in self.core.handle(event, self._clock()):
             match effect:
                 case Reply(ticket, message):
-                    self._answers.append((ticket, self._with_journal_gauges(message)))
+                    self._answers.append((ticket, self._with_own_figures(message)))
                 case Persist():
                     self._writes.append(effect)
                 case Log(name, fields):
@@ -195,7 +199,8 @@ class BrokerService:
         self._next_segment_at = max(self._segment_bytes, 2 * self._journal.newest_bytes)
         log.get_logger().info("journal.segment_begun", bytes_before=before, bytes=self._journal.num_bytes)
 
-    def _with_journal_gauges(self, message: Message) -> Message:
+    def _with_own_figures(self, message: Message) -> Message:
         if not isinstance(message, Status):
             return message
-        return replace(message, gauges={**message.gauges, "journal_bytes": float(self._journal.num_bytes)})
+        gauges = {**message.gauges, "journal_bytes": float(self._journal.num_bytes)}
+        return replace(message, gauges=gauges, counters={**message.counters, **self.transport_counters})

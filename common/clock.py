@@ -14,11 +14,6 @@ def monotonic_s() -> float:
     return time.monotonic()
 
 
-def unix_s() -> float:
-    """For records that people and other machines read."""
-    return time.time()
-
-
 class ManualClock:
     """A clock for tests and simulations that moves only when told."""
 

@@ -6,6 +6,7 @@ ComputerRLError                 base; ``exit_code`` is what a process ends with 
 ├── ResumeError                 a run folder cannot be continued (other configuration, damaged checkpoint or journal)
 ├── ProtocolError               a peer said something this side cannot take
 │   ├── DecodeError             a frame is no message: names the kind and the sender
+│   ├── MessageTooLarge         a message is larger than its kind may be: names the limit; nothing was sent
 │   ├── UnknownPeer             the broker does not know this process (any more): say Hello again
 │   ├── Superseded              a newer process has this role and index: this one must end
 │   ├── OrderRefused            an order's id is taken (closed, or other content): place it under another id
@@ -99,6 +100,12 @@ class DecodeError(ProtocolError):
     def __init__(self, reason: str, *, kind: str = "unknown", sender: str = "unknown") -> None:
         self.kind, self.sender, self.reason = kind, sender, reason
         super().__init__(f"cannot decode a message of kind {kind!r} from {sender}: {reason}")
+
+
+class MessageTooLarge(ProtocolError):
+    """A message of this side is larger than its kind may be; it was not sent."""
+
+    code = "message_too_large"
 
 
 class UnknownPeer(ProtocolError):

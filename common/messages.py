@@ -5,16 +5,18 @@ Numpy fields travel as raw frames (see `common.codec`); everything else goes int
 fills it and who reads it where that is not obvious. Messages are nouns. No behaviour lives here beyond small derived
 properties.
 
+What a peer can make another one remember has bounds: in the types below, and in the table of sizes at the end.
+
 Array shape legend: P prompt tokens of a step, A action tokens of a step.
 """
 
 from __future__ import annotations
 
-from dataclasses import field
-from typing import Annotated, Any, Literal
+import dataclasses
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
-from pydantic import BeforeValidator, ConfigDict
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StringConstraints
 from pydantic.dataclasses import dataclass
 
 SCHEMA_VERSION = 5
@@ -37,8 +39,47 @@ def _array_of(dtype: str) -> BeforeValidator:
     return BeforeValidator(convert)
 
 
+def _plain(value: Any, levels: int = 6) -> Any:
+    """``value`` when it is made of numbers, texts, lists and maps, not nested deeper than ``levels``."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if levels == 0 or not isinstance(value, list | tuple | dict):
+        raise ValueError("expected numbers, texts, lists and maps, at most 6 deep")
+    for item in value.values() if isinstance(value, dict) else value:
+        _plain(item, levels - 1)
+    return value
+
+
 IntArray = Annotated[np.ndarray, _array_of("int32")]
+"""Whole numbers of 32 bits, one dimension; a raw frame."""
 FloatArray = Annotated[np.ndarray, _array_of("float32")]
+"""Floats of 32 bits, one dimension; a raw frame."""
+Number = Annotated[int, Field(ge=-(2**53), le=2**53)]
+"""A whole number between -2^53 and 2^53: sums of a few of them still travel."""
+Seed = Annotated[int, Field(ge=0, le=2**48)]
+"""Where an order's seeds begin to count up, at most 2^48."""
+Version = Annotated[int, Field(ge=-1, lt=2**31)]
+"""Policy version, -1 for none; fits the arrays that hold one a token."""
+Index = Annotated[int, Field(ge=0, lt=4096)]
+"""Which process of its role, below 4,096."""
+Temperature = Annotated[float, Field(ge=0, le=100)]
+"""Of sampling, 0 to 100."""
+Incarnation = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+"""1 to 64 letters, digits, `.`, `_` or `-`."""
+Name = Annotated[str, StringConstraints(max_length=128)]
+"""Text of at most 128 characters."""
+Id = Annotated[str, StringConstraints(max_length=256)]
+"""Text of at most 256 characters: several names in one."""
+Line = Annotated[str, AfterValidator(lambda text: text[:1024])]
+"""Text for people; what is longer than 1,024 characters is cut, never refused."""
+Text = Annotated[str, AfterValidator(lambda text: text[:8192])]
+"""The same with 8,192 characters."""
+Metrics = Annotated[dict[Name, float], Field(max_length=128)]
+"""At most 128 names with a number each."""
+Endpoints = Annotated[dict[Name, Id], Field(max_length=4)]
+"""At most 4 names with an address each."""
+Arguments = Annotated[dict[Name, Any], AfterValidator(_plain), Field(max_length=32)]
+"""At most 32 names with a number, a text, or lists and maps of them, at most 5 deep."""
 
 Role = Literal["broker", "learner", "actor", "env_server", "supervisor"]
 OrderKind = Literal["demonstration", "evaluation", "training"]
@@ -56,12 +97,12 @@ class Hello:
     """First message of every process to the broker, and again after either side restarted. Answered by `Welcome`."""
 
     role: Role
-    index: int
-    incarnation: str
+    index: Index
+    incarnation: Incarnation
     """New at every process start; a new one releases all that the old one held."""
-    host: str
-    pid: int
-    endpoints: dict[str, str]
+    host: Id
+    pid: Number
+    endpoints: Endpoints
     """Name -> address this process serves (`{"desktops": "tcp://127.0.0.1:5001"}`); others find it through the broker."""
 
 
@@ -69,8 +110,8 @@ class Hello:
 class Welcome:
     """The broker's answer to `Hello`."""
 
-    run_id: str
-    policy_version: int
+    run_id: Id
+    policy_version: Version
     """Highest version ever announced in this run, -1 before the first; a restarted learner continues above it."""
 
 
@@ -79,11 +120,11 @@ class Heartbeat:
     """Sent by every process to the broker about once a second; answered by `Ack`."""
 
     role: Role
-    index: int
-    incarnation: str
-    metrics: dict[str, float]
+    index: Index
+    incarnation: Incarnation
+    metrics: Metrics
     """`area/name` -> latest value; the broker keeps the newest per process and shows them in `Status`."""
-    note: str = ""
+    note: Line = ""
     """What the process is doing, for people."""
 
 
@@ -96,9 +137,9 @@ class Ack:
 class ErrorReply:
     """Any request may be answered by this instead of its own answer."""
 
-    code: str
+    code: Name
     """`ComputerRLError.code` of what was raised."""
-    message: str
+    message: Text
 
 
 @dataclass(frozen=True, config=_CONFIG)
@@ -113,11 +154,11 @@ class PeerEntry:
     """One live process."""
 
     role: Role
-    index: int
-    incarnation: str
-    host: str
-    pid: int
-    endpoints: dict[str, str]
+    index: Index
+    incarnation: Incarnation
+    host: Id
+    pid: Number
+    endpoints: Endpoints
     age_s: float
     """Seconds since its last heartbeat."""
 
@@ -136,8 +177,8 @@ class Directory:
 class TaskRef:
     """Names one task instance; the environment side builds it from family and seed, the same on every host."""
 
-    family: str
-    seed: int
+    family: Name
+    seed: Number
     split: Split
     """Seeds of the three splits never meet; the environment side refuses a seed outside its split's range."""
 
@@ -151,18 +192,18 @@ class CurriculumPlan:
     """How a training order chooses family and size of its groups, from `tasks.curriculum`, `family_weights` and `rollouts` of
     the configuration, which explain each field. Filled by the learner, read by the broker."""
 
-    name: str = "uniform"
+    name: Name = "uniform"
     """In broker.curriculum.CURRICULA."""
-    family_weights: dict[str, float] = field(default_factory=dict)
+    family_weights: dict[Name, float] = dataclasses.field(default_factory=dict)
     """1 for families that are not named; 0: never played."""
     band_low: float = 0.1
     band_high: float = 0.9
     floor: float = 0.25
-    num_recent: int = 64
-    min_results: int = 8
-    min_group_size: int | None = None
+    num_recent: Number = 64
+    min_results: Number = 8
+    min_group_size: Number | None = None
     """None: the order's group size."""
-    max_group_size: int | None = None
+    max_group_size: Number | None = None
     """None: the order's group size."""
 
 
@@ -173,21 +214,21 @@ class RolloutOrder:
     `ErrorReply` `order_refused` when the id belongs to a closed order or to one with other content.
     """
 
-    order_id: str
+    order_id: Name
     """Unique in the run, e.g. `rl-1`; also names the phase its groups belong to."""
     kind: OrderKind
-    families: tuple[str, ...]
-    num_per_family: int | None
+    families: tuple[Name, ...]
+    num_per_family: Number | None
     """Task instances per family; None: without end, until an `OrderClosure`."""
-    group_size: int
+    group_size: Number
     """Rollouts per task instance (G); where the curriculum chooses it, that of families of which nothing is known."""
-    first_seed: int
+    first_seed: Seed
     """Instances are seeds first_seed, first_seed + 1, ... per family."""
-    temperature: float
+    temperature: Temperature
     """Sampling temperature; 0 is greedy. Ignored for demonstrations."""
-    max_steps: int
+    max_steps: Number
     """Actions per episode at most."""
-    min_policy_version: int
+    min_policy_version: Version
     """An actor starts an episode of this order only with at least this version loaded."""
     curriculum: CurriculumPlan = CurriculumPlan()
     """Training orders without end only; all others play every family alike."""
@@ -197,7 +238,7 @@ class RolloutOrder:
 class OrderClosure:
     """No more assignments of this order; its incomplete groups are given up (drop reason `order_closed`)."""
 
-    order_id: str
+    order_id: Name
 
 
 @dataclass(frozen=True, config=_CONFIG)
@@ -205,10 +246,10 @@ class GroupDrawn:
     """A record of the broker's journal, never sent: what a group plays, where results decide that. On disk before the group's
     first assignment is answered, so that a restarted broker gives the same task again."""
 
-    order_id: str
-    number: int
+    order_id: Name
+    number: Number
     task: TaskRef
-    group_size: int
+    group_size: Number
     """Rollouts of this group."""
 
 
@@ -216,10 +257,10 @@ class GroupDrawn:
 class AssignmentRequest:
     """An actor asks for one episode to play. Answered by `Assignment` or `NoAssignment`."""
 
-    incarnation: str
-    policy_version: int
+    incarnation: Incarnation
+    policy_version: Version
     """Version loaded in the actor's engine; -1 when none (demonstrations only)."""
-    request_id: str = ""
+    request_id: Name = ""
     """Asking again with the same one (the answer was lost) gives the same assignment again; empty: always another one."""
 
 
@@ -227,15 +268,15 @@ class AssignmentRequest:
 class Assignment:
     """One episode to play: slot ``index`` of a group."""
 
-    assignment_id: str
+    assignment_id: Id
     """`<order>/<group>/<index>`; also the trajectory's id, so a slot can be filled only once."""
-    group_id: str
-    index: int
-    order_id: str
+    group_id: Id
+    index: Number
+    order_id: Name
     kind: OrderKind
     task: TaskRef
-    temperature: float
-    max_steps: int
+    temperature: Temperature
+    max_steps: Number
     time_limit_s: float
     """The broker hands the slot to somebody else after this long."""
     next_task: TaskRef | None = None
@@ -254,9 +295,9 @@ class NoAssignment:
 class AssignmentReturn:
     """The actor could not play the episode (our fault, never the policy's); the slot is free again. Answered by `Ack`."""
 
-    assignment_id: str
-    incarnation: str
-    reason: str
+    assignment_id: Id
+    incarnation: Incarnation
+    reason: Name
     """`code` of the error, for the counters."""
 
 
@@ -267,13 +308,13 @@ class AssignmentReturn:
 class ScreenshotRef:
     """Where a screenshot lies: written once per content by the env_server into an append-only segment file."""
 
-    content_hash: str
-    segment: str
+    content_hash: Name
+    segment: Name
     """File name below `runs/<name>/trajectories/`."""
-    offset: int
-    num_bytes: int
-    width: int
-    height: int
+    offset: Number
+    num_bytes: Number
+    width: Number
+    height: Number
 
 
 @dataclass(frozen=True, config=_CONFIG)
@@ -320,11 +361,11 @@ class Step:
 class Trajectory:
     """One finished episode. Sent actor -> broker (answered by `TrajectoryReceipt`), then inside a `TrajectoryGroup`."""
 
-    trajectory_id: str
+    trajectory_id: Id
     """The assignment's id."""
-    group_id: str
-    index: int
-    order_id: str
+    group_id: Id
+    index: Number
+    order_id: Name
     kind: OrderKind
     task: TaskRef
     instruction: str
@@ -334,7 +375,7 @@ class Trajectory:
     success: bool
     end_reason: EndReason
     final_screenshot: ScreenshotRef | None
-    actor: str
+    actor: Id
     """`actor-<index>:<incarnation>`"""
     started_at: float
     """Unix seconds."""
@@ -349,9 +390,9 @@ class Trajectory:
 class TrajectoryReceipt:
     """The broker's answer to a `Trajectory`, sent only after an accepted one is on disk."""
 
-    trajectory_id: str
+    trajectory_id: Id
     accepted: bool
-    reason: str
+    reason: Name
     """Named drop reason when not accepted: `duplicate`, `order_closed`, `unknown_assignment`, `malformed`, ..."""
 
 
@@ -359,7 +400,7 @@ class TrajectoryReceipt:
 class GroupRequest:
     """The learner asks for the group with sequence number ``group_seq``; asking again gives the same group again."""
 
-    group_seq: int
+    group_seq: Number
     """The learner's consumption cursor: the first group it has not taken yet."""
 
 
@@ -367,9 +408,9 @@ class GroupRequest:
 class TrajectoryGroup:
     """All rollouts of one task instance in one order; groups are numbered 0, 1, ... in order of completion."""
 
-    group_seq: int
-    group_id: str
-    order_id: str
+    group_seq: Number
+    group_id: Id
+    order_id: Name
     kind: OrderKind
     task: TaskRef
     trajectories: tuple[Trajectory, ...]
@@ -379,7 +420,7 @@ class TrajectoryGroup:
 class NoGroup:
     """That group is not complete yet."""
 
-    num_pending_trajectories: int
+    num_pending_trajectories: Number
     """Accepted, waiting for the rest of their group."""
 
 
@@ -387,15 +428,15 @@ class NoGroup:
 class ConsumptionReport:
     """The learner's checkpoint on disk covers all groups below ``group_seq``: the broker may forget them. `Ack`."""
 
-    group_seq: int
+    group_seq: Number
 
 
 @dataclass(frozen=True, config=_CONFIG)
 class VersionAnnouncement:
     """The learner now has this policy version; moves the staleness bound. Answered by `Ack`."""
 
-    policy_version: int
-    num_consumed: int
+    policy_version: Version
+    num_consumed: Number
     """Training trajectories the learner has taken so far, for the record."""
 
 
@@ -408,14 +449,14 @@ class StatusRequest:
 class Status:
     """All that is known about the run, for displays and tests."""
 
-    run_id: str
-    policy_version: int
+    run_id: Id
+    policy_version: Version
     counters: dict[str, int]
     """`received`, `accepted`, `delivered`, `held`, `rejected`, `rejected/<reason>`, `assigned`, `returned/<reason>`, ..."""
     gauges: dict[str, float]
     """Queue depths."""
     peers: tuple[PeerEntry, ...]
-    metrics: dict[str, dict[str, float]]
+    metrics: dict[str, Metrics]
     """`role-index` -> its latest heartbeat's metrics."""
     notes: dict[str, str]
     """`role-index` -> what it says it is doing."""
@@ -474,15 +515,15 @@ class Observation:
 class Action:
     """A parsed action: one function of `common.actions.ACTIONS` with checked arguments."""
 
-    name: str
-    args: dict[str, Any]
+    name: Name
+    args: Arguments
 
 
 @dataclass(frozen=True, config=_CONFIG)
 class LeaseRequest:
     """An actor wants a desktop. Answered by `Lease`, or `ErrorReply` with code `no_desktop` and the reason."""
 
-    incarnation: str
+    incarnation: Incarnation
     task: TaskRef | None = None
     """What it will play, so that the pool can hand out a desktop that shows it already, or whose applications fit."""
     next_task: TaskRef | None = None
@@ -493,8 +534,8 @@ class LeaseRequest:
 class Lease:
     """The right to use one desktop, until it is released or not used for ``time_limit_s``."""
 
-    desktop: int
-    token: int
+    desktop: Number
+    token: Number
     """Fencing token: grows with every lease of the desktop; older ones are refused."""
     time_limit_s: float
 
@@ -581,11 +622,11 @@ class LeaseRelease:
 class WeightJoin:
     """An actor's receiver asks the learner to be part of weight updates. Answered by `WeightInvitation`."""
 
-    receiver: str
+    receiver: Id
     """`actor-<index>:<incarnation>`"""
-    loaded_version: int
+    loaded_version: Version
     """-1: nothing yet, needs a full update."""
-    model_digest: str
+    model_digest: Id
     """Digest of the base model's tensor names, shapes and dtypes; must equal the learner's."""
 
 
@@ -612,20 +653,69 @@ class WeightInvitation:
 class WeightLoaded:
     """A receiver reports the version it serves now, or why it could not load it. Answered by `Ack`."""
 
-    receiver: str
-    policy_version: int
-    error: str
+    receiver: Id
+    policy_version: Version
+    error: Line
     load_s: float
     """How long generation stood still for it."""
 
 
-Message = (
-    Hello | Welcome | Heartbeat | Ack | ErrorReply | DirectoryRequest | Directory
-    | RolloutOrder | OrderClosure | GroupDrawn | AssignmentRequest | Assignment | NoAssignment | AssignmentReturn
-    | Trajectory | TrajectoryReceipt | GroupRequest | TrajectoryGroup | NoGroup | ConsumptionReport
-    | VersionAnnouncement | StatusRequest | Status
-    | LeaseRequest | Lease | TaskReset | TaskStarted | StepRequest | StepResult | DemonstrationRequest | Demonstration
-    | EvaluationRequest | Evaluation | LeaseRelease
-    | WeightJoin | WeightInvitation | WeightLoaded
+RequestMessage = (
+    Hello | Heartbeat | DirectoryRequest | StatusRequest | RolloutOrder | OrderClosure | AssignmentRequest | AssignmentReturn
+    | Trajectory | GroupRequest | ConsumptionReport | VersionAnnouncement
+    | LeaseRequest | TaskReset | StepRequest | DemonstrationRequest | EvaluationRequest | LeaseRelease
+    | WeightJoin | WeightLoaded
 )  # fmt: skip
+"""What a server takes; it refuses the other kinds before it unpacks them."""
+
+AnswerMessage = (
+    Welcome | Ack | ErrorReply | Directory | Status | Assignment | NoAssignment | TrajectoryReceipt | TrajectoryGroup | NoGroup
+    | Lease | TaskStarted | StepResult | Demonstration | Evaluation | WeightInvitation
+)  # fmt: skip
+
+Message = RequestMessage | AnswerMessage | GroupDrawn
 """Every message that may be the top of a frame; the codec's registry is made from this union."""
+
+REQUEST_KINDS = frozenset(cls.__name__ for cls in get_args(RequestMessage))
+
+
+# --- sizes -----------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SizeLimit:
+    """How large a kind of message may be on the wire."""
+
+    header_bytes: int
+    """Frame 0; unpacking takes up to 64 times as much memory."""
+    total_bytes: int
+    """All frames."""
+
+
+MAX_PEERS = 2048
+"""Processes that a broker or a learner remembers at a time."""
+
+DEFAULT_SIZE_LIMIT = SizeLimit(64 << 10, 64 << 10)
+
+_SIZE_LIMITS = {
+    # A broker keeps one of each per process, and both times `MAX_PEERS` must fit a `Status`.
+    Hello: SizeLimit(8 << 10, 8 << 10),
+    Heartbeat: SizeLimit(16 << 10, 16 << 10),
+    Directory: SizeLimit(16 << 20, 16 << 20),
+    Status: SizeLimit(64 << 20, 64 << 20),
+    RolloutOrder: SizeLimit(1 << 20, 1 << 20),
+    # 1,000 steps of 4 KB beside their arrays; a group of 64 such episodes of 100 steps.
+    Trajectory: SizeLimit(4 << 20, 1 << 30),
+    TrajectoryGroup: SizeLimit(64 << 20, 1 << 30),
+    # What is typed into a desktop, and what is to be read on it.
+    StepRequest: SizeLimit(1 << 20, 1 << 20),
+    Demonstration: SizeLimit(1 << 20, 1 << 20),
+    TaskStarted: SizeLimit(16 << 20, 16 << 20),
+    StepResult: SizeLimit(16 << 20, 16 << 20),
+    Evaluation: SizeLimit(1 << 20, 1 << 20),
+    # Names, shapes and checksums of a large model's tensors.
+    WeightInvitation: SizeLimit(64 << 20, 64 << 20),
+}
+
+SIZE_LIMITS = {cls.__name__: limit for cls, limit in _SIZE_LIMITS.items()}
+"""By kind; `DEFAULT_SIZE_LIMIT` for those that are not named."""

@@ -3,9 +3,9 @@
                  DEALER  ───── frames of common.codec ─────►  ROUTER
     Client.request(message) -> reply                          Server.poll() -> [Request]; request.reply(message)
 
-A server accepts only the run's client key (checked by a ZAP handler per server); whoever has another key cannot exchange a
-single frame. A client reconnects by itself; a request whose connection breaks is not sent again, because only the caller
-knows whether it may be: `PeerTimeout` is raised at once instead of after the deadline.
+A server accepts only the run's client key and those listed beside it (checked by a ZAP handler per server); whoever has another
+key cannot exchange a single frame. A client reconnects by itself; a request whose connection breaks is not sent again, because
+only the caller knows whether it may be: `PeerTimeout` is raised at once instead of after the deadline.
 
 Does not retry, authorise by role, or know what messages mean.
 """
@@ -26,51 +26,46 @@ import zmq
 import zmq.auth.thread
 import zmq.utils.monitor
 
-from common import codec, log
+from common import codec
 from common.codec import Envelope
 from common.errors import (
     ChannelClosed,
     ComputerRLError,
     DecodeError,
+    MessageTooLarge,
     PeerTimeout,
     Problem,
     RemoteError,
     SetupError,
     error_classes,
 )
-from common.keys import Keys, load_keys, store_keys
+from common.keys import AllowList, Keys, load_keys, store_keys
 from common.lifecycle import StopToken
-from common.messages import ErrorReply, Message
+from common.messages import REQUEST_KINDS, ErrorReply, Message
 from common.ports import free_looking_ports
+from common.refusals import Refusals
 
 __all__ = [
-    "Channel",
-    "Client",
-    "Handler",
-    "Keys",
-    "LocalChannel",
-    "Request",
-    "Server",
-    "answer_with",
-    "create_keys",
-    "error_from_reply",
-    "generate_keys",
-    "load_keys",
-    "serve",
-]
+    "Channel", "Client", "Handler", "Keys", "LocalChannel", "Request", "Server",
+    "answer_with", "create_keys", "error_from_reply", "generate_keys", "load_keys", "serve",
+]  # fmt: skip
 
 Handler = Callable[[Message, str], Message]
 """(message, sender) -> answer; raises `ComputerRLError` for what shall become an `ErrorReply`."""
 
-_MAX_FRAME_BYTES = codec.MAX_MESSAGE_BYTES
+MAX_FRAME_BYTES = 1 << 30
 """A peer that announces a longer frame is disconnected before memory is taken for it."""
 _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 5_000, 30_000
 """Answered by ZeroMQ's own thread, so a busy Python process is not taken for a dead one."""
+_UNACKNOWLEDGED_MS, _CONNECT_MS = 15_000, 2_000
+"""Data that a host has not acknowledged for this long, or a connection that it has not accepted, is given up and made anew. By
+itself TCP tries less and less often: after a cut of a minute it would not notice for another that the network is back."""
 _POLL_SLICE_S = 0.2
 """Longest time until a waiting request notices that its client was closed."""
 _MAX_REQUESTS = 256
 """Taken in one turn at most, so that answers and deadlines never wait long."""
 _ZAP_DOMAIN = "run"
+_REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 
 
 # --- keys ------------------------------------------------------------------------------------------------------------
@@ -119,6 +114,7 @@ class _Connection:
         _set_common_options(self.socket)
         self.socket.curve_serverkey = keys.server_public
         self.socket.curve_publickey, self.socket.curve_secretkey = keys.client_public, keys.client_secret
+        self.socket.setsockopt(zmq.CONNECT_TIMEOUT, _CONNECT_MS)
         self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
         self.monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
@@ -279,13 +275,17 @@ class Server:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._authenticator = zmq.auth.thread.ThreadAuthenticator(self._context)
         self._authenticator.start()
-        self._authenticator.configure_curve_callback(_ZAP_DOMAIN, credentials_provider=_OnlyKey(keys.client_public))
+        self._authenticator.configure_curve_callback(_ZAP_DOMAIN, credentials_provider=AllowList(keys))
         self._socket = self._context.socket(zmq.ROUTER)
         _set_common_options(self._socket)
         self._socket.curve_server = True
         self._socket.curve_publickey, self._socket.curve_secretkey = keys.server_public, keys.server_secret
         self._socket.zap_domain = _ZAP_DOMAIN.encode()
         self._socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+        self._monitor = self._socket.get_monitor_socket(_REFUSED)
+        self._refusals = Refusals()
+        self.counters = self._refusals.counters
+        """What was refused since the start: `transport/<what>`."""
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._outgoing: collections.deque[tuple[bytes, list[bytes]]] = collections.deque()
         self._ids = itertools.count(1)
@@ -300,6 +300,7 @@ class Server:
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._wake_reader, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
 
     def poll(self, timeout_s: float) -> list[Request]:
         """Requests that came, waiting up to ``timeout_s`` for the first. Never raises for what a peer sent."""
@@ -309,6 +310,8 @@ class Server:
         if self._wake_reader in ready:
             os.read(self._wake_reader, 4096)
             self._flush()
+        if self._monitor in ready:
+            self._count_refused_handshakes()
         requests: list[Request] = []
         while len(requests) < _MAX_REQUESTS:
             try:
@@ -316,9 +319,9 @@ class Server:
             except zmq.Again:
                 break
             try:
-                requests.append(Request(self, identity, codec.decode(frames), frames))
+                requests.append(Request(self, identity, codec.decode(frames, kinds=REQUEST_KINDS), frames))
             except DecodeError as error:
-                log.get_logger().warning("transport.malformed", reason=str(error), num_frames=len(frames))
+                self._refusals.count("transport.malformed", reason=str(error), num_frames=len(frames))
                 self._answer(identity, ErrorReply(error.code, str(error)), cause_id=codec.peek_message_id(frames))
         return requests
 
@@ -336,6 +339,8 @@ class Server:
                 return
             self._closed = True
         self._flush()
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
         self._socket.close(linger=500)
         self._authenticator.stop()
         self._context.term()
@@ -343,12 +348,23 @@ class Server:
         os.close(self._wake_writer)
 
     def _answer(self, identity: bytes, message: Message, *, cause_id: int | None) -> None:
-        frames = codec.encode(message, sender=self._sender, message_id=next(self._ids), cause_id=cause_id)
+        message_id = next(self._ids)
+        try:
+            frames = codec.encode(message, sender=self._sender, message_id=message_id, cause_id=cause_id)
+        except MessageTooLarge as error:
+            self._refusals.count("transport.too_large", reason=str(error))
+            refusal = ErrorReply(error.code, str(error))
+            frames = codec.encode(refusal, sender=self._sender, message_id=message_id, cause_id=cause_id)
         self._outgoing.append((identity, frames))
         if threading.get_ident() == self._polling_thread:
             self._flush()
             return
         self.wake()
+
+    def _count_refused_handshakes(self) -> None:
+        while self._monitor.poll(0):
+            event = zmq.utils.monitor.recv_monitor_message(self._monitor)
+            self._refusals.count("transport.unauthorised", cause=zmq.Event(event["event"]).name)
 
     def _flush(self) -> None:
         while self._outgoing:
@@ -371,19 +387,9 @@ def serve(server: Server, handler: Handler, stop: StopToken) -> None:
             request.reply(answer_with(handler, request.message, request.sender))
 
 
-class _OnlyKey:
-    """ZAP credentials: exactly one public key."""
-
-    def __init__(self, public: bytes) -> None:
-        self._public = public
-
-    def callback(self, domain: str, key: bytes) -> bool:
-        del domain
-        return key == self._public
-
-
 def _set_common_options(socket: zmq.Socket[bytes]) -> None:
-    socket.setsockopt(zmq.MAXMSGSIZE, _MAX_FRAME_BYTES)
+    socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+    socket.setsockopt(zmq.TCP_MAXRT, _UNACKNOWLEDGED_MS)
     socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
     socket.setsockopt(zmq.LINGER, 0)

@@ -19,6 +19,7 @@ from env_server.driver import DesktopDriver
 from env_server.drivers import make_driver
 from env_server.screenshots import ScreenshotStore
 from env_server.service import DesktopService
+from env_server.tokens import first_token
 
 _POLL_S = 0.25
 """How fast a stop is noticed while nobody asks anything."""
@@ -51,12 +52,13 @@ def run_env_server(config: RunConfig, *, index: int, stop: StopToken) -> None:
     service = None
     try:
         # Desktops start while the broker is still being found.
-        service = DesktopService(config.desktop, tasks=config.tasks, make=make)
+        token = first_token(folder.tokens / f"env_server-{index}")
+        service = DesktopService(config.desktop, tasks=config.tasks, make=make, first_token=token)
         address = _broker_address(folder, stop)
         if address is not None:
             channel = Client(address, keys=keys, sender=sender)
             try:
-                with _heartbeat(channel, index, incarnation, server.address, service, stop):
+                with _heartbeat(channel, index, incarnation, server, service, stop):
                     _serve(server, service, stop)
             finally:
                 channel.close()
@@ -80,15 +82,15 @@ def _broker_address(folder: RunFolder, stop: StopToken) -> str | None:
 
 
 def _heartbeat(
-    channel: Client, index: int, incarnation: str, endpoint: str, service: DesktopService, stop: StopToken
+    channel: Client, index: int, incarnation: str, server: Server, service: DesktopService, stop: StopToken
 ) -> Heartbeat:
     return Heartbeat(
         channel,
         role="env_server",
         index=index,
         incarnation=incarnation,
-        endpoints={"desktops": endpoint},
-        metrics=service.metrics,
+        endpoints={"desktops": server.address},
+        metrics=lambda: {**service.metrics(), **server.counters},
         note=service.note,
         stop=stop,
     )

@@ -76,7 +76,10 @@ class _WaitingLease:
 
 
 class DesktopService:
-    """``config.num_desktops`` desktops made by ``make(index)`` in their own threads; starts them at once, a few at a time."""
+    """``config.num_desktops`` desktops made by ``make(index)`` in their own threads; starts them at once, a few at a time.
+
+    ``first_token`` must exceed the tokens of all leases that an earlier process gave out (`env_server.tokens`).
+    """
 
     def __init__(
         self,
@@ -84,6 +87,7 @@ class DesktopService:
         *,
         tasks: TasksConfig,
         make: Callable[[int], DesktopDriver],
+        first_token: int = 1,
         start_limit_s: float = START_LIMIT_S,
         grace_s: float = DEADLINE_GRACE_S,
         health_period_s: float = HEALTH_PERIOD_S,
@@ -100,11 +104,10 @@ class DesktopService:
         self._lease_wait_s = lease_wait_s
         self._available_mb = available_mb
         self._changed = threading.Condition()
-        # Wall-clock nanoseconds: above every token an earlier process of this host can have given out.
         self._pool = DesktopPool(
             config.num_desktops,
             limits=PoolLimits(lease_time_limit_s=config.lease_time_limit_s, max_starting=config.max_starting),
-            first_token=time.time_ns() // 1000,
+            first_token=first_token,
         )
         self._waiting: deque[_WaitingLease] = deque()
         self._health_due = [0.0] * config.num_desktops

@@ -2,7 +2,7 @@
 
     tick ─► rollouts: take a group, count it           ─► all orders whole ─► next phase
          ─► sft:      one optimizer step               ─► pool done        ─► publish, next phase
-         ─► rl:       take a group; a whole batch of them ─► update, publish, announce, maybe checkpoint, maybe next phase
+         ─► rl:       take a group; a whole batch of them ─► update, announce, publish, maybe checkpoint, maybe next phase
 
 Groups are taken strictly by number. What became of each is recorded when it is decided, and a checkpoint covers exactly the
 groups below its cursor; the broker delivers the others again. So along the surviving lineage every trajectory is recorded
@@ -99,14 +99,15 @@ class LearnerLoop:
         self.state.policy_version = max(announced_version, base) + 1
         if checkpoint is None:
             if self.state.policy_version == 0:
-                self._weights.publish_base(0, probe_logprobs=self._trainer.probe_logprobs())
                 self._announce()
+                self._weights.publish_base(0, probe_logprobs=self._trainer.probe_logprobs())
             else:
                 self._publish()
             first = recipe.first_phase(self._config, temperature=self._temperature, recorded=self.state.recorded)
             self._enter(first, reason="start of the run")
             return
-        self._lineage = self._lineage.resumed(base=base, resumed_at=self.state.policy_version)
+        self._lineage = Lineage.load(self._folder.lineage).resumed(base=base, resumed_at=self.state.policy_version)
+        self._lineage.store(self._folder.lineage)
         self._publish()
         log.get_logger().info(
             "learner.resumed", checkpoint=checkpoint.number, phase=self.state.phase, update=self.state.update,
@@ -122,7 +123,6 @@ class LearnerLoop:
         self.state = LoopState.from_json(checkpoint.state["loop"])
         self._trainer.load_state_dict(unpack_run(checkpoint, self._pools()))
         self._machine.restore(self.state.entropulse)
-        self._lineage = Lineage.from_json(self.state.breaks)
         self._phase_started_s = self.state.run_s
 
     def _pools(self) -> dict[str, EpisodePool]:
@@ -361,11 +361,12 @@ class LearnerLoop:
     # --- versions and checkpoints ------------------------------------------------------------------------------------
 
     def _publish(self) -> None:
-        """Hand the present weights out as the present version."""
+        """Hand the present weights out as the present version, once the broker has its number on disk: a successor of this
+        process will then not give other weights the same."""
+        self._announce()
         self._weights.publish(
             self.state.policy_version, self._trainer.trainable_tensors(), probe_logprobs=self._trainer.probe_logprobs()
         )
-        self._announce()
 
     def _announce(self) -> None:
         self._broker.announce_version(self.state.policy_version, num_consumed=self.state.num_consumed)
@@ -376,7 +377,6 @@ class LearnerLoop:
         state.positions = self._records.positions()
         state.entropulse = self._machine.state()
         state.ledger = self._ledger.state()
-        state.breaks = self._lineage.to_json()
         sections, tree = pack_run(state.to_json(), self._trainer.state_dict(), self._pools())
         self._checkpoints.save(sections, tree, cursor=state.cursor, sync_first=self._records.paths())
         if wait:
@@ -413,8 +413,9 @@ class LearnerLoop:
         while (group := self._intake.fetch()) is not None:
             self._intake.decide_all([group], "phase_closed")
         fields = summary.summary_fields(
-            self.state, self._ledger, status=self._status(), num_rounds=self._machine.num_rounds, families=self._families
-        )
+            self.state, self._ledger, status=self._status(), num_rounds=self._machine.num_rounds,
+            num_restarts=len(self._lineage.breaks), families=self._families,
+        )  # fmt: skip
         self._records.event("summary", **fields)
         log.get_logger().info("run.finished", **{name: fields[name] for name in summary.SUMMARY_LOGGED})
 

@@ -7,18 +7,23 @@ then be 6 old and masked, although the weights are one update apart. So ages are
     number      8  9  10  11  12  13  14 | 15  16  17
     position    8  9  10  11  12  13  14 | 10  11  12      11 (dead) and 16 were trained from 10 on the same batch
 
-Pure arithmetic over a list of breaks that the checkpoint carries.
+Breaks are on disk before anybody can sample with the version that they begin: a learner that dies again before its next
+checkpoint would otherwise take that version for a later one than it is. All are kept, those of dead versions too.
 """
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from common.messages import Step, TrajectoryGroup
+from common.run_folder import write_atomically
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +35,15 @@ class Break:
 
 
 class Lineage:
-    """Positions of versions along the surviving line of updates."""
+    """Positions of versions, of the surviving line of updates and of those that ended."""
 
     def __init__(self, breaks: Sequence[Break] = ()) -> None:
+        """``breaks``: all there were, in their order."""
         self.breaks = tuple(breaks)
+        self._starts = [item.resumed_at for item in self.breaks]
+        self._positions: list[int] = []
+        for item in self.breaks:
+            self._positions.append(self.position(item.base))
 
     def resumed(self, *, base: int, resumed_at: int) -> Lineage:
         """The lineage after a restart from a checkpoint of version ``base``."""
@@ -41,7 +51,8 @@ class Lineage:
 
     def position(self, version: int) -> int:
         """Where ``version``'s weights lie; the age of version w at version v is position(v) - position(w)."""
-        return version - sum(item.resumed_at - item.base for item in self.breaks if version >= item.resumed_at)
+        number = bisect.bisect_right(self._starts, version) - 1
+        return version if number < 0 else self._positions[number] + version - self._starts[number]
 
     def translate(self, group: TrajectoryGroup) -> TrajectoryGroup:
         """``group`` with positions in place of version numbers: what an algorithm shall compute ages from."""
@@ -57,11 +68,13 @@ class Lineage:
         positions = np.array([self.position(int(version)) for version in step.policy_versions], dtype=np.int32)
         return dataclasses.replace(step, policy_versions=positions)
 
-    def to_json(self) -> list[list[int]]:
-        """JSON-ready."""
-        return [[item.base, item.resumed_at] for item in self.breaks]
+    def store(self, path: Path) -> None:
+        """Make it durable."""
+        write_atomically(path, json.dumps([[item.base, item.resumed_at] for item in self.breaks]).encode())
 
     @classmethod
-    def from_json(cls, breaks: Sequence[Sequence[int]]) -> Lineage:
-        """Back from `to_json`."""
-        return cls([Break(int(base), int(resumed_at)) for base, resumed_at in breaks])
+    def load(cls, path: Path) -> Lineage:
+        """What was stored last; without breaks when nothing was."""
+        if not path.exists():
+            return cls()
+        return cls([Break(int(base), int(resumed_at)) for base, resumed_at in json.loads(path.read_text())])

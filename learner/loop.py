@@ -157,7 +157,7 @@ class _Process:
                 idle_s = min(IDLE_S[1], 2 * idle_s)
 
     def _metrics(self) -> dict[str, float]:
-        return self._loop.metrics() if self._loop is not None else {}
+        return {**(self._loop.metrics() if self._loop is not None else {}), **self._server.counters}
 
     def _say(self) -> str:
         return self._loop.note if self._loop is not None else self._note

@@ -74,8 +74,6 @@ class LoopState:
     """Finished evaluations: phase -> success and families."""
     phase_seconds: dict[str, float] = field(default_factory=dict)
     """Phase -> time spent in it."""
-    breaks: list[list[int]] = field(default_factory=list)
-    """`learner.lineage.Lineage.to_json`."""
     entropulse: dict[str, Any] = field(default_factory=dict)
     ledger: dict[str, Any] = field(default_factory=dict)
     positions: dict[str, int] = field(default_factory=dict)

@@ -142,7 +142,7 @@ def time_left_s(state: LoopState, config: RunConfig, *, phase_started_s: float) 
 
 
 def summary_fields(
-    state: LoopState, ledger: Ledger, *, status: Status | None, num_rounds: int, families: Sequence[str]
+    state: LoopState, ledger: Ledger, *, status: Status | None, num_rounds: int, num_restarts: int, families: Sequence[str]
 ) -> dict[str, Any]:
     """The `summary` line: everything a report needs from the learner."""
     counters = status.counters if status is not None else {}
@@ -170,6 +170,6 @@ def summary_fields(
         "num_trajectories_lost": ledger.num_lost(counters) if status is not None else None,
         "max_policy_age_trained": ledger.max_age_trained,
         "num_steps_masked": ledger.num_steps_masked,
-        "num_restarts": len(state.breaks),
+        "num_restarts": num_restarts,
         "broker": dict(counters),
     }

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from common import log
-from common.messages import Ack, ErrorReply, Message, WeightInvitation, WeightJoin, WeightLoaded
+from common.messages import MAX_PEERS, Ack, ErrorReply, Message, WeightInvitation, WeightJoin, WeightLoaded
 from common.weight_plan import Manifest, TensorSpec, WeightPlan, checksum, plan_buckets
 from learner.client import PARK_S, BroadcastGroup, serve_store
 
@@ -208,7 +208,7 @@ class WeightSender:
             self._park(request, message)
         elif isinstance(message, WeightLoaded):
             with self._changed:
-                self._state.seen[message.receiver] = time.monotonic()
+                self._note_seen(message.receiver, time.monotonic())
                 if message.error:
                     self._state.left_group.add(message.receiver)
                 else:
@@ -233,9 +233,20 @@ class WeightSender:
             return
         now = time.monotonic()
         with self._changed:
-            self._state.seen[message.receiver] = now
+            self._note_seen(message.receiver, now)
             self._state.parked[message.receiver] = _Parked(request, message.loaded_version, now)
             self._changed.notify_all()
+
+    def _note_seen(self, receiver: str, now: float) -> None:
+        """Under the lock. So many are remembered; then the one not heard of for longest is forgotten."""
+        seen = self._state.seen
+        seen.pop(receiver, None)
+        seen[receiver] = now
+        if len(seen) > MAX_PEERS:
+            oldest = next(iter(seen))
+            del seen[oldest]
+            self._state.loaded.pop(oldest, None)
+            self._state.left_group.discard(oldest)
 
     def _send_away_parked(self, *, older_than_s: float) -> None:
         limit = time.monotonic() - older_than_s

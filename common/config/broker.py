@@ -21,3 +21,5 @@ class BrokerConfig(Section):
     """A process without heartbeat for this long counts as dead; what it held is free again."""
     fsync: bool = True
     """fdatasync the journal before acknowledging; off only where losing power may lose work."""
+    segment_mb: float = Field(64.0, gt=0.0)
+    """A segment of the journal that has grown to so many MiB is followed by a new one; those not needed any more are deleted."""

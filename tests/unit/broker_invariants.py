@@ -19,7 +19,14 @@ def check(core: BrokerCore) -> None:
     assert counters["held"] == pending + waiting, (counters, pending, waiting)
     numbers = [group.group_seq for group in core.delivery.groups()]
     assert numbers == list(range(core.delivery.cursor, core.delivery.next_seq)), numbers
+    taken = Counter(group.order_id for group in core.delivery.groups() if group.group_seq < core.delivery.position)
     for state in core.orders:
+        assert core.delivery.num_taken(state.order.order_id) == taken[state.order.order_id]
+        assert state.num_pending == sum(len(group.filled) for group in state.groups.values())
+        held_by = {(slot, name) for name, slots in state._slots_of.items() for slot in slots}
+        assert held_by == {(slot, grant.incarnation) for slot, grant in state.grants.items()}, state.order.order_id
+        deadlines = [grant.deadline for grant in state.grants.values()]
+        assert deadlines == sorted(deadlines), deadlines
         slots = [(number, index) for number, group in state.groups.items() for index in range(group.size)]
         filled = [(group.number, index) for group in state.groups.values() for index in group.filled]
         places = Counter([*state._free, *state.grants, *filled])

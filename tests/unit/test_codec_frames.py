@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from common import codec
 from common.errors import DecodeError
-from common.messages import SCHEMA_VERSION, GroupRequest, Message, Step, StepTiming, Trajectory
+from common.messages import DEFAULT_SIZE_LIMIT, SCHEMA_VERSION, GroupRequest, Message, Step, StepTiming, Trajectory
 from tests.conftest import CheckGolden
 
 
@@ -112,9 +112,9 @@ def changed_header(**changes: object) -> list[bytes]:
         ([*changed_header(arrays=[7]), b"12345678"], ""),
         ([*changed_header(), b"", b""], "3 frames"),
         ([*changed_header(arrays=None), b"12345678"], "no arrays"),
-        ([b"x" * (codec.MAX_HEADER_BYTES + 1)], "too large"),
+        ([b"x" * (DEFAULT_SIZE_LIMIT.header_bytes + 1)], "too large"),
         ([msgpack.packb([[]] * 3)[:-1]], "no msgpack"),
-        ([b"\x91" * 100_000], "no msgpack"),
+        ([b"\x91" * 60_000], "no msgpack"),
     ],
 )  # fmt: skip
 def test_decode_of_malformed_frames_raises_decode_error_with_the_reason(frames: list[bytes], reason: str) -> None:

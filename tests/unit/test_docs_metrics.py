@@ -4,9 +4,14 @@ import re
 from pathlib import Path
 
 import pytest
+from broker_data import core
 from loop_fakes import Bench, make_config
 
+from broker.journal import MemoryJournal
+from broker.service import BrokerService
+from common.messages import Status, StatusRequest
 from common.metrics import read_json_lines
+from common.refusals import Refusals
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ("actor/worker.py", "actor/process.py", "env_server/service.py", "learner/weight_sender.py", "learner/conductor.py")
@@ -33,3 +38,12 @@ def test_metrics_of_a_whole_run_are_all_in_the_tables(tmp_path: Path, documented
 def test_metrics_named_in_the_code_are_all_in_the_tables(source: str, documented: set[str]) -> None:
     names = re.findall(r'"((?:actor|env_server|learner)/\w+)"', (ROOT / source).read_text(encoding="utf-8"))
     assert set(names) <= documented
+
+
+def test_counters_and_gauges_of_a_status_are_all_in_the_tables(documented: set[str]) -> None:
+    service = BrokerService(core(), MemoryJournal())
+    service.transport_counters = Refusals().counters
+    status = service(StatusRequest(), "supervisor-0:display")
+    assert isinstance(status, Status)
+    assert "transport/malformed" in status.counters and "journal_bytes" in status.gauges
+    assert {*status.counters, *status.gauges} <= documented

@@ -1,5 +1,7 @@
 """Versions along the surviving line, and the ledger's balance."""
 
+from pathlib import Path
+
 from loop_fakes import FakeBroker, make_config
 
 from learner.ledger import AgeSpan, Ledger
@@ -17,10 +19,17 @@ def test_lineage_resumed_from_checkpoint_counts_surviving_updates() -> None:
     assert lineage.position(15) - lineage.position(9) == 1
 
 
-def test_lineage_resumed_twice_adds_up_and_survives_json() -> None:
+def test_lineage_resumed_twice_adds_up_and_is_the_same_from_its_file(tmp_path: Path) -> None:
     lineage = Lineage().resumed(base=10, resumed_at=15).resumed(base=17, resumed_at=20)
     assert [lineage.position(v) for v in (15, 17, 19, 20)] == [10, 12, 14, 12]
-    assert Lineage.from_json(lineage.to_json()).breaks == lineage.breaks
+    lineage.store(tmp_path / "lineage.json")
+    assert Lineage.load(tmp_path / "lineage.json").breaks == lineage.breaks
+    assert Lineage.load(tmp_path / "none.json").breaks == ()
+
+
+def test_lineage_resumed_twice_from_the_same_checkpoint_knows_the_versions_in_between() -> None:
+    lineage = Lineage().resumed(base=10, resumed_at=15).resumed(base=10, resumed_at=17)
+    assert [lineage.position(v) for v in (10, 14, 15, 16, 17, 18)] == [10, 14, 10, 11, 10, 11]
 
 
 def test_lineage_translate_group_replaces_versions_of_every_step() -> None:

@@ -2,9 +2,10 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
-from loop_fakes import FAMILIES, Bench, make_config
+from loop_fakes import FAMILIES, Bench, FakeWeights, make_config
 
 from common.metrics import read_json_lines
 from learner.client import request_phase
@@ -153,6 +154,43 @@ def test_loop_resumed_after_lost_updates_same_curve_and_ages_within_bound(tmp_pa
     assert updates[5]["policy_version"] > weight_before[9]
     assert all(update["trained"] for update in updates)
     check_exactly_once(bench)
+
+
+class Killed(Exception):
+    """In place of SIGKILL."""
+
+
+class DeadlyWeights(FakeWeights):
+    """The process is gone as soon as these weights went out."""
+
+    dies_at = 3
+
+    def publish(self, policy_version: int, tensors: Any, *, probe_logprobs: Any) -> None:
+        super().publish(policy_version, tensors, probe_logprobs=probe_logprobs)
+        if policy_version == self.dies_at:
+            raise Killed
+
+
+def test_loop_killed_while_weights_go_out_never_gives_their_version_to_others(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_config())
+    bench.weights = DeadlyWeights()
+    with pytest.raises(Killed):
+        bench.run(bench.start())
+    bench.run(bench.start())  # Its sink asserts that no version is published twice.
+    assert DeadlyWeights.dies_at in bench.weights.published
+
+
+def test_loop_killed_again_before_its_next_checkpoint_knows_how_old_the_version_in_between_is(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_config(checkpoint_every_updates=5, recipe={"max_updates": 12}))
+    loop = bench.start()
+    while loop.state.update < 9:
+        loop.tick()
+    loop._checkpoints.wait()
+    between = bench.start().state.policy_version
+    loop = bench.start()
+    assert loop.state.policy_version == between + 1
+    # Both have the weights of the same checkpoint.
+    assert loop._lineage.position(between) == loop._lineage.position(loop.state.policy_version)
 
 
 def test_loop_newest_checkpoint_damaged_goes_on_from_the_one_before(tmp_path: Path) -> None:

@@ -1,0 +1,124 @@
+"""`python -m benchmarks._network_driver FOLDER CUT_S...`, in a network of its own: prints rows as JSON. For `network_cut`.
+
+All namespaces and cables end with this process and the ones it started; nothing has a name that could stay behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from benchmarks._fault_driver import PEER_TIMEOUT_S, Fleet, make_config
+from benchmarks._fault_roles import Place
+from benchmarks.faults import guarantees
+from common.run_folder import BROKER_ADDRESS_VARIABLE
+from learner.records import LEDGER_FILE
+
+_PORT = 23_456
+"""The network is ours alone, so no port is taken."""
+_NUM_ACTORS = 2
+_HEAL_LIMIT_S = 150.0
+"""After the longest cut TCP and ZeroMQ may both be waiting for their next try."""
+
+
+class Host:
+    """A network namespace at the other end of a cable."""
+
+    def __init__(self, name: str, number: int) -> None:
+        self.cable = f"crl-{name}"
+        self.broker_address = f"tcp://10.77.{number}.1:{_PORT}"
+        ours = os.readlink("/proc/self/ns/net")
+        self._holder = subprocess.Popen(["unshare", "--net", "cat"], stdin=subprocess.PIPE)  # Ends when we do.
+        self.pid = self._holder.pid
+        while os.readlink(f"/proc/{self.pid}/ns/net") == ours:
+            time.sleep(0.01)
+        _ip("link", "add", self.cable, "type", "veth", "peer", "name", "eth0", "netns", str(self.pid))
+        _ip("address", "add", f"10.77.{number}.1/24", "dev", self.cable)
+        _ip("link", "set", self.cable, "up")
+        for command in (["address", "add", f"10.77.{number}.2/24", "dev", "eth0"], ["link", "set", "eth0", "up"]):
+            subprocess.run(["nsenter", f"--net=/proc/{self.pid}/ns/net", "ip", *command], check=True)
+
+    def cut(self) -> None:
+        """Nothing arrives any more, in either direction, and nobody is told."""
+        _ip("link", "set", self.cable, "down")
+
+    def heal(self) -> None:
+        _ip("link", "set", self.cable, "up")
+
+    def __enter__(self) -> Host:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._holder.kill()
+        self._holder.wait()
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True)
+
+
+class _Progress:
+    """How far the run is, from its files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def now(self) -> tuple[int, int]:
+        """(bytes of receipts, bytes of the ledger): both grow only while actors, broker and learner all reach each other."""
+        receipts = sum(path.stat().st_size for path in (self._folder / "receipts").glob("*.txt"))
+        ledger = self._folder / LEDGER_FILE
+        return receipts, ledger.stat().st_size if ledger.exists() else 0
+
+    def wait(self, fleet: Fleet) -> float:
+        """Until both have grown; how long that took. Raises `TimeoutError`."""
+        started, (receipts, ledger) = time.monotonic(), self.now()
+        while (passed_s := time.monotonic() - started) < _HEAL_LIMIT_S:
+            fleet.tend()
+            now = self.now()
+            if now[0] > receipts and now[1] > ledger:
+                return passed_s
+            time.sleep(0.02)
+        raise TimeoutError(f"nothing moved for {_HEAL_LIMIT_S:g} s; see {fleet.folder.logs}")
+
+
+def torment(folder: Path, cuts_s: list[float]) -> list[dict[str, Any]]:
+    """Rows of a run whose links are cut, for each length one host after the other and both."""
+    _ip("link", "set", "lo", "up")
+    os.environ[BROKER_ADDRESS_VARIABLE] = f"tcp://127.0.0.1:{_PORT}"
+    healed: dict[float, list[float]] = {cut_s: [] for cut_s in cuts_s}
+    with Host("actors", 1) as actors, Host("learner", 2) as learner:
+        places = [Place("broker"), Place("learner", 0, learner.pid, learner.broker_address)]
+        places += [Place("actor", index, actors.pid, actors.broker_address) for index in range(_NUM_ACTORS)]
+        fleet = Fleet(make_config(folder, bind_address="0.0.0.0", port=_PORT), places)
+        progress = _Progress(fleet.folder.folder)
+        try:
+            progress.wait(fleet)
+            for cut_s in cuts_s:
+                for hosts in ([actors], [learner], [actors, learner]):
+                    for host in hosts:
+                        host.cut()
+                    time.sleep(cut_s)
+                    for host in hosts:
+                        host.heal()
+                    healed[cut_s].append(progress.wait(fleet))
+            accounts = fleet.drain()
+        finally:
+            fleet.close()
+    for failure in fleet.failures:
+        print(failure, file=sys.stderr)
+    rows = guarantees(accounts, fleet)
+    for cut_s, times_s in healed.items():
+        name = f"{len(times_s)} cuts of {cut_s:g} s ({cut_s / PEER_TIMEOUT_S:g} peer timeouts): longest until all goes on"
+        rows.append({"name": name, "value": max(times_s), "unit": "s", "spread": [min(times_s), max(times_s)], "target": None,
+                     "better": "lower"})  # fmt: skip
+    return rows
+
+
+if __name__ == "__main__":
+    print(json.dumps(torment(Path(sys.argv[1]), [float(cut) for cut in sys.argv[2:]])))

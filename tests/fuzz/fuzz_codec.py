@@ -1,0 +1,8 @@
+"""Coverage-guided fuzzing of `tests.fuzz.targets.fuzz_codec`; arguments are libFuzzer's. See `make fuzz`."""
+
+import sys
+
+from driver import run
+
+if __name__ == "__main__":
+    run("codec", sys.argv[1:])
