@@ -151,11 +151,11 @@ class OrderState:
     def is_plausible(self, slot: Slot) -> bool:
         """Can this slot have been handed out, perhaps by a broker that was killed since?"""
         number, index = slot
-        num_slots = self.groups[number].size if number in self.groups else group_size_limits(self.order)[1]
+        group = self.groups.get(number)
+        num_slots = group.size if group is not None else group_size_limits(self.order)[1]
         reach = self.source.num_drawn
         if self.source.is_static:
-            num_complete = self.source.num_drawn - len(self.groups)
-            reach = max(reach, num_complete + _MAX_UNFINISHED_SLOTS // self.order.group_size)
+            reach = max(reach, reach - len(self.groups) + _MAX_UNFINISHED_SLOTS // self.order.group_size)
         return 0 <= index < num_slots and self.source.has(number) and number < reach
 
     # --- changes

@@ -38,7 +38,10 @@ class TaskSource:
         self._fixed_shares = self._curriculum.shares(order, results) if self._curriculum.is_static else None
         self._credits = dict.fromkeys(order.families, 0)
         """Family -> what it is owed, in the units of the curriculum's shares: their sum is one group."""
-        self._num_drawn = dict.fromkeys(order.families, 0)
+        self._groups_of = dict.fromkeys(order.families, 0)
+        """Family -> groups so far."""
+        self.num_drawn = 0
+        """Groups so far; also the number of the next one."""
         self.is_static = curriculum.is_static(order)
         """Do the groups follow from the order alone? Else each must be on disk before anybody plays it."""
 
@@ -48,11 +51,6 @@ class TaskSource:
         if self._order.num_per_family is None:
             return None
         return self._order.num_per_family * len(self._order.families)
-
-    @property
-    def num_drawn(self) -> int:
-        """Groups so far; also the number of the next one."""
-        return sum(self._num_drawn.values())
 
     def has(self, number: int) -> bool:
         """Is there a group of this number?"""
@@ -65,7 +63,7 @@ class TaskSource:
         owed = {family: self._credits[family] + share for family, share in shares.items()}
         due = [family for family in shares if owed[family] > 0]
         family = min(due, key=lambda name: (one - owed[name]) / shares[name])
-        seed = self._order.first_seed + self._num_drawn[family]
+        seed = self._order.first_seed + self._groups_of[family]
         size = curriculum.group_size(self._order, family, self._results)
         return Draw(TaskRef(family, seed, _SPLITS[self._order.kind]), size)
 
@@ -75,7 +73,8 @@ class TaskSource:
         for family, share in shares.items():
             self._credits[family] += share
         self._credits[draw.task.family] -= sum(shares.values())
-        self._num_drawn[draw.task.family] += 1
+        self._groups_of[draw.task.family] += 1
+        self.num_drawn += 1
 
     def ahead(self, number: int) -> Draw:
         """What group ``number``, not drawn yet, will play; only of a static source."""
@@ -88,11 +87,12 @@ class TaskSource:
 
     def snapshot(self) -> dict[str, Any]:
         """Plain values."""
-        return {"credits": dict(self._credits), "num_drawn": dict(self._num_drawn)}
+        return {"credits": dict(self._credits), "groups_of": dict(self._groups_of)}
 
     def restore(self, value: dict[str, Any]) -> None:
         """From what `snapshot` gave."""
-        self._credits, self._num_drawn = dict(value["credits"]), dict(value["num_drawn"])
+        self._credits, self._groups_of = dict(value["credits"]), dict(value["groups_of"])
+        self.num_drawn = sum(self._groups_of.values())
 
     def _shares(self) -> dict[str, int]:
         if self._fixed_shares is not None:

@@ -192,18 +192,18 @@ class CurriculumPlan:
     """How a training order chooses family and size of its groups, from `tasks.curriculum`, `family_weights` and `rollouts` of
     the configuration, which explain each field. Filled by the learner, read by the broker."""
 
-    name: str = "uniform"
+    name: Name = "uniform"
     """In broker.curriculum.CURRICULA."""
-    family_weights: dict[str, float] = dataclasses.field(default_factory=dict)
+    family_weights: dict[Name, float] = dataclasses.field(default_factory=dict)
     """1 for families that are not named; 0: never played."""
     band_low: float = 0.1
     band_high: float = 0.9
     floor: float = 0.25
-    num_recent: int = 64
-    min_results: int = 8
-    min_group_size: int | None = None
+    num_recent: Number = 64
+    min_results: Number = 8
+    min_group_size: Number | None = None
     """None: the order's group size."""
-    max_group_size: int | None = None
+    max_group_size: Number | None = None
     """None: the order's group size."""
 
 
@@ -246,10 +246,10 @@ class GroupDrawn:
     """A record of the broker's journal, never sent: what a group plays, where results decide that. On disk before the group's
     first assignment is answered, so that a restarted broker gives the same task again."""
 
-    order_id: str
-    number: int
+    order_id: Name
+    number: Number
     task: TaskRef
-    group_size: int
+    group_size: Number
     """Rollouts of this group."""
 
 

@@ -166,7 +166,7 @@ def test_submission_far_ahead_makes_no_slots() -> None:
     far = trajectory_for(assignment(number=4000))
     receipt = desk.ask(far)
     assert getattr(receipt, "reason", "") == "unknown_assignment"
-    assert desk.core.orders["rl-1"]._next_group == 0
+    assert desk.core.orders["rl-1"].source.num_drawn == 0
 
 
 @pytest.mark.parametrize(
