@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from benchmarks._fault_driver import PEER_TIMEOUT_S, Fleet, make_config
-from benchmarks._fault_roles import Place
+from benchmarks._fault_roles import Place, receipts_path
 from benchmarks.faults import guarantees
 from common.run_folder import BROKER_ADDRESS_VARIABLE
 from learner.records import LEDGER_FILE
@@ -66,25 +66,25 @@ def _ip(*arguments: str) -> None:
 class _Progress:
     """How far the run is, from its files."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        folder = fleet.folder.folder
+        self._paths = [receipts_path(folder, place) for place in fleet.places if place.role == "actor"]
+        self._paths.append(folder / LEDGER_FILE)
 
-    def now(self) -> tuple[int, int]:
-        """(bytes of receipts, bytes of the ledger): both grow only while actors, broker and learner all reach each other."""
-        receipts = sum(path.stat().st_size for path in (self._folder / "receipts").glob("*.txt"))
-        ledger = self._folder / LEDGER_FILE
-        return receipts, ledger.stat().st_size if ledger.exists() else 0
+    def now(self) -> list[int]:
+        """Bytes of every actor's receipts, and of the ledger: all grow only while everybody reaches the broker."""
+        return [path.stat().st_size if path.exists() else 0 for path in self._paths]
 
-    def wait(self, fleet: Fleet) -> float:
-        """Until both have grown; how long that took. Raises `TimeoutError`."""
-        started, (receipts, ledger) = time.monotonic(), self.now()
+    def wait(self) -> float:
+        """Until all have grown; how long that took, seconds. Raises `TimeoutError`."""
+        started, before = time.monotonic(), self.now()
         while (passed_s := time.monotonic() - started) < _HEAL_LIMIT_S:
-            fleet.tend()
-            now = self.now()
-            if now[0] > receipts and now[1] > ledger:
+            self._fleet.tend()
+            if all(size > was for size, was in zip(self.now(), before, strict=True)):
                 return passed_s
             time.sleep(0.02)
-        raise TimeoutError(f"nothing moved for {_HEAL_LIMIT_S:g} s; see {fleet.folder.logs}")
+        raise TimeoutError(f"nothing moved for {_HEAL_LIMIT_S:g} s; see {self._fleet.folder.logs}")
 
 
 def torment(folder: Path, cuts_s: list[float]) -> list[dict[str, Any]]:
@@ -96,9 +96,9 @@ def torment(folder: Path, cuts_s: list[float]) -> list[dict[str, Any]]:
         places = [Place("broker"), Place("learner", 0, learner.pid, learner.broker_address)]
         places += [Place("actor", index, actors.pid, actors.broker_address) for index in range(_NUM_ACTORS)]
         fleet = Fleet(make_config(folder, bind_address="0.0.0.0", port=_PORT), places)
-        progress = _Progress(fleet.folder.folder)
+        progress = _Progress(fleet)
         try:
-            progress.wait(fleet)
+            progress.wait()
             for cut_s in cuts_s:
                 for hosts in ([actors], [learner], [actors, learner]):
                     for host in hosts:
@@ -106,7 +106,7 @@ def torment(folder: Path, cuts_s: list[float]) -> list[dict[str, Any]]:
                     time.sleep(cut_s)
                     for host in hosts:
                         host.heal()
-                    healed[cut_s].append(progress.wait(fleet))
+                    healed[cut_s].append(progress.wait())
             accounts = fleet.drain()
         finally:
             fleet.close()

@@ -32,7 +32,8 @@ from env_server.memory import pss_mb
 
 _ACTORS_PER_CROWD = 500
 _GROUP_SIZE, _GROUPS_PER_BATCH, _ETA = 8, 6, 99
-_CREDIT = (_ETA + 1) * _GROUP_SIZE * _GROUPS_PER_BATCH
+_BATCH = _GROUP_SIZE * _GROUPS_PER_BATCH
+_CREDIT = (_ETA + 1) * _BATCH
 """Trajectories that may be under way or wait for the learner at once."""
 _SEGMENT_MB = 8.0
 _RATE_PER_S = 100.0
@@ -115,7 +116,8 @@ def _deaf_rows(heard: Stage, deaf: Stage) -> list[dict[str, Any]]:
 def _flood_rows(flood: Flood, overload_s: float) -> list[dict[str, Any]]:
     return [
         _row(f"offered over taken, {overload_s:g} s", flood.offered_over_taken, "", better="higher"),
-        _row("trajectories held at most", flood.max_held, "", target=_CREDIT),
+        # Beside the credit, the batch that was taken and is not reported as consumed.
+        _row("trajectories held at most", flood.max_held, "", target=_CREDIT + _BATCH),
         _row("journal at most", flood.max_journal_mb, "MiB", target=flood.journal_bound_mb),
         _row("broker memory (PSS) at most", flood.max_pss_mb, "MiB"),
         _row("requests that found no credit", flood.num_refused, "", better="higher"),

@@ -91,8 +91,6 @@ class OrderState:
     # --- questions
 
     @property
-
-    @property
     def done(self) -> bool:
         """Nothing will come any more."""
         return self.closed or (self.source.num_groups is not None and len(self.finished) >= self.source.num_groups)

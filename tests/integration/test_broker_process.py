@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,7 +49,9 @@ except ComputerRLError as error:
 class BrokerProcess:
     """Starts, kills and restarts a broker of one run folder."""
 
-    def __init__(self, folder: Path, **broker: object) -> None:
+    def __init__(self, folder: Path, *, before: Sequence[str] = (), **broker: object) -> None:
+        """``before``: put before its command."""
+        self.before = before
         self.config = RunConfig(run_dir=str(folder), broker=BrokerConfig(**broker))  # type: ignore[arg-type]
         self.run_folder = RunFolder(self.config.folder)
         self.keys = self.run_folder.create(self.config)
@@ -58,7 +60,9 @@ class BrokerProcess:
         self.process = self.start()
 
     def start(self) -> subprocess.Popen[bytes]:
-        self.process = subprocess.Popen([sys.executable, "-c", ENTRY, str(self.config_path)], cwd=ROOT)
+        self.process = subprocess.Popen(
+            [*self.before, sys.executable, "-c", ENTRY, str(self.config_path)], cwd=ROOT
+        )
         return self.process
 
     def kill(self) -> None:
@@ -148,6 +152,40 @@ def test_sigkill_in_the_middle_of_submissions_loses_and_doubles_nothing(broker: 
     counters = learner.status().counters
     assert counters["received"] == counters["delivered"] + counters["held"] + counters["rejected"]
     learner.close()
+
+
+def later_boot() -> list[str]:
+    """What to put before a command so that its monotonic clock is eleven days ahead. Skips where that is not allowed."""
+    command = ["unshare", "--map-root-user", "--time", "--monotonic", "1000000", "--fork", "--kill-child=KILL"]
+    if subprocess.run([*command, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("no time namespaces for this user here")
+    return command
+
+
+def test_broker_whose_host_was_rebooted_goes_on_though_its_clock_fell_back(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path, before=later_boot())
+    try:
+        learner = broker.client("learner-0:l")
+        learner.place_order(RolloutOrder("eval", "evaluation", ("web-click-button",), 2, GROUP_SIZE, 10_000_000, 0.0, 4, 0))
+        actor = broker.client("actor-0:a")
+        granted = [actor.request_assignment("a", 0) for _ in range(3)]
+        assert all(isinstance(one, Assignment) for one in granted)
+        assert actor.submit(episode(granted[0], "actor-0:a")).accepted
+        broker.kill()
+        broker.before = ()
+        broker.start()
+        # An assignment from before the reboot, then the rest: nobody waits for a deadline that is eleven days ahead.
+        assert actor.submit(episode(granted[1], "actor-0:a")).accepted
+        acknowledged: list[str] = []
+        player = Player(broker, 1, acknowledged)
+        player.run()
+        assert player.error is None
+        assert len(acknowledged) == 2 * GROUP_SIZE - 2
+        assert not isinstance(learner.fetch_group(1), NoGroup)
+        learner.close()
+        actor.close()
+    finally:
+        broker.kill()
 
 
 def test_sigterm_ends_the_broker_cleanly_and_frees_its_port(broker: BrokerProcess) -> None:

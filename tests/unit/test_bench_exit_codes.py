@@ -1,0 +1,28 @@
+"""`computerrl bench`: a benchmark whose targets are guarantees fails the command when one is missed."""
+
+from pathlib import Path
+
+import pytest
+
+from launch import bench
+
+MODULE = """
+GUARANTEED = {guaranteed}
+def run(quick):
+    return [{{"name": "lost", "value": {value}, "unit": "", "target": 0, "better": "lower"}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "guaranteed", "value", "code"),
+    [("kept", True, 0, 0), ("broken", True, 1, 1), ("missing", True, None, 0), ("slow", False, 1, 0)],
+)
+def test_bench_exit_code_is_1_only_when_a_guarantee_is_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, guaranteed: bool, value: int | None, code: int
+) -> None:
+    folder = tmp_path / "benchmarks"
+    folder.mkdir()
+    (folder / f"{name}.py").write_text(MODULE.format(guaranteed=guaranteed, value=value))
+    monkeypatch.setattr(bench, "FOLDER", folder)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert bench.run_bench(name, json_file=None, quick=True) == code
