@@ -46,7 +46,8 @@ def check_admission(core: BrokerCore, num_drawn_before: Mapping[str, int], effec
     for order_id, num_drawn in drawn.items():
         state = core.orders[order_id]
         if state.order.kind == "training" and num_drawn > num_drawn_before[order_id]:
-            decided = sum(group.order_id == order_id and group.group_seq < core.delivery.decided for group in core.delivery.groups())
+            groups = [group for group in core.delivery.groups() if group.order_id == order_id]
+            decided = sum(group.group_seq < core.delivery.decided for group in groups)
             bound = state.num_consumed + decided + (core.orders._eta + 1) * state.groups_per_batch
             assert num_drawn <= bound, (order_id, num_drawn, bound)
 
