@@ -210,5 +210,5 @@ def test_learner_that_takes_batches_of_groups_of_any_size_never_waits_for_ever()
             played += 1
         for number in (2 * version, 2 * version + 1):
             assert isinstance(service(GroupRequest(number), "learner-0:l"), TrajectoryGroup)
-        assert service(VersionAnnouncement(version + 1, 0), "learner-0:l") == Ack()
+        assert service(VersionAnnouncement(version + 1, 2 * version + 2), "learner-0:l") == Ack()
     assert service.core.delivery.next_seq == 120

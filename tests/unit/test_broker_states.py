@@ -208,8 +208,11 @@ class BrokerMachine(RuleBasedStateMachine):
             assert [one.trajectory_id for one in seen.trajectories] == [one.trajectory_id for one in answer.trajectories]
             self.num_taken += 1
             if self.num_taken % GROUPS_PER_BATCH == 0:
-                self.version += 1
-                assert self.ask(VersionAnnouncement(self.version, 0)) == [Ack()]
+                self.announce()
+
+    def announce(self) -> None:
+        self.version += 1
+        assert self.ask(VersionAnnouncement(self.version, self.num_taken)) == [Ack()]
 
     @rule()
     def consume(self) -> None:
@@ -219,6 +222,7 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule()
     def learner_falls_back(self) -> None:
         self.num_taken = self.num_consumed
+        self.announce()
 
     @rule()
     def crash(self) -> None:
