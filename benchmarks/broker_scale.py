@@ -245,8 +245,8 @@ class _Stages:
         flood.num_refused = sum(report.num_refused for report in self.tell())
         flood.offered_over_taken = offered_per_s * passed_s / (self._learner.num_taken - taken)
         record_mb = (4 * _OVERLOAD_TOKENS + 2000) / 2**20
-        # What is held, spread over whole segments: the oldest and the newest may be needed for little.
-        flood.journal_bound_mb = _CREDIT * record_mb + 3 * _SEGMENT_MB
+        # What is held lies in whole segments: one trajectory that waits for the rest of its group keeps all that is beside it.
+        flood.journal_bound_mb = 2 * _CREDIT * record_mb + 3 * _SEGMENT_MB
         self._learner.max_per_s = None
         return flood
 
@@ -271,7 +271,7 @@ class Learner:
         self._broker = BrokerClient(Client(address, keys=keys, sender="learner-0:scale"), stop=self._stop)
         self._broker.announce_version(0, group_seq=0)
         self._broker.place_order(RolloutOrder("rl-1", "training", ("click",), None, _GROUP_SIZE, 0, 1.0, 60, -1))
-        endpoints = {f"desktops-{number}": f"tcp://127.0.0.1:{5000 + number}" for number in range(20)}
+        endpoints = {f"desktops-{number}": f"tcp://127.0.0.1:{5000 + number}" for number in range(4)}
         self._beats = [
             Heartbeat(self._broker, role="env_server", index=index, incarnation=f"e{index}", endpoints=endpoints)
             for index in range(_NUM_ENV_SERVERS)

@@ -15,6 +15,7 @@ import psutil
 import pytest
 import yaml
 import zmq
+from broker_data import order
 from click.testing import CliRunner
 from test_env_server_process import PROCESS, TASK, Broker, client_of
 from wire_fuzz import mutated, seeds, session
@@ -156,11 +157,12 @@ def test_frame_over_the_limit_of_zeromq_ends_that_connection_only(run: Run) -> N
 
 def test_same_frames_on_another_connection_are_answered_and_counted_once(run: Run) -> None:
     client = run.client()
-    order, submission = seeds()["RolloutOrder"], seeds()["Trajectory"]
+    placed = codec.encode(order(), sender="learner-0:l", message_id=1)
+    submission = seeds()["Trajectory"]
     receipts = []
     for _ in range(2):
         with connected(run.address, run.keys) as socket:
-            for frames in (order, submission):
+            for frames in (placed, submission):
                 socket.send_multipart(frames)
                 receipts.append(codec.decode(socket.recv_multipart()).message)
     assert receipts[0] == receipts[2]
