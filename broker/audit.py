@@ -27,8 +27,8 @@ class Segment:
 
     number: int
     num_bytes: int
-    num_torn_bytes: int
-    """Behind the last whole record: never acknowledged, or being written right now."""
+    num_tail_bytes: int
+    """Behind the last whole record: never acknowledged, being written right now, or left from the file's earlier use."""
     kinds: Counter[str]
     """Records by kind of message."""
 
@@ -91,7 +91,7 @@ def verify(folder: Path, core: BrokerCore) -> Verdict:
             problems.append(str(error))
             continue
         if number != newest and end < path.stat().st_size:
-            problems.append(f"{path} is damaged at byte {end}: only the newest segment may have a torn end")
+            problems.append(f"{path} is damaged at byte {end}: only the newest segment may go on behind its last record")
     num_records = 0
     try:
         for _, event in records.events(_Reader(folder, newest)) if found else ():

@@ -5,16 +5,19 @@
 
 A new segment begins with a snapshot of everything before it, and is renamed into place when it is on disk: a crash leaves
 the one before as the newest, or this one. So a start reads the newest segment, and of older ones only the records that the
-snapshot points at (`Position`). Segments that nobody points at are deleted; nothing is ever rewritten.
+snapshot points at (`Position`). Segments that nobody points at become the files of later ones: a file system syncs what
+overwrites several times faster than what appends, and deleting can take it long. Nothing that counts is ever rewritten.
 
 A record is ``magic(4) length(4) batch_start(8) crc32(4) payload``. ``batch_start`` is the offset at which the record's batch
-began; all before it had been synced when the record was written. A damaged stretch of the newest segment is therefore a torn tail
+began; all before it had been synced when the record was written. The checksum covers the segment's number, too: what is left
+of the segment that a file was before is not readable. A damaged stretch of the newest segment is therefore a torn tail
 (never acknowledged, cut off) exactly when no readable record of a later batch follows; otherwise acknowledged data is
 damaged, and `ResumeError` says where. Knows nothing of what a payload means; see `broker.records`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import struct
@@ -26,12 +29,14 @@ from typing import NamedTuple, Protocol
 from common import log
 from common.errors import DiskFull, ResumeError
 
-FILE_MAGIC = b"CRLJRNL2"
+FILE_MAGIC = b"CRLJRNL3"
 _RECORD_MAGIC = b"\xc7RL\x1e"
 _HEADER = struct.Struct("<4sIQI")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _PIECES_PER_WRITE = 512
 """Linux takes 1,024 pieces in one system call."""
+_MAX_SPARE = 2
+"""Files kept for later segments."""
 
 
 class Position(NamedTuple):
@@ -57,7 +62,7 @@ class Journal(Protocol):
         ...
 
     def drop_segments(self, needed: Collection[int]) -> None:
-        """Delete all segments but the newest and those ``needed``."""
+        """Forget all segments but the newest and those ``needed``."""
         ...
 
     def replay(self) -> Iterator[tuple[Position, bytes]]:
@@ -148,10 +153,12 @@ class FileJournal:
             self._end = find_end(self.path)
             if self._number > 1 and self._end == len(FILE_MAGIC):
                 raise ResumeError(f"{self.path} is damaged at byte {self._end}: the snapshot that it begins with is not readable")
-            os.ftruncate(self._descriptor, self._end)
+            self._cut_off_tail()
         else:
             self._number = 1
             self._descriptor, self._end = self._write_file(1, [])
+        for spare in sorted(folder.glob("*.spare"))[_MAX_SPARE:]:
+            spare.unlink()
         self._dirty = False
 
     @property
@@ -169,7 +176,7 @@ class FileJournal:
 
     def append(self, *pieces: bytes) -> None:
         length = sum(map(len, pieces))
-        self._batch.append(_header(pieces, length=length, batch_start=self._end))
+        self._batch.append(_header(pieces, length=length, batch_start=self._end, segment=self._number))
         self._batch += pieces
         self._sizes.append(_HEADER.size + length)
 
@@ -196,6 +203,7 @@ class FileJournal:
         assert not self._batch, "a segment ends between two batches"
         try:
             self._cut_off_failed_batch()
+            os.ftruncate(self._descriptor, self._end)
             descriptor, end = self._write_file(self._number + 1, [snapshot])
         except OSError as error:
             segment_path(self._folder, self._number + 1).with_suffix(".new").unlink(missing_ok=True)
@@ -206,7 +214,12 @@ class FileJournal:
 
     def drop_segments(self, needed: Collection[int]) -> None:
         for number in [number for number in self._older if number not in needed]:
-            segment_path(self._folder, number).unlink(missing_ok=True)
+            path = segment_path(self._folder, number)
+            with contextlib.suppress(FileNotFoundError):  # Somebody took away what nobody needs.
+                if len(list(self._folder.glob("*.spare"))) < _MAX_SPARE:
+                    path.rename(path.with_suffix(".spare"))
+                else:
+                    path.unlink()
             del self._older[number]
 
     def replay(self) -> Iterator[tuple[Position, bytes]]:
@@ -219,6 +232,13 @@ class FileJournal:
     def close(self) -> None:
         os.close(self._descriptor)
 
+    def _cut_off_tail(self) -> None:
+        num_bytes = os.fstat(self._descriptor).st_size - self._end
+        if num_bytes:
+            # Torn by whatever killed the last broker, or left from the segment that the file was before.
+            log.get_logger().info("journal.tail_cut_off", file=str(self.path), offset=self._end, num_bytes=num_bytes)
+            os.ftruncate(self._descriptor, self._end)
+
     def _cut_off_failed_batch(self) -> None:
         if self._dirty:
             os.ftruncate(self._descriptor, self._end)
@@ -227,11 +247,14 @@ class FileJournal:
     def _write_file(self, number: int, payloads: Sequence[bytes]) -> tuple[int, int]:
         path = segment_path(self._folder, number)
         temporary = path.with_suffix(".new")
-        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        spare = next(iter(self._folder.glob("*.spare")), None)
+        if spare is not None:
+            spare.rename(temporary)
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             end = start = _write_all(descriptor, [FILE_MAGIC], offset=0)
             for payload in payloads:
-                header = _header([payload], length=len(payload), batch_start=start)
+                header = _header([payload], length=len(payload), batch_start=start, segment=number)
                 end = _write_all(descriptor, [header, payload], offset=end)
             self._sync(descriptor)
             temporary.rename(path)
@@ -265,7 +288,7 @@ def segment_path(folder: Path, number: int) -> Path:
 
 def segments(folder: Path) -> dict[int, Path]:
     """The segments in ``folder`` by number, oldest first."""
-    return {int(path.stem.removeprefix("journal-")): path for path in sorted(folder.glob("journal-*.log"))}
+    return {_number_of(path): path for path in sorted(folder.glob("journal-*.log"))}
 
 
 def read_records(path: Path, *, end: int) -> Iterator[tuple[int, bytes]]:
@@ -286,7 +309,7 @@ def read_record(folder: Path, position: Position) -> bytes:
             file.seek(position.offset)
             header = file.read(_HEADER.size)
             length = _HEADER.unpack(header)[1] if len(header) == _HEADER.size else 0
-            record = _read_record(memoryview(header + file.read(length)), 0)
+            record = _read_record(memoryview(header + file.read(length)), 0, segment=position.segment)
     except FileNotFoundError:
         raise ResumeError(f"{path} is missing, and records in it are still needed: restore it, or start a new run") from None
     if record is None:
@@ -300,30 +323,32 @@ def find_end(path: Path) -> int:
     data = memoryview(path.read_bytes())
     if bytes(data[: len(FILE_MAGIC)]) != FILE_MAGIC:
         raise ResumeError(f"{path} is no journal of this release: it starts with {bytes(data[:8])!r}")
-    offset = len(FILE_MAGIC)
+    offset, segment = len(FILE_MAGIC), _number_of(path)
     while offset < len(data):
-        record = _read_record(data, offset)
+        record = _read_record(data, offset, segment=segment)
         if record is None:
-            later = _next_batch_start(data, offset + 1)
+            later = _next_batch_start(data, offset + 1, segment=segment)
             if later is not None and later > offset:
                 step = "restore the file, or start a new run"
                 raise ResumeError(f"{path} is damaged at byte {offset}, before data that was acknowledged; {step}")
-            num_bytes = len(data) - offset
-            log.get_logger().warning("journal.torn_tail", file=str(path), offset=offset, num_bytes=num_bytes)
             return offset
         offset += _HEADER.size + len(record[1])
     return offset
 
 
-def _header(pieces: Sequence[bytes], *, length: int, batch_start: int) -> bytes:
-    checksum = _checksum_start(batch_start, length)
+def _number_of(path: Path) -> int:
+    return int(path.stem.removeprefix("journal-"))
+
+
+def _header(pieces: Sequence[bytes], *, length: int, batch_start: int, segment: int) -> bytes:
+    checksum = _checksum_start(batch_start, length, segment)
     for piece in pieces:
         checksum = zlib.crc32(piece, checksum)
     return _HEADER.pack(_RECORD_MAGIC, length, batch_start, checksum)
 
 
-def _checksum_start(batch_start: int, length: int) -> int:
-    return zlib.crc32(struct.pack("<QI", batch_start, length))
+def _checksum_start(batch_start: int, length: int, segment: int) -> int:
+    return zlib.crc32(struct.pack("<QQI", segment, batch_start, length))
 
 
 def _write_all(descriptor: int, pieces: Sequence[bytes], *, offset: int) -> int:
@@ -340,7 +365,7 @@ def _write_all(descriptor: int, pieces: Sequence[bytes], *, offset: int) -> int:
     return offset
 
 
-def _read_record(data: memoryview, offset: int) -> tuple[int, memoryview] | None:
+def _read_record(data: memoryview, offset: int, *, segment: int) -> tuple[int, memoryview] | None:
     """(batch_start, payload) of the record at ``offset``, None when there is no whole one."""
     if len(data) - offset < _HEADER.size:
         return None
@@ -348,14 +373,15 @@ def _read_record(data: memoryview, offset: int) -> tuple[int, memoryview] | None
     payload = data[offset + _HEADER.size : offset + _HEADER.size + length]
     if magic != _RECORD_MAGIC or len(payload) != length:
         return None
-    return (batch_start, payload) if checksum == zlib.crc32(payload, _checksum_start(batch_start, length)) else None
+    is_whole = checksum == zlib.crc32(payload, _checksum_start(batch_start, length, segment))
+    return (batch_start, payload) if is_whole else None
 
 
-def _next_batch_start(data: memoryview, offset: int) -> int | None:
+def _next_batch_start(data: memoryview, offset: int, *, segment: int) -> int | None:
     """Largest ``batch_start`` of the readable records after ``offset``."""
     whole, found = bytes(data), None
     while (offset := whole.find(_RECORD_MAGIC, offset)) >= 0:
-        record = _read_record(data, offset)
+        record = _read_record(data, offset, segment=segment)
         if record is None:
             offset += 1
             continue

@@ -22,8 +22,8 @@ def list_segments(run: Path) -> int:
     click.echo("segment         bytes  records  of which")
     for segment in segments:
         kinds = ", ".join(f"{count} {kind}" for kind, count in segment.kinds.most_common())
-        torn = f"; {segment.num_torn_bytes} bytes torn at its end" if segment.num_torn_bytes else ""
-        click.echo(f"{segment.number:7} {segment.num_bytes:13,} {segment.kinds.total():8}  {kinds}{torn}")
+        tail = f"; {segment.num_tail_bytes:,} bytes behind its last record" if segment.num_tail_bytes else ""
+        click.echo(f"{segment.number:7} {segment.num_bytes:13,} {segment.kinds.total():8}  {kinds}{tail}")
     total = sum((segment.kinds for segment in segments), Counter())
     click.echo(f"  total {sum(segment.num_bytes for segment in segments):13,} {total.total():8}")
     return 0

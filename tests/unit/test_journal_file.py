@@ -178,8 +178,46 @@ def test_new_segment_begins_with_its_snapshot_and_old_ones_go_when_nobody_needs_
         journal.drop_segments(set())
         assert journal.num_bytes == journal.newest_bytes
         assert payloads_of(journal) == [b"snapshot 3", b"in 3"]
-    assert [path.name for path in tmp_path.iterdir()] == ["journal-000003.log"]
+    assert [path.name for path in tmp_path.glob("*.log")] == ["journal-000003.log"]
     assert reopened(tmp_path) == [b"snapshot 3", b"in 3"]
+
+
+def test_file_of_a_segment_that_nobody_needs_becomes_that_of_a_later_one(tmp_path: Path) -> None:
+    journal = FileJournal(tmp_path)
+    write(journal, [b"old record"] * 500)
+    old = journal.path.stat()
+    for number in (2, 3):
+        journal.begin_segment(f"snapshot {number}".encode())
+        journal.drop_segments(set())
+        write(journal, [b"in it"])
+    assert journal.path.stat().st_ino == old.st_ino and journal.path.stat().st_size == old.st_size
+    assert payloads_of(journal) == [b"snapshot 3", b"in it"] and journal.num_bytes == journal.newest_bytes < 200
+    # Killed here: what is left of the old segment is neither a record nor damage.
+    assert reopened(tmp_path) == [b"snapshot 3", b"in it"]
+
+
+def test_record_of_the_segment_before_at_the_place_of_the_next_one_is_not_read(tmp_path: Path) -> None:
+    journal = FileJournal(tmp_path)
+    write(journal, *[[b"sixteen bytes..."]] * 50)
+    for _ in range(2):
+        journal.begin_segment(b"sixteen bytes...")
+        journal.drop_segments(set())
+    assert journal.path.stat().st_size > 50 * 16
+    write(journal, *[[b"sixteen bytes..."]] * 5)
+    journal.close()
+    assert reopened(tmp_path) == [b"sixteen bytes..."] * 6
+
+
+def test_files_kept_for_later_segments_are_few(tmp_path: Path) -> None:
+    journal = FileJournal(tmp_path)
+    for number in range(6):
+        journal.begin_segment(str(number).encode())
+    journal.drop_segments(set())
+    assert len(list(tmp_path.iterdir())) == 3
+    (tmp_path / "journal-000099.spare").touch()
+    journal.close()
+    reopened(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_new_segment_on_a_full_disk_changes_nothing(tmp_path: Path) -> None:
