@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,14 @@ from common.lifecycle import StopToken, die_with_parent
 from common.messages import (
     Assignment,
     AssignmentRequest,
+    Message,
+    ReceiptBatch,
     RolloutOrder,
     Step,
     StepTiming,
+    TaskRef,
     Trajectory,
+    TrajectoryBatch,
     TrajectoryReceipt,
     VersionAnnouncement,
 )
@@ -63,12 +67,15 @@ class _Size:
     num_per_round: int
     in_bytes: bool
     """The rate is given in MB/s, not per second."""
+    num_together: int = 1
+    """Trajectories in one message, as `BrokerClient` puts them together when so many wait."""
 
 
 def run(quick: bool) -> list[dict[str, Any]]:
     """Rows of design section 6."""
     big = _Size("1 MB", 50, 4700, window=4, num_per_round=64 if quick else 256, in_bytes=True)
     small = _Size("4 KB", 1, 700, window=64, num_per_round=4_000 if quick else 30_000, in_bytes=False)
+    together = replace(small, name="4 KB (32 to a message)", num_together=32, window=2)
     num_rounds = 2 if quick else 5
     with tempfile.TemporaryDirectory(prefix="computerrl-bench-", dir=Path.cwd()) as folder:
         # The file system of the working folder, where runs lie; /tmp may be memory.
@@ -80,8 +87,9 @@ def run(quick: bool) -> list[dict[str, Any]]:
         RunFolder(config.folder).create(config)
         with _broker_process(config):
             bench = _Bench(config, Path(folder))
-            rows = [row for size in (big, small) for row in bench.compare(size, num_rounds)]
+            rows = [row for size in (big, small, together) for row in bench.compare(size, num_rounds)]
             rows += bench.latencies(small, num_rounds)
+            rows += bench.latencies(together, num_rounds)
             rows += bench.latencies(big, num_rounds)
             num_held = bench.fill_journal(big, num_bytes=100 * _MB if quick else 1000 * _MB)
             bench.close()
@@ -114,11 +122,11 @@ class _Bench:
         peers: dict[str, list[float]] = {name: [] for name in PEERS if not missing(name)}
         for number in range(num_rounds + 1):
             requests = self._requests(size)
-            payloads = [b"".join(frames) for frames in requests]
-            amount = sum(map(len, payloads)) / _MB if size.in_bytes else len(payloads)
+            payloads = [_payload(size)] * size.num_per_round
+            amount = sum(map(len, payloads)) / _MB if size.in_bytes else size.num_per_round
             load = self._connections.send_all(requests, window=size.window)
-            assert all(isinstance(answer, TrajectoryReceipt) and answer.accepted for answer in load.answers)
-            self._consume(len(requests))
+            assert all(receipt.accepted for answer in load.answers for receipt in _receipts(answer))
+            self._consume(size.num_per_round)
             rates = {name: amount / PEERS[name](payloads, size.window * _NUM_ACTORS, self._folder) for name in peers}
             if number:
                 ours.append(amount / load.took_s)
@@ -130,17 +138,17 @@ class _Bench:
     def latencies(self, size: _Size, num_rounds: int) -> list[dict[str, Any]]:
         """Rows of the time until the receipt, at half of the rate that was reached."""
         requests = self._requests(size)
-        bytes_each = sum(map(len, requests[0])) / _MB if size.in_bytes else 1
-        per_s = statistics.median(self._rates[size.name]) / bytes_each / 2
+        amount_each = sum(map(len, requests[0])) / _MB if size.in_bytes else size.num_together
+        per_s = statistics.median(self._rates[size.name]) / amount_each / 2
         found = []
         for _ in range(num_rounds):
             found += self._connections.send_all(requests, window=size.window, per_s=per_s).latencies_s
-            self._consume(len(requests))
+            self._consume(size.num_per_round)
             requests = self._requests(size)
         self._connections.send_all(requests, window=size.window)
-        self._consume(len(requests))
+        self._consume(size.num_per_round)
         cuts = statistics.quantiles(found, n=100)
-        what = f"{size.name}, receipt at half load ({per_s:.0f}/s)"
+        what = f"{size.name} receipt at half load ({per_s * size.num_together:.0f}/s)"
         return [
             {"name": f"{what}, {name}", "value": value, "unit": "s", "better": "lower", "target": target}
             for name, value, target in (("p50", cuts[49], 0.005), ("p99", cuts[98], 0.025))
@@ -152,23 +160,37 @@ class _Bench:
         while num_held * _MB < num_bytes:
             requests = self._requests(size)
             self._connections.send_all(requests, window=size.window)
-            num_held += len(requests)
+            num_held += size.num_per_round
         return num_held
 
     def _requests(self, size: _Size) -> list[Frames]:
-        """Trajectories for so many new assignments, encoded."""
+        """Messages with trajectories for so many new assignments, encoded."""
         steps = _steps(size)
         ask = codec.encode(AssignmentRequest("bench", 0), sender=_SENDER, message_id=1)
         assigned = self._connections.send_all([ask] * size.num_per_round, window=64).answers
-        return [
-            codec.encode(_trajectory(assignment, steps), sender=_SENDER, message_id=1)
-            for assignment in assigned
-            if isinstance(assignment, Assignment)
-        ]
+        trajectories = [_trajectory(assignment, steps) for assignment in assigned if isinstance(assignment, Assignment)]
+        assert len(trajectories) == size.num_per_round
+        some = [trajectories[first : first + size.num_together] for first in range(0, len(trajectories), size.num_together)]
+        messages = [TrajectoryBatch(tuple(few)) if len(few) > 1 else few[0] for few in some]
+        return [codec.encode(message, sender=_SENDER, message_id=1) for message in messages]
 
     def _consume(self, num_trajectories: int) -> None:
         self._num_groups += num_trajectories // _GROUP_SIZE
         self._client.report_consumption(self._num_groups)
+
+
+def _receipts(answer: Message) -> tuple[TrajectoryReceipt, ...]:
+    if isinstance(answer, ReceiptBatch):
+        return answer.receipts
+    assert isinstance(answer, TrajectoryReceipt), answer
+    return (answer,)
+
+
+def _payload(size: _Size) -> bytes:
+    """The bytes of one trajectory; peers get every one by itself."""
+    task = TaskRef("web-click-button", 100_000, "training")
+    assignment = Assignment("bench/0/0", "bench/0", 0, "bench", "training", task, 1.0, 60, 60.0)
+    return b"".join(codec.encode(_trajectory(assignment, _steps(size)), sender=_SENDER, message_id=1))
 
 
 def _compared(size: _Size, peer: str, ours: list[float], theirs: Sequence[float] | None) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class Segment:
     num_tail_bytes: int
     """Behind the last whole record: never acknowledged, being written right now, or left from the file's earlier use."""
     kinds: Counter[str]
-    """Records by kind of message."""
+    """What it holds by kind of message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +54,24 @@ def describe(folder: Path) -> list[Segment]:
 
 def _segment(number: int, path: Path) -> Segment:
     end = find_end(path)
-    kinds = Counter(kind_of(payload) for _, payload in read_records(path, end=end))
+    kinds = Counter(kind for _, payload in read_records(path, end=end) for kind, _ in _contents(payload))
     num_bytes = path.stat().st_size
     return Segment(number, num_bytes, max(0, num_bytes - end), kinds)
 
 
-def kind_of(payload: bytes) -> str:
-    """Kind of message in a record. Raises `ResumeError`."""
-    return SNAPSHOT if payload[:1] == b"S" else type(records.message_of(payload)).__name__
+def _contents(payload: bytes) -> list[tuple[str, Any]]:
+    """(kind, message) of what a record holds; a snapshot is a dictionary."""
+    if payload[:1] == b"S":
+        return [(SNAPSHOT, json.loads(payload[1:]))]
+    return [(type(message).__name__, message) for message in records.messages_of(payload)]
 
 
 def read_all(folder: Path) -> Iterator[tuple[Position, str, dict[str, Any]]]:
     """(position, kind, content as plain values) of all records, oldest first. Raises `ResumeError`."""
     for number, path in segments(folder).items():
         for offset, payload in read_records(path, end=find_end(path)):
-            content = json.loads(payload[1:]) if payload[:1] == b"S" else _plain(records.message_of(payload))
-            yield Position(number, offset), kind_of(payload), content
+            for part, (kind, message) in enumerate(_contents(payload)):
+                yield Position(number, offset, part), kind, _plain(message)
 
 
 def _plain(value: Any) -> Any:

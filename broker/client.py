@@ -8,8 +8,10 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
+from collections.abc import Sequence
 from typing import TypeVar
 
+from broker.submissions import Submissions
 from common import log
 from common.errors import ChannelClosed, PeerTimeout, ProtocolError
 from common.lifecycle import StopToken
@@ -29,11 +31,13 @@ from common.messages import (
     NoGroup,
     OrderClosure,
     PeerEntry,
+    ReceiptBatch,
     Role,
     RolloutOrder,
     Status,
     StatusRequest,
     Trajectory,
+    TrajectoryBatch,
     TrajectoryGroup,
     TrajectoryReceipt,
     VersionAnnouncement,
@@ -62,6 +66,7 @@ class BrokerClient:
         self._stop = stop if stop is not None else StopToken()
         self._request_prefix = secrets.token_hex(4)
         self._request_numbers = itertools.count()
+        self._submissions = Submissions(self._send)
 
     def hello(self, hello: Hello) -> Welcome:
         """Make this process known; `common.lifecycle.Heartbeat` does it too."""
@@ -96,8 +101,11 @@ class BrokerClient:
         self._ask(AssignmentReturn(assignment_id, incarnation, reason), Ack)
 
     def submit(self, trajectory: Trajectory) -> TrajectoryReceipt:
-        """Hand in an episode. When an earlier attempt arrived, the answer is `duplicate`: it is safe. Raises `DiskFull`."""
-        return self._ask(trajectory, TrajectoryReceipt)
+        """Hand in an episode. When an earlier attempt arrived, the answer is `duplicate`: it is safe. Raises `DiskFull`.
+
+        What several threads hand in at the same time may travel together.
+        """
+        return self._submissions.submit(trajectory)
 
     def fetch_group(self, group_seq: int) -> TrajectoryGroup | NoGroup:
         """The group of this number, as often as it is asked for until it is reported as consumed."""
@@ -138,6 +146,14 @@ class BrokerClient:
     def close(self) -> None:
         """Close the channel."""
         self.channel.close()
+
+    def _send(self, trajectories: Sequence[Trajectory]) -> Sequence[TrajectoryReceipt]:
+        if len(trajectories) == 1:
+            return [self._ask(trajectories[0], TrajectoryReceipt)]
+        receipts = self._ask(TrajectoryBatch(tuple(trajectories)), ReceiptBatch).receipts
+        if [receipt.trajectory_id for receipt in receipts] != [trajectory.trajectory_id for trajectory in trajectories]:
+            raise ProtocolError(f"the broker gave receipts for others than the {len(trajectories)} trajectories that it was sent")
+        return receipts
 
     def _ask(self, message: Message, answer_type: type[_Answer]) -> _Answer:
         answer = self.request(message, timeout_s=self._deadline_s)

@@ -32,7 +32,7 @@ from broker.events import (
     TrajectoryRestored,
 )
 from broker.order_book import OrderBook
-from broker.orders import OrderState
+from broker.orders import OrderState, Slot
 from broker.peers import PeerTable
 from common.config import RunConfig
 from common.errors import ComputerRLError, ProtocolError
@@ -242,41 +242,27 @@ class BrokerCore:
     # --- trajectories
 
     def _judge(self, trajectory: Trajectory, sender: str) -> Message | None:
-        reason, detail = self._rejection(trajectory)
-        if not reason:
-            return None
-        if reason == "malformed":
+        slot = verdict.slot_of(trajectory)
+        reason, detail = self._place_rejection(trajectory.order_id, slot), ""
+        if slot is not None and not reason:
+            detail = verdict.malformation(trajectory, self.orders[trajectory.order_id], slot)
+            if not detail:
+                return None
+            reason = "malformed"
             # The episode is over for its actor; do not wait for the deadline to hand the slot to somebody else.
-            self._free_slot_of(trajectory, incarnation=sender.rpartition(":")[2])
+            self.orders[trajectory.order_id].release_if_held(slot, incarnation=sender.rpartition(":")[2])
         self._reject(reason)
         self._log("trajectory.rejected", trajectory_id=trajectory.trajectory_id, reason=reason, detail=detail)
         return TrajectoryReceipt(trajectory.trajectory_id, accepted=False, reason=reason)
 
-    def _rejection(self, trajectory: Trajectory) -> tuple[str, str]:
-        """Named reason and detail, both empty when the trajectory can be taken."""
-        reason = self._place_rejection(trajectory)
-        if reason:
-            return reason, "no such slot in any order" if reason == "unknown_assignment" else ""
-        slot = verdict.slot_of(trajectory)
-        assert slot is not None
-        detail = verdict.malformation(trajectory, self.orders[trajectory.order_id], slot)
-        return ("malformed", detail) if detail else ("", "")
-
-    def _place_rejection(self, trajectory: Trajectory) -> str:
-        """Why there is no place for it, empty when there is."""
-        state = self.orders.get(trajectory.order_id)
-        slot = verdict.slot_of(trajectory)
+    def _place_rejection(self, order_id: str, slot: Slot | None) -> str:
+        """Why there is no place for a trajectory, empty when there is."""
+        state = self.orders.get(order_id)
         if state is None or slot is None or not state.is_plausible(slot):
             return "unknown_assignment"
         if state.is_filled(slot):
             return "duplicate"
         return "order_closed" if state.closed else ""
-
-    def _free_slot_of(self, trajectory: Trajectory, *, incarnation: str) -> None:
-        state, slot = self.orders[trajectory.order_id], verdict.slot_of(trajectory)
-        grant = state.grants.get(slot) if slot is not None else None
-        if slot is not None and grant is not None and grant.incarnation == incarnation:
-            state.release(slot)
 
     def _reject(self, reason: str) -> None:
         self.counters["received"] += 1
@@ -285,8 +271,9 @@ class BrokerCore:
 
     def _take(self, trajectory: Trajectory) -> Message:
         # Its place is looked at again: two copies may have come in before either was on disk, or the order was closed in between.
-        reason = self._place_rejection(trajectory)
-        if reason:
+        slot = verdict.slot_of(trajectory)
+        reason = self._place_rejection(trajectory.order_id, slot)
+        if slot is None or reason:
             self._reject(reason)
             return TrajectoryReceipt(trajectory.trajectory_id, accepted=False, reason=reason)
         self.counters["received"] += 1
@@ -294,15 +281,10 @@ class BrokerCore:
         self.counters["held"] += 1
         if trajectory.kind == "training":
             self.orders.results.add(trajectory.task.family, success=trajectory.success)
-        self._fill(trajectory)
-        return TrajectoryReceipt(trajectory.trajectory_id, accepted=True, reason="")
-
-    def _fill(self, trajectory: Trajectory) -> None:
-        state, slot = self.orders[trajectory.order_id], verdict.slot_of(trajectory)
-        assert slot is not None
-        members = state.fill(slot, trajectory)
+        members = self.orders[trajectory.order_id].fill(slot, trajectory)
         if members is not None:
             self._complete(trajectory, tuple(members), group_seq=self.delivery.next_seq)
+        return TrajectoryReceipt(trajectory.trajectory_id, accepted=True, reason="")
 
     def _complete(self, last: Trajectory, members: tuple[Trajectory, ...], *, group_seq: int) -> None:
         self.delivery.put(TrajectoryGroup(group_seq, last.group_id, last.order_id, last.kind, last.task, members))

@@ -40,10 +40,12 @@ _MAX_SPARE = 2
 
 
 class Position(NamedTuple):
-    """Where a record lies."""
+    """Where a record, or a part of it, lies."""
 
     segment: int
     offset: int
+    part: int = 0
+    """Which trajectory of a record that holds several."""
 
 
 class Journal(Protocol):

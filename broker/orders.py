@@ -179,6 +179,12 @@ class OrderState:
         if self._end_grant(slot) and not self.is_filled(slot):
             self._free.appendleft(slot)
 
+    def release_if_held(self, slot: Slot, *, incarnation: str) -> None:
+        """The same, unless somebody else plays the slot."""
+        grant = self.grants.get(slot)
+        if grant is not None and grant.incarnation == incarnation:
+            self.release(slot)
+
     def release_all(self, incarnation: str) -> int:
         """Release all that ``incarnation`` was granted; returns how many."""
         slots = self.slots_of(incarnation)

@@ -16,7 +16,7 @@ from broker.events import Event, MessagePersisted, StateRestored, TrajectoryRest
 from broker.journal import Position
 from common import codec
 from common.errors import DecodeError, ResumeError
-from common.messages import Message, Trajectory
+from common.messages import Message, Trajectory, TrajectoryBatch
 
 _WRITER = "journal"
 
@@ -47,15 +47,29 @@ def events(journal: Readable) -> Iterator[tuple[Position, Event]]:
         if payload[:1] == b"S":
             snapshot = _json(payload[1:])
             yield position, StateRestored(snapshot)
-            for place in snapshot["held"]:
-                held = Position(*place)
-                message = message_of(journal.read(held))
-                if not isinstance(message, Trajectory):
-                    found = type(message).__name__
-                    raise ResumeError(f"the journal's record at {held} is needed as a trajectory, and is a {found}")
-                yield held, TrajectoryRestored(message)
+            yield from _held(journal, [Position(*place) for place in snapshot["held"]])
         else:
-            yield position, MessagePersisted(None, message_of(payload))
+            for part, message in enumerate(messages_of(payload)):
+                yield position._replace(part=part), MessagePersisted(None, message)
+
+
+def _held(journal: Readable, positions: Sequence[Position]) -> Iterator[tuple[Position, Event]]:
+    read: dict[Position, Sequence[Message]] = {}
+    for position in positions:
+        record = position._replace(part=0)
+        if record not in read:
+            read[record] = messages_of(journal.read(record))
+        found = read[record][position.part : position.part + 1]
+        if not found or not isinstance(found[0], Trajectory):
+            kinds = type(found[0]).__name__ if found else f"record of {len(read[record])}"
+            raise ResumeError(f"the journal's record at {position} is needed as a trajectory, and is a {kinds}")
+        yield position, TrajectoryRestored(found[0])
+
+
+def messages_of(payload: bytes) -> Sequence[Message]:
+    """The message in a record, or the trajectories that came in one. Raises `ResumeError`."""
+    message = message_of(payload)
+    return message.trajectories if isinstance(message, TrajectoryBatch) else (message,)
 
 
 def message_of(payload: bytes) -> Message:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from broker import records
+from broker.bundles import Bundles
 from broker.core import BrokerCore
 from broker.events import (
     Event,
@@ -31,19 +32,28 @@ from broker.journal import Journal, Position
 from common import log
 from common.clock import Clock
 from common.errors import DiskFull
-from common.messages import Message, Status, Trajectory
+from common.messages import Message, Status, Trajectory, TrajectoryBatch
 
 SEGMENT_BYTES = 64 << 20
 """A segment that has grown to this is followed by a new one; a restart reads one segment and what is held."""
 
 
 @dataclass(slots=True)
+class Record:
+    """What becomes one record of the journal."""
+
+    message: Message
+    writes: list[Persist]
+    """Who waits for it; several where a message holds several trajectories."""
+    frames: Sequence[bytes] | None = None
+    """What ``message`` came in."""
+
+
+@dataclass(slots=True)
 class Batch:
     """What is written together, and how it went."""
 
-    writes: list[Persist]
-    frames: list[Sequence[bytes] | None]
-    """What each message came in."""
+    records: list[Record]
     snapshot: bytes | None = None
     """First record of a new segment, which the batch shall begin."""
     needed: set[int] = field(default_factory=set)
@@ -69,8 +79,8 @@ class BrokerService:
         self._segment_bytes = self._next_segment_at = segment_bytes
         self._positions: dict[str, Position] = {}
         self._answers: list[tuple[int, Message]] = []
-        self._writes: list[Persist] = []
-        self._frames: dict[int, Sequence[bytes]] = {}
+        self._records: list[Record] = []
+        self._bundles = Bundles()
         self._replay()
 
     # --- all at once
@@ -97,12 +107,17 @@ class BrokerService:
 
     def take(self, ticket: int, message: Message, sender: str, *, frames: Sequence[bytes] | None = None) -> None:
         """A request came in; ``ticket``: what its answer will be called. ``frames``: what it came in."""
-        if frames is not None:
-            self._frames[ticket] = frames
-        self._handle(MessageReceived(ticket, message, sender))
-        # What is written may be a record of the core's own, which did not come in these frames.
-        if not (self._writes and self._writes[-1].ticket == ticket and self._writes[-1].asked is None):
-            self._frames.pop(ticket, None)
+        first = len(self._records)
+        if isinstance(message, TrajectoryBatch):
+            for part, trajectory in self._bundles.open(ticket, message):
+                self._handle(MessageReceived(part, trajectory, sender))
+        else:
+            self._handle(MessageReceived(ticket, message, sender))
+        writes = [write for record in self._records[first:] for write in record.writes]
+        num_parts = len(message.trajectories) if isinstance(message, TrajectoryBatch) else 1
+        # All of it as it came, unless something of it was refused, or the core writes a record of its own first.
+        if len(writes) == num_parts and writes[0].asked is None:
+            self._records[first:] = [Record(message, writes, frames)]
 
     def take_answers(self) -> list[tuple[int, Message]]:
         """(ticket, answer) of all requests that were answered since the last call."""
@@ -111,10 +126,9 @@ class BrokerService:
 
     def next_batch(self) -> Batch | None:
         """What has to be written now, None when nothing has. Not before the batch before was finished."""
-        if not self._writes:
+        if not self._records:
             return None
-        writes, self._writes = self._writes, []
-        batch = Batch(writes, [self._frames.pop(write.ticket, None) for write in writes])
+        batch, self._records = Batch(self._records), []
         if self._journal.newest_bytes >= self._next_segment_at:
             # Nothing is on its way to the disk: the core is exactly what the journal says.
             held = {trajectory.trajectory_id for trajectory in self.core.held()}
@@ -127,23 +141,24 @@ class BrokerService:
         """Make ``batch`` durable, or note why not. Touches nothing but the journal."""
         if batch.snapshot is not None:
             self._begin_segment(batch.snapshot, needed=batch.needed)
-        for write, frames in zip(batch.writes, batch.frames, strict=True):
-            self._journal.append(*records.message_record(write.message, frames=frames))
+        for record in batch.records:
+            self._journal.append(*records.message_record(record.message, frames=record.frames))
         try:
             batch.positions = self._journal.flush()
         except DiskFull as error:
-            log.get_logger().error("journal.disk_full", reason=str(error), num_refused=len(batch.writes))
+            log.get_logger().error("journal.disk_full", reason=str(error), num_refused=len(batch.records))
             batch.error = error
 
     def finish(self, batch: Batch) -> None:
         """Apply what is on disk now, refuse what is not."""
         if batch.error is not None:
-            for write in batch.writes:
+            for write in (write for record in batch.records for write in record.writes):
                 self._handle(PersistFailed(write.ticket, write.message, batch.error.code, str(batch.error)))
             return
-        for write, position in zip(batch.writes, batch.positions, strict=True):
-            self._note(write.message, position)
-            self._handle(MessagePersisted(write.ticket, write.message, write.asked))
+        for record, position in zip(batch.records, batch.positions, strict=True):
+            for part, write in enumerate(record.writes):
+                self._note(write.message, position._replace(part=part))
+                self._handle(MessagePersisted(write.ticket, write.message, write.asked))
 
     def look_at_deadlines(self) -> None:
         """Once a turn."""
@@ -158,10 +173,12 @@ class BrokerService:
     def _handle(self, event: Event) -> None:
         for effect in self.core.handle(event, self._clock()):
             match effect:
-                case Reply(ticket, message):
+                case Reply(ticket, message) if ticket >= 0:
                     self._answers.append((ticket, self._with_own_figures(message)))
+                case Reply(part, message):
+                    self._answers += self._bundles.answer(part, message)
                 case Persist():
-                    self._writes.append(effect)
+                    self._records.append(Record(effect.message, [effect]))
                 case Log(name, fields):
                     log.get_logger().info(name, **fields)
 

@@ -39,7 +39,7 @@ _MAX_REASON = 1000
 _FIRST_FIELD = re.compile(rb"[\x80-\x8f]\xa4kind[\xa1-\xbf]([A-Za-z]{1,31})")
 """The header's first field when it is the kind, as msgpack writes it."""
 _ARRAY_EXTENSION = 1
-_DTYPES = ("<i4", "<f4")
+_DTYPES = {"<i4": np.dtype("<i4"), "<f4": np.dtype("<f4")}
 """What `common.messages` uses, little-endian on every host."""
 _ITEM_BYTES = 4
 
@@ -215,7 +215,7 @@ def _arrays(specs: Any, frames: Sequence[bytes]) -> list[np.ndarray]:
             raise _Malformed(f"array of dtype {dtype!r}")
         if not isinstance(size, int) or not 0 <= size <= (len(frames[1]) - offset) // _ITEM_BYTES:
             raise _Malformed(f"array of {size!r} numbers at byte {offset} of {len(frames[1])}")
-        arrays.append(np.frombuffer(frames[1], dtype, size, offset))
+        arrays.append(np.frombuffer(frames[1], _DTYPES[dtype], size, offset))
         offset += size * _ITEM_BYTES
     if specs and offset != len(frames[1]):
         raise _Malformed(f"arrays of {offset} bytes in a frame of {len(frames[1])}")

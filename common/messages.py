@@ -25,14 +25,18 @@ SCHEMA_VERSION = 5
 _CONFIG = ConfigDict(arbitrary_types_allowed=True, extra="forbid", strict=False)
 
 
-def _array_of(dtype: str) -> BeforeValidator:
+def _array_of(name: str) -> BeforeValidator:
+    dtype = np.dtype(name)
+
     def convert(value: Any) -> np.ndarray:
+        if type(value) is np.ndarray and value.dtype is dtype and value.ndim == 1 and value.flags.c_contiguous:
+            return value  # What the codec decoded, thousands of times a second.
         array = np.asarray(value)
         if array.ndim != 1:
             raise ValueError(f"expected one dimension, got shape {array.shape}")
         if array.size and array.dtype.kind not in "iuf":
             raise ValueError(f"expected numbers, got dtype {array.dtype}")
-        if array.dtype.kind == "f" and dtype.startswith("int"):
+        if array.dtype.kind == "f" and dtype.kind == "i":
             raise ValueError(f"expected integers, got dtype {array.dtype}")
         return np.ascontiguousarray(array, dtype=dtype)
 
@@ -396,6 +400,30 @@ class TrajectoryReceipt:
     """Named drop reason when not accepted: `duplicate`, `order_closed`, `unknown_assignment`, `malformed`, ..."""
 
 
+MAX_TRAJECTORIES_PER_BATCH = 64
+Trajectories = Annotated[tuple[Trajectory, ...], Field(min_length=1, max_length=MAX_TRAJECTORIES_PER_BATCH)]
+"""1 to 64 trajectories."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class TrajectoryBatch:
+    """Short episodes that finished while an earlier submission of the same process was on its way. Answered by `ReceiptBatch`.
+
+    They share a frame, a record of the journal and an answer; each is accepted or rejected by itself. An `ErrorReply` speaks for
+    all of them: what was accepted all the same is a `duplicate` when the batch is sent again.
+    """
+
+    trajectories: Trajectories
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class ReceiptBatch:
+    """The broker's answer to a `TrajectoryBatch`."""
+
+    receipts: tuple[TrajectoryReceipt, ...]
+    """One for each trajectory, in their order."""
+
+
 @dataclass(frozen=True, config=_CONFIG)
 class GroupRequest:
     """The learner asks for the group with sequence number ``group_seq``; asking again gives the same group again."""
@@ -666,14 +694,15 @@ class WeightLoaded:
 
 RequestMessage = (
     Hello | Heartbeat | DirectoryRequest | StatusRequest | RolloutOrder | OrderClosure | AssignmentRequest | AssignmentReturn
-    | Trajectory | GroupRequest | ConsumptionReport | VersionAnnouncement
+    | Trajectory | TrajectoryBatch | GroupRequest | ConsumptionReport | VersionAnnouncement
     | LeaseRequest | TaskReset | StepRequest | DemonstrationRequest | EvaluationRequest | LeaseRelease
     | WeightJoin | WeightLoaded
 )  # fmt: skip
 """What a server takes; it refuses the other kinds before it unpacks them."""
 
 AnswerMessage = (
-    Welcome | Ack | ErrorReply | Directory | Status | Assignment | NoAssignment | TrajectoryReceipt | TrajectoryGroup | NoGroup
+    Welcome | Ack | ErrorReply | Directory | Status | Assignment | NoAssignment | TrajectoryReceipt | ReceiptBatch
+    | TrajectoryGroup | NoGroup
     | Lease | TaskStarted | StepResult | Demonstration | Evaluation | WeightInvitation
 )  # fmt: skip
 
@@ -710,6 +739,7 @@ _SIZE_LIMITS = {
     RolloutOrder: SizeLimit(1 << 20, 1 << 20),
     # 1,000 steps of 4 KB beside their arrays; a group of 64 such episodes of 100 steps.
     Trajectory: SizeLimit(4 << 20, 1 << 30),
+    TrajectoryBatch: SizeLimit(4 << 20, 1 << 30),
     TrajectoryGroup: SizeLimit(64 << 20, 1 << 30),
     # What is typed into a desktop, and what is to be read on it.
     StepRequest: SizeLimit(1 << 20, 1 << 20),

@@ -38,7 +38,7 @@ def print_records(run: Path, *, kinds: Sequence[str], name: str, full: bool) -> 
         if (kinds and kind not in kinds) or (name and name not in (content.get("trajectory_id"), content.get("order_id"))):
             continue
         shown = content if full else _shortened(content)
-        click.echo(json.dumps({"segment": position.segment, "offset": position.offset, "record": kind, **shown}))
+        click.echo(json.dumps({**position._asdict(), "record": kind, **shown}))
         num_printed += 1
     return 0 if num_printed else 1
 

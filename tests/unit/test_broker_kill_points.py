@@ -29,9 +29,11 @@ from common.messages import (
     Hello,
     Message,
     OrderClosure,
+    ReceiptBatch,
     RolloutOrder,
     TaskRef,
     Trajectory,
+    TrajectoryBatch,
     TrajectoryGroup,
     TrajectoryReceipt,
     VersionAnnouncement,
@@ -88,9 +90,9 @@ class Run:
 
     def turn(self) -> None:
         action = self.rng.choices(
-            [self.place, self.close, self.take_assignment, self.submit, self.give_back, self.fetch, self.save,
-             self.learner_dies, self.resubmit, self.actor_dies],
-            [2, 1, 30, 30, 3, 20, 4, 1, 3, 1],
+            [self.place, self.close, self.take_assignment, self.submit, self.submit_together, self.give_back, self.fetch,
+             self.save, self.learner_dies, self.resubmit, self.actor_dies],
+            [2, 1, 30, 25, 5, 3, 20, 4, 1, 3, 1],
         )[0]  # fmt: skip
         action()
 
@@ -139,6 +141,18 @@ class Run:
                 self.acknowledged.add(trajectory.trajectory_id)
             else:
                 assert receipt.reason in ("duplicate", "order_closed")
+
+    def submit_together(self) -> None:
+        together = [trajectory for trajectory in (self.episode() for _ in range(3)) if trajectory is not None]
+        if together:
+            answer = self.ask(TrajectoryBatch(tuple(together)))
+            assert isinstance(answer, ReceiptBatch) and len(answer.receipts) == len(together)
+            for trajectory, receipt in zip(together, answer.receipts, strict=True):
+                assert receipt.trajectory_id == trajectory.trajectory_id
+                assert receipt.accepted or receipt.reason in ("duplicate", "order_closed")
+                if receipt.accepted:
+                    assert receipt.trajectory_id not in self.acknowledged
+                    self.acknowledged.add(receipt.trajectory_id)
 
     def resubmit(self) -> None:
         """The receipt was lost; the actor sends again."""
@@ -192,6 +206,8 @@ class Run:
         for _ in range(self.rng.randint(1, 4)):
             trajectory = self.episode()
             messages += [trajectory] if trajectory is not None else []
+        together = [one for one in (self.episode() for _ in range(self.rng.randint(0, 3))) if one is not None]
+        messages += [TrajectoryBatch(tuple(together))] if together else []
         if self.rng.random() < 0.3:
             messages.append(ConsumptionReport(len(self.checkpoint)))
         if self.rng.random() < 0.3:

@@ -1,0 +1,77 @@
+"""Many threads' submissions over one channel: short episodes that finish while others are on their way go together.
+
+At most a few messages are in flight; whoever finds a free place sends all that wait. So at low load every trajectory goes at
+once and alone, and at high load the batches grow by themselves. Large trajectories gain nothing from company and go alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from common.messages import MAX_TRAJECTORIES_PER_BATCH, Trajectory, TrajectoryReceipt
+
+_MAX_SENDING = 2
+"""One message is judged and written while the next one is on its way."""
+_SMALL_BYTES = 64 << 10
+"""Arrays of a trajectory that may go together with others."""
+
+
+@dataclass(slots=True)
+class _Submission:
+    trajectory: Trajectory
+    receipt: TrajectoryReceipt | None = None
+    error: Exception | None = None
+
+
+class Submissions:
+    """``send`` delivers one or more trajectories and gives their receipts, in order."""
+
+    def __init__(self, send: Callable[[Sequence[Trajectory]], Sequence[TrajectoryReceipt]]) -> None:
+        self._send = send
+        self._changed = threading.Condition()
+        self._waiting: deque[_Submission] = deque()
+        self._num_sending = 0
+
+    def submit(self, trajectory: Trajectory) -> TrajectoryReceipt:
+        """Blocks until there is a receipt. Raises what ``send`` raised, for all that were sent together."""
+        if _num_bytes(trajectory) > _SMALL_BYTES:
+            return self._send([trajectory])[0]
+        mine = _Submission(trajectory)
+        with self._changed:
+            self._waiting.append(mine)
+            while mine.receipt is None and mine.error is None:
+                if self._waiting and self._num_sending < _MAX_SENDING:
+                    self._send_waiting()
+                else:
+                    self._changed.wait()
+        if mine.error is not None:
+            raise mine.error
+        assert mine.receipt is not None
+        return mine.receipt
+
+    def _send_waiting(self) -> None:
+        """With the lock, which is free while the message is on its way."""
+        together = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_TRAJECTORIES_PER_BATCH))]
+        self._num_sending += 1
+        self._changed.release()
+        receipts: Sequence[TrajectoryReceipt] = ()
+        failure: Exception | None = None
+        try:
+            receipts = self._send([one.trajectory for one in together])
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is raised again in every thread that waits for this message
+            failure = error
+        self._changed.acquire()
+        for number, one in enumerate(together):
+            one.receipt, one.error = (None, failure) if failure is not None else (receipts[number], None)
+        self._num_sending -= 1
+        self._changed.notify_all()
+
+
+def _num_bytes(trajectory: Trajectory) -> int:
+    return sum(
+        step.prompt_tokens.nbytes + step.action_tokens.nbytes + step.behavior_logprobs.nbytes + step.policy_versions.nbytes
+        for step in trajectory.steps
+    )
