@@ -66,7 +66,7 @@ class BrokerClient:
         self._stop = stop if stop is not None else StopToken()
         self._request_prefix = secrets.token_hex(4)
         self._request_numbers = itertools.count()
-        self._submissions = Submissions(self._send)
+        self._submissions = Submissions()
 
     def hello(self, hello: Hello) -> Welcome:
         """Make this process known; `common.lifecycle.Heartbeat` does it too."""
@@ -105,7 +105,7 @@ class BrokerClient:
 
         What several threads hand in at the same time may travel together.
         """
-        return self._submissions.submit(trajectory)
+        return self._submissions.submit(trajectory, self._send)
 
     def fetch_group(self, group_seq: int) -> TrajectoryGroup | NoGroup:
         """The group of this number, as often as it is asked for until it is reported as consumed."""

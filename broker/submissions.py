@@ -19,6 +19,10 @@ _SMALL_BYTES = 64 << 10
 """Arrays of a trajectory that may go together with others."""
 
 
+Send = Callable[[Sequence[Trajectory]], Sequence[TrajectoryReceipt]]
+"""Delivers one or more trajectories and gives their receipts, in order."""
+
+
 @dataclass(slots=True)
 class _Submission:
     trajectory: Trajectory
@@ -27,24 +31,23 @@ class _Submission:
 
 
 class Submissions:
-    """``send`` delivers one or more trajectories and gives their receipts, in order."""
+    """What waits to be sent, and how much is on its way."""
 
-    def __init__(self, send: Callable[[Sequence[Trajectory]], Sequence[TrajectoryReceipt]]) -> None:
-        self._send = send
+    def __init__(self) -> None:
         self._changed = threading.Condition()
         self._waiting: deque[_Submission] = deque()
         self._num_sending = 0
 
-    def submit(self, trajectory: Trajectory) -> TrajectoryReceipt:
+    def submit(self, trajectory: Trajectory, send: Send) -> TrajectoryReceipt:
         """Blocks until there is a receipt. Raises what ``send`` raised, for all that were sent together."""
         if _num_bytes(trajectory) > _SMALL_BYTES:
-            return self._send([trajectory])[0]
+            return send([trajectory])[0]
         mine = _Submission(trajectory)
         with self._changed:
             self._waiting.append(mine)
             while mine.receipt is None and mine.error is None:
                 if self._waiting and self._num_sending < _MAX_SENDING:
-                    self._send_waiting()
+                    self._send_waiting(send)
                 else:
                     self._changed.wait()
         if mine.error is not None:
@@ -52,7 +55,7 @@ class Submissions:
         assert mine.receipt is not None
         return mine.receipt
 
-    def _send_waiting(self) -> None:
+    def _send_waiting(self, send: Send) -> None:
         """With the lock, which is free while the message is on its way."""
         together = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_TRAJECTORIES_PER_BATCH))]
         self._num_sending += 1
@@ -60,7 +63,7 @@ class Submissions:
         receipts: Sequence[TrajectoryReceipt] = ()
         failure: Exception | None = None
         try:
-            receipts = self._send([one.trajectory for one in together])
+            receipts = send([one.trajectory for one in together])
         except Exception as error:  # noqa: BLE001 - whatever it is, it is raised again in every thread that waits for this message
             failure = error
         self._changed.acquire()

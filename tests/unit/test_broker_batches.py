@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -126,13 +127,14 @@ class SlowBroker:
         return [TrajectoryReceipt(one.trajectory_id, accepted=True, reason="") for one in trajectories]
 
 
-def submit_all(submissions: Submissions, trajectories: Sequence[Trajectory]) -> list[object]:
+def submit_all(broker: SlowBroker, trajectories: Sequence[Trajectory]) -> list[object]:
     """What each thread got, or the error it met."""
+    submissions = Submissions()
     results: list[object] = [None] * len(trajectories)
 
     def run(number: int) -> None:
         try:
-            results[number] = submissions.submit(trajectories[number])
+            results[number] = submissions.submit(trajectories[number], broker.send)
         except DiskFull as error:
             results[number] = error
 
@@ -147,22 +149,31 @@ def submit_all(submissions: Submissions, trajectories: Sequence[Trajectory]) -> 
 def test_threads_that_submit_at_once_travel_together_and_each_gets_its_own_receipt() -> None:
     broker = SlowBroker()
     trajectories = episodes(*((number, index) for number in range(20) for index in range(2)))
-    results = submit_all(Submissions(broker.send), trajectories)
+    results = submit_all(broker, trajectories)
     assert [getattr(result, "trajectory_id", result) for result in results] == [one.trajectory_id for one in trajectories]
     assert sum(broker.sizes) == 40 and len(broker.sizes) < 20
 
 
 def test_error_of_a_message_reaches_every_thread_whose_trajectory_was_in_it() -> None:
     broker = SlowBroker(DiskFull("no space"))
-    results = submit_all(Submissions(broker.send), episodes(*((number, 0) for number in range(12))))
+    results = submit_all(broker, episodes(*((number, 0) for number in range(12))))
     assert all(isinstance(result, DiskFull) for result in results) and sum(broker.sizes) == 12
 
 
 def test_large_trajectories_go_alone() -> None:
     broker = SlowBroker()
     large = tuple(replace(one, steps=(step(num_prompt=20_000),)) for one in episodes(*((number, 0) for number in range(6))))
-    submit_all(Submissions(broker.send), large)
+    submit_all(broker, large)
     assert broker.sizes == [1] * 6
+
+
+def test_client_that_nobody_holds_is_gone_at_once() -> None:
+    # Its sockets must not wait for the garbage collector, which would end their context first and wait for ever.
+    client = BrokerClient(LocalChannel(served(MemoryJournal())))
+    gone = weakref.ref(client)
+    client.submit(episodes((0, 0))[0])
+    del client
+    assert gone() is None
 
 
 def test_client_whose_threads_submit_at_once_fills_groups() -> None:
