@@ -51,7 +51,10 @@ class Submissions:
                 else:
                     self._changed.wait()
         if mine.error is not None:
-            raise mine.error
+            try:
+                raise mine.error
+            finally:
+                del mine  # The error's traceback knows this frame: a cycle would keep all of it.
         assert mine.receipt is not None
         return mine.receipt
 

@@ -68,6 +68,13 @@ _ZAP_DOMAIN = "run"
 _REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 
 
+class _Context(zmq.Context[zmq.Socket[bytes]]):
+    """Never ended by the garbage collector, which may come to it before its sockets: it would wait for them for ever."""
+
+    def __del__(self) -> None:
+        """Whoever closes client or server ends it."""
+
+
 # --- keys ------------------------------------------------------------------------------------------------------------
 
 
@@ -109,7 +116,7 @@ def error_from_reply(reply: ErrorReply, *, peer: str) -> ComputerRLError:
 class _Connection:
     """One DEALER socket with at most one request in flight."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, keys: Keys) -> None:
+    def __init__(self, context: _Context, address: str, keys: Keys) -> None:
         self.socket = context.socket(zmq.DEALER)
         _set_common_options(self.socket)
         self.socket.curve_serverkey = keys.server_public
@@ -150,7 +157,7 @@ class Client:
         self.address = address
         self.sender = sender
         self._keys = keys
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context: _Context = _Context()
         self._lock = threading.Lock()
         self._idle: list[_Connection] = []
         self._num_busy = 0
@@ -272,7 +279,7 @@ class Server:
     def __init__(self, bind: str, *, keys: Keys, sender: str) -> None:
         """``bind``: `tcp://host:port`; port 0 takes a free one. Raises `SetupError` when it cannot be bound."""
         self._sender = sender
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context: _Context = _Context()
         self._authenticator = zmq.auth.thread.ThreadAuthenticator(self._context)
         self._authenticator.start()
         self._authenticator.configure_curve_callback(_ZAP_DOMAIN, credentials_provider=AllowList(keys))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -279,3 +280,13 @@ def test_local_channel_passes_messages_through_the_codec() -> None:
 def test_decode_error_reply_becomes_decode_error() -> None:
     error = transport.error_from_reply(ErrorReply("decode_error", "x"), peer="p")
     assert isinstance(error, DecodeError)
+
+
+def test_client_that_was_left_open_in_a_cycle_does_not_stop_the_garbage_collector(keys: transport.Keys) -> None:
+    with served(lambda message, sender: Ack(), keys) as address:
+        client = Client(address, keys=keys, sender="actor-0:i1")
+        assert client.request(StatusRequest(), timeout_s=10) == Ack()
+        cycle: list[object] = [client]
+        cycle.append(cycle)
+        del client, cycle
+        gc.collect()
