@@ -2,9 +2,9 @@
 
     crowd = Crowd(...); crowd.set(num_playing=10, ...); time.sleep(...); report = crowd.take_report()
 
-Every actor says hello and then sends a heartbeat a second. The first ``num_playing`` of a crowd also take assignments and hand in
-trajectories; the last ``num_deaf`` ask on and on and never read an answer. One thread a process, no `BrokerClient`: two
-thousand of those would be four thousand threads.
+Every actor says hello and then sends heartbeats as often as the broker wants them. The first ``num_playing`` of a crowd also take
+assignments and hand in trajectories; the last ``num_deaf`` ask on and on and never read an answer. One thread a process, no
+`BrokerClient`: two thousand of those would be four thousand threads.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from common.messages import (
     AssignmentRequest,
     DirectoryRequest,
     Heartbeat,
+    HeartbeatAck,
     Hello,
     Message,
     NoAssignment,
@@ -109,6 +110,7 @@ class _Crowd:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._orders = Orders()
         self._report = Report()
+        self._beat_period_s = 1.0
         keys, known = folder.load_keys(), folder.read_broker()
         assert known is not None, "the broker has not started"
         self._actors = []
@@ -173,7 +175,7 @@ class _Crowd:
                 actor.beat = self._send(actor, Heartbeat("actor", actor.index, actor.incarnation, {}, ""))
             if actor.waiting_for and time.monotonic() - actor.asked_at > _LATE_S:
                 self._ask(actor)
-        self._later(1.0, lambda: self._beat(actor))
+        self._later(self._beat_period_s, lambda: self._beat(actor))
 
     def _shout(self, actor: _Actor) -> None:
         if self._orders.num_deaf:
@@ -202,6 +204,8 @@ class _Crowd:
             if answer.cause_id == actor.beat:
                 actor.beat = 0
                 self._report.num_beats += 1
+                if isinstance(answer.message, HeartbeatAck):
+                    self._beat_period_s = answer.message.period_s
             if answer.cause_id == actor.waiting_for:
                 self._go_on(actor, answer.message)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from broker import records
 from broker.core import BrokerCore
-from broker.events import StateRestored, TrajectoryRestored
+from broker.events import StateRestored, TrajectoryRestored, trajectories_of
 from broker.journal import Position, find_end, read_record, read_records, segment_path, segments
 from common.errors import ResumeError
 
@@ -63,7 +63,8 @@ def _contents(payload: bytes) -> list[tuple[str, Any]]:
     """(kind, message) of what a record holds; a snapshot is a dictionary."""
     if payload[:1] == b"S":
         return [(SNAPSHOT, json.loads(payload[1:]))]
-    return [(type(message).__name__, message) for message in records.messages_of(payload)]
+    message = records.message_of(payload)
+    return [(type(part).__name__, part) for part in trajectories_of(message) or (message,)]
 
 
 def read_all(folder: Path) -> Iterator[tuple[Position, str, dict[str, Any]]]:

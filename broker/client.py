@@ -25,6 +25,7 @@ from common.messages import (
     DirectoryRequest,
     GroupRequest,
     Heartbeat,
+    HeartbeatAck,
     Hello,
     Message,
     NoAssignment,
@@ -74,7 +75,7 @@ class BrokerClient:
 
     def heartbeat(self, heartbeat: Heartbeat) -> None:
         """Raises `UnknownPeer` when the broker has restarted since `hello`."""
-        self._ask(heartbeat, Ack)
+        self._ask(heartbeat, HeartbeatAck)
 
     def directory(self, role: Role) -> tuple[PeerEntry, ...]:
         """Live processes of a role, by index."""

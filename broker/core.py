@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from broker import verdict
 from broker.delivery import DeliveryQueue
 from broker.events import (
+    Context,
     Effect,
     Event,
     Log,
@@ -30,9 +32,10 @@ from broker.events import (
     StateRestored,
     TimePassed,
     TrajectoryRestored,
+    trajectories_of,
 )
 from broker.order_book import OrderBook
-from broker.orders import OrderState, Slot
+from broker.orders import Group, OrderState, Slot
 from broker.peers import PeerTable
 from common.config import RunConfig
 from common.errors import ComputerRLError, ProtocolError
@@ -48,14 +51,18 @@ from common.messages import (
     GroupDrawn,
     GroupRequest,
     Heartbeat,
+    HeartbeatAck,
     Hello,
     Message,
     NoGroup,
     OrderClosure,
+    ReceiptBatch,
     RolloutOrder,
+    SlotGivenUp,
     Status,
     StatusRequest,
     Trajectory,
+    TrajectoryBatch,
     TrajectoryGroup,
     TrajectoryReceipt,
     VersionAnnouncement,
@@ -78,7 +85,7 @@ class BrokerCore:
         self.peers = PeerTable(timeout_s=peer_timeout_s)
         self._now = 0.0
         self._effects: list[Effect] = []
-        self._receivers: dict[type, Callable[[Any, str], Message | None]] = {
+        self._receivers: dict[type, Callable[[Any, str], Message | _OnDiskFirst | None]] = {
             Hello: self._greet,
             Heartbeat: self._beat,
             DirectoryRequest: lambda message, _: Directory(self.peers.entries(self._now, role=message.role)),
@@ -87,17 +94,20 @@ class BrokerCore:
             AssignmentReturn: self._take_back,
             GroupRequest: self._deliver,
             Trajectory: self._judge,
+            TrajectoryBatch: self._judge_batch,
             RolloutOrder: self._check_order,
             OrderClosure: self._check_closure,
             ConsumptionReport: self._check_consumption,
             VersionAnnouncement: lambda message, _: None if message.policy_version > self.policy_version else Ack(),
         }
-        """Message type -> its answer, or None when it must first be on disk, or a record that must."""
+        """Message type -> its answer; None when it must be on disk first."""
         self._appliers: dict[type, Callable[[Any], Message]] = {
             Trajectory: self._take,
+            TrajectoryBatch: lambda batch: ReceiptBatch(tuple(map(self._take, batch.trajectories))),
             RolloutOrder: self._place,
             OrderClosure: self._close,
             GroupDrawn: self._open_group,
+            SlotGivenUp: self._give_up,
             ConsumptionReport: self._consume,
             VersionAnnouncement: self._announce,
         }
@@ -120,10 +130,10 @@ class BrokerCore:
         match event:
             case MessageReceived(ticket, message, sender):
                 self._receive(ticket, message, sender)
-            case MessagePersisted(ticket, message, asked):
-                self._apply(ticket, message, asked)
+            case MessagePersisted(ticket, message, context):
+                self._apply(ticket, message, context)
             case PersistFailed(ticket, message, code, reason):
-                if isinstance(message, Trajectory):
+                for _ in trajectories_of(message):
                     self._reject(code)
                 self._effects.append(Reply(ticket, ErrorReply(code, reason)))
             case StateRestored(snapshot):
@@ -146,17 +156,21 @@ class BrokerCore:
             answer = receiver(message, sender)
         except ComputerRLError as error:
             answer = ErrorReply(error.code, str(error))
-        self._effects.append(Persist(ticket, message) if answer is None else _response(ticket, message, answer))
+        self._effects.append(_response(ticket, _OnDiskFirst(message) if answer is None else answer))
 
-    def _apply(self, ticket: int | None, message: Message, asked: AssignmentRequest | None) -> None:
+    def _apply(self, ticket: int | None, message: Message, context: Context | None) -> None:
+        answer: Message | _OnDiskFirst
         try:
             answer = self._appliers[type(message)](message)
-            if asked is not None:
-                answer = self._assign(asked, "")
+            if isinstance(context, AssignmentRequest):
+                answer = self._assign(context, "")
+            elif isinstance(context, ReceiptBatch) and isinstance(answer, ReceiptBatch):
+                taken = iter(answer.receipts)
+                answer = ReceiptBatch(tuple(next(taken) if receipt.accepted else receipt for receipt in context.receipts))
         except ComputerRLError as error:
             answer = ErrorReply(error.code, str(error))
         if ticket is not None:
-            self._effects.append(_response(ticket, asked if asked is not None else message, answer))
+            self._effects.append(_response(ticket, answer))
 
     def _log(self, event: str, **fields: Any) -> None:
         self._effects.append(Log(event, fields))
@@ -172,7 +186,7 @@ class BrokerCore:
 
     def _beat(self, beat: Heartbeat, _sender: str) -> Message:
         self.peers.beat(beat, self._now)
-        return Ack()
+        return HeartbeatAck(self.peers.heartbeat_period_s)
 
     def _look_at_deadlines(self) -> None:
         for hello in self.peers.take_lost(self._now):
@@ -212,14 +226,14 @@ class BrokerCore:
             self._log("order.closed", order_id=closure.order_id, num_dropped=num_dropped)
         return Ack()
 
-    def _assign(self, request: AssignmentRequest, _sender: str) -> Message:
+    def _assign(self, request: AssignmentRequest, _sender: str) -> Message | _OnDiskFirst:
         self.peers.refuse_superseded(request.incarnation)
         granted = self.orders.granted_before(request)
         if granted is not None:
             return granted
         answer = self.orders.assign(request, num_trained=self._num_trained, now=self._now)
         self.counters["assigned"] += isinstance(answer, Assignment)
-        return answer
+        return _OnDiskFirst(answer, request) if isinstance(answer, GroupDrawn) else answer
 
     def _num_trained(self, state: OrderState) -> int:
         return state.num_consumed + self.delivery.num_decided(state.order.order_id)
@@ -228,10 +242,22 @@ class BrokerCore:
         self.orders[drawn.order_id].open(drawn)
         return Ack()
 
-    def _take_back(self, returned: AssignmentReturn, _sender: str) -> Message:
-        if self.orders.take_back(returned):
-            self.counters["returned"] += 1
-            self.counters[self._return_counter(returned.reason)] += 1
+    def _take_back(self, returned: AssignmentReturn, _sender: str) -> Message | _OnDiskFirst:
+        granted = self.orders.find_grant(returned)
+        if granted is None:
+            return Ack()
+        self.counters["returned"] += 1
+        self.counters[self._return_counter(returned.reason)] += 1
+        state, slot = granted
+        given_up = state.take_back(slot, returned.reason)
+        return Ack() if given_up is None else _OnDiskFirst(given_up)
+
+    def _give_up(self, given_up: SlotGivenUp) -> Message:
+        state, slot = self.orders[given_up.order_id], (given_up.number, given_up.index)
+        if not state.closed and not state.is_filled(slot):
+            self.counters["given_up"] += 1
+            self._log("slot.given_up", group_id=state.group_id(slot[0]), index=slot[1], reason=given_up.reason)
+            self._complete(state, state.give_up(slot))
         return Ack()
 
     def _return_counter(self, reason: str) -> str:
@@ -241,7 +267,7 @@ class BrokerCore:
 
     # --- trajectories
 
-    def _judge(self, trajectory: Trajectory, sender: str) -> Message | None:
+    def _judge(self, trajectory: Trajectory, sender: str) -> TrajectoryReceipt | None:
         slot = verdict.slot_of(trajectory)
         reason, detail = self._place_rejection(trajectory.order_id, slot), ""
         if slot is not None and not reason:
@@ -254,6 +280,16 @@ class BrokerCore:
         self._reject(reason)
         self._log("trajectory.rejected", trajectory_id=trajectory.trajectory_id, reason=reason, detail=detail)
         return TrajectoryReceipt(trajectory.trajectory_id, accepted=False, reason=reason)
+
+    def _judge_batch(self, batch: TrajectoryBatch, sender: str) -> Message | _OnDiskFirst | None:
+        refusals = [self._judge(trajectory, sender) for trajectory in batch.trajectories]
+        fine = tuple(one for one, refusal in zip(batch.trajectories, refusals, strict=True) if refusal is None)
+        if len(fine) == len(refusals):
+            return None
+        receipts = ReceiptBatch(tuple(
+            _accepted(one) if refusal is None else refusal for one, refusal in zip(batch.trajectories, refusals, strict=True)
+        ))  # fmt: skip
+        return _OnDiskFirst(TrajectoryBatch(fine), receipts) if fine else receipts
 
     def _place_rejection(self, order_id: str, slot: Slot | None) -> str:
         """Why there is no place for a trajectory, empty when there is."""
@@ -269,7 +305,7 @@ class BrokerCore:
         self.counters["rejected"] += 1
         self.counters[f"rejected/{reason}"] += 1
 
-    def _take(self, trajectory: Trajectory) -> Message:
+    def _take(self, trajectory: Trajectory) -> TrajectoryReceipt:
         # Its place is looked at again: two copies may have come in before either was on disk, or the order was closed in between.
         slot = verdict.slot_of(trajectory)
         reason = self._place_rejection(trajectory.order_id, slot)
@@ -281,15 +317,21 @@ class BrokerCore:
         self.counters["held"] += 1
         if trajectory.kind == "training":
             self.orders.results.add(trajectory.task.family, success=trajectory.success)
-        members = self.orders[trajectory.order_id].fill(slot, trajectory)
-        if members is not None:
-            self._complete(trajectory, tuple(members), group_seq=self.delivery.next_seq)
-        return TrajectoryReceipt(trajectory.trajectory_id, accepted=True, reason="")
+        state = self.orders[trajectory.order_id]
+        self._complete(state, state.fill(slot, trajectory))
+        return _accepted(trajectory)
 
-    def _complete(self, last: Trajectory, members: tuple[Trajectory, ...], *, group_seq: int) -> None:
-        self.delivery.put(TrajectoryGroup(group_seq, last.group_id, last.order_id, last.kind, last.task, members))
+    def _complete(self, state: OrderState, group: Group | None) -> None:
+        """Queue ``group`` for delivery, if something completed one."""
+        if group is None:
+            return
+        seq, group_id, order = self.delivery.next_seq, state.group_id(group.number), state.order
+        given_up = len(group.given_up)
+        self.delivery.put(
+            TrajectoryGroup(seq, group_id, order.order_id, order.kind, group.task, group.trajectories, num_given_up=given_up)
+        )
         self.counters["groups_completed"] += 1
-        self._log("group.completed", group_id=last.group_id, group_seq=group_seq)
+        self._log("group.completed", group_id=group_id, group_seq=seq)
 
     # --- delivery
 
@@ -372,8 +414,17 @@ class BrokerCore:
             self.orders[trajectory.order_id].fill(slot, trajectory)
 
 
-def _response(ticket: int, request: Message, answer: Message) -> Reply | Persist:
-    """The answer, or what must be on disk before there is one."""
-    if isinstance(answer, GroupDrawn) and isinstance(request, AssignmentRequest):
-        return Persist(ticket, answer, request)
-    return Reply(ticket, answer)
+@dataclass(frozen=True, slots=True)
+class _OnDiskFirst:
+    """There is no answer before ``record`` is on disk."""
+
+    record: Message
+    context: Context | None = None
+
+
+def _response(ticket: int, answer: Message | _OnDiskFirst) -> Reply | Persist:
+    return Persist(ticket, answer.record, answer.context) if isinstance(answer, _OnDiskFirst) else Reply(ticket, answer)
+
+
+def _accepted(trajectory: Trajectory) -> TrajectoryReceipt:
+    return TrajectoryReceipt(trajectory.trajectory_id, accepted=True, reason="")

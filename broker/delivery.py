@@ -8,17 +8,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from common.errors import ProtocolError
-from common.messages import Trajectory, TrajectoryGroup
+from common.messages import TaskRef, Trajectory, TrajectoryGroup
 
 
 @dataclass(slots=True)
 class _Waiting:
     group: TrajectoryGroup
     fetched: bool = False
+
+
+@dataclass(slots=True)
+class _Returning:
+    """A group of a snapshot, and those of its trajectories that are back."""
+
+    group: TrajectoryGroup
+    num_trajectories: int
+    trajectories: list[Trajectory] = field(default_factory=list)
 
 
 class DeliveryQueue:
@@ -31,9 +40,8 @@ class DeliveryQueue:
         self._waiting: dict[int, _Waiting] = {}
         self._num_decided: Counter[str] = Counter()
         """Groups by order, of unforgotten ones; every request for an assignment asks."""
-        self._returning: dict[str, tuple[int, int]] = {}
-        """Group id -> number and size of those whose trajectories follow the snapshot."""
-        self._returned: dict[str, list[Trajectory]] = {}
+        self._returning: dict[str, _Returning] = {}
+        """By group id: those whose trajectories follow the snapshot."""
 
     def put(self, group: TrajectoryGroup) -> None:
         """Take a group in; numbers come without gaps, except while a snapshot is restored."""
@@ -102,7 +110,7 @@ class DeliveryQueue:
 
     def snapshot(self) -> dict[str, Any]:
         """All but the trajectories, as plain values."""
-        complete = {group.group_id: [group.group_seq, len(group.trajectories)] for group in self.groups()}
+        complete = [_plain(group) for group in self.groups()]
         return {"cursor": self.cursor, "decided": self.decided, "next_seq": self.next_seq, "complete": complete}
 
     @classmethod
@@ -110,7 +118,12 @@ class DeliveryQueue:
         """From what `snapshot` gave; `put_back` brings the trajectories."""
         queue = cls(cursor=value["cursor"])
         queue.decided, queue.next_seq = value["decided"], value["next_seq"]
-        queue._returning = {group_id: (seq, size) for group_id, (seq, size) in value["complete"].items()}
+        for seq, group_id, order_id, kind, task, num_trajectories, num_given_up in value["complete"]:
+            group = TrajectoryGroup(seq, group_id, order_id, kind, TaskRef(*task), (), num_given_up)
+            if num_trajectories:
+                queue._returning[group.group_id] = _Returning(group, num_trajectories)
+            else:
+                queue.put(group)
         return queue
 
     @property
@@ -120,16 +133,18 @@ class DeliveryQueue:
 
     def put_back(self, trajectory: Trajectory) -> bool:
         """Take back a member of a group of the snapshot; False when it is of none."""
-        if trajectory.group_id not in self._returning:
+        returning = self._returning.get(trajectory.group_id)
+        if returning is None:
             return False
-        group_seq, size = self._returning[trajectory.group_id]
-        members = self._returned.setdefault(trajectory.group_id, [])
-        members.append(trajectory)
-        if len(members) == size:
-            del self._returned[trajectory.group_id], self._returning[trajectory.group_id]
-            self.put(
-                TrajectoryGroup(
-                    group_seq, trajectory.group_id, trajectory.order_id, trajectory.kind, trajectory.task, tuple(members)
-                )
-            )
+        returning.trajectories.append(trajectory)
+        if len(returning.trajectories) == returning.num_trajectories:
+            del self._returning[trajectory.group_id]
+            self.put(replace(returning.group, trajectories=tuple(returning.trajectories)))
         return True
+
+
+def _plain(group: TrajectoryGroup) -> list[Any]:
+    """All of it but the trajectories; snapshots hold thousands."""
+    task = [group.task.family, group.task.seed, group.task.split]
+    num = len(group.trajectories)
+    return [group.group_seq, group.group_id, group.order_id, group.kind, task, num, group.num_given_up]

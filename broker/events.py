@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from common.messages import AssignmentRequest, Message, Trajectory
+from common.messages import AssignmentRequest, Message, ReceiptBatch, Trajectory, TrajectoryBatch
+
+Context = AssignmentRequest | ReceiptBatch
+"""What an answer needs beside what was put on disk first: the request that waited for a record of our own, or the receipts for
+all of a batch of which only some went there; those that say so are still open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,7 @@ class MessagePersisted:
 
     ticket: int | None
     message: Message
-    asked: AssignmentRequest | None = None
+    context: Context | None = None
     """As in `Persist`."""
 
 
@@ -76,8 +80,8 @@ class Persist:
 
     ticket: int
     message: Message
-    asked: AssignmentRequest | None = None
-    """The request of this ticket, when it waits for a record of our own; None: the message is the request."""
+    """The request, or a record of our own."""
+    context: Context | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +94,10 @@ class Log:
 
 
 Effect = Reply | Persist | Log
+
+
+def trajectories_of(message: Message) -> tuple[Trajectory, ...]:
+    """What a message hands in."""
+    if isinstance(message, TrajectoryBatch):
+        return message.trajectories
+    return (message,) if isinstance(message, Trajectory) else ()

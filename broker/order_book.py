@@ -13,11 +13,14 @@ from typing import Any
 from broker import curriculum
 from broker.curriculum import RecentResults
 from broker.orders import OrderState, Slot
+from common import codec
 from common.errors import OrderRefused, ProtocolError
 from common.messages import Assignment, AssignmentRequest, AssignmentReturn, GroupDrawn, NoAssignment, RolloutOrder, TaskRef
 
 _RETRY_AFTER_S = {"no_order": 0.25, "all_assigned": 0.25, "policy_version": 0.1, "staleness_bound": 0.1}
 _MAX_GROUP_SIZE = 4096
+_MAX_GROUP_STEPS = codec.MAX_ARRAYS // 4
+"""Each has four arrays."""
 _MAX_FAMILIES = 4096
 _MAX_OPEN_ORDERS = 256
 
@@ -64,6 +67,8 @@ class OrderBook:
             raise ProtocolError(f"order {order.order_id!r} asks for {order.num_per_family} instances per family")
         if len(set(order.families)) < len(order.families):
             raise ProtocolError(f"order {order.order_id!r} names a family twice")
+        if curriculum.group_size_limits(order)[1] * order.max_steps > _MAX_GROUP_STEPS:
+            raise ProtocolError(f"order {order.order_id!r} has more than {_MAX_GROUP_STEPS} steps a group: too many to send")
         problem = curriculum.problem(order, max_group_size=_MAX_GROUP_SIZE)
         if problem:
             raise ProtocolError(f"order {order.order_id!r} {problem}")
@@ -119,14 +124,13 @@ class OrderBook:
                     return self._assignment(state, slot)
         return None
 
-    def take_back(self, returned: AssignmentReturn) -> bool:
-        """Free a slot again; False when its sender does not hold it (any more)."""
+    def find_grant(self, returned: AssignmentReturn) -> tuple[OrderState, Slot] | None:
+        """What was given back, None when its sender does not hold it (any more)."""
         for state in self._open():
             for number, index in state.slots_of(returned.incarnation):
                 if f"{state.group_id(number)}/{index}" == returned.assignment_id:
-                    state.release((number, index))
-                    return True
-        return False
+                    return state, (number, index)
+        return None
 
     def versions_in_flight(self) -> tuple[int, ...]:
         """Policy versions of what is being played for training or waits for the rest of its group, ascending."""

@@ -1,12 +1,13 @@
 """One rollout order: its groups, which slot is free, assigned or filled, and how much credit is left. Pure.
 
-A group is a number of slots of one task. A slot is free (in the queue), assigned (somebody plays it, until a deadline) or
-filled (its trajectory is on disk), and is filled once. Complete groups leave this file for the core's delivery queue.
+A group is a number of slots of one task. A slot is free (in the queue), assigned (somebody plays it, until a deadline) or filled
+(its trajectory is on disk, or it was given up), and is filled once. Complete groups leave for the core's delivery queue.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import math
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import takewhile
@@ -14,10 +15,13 @@ from typing import Any
 
 from broker.curriculum import RecentResults, group_size_limits
 from broker.task_source import Draw, TaskSource
-from common.messages import GroupDrawn, RolloutOrder, TaskRef, Trajectory
+from common.messages import GroupDrawn, RolloutOrder, SlotGivenUp, TaskRef, Trajectory
 
 _MAX_UNFINISHED_SLOTS = 1 << 15
 """Slots of incomplete groups that trajectories may make known: grants of a broker that was killed before they came back."""
+_MAX_RETURNS = {"task_failed": 3, "desktop_broken": 10}
+"""A slot that came back so often for one of these reasons is given up: it would be handed out before all others, for ever. Other
+reasons say nothing about its task, and a broken host gives back what others can play."""
 
 Slot = tuple[int, int]
 """(group number, index in the group)"""
@@ -43,8 +47,21 @@ class Group:
     size: int
     """Slots."""
     filled: dict[int, Trajectory] = field(default_factory=dict)
+    given_up: set[int] = field(default_factory=set)
+    """Slots that count as filled without a trajectory."""
+    returns: Counter[tuple[int, str]] = field(default_factory=Counter)
+    """How often a slot came back for which reason; forgotten by a restart."""
     policy_versions: set[int] = field(default_factory=set)
     """Of the steps in ``filled``."""
+
+    @property
+    def trajectories(self) -> tuple[Trajectory, ...]:
+        """By index."""
+        return tuple(self.filled[index] for index in sorted(self.filled))
+
+    @property
+    def complete(self) -> bool:
+        return len(self.filled) + len(self.given_up) >= self.size
 
 
 class FinishedNumbers:
@@ -142,9 +159,12 @@ class OrderState:
         return f"{self.order.order_id}/{number}"
 
     def is_filled(self, slot: Slot) -> bool:
-        """Has this slot's trajectory been taken?"""
+        """Has this slot's trajectory been taken, or given up?"""
         number, index = slot
-        return number in self.finished or (number in self.groups and index in self.groups[number].filled)
+        if number not in self.groups:
+            return number in self.finished
+        group = self.groups[number]
+        return index in group.filled or index in group.given_up
 
     def is_plausible(self, slot: Slot) -> bool:
         """Can this slot have been handed out, perhaps by a broker that was killed since?"""
@@ -199,23 +219,44 @@ class OrderState:
             self.release(slot)
         return slots
 
-    def fill(self, slot: Slot, trajectory: Trajectory) -> list[Trajectory] | None:
-        """Take a trajectory into its free or assigned slot; the whole group's when that completes it."""
-        number, index = slot
-        while number >= self.source.num_drawn:
+    def take_back(self, slot: Slot, reason: str) -> SlotGivenUp | None:
+        """Release a slot that could not be played; what must be on disk instead when that happened too often."""
+        group = self.groups[slot[0]]
+        group.returns[slot[1], reason] += 1
+        if group.returns[slot[1], reason] >= _MAX_RETURNS.get(reason, math.inf):
+            return SlotGivenUp(self.order.order_id, *slot, reason)
+        self.release(slot)
+        return None
+
+    def fill(self, slot: Slot, trajectory: Trajectory) -> Group | None:
+        """Take a trajectory into its free or assigned slot; the group when that completes it."""
+        group = self._occupy(slot)
+        group.filled[slot[1]] = trajectory
+        self.num_pending += 1
+        group.policy_versions.update(step.min_policy_version for step in trajectory.steps)
+        return self._completed(group)
+
+    def give_up(self, slot: Slot) -> Group | None:
+        """Go on without the trajectory of a free or assigned slot; the group when that completes it."""
+        group = self._occupy(slot)
+        group.given_up.add(slot[1])
+        return self._completed(group)
+
+    def _occupy(self, slot: Slot) -> Group:
+        """Take a slot that is free or assigned; its group."""
+        while slot[0] >= self.source.num_drawn:
             self._open_next(self.source.next())
         if not self._end_grant(slot) and slot in self._free:
             self._free.remove(slot)
-        group = self.groups[number]
-        group.filled[index] = trajectory
-        self.num_pending += 1
-        group.policy_versions.update(step.min_policy_version for step in trajectory.steps)
-        if len(group.filled) < group.size:
+        return self.groups[slot[0]]
+
+    def _completed(self, group: Group) -> Group | None:
+        if not group.complete:
             return None
-        del self.groups[number]
-        self.num_pending -= group.size
-        self.finished.add(number)
-        return [group.filled[place] for place in sorted(group.filled)]
+        del self.groups[group.number]
+        self.num_pending -= len(group.filled)
+        self.finished.add(group.number)
+        return group
 
     def close(self) -> int:
         """No more work; returns how many trajectories of incomplete groups are given up."""
@@ -244,7 +285,7 @@ class OrderState:
 
     def _add(self, group: Group) -> None:
         self.groups[group.number] = group
-        self._free.extend((group.number, index) for index in range(group.size))
+        self._free.extend((group.number, index) for index in range(group.size) if index not in group.given_up)
 
     # --- snapshots
 
@@ -255,7 +296,9 @@ class OrderState:
             "groups_per_batch": self.groups_per_batch,
             "closed": self.closed,
             "source": self.source.snapshot(),
-            "groups": [[group.number, asdict(group.task), group.size] for group in self.groups.values()],
+            "groups": [
+                [group.number, asdict(group.task), group.size, sorted(group.given_up)] for group in self.groups.values()
+            ],
             "finished": [self.finished.watermark, sorted(self.finished.above)],
             "num_consumed": self.num_consumed,
         }
@@ -269,8 +312,8 @@ class OrderState:
         state.source.restore(value["source"])
         state.finished = FinishedNumbers(*value["finished"])
         state.num_consumed = value["num_consumed"]
-        for number, task, size in value["groups"]:
-            state._add(Group(number, TaskRef(**task), size))
+        for number, task, size, given_up in value["groups"]:
+            state._add(Group(number, TaskRef(**task), size, given_up=set(given_up)))
         return state
 
     def pending(self) -> Iterator[Trajectory]:

@@ -15,6 +15,10 @@ from common.messages import MAX_PEERS, Heartbeat, Hello, PeerEntry, Role
 _NUM_REMEMBERED = 64
 """Ended incarnations remembered per role and index; enough to refuse a zombie that wakes up late."""
 
+_MIN_PERIOD_S = 1.0
+_BEATS_PER_S = 250.0
+"""Of all processes together; one takes the broker 0.1 ms."""
+
 
 @dataclass(slots=True)
 class _Peer:
@@ -63,6 +67,11 @@ class PeerTable:
             raise UnknownPeer(f"{beat.role}-{beat.index}:{beat.incarnation} has not said hello to this broker")
         peer.metrics, peer.note = beat.metrics, beat.note
         self._note_seen(key, now)
+
+    @property
+    def heartbeat_period_s(self) -> float:
+        """How long a process may wait before its next heartbeat: three may go missing before it counts as lost."""
+        return min(max(_MIN_PERIOD_S, len(self._peers) / _BEATS_PER_S), self._timeout_s / 4)
 
     def refuse_superseded(self, incarnation: str, key: tuple[Role, int] | None = None) -> None:
         """Raises `Superseded` when a newer process has the place of ``incarnation`` (``key``: looked for there only)."""

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from broker.core import BrokerCore
-from broker.events import Event, MessagePersisted, StateRestored, TrajectoryRestored
+from broker.events import Event, MessagePersisted, StateRestored, TrajectoryRestored, trajectories_of
 from broker.journal import Position
 from common import codec
 from common.errors import DecodeError, ResumeError
-from common.messages import Message, Trajectory, TrajectoryBatch
+from common.messages import Message
 
 _WRITER = "journal"
 
@@ -49,27 +49,20 @@ def events(journal: Readable) -> Iterator[tuple[Position, Event]]:
             yield position, StateRestored(snapshot)
             yield from _held(journal, [Position(*place) for place in snapshot["held"]])
         else:
-            for part, message in enumerate(messages_of(payload)):
-                yield position._replace(part=part), MessagePersisted(None, message)
+            yield position, MessagePersisted(None, message_of(payload))
 
 
 def _held(journal: Readable, positions: Sequence[Position]) -> Iterator[tuple[Position, Event]]:
-    read: dict[Position, Sequence[Message]] = {}
+    read: dict[Position, Message] = {}
     for position in positions:
         record = position._replace(part=0)
         if record not in read:
-            read[record] = messages_of(journal.read(record))
-        found = read[record][position.part : position.part + 1]
-        if not found or not isinstance(found[0], Trajectory):
-            kinds = type(found[0]).__name__ if found else f"record of {len(read[record])}"
-            raise ResumeError(f"the journal's record at {position} is needed as a trajectory, and is a {kinds}")
-        yield position, TrajectoryRestored(found[0])
-
-
-def messages_of(payload: bytes) -> Sequence[Message]:
-    """The message in a record, or the trajectories that came in one. Raises `ResumeError`."""
-    message = message_of(payload)
-    return message.trajectories if isinstance(message, TrajectoryBatch) else (message,)
+            read[record] = message_of(journal.read(record))
+        found = trajectories_of(read[record])
+        if position.part >= len(found):
+            kind = type(read[record]).__name__
+            raise ResumeError(f"the journal's record at {position} is needed as a trajectory, and is a {kind} of {len(found)}")
+        yield position, TrajectoryRestored(found[position.part])
 
 
 def message_of(payload: bytes) -> Message:

@@ -33,9 +33,9 @@ _CONNECTIONS_BESIDE = 4
 _SWITCH_S = 0.0005
 """How long one thread may keep the interpreter from the other; Python's 5 ms would be added each time the journal's thread comes
 back from the disk."""
-_GC_THRESHOLDS = (10_000, 10, 1_000_000)
-"""Practically never look through all objects: those that are held are no garbage, and looking through 30,000 trajectories takes
-0.1 s."""
+_GC_THRESHOLDS = (50_000, 1_000_000, 1_000_000)
+"""Look through what is new once, and practically never through all: what is held is no garbage, and looking through 30,000
+trajectories takes 0.1 s."""
 _REBIND_S = 5.0
 """How long a restarted broker waits for the port of its predecessor."""
 

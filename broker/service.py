@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from broker import records
-from broker.bundles import Bundles
 from broker.core import BrokerCore
 from broker.events import (
     Event,
@@ -27,12 +26,13 @@ from broker.events import (
     Reply,
     TimePassed,
     TrajectoryRestored,
+    trajectories_of,
 )
 from broker.journal import Journal, Position
 from common import log
 from common.clock import Clock
 from common.errors import DiskFull
-from common.messages import Message, Status, Trajectory, TrajectoryBatch
+from common.messages import Message, Status
 
 SEGMENT_BYTES = 64 << 20
 """A segment that has grown to this is followed by a new one; a restart reads one segment and what is held."""
@@ -42,11 +42,9 @@ SEGMENT_BYTES = 64 << 20
 class Record:
     """What becomes one record of the journal."""
 
-    message: Message
-    writes: list[Persist]
-    """Who waits for it; several where a message holds several trajectories."""
+    write: Persist
     frames: Sequence[bytes] | None = None
-    """What ``message`` came in."""
+    """What the message came in."""
 
 
 @dataclass(slots=True)
@@ -80,7 +78,6 @@ class BrokerService:
         self._positions: dict[str, Position] = {}
         self._answers: list[tuple[int, Message]] = []
         self._records: list[Record] = []
-        self._bundles = Bundles()
         self._replay()
 
     # --- all at once
@@ -107,17 +104,7 @@ class BrokerService:
 
     def take(self, ticket: int, message: Message, sender: str, *, frames: Sequence[bytes] | None = None) -> None:
         """A request came in; ``ticket``: what its answer will be called. ``frames``: what it came in."""
-        first = len(self._records)
-        if isinstance(message, TrajectoryBatch):
-            for part, trajectory in self._bundles.open(ticket, message):
-                self._handle(MessageReceived(part, trajectory, sender))
-        else:
-            self._handle(MessageReceived(ticket, message, sender))
-        writes = [write for record in self._records[first:] for write in record.writes]
-        num_parts = len(message.trajectories) if isinstance(message, TrajectoryBatch) else 1
-        # All of it as it came, unless something of it was refused, or the core writes a record of its own first.
-        if len(writes) == num_parts and writes[0].asked is None:
-            self._records[first:] = [Record(message, writes, frames)]
+        self._handle(MessageReceived(ticket, message, sender), frames)
 
     def take_answers(self) -> list[tuple[int, Message]]:
         """(ticket, answer) of all requests that were answered since the last call."""
@@ -142,7 +129,7 @@ class BrokerService:
         if batch.snapshot is not None:
             self._begin_segment(batch.snapshot, needed=batch.needed)
         for record in batch.records:
-            self._journal.append(*records.message_record(record.message, frames=record.frames))
+            self._journal.append(*records.message_record(record.write.message, frames=record.frames))
         try:
             batch.positions = self._journal.flush()
         except DiskFull as error:
@@ -152,13 +139,12 @@ class BrokerService:
     def finish(self, batch: Batch) -> None:
         """Apply what is on disk now, refuse what is not."""
         if batch.error is not None:
-            for write in (write for record in batch.records for write in record.writes):
-                self._handle(PersistFailed(write.ticket, write.message, batch.error.code, str(batch.error)))
+            for record in batch.records:
+                self._handle(PersistFailed(record.write.ticket, record.write.message, batch.error.code, str(batch.error)))
             return
         for record, position in zip(batch.records, batch.positions, strict=True):
-            for part, write in enumerate(record.writes):
-                self._note(write.message, position._replace(part=part))
-                self._handle(MessagePersisted(write.ticket, write.message, write.asked))
+            self._note(record.write.message, position)
+            self._handle(MessagePersisted(record.write.ticket, record.write.message, record.write.context))
 
     def look_at_deadlines(self) -> None:
         """Once a turn."""
@@ -170,22 +156,21 @@ class BrokerService:
 
     # --- inside
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: Event, frames: Sequence[bytes] | None = None) -> None:
         for effect in self.core.handle(event, self._clock()):
             match effect:
-                case Reply(ticket, message) if ticket >= 0:
+                case Reply(ticket, message):
                     self._answers.append((ticket, self._with_own_figures(message)))
-                case Reply(part, message):
-                    self._answers += self._bundles.answer(part, message)
                 case Persist():
-                    self._records.append(Record(effect.message, [effect]))
+                    as_it_came = isinstance(event, MessageReceived) and effect.message is event.message
+                    self._records.append(Record(effect, frames if as_it_came else None))
                 case Log(name, fields):
                     log.get_logger().info(name, **fields)
 
     def _note(self, message: Message, position: Position) -> None:
-        if isinstance(message, Trajectory):
+        for part, trajectory in enumerate(trajectories_of(message), position.part):
             # Of two copies the first is the one that was taken.
-            self._positions.setdefault(message.trajectory_id, position)
+            self._positions.setdefault(trajectory.trajectory_id, Position(position.segment, position.offset, part))
 
     def _replay(self) -> None:
         num_records, needed = 0, set()

@@ -40,7 +40,7 @@ class Submissions:
 
     def submit(self, trajectory: Trajectory, send: Send) -> TrajectoryReceipt:
         """Blocks until there is a receipt. Raises what ``send`` raised, for all that were sent together."""
-        if _num_bytes(trajectory) > _SMALL_BYTES:
+        if sum(step.num_bytes for step in trajectory.steps) > _SMALL_BYTES:
             return send([trajectory])[0]
         mine = _Submission(trajectory)
         with self._changed:
@@ -74,10 +74,3 @@ class Submissions:
             one.receipt, one.error = (None, failure) if failure is not None else (receipts[number], None)
         self._num_sending -= 1
         self._changed.notify_all()
-
-
-def _num_bytes(trajectory: Trajectory) -> int:
-    return sum(
-        step.prompt_tokens.nbytes + step.action_tokens.nbytes + step.behavior_logprobs.nbytes + step.policy_versions.nbytes
-        for step in trajectory.steps
-    )

@@ -8,6 +8,7 @@ and equal shares make families take turns. Seeds count up per family.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,9 @@ class TaskSource:
         """Family -> groups so far."""
         self.num_drawn = 0
         """Groups so far; also the number of the next one."""
+        self._ahead: deque[Draw] = deque()
+        """What a scout has found already: many that are asked for one after the other are worked out once."""
+        self._scout: TaskSource | None = None
         self.is_static = curriculum.is_static(order)
         """Do the groups follow from the order alone? Else each must be on disk before anybody plays it."""
 
@@ -75,15 +79,19 @@ class TaskSource:
         self._credits[draw.task.family] -= sum(shares.values())
         self._groups_of[draw.task.family] += 1
         self.num_drawn += 1
+        if self._ahead:
+            self._ahead.popleft()
 
     def ahead(self, number: int) -> Draw:
         """What group ``number``, not drawn yet, will play; only of a static source."""
         assert self.is_static and number >= self.num_drawn
-        source = TaskSource(self._order, self._results)
-        source.restore(self.snapshot())
-        for _ in range(number - self.num_drawn):
-            source.take(source.next())
-        return source.next()
+        if self._scout is None or not self._ahead:
+            self._scout = TaskSource(self._order, self._results)
+            self._scout.restore(self.snapshot())
+        while len(self._ahead) <= number - self.num_drawn:
+            self._ahead.append(self._scout.next())
+            self._scout.take(self._ahead[-1])
+        return self._ahead[number - self.num_drawn]
 
     def snapshot(self) -> dict[str, Any]:
         """Plain values."""
@@ -92,6 +100,7 @@ class TaskSource:
     def restore(self, value: dict[str, Any]) -> None:
         """From what `snapshot` gave."""
         self._credits, self._groups_of = dict(value["credits"]), dict(value["groups_of"])
+        self._ahead.clear()
         self.num_drawn = sum(self._groups_of.values())
 
     def _shares(self) -> dict[str, int]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 
-import numpy as np
-
+from broker.curriculum import group_size_limits
 from broker.orders import OrderState, Slot
-from common.messages import Step, Trajectory
+from common.messages import SIZE_LIMITS, Step, Trajectory, TrajectoryGroup
 
+_GROUP_LIMIT = SIZE_LIMITS[TrajectoryGroup.__name__]
+_MAX_GROUP_BYTES = _GROUP_LIMIT.total_bytes - _GROUP_LIMIT.header_bytes
 _GROUP_NUMBER = re.compile(r"0|[1-9][0-9]{0,11}")
 
 
@@ -34,6 +35,9 @@ def malformation(trajectory: Trajectory, order: OrderState, slot: Slot) -> str:
         return f"reward {trajectory.reward} is outside 0..1"
     if len(trajectory.steps) > order.order.max_steps:
         return f"{len(trajectory.steps)} steps, the order allows {order.order.max_steps}"
+    group_size = group_size_limits(order.order)[1]
+    if group_size * sum(step.num_bytes for step in trajectory.steps) > _MAX_GROUP_BYTES:
+        return f"its arrays are too large: a group of {group_size} such would be larger than any message"
     sampled = trajectory.kind != "demonstration"
     for number, step in enumerate(trajectory.steps):
         problem = _step_problem(step, sampled=sampled)
@@ -46,6 +50,7 @@ def _step_problem(step: Step, *, sampled: bool) -> str:
     sizes = (step.action_tokens.size, step.behavior_logprobs.size, step.policy_versions.size)
     if sampled and len(set(sizes)) != 1:
         return f"{sizes[0]} action tokens, {sizes[1]} log-probs, {sizes[2]} policy versions"
-    if not np.isfinite(step.behavior_logprobs).all():
+    # One that is not finite makes the sum so; this is half the work of looking at each.
+    if not math.isfinite(step.behavior_logprobs.sum()):
         return "log-probs are not finite"
     return ""

@@ -1,9 +1,9 @@
 """Message <-> frames: one msgpack header, then one frame with the raw bytes of all numpy arrays. The only importer of msgpack.
 
-Header: ``{kind, schema, sender, id, cause, arrays, body}``. ``body`` is the message as nested maps in which every array is an
-extension value holding its number; ``arrays`` gives dtype and length of each array, in order; the body uses each once, in
-this order. The kind is the first field, so that its size limit is known before anything is unpacked. No pickle, ever: a header
-can only become plain values, which pydantic then checks against the message's type. What does not decode raises `DecodeError`.
+Header: ``{kind, schema, sender, id, cause, body}``. ``body`` is the message as nested maps in which every array is an extension
+value: its type is the dtype, its content the length; the arrays lie in frame 1 in the order in which they are named. The kind is
+the first field, so that its size limit is known before anything is unpacked. No pickle, ever: a header can only become plain
+values, which pydantic then checks against the message's type. What does not decode raises `DecodeError`.
 
 All arrays share a frame because each frame is encrypted, sent and received by itself: an episode of 50 steps has 200 of them.
 
@@ -38,10 +38,11 @@ _MAX_REASON = 1000
 """Characters of a `DecodeError`: what it quotes comes from the peer."""
 _FIRST_FIELD = re.compile(rb"[\x80-\x8f]\xa4kind[\xa1-\xbf]([A-Za-z]{1,31})")
 """The header's first field when it is the kind, as msgpack writes it."""
-_ARRAY_EXTENSION = 1
-_DTYPES = {"<i4": np.dtype("<i4"), "<f4": np.dtype("<f4")}
-"""What `common.messages` uses, little-endian on every host."""
+_DTYPES = {1: np.dtype("<i4"), 2: np.dtype("<f4")}
+"""What `common.messages` uses, by extension type; little-endian on every host."""
+_EXTENSIONS = {dtype.newbyteorder("="): code for code, dtype in _DTYPES.items()}
 _ITEM_BYTES = 4
+_LENGTH = struct.Struct("<I")
 
 _KINDS: dict[str, type] = {cls.__name__: cls for cls in get_args(messages.Message)}
 ALL_KINDS = frozenset(_KINDS)
@@ -71,25 +72,24 @@ def encode(
     kind = type(message).__name__
     if _KINDS.get(kind) is not type(message):
         raise TypeError(f"{type(message).__name__} is not in common.messages.Message")
-    specs: list[tuple[str, int]] = []
     arrays: list[np.ndarray] = []
 
     def default(value: Any) -> Any:
         names = _field_names(type(value))
         if names is not None:
             return {name: getattr(value, name) for name in names}
-        if isinstance(value, np.ndarray):
-            specs.append((value.dtype.newbyteorder("<").str, value.size))
-            arrays.append(np.ascontiguousarray(value, dtype=specs[-1][0]))
-            return msgpack.ExtType(_ARRAY_EXTENSION, struct.pack("<I", len(specs) - 1))
+        code = _EXTENSIONS.get(value.dtype) if isinstance(value, np.ndarray) else None
+        if code is not None:
+            arrays.append(np.ascontiguousarray(value, dtype=_DTYPES[code]))
+            return msgpack.ExtType(code, _LENGTH.pack(value.size))
         if isinstance(value, np.generic):
             return value.item()
         raise TypeError(f"{type(value).__name__} cannot travel in a {kind}")
 
     # `body` is packed first, because packing it is what finds the arrays.
     body = msgpack.packb(message, default=default)
-    head = {"kind": kind, "schema": SCHEMA_VERSION, "sender": sender, "id": message_id, "cause": cause_id, "arrays": specs}
-    header = msgpack.packb({**head, "body": body})
+    head = {"kind": kind, "schema": SCHEMA_VERSION, "sender": sender, "id": message_id, "cause": cause_id, "body": body}
+    header = msgpack.packb(head)
     frames = [header, b"".join(array.data for array in arrays)] if arrays else [header]
     excess = _excess(kind, frames) if limited else ""
     if excess:
@@ -138,7 +138,7 @@ def _header(frames: Sequence[bytes], kinds: Collection[str], *, limited: bool = 
     if excess:
         raise DecodeError(excess, kind=kind)
     try:
-        header = msgpack.unpackb(frames[0], max_map_len=16, max_array_len=MAX_ARRAYS if len(frames) > 1 else 2)
+        header = msgpack.unpackb(frames[0], max_map_len=16, max_array_len=2)
     # msgpack raises several unrelated types for bytes that are no msgpack; all are ValueError or the two below.
     except (ValueError, msgpack.exceptions.UnpackException, RecursionError, TypeError) as error:
         raise DecodeError(f"header is no msgpack: {str(error)[:_MAX_REASON] or type(error).__name__}") from None
@@ -180,46 +180,42 @@ def _decode_body(header: dict[str, Any], frames: Sequence[bytes], *, kind: str, 
         raise _Malformed("header field 'body' is no bytes")
     message_id = _integer(header, "id")
     cause_id = None if header.get("cause") is None else _integer(header, "cause")
-    arrays = _arrays(header.get("arrays"), frames)
-    num_used = 0
-
-    def extension(code: int, data: bytes) -> np.ndarray:
-        nonlocal num_used
-        if code != _ARRAY_EXTENSION:
-            raise _Malformed(f"unknown extension type {code}")
-        (number,) = struct.unpack("<I", data)
-        if number >= len(arrays):
-            raise _Malformed(f"array {number} of {len(arrays)}")
-        # One array named a thousand times, each time to be converted, would be a thousand arrays in memory.
-        if number != num_used:
-            raise _Malformed(f"array {number} where {num_used} comes next")
-        num_used += 1
-        return arrays[number]
-
+    arrays = _Arrays(frames[1] if len(frames) > 1 else b"")
     try:
-        body = msgpack.unpackb(header["body"], ext_hook=extension, max_map_len=_MAX_MAP, max_array_len=MAX_ARRAYS)
+        body = msgpack.unpackb(header["body"], ext_hook=arrays.take, max_map_len=_MAX_MAP, max_array_len=MAX_ARRAYS)
     except msgpack.exceptions.UnpackException as error:
         raise _Malformed(f"body is no msgpack: {error}") from None
-    if num_used != len(arrays):
-        raise _Malformed(f"{len(arrays) - num_used} arrays are not used")
+    if arrays.num_left:
+        raise _Malformed(f"{arrays.num_left} numbers of frame 1 are in no array")
     return Envelope(_adapter(kind).validate_python(body), sender, message_id, cause_id)
 
 
-def _arrays(specs: Any, frames: Sequence[bytes]) -> list[np.ndarray]:
-    if not isinstance(specs, list) or len(frames) != (2 if specs else 1):
-        count = len(specs) if isinstance(specs, list) else "no"
-        raise _Malformed(f"header lists {count} arrays, {len(frames) - 1} frames of arrays came")
-    arrays, offset = [], 0
-    for dtype, size in specs:
-        if dtype not in _DTYPES:
-            raise _Malformed(f"array of dtype {dtype!r}")
-        if not isinstance(size, int) or not 0 <= size <= (len(frames[1]) - offset) // _ITEM_BYTES:
-            raise _Malformed(f"array of {size!r} numbers at byte {offset} of {len(frames[1])}")
-        arrays.append(np.frombuffer(frames[1], _DTYPES[dtype], size, offset))
-        offset += size * _ITEM_BYTES
-    if specs and offset != len(frames[1]):
-        raise _Malformed(f"arrays of {offset} bytes in a frame of {len(frames[1])}")
-    return arrays
+class _Arrays:
+    """Frame 1, from which the body takes its arrays one after the other."""
+
+    def __init__(self, frame: bytes) -> None:
+        if len(frame) % _ITEM_BYTES:
+            raise _Malformed(f"frame 1 has {len(frame)} bytes, no whole number of items")
+        self._views = {code: np.frombuffer(frame, dtype) for code, dtype in _DTYPES.items()}
+        self.num_left = len(frame) // _ITEM_BYTES
+        self._offset = 0
+        self._num_taken = 0
+
+    def take(self, code: int, length: bytes) -> np.ndarray:
+        """The next array: `msgpack`'s hook for extension values."""
+        view = self._views.get(code)
+        if view is None:
+            raise _Malformed(f"unknown extension type {code}")
+        (size,) = _LENGTH.unpack(length)
+        if size > self.num_left:
+            raise _Malformed(f"array of {size} numbers where {self.num_left} are left")
+        # Without a bound, a small body could name millions of empty ones.
+        self._num_taken += 1
+        if self._num_taken > MAX_ARRAYS:
+            raise _Malformed(f"more than {MAX_ARRAYS} arrays")
+        first = self._offset
+        self._offset, self.num_left = first + size, self.num_left - size
+        return view[first : first + size]
 
 
 @cache

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from common import log
 from common.errors import ComputerRLError, Superseded, UnknownPeer
 from common.messages import Heartbeat as HeartbeatMessage
-from common.messages import Hello, Message, Role, Welcome
+from common.messages import HeartbeatAck, Hello, Message, Role, Welcome
 
 if TYPE_CHECKING:
     from typing import Protocol
@@ -97,8 +97,12 @@ CLOSE_LIMIT_S = 0.2
 """A beat takes a millisecond; stopping processes have three seconds in all and must not wait for a dead broker."""
 
 
+_FIRST_PERIOD_S = 1.0
+"""Until the broker names another one."""
+
+
 class Heartbeat:
-    """Says `Hello`, then that this process is alive, once a second, from its own thread. Never raises.
+    """Says `Hello`, then that this process is alive, as often as the broker wants it, from its own thread. Never raises.
 
     Says `Hello` again when the broker does not know us (it restarted). Starts at once; end it with `close`, or use it in `with`.
     """
@@ -114,7 +118,6 @@ class Heartbeat:
         metrics: Callable[[], dict[str, float]] = dict,
         note: Callable[[], str] = str,
         stop: StopToken | None = None,
-        period_s: float = 1.0,
     ) -> None:
         """``metrics`` and ``note`` are called in the heartbeat's thread. ``stop`` is set when a newer process has our place."""
         self._channel = channel
@@ -122,7 +125,7 @@ class Heartbeat:
         self._metrics = metrics
         self._note = note
         self._stop = stop
-        self._period_s = period_s
+        self._period_s = _FIRST_PERIOD_S
         self._ended = threading.Event()
         self._welcomed = threading.Event()
         self._welcome: Welcome | None = None
@@ -178,7 +181,9 @@ class Heartbeat:
         hello = self._hello
         beat = HeartbeatMessage(hello.role, hello.index, hello.incarnation, self._metrics(), self._note())
         try:
-            self._channel.request(beat, timeout_s=10.0)
+            answer = self._channel.request(beat, timeout_s=10.0)
         except UnknownPeer:
             return False
+        if isinstance(answer, HeartbeatAck):
+            self._period_s = answer.period_s
         return True

@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StringConstraints
 from pydantic.dataclasses import dataclass
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """Raised whenever a field changes meaning; peers of another schema version are refused with a clear error."""
 
 _CONFIG = ConfigDict(arbitrary_types_allowed=True, extra="forbid", strict=False)
@@ -121,7 +121,7 @@ class Welcome:
 
 @dataclass(frozen=True, config=_CONFIG)
 class Heartbeat:
-    """Sent by every process to the broker about once a second; answered by `Ack`."""
+    """Sent by every process to the broker as often as that wants it, about once a second; answered by `HeartbeatAck`."""
 
     role: Role
     index: Index
@@ -130,6 +130,14 @@ class Heartbeat:
     """`area/name` -> latest value; the broker keeps the newest per process and shows them in `Status`."""
     note: Line = ""
     """What the process is doing, for people."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
+class HeartbeatAck:
+    """The broker's answer to `Heartbeat`."""
+
+    period_s: float
+    """Until the next one is due: longer among many processes, so that they do not keep the broker from its work."""
 
 
 @dataclass(frozen=True, config=_CONFIG)
@@ -258,6 +266,18 @@ class GroupDrawn:
 
 
 @dataclass(frozen=True, config=_CONFIG)
+class SlotGivenUp:
+    """A record of the broker's journal, never sent: this rollout came back unplayed too often; its group does without it."""
+
+    order_id: Name
+    number: Number
+    """Of the group."""
+    index: Number
+    reason: Name
+    """Of the last return."""
+
+
+@dataclass(frozen=True, config=_CONFIG)
 class AssignmentRequest:
     """An actor asks for one episode to play. Answered by `Assignment` or `NoAssignment`."""
 
@@ -360,6 +380,12 @@ class Step:
         """Oldest version in the action, -1 for demonstrations."""
         return int(self.policy_versions.min()) if self.policy_versions.size else -1
 
+    @property
+    def num_bytes(self) -> int:
+        """Of its arrays."""
+        of_text = self.prompt_tokens.nbytes + self.action_tokens.nbytes
+        return of_text + self.behavior_logprobs.nbytes + self.policy_versions.nbytes
+
 
 @dataclass(frozen=True, config=_CONFIG)
 class Trajectory:
@@ -442,6 +468,8 @@ class TrajectoryGroup:
     kind: OrderKind
     task: TaskRef
     trajectories: tuple[Trajectory, ...]
+    num_given_up: Number = 0
+    """Rollouts that are missing because the task could not be put on screen; perhaps all."""
 
 
 @dataclass(frozen=True, config=_CONFIG)
@@ -701,12 +729,12 @@ RequestMessage = (
 """What a server takes; it refuses the other kinds before it unpacks them."""
 
 AnswerMessage = (
-    Welcome | Ack | ErrorReply | Directory | Status | Assignment | NoAssignment | TrajectoryReceipt | ReceiptBatch
+    Welcome | HeartbeatAck | Ack | ErrorReply | Directory | Status | Assignment | NoAssignment | TrajectoryReceipt | ReceiptBatch
     | TrajectoryGroup | NoGroup
     | Lease | TaskStarted | StepResult | Demonstration | Evaluation | WeightInvitation
 )  # fmt: skip
 
-Message = RequestMessage | AnswerMessage | GroupDrawn
+Message = RequestMessage | AnswerMessage | GroupDrawn | SlotGivenUp
 """Every message that may be the top of a frame; the codec's registry is made from this union."""
 
 REQUEST_KINDS = frozenset(cls.__name__ for cls in get_args(RequestMessage))
@@ -740,7 +768,7 @@ _SIZE_LIMITS = {
     # 1,000 steps of 4 KB beside their arrays; a group of 64 such episodes of 100 steps.
     Trajectory: SizeLimit(4 << 20, 1 << 30),
     TrajectoryBatch: SizeLimit(4 << 20, 1 << 30),
-    TrajectoryGroup: SizeLimit(64 << 20, 1 << 30),
+    TrajectoryGroup: SizeLimit(256 << 20, 1 << 30),
     # What is typed into a desktop, and what is to be read on it.
     StepRequest: SizeLimit(1 << 20, 1 << 20),
     Demonstration: SizeLimit(1 << 20, 1 << 20),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from common import log
 from common.errors import ProtocolError
 from common.messages import NoGroup, TrajectoryGroup
 from learner.ledger import AgeSpan, Ledger, Outcome
@@ -67,6 +68,8 @@ class Intake:
                     policy_version=state.policy_version, ages=(ages or {}).get(trajectory.trajectory_id),
                 )  # fmt: skip
                 self._records.episode(trajectory)
+            if group.num_given_up:
+                log.get_logger().warning("group.incomplete", task=group.task.task_id, num_given_up=group.num_given_up)
             state.take(group.trajectories)
             if group.kind == "training":
                 state.next_seed = max(state.next_seed, group.task.seed + 1)

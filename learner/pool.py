@@ -8,7 +8,9 @@ run draws what an undisturbed one would have drawn. Does no training.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -66,31 +68,38 @@ class EpisodePool:
     def num_steps(self) -> int:
         return sum(len(episode.steps) for kept in self._episodes.values() for episode in kept)
 
-    def draw(self, *, per_task: int, max_steps: int | None, salt: str) -> list[Episode]:
-        """At most ``per_task`` episodes of each task instance, families in turn, until ``max_steps`` steps are reached."""
+    def draw(
+        self, *, per_task: int, max_steps: int | None, salt: str, fill_from: EpisodePool | None = None
+    ) -> list[Episode]:
+        """At most ``per_task`` episodes of each task instance, families in turn, until ``max_steps`` steps are reached.
+
+        Families that have fewer than others are filled with those of ``fill_from``, again and again if need be.
+        """
         chosen: list[Episode] = []
         num_steps = 0
-        for episode in self._in_turn(per_task=per_task, salt=salt):
+        queues = self._queues(per_task=per_task, salt=salt)
+        if fill_from is not None:
+            queues = _filled(queues, fill_from._queues(per_task=per_task, salt=salt))
+        for episode in _in_turn(queues):
             if max_steps is not None and chosen and num_steps + len(episode.steps) > max_steps:
                 break
             chosen.append(episode)
             num_steps += len(episode.steps)
         return chosen
 
-    def _in_turn(self, *, per_task: int, salt: str) -> Iterator[Episode]:
-        queues = []
-        for family in sorted(self._episodes):
-            shuffled = list(self._episodes[family])
+    def _queues(self, *, per_task: int, salt: str) -> dict[str, list[Episode]]:
+        """Family -> its episodes as they are drawn."""
+        queues: dict[str, list[Episode]] = {}
+        for family, episodes in self._episodes.items():
+            shuffled = list(episodes)
             random.Random(f"{self._seed}:{salt}:{family}").shuffle(shuffled)
-            taken: dict[str, int] = {}
-            queue = []
+            taken: Counter[str] = Counter()
+            queue = queues[family] = []
             for episode in shuffled:
-                taken[episode.task_id] = taken.get(episode.task_id, 0) + 1
+                taken[episode.task_id] += 1
                 if taken[episode.task_id] <= per_task:
                     queue.append(episode)
-            queues.append(queue)
-        for place in range(max((len(queue) for queue in queues), default=0)):
-            yield from (queue[place] for queue in queues if place < len(queue))
+        return queues
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """(arrays, JSON-ready rest); `restore` takes them back."""
@@ -115,6 +124,22 @@ class EpisodePool:
         for (family, task_id, trajectory_id), length in zip(rest["names"], arrays["episode_lengths"], strict=True):
             steps = tuple(_bare_step(next(prompts), next(actions)) for _ in range(int(length)))
             self._episodes.setdefault(family, []).append(Episode(family, task_id, trajectory_id, steps))
+
+
+def _filled(queues: Mapping[str, list[Episode]], more: Mapping[str, list[Episode]]) -> dict[str, list[Episode]]:
+    """``queues`` with every family of ``more`` made as long as the longest."""
+    length = max(map(len, queues.values()), default=0)
+    filled = dict(queues)
+    for family, episodes in more.items():
+        own = queues.get(family, [])
+        filled[family] = own + list(itertools.islice(itertools.cycle(episodes), length - len(own)))
+    return filled
+
+
+def _in_turn(queues: Mapping[str, Sequence[Episode]]) -> Iterator[Episode]:
+    ordered = [queues[family] for family in sorted(queues)]
+    for place in range(max(map(len, ordered), default=0)):
+        yield from (queue[place] for queue in ordered if place < len(queue))
 
 
 def digest(episodes: Sequence[Episode]) -> str:

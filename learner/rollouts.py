@@ -6,6 +6,7 @@ Keeps its books in `LoopState`. Takes no groups and places no orders.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from common import log
 from common.messages import Trajectory, TrajectoryGroup
@@ -29,7 +30,8 @@ class Rollouts:
     def num_missing(self, order: recipe.OrderPlan) -> int:
         """Episodes of ``order`` that have not come in."""
         expected = (order.num_per_family or 0) * len(order.families or self._families) * order.group_size
-        return expected - self._state.tallies[order.order_id].num_episodes
+        tally = self._state.tallies[order.order_id]
+        return expected - tally.num_episodes - tally.num_given_up
 
     def take(self, group: TrajectoryGroup, phase: recipe.Phase) -> Outcome:
         """Count ``group`` in; gives what becomes of its trajectories."""
@@ -37,6 +39,7 @@ class Rollouts:
         tally = self._state.tallies.get(name) if group.order_id in self._state.orders else None
         if tally is None:
             return "phase_closed"
+        tally.num_given_up += group.num_given_up
         for trajectory in group.trajectories:
             tally.add(trajectory.task.family, success=trajectory.success)
             if group.kind == "demonstration":
@@ -55,7 +58,9 @@ class Rollouts:
     def _record_evaluation(self, order: recipe.OrderPlan) -> None:
         tally = self._state.tallies[order.order_id]
         families = {name: {"successes": s, "episodes": n} for name, (s, n) in sorted(tally.families.items())}
-        result = {"success": tally.success, "families": families, "policy_version": self._state.policy_version}
+        result: dict[str, Any] = {"success": tally.success, "families": families, "policy_version": self._state.policy_version}
+        if tally.num_given_up:
+            result["num_given_up"] = tally.num_given_up
         self._state.evaluations[order.order_id] = result
         self._records.event("evaluation", phase=order.order_id, **result)
         log.get_logger().info("evaluation.done", phase=order.order_id, success=round(tally.success, 3))

@@ -29,14 +29,17 @@ class SftRound:
 
 
 def make_round(phase: str, config: RunConfig, *, demonstrations: EpisodePool, successes: EpisodePool) -> SftRound:
-    """Cloning trains on all demonstrations, an Entropulse round on a few successes per task (algorithms: ComputerRL 3.4)."""
+    """Cloning trains on all demonstrations, an Entropulse round on a few successes per task (ComputerRL 3.4)."""
     learner = config.learner
     if phase == recipe.CLONING:
         episodes = demonstrations.draw(per_task=1, max_steps=None, salt=phase)
         epochs, lr = learner.recipe.bc_epochs, learner.recipe.bc_lr
     else:
         settings = learner.entropulse
-        episodes = successes.draw(per_task=settings.samples_per_task, max_steps=settings.max_samples, salt=phase)
+        episodes = successes.draw(
+            per_task=settings.samples_per_task, max_steps=settings.max_samples, salt=phase,
+            fill_from=demonstrations if settings.fill_with_demonstrations else None,
+        )  # fmt: skip
         epochs, lr = settings.epochs, settings.lr
     batches = make_batches(
         episodes, batch_size=learner.recipe.bc_batch_size, epochs=epochs, seed=f"{config.seed}:{phase}"

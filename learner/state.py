@@ -18,6 +18,8 @@ class Tally:
 
     families: dict[str, list[int]] = field(default_factory=dict)
     """Family -> [successes, episodes]."""
+    num_given_up: int = 0
+    """Episodes that could not be played."""
 
     def add(self, family: str, *, success: bool) -> None:
         """One episode."""

@@ -56,6 +56,9 @@ class EntropulseConfig(Section):
     """Successful rollouts drawn per task instance, at random over all updates (diverse policies)."""
     max_samples: int = Field(160, ge=1)
     """Steps in the SFT pool at most."""
+    fill_with_demonstrations: bool = False
+    """What a family lacks of its share in the SFT pool is filled with its demonstrations: one that RL has never solved has no
+    successes, its groups carry no signal, and rounds without it unlearn the little that cloning taught. The paper does not."""
     epochs: int = Field(1, ge=1)
     """Passes over the SFT pool."""
     lr: float = Field(5e-5, gt=0)

@@ -211,7 +211,7 @@ def test_port_taken_ends_the_broker_with_a_clear_error_and_its_exit_code(tmp_pat
 def test_heartbeat_finds_the_restarted_broker(broker: BrokerProcess) -> None:
     client = broker.client("env_server-0:e")
     endpoints = {"desktops": "tcp://127.0.0.1:1"}
-    with Heartbeat(client, role="env_server", index=0, incarnation="e", endpoints=endpoints, period_s=0.1) as heartbeat:
+    with Heartbeat(client, role="env_server", index=0, incarnation="e", endpoints=endpoints) as heartbeat:
         assert heartbeat.wait_welcome(60)
         broker.kill()
         broker.start()

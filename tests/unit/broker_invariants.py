@@ -31,7 +31,7 @@ def check(core: BrokerCore) -> None:
         deadlines = [grant.deadline for grant in state.grants.values()]
         assert deadlines == sorted(deadlines), deadlines
         slots = [(number, index) for number, group in state.groups.items() for index in range(group.size)]
-        filled = [(group.number, index) for group in state.groups.values() for index in group.filled]
+        filled = [(group.number, index) for group in state.groups.values() for index in (*group.filled, *group.given_up)]
         places = Counter([*state._free, *state.grants, *filled])
         assert places == Counter(slots), (state.order.order_id, places, slots)
         # Every group is complete, or its slots are there.

@@ -54,6 +54,8 @@ class FakeBroker:
         self.num_released: int | None = None
         """Groups that may be complete by now; None: any number."""
         self.success = lambda order, group, index: (group + index) % 2 == 0
+        self.can_play = lambda task, index: True
+        """What cannot be played is missing in its group."""
         self.sampled_version = lambda: max(0, self.version - 1)
 
     def place_order(self, order: RolloutOrder) -> None:
@@ -90,10 +92,12 @@ class FakeBroker:
                     order, task, number, i, version=version,
                     success=order.kind == "demonstration" or self.success(order, number, i),
                 )
-                for i in range(order.group_size)
+                for i in range(order.group_size) if self.can_play(task, i)
             )  # fmt: skip
             group_id = f"{order.order_id}/{number}"
-            self.groups.append(TrajectoryGroup(len(self.groups), group_id, order.order_id, order.kind, task, trajectories))
+            num_given_up = order.group_size - len(trajectories)
+            group = TrajectoryGroup(len(self.groups), group_id, order.order_id, order.kind, task, trajectories, num_given_up)
+            self.groups.append(group)
             return True
         return False
 

@@ -19,6 +19,7 @@ from common.messages import (
     ErrorReply,
     GroupRequest,
     Heartbeat,
+    HeartbeatAck,
     Hello,
     Message,
     NoAssignment,
@@ -45,7 +46,7 @@ class Desk:
         effects = self.core.handle(MessageReceived(0, message, sender), self.now)
         while records := [effect for effect in effects if isinstance(effect, Persist)]:
             (record,) = records
-            effects = self.core.handle(MessagePersisted(0, record.message, record.asked), self.now)
+            effects = self.core.handle(MessagePersisted(0, record.message, record.context), self.now)
         (reply,) = [effect for effect in effects if isinstance(effect, Reply)]
         self.check()
         return reply.message
@@ -246,7 +247,7 @@ def test_new_incarnation_releases_what_the_old_one_held_and_the_old_one_is_refus
     assert desk.assign("b") == first
     for answer in (desk.hello("a"), desk.beat("a"), desk.assign("a")):
         assert isinstance(answer, ErrorReply) and answer.code == "superseded"
-    assert desk.beat("b") == Ack()
+    assert desk.beat("b") == HeartbeatAck(1.0)
 
 
 def test_superseded_learner_cannot_move_the_cursor(desk: Desk) -> None:
@@ -257,6 +258,17 @@ def test_superseded_learner_cannot_move_the_cursor(desk: Desk) -> None:
     answer = desk.ask(ConsumptionReport(1), sender="learner-0:old")
     assert isinstance(answer, ErrorReply) and answer.code == "superseded"
     assert desk.ask(ConsumptionReport(1), sender="learner-0:new") == Ack()
+
+
+def test_heartbeats_are_wanted_less_often_among_many_processes_but_four_times_before_one_counts_as_lost() -> None:
+    periods = []
+    desk = Desk(core(peer_timeout_s=15.0))
+    for index in range(1100):
+        desk.hello(f"i{index}", index=index)
+        answer = desk.beat(f"i{index}", index=index)
+        assert isinstance(answer, HeartbeatAck)
+        periods.append(answer.period_s)
+    assert periods[0] == periods[249] == 1.0 and periods[499] == 2.0 and periods[1099] == 3.75
 
 
 def test_silent_peer_is_lost_and_its_assignments_come_back(desk: Desk) -> None:
@@ -277,7 +289,7 @@ def test_peers_are_not_lost_when_the_broker_itself_stood_still(desk: Desk) -> No
     desk.hello("a")
     desk.pass_time(1.0)
     desk.pass_time(60.0)
-    assert desk.beat("a") == Ack()
+    assert desk.beat("a") == HeartbeatAck(1.0)
 
 
 def test_group_is_numbered_when_complete_and_given_again_on_every_request(desk: Desk) -> None:

@@ -150,7 +150,9 @@ def test_source_ahead_is_what_will_be_drawn_and_draws_nothing() -> None:
     drawn(source, 5)
     ahead = [source.ahead(number) for number in range(5, 30)]
     assert source.num_drawn == 5
-    assert ahead == drawn(source, 25)
+    assert ahead[:10] == drawn(source, 10)
+    assert [source.ahead(number) for number in (29, 15, 22)] == [ahead[24], ahead[10], ahead[17]]
+    assert ahead[10:] == drawn(source, 15) and source.ahead(31) == drawn(source, 2)[1]
 
 
 def test_registry_has_the_names_of_the_configuration() -> None:

@@ -97,7 +97,7 @@ def test_draw_of_an_order_that_was_closed_meanwhile_opens_nothing() -> None:
     (persist,) = broker.handle(MessageReceived(1, REQUEST, "actor-0:a"), 0.0)
     broker.handle(MessagePersisted(None, OrderClosure("rl-1")), 0.0)
     assert isinstance(persist, Persist)
-    (reply,) = broker.handle(MessagePersisted(1, persist.message, persist.asked), 0.0)
+    (reply,) = broker.handle(MessagePersisted(1, persist.message, persist.context), 0.0)
     assert isinstance(reply, Reply) and isinstance(reply.message, NoAssignment)
     assert reply.message.reason == "no_order"
 
@@ -131,7 +131,7 @@ def test_two_choices_of_one_group_made_while_the_disk_was_busy_the_first_on_disk
     first = broker.handle(MessageReceived(1, REQUEST, "actor-0:a"), 0.0)[0]
     assert isinstance(first, Persist) and isinstance(first.message, GroupDrawn)
     second = replace(first, ticket=2, message=replace(first.message, group_size=5))
-    granted = [broker.handle(MessagePersisted(one.ticket, one.message, one.asked), 0.0)[0] for one in (first, second)]
+    granted = [broker.handle(MessagePersisted(one.ticket, one.message, one.context), 0.0)[0] for one in (first, second)]
     assert [one.message.assignment_id for one in granted if isinstance(one, Reply)] == ["rl-1/0/0", "rl-1/0/1"]
     assert {group.size for state in broker.orders for group in state.groups.values()} == {2}
 

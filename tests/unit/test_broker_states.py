@@ -186,9 +186,12 @@ class BrokerMachine(RuleBasedStateMachine):
                 self.submit([success], 0, False)
 
     @precondition(lambda self: self.playing)
-    @rule()
-    def give_back(self) -> None:
-        assert self.ask(AssignmentReturn(self.playing.pop().assignment_id, "a", "desktop_broken")) == [Ack()]
+    @rule(num_times=st.integers(1, 4))
+    def give_back(self, num_times: int) -> None:
+        """The same episode again and again, until it is given up."""
+        for _ in range(min(num_times, len(self.playing))):
+            assert self.ask(AssignmentReturn(self.playing.pop().assignment_id, "a", "task_failed")) == [Ack()]
+            self.request(1, 0)
 
     @rule(forgets=st.booleans())
     def expire(self, forgets: bool) -> None:
@@ -201,7 +204,8 @@ class BrokerMachine(RuleBasedStateMachine):
     def fetch(self) -> None:
         (answer,) = self.ask(GroupRequest(self.num_taken))
         if isinstance(answer, TrajectoryGroup):
-            assert [one.index for one in answer.trajectories] == list(range(len(answer.trajectories)))
+            indices = [one.index for one in answer.trajectories]
+            assert indices == sorted(set(indices)) and len(indices) + answer.num_given_up > max([*indices, 0])
             if self.num_taken == len(self.groups):
                 self.groups.append(answer)
             seen = self.groups[self.num_taken]
@@ -248,11 +252,12 @@ def told(core: BrokerCore) -> dict[str, Any]:
     of orders that tell them."""
     value = json.loads(json.dumps(core.snapshot()))
     counters = value["counters"]
-    value["counters"] = {name: counters.get(name, 0) for name in ("accepted", "held", "delivered", "groups_completed")}
+    names = ("accepted", "held", "delivered", "groups_completed", "given_up")
+    value["counters"] = {name: counters.get(name, 0) for name in names}
     for told_order, state in zip(value["orders"]["orders"], core.orders, strict=True):
         if state.source.is_static:
             del told_order["source"]
-            told_order["groups"] = [one for one in told_order["groups"] if state.groups[one[0]].filled]
+            told_order["groups"] = [one for one in told_order["groups"] if state.groups[one[0]].filled or one[3]]
     return {**value, "trajectories": sorted(trajectory.trajectory_id for trajectory in core.held())}
 
 

@@ -81,6 +81,12 @@ def changed_header(**changes: object) -> list[bytes]:
     return [msgpack.packb({**header, **changes})]
 
 
+def named_arrays(*arrays: tuple[int, int]) -> list[bytes]:
+    """A body that names arrays by (extension type, length) where none belong."""
+    values = [msgpack.ExtType(code, struct.pack("<I", length)) for code, length in arrays]
+    return changed_header(body=msgpack.packb({"group_seq": values}))
+
+
 @pytest.mark.parametrize(
     ("frames", "reason"),
     [
@@ -98,20 +104,17 @@ def changed_header(**changes: object) -> list[bytes]:
         (changed_header(body=b"\xc1"), ""),
         (changed_header(body=msgpack.packb({"group_seq": "x"})), "group_seq"),
         (changed_header(body=msgpack.packb({"group_seq": 1, "more": 2})), "more"),
-        (changed_header(body=msgpack.packb({"group_seq": msgpack.ExtType(1, b"\0\0\0\0")})), "array 0 of 0"),
-        (changed_header(body=msgpack.packb({"group_seq": msgpack.ExtType(9, b"")})), "extension type 9"),
+        (named_arrays((1, 1)), "array of 1 numbers where 0 are left"),
+        (named_arrays((9, 0)), "extension type 9"),
         (changed_header(body=msgpack.packb({"group_seq": msgpack.ExtType(1, b"\0")})), "4 bytes"),
-        (changed_header(arrays=[["<i4", 1]]), "lists 1 arrays"),
-        ([*changed_header(), b"12345678"], "1 frames of arrays came"),
-        ([*changed_header(arrays=[["|O", 1]]), b"12345678"], "dtype '|O'"),
-        ([*changed_header(arrays=[["<i4", 3]]), b"12345678"], "array of 3 numbers at byte 0 of 8"),
-        ([*changed_header(arrays=[["<i4", 1], ["<i4", 2]]), b"12345678"], "array of 2 numbers at byte 4 of 8"),
-        ([*changed_header(arrays=[["<i4", -2]]), b"12345678"], "array of -2 numbers"),
-        ([*changed_header(arrays=[["<i4", "2"]]), b"12345678"], "array of '2' numbers"),
-        ([*changed_header(arrays=[["<i4", 1]]), b"12345678"], "arrays of 4 bytes in a frame of 8"),
-        ([*changed_header(arrays=[7]), b"12345678"], ""),
+        ([*changed_header(), b"12345678"], "2 numbers of frame 1 are in no array"),
+        ([*named_arrays((1, 1)), b"12345678"], "1 numbers of frame 1 are in no array"),
+        ([*named_arrays((1, 3)), b"12345678"], "array of 3 numbers where 2 are left"),
+        ([*named_arrays((1, 1), (2, 2)), b"12345678"], "array of 2 numbers where 1 are left"),
+        ([*named_arrays((1, 2)), b"12345"], "5 bytes, no whole number"),
+        (named_arrays(*[(1, 0)] * 9), "wrong fields"),
         ([*changed_header(), b"", b""], "3 frames"),
-        ([*changed_header(arrays=None), b"12345678"], "no arrays"),
+        (changed_header(more=[1] * 3), "no msgpack"),
         ([b"x" * (DEFAULT_SIZE_LIMIT.header_bytes + 1)], "too large"),
         ([msgpack.packb([[]] * 3)[:-1]], "no msgpack"),
         ([b"\x91" * 60_000], "no msgpack"),

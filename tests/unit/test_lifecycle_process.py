@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from broker_data import core
@@ -18,7 +19,7 @@ from common.clock import ManualClock
 from common.errors import PeerTimeout, Superseded
 from common.lifecycle import Heartbeat, StopToken, new_incarnation
 from common.messages import Heartbeat as HeartbeatMessage
-from common.messages import Hello, Message
+from common.messages import HeartbeatAck, Hello, Message
 from common.transport import LocalChannel
 
 ROOT = Path(__file__).parents[2]
@@ -96,7 +97,8 @@ class Recorder:
             self.condition.notify_all()
         if self.broken:
             raise PeerTimeout("gone")
-        return self.channel.request(message, timeout_s=timeout_s)
+        answer = self.channel.request(message, timeout_s=timeout_s)
+        return replace(answer, period_s=0.01) if isinstance(answer, HeartbeatAck) else answer
 
     def wait_for(self, kind: type, count: int) -> None:
         def seen() -> bool:
@@ -108,7 +110,7 @@ class Recorder:
 
 def beating(recorder: Recorder, **options: object) -> Heartbeat:
     metrics: Callable[[], dict[str, float]] = lambda: {"actor/x": 1.0}  # noqa: E731
-    defaults: dict[str, object] = {"endpoints": {"desktops": "tcp://x:1"}, "metrics": metrics, "period_s": 0.01}
+    defaults: dict[str, object] = {"endpoints": {"desktops": "tcp://x:1"}, "metrics": metrics}
     merged = {**defaults, **options}
     return Heartbeat(recorder, role="actor", index=0, incarnation="a", **merged)  # type: ignore[arg-type]
 

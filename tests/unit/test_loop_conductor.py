@@ -254,3 +254,14 @@ def test_loop_killed_before_first_checkpoint_starts_over(tmp_path: Path) -> None
     bench.folder.metrics_path.write_text('{"event":"phase","time":0,"phase":"left over"}\n')
     bench.run(bench.start())
     assert events(bench, "phase")[0]["phase"] == "demonstrations"
+
+
+def test_loop_goes_on_without_episodes_that_could_not_be_played(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_config())
+    bench.broker.can_play = lambda task, index: task.family == "click" or (index > 0 and task.seed % 2 == 0)
+    loop = bench.run(bench.start())
+    assert loop.finished
+    check_exactly_once(bench)
+    for evaluation in events(bench, "evaluation"):
+        assert evaluation["num_given_up"] > 0
+    assert all(update["success"] >= 0.0 for update in events(bench, "update"))

@@ -42,6 +42,21 @@ def test_pool_draw_stops_at_number_of_steps() -> None:
     assert sum(len(episode.steps) for episode in filled(10).draw(per_task=4, max_steps=7, salt="x")) == 6
 
 
+def test_pool_draw_fills_the_share_of_families_that_have_little_from_another_pool() -> None:
+    successes, demonstrations = (EpisodePool(seed=1, max_per_family=50) for _ in range(2))
+    for number, trajectory in enumerate(trajectories(12)):
+        if trajectory.task.family == "a":
+            successes.add(trajectory)
+        elif number < 6:
+            demonstrations.add(dataclasses.replace(trajectory, trajectory_id=f"demo-{number}"))
+    episodes = successes.draw(per_task=9, max_steps=None, salt="x", fill_from=demonstrations)
+    of_family = {family: [one.trajectory_id for one in episodes if one.family == family] for family in "ab"}
+    assert len(of_family["a"]) == len(set(of_family["a"])) == len(of_family["b"]) == successes.num_episodes
+    assert set(of_family["b"]) == {"demo-4", "demo-5"}
+    assert [episode.family for episode in episodes[:4]] == ["a", "b", "a", "b"]
+    assert successes.draw(per_task=9, max_steps=None, salt="x") == [one for one in episodes if one.family == "a"]
+
+
 def test_pool_badly_formed_and_impossible_steps_left_out() -> None:
     pool = EpisodePool(seed=1, max_per_family=5)
     good = trajectories(1)[0]

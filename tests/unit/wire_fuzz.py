@@ -6,6 +6,7 @@ Packets are how several messages travel in one file: a count of frames, their le
 from __future__ import annotations
 
 import random
+import re
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -154,13 +155,13 @@ def _change_header(frames: Frames, rng: random.Random) -> Frames:
 
 
 def _change_arrays(frames: Frames, rng: random.Random) -> Frames:
-    header = _map_of(frames[0] if frames else b"")
-    specs = header.get("arrays")
-    spec = [rng.choice(["<i4", "<f4", "|O", "<f8", ">i4", *HOSTILE]), rng.choice([*range(5), 2**31, -1, *HOSTILE])]
-    if isinstance(specs, list) and specs:
-        specs[rng.randrange(len(specs))] = spec
-    else:
-        header["arrays"] = [spec]
+    """The length or the type of one of the body's arrays: extension values of four bytes."""
+    body = _map_of(frames[0] if frames else b"").get("body")
+    if not isinstance(body, bytes) or not (places := [found.start() for found in re.finditer(rb"\xd6[\x01\x02]", body)]):
+        return _change_bytes(frames, rng)
+    place = rng.choice(places)
+    named = bytes([0xD6, rng.choice([1, 2, 3, 255])]) + struct.pack("<I", rng.choice([*range(5), 2**31, 2**32 - 1]))
+    header = {**_map_of(frames[0]), "body": body[:place] + named + body[place + 6 :]}
     return [_packed(header), *frames[1:]]
 
 
