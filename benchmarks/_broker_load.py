@@ -6,6 +6,7 @@ the clock started, and keeps a window of them in flight on each connection, as a
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -52,6 +53,13 @@ class Connections:
 
     def send_all(self, requests: Sequence[Frames], *, window: int, per_s: float | None = None) -> Load:
         """Send all, ``window`` in flight per connection; with ``per_s`` at that pace instead, however late answers are."""
+        gc.disable()  # Pauses of 0.1 s of this process are none of the broker's.
+        try:
+            return self._send_all(requests, window=window, per_s=per_s)
+        finally:
+            gc.enable()
+
+    def _send_all(self, requests: Sequence[Frames], *, window: int, per_s: float | None) -> Load:
         sent_at, latencies, raw = [0.0] * len(requests), [0.0] * len(requests), [Frames()] * len(requests)
         in_flight: list[deque[int]] = [deque() for _ in self._sockets]
         started = time.perf_counter()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import multiprocessing
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -51,6 +52,7 @@ _MB = 1_000_000
 _NUM_ACTORS = 8
 _GROUP_SIZE = 8
 _SENDER = "actor-0:bench"
+_CONSUME_EVERY_S = 0.25
 _SPAWN = multiprocessing.get_context("spawn")
 _RAW, _REDIS = next(name for name in PEERS if name.startswith("raw")), next(name for name in PEERS if name.startswith("Redis"))
 
@@ -142,7 +144,8 @@ class _Bench:
         per_s = statistics.median(self._rates[size.name]) / amount_each / 2
         found = []
         for _ in range(num_rounds):
-            found += self._connections.send_all(requests, window=size.window, per_s=per_s).latencies_s
+            with self._consuming():
+                found += self._connections.send_all(requests, window=size.window, per_s=per_s).latencies_s
             self._consume(size.num_per_round)
             requests = self._requests(size)
         self._connections.send_all(requests, window=size.window)
@@ -173,6 +176,23 @@ class _Bench:
         some = [trajectories[first : first + size.num_together] for first in range(0, len(trajectories), size.num_together)]
         messages = [TrajectoryBatch(tuple(few)) if len(few) > 1 else few[0] for few in some]
         return [codec.encode(message, sender=_SENDER, message_id=1) for message in messages]
+
+    @contextmanager
+    def _consuming(self) -> Iterator[None]:
+        """Whatever is complete is reported as consumed soon, as a learner does it."""
+        stop = StopToken()
+
+        def run() -> None:
+            while not stop.wait(_CONSUME_EVERY_S):
+                self._client.report_consumption(int(self._client.status().gauges["group_seq_next"]))
+
+        thread = threading.Thread(target=run, name="learner")
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.stop("the round is over")
+            thread.join()
 
     def _consume(self, num_trajectories: int) -> None:
         self._num_groups += num_trajectories // _GROUP_SIZE

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -62,7 +61,8 @@ def _segment(number: int, path: Path) -> Segment:
 def _contents(payload: bytes) -> list[tuple[str, Any]]:
     """(kind, message) of what a record holds; a snapshot is a dictionary."""
     if payload[:1] == b"S":
-        return [(SNAPSHOT, json.loads(payload[1:]))]
+        state, held = records.snapshot_of(payload)
+        return [(SNAPSHOT, {**state, "held": held})]
     message = records.message_of(payload)
     return [(type(part).__name__, part) for part in trajectories_of(message) or (message,)]
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from broker.orders import plain_task
 from common.errors import ProtocolError
 from common.messages import TaskRef, Trajectory, TrajectoryGroup
 
@@ -144,7 +145,6 @@ class DeliveryQueue:
 
 
 def _plain(group: TrajectoryGroup) -> list[Any]:
-    """All of it but the trajectories; snapshots hold thousands."""
-    task = [group.task.family, group.task.seed, group.task.split]
-    num = len(group.trajectories)
-    return [group.group_seq, group.group_id, group.order_id, group.kind, task, num, group.num_given_up]
+    """All of it but the trajectories."""
+    task, num_trajectories = plain_task(group.task), len(group.trajectories)
+    return [group.group_seq, group.group_id, group.order_id, group.kind, task, num_trajectories, group.num_given_up]

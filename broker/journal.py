@@ -29,13 +29,13 @@ from typing import NamedTuple, Protocol
 from common import log
 from common.errors import DiskFull, ResumeError
 
-FILE_MAGIC = b"CRLJRNL3"
+FILE_MAGIC = b"CRLJRNL4"
 _RECORD_MAGIC = b"\xc7RL\x1e"
 _HEADER = struct.Struct("<4sIQI")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _PIECES_PER_WRITE = 512
 """Linux takes 1,024 pieces in one system call."""
-_MAX_SPARE = 2
+_MAX_SPARE = 4
 """Files kept for later segments."""
 
 

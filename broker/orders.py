@@ -297,7 +297,7 @@ class OrderState:
             "closed": self.closed,
             "source": self.source.snapshot(),
             "groups": [
-                [group.number, asdict(group.task), group.size, sorted(group.given_up)] for group in self.groups.values()
+                [group.number, plain_task(group.task), group.size, sorted(group.given_up)] for group in self.groups.values()
             ],
             "finished": [self.finished.watermark, sorted(self.finished.above)],
             "num_consumed": self.num_consumed,
@@ -313,10 +313,15 @@ class OrderState:
         state.finished = FinishedNumbers(*value["finished"])
         state.num_consumed = value["num_consumed"]
         for number, task, size, given_up in value["groups"]:
-            state._add(Group(number, TaskRef(**task), size, given_up=set(given_up)))
+            state._add(Group(number, TaskRef(*task), size, given_up=set(given_up)))
         return state
 
     def pending(self) -> Iterator[Trajectory]:
         """Trajectories of incomplete groups."""
         for group in self.groups.values():
             yield from group.filled.values()
+
+
+def plain_task(task: TaskRef) -> list[Any]:
+    """Arguments of `TaskRef`, for snapshots, which hold thousands."""
+    return [task.family, task.seed, task.split]

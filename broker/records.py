@@ -1,15 +1,19 @@
 """What the payloads of a journal mean: messages, and the snapshot that a segment begins with.
 
-A payload is one byte of type, then: ``M`` a message that came in; ``S`` the core's snapshot as JSON, with the positions of the
-trajectories that it holds. Messages are frames of `common.codec`: a count, the frames' lengths, the frames.
+A payload is one byte of type, then: ``M`` a message that came in, as frames of `common.codec`: a count, the frames' lengths, the
+frames; ``S`` a snapshot: the length of its JSON, the core's state as JSON, and three whole numbers of 64 bits for the position
+of each trajectory that it holds, of which there may be ten thousands.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
+
+import numpy as np
 
 from broker.core import BrokerCore
 from broker.events import Event, MessagePersisted, StateRestored, TrajectoryRestored, trajectories_of
@@ -19,6 +23,8 @@ from common.errors import DecodeError, ResumeError
 from common.messages import Message
 
 _WRITER = "journal"
+_LENGTH = struct.Struct("<I")
+_POSITION_ITEM = "<u8"
 
 
 def message_record(message: Message, *, frames: Sequence[bytes] | None = None) -> list[bytes]:
@@ -27,10 +33,23 @@ def message_record(message: Message, *, frames: Sequence[bytes] | None = None) -
     return [b"M" + struct.pack(f"<I{len(frames)}I", len(frames), *map(len, frames)), *frames]
 
 
-def snapshot_record(core: BrokerCore, positions: Mapping[str, Position]) -> bytes:
-    """First record of a segment. ``positions``: where the record of every trajectory that ``core`` holds lies, by its id."""
-    held = [positions[trajectory.trajectory_id] for trajectory in core.held()]
-    return b"S" + json.dumps({**core.snapshot(), "held": held}, separators=(",", ":")).encode()
+def snapshot_record(core: BrokerCore, held: Iterable[Position]) -> bytes:
+    """First record of a segment. ``held``: where the record of every trajectory that ``core`` holds lies."""
+    state = json.dumps(core.snapshot(), separators=(",", ":")).encode()
+    positions = np.fromiter(itertools.chain.from_iterable(held), dtype=_POSITION_ITEM)
+    return b"S" + _LENGTH.pack(len(state)) + state + positions.tobytes()
+
+
+def snapshot_of(payload: bytes) -> tuple[dict[str, Any], list[Position]]:
+    """The core's state and where the trajectories lie that it holds. Raises `ResumeError`."""
+    try:
+        (length,) = _LENGTH.unpack_from(payload, 1)
+        start = 1 + _LENGTH.size
+        state: dict[str, Any] = json.loads(payload[start : start + length])
+        numbers = np.frombuffer(payload, _POSITION_ITEM, offset=start + length).reshape(-1, 3).tolist()
+    except (ValueError, struct.error) as error:
+        raise ResumeError(f"the journal holds a snapshot that this release cannot read: {error}") from None
+    return state, [Position(*one) for one in numbers]
 
 
 class Readable(Protocol):
@@ -45,9 +64,9 @@ def events(journal: Readable) -> Iterator[tuple[Position, Event]]:
     """What to tell a new core so that it is where the journal ends. Raises `ResumeError`."""
     for position, payload in journal.replay():
         if payload[:1] == b"S":
-            snapshot = _json(payload[1:])
-            yield position, StateRestored(snapshot)
-            yield from _held(journal, [Position(*place) for place in snapshot["held"]])
+            state, held = snapshot_of(payload)
+            yield position, StateRestored(state)
+            yield from _held(journal, held)
         else:
             yield position, MessagePersisted(None, message_of(payload))
 
@@ -73,14 +92,6 @@ def message_of(payload: bytes) -> Message:
         return codec.decode(_unpack(payload), limited=False).message
     except (DecodeError, struct.error) as error:
         raise ResumeError(f"the journal holds a record that this release cannot read: {error}") from None
-
-
-def _json(data: bytes) -> dict[str, Any]:
-    try:
-        snapshot: dict[str, Any] = json.loads(data)
-    except ValueError as error:
-        raise ResumeError(f"the journal holds a snapshot that this release cannot read: {error}") from None
-    return snapshot
 
 
 def _unpack(data: bytes) -> list[bytes]:

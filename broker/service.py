@@ -118,9 +118,9 @@ class BrokerService:
         batch, self._records = Batch(self._records), []
         if self._journal.newest_bytes >= self._next_segment_at:
             # Nothing is on its way to the disk: the core is exactly what the journal says.
-            held = {trajectory.trajectory_id for trajectory in self.core.held()}
-            self._positions = {name: position for name, position in self._positions.items() if name in held}
-            batch.snapshot = records.snapshot_record(self.core, self._positions)
+            names = [trajectory.trajectory_id for trajectory in self.core.held()]
+            self._positions = {name: self._positions[name] for name in names}
+            batch.snapshot = records.snapshot_record(self.core, self._positions.values())
             batch.needed = {position.segment for position in self._positions.values()}
         return batch
 
