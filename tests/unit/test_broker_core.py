@@ -260,15 +260,15 @@ def test_superseded_learner_cannot_move_the_cursor(desk: Desk) -> None:
     assert desk.ask(ConsumptionReport(1), sender="learner-0:new") == Ack()
 
 
-def test_heartbeats_are_wanted_less_often_among_many_processes_but_four_times_before_one_counts_as_lost() -> None:
+def test_heartbeats_are_wanted_less_often_among_many_processes_but_three_times_before_one_counts_as_lost() -> None:
     periods = []
     desk = Desk(core(peer_timeout_s=15.0))
-    for index in range(1100):
+    for index in range(1300):
         desk.hello(f"i{index}", index=index)
         answer = desk.beat(f"i{index}", index=index)
         assert isinstance(answer, HeartbeatAck)
         periods.append(answer.period_s)
-    assert periods[0] == periods[249] == 1.0 and periods[499] == 2.0 and periods[1099] == 3.75
+    assert periods[0] == periods[249] == 1.0 and periods[499] == 2.0 and periods[1299] == 5.0
 
 
 def test_silent_peer_is_lost_and_its_assignments_come_back(desk: Desk) -> None:
