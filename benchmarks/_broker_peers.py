@@ -15,8 +15,10 @@ from pathlib import Path
 
 import zmq
 
+from common.keys import Keys
 from common.lifecycle import die_with_parent
 from common.ports import free_looking_ports
+from common.transport import generate_keys
 
 _SPAWN = multiprocessing.get_context("spawn")
 _CHUNK_BYTES = 1_000_000
@@ -40,14 +42,17 @@ def raw_write(payloads: Sequence[bytes], _window: int, folder: Path) -> float:
     return took_s
 
 
-def push_pull(payloads: Sequence[bytes], _window: int, folder: Path) -> float:
-    """ZeroMQ PUSH to PULL in another process: no encryption, no acknowledgement, nothing on disk."""
+def push_pull(payloads: Sequence[bytes], _window: int, folder: Path, *, keys: Keys | None = None) -> float:
+    """ZeroMQ PUSH to PULL in another process, encrypted with ``keys``: no acknowledgement, nothing on disk."""
     del folder
     ours, theirs = _SPAWN.Pipe()
-    process = _SPAWN.Process(target=_pull, args=(theirs, len(payloads)))
+    process = _SPAWN.Process(target=_pull, args=(theirs, len(payloads), keys))
     process.start()
     try:
         with zmq.Context() as context, context.socket(zmq.PUSH) as push:
+            if keys is not None:
+                push.curve_serverkey = keys.server_public
+                push.curve_publickey, push.curve_secretkey = keys.client_public, keys.client_secret
             push.connect(ours.recv())
             started = time.perf_counter()
             for payload in payloads:
@@ -59,9 +64,17 @@ def push_pull(payloads: Sequence[bytes], _window: int, folder: Path) -> float:
         process.join()
 
 
-def _pull(pipe: Connection, count: int) -> None:
+def encrypted_push_pull(payloads: Sequence[bytes], window: int, folder: Path) -> float:
+    """What CURVE alone leaves of it."""
+    return push_pull(payloads, window, folder, keys=generate_keys())
+
+
+def _pull(pipe: Connection, count: int, keys: Keys | None) -> None:
     die_with_parent()
     with zmq.Context() as context, context.socket(zmq.PULL) as pull:
+        if keys is not None:
+            pull.curve_server = True
+            pull.curve_publickey, pull.curve_secretkey = keys.server_public, keys.server_secret
         port = pull.bind_to_random_port("tcp://127.0.0.1")
         pipe.send(f"tcp://127.0.0.1:{port}")
         for _ in range(count):
@@ -152,6 +165,7 @@ def ray_queue(payloads: Sequence[bytes], window: int, folder: Path) -> float:
 PEERS: dict[str, Peer] = {
     "raw sequential write + fdatasync": raw_write,
     "ZeroMQ PUSH/PULL, plain": push_pull,
+    "ZeroMQ PUSH/PULL, CURVE": encrypted_push_pull,
     "Redis Streams, appendfsync everysec": redis_streams,
     "Ray actor queue": ray_queue,
 }

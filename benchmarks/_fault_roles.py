@@ -128,7 +128,7 @@ def _enter_network_of(pid: int) -> None:
 def _play(place: Place, config: RunConfig, broker: BrokerClient, incarnation: str, stop: StopToken) -> None:
     chance = random.Random(incarnation)
     receipts = os.open(receipts_path(Path(config.folder), place), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    with Heartbeat(broker, role="actor", index=place.index, incarnation=incarnation, stop=stop, period_s=0.2):
+    with Heartbeat(broker, role="actor", index=place.index, incarnation=incarnation, stop=stop):
         while not stop.stopped:
             version, position = read_weights(Path(config.folder))
             work = broker.request_assignment(incarnation, version)
@@ -170,7 +170,7 @@ def _learn(place: Place, config: RunConfig, broker: BrokerClient, incarnation: s
     welcome = broker.hello(Hello("learner", place.index, incarnation, socket.gethostname(), os.getpid(), {}))
     checkpoints = CheckpointStore(folder.checkpoints, num_kept=config.learner.num_checkpoints_kept)
     checkpoint = checkpoints.load()
-    with Heartbeat(broker, role="learner", index=place.index, incarnation=incarnation, stop=stop, period_s=0.2):
+    with Heartbeat(broker, role="learner", index=place.index, incarnation=incarnation, stop=stop):
         loop = LearnerLoop(
             config, families=FAMILIES, broker=broker, trainer=_OneNumber(config), weights=_WeightsFile(Path(config.folder)),
             folder=folder, checkpoints=checkpoints,

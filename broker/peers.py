@@ -70,7 +70,7 @@ class PeerTable:
 
     @property
     def heartbeat_period_s(self) -> float:
-        """How long a process may wait before its next heartbeat; one may be lost and the next one late before it counts as lost."""
+        """How long a process may wait before its next heartbeat: one may be lost, and the next one late."""
         return min(max(_MIN_PERIOD_S, len(self._peers) / _BEATS_PER_S), self._timeout_s / 3)
 
     def refuse_superseded(self, incarnation: str, key: tuple[Role, int] | None = None) -> None:
