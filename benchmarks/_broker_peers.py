@@ -148,7 +148,7 @@ def ray_queue(payloads: Sequence[bytes], window: int, folder: Path) -> float:
                 self.kept.append(payload)
                 return len(self.kept)
 
-        queue = Queue.remote()
+        queue = Queue.remote()  # type: ignore[attr-defined]
         ray.get(queue.put.remote(b""))
         started = time.perf_counter()
         running: list[object] = []

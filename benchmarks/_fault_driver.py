@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
 
 from benchmarks import _fault_roles
 from benchmarks._fault_accounts import Accounts, settle
@@ -29,14 +30,14 @@ DRAIN_LIMIT_S = 120.0
 _forks = multiprocessing.get_context("forkserver")
 
 
-def make_config(folder: Path, **broker: object) -> RunConfig:
+def make_config(folder: Path, **broker: Any) -> RunConfig:
     """Small groups, short limits, a journal of many small segments, a checkpoint every second update."""
     limits = {"peer_timeout_s": PEER_TIMEOUT_S, "max_assignment_s": 2.0, "segment_mb": 0.1, **broker}
-    recipe = RecipeConfig(demos_per_family=2, eval_episodes_per_family=2, max_updates=1_000_000)  # type: ignore[call-arg]
-    learner = LearnerConfig(  # type: ignore[call-arg]
+    recipe = RecipeConfig(demos_per_family=2, eval_episodes_per_family=2, max_updates=1_000_000)
+    learner = LearnerConfig(
         group_size=4, groups_per_batch=2, max_age=2, checkpoint_every_updates=2, recipe=recipe
     )
-    return RunConfig(run_dir=str(folder), broker=BrokerConfig(**limits), learner=learner)  # type: ignore[arg-type]
+    return RunConfig(run_dir=str(folder), broker=BrokerConfig(**limits), learner=learner)
 
 
 class Fleet:

@@ -83,8 +83,8 @@ def run(quick: bool) -> list[dict[str, Any]]:
         # The file system of the working folder, where runs lie; /tmp may be memory.
         config = RunConfig(
             run_dir=folder,
-            broker=BrokerConfig(eta=1_000_000),  # type: ignore[call-arg]
-            learner=LearnerConfig(group_size=_GROUP_SIZE),  # type: ignore[call-arg]
+            broker=BrokerConfig(eta=1_000_000),
+            learner=LearnerConfig(group_size=_GROUP_SIZE),
         )
         RunFolder(config.folder).create(config)
         with _broker_process(config):

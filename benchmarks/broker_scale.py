@@ -55,9 +55,9 @@ def measure(folder: Path, *, num_actors: int, stage_s: float, overload_s: float)
     """All stages against one broker with ``num_actors`` connections; ``stage_s`` is how long each lasts."""
     config = RunConfig(
         run_dir=str(folder),
-        broker=BrokerConfig(eta=_ETA, segment_mb=_SEGMENT_MB),  # type: ignore[call-arg]
-        learner=LearnerConfig(group_size=_GROUP_SIZE, groups_per_batch=_GROUPS_PER_BATCH),  # type: ignore[call-arg]
-        actor=ActorConfig(num_actors=num_actors),  # type: ignore[call-arg]
+        broker=BrokerConfig(eta=_ETA, segment_mb=_SEGMENT_MB),
+        learner=LearnerConfig(group_size=_GROUP_SIZE, groups_per_batch=_GROUPS_PER_BATCH),
+        actor=ActorConfig(num_actors=num_actors),
     )
     RunFolder(config.folder).create(config)
     with _process(_broker_process, config) as broker, Learner(config) as learner:

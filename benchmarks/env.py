@@ -76,7 +76,7 @@ def _one_desktop(folder: Path, store: ScreenshotStore, *, quick: bool) -> list[d
         typing = CalledDesktop(driver.get)
         changed, unchanged, actions, trees, pictures = [], [], [], [], []
         for index in range(num_ours):
-            actions.append(_timed(lambda index=index: driver.step(parse_action(f'calc.set_cell("B{index + 2}", {index})')))[1])
+            actions.append(_timed(lambda index=index: driver.step(parse_action(f'calc.set_cell("B{index + 2}", {index})')))[1])  # type: ignore[misc]
             typing.input([InputEvent("type", text=str(index)), InputEvent("key", text="enter")])
             time.sleep(_TYPED_S)
             changed.append(_timed(driver.observe)[1])
@@ -85,7 +85,7 @@ def _one_desktop(folder: Path, store: ScreenshotStore, *, quick: bool) -> list[d
                 trees.append(_timed(lambda: _osworld_style.tree(driver, "soffice"))[1])
                 pictures.append(_timed(lambda: _osworld_style.screenshot(driver))[1])
         raw = [_timed(driver.frame)[1] for _ in range(num_ours * 5)]
-        resets = [_timed(lambda seed=seed: driver.reset(FAMILIES["calc-set-cell"].make(seed)))[1] for seed in range(num_ours)]
+        resets = [_timed(lambda seed=seed: driver.reset(FAMILIES["calc-set-cell"].make(seed)))[1] for seed in range(num_ours)]  # type: ignore[misc]
         files = [_timed(lambda: driver.reset(_sheet_task()))[1] for _ in range(max(3, num_ours // 4))]
         return [
             _row("observe Calc, 1,000 rows, after a change", changed, "s", 0.06, peer="OSWorld-style walk", peer_values=trees),
@@ -167,7 +167,7 @@ def _many(folder: Path, store: ScreenshotStore, *, num_desktops: int) -> list[di
     drivers: list[GuestDriver] = []
     try:
         for index in range(num_desktops):
-            driver, seconds = _timed(lambda index=index: _make(config, index, folder, store))
+            driver, seconds = _timed(lambda index=index: _make(config, index, folder, store))  # type: ignore[misc]
             drivers.append(driver)
             starts.append(seconds)
         with ThreadPoolExecutor(2) as pool:

@@ -79,7 +79,7 @@ def _memory_by_program() -> Counter[str]:
             program = Path(f"/proc/{pid}/comm").read_text().strip()
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has just ended
-        taken[program] += pss_mb([pid])
+        taken[program] += pss_mb([pid])  # type: ignore[assignment]  # MiB, with fractions
     return taken
 
 
