@@ -40,7 +40,7 @@ class Submissions:
 
     def submit(self, trajectory: Trajectory, send: Send) -> TrajectoryReceipt:
         """Blocks until there is a receipt. Raises what ``send`` raised, for all that were sent together."""
-        if sum(step.num_bytes for step in trajectory.steps) > _SMALL_BYTES:
+        if trajectory.num_bytes > _SMALL_BYTES:
             return send([trajectory])[0]
         mine = _Submission(trajectory)
         with self._changed:

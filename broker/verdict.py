@@ -36,7 +36,7 @@ def malformation(trajectory: Trajectory, order: OrderState, slot: Slot) -> str:
     if len(trajectory.steps) > order.order.max_steps:
         return f"{len(trajectory.steps)} steps, the order allows {order.order.max_steps}"
     group_size = group_size_limits(order.order)[1]
-    if group_size * sum(step.num_bytes for step in trajectory.steps) > _MAX_GROUP_BYTES:
+    if group_size * trajectory.num_bytes > _MAX_GROUP_BYTES:
         return f"its arrays are too large: a group of {group_size} such would be larger than any message"
     sampled = trajectory.kind != "demonstration"
     for number, step in enumerate(trajectory.steps):

@@ -415,6 +415,11 @@ class Trajectory:
     wait_s: float
     """Time in this episode's slot that was neither desktop nor generation (asking for work, submitting)."""
 
+    @property
+    def num_bytes(self) -> int:
+        """Of the arrays of its steps."""
+        return sum(step.num_bytes for step in self.steps)
+
 
 @dataclass(frozen=True, config=_CONFIG)
 class TrajectoryReceipt:
