@@ -10,6 +10,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+import msgspec
+import numpy as np
+
 from common.actions import FINAL_ACTIONS, parse_action, render_action
 from common.config import TasksConfig
 from common.errors import DesktopBroken, TaskFailed
@@ -168,9 +171,19 @@ def _session(worker: DesktopWorker, lease: Lease) -> Session:
 
 
 def _checked(value: Any, kind: type[T], what: str) -> T:
+    """``value`` as it will arrive: its fields are what they should be, and every text can be sent."""
     if not isinstance(value, kind):
         raise DesktopBroken(f"{what} gave {_short(value)} instead of {kind.__name__}")
-    return value
+    try:
+        return msgspec.json.decode(msgspec.json.encode(value, enc_hook=_scalar), type=kind)
+    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        raise DesktopBroken(f"{what} gave a {kind.__name__} that cannot be sent: {error}") from error
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{_short(value)} in it")
 
 
 def _short(value: object) -> str:

@@ -330,7 +330,11 @@ class GuestDriver:
 
     def frame(self) -> np.ndarray:
         """See `LiveScreen`. After `close` it shows what was there last."""
-        return np.ascontiguousarray(self._pixels[:, :, 2::-1])
+        pixels = np.empty((*self._pixels.shape[:2], 3), np.uint8)
+        # One channel at a time takes a third of the time of turning each pixel around.
+        for channel in range(3):
+            pixels[:, :, channel] = self._pixels[:, :, 2 - channel]
+        return pixels
 
     def _take_screenshot(self, num_changes: int) -> ScreenshotRef | None:
         if self._screenshots is None:

@@ -64,7 +64,9 @@ class Wire:
 
     def send(self, message: dict[str, Any], *, timeout_s: float = 10.0) -> None:
         """Send one frame."""
-        body = json.dumps(message, ensure_ascii=True, separators=(",", ":"), default=_bytes_to_json).encode("ascii")
+        text = json.dumps(message, ensure_ascii=False, separators=(",", ":"), default=_bytes_to_json)
+        # Names of files may be no UTF-8: what Python made of such bytes has no place in a message.
+        body = text.encode("utf-8", "replace")
         data = memoryview(_LENGTH.pack(len(body)) + body)
         deadline = time.monotonic() + timeout_s
         while data:

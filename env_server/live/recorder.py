@@ -7,6 +7,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from common.actions import render_action
 from common.messages import Action, Element, Observation, TaskRef
 from common.recordings import FORMAT_VERSION, RecordedStep, RecordedTarget, Recording, is_final
@@ -57,7 +59,7 @@ def _step(deed: Deed) -> RecordedStep:
     return RecordedStep(
         action_text=render_action(deed.action),
         targets=_targets(deed.action, deed.observation.elements),
-        observation=replace(deed.observation, screenshot=None),
+        observation=structs.replace(deed.observation, screenshot=None),
         picture=base64.b64encode(deed.picture).decode("ascii"),
     )
 

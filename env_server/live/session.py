@@ -15,11 +15,12 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from msgspec import to_builtins
 
 from common import log
 from common.actions import FINAL_ACTIONS, ActionSyntaxError, parse_action, render_action
@@ -333,10 +334,10 @@ class LiveSession:
         return {
             "phase": self.phase,
             "reason": self.reason,
-            "task": asdict(self.task) if self.task else None,
+            "task": to_builtins(self.task) if self.task else None,
             "instruction": self.instruction,
             "finished": self.finished,
-            "verdict": asdict(self.verdict) if self.verdict else None,
+            "verdict": to_builtins(self.verdict) if self.verdict else None,
             "saved": self.saved,
             "num_actions": len(self.deeds),
         }
@@ -346,4 +347,4 @@ class LiveSession:
         seen = self.observation
         if seen is None:
             return {"app": "", "title": "", "elements": []}
-        return {"app": seen.app, "title": seen.window_title, "elements": [asdict(element) for element in seen.elements]}
+        return {"app": seen.app, "title": seen.window_title, "elements": to_builtins(seen.elements)}

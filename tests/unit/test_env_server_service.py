@@ -6,10 +6,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from common.actions import parse_action
 from common.config import DesktopConfig, TasksConfig
@@ -177,6 +177,23 @@ def test_step_lying_driver_is_desktop_broken_never_a_result(answer: object) -> N
         lease = client.lease("a")
         client.reset(lease, TASK)
         with pytest.raises(DesktopBroken, match="instead of StepResult"):
+            client.step(lease, parse_action("wait()"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"settled_by": "later"}, {"app": None}, {"window_title": 7}, {"settle_s": "x"}, {"result": "\udce9"}, {"elements": (1,)}],
+)
+def test_observation_with_a_wrong_field_is_a_broken_desktop_not_a_broken_message(wrong: dict[str, Any]) -> None:
+    class Confused(Good):
+        def step(self, action: Action) -> StepResult:
+            result = super().step(action)
+            return replace(result, observation=replace(result.observation, **wrong))
+
+    with serving(first_then_good(Confused), one()) as (_, client):
+        lease = client.lease("a")
+        client.reset(lease, TASK)
+        with pytest.raises(DesktopBroken, match="cannot be sent"):
             client.step(lease, parse_action("wait()"))
 
 

@@ -30,6 +30,13 @@ def test_messages_arrive_whole_and_in_order_however_they_are_split() -> None:
     assert not receiver.has_frame()
 
 
+def test_text_that_is_no_unicode_arrives_as_something_that_is() -> None:
+    left, right = socket.socketpair()
+    sender, receiver = Wire(left), Wire(right)
+    sender.send({"name": b"caf\xe9.txt".decode("utf-8", "surrogateescape")})
+    assert receiver.receive(timeout_s=5) == {"name": "caf?.txt"}
+
+
 def test_receive_without_a_message_times_out() -> None:
     wire, _other = pair()
     with pytest.raises(WireTimeout):

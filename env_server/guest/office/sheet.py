@@ -22,6 +22,9 @@ FILE_NAME = "sheet.ods"
 _SHEET = "Sheet1"
 _COLUMN_WIDTH = 2258
 """LibreOffice's default, 1/100 mm."""
+_NUM_LAYOUTS = 2
+"""After a start: on a busy machine the first came out otherwise in 1 of 66 starts; the second mends that."""
+_TOOLBARS = tuple(f"private:resource/toolbar/{name}" for name in ("standardbar", "formatobjectbar"))
 _EVERYTHING = 1023
 """com.sun.star.sheet.CellFlags: contents, styles, formats, notes, objects."""
 _MAX_CELLS = 400
@@ -88,6 +91,7 @@ class Calc:
         self._warm: Any = None
         self._start = -1
         """Which start of the office the warm sheet belongs to."""
+        self._num_layouts = 0
 
     @property
     def program(self) -> Program:
@@ -154,7 +158,7 @@ class Calc:
             return
         document.storeAsURL(f"file://{self._folder}/{FILE_NAME}", ())
         dispatch(self._office, document, ".uno:Sidebar", Sidebar=False)
-        self._desktop, self._warm = desktop, document
+        self._desktop, self._warm, self._num_layouts = desktop, document, 0
 
     def active(self) -> Any:
         """The workbook in front, else the warm one, None when the agent has closed that; only inside the office's calls."""
@@ -221,7 +225,18 @@ class Calc:
         controller.setFirstVisibleRow(0)
         controller.setFirstVisibleColumn(0)
         document.setModified(False)
+        if self._num_layouts < _NUM_LAYOUTS:
+            self._lay_out(controller.Frame.LayoutManager)
         controller.Frame.contextChanged()  # the toolbar's buttons follow at once instead of when the office has time
+
+    def _lay_out(self, layout: Any) -> None:
+        """Lay out the toolbars once more when the office has nothing left to do: while it starts, its buttons come and go, and on
+        a busy machine that ends one way or another, with a line after the last button that fits, or without."""
+        self._office.create("com.sun.star.awt.Toolkit").processEventsToIdle()
+        for toolbar in _TOOLBARS:
+            layout.hideElement(toolbar)
+            layout.showElement(toolbar)
+        self._num_layouts += 1
 
     def _view(self) -> SheetView:
         document = self.active()
