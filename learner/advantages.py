@@ -1,6 +1,6 @@
 """Rewards to advantages. Pure numpy on what a group of trajectories of one task earned; no tensors of the model.
 
-Shape legend: n steps of one group, all trajectories together.
+Shape legend: n steps of one group, all trajectories together (of the batch where it says so).
 """
 
 from __future__ import annotations
@@ -27,3 +27,34 @@ def group_advantages(rewards: np.ndarray, *, delta: float) -> np.ndarray:
     if not rewards.size or np.ptp(rewards) == 0.0:
         return np.zeros_like(rewards)
     return (rewards - rewards.mean()) / (rewards.std() + delta)
+
+
+def centred(rewards: np.ndarray) -> np.ndarray:
+    """[n] float64: r - mean over all step rewards of the group (Dr.GRPO, arXiv 2503.20783: dividing by the deviation favours
+    tasks that are nearly always, or nearly never, solved)."""
+    rewards = np.asarray(rewards, dtype=np.float64)
+    return np.zeros_like(rewards) if not rewards.size or np.ptp(rewards) == 0.0 else rewards - rewards.mean()
+
+
+def leave_one_out(rewards: np.ndarray, trajectory: np.ndarray) -> np.ndarray:
+    """[n] float64: r - mean of the step rewards of the group's other trajectories (RLOO, arXiv 2402.14740, with the steps
+    of a trajectory together in place of one sample). ``trajectory`` [n]: whose step it is.
+
+    All zero when there is no other trajectory or every reward is the same.
+    """
+    rewards = np.asarray(rewards, dtype=np.float64)
+    if not rewards.size or np.ptp(rewards) == 0.0:
+        return np.zeros_like(rewards)
+    _, owner, counts = np.unique(trajectory, return_inverse=True, return_counts=True)
+    if len(counts) == 1:
+        return np.zeros_like(rewards)
+    sums = np.bincount(owner, weights=rewards)
+    baselines = (rewards.sum() - sums) / (len(rewards) - counts)
+    return rewards - baselines[owner]
+
+
+def batch_normalised(advantages: np.ndarray, *, delta: float) -> np.ndarray:
+    """[n] float64: A / (std + delta), std over all steps of the batch (REINFORCE++, arXiv 2501.03262). Not centred
+    once more: what has no signal in its group keeps the advantage 0. All zero when nothing differs."""
+    advantages = np.asarray(advantages, dtype=np.float64)
+    return advantages / (advantages.std() + delta) if advantages.any() else advantages

@@ -1,8 +1,8 @@
 """Importance corrections for tokens sampled by an older or differently rounded policy. Pure tensor functions.
 
 All take per-token log-probs and give per-token weights without gradient.
-Shape legend: M tokens. behavior_logprobs: of the distribution that sampled; proximal_logprobs: of the learner's weights at the
-start of the update; current_logprobs: of the weights being trained.
+Shape legend: M tokens of whole steps. behavior_logprobs: of the distribution that sampled; proximal_logprobs: of the learner's
+weights at the start of the update; current_logprobs: of the weights being trained.
 """
 
 from __future__ import annotations
@@ -23,6 +23,24 @@ def truncated(weights_M: torch.Tensor, *, cap: float) -> torch.Tensor:
 def icepop(weights_M: torch.Tensor, *, low: float, high: float) -> torch.Tensor:
     """[M] w where low <= w <= high, else 0: tokens on which sampler and learner disagree do not train (IcePop)."""
     return torch.where((weights_M >= low) & (weights_M <= high), weights_M, torch.zeros_like(weights_M))
+
+
+def geometric_mask(weights_M: torch.Tensor, step_M: torch.Tensor, *, low: float, high: float) -> torch.Tensor:
+    """[M] w in steps whose geometric mean of w lies within ``low``..``high``, else 0: a step whose tokens drifted as a whole does
+    not train at all.
+
+    ``step_M`` [M] int64: which step a token belongs to, 0, 0, 1, ...
+    """
+    mean_M = torch.exp(step_means(torch.log(weights_M), step_M))
+    return torch.where((mean_M >= low) & (mean_M <= high), weights_M, torch.zeros_like(weights_M))
+
+
+def step_means(values_M: torch.Tensor, step_M: torch.Tensor) -> torch.Tensor:
+    """[M] for each token the mean of ``values_M`` over its step."""
+    num_steps = int(step_M[-1]) + 1 if len(step_M) else 0
+    sums = values_M.new_zeros(num_steps).index_add(0, step_M, values_M)
+    counts = values_M.new_zeros(num_steps).index_add(0, step_M, torch.ones_like(values_M))
+    return (sums / counts)[step_M]
 
 
 def loglinear_proximal(current_logprobs_M: torch.Tensor, behavior_logprobs_M: torch.Tensor, age_M: torch.Tensor) -> torch.Tensor:

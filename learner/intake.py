@@ -1,5 +1,8 @@
 """Groups on their way from the broker into the books: taken strictly by number, each decided once.
 
+What must never be trained on (`learner.poison`) is set aside when it comes; nobody behind the intake sees it, and it is
+recorded with its group.
+
 A group is taken, then decided: what became of each of its trajectories is recorded and the cursor moves past it. A checkpoint
 covers what is decided; the broker delivers the rest again. Decides no fate itself.
 """
@@ -8,11 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from common import log
 from common.errors import ProtocolError
-from common.messages import NoGroup, TrajectoryGroup
+from common.messages import NoGroup, Trajectory, TrajectoryGroup
 from learner.ledger import AgeSpan, Ledger, Outcome
 from learner.parts import Broker
+from learner.poison import Poison, poison_of
 from learner.records import Records
 from learner.state import LoopState
 
@@ -20,8 +26,13 @@ from learner.state import LoopState
 class Intake:
     """The groups from ``state.cursor`` on."""
 
-    def __init__(self, state: LoopState, *, broker: Broker, ledger: Ledger, records: Records) -> None:
+    def __init__(
+        self, state: LoopState, *, broker: Broker, ledger: Ledger, records: Records, vocabulary_size: int
+    ) -> None:
         self._state = state
+        self._vocabulary_size = vocabulary_size
+        self._poisoned: dict[int, list[tuple[Trajectory, Poison]]] = {}
+        """Group number -> what was set aside."""
         self._broker = broker
         self._ledger = ledger
         self._records = records
@@ -40,7 +51,7 @@ class Intake:
         self.in_flight = None
         if group.group_seq != wanted:
             raise ProtocolError(f"asked for group {wanted}, got {group.group_seq}: it would be taken twice or never")
-        return group
+        return self._without_poison(group)
 
     def current(self) -> list[TrajectoryGroup]:
         """Groups taken that belong to the present orders."""
@@ -68,13 +79,34 @@ class Intake:
                     policy_version=state.policy_version, ages=(ages or {}).get(trajectory.trajectory_id),
                 )  # fmt: skip
                 self._records.episode(trajectory)
+            poisoned = self._poisoned.pop(group.group_seq, [])
+            for trajectory, poison in poisoned:
+                self._ledger.record(
+                    trajectory, poison, group_seq=group.group_seq, update=state.update,
+                    policy_version=state.policy_version, ages=None,
+                )  # fmt: skip
+                self._records.episode(trajectory)
+                log.get_logger().error("trajectory.poisoned", trajectory_id=trajectory.trajectory_id, reason=poison)
             if group.num_given_up:
                 log.get_logger().warning("group.incomplete", task=group.task.task_id, num_given_up=group.num_given_up)
-            state.take(group.trajectories)
+            state.take([*group.trajectories, *(trajectory for trajectory, _ in poisoned)])
             if group.kind == "training":
                 state.next_seed = max(state.next_seed, group.task.seed + 1)
             state.cursor += 1
         self.taken = [group for group in self.taken if group.group_seq >= state.cursor]
+
+    def _without_poison(self, group: TrajectoryGroup) -> TrajectoryGroup:
+        found = [
+            poison_of(one, policy_version=self._state.policy_version, vocabulary_size=self._vocabulary_size)
+            for one in group.trajectories
+        ]
+        poisoned = [(one, poison) for one, poison in zip(group.trajectories, found, strict=True) if poison is not None]
+        if not poisoned:
+            return group
+        self._poisoned[group.group_seq] = poisoned
+        fine = tuple(one for one, poison in zip(group.trajectories, found, strict=True) if poison is None)
+        # To everybody behind, a poisoned rollout is one that could not be played.
+        return replace(group, trajectories=fine, num_given_up=group.num_given_up + len(poisoned))
 
     def close_phase(self) -> None:
         """What was taken and not trained when its phase ended."""

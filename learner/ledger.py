@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from common.messages import Trajectory
+from learner.poison import POISONS, Poison
 from learner.waste import Waste
 
-Outcome = Literal["trained", "demonstrated", "evaluated", "no_signal", "too_old", "phase_closed"]
+Outcome = Literal["trained", "demonstrated", "evaluated", "no_signal", "too_old", "phase_closed"] | Poison
 """`trained`: at least one of its steps was in the loss. `no_signal`: all rollouts of its group scored the same; it moved the
 statistics, not the weights. `too_old`: every step was older than `max_age`. `phase_closed`: its phase had ended.
-`demonstrated` / `evaluated`: it served its order's purpose."""
+`demonstrated` / `evaluated`: it served its order's purpose. A `Poison`: it was not what a policy of this run can have sampled."""
 
-DROPS: tuple[Outcome, ...] = ("no_signal", "too_old", "phase_closed")
+DROPS: tuple[Outcome, ...] = ("no_signal", "too_old", "phase_closed", *POISONS)
 """Outcomes of training trajectories that did not reach the loss."""
 
 

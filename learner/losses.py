@@ -18,6 +18,26 @@ def clipped_surrogate(
     return torch.minimum(plain, bounded), (bounded < plain).detach()
 
 
+def cispo(
+    ratio_M: torch.Tensor, advantages_M: torch.Tensor, logprobs_M: torch.Tensor, *, eps_high: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """sg(clip(r, 0, 1 + eps_high)) A log pi_t and where the clip decided, both [M] (CISPO, arXiv 2506.13585).
+
+    Tokens beyond the clip go on training, with a bounded weight; a plain clip would drop them.
+    """
+    weight = ratio_M.detach().clamp(max=1.0 + eps_high)
+    return weight * advantages_M * logprobs_M, (ratio_M.detach() > 1.0 + eps_high)
+
+
+def within_total_variation(
+    logprobs_M: torch.Tensor, behavior_logprobs_M: torch.Tensor, advantages_M: torch.Tensor, *, limit: float
+) -> torch.Tensor:
+    """[M] bool: False where pi_t is already more than ``limit`` away from pi_b in the direction that A pushes (DPPO's
+    total-variation mask): what would go on moving away does not train, what would come back does."""
+    moved = torch.exp(logprobs_M.detach()) - torch.exp(behavior_logprobs_M)
+    return ~(moved * torch.sign(advantages_M) > limit)
+
+
 def kl_k1(reference_logprobs_M: torch.Tensor, logprobs_M: torch.Tensor) -> torch.Tensor:
     """[M] -d with d = log pi_ref - log pi_t: unbiased, high variance, may be negative."""
     return logprobs_M - reference_logprobs_M

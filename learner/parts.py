@@ -17,6 +17,11 @@ class Trainer(Protocol):
 
     algorithm: Algorithm
 
+    @property
+    def vocabulary_size(self) -> int:
+        """Tokens are below this."""
+        ...
+
     def update(self, batch: TrainBatch) -> dict[str, float]: ...
 
     def sft_step(self, steps: Sequence[Step], lr: float) -> dict[str, float]: ...

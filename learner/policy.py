@@ -71,6 +71,11 @@ class Policy:
         for name, parameter in trained.items():
             parameter.register_post_accumulate_grad_hook(self._gather_into(self.masters[name]))
 
+    @property
+    def vocabulary_size(self) -> int:
+        """Rows of the embedding."""
+        return int(self._model.get_input_embeddings().num_embeddings)
+
     def _is_top(self, parameter: torch.nn.Parameter) -> bool:
         top = [*self._layers[self._first_trained :], self._base.norm]
         return any(parameter is candidate for module in top for candidate in module.parameters())

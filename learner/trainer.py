@@ -59,6 +59,11 @@ class Trainer:
         if "reference_logprobs" in self.algorithm.needs:
             self.set_reference()
 
+    @property
+    def vocabulary_size(self) -> int:
+        """Rows of the embedding: tokens are below this."""
+        return self.policy.vocabulary_size
+
     # --- training ----------------------------------------------------------------------------------------------------
 
     def update(self, batch: TrainBatch) -> dict[str, float]:

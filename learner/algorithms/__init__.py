@@ -107,30 +107,30 @@ class Algorithm(Protocol):
         ...
 
 
-def _grpo(options: Mapping[str, Any], learner: LearnerConfig) -> Algorithm:
-    from learner.algorithms.grpo import GRPO
+Maker = Callable[[Mapping[str, Any], LearnerConfig], Algorithm]
 
-    return GRPO(options, learner)
-
-
-ALGORITHMS: dict[str, Callable[[Mapping[str, Any], LearnerConfig], Algorithm]] = {
-    "grpo": _grpo,
+ALGORITHMS: dict[str, str] = {
+    "grpo": "learner.algorithms.grpo:GRPO",
+    "rloo": "learner.algorithms.rloo:RLOO",
+    "reinforce_pp": "learner.algorithms.reinforce_pp:ReinforcePlusPlus",
+    "dr_grpo": "learner.algorithms.dr_grpo:DrGRPO",
+    "dapo": "learner.algorithms.dapo:DAPO",
 }
-"""Name -> maker."""
+"""Name -> `module:Class`."""
 
 
 def make_algorithm(learner: LearnerConfig) -> Algorithm:
     """The configured algorithm: a name in `ALGORITHMS`, the name of an entry point in the group `computerrl.algorithms`, or
     `module:Class`. Raises `ConfigError` when there is none of that name or its options are wrong."""
     name = learner.algorithm.name
-    maker = ALGORITHMS.get(name) or _third_party(name)
+    maker = _maker(ALGORITHMS.get(name, name))
     algorithm = maker(learner.algorithm.options, learner)
     if not isinstance(algorithm, Algorithm):
         raise ConfigError([Problem("learner.algorithm.name", f"{name!r} lacks parts of Algorithm", "see learner.algorithms")])
     return algorithm
 
 
-def _third_party(name: str) -> Callable[[Mapping[str, Any], LearnerConfig], Algorithm]:
+def _maker(name: str) -> Maker:
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         if entry.name == name:
             return entry.load()

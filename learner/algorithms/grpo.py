@@ -8,7 +8,7 @@ GRPO's. Steps older than ``learner.age_bound`` do not train but keep their place
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -32,11 +32,19 @@ class GRPOOptions(Section):
     """Lower clip distance of r."""
     eps_high: float = Field(0.28, gt=0)
     """Upper clip distance of r; above ``eps_low`` it is DAPO's clip-higher, which slows the loss of entropy."""
-    correction: Literal["decoupled", "tis", "icepop", "none"] = "decoupled"
+    objective: Literal["clipped", "gspo", "cispo", "dppo_tv"] = "clipped"
+    """clipped: S(r, A) for each token; gspo: S(s, A) with one ratio s = exp(mean log r) for all tokens of a step (arXiv
+    2507.18071, eps 3e-4 and 4e-4; 0.1 and 0.28 in DART's release); cispo: sg(min(r, 1 + eps_high)) A log pi_t; dppo_tv: r A,
+    without tokens that are ``tv_limit`` away from pi_b in the direction that A pushes."""
+    tv_limit: float = Field(0.2, gt=0, le=1)
+    """Of abs(pi_t - pi_b), for dppo_tv."""
+    correction: Literal["decoupled", "tis", "icepop", "geometric", "none"] = "decoupled"
     """decoupled and tis: sg(min(w, correction_cap)) (caps 5 and 1..2 in the papers); icepop: w inside ``icepop_range``, else 0;
+    geometric: min(w, correction_cap) in steps whose geometric mean of w is inside ``geometric_range``, else 0;
     none: w = 1 and r = pi_t / pi_b, GRPO as if every token were on policy."""
     correction_cap: float = Field(5.0, gt=0)
     icepop_range: tuple[float, float] = (0.5, 2.0)
+    geometric_range: tuple[float, float] = (0.99, 1.01)
     proximal: Literal["recomputed", "loglinear"] = "recomputed"
     """Where log pi_p comes from: a forward pass at the start of the update (free with one minibatch), or interpolated."""
     kl_beta: float = Field(0.0, ge=0)
@@ -54,19 +62,22 @@ class GRPOOptions(Section):
 
     @model_validator(mode="after")
     def _fit(self) -> GRPOOptions:
-        low, high = self.icepop_range
-        if not 0 <= low < high:
-            raise ValueError(f"icepop_range {low}..{high} is empty; give [low, high] with 0 <= low < high")
+        for name in ("icepop_range", "geometric_range"):
+            low, high = getattr(self, name)
+            if not 0 <= low < high:
+                raise ValueError(f"{name} {low}..{high} is empty; give [low, high] with 0 <= low < high")
         if self.aggregation == "constant" and self.aggregation_constant is None:
             raise ValueError("aggregation 'constant' needs aggregation_constant")
         return self
 
 
 class GRPO:
-    """See the module's docstring."""
+    """See the module's docstring. Relatives (`rloo`, `dr_grpo`, ...) differ in defaults, or in one of the methods that follow."""
+
+    options_model: type[GRPOOptions] = GRPOOptions
 
     def __init__(self, options: Mapping[str, Any], learner: LearnerConfig) -> None:
-        self.options = parse_options(GRPOOptions, options)
+        self.options = parse_options(self.options_model, options)
         self.temperature = self.options.temperature
         self._age_bound = learner.age_bound
         needs = set()
@@ -76,6 +87,18 @@ class GRPO:
             needs.add("reference_logprobs")
         self.needs = frozenset(needs)
 
+    def advantages(self, rewards_n: np.ndarray, *, trajectory_n: np.ndarray, group_n: np.ndarray) -> np.ndarray:
+        """[n] float64 for all steps of a batch, from their rewards, trajectories and groups (ids unique in the batch)."""
+        return per_group(
+            lambda rewards, _: group_advantages(rewards, delta=self.options.advantage_delta),
+            rewards_n, trajectory_n=trajectory_n, group_n=group_n,
+        )  # fmt: skip
+
+    def counted(self, advantage_n: np.ndarray, *, group_n: np.ndarray) -> np.ndarray:
+        """[n] bool: steps that have a place in the denominators of the objective, trained or not."""
+        del group_n
+        return np.ones(len(advantage_n), dtype=bool)
+
     def prepare(self, groups: Sequence[TrajectoryGroup], *, version: int) -> TrainBatch:
         """Advantages per group over all its steps; weights over all steps of the batch; then leave out what cannot train."""
         options = self.options
@@ -84,23 +107,21 @@ class GRPO:
         format_n = np.array([step.format_ok for step in steps], dtype=bool)
         tokens_n = np.array([max(1, len(step.action_tokens)) for step in steps], dtype=np.int64)
         rewards_n = step_rewards(success=success_n, format_ok=format_n, format_penalty=options.format_penalty)
-        advantage_n = np.zeros(len(steps))
-        for group in np.unique(group_n):
-            members = group_n == group
-            advantage_n[members] = group_advantages(rewards_n[members], delta=options.advantage_delta)
-        weight_n = np.zeros(0)
-        if steps:
-            weight_n = token_weights(
+        advantage_n = self.advantages(rewards_n, trajectory_n=trajectory_n, group_n=group_n)
+        weight_n = np.zeros(len(steps))
+        counted_n = self.counted(advantage_n, group_n=group_n)
+        if counted_n.any():
+            weight_n[counted_n] = token_weights(
                 options.aggregation,
-                num_tokens_n=tokens_n,
-                trajectory_n=trajectory_n,
-                group_n=group_n,
+                num_tokens_n=tokens_n[counted_n],
+                trajectory_n=trajectory_n[counted_n],
+                group_n=group_n[counted_n],
                 constant=options.aggregation_constant,
             )
         age_n = np.array([max(0, version - step.min_policy_version) for step in steps], dtype=np.int64)
         whole_n = np.array([_is_whole(step) for step in steps], dtype=bool)
         trains_n = whole_n & (age_n <= self._age_bound)
-        computed_n = trains_n if options.kl_beta > 0 else trains_n & (advantage_n != 0.0)
+        computed_n = trains_n & counted_n if options.kl_beta > 0 else trains_n & (advantage_n != 0.0)
         computed = np.flatnonzero(computed_n)
         left_out = [steps[i] for i in np.flatnonzero(whole_n & ~computed_n)]
         metrics = {
@@ -135,17 +156,14 @@ class GRPO:
 
         options = self.options
         proximal_M, correction_M = self._correction(outputs, batch)
-        ratio_M = torch.exp(outputs.logprobs_M - proximal_M)
-        surrogate_M, clipped_M = losses.clipped_surrogate(
-            ratio_M, batch.advantage_M, eps_low=options.eps_low, eps_high=options.eps_high
-        )
+        surrogate_M, clipped_M = self._surrogate(outputs.logprobs_M, proximal_M, batch)
         term_M = correction_M * surrogate_M
         current_M = outputs.logprobs_M.detach()
         num_tokens = float(len(current_M))
         metrics = {
             "clip_fraction": (clipped_M.sum(), num_tokens),
             "importance_weight": (correction_M.sum(), num_tokens),
-            "ratio": (ratio_M.detach().sum(), num_tokens),
+            "ratio": (torch.exp(current_M - proximal_M).sum(), num_tokens),
             "kl": (losses.kl_k3(current_M, batch.behavior_logprobs_M).sum(), num_tokens),
             "entropy": (outputs.entropy_M.sum(), num_tokens),
         }
@@ -154,6 +172,28 @@ class GRPO:
             term_M = term_M - options.kl_beta * kl_M
             metrics["reference_kl"] = (kl_M.detach().sum(), num_tokens)
         return LossResult(-(batch.token_weight_M * term_M).sum(), metrics)
+
+    def _surrogate(
+        self, logprobs_M: torch.Tensor, proximal_M: torch.Tensor, batch: LossBatch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The objective's term before correction, and which tokens a clip or mask decided, both [M]."""
+        import torch
+
+        from learner import corrections, losses
+
+        options, advantage_M = self.options, batch.advantage_M
+        log_ratio_M = logprobs_M - proximal_M
+        if options.objective == "gspo":
+            log_ratio_M = corrections.step_means(log_ratio_M, batch.step_M)
+        ratio_M = torch.exp(log_ratio_M)
+        if options.objective == "cispo":
+            return losses.cispo(ratio_M, advantage_M, logprobs_M, eps_high=options.eps_high)
+        if options.objective == "dppo_tv":
+            within_M = losses.within_total_variation(
+                logprobs_M, batch.behavior_logprobs_M, advantage_M, limit=options.tv_limit
+            )
+            return torch.where(within_M, ratio_M * advantage_M, 0.0), ~within_M
+        return losses.clipped_surrogate(ratio_M, advantage_M, eps_low=options.eps_low, eps_high=options.eps_high)
 
     def _correction(self, outputs: PolicyOutputs, batch: LossBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """(log pi_p, corrected w), both [M] and without gradient."""
@@ -173,7 +213,21 @@ class GRPO:
         if options.correction == "icepop":
             low, high = options.icepop_range
             return proximal_M, corrections.icepop(weights_M, low=low, high=high)
+        if options.correction == "geometric":
+            low, high = options.geometric_range
+            weights_M = corrections.geometric_mask(weights_M, batch.step_M, low=low, high=high)
         return proximal_M, corrections.truncated(weights_M, cap=options.correction_cap)
+
+
+def per_group(
+    rule: Callable[[np.ndarray, np.ndarray], np.ndarray], values_n: np.ndarray, *, trajectory_n: np.ndarray, group_n: np.ndarray
+) -> np.ndarray:
+    """[n] ``rule(values, trajectories)`` of each group's steps."""
+    found_n = np.zeros(len(values_n))
+    for group in np.unique(group_n):
+        members = group_n == group
+        found_n[members] = rule(values_n[members], trajectory_n[members])
+    return found_n
 
 
 def _owners(groups: Sequence[TrajectoryGroup]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

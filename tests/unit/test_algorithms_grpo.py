@@ -13,6 +13,7 @@ from common.config import AlgorithmConfig, LearnerConfig
 from common.errors import ConfigError
 from learner.algorithms import ALGORITHMS, LossBatch, PolicyOutputs, TrainBatch, make_algorithm
 from learner.algorithms.grpo import GRPO
+from learner.corrections import step_means
 from tests.unit.trainer_data import make_group, make_step, random_groups
 
 
@@ -44,27 +45,45 @@ def random_pass(seed: int, *, num_tokens: int = 30) -> tuple[PolicyOutputs, Loss
 
 def slow_loss(outputs: PolicyOutputs, batch: LossBatch, options: dict[str, Any]) -> float:
     """Straight from the formulas, one token at a time."""
+    current = outputs.logprobs_M.tolist()
+    behavior = batch.behavior_logprobs_M.tolist()
+    step, age, advantages = batch.step_M.tolist(), batch.age_M.tolist(), batch.advantage_M.tolist()
+    num_tokens = len(current)
+    proximal = outputs.proximal_logprobs_M.tolist()  # type: ignore[union-attr]
+    correction = options.get("correction", "decoupled")
+    if options.get("proximal") == "loglinear":
+        proximal = [b + a / (a + 1) * (c - b) for a, b, c in zip(age, behavior, current, strict=True)]
+    elif correction == "none":
+        proximal = behavior
+
+    def mean_of_step(values: list[float], number: int) -> float:
+        return float(np.mean([value for value, owner in zip(values, step, strict=True) if owner == number]))
+
+    log_weights = [p - b for p, b in zip(proximal, behavior, strict=True)]
+    log_ratios = [c - p for c, p in zip(current, proximal, strict=True)]
+    low, high = options.get("eps_low", 0.2), options.get("eps_high", 0.28)
     total = 0.0
-    for i in range(len(batch.age_M)):
-        current = outputs.logprobs_M[i].item()
-        behavior = batch.behavior_logprobs_M[i].item()
-        proximal = outputs.proximal_logprobs_M[i].item()  # type: ignore[index]
-        advantage = batch.advantage_M[i].item()
-        if options.get("proximal") == "loglinear":
-            age = batch.age_M[i].item()
-            proximal = behavior + age / (age + 1) * (current - behavior)
-        weight = math.exp(proximal - behavior)
-        correction = options.get("correction", "decoupled")
+    for i in range(num_tokens):
+        weight, advantage = math.exp(log_weights[i]), advantages[i]
         if correction == "icepop":
             weight = weight if 0.5 <= weight <= 2.0 else 0.0
         elif correction == "none":
-            weight, proximal = 1.0, behavior
+            weight = 1.0
         else:
-            weight = min(weight, options.get("correction_cap", 5.0))
-        ratio = math.exp(current - proximal)
-        low, high = options.get("eps_low", 0.2), options.get("eps_high", 0.28)
-        surrogate = min(ratio * advantage, max(1 - low, min(1 + high, ratio)) * advantage)
-        difference = outputs.reference_logprobs_M[i].item() - current  # type: ignore[index]
+            first, last = options.get("geometric_range", (0.99, 1.01))
+            drifted = not first <= math.exp(mean_of_step(log_weights, step[i])) <= last
+            weight = 0.0 if correction == "geometric" and drifted else min(weight, options.get("correction_cap", 5.0))
+        objective = options.get("objective", "clipped")
+        ratio = math.exp(mean_of_step(log_ratios, step[i]) if objective == "gspo" else log_ratios[i])
+        if objective == "cispo":
+            surrogate = min(ratio, 1 + high) * advantage * current[i]
+        elif objective == "dppo_tv":
+            moved = math.exp(current[i]) - math.exp(behavior[i])
+            away = moved > 0.2 if advantage > 0 else -moved > 0.2
+            surrogate = 0.0 if away else ratio * advantage
+        else:
+            surrogate = min(ratio * advantage, max(1 - low, min(1 + high, ratio)) * advantage)
+        difference = outputs.reference_logprobs_M[i].item() - current[i]  # type: ignore[index]
         kl = math.exp(difference) - difference - 1
         total += batch.token_weight_M[i].item() * (weight * surrogate - options.get("kl_beta", 0.0) * kl)
     return -total
@@ -78,8 +97,14 @@ def slow_loss(outputs: PolicyOutputs, batch: LossBatch, options: dict[str, Any])
         {"correction": "tis", "correction_cap": 2.0},
         {"correction": "icepop"},
         {"correction": "none"},
+        {"correction": "geometric", "geometric_range": (0.7, 1.4)},
         {"proximal": "loglinear"},
         {"kl_beta": 0.3},
+        {"objective": "gspo", "eps_low": 0.05, "eps_high": 0.1},
+        {"objective": "gspo", "correction": "none", "eps_low": 0.1},
+        {"objective": "cispo"},
+        {"objective": "dppo_tv"},
+        {"objective": "dppo_tv", "proximal": "loglinear"},
     ],
 )
 def test_loss_random_tokens_equals_slow_numpy(options: dict[str, Any]) -> None:
@@ -102,7 +127,18 @@ def test_loss_golden_values_stay() -> None:
 GOLDEN = [-0.08346792964100955, 0.023899876133982416, -0.08345192046915079]
 
 
-@pytest.mark.parametrize("options", [{}, {"proximal": "loglinear"}, {"correction": "tis", "correction_cap": 1.0}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"proximal": "loglinear"},
+        {"correction": "tis", "correction_cap": 1.0},
+        {"correction": "geometric"},
+        {"objective": "gspo"},
+        {"objective": "cispo"},
+        {"objective": "dppo_tv"},
+    ],
+)
 def test_loss_on_policy_has_unit_ratios_and_plain_grpo_gradient(options: dict[str, Any]) -> None:
     outputs, batch = random_pass(1)
     logprobs = batch.behavior_logprobs_M.clone().requires_grad_()
@@ -117,7 +153,9 @@ def test_loss_on_policy_has_unit_ratios_and_plain_grpo_gradient(options: dict[st
     assert result.metrics["ratio"][0].item() / num_tokens == pytest.approx(1.0, abs=1e-12)
     assert result.metrics["clip_fraction"][0].item() == 0
     # Plain GRPO on policy is the policy gradient: d loss / d log pi = - weight * A.
-    torch.testing.assert_close(logprobs.grad, -batch.token_weight_M * batch.advantage_M, rtol=1e-12, atol=0)
+    # One ratio for all tokens of a step shares their weights out (they are equal in a real batch).
+    weights = step_means(batch.token_weight_M, batch.step_M) if options.get("objective") == "gspo" else batch.token_weight_M
+    torch.testing.assert_close(logprobs.grad, -weights * batch.advantage_M, rtol=1e-12, atol=0)
 
 
 # --- prepare -----------------------------------------------------------------------------------------------------------
@@ -225,7 +263,7 @@ def test_options_unknown_and_wrong_are_all_reported() -> None:
     assert "eps_high" in str(caught.value)
 
 
-@pytest.mark.parametrize("options", [{"aggregation": "constant"}, {"icepop_range": [2.0, 0.5]}])
+@pytest.mark.parametrize("options", [{"aggregation": "constant"}, {"icepop_range": [2.0, 0.5]}, {"geometric_range": [1.0, 1.0]}])
 def test_options_impossible_together_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         grpo(**options)

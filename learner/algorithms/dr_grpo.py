@@ -1,0 +1,32 @@
+"""Dr.GRPO: neither the deviation of a group nor a length divides anything (arXiv 2503.20783):
+A = r - mean of its group, and every token counts the same constant.
+
+Ours: steps in place of whole answers, and the decoupled objective of `grpo`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic import Field
+
+from learner.advantages import centred
+from learner.aggregation import Aggregation
+from learner.algorithms.grpo import GRPO, GRPOOptions, per_group
+
+
+class DrGRPOOptions(GRPOOptions):
+    """`learner.algorithm.options` of dr_grpo."""
+
+    aggregation: Aggregation = "constant"
+    aggregation_constant: float | None = Field(1000.0, gt=0)
+    """Every token counts 1 / this (ours: about the action tokens of a batch, so that the gradient is as long as a mean's)."""
+
+
+class DrGRPO(GRPO):
+    """See the module's docstring."""
+
+    options_model = DrGRPOOptions
+
+    def advantages(self, rewards_n: np.ndarray, *, trajectory_n: np.ndarray, group_n: np.ndarray) -> np.ndarray:
+        """[n] reward minus the mean of its group."""
+        return per_group(lambda rewards, _: centred(rewards), rewards_n, trajectory_n=trajectory_n, group_n=group_n)

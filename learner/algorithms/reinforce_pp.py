@@ -1,0 +1,22 @@
+"""REINFORCE++ with a group baseline: advantages are normalised over the whole batch (arXiv 2501.03262):
+A = (r - mean of its group) / (std over the batch + delta).
+
+A group that is nearly always solved is not blown up, as it is when divided by its own small deviation. Ours: steps in place of
+whole answers, and the decoupled, clipped objective of `grpo`. The paper's k2 KL stays out (`kl_beta` adds the k3 one).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from learner.advantages import batch_normalised, centred
+from learner.algorithms.grpo import GRPO, per_group
+
+
+class ReinforcePlusPlus(GRPO):
+    """See the module's docstring."""
+
+    def advantages(self, rewards_n: np.ndarray, *, trajectory_n: np.ndarray, group_n: np.ndarray) -> np.ndarray:
+        """[n] (r - mean of its group) / (std over the batch + delta)."""
+        centred_n = per_group(lambda rewards, _: centred(rewards), rewards_n, trajectory_n=trajectory_n, group_n=group_n)
+        return batch_normalised(centred_n, delta=self.options.advantage_delta)

@@ -1,0 +1,21 @@
+"""RLOO: the baseline of a step is what the group's other trajectories earned (arXiv 2402.14740):
+A_ij = r_ij - mean of r over the steps of all trajectories but i.
+
+Not divided by a deviation. Ours: steps in place of whole samples, and the decoupled, clipped objective of `grpo`; on policy that
+is the paper's plain policy gradient.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from learner.advantages import leave_one_out
+from learner.algorithms.grpo import GRPO, per_group
+
+
+class RLOO(GRPO):
+    """See the module's docstring."""
+
+    def advantages(self, rewards_n: np.ndarray, *, trajectory_n: np.ndarray, group_n: np.ndarray) -> np.ndarray:
+        """[n] reward minus the mean of the group's other trajectories."""
+        return per_group(leave_one_out, rewards_n, trajectory_n=trajectory_n, group_n=group_n)

@@ -1,0 +1,43 @@
+"""What must never be trained on, whoever sent it: tokens that the policy could not have sampled as it says. Pure.
+
+A broker checks what it can without a model (lengths, log-probs that are not finite); the learner checks all of it again, because
+a token outside the vocabulary would read another tensor's memory or end the process, and a version that does not exist yet
+would pass every bound on its age.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import numpy as np
+
+from common.messages import Step, Trajectory
+
+Poison = Literal["wrong_length", "not_finite", "outside_vocabulary", "future_version"]
+"""`wrong_length`: tokens, log-probs and versions of an action differ in number. `not_finite`: a log-prob is no number.
+`outside_vocabulary`: the model has no such token. `future_version`: the learner never published that policy version."""
+
+POISONS: tuple[Poison, ...] = get_args(Poison)
+
+
+def poison_of(trajectory: Trajectory, *, policy_version: int, vocabulary_size: int) -> Poison | None:
+    """Why ``trajectory`` must not be trained on; None when it may. ``policy_version``: the newest there is."""
+    sampled = trajectory.kind != "demonstration"
+    for step in trajectory.steps:
+        found = _poison_of_step(step, sampled=sampled, policy_version=policy_version, vocabulary_size=vocabulary_size)
+        if found is not None:
+            return found
+    return None
+
+
+def _poison_of_step(step: Step, *, sampled: bool, policy_version: int, vocabulary_size: int) -> Poison | None:
+    if sampled and not len(step.action_tokens) == len(step.behavior_logprobs) == len(step.policy_versions):
+        return "wrong_length"
+    if not np.isfinite(step.behavior_logprobs).all():
+        return "not_finite"
+    for tokens in (step.prompt_tokens, step.action_tokens):
+        if tokens.size and not (tokens.min() >= 0 and tokens.max() < vocabulary_size):
+            return "outside_vocabulary"
+    if step.policy_versions.size and not (step.policy_versions.min() >= 0 and step.policy_versions.max() <= policy_version):
+        return "future_version"
+    return None
