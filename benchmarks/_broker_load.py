@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import zmq
 
 from common import codec
+from common.host_memory import keep_freed_memory
 from common.keys import Keys
 from common.messages import ErrorReply, Message
 
@@ -36,6 +37,7 @@ class Connections:
     """``count`` connections to the broker, as that many actors have."""
 
     def __init__(self, address: str, keys: Keys, *, count: int) -> None:
+        keep_freed_memory()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._sockets = [self._connect(address, keys) for _ in range(count)]
         self._poller = zmq.Poller()

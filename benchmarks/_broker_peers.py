@@ -15,6 +15,7 @@ from pathlib import Path
 
 import zmq
 
+from common.host_memory import keep_freed_memory
 from common.keys import Keys
 from common.lifecycle import die_with_parent
 from common.ports import free_looking_ports
@@ -71,6 +72,7 @@ def encrypted_push_pull(payloads: Sequence[bytes], window: int, folder: Path) ->
 
 def _pull(pipe: Connection, count: int, keys: Keys | None) -> None:
     die_with_parent()
+    keep_freed_memory()
     with zmq.Context() as context, context.socket(zmq.PULL) as pull:
         if keys is not None:
             pull.curve_server = True

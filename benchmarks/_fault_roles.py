@@ -185,6 +185,9 @@ def _learn(place: Place, config: RunConfig, broker: BrokerClient, incarnation: s
 class _OneNumber:
     """Its only weight counts how often it was trained: a version's true position."""
 
+    vocabulary_size = 1 << 31
+    """Its prompts hold counts."""
+
     def __init__(self, config: RunConfig) -> None:
         self.algorithm = make_algorithm(config.learner)
         self._weight = torch.zeros(1)

@@ -21,7 +21,7 @@ _TREE = """
 import sys, xml.etree.ElementTree as ET
 import gi
 gi.require_version("Atspi", "2.0")
-from gi.repository import Atspi
+from gi.repository import Atspi, GLib
 def node(item, depth):
     element = ET.Element(item.get_role_name().replace(" ", "-") or "unknown")
     element.set("name", item.get_name() or "")
@@ -38,9 +38,12 @@ def node(item, depth):
         element.text = text.get_text(0, text.get_character_count())
     if depth < 50:
         for index in range(min(item.get_child_count(), 1024)):
-            child = item.get_child_at_index(index)
-            if child is not None:
-                element.append(node(child, depth + 1))
+            try:
+                child = item.get_child_at_index(index)
+                if child is not None:
+                    element.append(node(child, depth + 1))
+            except GLib.GError:  # It went away while it was looked at.
+                continue
     return element
 desktop = Atspi.get_desktop(0)
 root = ET.Element("desktop-frame")

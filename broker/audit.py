@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from broker import records
@@ -76,11 +76,7 @@ def read_all(folder: Path) -> Iterator[tuple[Position, str, dict[str, Any]]]:
 
 
 def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+    return msgspec.to_builtins(value, enc_hook=np.ndarray.tolist)
 
 
 def verify(folder: Path, core: BrokerCore) -> Verdict:

@@ -102,6 +102,7 @@ class BrokerCore:
         }
         """Message type -> its answer; None when it must be on disk first."""
         self._appliers: dict[type, Callable[[Any], Message]] = {
+            Hello: self._welcome,
             Trajectory: self._take,
             TrajectoryBatch: lambda batch: ReceiptBatch(tuple(map(self._take, batch.trajectories))),
             RolloutOrder: self._place,
@@ -159,6 +160,10 @@ class BrokerCore:
         self._effects.append(_response(ticket, _OnDiskFirst(message) if answer is None else answer))
 
     def _apply(self, ticket: int | None, message: Message, context: Context | None) -> None:
+        if ticket is None and isinstance(message, Hello):
+            # Whether it is still there, its heartbeats will tell.
+            self.peers.restore_learners([(message.index, [message.incarnation])])
+            return
         answer: Message | _OnDiskFirst
         try:
             answer = self._appliers[type(message)](message)
@@ -177,7 +182,10 @@ class BrokerCore:
 
     # --- presence
 
-    def _greet(self, hello: Hello, _sender: str) -> Message:
+    def _greet(self, hello: Hello, _sender: str) -> Message | None:
+        return None if self.peers.is_new_learner(hello) else self._welcome(hello)
+
+    def _welcome(self, hello: Hello) -> Message:
         replaced = self.peers.greet(hello, self._now)
         self._log("peer.greeted", peer=f"{hello.role}-{hello.index}:{hello.incarnation}", pid=hello.pid)
         if replaced is not None:
@@ -383,7 +391,7 @@ class BrokerCore:
     # --- snapshots
 
     def snapshot(self) -> dict[str, Any]:
-        """All but trajectories and presence, as plain values; with `held` it is a whole journal."""
+        """All but trajectories and who is present, as plain values; with `held` it is a whole journal."""
         counters = dict(self.counters)
         # Fetched groups that no checkpoint covers yet wait again after a restart.
         num_again = sum(len(group.trajectories) for group in self.delivery.groups(fetched=True))
@@ -391,6 +399,7 @@ class BrokerCore:
         counters["delivered"] = counters.get("delivered", 0) - num_again
         return {
             "policy_version": self.policy_version,
+            "learners": self.peers.learners(),
             "counters": counters,
             "delivery": self.delivery.snapshot(),
             "orders": self.orders.snapshot(),
@@ -403,6 +412,7 @@ class BrokerCore:
 
     def _restore(self, snapshot: Any) -> None:
         self.policy_version = snapshot["policy_version"]
+        self.peers.restore_learners(snapshot["learners"])
         self.counters = Counter(snapshot["counters"])
         self.delivery = DeliveryQueue.restore(snapshot["delivery"])
         self.orders.restore(snapshot["orders"])

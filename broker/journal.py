@@ -27,9 +27,10 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from common import log
+from common.codec import Buffer
 from common.errors import DiskFull, ResumeError
 
-FILE_MAGIC = b"CRLJRNL4"
+FILE_MAGIC = b"CRLJRNL5"
 _RECORD_MAGIC = b"\xc7RL\x1e"
 _HEADER = struct.Struct("<4sIQI")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -51,7 +52,7 @@ class Position(NamedTuple):
 class Journal(Protocol):
     """Where records go; one thread writes, any thread reads."""
 
-    def append(self, *pieces: bytes) -> None:
+    def append(self, *pieces: Buffer) -> None:
         """Take a record, given in pieces, into the current batch."""
         ...
 
@@ -107,7 +108,7 @@ class MemoryJournal:
     def newest_bytes(self) -> int:
         return sum(map(len, self._segments[self._newest]))
 
-    def append(self, *pieces: bytes) -> None:
+    def append(self, *pieces: Buffer) -> None:
         self._batch.append(b"".join(pieces))
 
     def flush(self) -> list[Position]:
@@ -143,7 +144,7 @@ class FileJournal:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._fsync = fsync
-        self._batch: list[bytes] = []
+        self._batch: list[Buffer] = []
         self._sizes: list[int] = []
         for leftover in folder.glob("*.new"):
             leftover.unlink()
@@ -176,7 +177,7 @@ class FileJournal:
     def newest_bytes(self) -> int:
         return self._end
 
-    def append(self, *pieces: bytes) -> None:
+    def append(self, *pieces: Buffer) -> None:
         length = sum(map(len, pieces))
         self._batch.append(_header(pieces, length=length, batch_start=self._end, segment=self._number))
         self._batch += pieces
@@ -246,7 +247,7 @@ class FileJournal:
             os.ftruncate(self._descriptor, self._end)
             self._dirty = False
 
-    def _write_file(self, number: int, payloads: Sequence[bytes]) -> tuple[int, int]:
+    def _write_file(self, number: int, payloads: Sequence[Buffer]) -> tuple[int, int]:
         path = segment_path(self._folder, number)
         temporary = path.with_suffix(".new")
         spare = next(iter(self._folder.glob("*.spare")), None)
@@ -342,7 +343,7 @@ def _number_of(path: Path) -> int:
     return int(path.stem.removeprefix("journal-"))
 
 
-def _header(pieces: Sequence[bytes], *, length: int, batch_start: int, segment: int) -> bytes:
+def _header(pieces: Sequence[Buffer], *, length: int, batch_start: int, segment: int) -> bytes:
     checksum = _checksum_start(batch_start, length, segment)
     for piece in pieces:
         checksum = zlib.crc32(piece, checksum)
@@ -353,7 +354,7 @@ def _checksum_start(batch_start: int, length: int, segment: int) -> int:
     return zlib.crc32(struct.pack("<QQI", segment, batch_start, length))
 
 
-def _write_all(descriptor: int, pieces: Sequence[bytes], *, offset: int) -> int:
+def _write_all(descriptor: int, pieces: Sequence[Buffer], *, offset: int) -> int:
     """Write ``pieces`` one after the other from ``offset``; returns where they end."""
     for first in range(0, len(pieces), _PIECES_PER_WRITE):
         some = pieces[first : first + _PIECES_PER_WRITE]

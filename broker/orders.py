@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
+
+import msgspec
 
 from broker.curriculum import RecentResults, group_size_limits
 from broker.task_source import Draw, TaskSource
@@ -292,7 +294,7 @@ class OrderState:
     def snapshot(self) -> dict[str, Any]:
         """All but the trajectories, as plain values."""
         return {
-            "order": {**asdict(self.order), "families": list(self.order.families)},
+            "order": msgspec.to_builtins(self.order),
             "groups_per_batch": self.groups_per_batch,
             "closed": self.closed,
             "source": self.source.snapshot(),
@@ -306,7 +308,7 @@ class OrderState:
     @classmethod
     def restore(cls, value: dict[str, Any], results: RecentResults) -> OrderState:
         """From what `snapshot` gave; every slot of an unfinished group is free again."""
-        order = RolloutOrder(**value["order"])
+        order = msgspec.convert(value["order"], RolloutOrder)
         state = cls(order, results, groups_per_batch=value["groups_per_batch"])
         state.closed = value["closed"]
         state.source.restore(value["source"])

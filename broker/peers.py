@@ -6,6 +6,7 @@ Decides only about presence; what a lost process held is the core's business.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -35,6 +36,8 @@ class PeerTable:
         self._timeout_s = timeout_s
         self._peers: dict[tuple[Role, int], _Peer] = {}
         """The one that was silent longest comes first, so that looking for lost ones does not look at all."""
+        self._newest: dict[tuple[Role, int], str] = {}
+        """Incarnation that has a place, or had it last: one that was lost may only have slept."""
         self._superseded: dict[tuple[Role, int], deque[str]] = {}
         self._place_of_superseded: dict[str, tuple[Role, int]] = {}
         """The same by incarnation: every request is checked against it."""
@@ -45,12 +48,10 @@ class PeerTable:
         `ProtocolError` when there are too many."""
         key = (hello.role, hello.index)
         self.refuse_superseded(hello.incarnation, key)
+        self._refuse_when_full(key)
         old = self._peers.get(key)
-        if old is None and len(self._peers) >= MAX_PEERS:
-            raise ProtocolError(f"{MAX_PEERS} processes are known already; {hello.role}-{hello.index} is one too many")
         replaced = old.hello.incarnation if old is not None and old.hello.incarnation != hello.incarnation else None
-        if replaced is not None:
-            self._remember(replaced, key)
+        self._seat(hello.incarnation, key)
         if old is not None and replaced is None:
             old.hello = hello
         else:
@@ -113,14 +114,45 @@ class PeerTable:
         """`role-index` -> latest note."""
         return {f"{role}-{index}": peer.note for (role, index), peer in sorted(self._peers.items())}
 
+    def _refuse_when_full(self, key: tuple[Role, int]) -> None:
+        if key not in self._peers and len(self._peers) >= MAX_PEERS:
+            raise ProtocolError(f"{MAX_PEERS} processes are known already; {key[0]}-{key[1]} is one too many")
+
     def _note_seen(self, key: tuple[Role, int], now: float) -> None:
         peer = self._peers.pop(key)
         peer.last_seen = now
         self._peers[key] = peer
 
-    def _remember(self, incarnation: str, key: tuple[Role, int]) -> None:
+    def _seat(self, incarnation: str, key: tuple[Role, int]) -> None:
+        before = self._newest.get(key, incarnation)
+        self._newest[key] = incarnation
+        if before == incarnation:
+            return
         ended = self._superseded.setdefault(key, deque())
-        ended.append(incarnation)
-        self._place_of_superseded[incarnation] = key
+        ended.append(before)
+        self._place_of_superseded[before] = key
         if len(ended) > _NUM_REMEMBERED:
             del self._place_of_superseded[ended.popleft()]
+
+    # --- learners: a broker that was started again must not listen to one that was replaced
+
+    def is_new_learner(self, hello: Hello) -> bool:
+        """Must it be on disk that this process takes the learner's place? Raises as `greet`."""
+        key = (hello.role, hello.index)
+        self.refuse_superseded(hello.incarnation, key)
+        self._refuse_when_full(key)
+        return hello.role == "learner" and self._newest.get(key) != hello.incarnation
+
+    def learners(self) -> list[tuple[int, list[str]]]:
+        """Index and incarnations of every learner, the present one last; for snapshots."""
+        return [
+            (index, [*self._superseded.get((role, index), ()), newest])
+            for (role, index), newest in self._newest.items()
+            if role == "learner"
+        ]
+
+    def restore_learners(self, learners: Iterable[tuple[int, Iterable[str]]]) -> None:
+        """From what `learners` gave."""
+        for index, incarnations in learners:
+            for incarnation in incarnations:
+                self._seat(incarnation, ("learner", index))

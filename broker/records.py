@@ -7,37 +7,46 @@ of each trajectory that it holds, of which there may be ten thousands.
 
 from __future__ import annotations
 
-import itertools
-import json
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 
 from broker.core import BrokerCore
 from broker.events import Event, MessagePersisted, StateRestored, TrajectoryRestored, trajectories_of
 from broker.journal import Position
 from common import codec
+from common.codec import Buffer
 from common.errors import DecodeError, ResumeError
 from common.messages import Message
 
 _WRITER = "journal"
 _LENGTH = struct.Struct("<I")
-_POSITION_ITEM = "<u8"
+_POSITION, _POSITION_ITEM = struct.Struct("<3Q"), "<u8"
 
 
-def message_record(message: Message, *, frames: Sequence[bytes] | None = None) -> list[bytes]:
+def message_record(message: Message, *, frames: Sequence[Buffer] | None = None) -> list[Buffer]:
     """Pieces of the record; ``frames``: what the message came in, if over the wire, which saves encoding it again."""
     frames = frames if frames is not None else codec.encode(message, sender=_WRITER, message_id=0, limited=False)
     return [b"M" + struct.pack(f"<I{len(frames)}I", len(frames), *map(len, frames)), *frames]
 
 
-def snapshot_record(core: BrokerCore, held: Iterable[Position]) -> bytes:
-    """First record of a segment. ``held``: where the record of every trajectory that ``core`` holds lies."""
-    state = json.dumps(core.snapshot(), separators=(",", ":")).encode()
-    positions = np.fromiter(itertools.chain.from_iterable(held), dtype=_POSITION_ITEM)
-    return b"S" + _LENGTH.pack(len(state)) + state + positions.tobytes()
+def packed(position: Position) -> bytes:
+    """As a snapshot holds it; thousands are kept in this form, which goes fast and is quickly forgotten."""
+    return _POSITION.pack(*position)
+
+
+def segments_in(held: bytes) -> set[int]:
+    """The segments of packed positions."""
+    return set(np.frombuffer(held, _POSITION_ITEM)[::3].tolist())
+
+
+def snapshot_record(core: BrokerCore, held: bytes) -> bytes:
+    """First record of a segment. ``held``: packed, where the record of every trajectory that ``core`` holds lies."""
+    state = msgspec.json.encode(core.snapshot())
+    return b"S" + _LENGTH.pack(len(state)) + state + held
 
 
 def snapshot_of(payload: bytes) -> tuple[dict[str, Any], list[Position]]:
@@ -45,9 +54,9 @@ def snapshot_of(payload: bytes) -> tuple[dict[str, Any], list[Position]]:
     try:
         (length,) = _LENGTH.unpack_from(payload, 1)
         start = 1 + _LENGTH.size
-        state: dict[str, Any] = json.loads(payload[start : start + length])
+        state: dict[str, Any] = msgspec.json.decode(payload[start : start + length])
         numbers = np.frombuffer(payload, _POSITION_ITEM, offset=start + length).reshape(-1, 3).tolist()
-    except (ValueError, struct.error) as error:
+    except (ValueError, struct.error, msgspec.MsgspecError) as error:
         raise ResumeError(f"the journal holds a snapshot that this release cannot read: {error}") from None
     return state, [Position(*one) for one in numbers]
 

@@ -20,6 +20,7 @@ from broker.service import Batch, BrokerService
 from common import log
 from common.config import RunConfig
 from common.errors import ComputerRLError, ConfigError, Problem, SetupError
+from common.host_memory import keep_freed_memory
 from common.lifecycle import StopToken, new_incarnation
 from common.limits import allow_files
 from common.run_folder import RunFolder
@@ -57,6 +58,7 @@ def run_broker(config: RunConfig, *, stop: StopToken) -> None:
     """
     sys.setswitchinterval(_SWITCH_S)
     gc.disable()
+    keep_freed_memory()
     allow_files(_NUM_FILES + config.actor.num_actors * (config.actor.num_episodes + _CONNECTIONS_BESIDE))
     folder = RunFolder(config.folder)
     incarnation = new_incarnation()

@@ -12,7 +12,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from broker import records
 from broker.core import BrokerCore
@@ -31,6 +33,7 @@ from broker.events import (
 from broker.journal import Journal, Position
 from common import log
 from common.clock import Clock
+from common.codec import Buffer
 from common.errors import DiskFull
 from common.messages import Message, Status
 
@@ -43,7 +46,7 @@ class Record:
     """What becomes one record of the journal."""
 
     write: Persist
-    frames: Sequence[bytes] | None = None
+    frames: Sequence[Buffer] | None = None
     """What the message came in."""
 
 
@@ -75,7 +78,8 @@ class BrokerService:
         self._clock = clock
         self._lock = threading.RLock()
         self._segment_bytes = self._next_segment_at = segment_bytes
-        self._positions: dict[str, Position] = {}
+        self._positions: dict[str, bytes] = {}
+        """Trajectory -> where it lies, packed; those that were forgotten since the last snapshot are still there."""
         self._answers: list[tuple[int, Message]] = []
         self._records: list[Record] = []
         self._replay()
@@ -87,7 +91,7 @@ class BrokerService:
         return self.answer_all([(message, sender)])[0]
 
     def answer_all(
-        self, requests: Sequence[tuple[Message, str]], *, frames: Sequence[Sequence[bytes]] | None = None
+        self, requests: Sequence[tuple[Message, str]], *, frames: Sequence[Sequence[Buffer]] | None = None
     ) -> list[Message]:
         """Answer requests that arrived together; one sync for all. ``frames``: what each of them came in."""
         with self._lock:
@@ -102,7 +106,7 @@ class BrokerService:
 
     # --- step by step, from one thread; only `persist` may run in another one
 
-    def take(self, ticket: int, message: Message, sender: str, *, frames: Sequence[bytes] | None = None) -> None:
+    def take(self, ticket: int, message: Message, sender: str, *, frames: Sequence[Buffer] | None = None) -> None:
         """A request came in; ``ticket``: what its answer will be called. ``frames``: what it came in."""
         self._handle(MessageReceived(ticket, message, sender), frames)
 
@@ -120,8 +124,8 @@ class BrokerService:
             # Nothing is on its way to the disk: the core is exactly what the journal says.
             names = [trajectory.trajectory_id for trajectory in self.core.held()]
             self._positions = {name: self._positions[name] for name in names}
-            batch.snapshot = records.snapshot_record(self.core, self._positions.values())
-            batch.needed = {position.segment for position in self._positions.values()}
+            held = b"".join(self._positions.values())
+            batch.snapshot, batch.needed = records.snapshot_record(self.core, held), records.segments_in(held)
         return batch
 
     def persist(self, batch: Batch) -> None:
@@ -156,7 +160,7 @@ class BrokerService:
 
     # --- inside
 
-    def _handle(self, event: Event, frames: Sequence[bytes] | None = None) -> None:
+    def _handle(self, event: Event, frames: Sequence[Buffer] | None = None) -> None:
         for effect in self.core.handle(event, self._clock()):
             match effect:
                 case Reply(ticket, message):
@@ -170,7 +174,8 @@ class BrokerService:
     def _note(self, message: Message, position: Position) -> None:
         for part, trajectory in enumerate(trajectories_of(message), position.part):
             # Of two copies the first is the one that was taken.
-            self._positions.setdefault(trajectory.trajectory_id, Position(position.segment, position.offset, part))
+            if trajectory.trajectory_id not in self._positions:
+                self._positions[trajectory.trajectory_id] = records.packed(Position(position.segment, position.offset, part))
 
     def _replay(self) -> None:
         num_records, needed = 0, set()

@@ -11,6 +11,8 @@ from common.messages import SIZE_LIMITS, Step, Trajectory, TrajectoryGroup
 
 _GROUP_LIMIT = SIZE_LIMITS[TrajectoryGroup.__name__]
 _MAX_GROUP_BYTES = _GROUP_LIMIT.total_bytes - _GROUP_LIMIT.header_bytes
+_STEP_BYTES, _TRAJECTORY_BYTES = 2048, 8192
+"""In a message's header at most, without those texts that may be of any length."""
 _GROUP_NUMBER = re.compile(r"0|[1-9][0-9]{0,11}")
 
 
@@ -38,12 +40,23 @@ def malformation(trajectory: Trajectory, order: OrderState, slot: Slot) -> str:
     group_size = group_size_limits(order.order)[1]
     if group_size * trajectory.num_bytes > _MAX_GROUP_BYTES:
         return f"its arrays are too large: a group of {group_size} such would be larger than any message"
+    if group_size * _max_header_bytes(trajectory) > _GROUP_LIMIT.header_bytes:
+        return f"its texts are too large: a group of {group_size} such would be larger than any message"
     sampled = trajectory.kind != "demonstration"
     for number, step in enumerate(trajectory.steps):
         problem = _step_problem(step, sampled=sampled)
         if problem:
             return f"step {number}: {problem}"
     return ""
+
+
+def _max_header_bytes(trajectory: Trajectory) -> int:
+    of_steps = sum(_STEP_BYTES + _num_bytes(step.action_text) + _num_bytes(step.action_error) for step in trajectory.steps)
+    return _TRAJECTORY_BYTES + _num_bytes(trajectory.instruction) + of_steps
+
+
+def _num_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def _step_problem(step: Step, *, sampled: bool) -> str:

@@ -1,9 +1,9 @@
-"""Message <-> frames: one msgpack header, then one frame with the raw bytes of all numpy arrays. The only importer of msgpack.
+"""Message <-> frames: one msgpack header, then one frame with the raw bytes of all numpy arrays.
 
 Header: ``{kind, schema, sender, id, cause, body}``. ``body`` is the message as nested maps in which every array is an extension
 value: its type is the dtype, its content the length; the arrays lie in frame 1 in the order in which they are named. The kind is
-the first field, so that its size limit is known before anything is unpacked. No pickle, ever: a header can only become plain
-values, which pydantic then checks against the message's type. What does not decode raises `DecodeError`.
+the first field, so that its size limit is known before anything is unpacked. No pickle, ever: bytes are unpacked
+straight into the message's type, whose fields and bounds they must fit. What does not decode raises `DecodeError`.
 
 All arrays share a frame because each frame is encrypted, sent and received by itself: an episode of 50 steps has 200 of them.
 
@@ -17,36 +17,50 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields
-from functools import cache
+from dataclasses import dataclass
 from typing import Any, get_args
 
-import msgpack
+import msgspec
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
+from msgspec.msgpack import Decoder, Encoder, Ext
 
 from common import messages
 from common.errors import DecodeError, MessageTooLarge
-from common.messages import DEFAULT_SIZE_LIMIT, SCHEMA_VERSION, SIZE_LIMITS, Message
+from common.messages import DEFAULT_SIZE_LIMIT, FLOAT32, INT32, SCHEMA_VERSION, SIZE_LIMITS, Message
 
+Buffer = bytes | memoryview
+"""A frame that came in."""
 MAX_FRAMES = 2
 MAX_ARRAYS = 1 << 17
 """Arrays of one message; a group of 64 episodes of 100 steps has 25,600."""
-_MAX_MAP = 4096
-"""Entries of one map in a body; the largest is `Status.metrics` with an entry per process."""
 _MAX_REASON = 1000
 """Characters of a `DecodeError`: what it quotes comes from the peer."""
 _FIRST_FIELD = re.compile(rb"[\x80-\x8f]\xa4kind[\xa1-\xbf]([A-Za-z]{1,31})")
 """The header's first field when it is the kind, as msgpack writes it."""
-_DTYPES = {1: np.dtype("<i4"), 2: np.dtype("<f4")}
-"""What `common.messages` uses, by extension type; little-endian on every host."""
-_EXTENSIONS = {dtype.newbyteorder("="): code for code, dtype in _DTYPES.items()}
+_DTYPES = {1: INT32, 2: FLOAT32}
+"""What `common.messages` uses, by extension type."""
+_EXTENSIONS = {dtype: code for code, dtype in _DTYPES.items()}
 _ITEM_BYTES = 4
 _LENGTH = struct.Struct("<I")
 
 _KINDS: dict[str, type] = {cls.__name__: cls for cls in get_args(messages.Message)}
 ALL_KINDS = frozenset(_KINDS)
-_FIELD_NAMES: dict[type, tuple[str, ...] | None] = {}
+
+
+_UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
+"""For bytes that do not fit a type; the second for text that is no UTF-8, the third for odd keys of maps."""
+
+
+class _Header(msgspec.Struct, forbid_unknown_fields=True):
+    kind: str
+    schema: int
+    sender: str
+    id: int
+    cause: int | None = None
+    body: bytes = b""
+
+
+_HEADER_ENCODER, _HEADER_DECODER = Encoder(), Decoder(_Header)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,22 +88,17 @@ def encode(
         raise TypeError(f"{type(message).__name__} is not in common.messages.Message")
     arrays: list[np.ndarray] = []
 
-    def default(value: Any) -> Any:
-        names = _field_names(type(value))
-        if names is not None:
-            return {name: getattr(value, name) for name in names}
-        code = _EXTENSIONS.get(value.dtype) if isinstance(value, np.ndarray) else None
-        if code is not None:
-            arrays.append(np.ascontiguousarray(value, dtype=_DTYPES[code]))
-            return msgpack.ExtType(code, _LENGTH.pack(value.size))
+    def hook(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            arrays.append(value)
+            return Ext(_EXTENSIONS[value.dtype], _LENGTH.pack(value.size))
         if isinstance(value, np.generic):
             return value.item()
         raise TypeError(f"{type(value).__name__} cannot travel in a {kind}")
 
-    # `body` is packed first, because packing it is what finds the arrays.
-    body = msgpack.packb(message, default=default)
-    head = {"kind": kind, "schema": SCHEMA_VERSION, "sender": sender, "id": message_id, "cause": cause_id, "body": body}
-    header = msgpack.packb(head)
+    # The body first, because encoding it is what finds the arrays.
+    body = Encoder(enc_hook=hook).encode(message)
+    header = _HEADER_ENCODER.encode(_Header(kind, SCHEMA_VERSION, sender, message_id, cause_id, body))
     frames = [header, b"".join(array.data for array in arrays)] if arrays else [header]
     excess = _excess(kind, frames) if limited else ""
     if excess:
@@ -97,39 +106,36 @@ def encode(
     return frames
 
 
-def decode(frames: Sequence[bytes], *, kinds: Collection[str] = ALL_KINDS, limited: bool = True) -> Envelope:
+def decode(frames: Sequence[Buffer], *, kinds: Collection[str] = ALL_KINDS, limited: bool = True) -> Envelope:
     """The message in ``frames``. Raises `DecodeError` naming kind and sender, as far as they can be read.
 
     Of ``kinds`` only: others are refused without unpacking their body, and may not be large. ``limited``: as in `encode`.
     """
     header = _header(frames, kinds, limited=limited)
-    kind, sender = _text(header, "kind"), _text(header, "sender")
+    kind, sender = header.kind, header.sender[:128]
     try:
         if kind in ALL_KINDS and kind not in kinds:
             raise _Malformed("this side takes no such message")
-        return _decode_body(header, frames, kind=kind, sender=sender)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        reason = f"{error.error_count()} wrong fields, first {where}: {first['msg']}"
-        raise DecodeError(reason, kind=kind, sender=sender) from None
-    except (_Malformed, ValueError, TypeError, KeyError, RecursionError, struct.error) as error:
-        raise DecodeError(str(error)[:_MAX_REASON] or type(error).__name__, kind=kind, sender=sender) from None
+        return Envelope(_body(header, frames), sender, header.id, header.cause)
+    except _Malformed as error:
+        raise DecodeError(str(error), kind=kind, sender=sender) from None
+    except _UNREADABLE as error:
+        raise DecodeError(f"body: {str(error)[:_MAX_REASON]}", kind=kind, sender=sender) from None
 
 
-def peek_message_id(frames: Sequence[bytes]) -> int | None:
+def peek_message_id(frames: Sequence[Buffer]) -> int | None:
     """The id in the header of frames that may not decode, so that an error reply can name its cause."""
     try:
-        return _integer(_header(frames, ALL_KINDS), "id")
-    except (DecodeError, _Malformed):
+        return _header(frames, ALL_KINDS).id
+    except DecodeError:
         return None
 
 
 class _Malformed(Exception):
-    """Internal: frames that contradict themselves."""
+    """Internal: what is wrong with frames whose header could be read."""
 
 
-def _header(frames: Sequence[bytes], kinds: Collection[str], *, limited: bool = True) -> dict[str, Any]:
+def _header(frames: Sequence[Buffer], kinds: Collection[str], *, limited: bool = True) -> _Header:
     if not frames or len(frames) > MAX_FRAMES:
         raise DecodeError(f"{len(frames)} frames, want 1 to {MAX_FRAMES}")
     found = _FIRST_FIELD.match(frames[0])
@@ -138,18 +144,15 @@ def _header(frames: Sequence[bytes], kinds: Collection[str], *, limited: bool = 
     if excess:
         raise DecodeError(excess, kind=kind)
     try:
-        header = msgpack.unpackb(frames[0], max_map_len=16, max_array_len=2)
-    # msgpack raises several unrelated types for bytes that are no msgpack; all are ValueError or the two below.
-    except (ValueError, msgpack.exceptions.UnpackException, RecursionError, TypeError) as error:
-        raise DecodeError(f"header is no msgpack: {str(error)[:_MAX_REASON] or type(error).__name__}") from None
-    if not isinstance(header, dict):
-        raise DecodeError(f"header is a {type(header).__name__}, not a map")
-    if _text(header, "kind") != kind:
+        header = _HEADER_DECODER.decode(frames[0])
+    except _UNREADABLE as error:
+        raise DecodeError(f"header: {str(error)[:_MAX_REASON]}", kind=kind) from None
+    if header.kind != kind:
         raise DecodeError("the kind is not the header's first field, or is there twice")
     return header
 
 
-def _excess(kind: str, frames: Sequence[bytes]) -> str:
+def _excess(kind: str, frames: Sequence[Buffer]) -> str:
     """What about ``frames`` is too large for a message of ``kind``, empty when nothing is."""
     limit = SIZE_LIMITS.get(kind, DEFAULT_SIZE_LIMIT)
     num_bytes = sum(map(len, frames))
@@ -159,41 +162,22 @@ def _excess(kind: str, frames: Sequence[bytes]) -> str:
     return f"too large: header of {len(frames[0])} bytes, {num_bytes} in all; {allowed}"
 
 
-def _text(header: dict[str, Any], key: str) -> str:
-    value = header.get(key)
-    return value[:128] if isinstance(value, str) else "unknown"
-
-
-def _integer(header: dict[str, Any], key: str) -> int:
-    value = header.get(key)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise _Malformed(f"header field {key!r} is no integer")
-    return value
-
-
-def _decode_body(header: dict[str, Any], frames: Sequence[bytes], *, kind: str, sender: str) -> Envelope:
-    if header.get("schema") != SCHEMA_VERSION:
-        raise _Malformed(f"schema {header.get('schema')!r}, this side speaks {SCHEMA_VERSION}: run the same release everywhere")
-    if kind not in _KINDS:
+def _body(header: _Header, frames: Sequence[Buffer]) -> Message:
+    if header.schema != SCHEMA_VERSION:
+        raise _Malformed(f"schema {header.schema}, this side speaks {SCHEMA_VERSION}: run the same release everywhere")
+    if header.kind not in _KINDS:
         raise _Malformed("no such kind of message")
-    if not isinstance(header.get("body"), bytes):
-        raise _Malformed("header field 'body' is no bytes")
-    message_id = _integer(header, "id")
-    cause_id = None if header.get("cause") is None else _integer(header, "cause")
     arrays = _Arrays(frames[1] if len(frames) > 1 else b"")
-    try:
-        body = msgpack.unpackb(header["body"], ext_hook=arrays.take, max_map_len=_MAX_MAP, max_array_len=MAX_ARRAYS)
-    except msgpack.exceptions.UnpackException as error:
-        raise _Malformed(f"body is no msgpack: {error}") from None
+    message: Message = Decoder(_KINDS[header.kind], ext_hook=arrays.take).decode(header.body)
     if arrays.num_left:
         raise _Malformed(f"{arrays.num_left} numbers of frame 1 are in no array")
-    return Envelope(_adapter(kind).validate_python(body), sender, message_id, cause_id)
+    return message
 
 
 class _Arrays:
     """Frame 1, from which the body takes its arrays one after the other."""
 
-    def __init__(self, frame: bytes) -> None:
+    def __init__(self, frame: Buffer) -> None:
         if len(frame) % _ITEM_BYTES:
             raise _Malformed(f"frame 1 has {len(frame)} bytes, no whole number of items")
         self._views = {code: np.frombuffer(frame, dtype) for code, dtype in _DTYPES.items()}
@@ -201,11 +185,13 @@ class _Arrays:
         self._offset = 0
         self._num_taken = 0
 
-    def take(self, code: int, length: bytes) -> np.ndarray:
-        """The next array: `msgpack`'s hook for extension values."""
+    def take(self, code: int, length: memoryview) -> np.ndarray:
+        """The next array: `msgspec`'s hook for extension values."""
         view = self._views.get(code)
         if view is None:
             raise _Malformed(f"unknown extension type {code}")
+        if len(length) != _LENGTH.size:
+            raise _Malformed(f"the length of an array has {_LENGTH.size} bytes, not {len(length)}")
         (size,) = _LENGTH.unpack(length)
         if size > self.num_left:
             raise _Malformed(f"array of {size} numbers where {self.num_left} are left")
@@ -216,16 +202,3 @@ class _Arrays:
         first = self._offset
         self._offset, self.num_left = first + size, self.num_left - size
         return view[first : first + size]
-
-
-@cache
-def _adapter(kind: str) -> TypeAdapter[Any]:
-    return TypeAdapter(_KINDS[kind])
-
-
-def _field_names(cls: type) -> tuple[str, ...] | None:
-    """Names of the fields of a class of `common.messages`, None for any other class."""
-    if cls not in _FIELD_NAMES:
-        ours = cls.__module__ == messages.__name__
-        _FIELD_NAMES[cls] = tuple(field.name for field in fields(cls)) if ours else None
-    return _FIELD_NAMES[cls]

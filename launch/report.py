@@ -13,6 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from common.messages import Status
 from common.metrics import read_json_lines
 from common.run_folder import RunFolder, write_atomically
@@ -38,7 +40,7 @@ def write_attempt(log_folder: Path, attempt: Attempt) -> None:
 
 def write_status(folder: Path, status: Status) -> None:
     """Keep the broker's last word: its counters are gone with it."""
-    write_atomically(folder / STATUS_FILE, json.dumps(asdict(status), indent=2).encode())
+    write_atomically(folder / STATUS_FILE, json.dumps(msgspec.to_builtins(status), indent=2).encode())
 
 
 def write_report(folder: Path) -> Path:
@@ -318,8 +320,8 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read_status(folder: Path) -> Status | None:
-    tree = _read_json(folder / STATUS_FILE)
     try:
-        return Status(**tree) if tree else None
-    except (TypeError, ValueError):
-        return None  # written by another version
+        # By the json of Python, which knows NaN: a metric may be that in a run that diverged.
+        return msgspec.convert(json.loads((folder / STATUS_FILE).read_bytes()), Status)
+    except (OSError, ValueError, msgspec.MsgspecError):
+        return None  # There is none, or another version wrote it.

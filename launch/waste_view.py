@@ -20,6 +20,10 @@ _TITLES = {
     "within_bound": "= what the age bound alone leaves",
     "phase_closed": "phase closed",
     "no_signal": "no signal (not staleness)",
+    "wrong_length": "poisoned: lengths differ",
+    "not_finite": "poisoned: log-probs that are no numbers",
+    "outside_vocabulary": "poisoned: tokens outside the vocabulary",
+    "future_version": "poisoned: a policy version that was never published",
     "trained": "= trained",
 }
 _UNDELIVERED = {"order_closed": "order closed (at the broker)"}

@@ -98,7 +98,10 @@ class LearnerLoop:
         self._ledger = Ledger(self._records.ledger_line)
         if checkpoint is not None:
             self._ledger.restore(self.state.ledger)
-        self._intake = Intake(self.state, broker=self._broker, ledger=self._ledger, records=self._records)
+        self._intake = Intake(
+            self.state, broker=self._broker, ledger=self._ledger, records=self._records,
+            vocabulary_size=self._trainer.vocabulary_size,
+        )  # fmt: skip
         self._rollouts = Rollouts(
             self.state, families=self._families, records=self._records, demonstrations=self._demonstrations
         )

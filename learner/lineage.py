@@ -14,13 +14,13 @@ checkpoint would otherwise take that version for a later one than it is. All are
 from __future__ import annotations
 
 import bisect
-import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from common.messages import Step, TrajectoryGroup
 from common.run_folder import write_atomically
@@ -59,14 +59,14 @@ class Lineage:
         if not self.breaks:
             return group
         trajectories = tuple(
-            dataclasses.replace(trajectory, steps=tuple(self._translate_step(step) for step in trajectory.steps))
+            replace(trajectory, steps=tuple(self._translate_step(step) for step in trajectory.steps))
             for trajectory in group.trajectories
         )
-        return dataclasses.replace(group, trajectories=trajectories)
+        return replace(group, trajectories=trajectories)
 
     def _translate_step(self, step: Step) -> Step:
         positions = np.array([self.position(int(version)) for version in step.policy_versions], dtype=np.int32)
-        return dataclasses.replace(step, policy_versions=positions)
+        return replace(step, policy_versions=positions)
 
     def store(self, path: Path) -> None:
         """Make it durable."""

@@ -11,7 +11,9 @@ Keeps its books in `LoopState`. Takes no groups.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from common import log
 from common.errors import OrderRefused
@@ -71,4 +73,4 @@ def _successor(order: RolloutOrder, state: LoopState) -> RolloutOrder:
 
 
 def _plain(order: RolloutOrder) -> dict[str, object]:
-    return {**asdict(order), "families": list(order.families)}
+    return to_builtins(order)

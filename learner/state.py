@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+import msgspec
+
 from common.messages import RolloutOrder, Trajectory
 
 SUCCESS_DECAY = 0.8
@@ -93,7 +95,7 @@ class LoopState:
 
     def order_messages(self) -> list[RolloutOrder]:
         """The present phase's orders."""
-        return [RolloutOrder(**{**order, "families": tuple(order["families"])}) for order in self.orders.values()]
+        return [msgspec.convert(order, RolloutOrder) for order in self.orders.values()]
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import get_args
 
 import numpy as np
+from msgspec.structs import replace
 
 from broker.core import BrokerCore
 from common.messages import (

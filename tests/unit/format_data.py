@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec.structs import replace
 
 from actor.formats import make_format
 from common.actions import parse_action
@@ -12,7 +12,7 @@ from tests.unit.actor_data import make_observation
 
 TEXT = make_format(PromptConfig.model_validate({"format": "computerrl_text"}))
 VISION = make_format(PromptConfig.model_validate({"format": "computerrl_vision"}))
-SCREEN = dataclasses.replace(
+SCREEN = replace(
     make_observation(
         Element(1, "push-button", "Submit", 412, 230, 60, 24, ("focused",)),
         Element(2, "entry", "two\nlines", 10, 590, 100, 20, ()),

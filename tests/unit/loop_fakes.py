@@ -117,6 +117,8 @@ class FakeBroker:
 class FakeTrainer:
     """Its only weight counts optimizer steps; prepare is the real algorithm's."""
 
+    vocabulary_size = 1 << 20
+
     def __init__(self, config: RunConfig) -> None:
         self.algorithm = make_algorithm(config.learner)
         self.weight = torch.zeros(1)

@@ -13,7 +13,7 @@ from common import codec, messages, transport
 from common.messages import DEFAULT_SIZE_LIMIT, MAX_PEERS, SIZE_LIMITS, AnswerMessage, RequestMessage
 
 BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
-_NOT_ON_THE_WIRE = {"SizeLimit"}
+_NOT_ON_THE_WIRE = {"SizeLimit", "Part"}
 
 
 def section() -> str:

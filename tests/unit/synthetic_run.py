@@ -6,11 +6,11 @@ import json
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import asdict
 from PIL import Image, ImageDraw
 
 from common.config import RunConfig

@@ -6,11 +6,11 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from broker_data import assignment, core, order, step, trajectory_for
+from msgspec.structs import replace
 from test_journal_file import file_size_limit
 
 from broker.client import BrokerClient

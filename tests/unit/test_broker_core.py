@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from broker_data import assignment, core, order, step, trajectory_for
+from msgspec.structs import replace
 
 from broker.core import BrokerCore
 from broker.events import MessagePersisted, MessageReceived, Persist, PersistFailed, Reply, TimePassed
@@ -429,6 +428,15 @@ def test_wrong_trajectory_is_rejected_with_a_named_reason(desk: Desk, changes: d
     wrong: Trajectory = replace(trajectory_for(assignment()), **changes)
     assert desk.ask(wrong) == TrajectoryReceipt(wrong.trajectory_id, accepted=False, reason=reason)
     assert desk.core.counters[f"rejected/{reason}"] == 1
+
+
+def test_trajectory_of_which_a_group_would_be_larger_than_any_message_is_rejected(desk: Desk) -> None:
+    desk.ask(order(group_size=4096))
+    first, second = desk.assign(), desk.assign()
+    assert isinstance(first, Assignment) and isinstance(second, Assignment)
+    wordy = replace(trajectory_for(first), instruction="\u20ac" * 20_000)
+    assert desk.ask(wordy) == TrajectoryReceipt(wordy.trajectory_id, accepted=False, reason="malformed")
+    assert desk.ask(replace(trajectory_for(second), instruction="x" * 20_000)).accepted  # type: ignore[union-attr]
 
 
 def test_malformed_trajectory_frees_its_slot(desk: Desk) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from fractions import Fraction
 from typing import get_args
 
@@ -11,6 +10,7 @@ import pytest
 from broker_data import order
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from broker.curriculum import CURRICULA, RecentResults, group_size, problem
 from broker.task_source import Draw, TaskSource

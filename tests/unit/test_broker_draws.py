@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
-from dataclasses import replace
 
 from broker_data import core, order, trajectory_for
 from broker_invariants import CheckedCore
+from msgspec.structs import replace
 
 from broker.core import BrokerCore
 from broker.events import MessagePersisted, MessageReceived, Persist, PersistFailed, Reply
@@ -130,7 +131,7 @@ def test_two_choices_of_one_group_made_while_the_disk_was_busy_the_first_on_disk
     broker = with_order(core())
     first = broker.handle(MessageReceived(1, REQUEST, "actor-0:a"), 0.0)[0]
     assert isinstance(first, Persist) and isinstance(first.message, GroupDrawn)
-    second = replace(first, ticket=2, message=replace(first.message, group_size=5))
+    second = dataclasses.replace(first, ticket=2, message=replace(first.message, group_size=5))
     granted = [broker.handle(MessagePersisted(one.ticket, one.message, one.context), 0.0)[0] for one in (first, second)]
     assert [one.message.assignment_id for one in granted if isinstance(one, Reply)] == ["rl-1/0/0", "rl-1/0/1"]
     assert {group.size for state in broker.orders for group in state.groups.values()} == {2}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 from broker_data import assignment, core, order, step, trajectory_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from broker.journal import MemoryJournal
 from broker.service import BrokerService

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import struct
 
 import msgpack
@@ -11,10 +10,11 @@ import pytest
 from broker_data import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from common import codec
 from common.errors import DecodeError
-from common.messages import DEFAULT_SIZE_LIMIT, SCHEMA_VERSION, GroupRequest, Message, Step, StepTiming, Trajectory
+from common.messages import DEFAULT_SIZE_LIMIT, SCHEMA_VERSION, GroupRequest, Message, Part, Step, StepTiming, Trajectory
 from tests.conftest import CheckGolden
 
 
@@ -25,8 +25,8 @@ def frames_of(message: Message) -> list[bytes]:
 def same(left: object, right: object) -> bool:
     if isinstance(left, np.ndarray):
         return isinstance(right, np.ndarray) and left.dtype == right.dtype and np.array_equal(left, right)
-    if dataclasses.is_dataclass(left):
-        names = [field.name for field in dataclasses.fields(left)]
+    if isinstance(left, Part):
+        names = left.__struct_fields__
         return type(left) is type(right) and all(same(getattr(left, name), getattr(right, name)) for name in names)
     if isinstance(left, tuple):
         return isinstance(right, tuple) and len(left) == len(right) and all(map(same, left, right))
@@ -58,15 +58,15 @@ def test_message_whose_arrays_are_empty_arrives() -> None:
     base = next(message for message in examples() if isinstance(message, Trajectory))
     none, timing = np.zeros(0, dtype=np.int32), StepTiming(0, 0, 0)
     empty = Step(none, none, none.astype(np.float32), none, "", True, "", None, "none", timing)
-    envelope = codec.decode(frames_of(dataclasses.replace(base, steps=(empty, empty))))
-    assert same(envelope.message, dataclasses.replace(base, steps=(empty, empty)))
+    envelope = codec.decode(frames_of(replace(base, steps=(empty, empty))))
+    assert same(envelope.message, replace(base, steps=(empty, empty)))
 
 
 def test_big_endian_arrays_arrive_as_numbers_not_as_bytes() -> None:
     base = next(message for message in examples() if isinstance(message, Trajectory))
     swapped = np.arange(3, dtype=">i4")
     step = Step(swapped, swapped, np.zeros(3), swapped, "", True, "", None, "none", StepTiming(0, 0, 0))
-    envelope = codec.decode(frames_of(dataclasses.replace(base, steps=(step,))))
+    envelope = codec.decode(frames_of(replace(base, steps=(step,))))
     assert isinstance(envelope.message, Trajectory)
     assert envelope.message.steps[0].prompt_tokens.tolist() == [0, 1, 2]
 
@@ -83,41 +83,50 @@ def changed_header(**changes: object) -> list[bytes]:
 
 def named_arrays(*arrays: tuple[int, int]) -> list[bytes]:
     """A body that names arrays by (extension type, length) where none belong."""
-    values = [msgpack.ExtType(code, struct.pack("<I", length)) for code, length in arrays]
-    return changed_header(body=msgpack.packb({"group_seq": values}))
+    return with_arguments([msgpack.ExtType(code, struct.pack("<I", length)) for code, length in arrays])
+
+
+def with_arguments(value: object) -> list[bytes]:
+    """A `StepRequest` whose action has ``value`` (bytes: msgpack already) among its arguments."""
+    lease = {"desktop": 0, "token": 1, "time_limit_s": 1.0}
+    body = {"lease": lease, "action": {"name": "click", "args": {"target": "VALUE"}}}
+    packed = value if isinstance(value, bytes) else msgpack.packb(value)
+    return changed_header(kind="StepRequest", body=msgpack.packb(body).replace(msgpack.packb("VALUE"), packed))
 
 
 @pytest.mark.parametrize(
     ("frames", "reason"),
     [
         ([], "0 frames"),
-        ([b""], "no msgpack"),
-        ([b"\xc1"], "no msgpack"),
-        ([msgpack.packb([1])], "not a map"),
-        ([msgpack.packb({})], "schema None"),
+        ([b""], "header: Input data was truncated"),
+        ([b"\xc1"], "header: MessagePack data is malformed"),
+        ([msgpack.packb([1])], "header: Expected `object`, got `array`"),
+        ([msgpack.packb({})], "header: Object missing required field `kind`"),
         (changed_header(schema=SCHEMA_VERSION + 1), f"speaks {SCHEMA_VERSION}: run the same release"),
         (changed_header(kind="Nonsense"), "no such kind"),
-        (changed_header(kind=["Ack"]), "no such kind"),
-        (changed_header(id="five"), "'id' is no integer"),
-        (changed_header(cause=True), "'cause' is no integer"),
-        (changed_header(body=7), "'body' is no bytes"),
-        (changed_header(body=b"\xc1"), ""),
-        (changed_header(body=msgpack.packb({"group_seq": "x"})), "group_seq"),
-        (changed_header(body=msgpack.packb({"group_seq": 1, "more": 2})), "more"),
+        (changed_header(kind=["Ack"]), "got `array` - at `$.kind`"),
+        (changed_header(id="five"), "got `str` - at `$.id`"),
+        (changed_header(cause=True), "got `bool` - at `$.cause`"),
+        (changed_header(body=7), "got `int` - at `$.body`"),
+        (changed_header(body=b"\x81\xa2\xff\xff\x01"), "body: 'utf-8' codec can't decode"),
+        (with_arguments(b"\x81\x80\x01"), "body: "),
+        (with_arguments({1: 2}), "body: expected names as the keys of maps"),
+        (changed_header(body=b"\xc1"), "body: MessagePack data is malformed"),
+        (changed_header(body=msgpack.packb({"group_seq": "x"})), "body: Expected `int`, got `str` - at `$.group_seq`"),
+        (changed_header(body=msgpack.packb({"group_seq": 1, "more": 2})), "body: Object contains unknown field `more`"),
         (named_arrays((1, 1)), "array of 1 numbers where 0 are left"),
         (named_arrays((9, 0)), "extension type 9"),
-        (changed_header(body=msgpack.packb({"group_seq": msgpack.ExtType(1, b"\0")})), "4 bytes"),
+        (with_arguments(msgpack.ExtType(1, b"\0")), "4 bytes, not 1"),
         ([*changed_header(), b"12345678"], "2 numbers of frame 1 are in no array"),
-        ([*named_arrays((1, 1)), b"12345678"], "1 numbers of frame 1 are in no array"),
         ([*named_arrays((1, 3)), b"12345678"], "array of 3 numbers where 2 are left"),
         ([*named_arrays((1, 1), (2, 2)), b"12345678"], "array of 2 numbers where 1 are left"),
         ([*named_arrays((1, 2)), b"12345"], "5 bytes, no whole number"),
-        (named_arrays(*[(1, 0)] * 9), "wrong fields"),
+        (named_arrays(*[(1, 0)] * 9), "body: expected numbers, texts, lists and maps"),
         ([*changed_header(), b"", b""], "3 frames"),
-        (changed_header(more=[1] * 3), "no msgpack"),
+        (changed_header(more=[1] * 3), "header: Object contains unknown field `more`"),
         ([b"x" * (DEFAULT_SIZE_LIMIT.header_bytes + 1)], "too large"),
-        ([msgpack.packb([[]] * 3)[:-1]], "no msgpack"),
-        ([b"\x91" * 60_000], "no msgpack"),
+        ([msgpack.packb([[]] * 3)[:-1]], "header: Expected `object`"),
+        ([b"\x91" * 60_000], "header: Expected `object`"),
     ],
 )  # fmt: skip
 def test_decode_of_malformed_frames_raises_decode_error_with_the_reason(frames: list[bytes], reason: str) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from actor.formats.base import PromptFormat
 from actor.formats.computerrl import MAX_BLOCK_CHARS
@@ -175,7 +174,7 @@ def test_vision_answer_needs_its_tags_but_for_a_bare_word() -> None:
 
 @given(st.integers(0, 3839), st.integers(320, 3840))
 def test_vision_rendered_place_is_read_back_within_its_resolution(x: int, width: int) -> None:
-    screen = dataclasses.replace(SCREEN, screen_width=width)
+    screen = replace(SCREEN, screen_width=width)
     x = min(x, width - 1)
     said = VISION.render(f"click({x}, 5)", screen)
     found = VISION.parse(said, screen).args["target"]

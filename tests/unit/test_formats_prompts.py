@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from actor.formats.base import PastAction
 from actor.formats.computerrl import call_lines
@@ -69,7 +68,7 @@ def test_text_prompt_whose_calls_do_not_fit_the_budget_is_a_config_error() -> No
 
 
 def test_vision_prompt_refers_to_the_picture_of_now_only() -> None:
-    screen = dataclasses.replace(SCREEN, screenshot=PICTURE)
+    screen = replace(SCREEN, screenshot=PICTURE)
     assert VISION.rows("x", screen) == []
     turns = VISION.messages("x", screen, [], [PastAction("before")])
     assert [turn.picture for turn in turns] == [None, None, None, PICTURE]

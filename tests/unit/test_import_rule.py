@@ -70,8 +70,8 @@ def _broken_rule(file: str, folder: str, module: str, *, eager: bool) -> str:
         return "only actor/engines/vllm_*.py may import vllm"
     if top == "zmq" and file != ZMQ_FILE and not file.startswith(GUEST):
         return f"only {ZMQ_FILE} may import zmq"
-    if top == "msgpack" and file != MSGPACK_FILE and not file.startswith(GUEST):
-        return f"only {MSGPACK_FILE} may import msgpack"
+    if module.startswith(("msgpack", "msgspec.msgpack")) and file != MSGPACK_FILE and not file.startswith(GUEST):
+        return f"only {MSGPACK_FILE} packs and unpacks msgpack"
     return ""
 
 
@@ -101,6 +101,7 @@ def test_import_rule_holds_everywhere() -> None:
         ("actor/prompt.py", "from vllm import LLM"),
         ("broker/server.py", "import zmq"),
         ("common/messages.py", "import msgpack"),
+        ("broker/service.py", "from msgspec import msgpack"),
         ("common/codec.py", "from broker import client"),
         ("env_server/guest/main.py", "from common.messages import Action"),
         ("common/codec.py", "def f():\n    from env_server.client import DesktopClient"),

@@ -288,7 +288,7 @@ def test_journal_bytes_are_the_golden_ones(tmp_path: Path, check_golden: CheckGo
         positions[getattr(message, "trajectory_id", "")] = position
     check_golden("journal/first-segment.log", journal.path.read_bytes())
     held = [positions[trajectory.trajectory_id] for trajectory in broker.held()]
-    journal.begin_segment(records.snapshot_record(broker, held))
+    journal.begin_segment(records.snapshot_record(broker, b"".join(map(records.packed, held))))
     write(journal, [b"".join(records.message_record(ConsumptionReport(1)))])
     check_golden("journal/second-segment.log", journal.path.read_bytes())
     kinds = [type(event) for _, event in records.events(journal)]
@@ -308,6 +308,6 @@ def test_snapshot_that_points_at_no_trajectory_raises_resume_error() -> None:
     journal = MemoryJournal()
     journal.append(*records.message_record(VersionAnnouncement(0, 0)))
     (position,) = journal.flush()
-    journal.begin_segment(records.snapshot_record(core(), [position]))
+    journal.begin_segment(records.snapshot_record(core(), records.packed(position)))
     with pytest.raises(ResumeError, match="VersionAnnouncement"):
         list(records.events(journal))

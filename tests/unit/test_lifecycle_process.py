@@ -8,10 +8,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from broker_data import core
+from msgspec.structs import replace
 
 from broker.journal import MemoryJournal
 from broker.service import BrokerService

@@ -1,10 +1,10 @@
 """The pool of successful episodes."""
 
-import dataclasses
 import json
 
 import numpy as np
 from loop_fakes import FakeBroker, make_config, make_step
+from msgspec.structs import replace
 
 from common.messages import Trajectory
 from learner.pool import EpisodePool, digest, make_batches
@@ -48,7 +48,7 @@ def test_pool_draw_fills_the_share_of_families_that_have_little_from_another_poo
         if trajectory.task.family == "a":
             successes.add(trajectory)
         elif number < 6:
-            demonstrations.add(dataclasses.replace(trajectory, trajectory_id=f"demo-{number}"))
+            demonstrations.add(replace(trajectory, trajectory_id=f"demo-{number}"))
     episodes = successes.draw(per_task=9, max_steps=None, salt="x", fill_from=demonstrations)
     of_family = {family: [one.trajectory_id for one in episodes if one.family == family] for family in "ab"}
     assert len(of_family["a"]) == len(set(of_family["a"])) == len(of_family["b"]) == successes.num_episodes
@@ -60,9 +60,9 @@ def test_pool_draw_fills_the_share_of_families_that_have_little_from_another_poo
 def test_pool_badly_formed_and_impossible_steps_left_out() -> None:
     pool = EpisodePool(seed=1, max_per_family=5)
     good = trajectories(1)[0]
-    impossible = dataclasses.replace(make_step(version=1), action_error="no element 99")
-    pool.add(dataclasses.replace(good, steps=(make_step(version=1), make_step(version=1, format_ok=False), impossible)))
-    pool.add(dataclasses.replace(good, steps=(make_step(version=1, format_ok=False),)))
+    impossible = replace(make_step(version=1), action_error="no element 99")
+    pool.add(replace(good, steps=(make_step(version=1), make_step(version=1, format_ok=False), impossible)))
+    pool.add(replace(good, steps=(make_step(version=1, format_ok=False),)))
     assert (pool.num_episodes, pool.num_steps) == (1, 1)
 
 
@@ -82,7 +82,7 @@ def test_batches_families_spread_evenly_and_every_step_once_per_epoch() -> None:
     for trajectory in all_of:
         if trajectory.task.family == "a" or trajectory.task.seed == 0:
             family_token = 1 if trajectory.task.family == "a" else 2
-            pool.add(dataclasses.replace(trajectory, steps=(make_step(version=1, prompt=[family_token]),) * 2))
+            pool.add(replace(trajectory, steps=(make_step(version=1, prompt=[family_token]),) * 2))
     episodes = pool.draw(per_task=9, max_steps=None, salt="")
     batches = make_batches(episodes, batch_size=14, epochs=2, seed="s")
     assert sum(len(batch) for batch in batches) == 2 * pool.num_steps

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from loop_fakes import make_config, make_step, make_trajectory
+from msgspec.structs import replace
 
 from common.config import RunConfig
 from common.messages import RolloutOrder, TaskRef, TrajectoryGroup
@@ -20,7 +21,7 @@ def group(number: int, *versions: int) -> TrajectoryGroup:
     """Of one trajectory with a step of each of ``versions``."""
     task = TaskRef("click", 100_000 + number, "training")
     trajectory = make_trajectory(ORDER, task, number, 0, success=True, version=0)
-    object.__setattr__(trajectory, "steps", tuple(make_step(version=version) for version in versions))
+    trajectory = replace(trajectory, steps=tuple(make_step(version=version) for version in versions))
     return TrajectoryGroup(number, f"rl-1/{number}", "rl-1", "training", task, (trajectory,))
 
 

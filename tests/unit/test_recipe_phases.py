@@ -1,11 +1,11 @@
 """The order of phases, and what each asks for."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 from broker_data import order
 from loop_fakes import FakeBroker, make_config
+from msgspec.structs import replace
 
 from common.config import CurriculumConfig, RolloutsConfig, RunConfig, TasksConfig
 from common.messages import CurriculumPlan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
@@ -11,9 +12,10 @@ from pathlib import Path
 import pytest
 from synthetic_run import FAMILIES, START, write_run
 
+from common.messages import Status
 from launch.charts import Band, Chart, Series, nice_step, render, smooth, ticks
 from launch.film_strips import choose_pairs, make_strips
-from launch.report import write_report
+from launch.report import _read_status, write_report, write_status
 from launch.report_data import ActiveTime, Attempt, EpisodeTotals
 
 REQUIRED = (
@@ -203,3 +205,11 @@ def test_smooth_keeps_length_and_follows() -> None:
     smoothed = smooth([(float(index), float(index > 5)) for index in range(20)])
     assert len(smoothed) == 20
     assert smoothed[-1][1] > 0.95
+
+
+def test_status_with_a_metric_that_is_no_number_is_read_again(tmp_path: Path) -> None:
+    status = Status("run-1", 3, {"received": 5}, {}, (), {"learner-0": {"learner/loss": float("nan")}}, {})
+    write_status(tmp_path, status)
+    found = _read_status(tmp_path)
+    assert found is not None and found.counters == {"received": 5}
+    assert math.isnan(found.metrics["learner-0"]["learner/loss"])

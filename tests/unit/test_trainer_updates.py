@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import transformers
+from msgspec.structs import replace
 
 from common.config import AlgorithmConfig, LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
 from common.errors import TrainingDiverged
@@ -242,7 +243,7 @@ def test_warmup_raises_the_learning_rate_step_by_step() -> None:
 def test_update_nonfinite_gradient_skips_the_step_then_gives_up() -> None:
     trainer = make_trainer()
     batch = on_policy_batch(trainer)
-    poisoned = replace(batch, advantage_S=np.full_like(batch.advantage_S, np.nan))
+    poisoned = dataclasses.replace(batch, advantage_S=np.full_like(batch.advantage_S, np.nan))
     before = weights(trainer)
     for count in range(1, 5):
         assert trainer.update(poisoned)["num_skipped"] == count
@@ -254,7 +255,7 @@ def test_update_nonfinite_gradient_skips_the_step_then_gives_up() -> None:
 def test_update_good_batch_between_bad_ones_resets_the_count() -> None:
     trainer = make_trainer()
     batch = on_policy_batch(trainer)
-    poisoned = replace(batch, advantage_S=np.full_like(batch.advantage_S, np.inf))
+    poisoned = dataclasses.replace(batch, advantage_S=np.full_like(batch.advantage_S, np.inf))
     for _ in range(2):
         for _ in range(4):
             trainer.update(poisoned)

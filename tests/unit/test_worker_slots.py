@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from actor.activity import ActivityMeter
 from actor.desktops import DesktopDirectory, OneServer
