@@ -129,6 +129,17 @@ class Program:
         self._process.wait()
         _STARTED.discard(self._process.pid)
 
+    def how_it_ended(self, *, wait_s: float) -> str:
+        """For error messages: its signal or exit status and the end of what it said; empty when it is still running then."""
+        if self._process is None:
+            return ""
+        try:
+            status = self._process.wait(timeout=wait_s)
+        except subprocess.TimeoutExpired:
+            return ""
+        how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        return f"; {self.name} ended, {how}: {self.log_tail()}"
+
     def log_tail(self, num_chars: int = 400) -> str:
         """The end of what it said, for error messages."""
         try:

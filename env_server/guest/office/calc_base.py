@@ -9,6 +9,7 @@ from typing import Any
 from .calc_ranges import Area, Value, cut_text, day_text, parse_area, split_sheet
 from .process import DocumentError
 from .tools import OfficeTools
+from .uno_values import uno_class
 
 MAX_CELLS = 200_000
 """More are neither read nor written at once: a second's worth."""
@@ -109,12 +110,11 @@ class CalcBase(OfficeTools):
 
     def write(self, sheet: Any, area: Area, rows: Sequence[Sequence[Value]]) -> None:
         """Put numbers and text into all cells of ``area``; text stays text. Raises `DocumentError`."""
-        from com.sun.star.uno import RuntimeException
-
+        runtime_error = uno_class("uno.RuntimeException")
         try:
             self.cells(sheet, area).setDataArray(tuple(tuple(row) for row in rows))
-        except RuntimeException as error:
-            if type(error) is not RuntimeException:
+        except runtime_error as error:
+            if type(error) is not runtime_error:
                 raise  # a broken connection
             raise DocumentError(f"{area.name} cannot be written: it cuts through an array formula") from error
 

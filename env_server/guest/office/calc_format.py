@@ -9,7 +9,7 @@ from .calc_base import CalcBase
 from .calc_ranges import Area, column_index, finite, parse_columns, parse_rows
 from .process import DocumentError
 from .sheet import MAX_ROWS, cell_text
-from .uno_values import colour
+from .uno_values import colour, struct
 
 _BOLD, _NORMAL = 150.0, 100.0
 """com.sun.star.awt.FontWeight."""
@@ -77,14 +77,10 @@ class FormatTools(CalcBase):
 
     def set_number_format(self, range_str: str, format_type: str, decimal_places: int | None) -> str:
         """One of the usual formats, as American English writes it."""
-        from com.sun.star.lang import Locale
-
         sheet, area = self.locate_to_change(range_str)
         code = number_format(format_type, decimal_places)
-        american = Locale()
-        american.Language, american.Country = "en", "US"
         # Stored in the workbook's own language: in another one, the saved code would begin with that one's number.
-        formats, own = self.document.NumberFormats, Locale()
+        formats, own, american = self.document.NumberFormats, struct("lang.Locale"), struct("lang.Locale", "en", "US", "")
         key = formats.queryKey(code, own, False)
         self.cells(sheet, area).NumberFormat = key if key != -1 else formats.addNewConverted(code, american, own)
         return f"{area.name} has the format {code}"

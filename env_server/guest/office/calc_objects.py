@@ -11,7 +11,7 @@ from .calc_base import CalcBase
 from .calc_ranges import Area, Value, check_sheet_name, list_text, parse_area, split_sheet
 from .process import DocumentError
 from .sheet import cell_text
-from .uno_values import properties, url
+from .uno_values import properties, struct, url
 
 _CHARTS = {
     "bar": ("BarDiagram", {"Vertical": True}),
@@ -50,7 +50,6 @@ class ObjectTools(CalcBase):
     ) -> str:
         """Over the source sheet's table, on the sheet named in ``target_cell``, else on one called like the pivot table."""
         import uno
-        from com.sun.star.table import CellAddress
 
         source = self.sheet_named(source_sheet)
         area, headers = self._table(source)
@@ -73,8 +72,7 @@ class ObjectTools(CalcBase):
         if row_fields and len(value_fields) > 1:
             fields.getByName("Data").Orientation = uno.Enum(_ORIENTATION, "COLUMN")  # side by side, as in Excel
         sheet, corner = self._pivot_place(table_name, target_cell)
-        place = CellAddress()
-        place.Sheet, place.Column, place.Row = sheet.RangeAddress.Sheet, corner.left, corner.top
+        place = struct("table.CellAddress", sheet.RangeAddress.Sheet, corner.left, corner.top)
         sheet.DataPilotTables.insertNewByName(table_name, place, descriptor)
         self.controller.setActiveSheet(sheet)
         output = sheet.DataPilotTables.getByName(table_name).OutputRange
@@ -144,13 +142,10 @@ class ObjectTools(CalcBase):
 
     def _insert_chart(self, sheet: Any, data: Area, first_row: bool, first_column: bool) -> str:
         """Right of the filled cells, below the charts that are there."""
-        from com.sun.star.awt import Rectangle
-
         charts = sheet.Charts
         used = self.used_area(sheet) or data
         beside = sheet.getCellByPosition(used.right + 1, data.top).Position
-        place = Rectangle()
-        place.X, place.Y, (place.Width, place.Height) = beside.X + _CHART_GAP, beside.Y + _CHART_GAP, _CHART_SIZE
+        place = struct("awt.Rectangle", beside.X + _CHART_GAP, beside.Y + _CHART_GAP, *_CHART_SIZE)
         for shape in _shapes(sheet):
             place.Y = max(place.Y, shape.Position.Y + shape.Size.Height + _CHART_GAP)
         # Among all sheets' objects: two of one name are refused as if the office was broken.

@@ -22,6 +22,7 @@ from .calc_ranges import (
 )
 from .process import DocumentError
 from .sheet import MAX_COLUMNS, MAX_ROWS, cell_text, column_name
+from .uno_values import properties, struct
 
 _TABLE_ROWS, _TABLE_COLUMNS = 400, 200
 """More of a sheet never fits into a result."""
@@ -118,9 +119,6 @@ class CalcTools(FormatTools, ObjectTools):
     def sort_column(self, column_name: str, ascending: bool, start_index: int) -> str:
         """One column's cells from a row on; numbers before text, empty ones last; other columns stay."""
         import uno
-        from com.sun.star.table import TableSortField
-
-        from .uno_values import properties
 
         sheet, column, top = self.changeable(self.active_sheet), column_index(column_name), row_index(start_index)
         filled = self.filled(sheet, Area(column, top, column, MAX_ROWS - 1))
@@ -129,8 +127,7 @@ class CalcTools(FormatTools, ObjectTools):
         area = Area(column, top, column, filled.bottom)
         cells = self.cells(sheet, area)
         self._refuse_merged(sheet, area)
-        field = TableSortField()
-        field.Field, field.IsAscending, field.IsCaseSensitive = 0, ascending, False
+        field = struct("table.TableSortField", Field=0, IsAscending=ascending, IsCaseSensitive=False)
         fields = uno.Any("[]com.sun.star.table.TableSortField", (field,))
         cells.sort(properties(SortFields=fields, ContainsHeader=False, IsSortColumns=False, BindFormatsToContent=True))
         return f"sorted {area.name}, {'smallest' if ascending else 'largest'} first"
@@ -251,12 +248,8 @@ class CalcTools(FormatTools, ObjectTools):
             raise DocumentError(f"{area.name} has merged cells, which cannot be moved singly: split them first")
 
     def _move(self, sheet: Any, column: Area, place: int) -> None:
-        from com.sun.star.table import CellAddress
-
         source = self.cells(sheet, column).RangeAddress
-        target = CellAddress()
-        target.Sheet, target.Column, target.Row = source.Sheet, place, 0
-        sheet.moveRange(target, source)
+        sheet.moveRange(struct("table.CellAddress", source.Sheet, place, 0), source)
 
 
 def _column(index: int) -> Area:

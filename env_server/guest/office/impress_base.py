@@ -7,6 +7,7 @@ from typing import Any
 
 from .process import DocumentError
 from .tools import OfficeTools
+from .uno_values import struct
 
 _KINDS = {
     "TitleTextShape": "title", "SubtitleShape": "subtitle", "OutlinerShape": "outline", "TextShape": "text",
@@ -55,15 +56,13 @@ class ImpressBase(OfficeTools):
 
     def place(self, box: Any, slide: Any, position: str) -> None:
         """Move a box to one of nine places: in the corners, at the middle of the edges, in the centre."""
-        from com.sun.star.awt import Point
-
         words = position.split("-")
         across = next((_COLUMNS[word] for word in words if word in _COLUMNS), 0.5)
         down = next((_ROWS[word] for word in words if word in _ROWS), 0.5)
         size, wide, high = box.Size, slide.Width, slide.Height
         left, top = slide.BorderLeft, slide.BorderTop
         free = wide - left - slide.BorderRight - size.Width, high - top - slide.BorderBottom - size.Height
-        box.Position = Point(left + round(free[0] * across), top + round(free[1] * down))
+        box.Position = struct("awt.Point", left + round(free[0] * across), top + round(free[1] * down))
 
 
 def kind_of(box: Any) -> str:

@@ -10,7 +10,7 @@ from .impress_base import ImpressBase
 from .media import start_with_slide
 from .pictures import MM100_PER_CM, fitted_size, length, load_picture, picture_size
 from .process import DocumentError
-from .uno_values import properties, url
+from .uno_values import properties, struct, uno_class, url
 
 _FILTERS = {
     ".pptx": "Impress MS PowerPoint 2007 XML",
@@ -100,22 +100,18 @@ class ImpressFiles(ImpressBase):
         return said + (", starts with the slide" if autoplay else "")
 
     def _embed(self, box: Any, place: Path) -> None:
-        from com.sun.star.lang import IllegalArgumentException
-
         # A package address and the stream: so the file becomes part of the document. Its own address would only be a link to it.
         box.MediaURL = f"vnd.sun.star.Package:Media/{place.name}"
         stream = self.office.create("com.sun.star.ucb.SimpleFileAccess").openFileRead(url(place))
         try:
             box.setPropertyValue("PrivateStream", stream)
-        except IllegalArgumentException:
+        except uno_class("lang.IllegalArgumentException"):
             # LibreOffice 7.4 takes the stream, and complains all the same.
             if box.PrivateStream is None:
                 raise
 
     def _settle(self, box: Any, size: tuple[int, int], slide: Any, position: str) -> str:
-        from com.sun.star.awt import Size
-
-        box.Size = Size(*size)
+        box.Size = struct("awt.Size", *size)
         self.place(box, slide, position)
         where = f"box {slide.Count - 1} of slide {slide.Number}"
         return f"inserted as {where}, {size[0] / MM100_PER_CM:.1f} x {size[1] / MM100_PER_CM:.1f} cm, {position}"

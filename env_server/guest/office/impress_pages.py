@@ -11,7 +11,7 @@ from .pictures import load_picture
 from .process import DocumentError
 from .registry import write_options
 from .report import counted
-from .uno_values import colour
+from .uno_values import colour, struct
 
 _AUTO_SAVE = "/org.openoffice.Office.Recovery/AutoSave"
 _START = "/org.openoffice.Office.Impress/Misc/Start"
@@ -120,11 +120,9 @@ def _numbers(page: Any) -> Iterator[Any]:
 
 
 def _scale(box: Any, across: float, down: float) -> None:
-    from com.sun.star.awt import Point, Size
-
     at, size = box.Position, box.Size
-    box.Size = Size(max(1, round(size.Width * across)), max(1, round(size.Height * down)))
-    box.Position = Point(round(at.X * across), round(at.Y * down))
+    box.Size = struct("awt.Size", max(1, round(size.Width * across)), max(1, round(size.Height * down)))
+    box.Position = struct("awt.Point", round(at.X * across), round(at.Y * down))
 
 
 def _enum(kind: str, name: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .process import Office
+from .uno_values import struct
 
 _MAIN_SEQUENCE, _AFTER_PREVIOUS = 4, 3
 """com.sun.star.presentation.EffectNodeType."""
@@ -59,11 +60,4 @@ def _timed(office: Office, kind: str) -> Any:
 
 
 def _user_data(**values: Any) -> tuple[Any, ...]:
-    from com.sun.star.beans import NamedValue
-
-    found = []
-    for name, value in values.items():
-        item = NamedValue()
-        item.Name, item.Value = name, value
-        found.append(item)
-    return tuple(found)
+    return tuple(struct("beans.NamedValue", name, value) for name, value in values.items())

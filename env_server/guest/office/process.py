@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..processes import Program
+from .main_thread import MainThread, Outcome, outcome_of
 from .settings import PROGRAM, mark_extensions_current, settings_file
 
 T = TypeVar("T")
 
 _PIPE = "computerrl"
 _RESOLVE_LIMIT_S = 5.0
+_END_LIMIT_S = 1.0
+"""From the break of the bridge to the end of the process: a crash first saves what is open."""
 
 
 class OfficeGone(RuntimeError):
@@ -35,35 +38,34 @@ class _Worker:
     """One thread that makes all UNO calls of one office process."""
 
     def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[tuple[bool, Any]]]] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Outcome]]] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="uno", daemon=True).start()
 
     def call(self, work: Callable[[], T], *, timeout_s: float) -> T:
-        answer: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
+        answer: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         self._calls.put((work, answer))
         return _answer(answer, timeout_s)
 
     def _run(self) -> None:
         while True:
-            work, answer = self._calls.get()
-            answer.put(_outcome(work))
+            _do(*self._calls.get())
 
 
-def _outcome(work: Callable[[], Any]) -> tuple[bool, Any]:
-    try:
-        return True, work()
-    except Exception as error:  # noqa: BLE001  (handed to the caller's thread: this is the boundary between the two)
-        return False, error
+def _do(work: Callable[[], Any], answer: queue.SimpleQueue[Outcome]) -> None:
+    answer.put(outcome_of(work))
 
 
-def _answer(answer: queue.SimpleQueue[tuple[bool, Any]], timeout_s: float) -> Any:
+def _answer(answer: queue.SimpleQueue[Outcome], timeout_s: float) -> Any:
     try:
         done, value = answer.get(timeout=timeout_s)
     except queue.Empty:
         raise OfficeGone("the office did not answer in time") from None
-    if not done:
+    if done:
+        return value
+    try:
         raise value
-    return value
+    finally:
+        del value  # a frame in its own error's traceback is a cycle
 
 
 class Office:
@@ -80,7 +82,7 @@ class Office:
         )  # fmt: skip
         self._worker = _Worker()
         self._context: Any = None
-        self._main: Any = None
+        self._main: MainThread | None = None
         self.num_starts = 0
         self.options_before: dict[tuple[str, str], Any] = {}
         """Options that tools changed, with their values before (`registry`); kept over a restart, as the profile is."""
@@ -130,22 +132,35 @@ class Office:
         """Run ``work`` in the worker's thread. Raises `DocumentError` or, for whatever else goes wrong, `OfficeGone`."""
         if self._context is None:
             raise OfficeGone("the office is not connected")
-        return _checked(lambda: self._worker.call(work, timeout_s=timeout_s))
+        return self._checked(lambda: self._worker.call(work, timeout_s=timeout_s))
 
     def on_main(self, work: Callable[[], T], *, timeout_s: float) -> T:
         """Run ``work`` while the office's main thread carries out all its UNO calls. Raises like `call`.
 
-        The main thread calls us back, and what a called-back thread asks of the office is done by the thread that called.
+        The office's objects that the work used are gone when this returns; its result must be none of them.
         """
-        answer: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
+        deadline = time.monotonic() + timeout_s
+        answer: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
 
-        def ask() -> None:
+        def ask() -> threading.Event:
             if self._main is None:
-                self._main = self.create("com.sun.star.awt.AsyncCallback")
-            self._main.addCallback(_callback(lambda: answer.put(_outcome(work))), None)
+                self._main = MainThread(self.create)
+            return self._main.put(work, answer)
 
-        self.call(ask, timeout_s=timeout_s)
-        return _checked(lambda: _answer(answer, timeout_s))
+        released = self.call(ask, timeout_s=timeout_s)
+        try:
+            return self._checked(lambda: _answer(answer, max(0.0, deadline - time.monotonic())))
+        finally:
+            if not released.wait(max(0.0, deadline - time.monotonic())):
+                raise OfficeGone("the office did not let go of what it was asked for")
+
+    def _checked(self, ask: Callable[[], T]) -> T:
+        try:
+            return ask()
+        except (DocumentError, OfficeGone):
+            raise
+        except Exception as error:  # pyuno raises classes made at run time: the bridge broke, or the document is gone
+            raise OfficeGone(f"{type(error).__name__}: {error}{self.program.how_it_ended(wait_s=_END_LIMIT_S)}") from error
 
     def _resolve(self) -> None:
         import uno
@@ -153,23 +168,3 @@ class Office:
         local = uno.getComponentContext()
         resolver = local.ServiceManager.createInstanceWithContext("com.sun.star.bridge.UnoUrlResolver", local)
         self._context = resolver.resolve(f"uno:pipe,name={_PIPE};urp;StarOffice.ComponentContext")
-
-
-def _checked(ask: Callable[[], T]) -> T:
-    try:
-        return ask()
-    except (DocumentError, OfficeGone):
-        raise
-    except Exception as error:  # pyuno raises classes made at run time: the bridge broke, or the document is gone
-        raise OfficeGone(f"{type(error).__name__}: {error}") from error
-
-
-def _callback(work: Callable[[], None]) -> Any:
-    import unohelper
-    from com.sun.star.awt import XCallback
-
-    class Callback(unohelper.Base, XCallback):
-        def notify(self, _: Any) -> None:
-            work()
-
-    return Callback()

@@ -15,16 +15,25 @@ _COLOURS = {
 }  # fmt: skip
 
 
+def uno_class(name: str) -> Any:
+    """An exception or interface below com.sun.star.
+
+    Not by importing it from there: an import by python3-uno leaves a cycle of references behind that keeps its caller's frames,
+    and the office's objects in them, until garbage is collected (`main_thread` has why that matters).
+    """
+    import uno
+
+    return uno.getClass(f"com.sun.star.{name}")
+
+
+def struct(name: str, *values: Any, **named: Any) -> Any:
+    """A structure below com.sun.star."""
+    return uno_class(name)(*values, **named)
+
+
 def properties(**values: Any) -> tuple[Any, ...]:
     """``values`` as UNO's named properties."""
-    from com.sun.star.beans import PropertyValue
-
-    found = []
-    for name, value in values.items():
-        item = PropertyValue()
-        item.Name, item.Value = name, value
-        found.append(item)
-    return tuple(found)
+    return tuple(struct("beans.PropertyValue", Name=name, Value=value) for name, value in values.items())
 
 
 def dispatch(office: Office, document: Any, command: str, **values: Any) -> None:
@@ -58,8 +67,5 @@ class refusing:
         pass
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        from com.sun.star.uno import Exception as Checked
-        from com.sun.star.uno import RuntimeException
-
-        if isinstance(error, Checked) and not isinstance(error, RuntimeException):
+        if isinstance(error, uno_class("uno.Exception")) and not isinstance(error, uno_class("uno.RuntimeException")):
             raise DocumentError(f"the office refused: {error.Message or type(error).__name__}") from error

@@ -11,7 +11,7 @@ from .paragraphs import Paragraph, Paragraphs, places
 from .process import DocumentError
 from .registry import write_options
 from .report import counted, fitted
-from .uno_values import colour
+from .uno_values import colour, struct
 from .writer_base import WriterBase
 
 _HIGHLIGHTS = ("CharBackColor", "CharHighlight")
@@ -75,12 +75,9 @@ class WriterFormat(WriterBase):
 
     def set_line_spacing(self, spacing_value: float, paragraph_indices: Sequence[int] | None) -> str:
         """Line spacing as a multiple of single."""
-        from com.sun.star.style import LineSpacing
-
         if not math.isfinite(spacing_value) or not _MIN_SPACING <= spacing_value <= _MAX_SPACING:
             raise DocumentError(f"line spacing is between {_MIN_SPACING} and {_MAX_SPACING} (1 is single), not {spacing_value}")
-        spacing = LineSpacing()
-        spacing.Mode, spacing.Height = 0, round(spacing_value * 100)  # PROP: per cent
+        spacing = struct("style.LineSpacing", 0, round(spacing_value * 100))  # PROP: per cent
         return self._set_on_paragraphs("ParaLineSpacing", spacing, paragraph_indices)
 
     def set_paragraph_alignment(self, alignment: str, paragraph_indices: Sequence[int] | None) -> str:

@@ -1,0 +1,103 @@
+"""Work in the office's own main thread, and when the office may forget the objects that the work asked for.
+
+An object that Python lets go of is destroyed by another thread of the office, whenever it comes to that. The texts of slides,
+their paragraphs and cursors leave their lists there without any lock: while the main thread changes or saves the slide, that
+ends the office (``SvxUnoTextBase::createEnumeration``, about one of a hundred saves on a busy machine). So what a piece of work
+lets go of is held back until the work is done, and the next one waits until all of it is gone.
+"""
+
+from __future__ import annotations
+
+import functools
+import queue
+import threading
+import traceback
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+Outcome = tuple[bool, Any]
+"""Did it work, and its result or its error."""
+
+
+def outcome_of(work: Callable[[], Any]) -> Outcome:
+    """Do it; an error is kept without what its frames held: the office's objects are to go when the work is done."""
+    try:
+        return True, work()
+    except Exception as error:  # noqa: BLE001  (handed to the caller's thread: this is the boundary between the two)
+        _forget_frames(error)
+        return False, error
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
+
+
+class MainThread:
+    """The main thread of one office, for one connection to it."""
+
+    def __init__(self, create: Callable[[str], Any]) -> None:
+        self._create = create
+        self._queue = create("com.sun.star.awt.AsyncCallback")
+        self._toolkit = create("com.sun.star.awt.Toolkit")
+
+    def put(self, work: Callable[[], Any], answer: queue.SimpleQueue[Outcome]) -> threading.Event:
+        """Have ``work`` done; its outcome goes to ``answer``, and the event is set when all that it let go of is gone.
+
+        The main thread calls us back, and what a called-back thread asks of the office is done by the thread that called.
+        """
+        released = threading.Event()
+        # Objects are destroyed in the order in which they were let go, by one thread. The first needs the lock that the main
+        # thread has during the work, so all others wait behind it; the last takes an object of ours with it.
+        first, last = [self._toolkit.createScreenCompatibleDevice(1, 1)], [self._holder_of(_mark(released))]
+
+        def notify() -> None:
+            first.clear()
+            outcome = outcome_of(work)
+            last.clear()
+            answer.put(outcome)
+
+        self._queue.addCallback(_callback_class()(notify), None)
+        return released
+
+    def _holder_of(self, mark: Any) -> Any:
+        holder = self._create("com.sun.star.io.TextInputStream")
+        holder.setInputStream(mark)
+        return holder
+
+
+def _mark(released: threading.Event) -> Any:
+    mark = _mark_class()()
+    weakref.finalize(mark, released.set)
+    return mark
+
+
+# Classes are made once: each is part of a cycle of references, which only Python's garbage collector ends, at any time it likes.
+
+
+@functools.cache
+def _callback_class() -> Any:
+    import uno
+    import unohelper
+
+    class Callback(unohelper.Base, uno.getClass("com.sun.star.awt.XCallback")):  # type: ignore[misc]
+        def __init__(self, work: Callable[[], None]) -> None:
+            self._work = work
+
+        def notify(self, _: Any) -> None:
+            self._work()
+
+    return Callback
+
+
+@functools.cache
+def _mark_class() -> Any:
+    import uno
+    import unohelper
+
+    class Mark(unohelper.Base, uno.getClass("com.sun.star.io.XInputStream")):  # type: ignore[misc]
+        """A stream that is never read: the office's reader of text is the simplest thing that keeps an object of ours."""
+
+    return Mark
