@@ -9,6 +9,7 @@ lets go of is held back until the work is done, and the next one waits until all
 from __future__ import annotations
 
 import functools
+import gc
 import queue
 import threading
 import traceback
@@ -39,6 +40,8 @@ class MainThread:
     """The main thread of one office, for one connection to it."""
 
     def __init__(self, create: Callable[[str], Any]) -> None:
+        self._callback, self._mark = _callback_class(), _mark_class()
+        gc.collect()  # The import of unohelper leaves this frame and its callers' in a cycle.
         self._create = create
         self._queue = create("com.sun.star.awt.AsyncCallback")
         self._toolkit = create("com.sun.star.awt.Toolkit")
@@ -51,7 +54,7 @@ class MainThread:
         released = threading.Event()
         # Objects are destroyed in the order in which they were let go, by one thread. The first needs the lock that the main
         # thread has during the work, so all others wait behind it; the last takes an object of ours with it.
-        first, last = [self._toolkit.createScreenCompatibleDevice(1, 1)], [self._holder_of(_mark(released))]
+        first, last = [self._toolkit.createScreenCompatibleDevice(1, 1)], [self._holder_of_mark(released)]
 
         def notify() -> None:
             first.clear()
@@ -59,19 +62,15 @@ class MainThread:
             last.clear()
             answer.put(outcome)
 
-        self._queue.addCallback(_callback_class()(notify), None)
+        self._queue.addCallback(self._callback(notify), None)
         return released
 
-    def _holder_of(self, mark: Any) -> Any:
+    def _holder_of_mark(self, released: threading.Event) -> Any:
+        mark = self._mark()
+        weakref.finalize(mark, released.set)
         holder = self._create("com.sun.star.io.TextInputStream")
         holder.setInputStream(mark)
         return holder
-
-
-def _mark(released: threading.Event) -> Any:
-    mark = _mark_class()()
-    weakref.finalize(mark, released.set)
-    return mark
 
 
 # Classes are made once: each is part of a cycle of references, which only Python's garbage collector ends, at any time it likes.
