@@ -6,12 +6,14 @@
 
 Taking one costs the training thread a copy of the tensors; a background thread writes, syncs and renames. No pickle: tensors lie
 in safetensors, everything else in JSON. A damaged newest checkpoint is said aloud and the one before is used; that is why
-the broker may only forget what the oldest kept checkpoint covers (`CheckpointStore.covered_cursor`). Knows nothing about
-what is in the tensors.
+the broker may only forget what the oldest kept checkpoint covers (`CheckpointStore.covered_cursor`). Whoever loads makes the
+folder his own: a learner that was frozen, replaced and wakes up can write nothing into it any more. Knows nothing about what is
+in the tensors.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -28,7 +30,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from common import log
-from common.errors import DiskFull, ResumeError
+from common.errors import DiskFull, ResumeError, Superseded
 
 _PREFIX = "checkpoint-"
 _FORMAT = 1
@@ -58,6 +60,7 @@ class CheckpointStore:
         self.last_write_s = 0.0
         """How long the newest one took to write."""
         folder.mkdir(parents=True, exist_ok=True)
+        self._handle = _open(folder)
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
@@ -72,7 +75,7 @@ class CheckpointStore:
         """Copy everything and write it in the background; waits for the one before. Returns its number.
 
         ``cursor``: the first group the state does not cover. ``sync_first``: files whose lengths ``state`` mentions.
-        Raises `DiskFull` or OSError of an earlier write.
+        Raises `DiskFull`, `Superseded` (another store has loaded since) or OSError of an earlier write.
         """
         self.wait()
         copies = {name: {key: _copy(tensor) for key, tensor in tensors.items()} for name, tensors in sections.items()}
@@ -112,13 +115,13 @@ class CheckpointStore:
         sync_first: tuple[Path, ...],
     ) -> None:
         started = time.monotonic()
-        final = self._folder / f"{_PREFIX}{number:06d}"
-        draft = self._folder / f".draft-{number:06d}"
+        final = self._own / f"{_PREFIX}{number:06d}"
+        draft = self._own / f".draft-{number:06d}"
         try:
             for path in sync_first:
                 _sync(path)
             shutil.rmtree(draft, ignore_errors=True)
-            draft.mkdir(parents=True)
+            draft.mkdir()
             for name, tensors in sections.items():
                 save_file(tensors, draft / f"{name}.safetensors")
             (draft / "state.json").write_text(text, encoding="utf-8")
@@ -134,22 +137,28 @@ class CheckpointStore:
             self.last_write_s = time.monotonic() - started
         except OSError as error:
             shutil.rmtree(draft, ignore_errors=True)
-            full = DiskFull(f"no space for a checkpoint in {self._folder}: free some, then resume the run")
-            self._error = full if error.errno == 28 else error
+            self._error = self._failure(error)
         except Exception as error:  # noqa: BLE001
             # Thread boundary: the next `wait` raises it in the training thread.
             self._error = error
 
+    def _failure(self, error: OSError) -> Exception:
+        if error.errno == errno.ENOSPC:
+            return DiskFull(f"no space for a checkpoint in {self._folder}: free some, then resume the run")
+        if error.errno == errno.ENOENT and self._folder.is_dir() and not self._folder.samefile(self._own):
+            return Superseded(f"a newer learner has taken over {self._folder}: this one must end")
+        return error
+
     def _point_latest_at(self, target: Path) -> None:
-        draft = self._folder / ".latest"
+        draft = self._own / ".latest"
         draft.unlink(missing_ok=True)
         draft.symlink_to(target.name)
-        draft.replace(self._folder / "latest")
-        _sync(self._folder)
+        draft.replace(self._own / "latest")
+        _sync(self._own)
 
     def _prune(self) -> None:
         for number in sorted(self._cursors)[: -self._num_kept]:
-            shutil.rmtree(self._folder / f"{_PREFIX}{number:06d}", ignore_errors=True)
+            shutil.rmtree(self._own / f"{_PREFIX}{number:06d}", ignore_errors=True)
             del self._cursors[number]
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -157,10 +166,9 @@ class CheckpointStore:
     def load(self) -> Checkpoint | None:
         """The newest whole checkpoint; None when there never was one. Damaged ones are set aside and named in the log.
 
-        Raises `ResumeError` when there are checkpoints and none is whole.
+        From now on only this store can write into the folder. Raises `ResumeError` when there are checkpoints and none is whole.
         """
-        for draft in self._folder.glob(".draft-*"):
-            shutil.rmtree(draft, ignore_errors=True)
+        self._take_over()
         found = sorted(self._folder.glob(f"{_PREFIX}[0-9]*"), reverse=True)
         found = [path for path in found if path.suffix != ".damaged"]
         newest: Checkpoint | None = None
@@ -180,6 +188,42 @@ class CheckpointStore:
         if found and newest is None:
             raise ResumeError(f"every checkpoint in {self._folder} is damaged: start the run anew, without --resume")
         return newest
+
+    def close(self) -> None:
+        """Wait like `wait`, and let go of the folder."""
+        try:
+            self.wait()
+        finally:
+            os.close(self._handle)
+
+    # --- whose folder it is ------------------------------------------------------------------------------------------
+
+    @property
+    def _own(self) -> Path:
+        """The folder as this store opened it, whatever bears its name now."""
+        return Path(f"/proc/self/fd/{self._handle}")
+
+    def _take_over(self) -> None:
+        """Move all checkpoints into a new folder of the same name; the old one, which others may have open, goes.
+
+        Killed at any point, the next one does the rest: until all is moved nobody has trained on.
+        """
+        os.close(self._handle)
+        old = self._folder.with_name(f".{self._folder.name}-before")
+        if not old.exists():
+            self._folder.rename(old)
+        self._folder.mkdir(exist_ok=True)
+        for path in sorted(old.iterdir()):
+            if not path.name.startswith("."):  # Drafts are half a checkpoint.
+                path.rename(self._folder / path.name)
+        _sync(self._folder)
+        shutil.rmtree(old)
+        _sync(self._folder.parent)
+        self._handle = _open(self._folder)
+
+
+def _open(folder: Path) -> int:
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def _problem_of(path: Path) -> str:

@@ -407,5 +407,5 @@ class LearnerLoop:
 
     def close(self) -> None:
         """Finish the checkpoint being written and close the files."""
-        self._checkpoints.wait()
+        self._checkpoints.close()
         self._records.close()

@@ -1,6 +1,6 @@
 """Which trajectory was trained in which update, or was not and why: one line each, exactly once along the surviving lineage.
 
-The file is append-only; a checkpoint remembers its length and the counters, and a resumed learner cuts it back to there, since
+The file is append-only; a checkpoint remembers its length and the counters, and a resumed learner goes on from there, since
 everything after will be delivered and recorded again. Counts and bounds live in memory; lines are only for people and
 tests. Decides nothing.
 """

@@ -1,7 +1,8 @@
 """What the learner writes for people, reports and tests: metrics.jsonl, episodes.jsonl, ledger.jsonl, TensorBoard events.
 
-All are append-only. A checkpoint remembers their lengths and a resumed learner cuts them back to these, since what follows
-happens again; so each line stands for something that is part of the surviving run. Computes nothing.
+All are append-only. A checkpoint remembers their lengths, and a resumed learner goes on with copies of that much, since what
+follows happens again; so each line stands for something that is part of the surviving run, and a learner that was replaced in
+its sleep writes into files that nobody reads any more. Computes nothing.
 """
 
 from __future__ import annotations
@@ -29,11 +30,14 @@ TENSORBOARD_FOLDER = "tensorboard"
 """Below the run folder."""
 
 
+_CHUNK_BYTES = 1 << 20
+
+
 class Records:
     """The learner's append-only files."""
 
     def __init__(self, folder: RunFolder, *, positions: Mapping[str, int]) -> None:
-        """Cut the files back to ``positions`` (file name -> bytes; missing: empty) and append from there."""
+        """Keep ``positions`` of the files (file name -> bytes; missing: none) and append from there."""
         self._paths = {
             "metrics": folder.metrics_path,
             "episodes": folder.episodes_path,
@@ -120,15 +124,20 @@ def _screenshot(ref: ScreenshotRef | None) -> dict[str, Any] | None:
 
 
 def _cut(path: Path, num_bytes: int) -> None:
-    """Make ``path`` exactly ``num_bytes`` long, if it is longer; a shorter one lost lines to a power cut, and says so."""
-    try:
-        size = path.stat().st_size
-    except FileNotFoundError:
-        size = 0
-    if size < num_bytes:
+    """Put a file of its first ``num_bytes`` in the place of ``path``; a shorter one lost lines to a power cut, and says so."""
+    if not path.exists():
+        return
+    draft = path.with_name(f".{path.name}")
+    with path.open("rb") as old, draft.open("wb") as new:
+        size, missing = os.fstat(old.fileno()).st_size, num_bytes
+        while chunk := old.read(min(missing, _CHUNK_BYTES)):
+            new.write(chunk)
+            missing -= len(chunk)
+        new.flush()
+        os.fsync(new.fileno())
+    draft.replace(path)
+    if missing:
         log.get_logger().error("records.shorter_than_checkpoint", path=str(path), size=size, expected=num_bytes)
-    elif size > num_bytes:
-        os.truncate(path, num_bytes)
 
 
 def _open_tensorboard(folder: Path, *, step: int) -> EventFileWriter | None:

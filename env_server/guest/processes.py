@@ -87,6 +87,7 @@ class Program:
         self._env = dict(env)
         self._folder = folder
         self._log = log_folder / f"{name}.log"
+        self._log_start = 0
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -104,6 +105,7 @@ class Program:
         self.num_starts += 1
         _STARTED.discard(self.pid)
         with open(self._log, "ab") as log:
+            self._log_start = log.tell()
             self._process = subprocess.Popen(
                 self._argv,
                 env=self._env,
@@ -137,12 +139,12 @@ class Program:
             status = self._process.wait(timeout=wait_s)
         except subprocess.TimeoutExpired:
             return ""
-        how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        how = f"killed by signal {-status} ({signal.strsignal(-status)})" if status < 0 else f"exit status {status}"
         return f"; {self.name} ended, {how}: {self.log_tail()}"
 
     def log_tail(self, num_chars: int = 400) -> str:
-        """The end of what it said, for error messages."""
+        """The end of what it said since it was last started, for error messages."""
         try:
-            return self._log.read_text(errors="replace")[-num_chars:].strip()
+            return self._log.read_bytes()[self._log_start :].decode(errors="replace")[-num_chars:].strip()
         except OSError:
             return ""

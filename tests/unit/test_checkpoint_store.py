@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.errors import ResumeError
+from common.errors import ResumeError, Superseded
 from learner.checkpoint import CheckpointStore, join_state, split_state
 
 
@@ -112,3 +112,42 @@ def test_split_state_nested_values_come_back_equal() -> None:
 def test_split_state_unknown_value_is_refused() -> None:
     with pytest.raises(TypeError, match="object"):
         split_state({"x": object()})
+
+
+def numbers(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_store_that_was_replaced_in_its_sleep_can_write_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    frozen = CheckpointStore(folder, num_kept=1)
+    frozen.load()
+    save(frozen, 1)
+    newer = CheckpointStore(folder, num_kept=1)
+    assert newer.load().state == {"value": 1}
+    with pytest.raises(Superseded, match="newer learner"):
+        save(frozen, 2)
+    assert numbers(folder) == ["checkpoint-000000", "latest"], "and what the newer one may still need was not pruned"
+    save(newer, 3)
+    with pytest.raises(Superseded):
+        save(frozen, 4)
+    assert CheckpointStore(folder, num_kept=1).load().state == {"value": 3}
+    assert numbers(tmp_path) == ["checkpoints"]
+
+
+@pytest.mark.parametrize("num_moved", [0, 1, 2])
+def test_store_killed_while_it_takes_over_leaves_all_to_the_next(tmp_path: Path, num_moved: int) -> None:
+    folder, before = tmp_path / "checkpoints", tmp_path / ".checkpoints-before"
+    store = CheckpointStore(folder, num_kept=2)
+    save(store, 1)
+    save(store, 2)
+    (folder / ".draft-000002").mkdir()
+    folder.rename(before)
+    if num_moved:
+        folder.mkdir()
+    for path in sorted(before.glob("checkpoint-*"))[:num_moved]:
+        path.rename(folder / path.name)
+    found = CheckpointStore(folder, num_kept=2)
+    assert found.load().state == {"value": 2} and found.covered_cursor == 10
+    assert numbers(folder) == ["checkpoint-000000", "checkpoint-000001", "latest"] and numbers(tmp_path) == ["checkpoints"]
+    assert (folder / "latest" / "state.json").is_file()

@@ -22,8 +22,10 @@ T = TypeVar("T")
 
 _PIPE = "computerrl"
 _RESOLVE_LIMIT_S = 5.0
-_END_LIMIT_S = 1.0
-"""From the break of the bridge to the end of the process: a crash first saves what is open."""
+_BROKEN, _END_LIMIT_S = "URP bridge", 1.0
+"""What errors say when the connection broke; and from then to the end of the process, which first saves what is open."""
+_RELEASE_LIMIT_S = 2.0
+"""At least so long the office may take to destroy what it is no longer asked for, however little time the call has left."""
 
 
 class OfficeGone(RuntimeError):
@@ -66,6 +68,11 @@ def _answer(answer: queue.SimpleQueue[Outcome], timeout_s: float) -> Any:
         raise value
     finally:
         del value  # a frame in its own error's traceback is a cycle
+
+
+def _wait_for(released: threading.Event, deadline: float) -> None:
+    if not released.wait(max(_RELEASE_LIMIT_S, deadline - time.monotonic())):
+        raise OfficeGone("the office did not let go of what it was asked for")
 
 
 class Office:
@@ -129,15 +136,19 @@ class Office:
         return self._context.ServiceManager.createInstanceWithContext(service, self._context)
 
     def call(self, work: Callable[[], T], *, timeout_s: float) -> T:
-        """Run ``work`` in the worker's thread. Raises `DocumentError` or, for whatever else goes wrong, `OfficeGone`."""
+        """Run ``work`` in the worker's thread; its result must be none of the office's objects.
+
+        Raises `DocumentError` or, for whatever else goes wrong, `OfficeGone`.
+        """
         if self._context is None:
             raise OfficeGone("the office is not connected")
         return self._checked(lambda: self._worker.call(work, timeout_s=timeout_s))
 
     def on_main(self, work: Callable[[], T], *, timeout_s: float) -> T:
-        """Run ``work`` while the office's main thread carries out all its UNO calls. Raises like `call`.
+        """Run ``work`` while the office's main thread carries out all its UNO calls; its result must be none of its objects.
 
-        The office's objects that the work used are gone when this returns; its result must be none of them.
+        Those that it used are gone when this returns or raises `DocumentError` (`main_thread` says what ``work`` must not do for
+        that). Raises like `call`, and `OfficeGone` when they do not go.
         """
         deadline = time.monotonic() + timeout_s
         answer: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
@@ -149,10 +160,12 @@ class Office:
 
         released = self.call(ask, timeout_s=timeout_s)
         try:
-            return self._checked(lambda: _answer(answer, max(0.0, deadline - time.monotonic())))
-        finally:
-            if not released.wait(max(0.0, deadline - time.monotonic())):
-                raise OfficeGone("the office did not let go of what it was asked for")
+            value: T = self._checked(lambda: _answer(answer, max(0.0, deadline - time.monotonic())))
+        except DocumentError:
+            _wait_for(released, deadline)
+            raise
+        _wait_for(released, deadline)
+        return value
 
     def _checked(self, ask: Callable[[], T]) -> T:
         try:
@@ -160,7 +173,8 @@ class Office:
         except (DocumentError, OfficeGone):
             raise
         except Exception as error:  # pyuno raises classes made at run time: the bridge broke, or the document is gone
-            raise OfficeGone(f"{type(error).__name__}: {error}{self.program.how_it_ended(wait_s=_END_LIMIT_S)}") from error
+            how = self.program.how_it_ended(wait_s=_END_LIMIT_S if _BROKEN in str(error) else 0.0)
+            raise OfficeGone(f"{type(error).__name__}: {error}{how}") from error
 
     def _resolve(self) -> None:
         import uno

@@ -105,7 +105,7 @@ class Calc:
     def connect(self, *, timeout_s: float) -> None:
         """Wait for the office and its warm sheet. Raises `OfficeGone`, also when that was closed or does not answer."""
         if self._warm is not None and self._start == self._office.num_starts:
-            self._office.call(lambda: self._warm.CurrentController.Frame, timeout_s=min(timeout_s, _ANSWER_LIMIT_S))
+            self._office.call(lambda: self._warm.CurrentController.Frame is not None, timeout_s=min(timeout_s, _ANSWER_LIMIT_S))
             return
         self._warm = None
         deadline = time.monotonic() + timeout_s
@@ -243,7 +243,9 @@ class Calc:
         if document is None:
             raise OfficeGone("the workbook was closed")
         controller = document.CurrentController
-        sheet = controller.ActiveSheet
+        sheet = getattr(controller, "ActiveSheet", None)
+        if sheet is None:
+            raise OfficeGone("a print preview shows no sheet")
         seen = controller.VisibleRange
         # Each call takes the office about a millisecond, so as few as possible: all that is visible, empty cells too.
         rows = sheet.getCellRangeByPosition(seen.StartColumn, seen.StartRow, seen.EndColumn, seen.EndRow).getDataArray()
