@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -42,11 +43,15 @@ def test_a_learner_replaced_in_its_sleep_writes_where_nobody_reads(tmp_path: Pat
     assert not list(folder.folder.glob(".*"))
 
 
-def test_a_file_shorter_than_the_checkpoint_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_shorter_than_the_checkpoint_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[tuple[str, dict[str, object]]] = []
+    logger = SimpleNamespace(error=lambda event, **fields: said.append((event, fields)))
+    monkeypatch.setattr("learner.records.log.get_logger", lambda: logger)
     folder = RunFolder(tmp_path)
     records = Records(folder, positions={})
     records.ledger_line({"n": 1})
     records.close()
     Records(folder, positions={"ledger": 1000}).close()
-    captured = capsys.readouterr()
-    assert "records.shorter_than_checkpoint" in captured.out + captured.err and lines(folder) == [1]
+    path = folder.folder / LEDGER_FILE
+    assert said == [("records.shorter_than_checkpoint", {"path": str(path), "size": 8, "expected": 1000})]
+    assert lines(folder) == [1]
