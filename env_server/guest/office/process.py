@@ -54,6 +54,7 @@ class _Worker:
 
 
 def _do(work: Callable[[], Any], answer: queue.SimpleQueue[Outcome]) -> None:
+    # A function of its own: variables of the endless loop would hold the last work, and what it knows, until the next one comes.
     answer.put(outcome_of(work))
 
 
