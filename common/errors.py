@@ -21,6 +21,7 @@ ComputerRLError                 base; ``exit_code`` is what a process ends with 
 │   └── NoDesktop               none is free, or memory would not hold another one; carries the reason
 ├── EngineFailed                the policy engine could not finish what it was asked
 ├── TrainingDiverged            loss or gradients were not finite several times in a row
+├── RankLost                    another process of the same learner has ended or does not answer
 ├── WeightError                 a weight update did not arrive whole or does not match its checksum
 ├── DiskFull                    a durable write failed for want of space
 └── RestartLimitReached         a process died more often than the supervisor repairs
@@ -198,6 +199,13 @@ class TrainingDiverged(ComputerRLError):
 
     code = "training_diverged"
     exit_code = 12
+
+
+class RankLost(ComputerRLError):
+    """Another rank of the learner has ended or does not answer; all of them must be started again."""
+
+    code = "rank_lost"
+    exit_code = 13
 
 
 class WeightError(ComputerRLError):

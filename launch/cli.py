@@ -101,9 +101,8 @@ def _run_role(path: Path, overrides: tuple[str, ...], entry: RoleEntry, *, role:
     """What every role does at its start: die with its supervisor, log, stop on signals."""
     from common import lifecycle, log
     from common.config import load_config
-    from launch.supervisor import SUPERVISOR_VARIABLE
 
-    supervisor = os.environ.get(SUPERVISOR_VARIABLE)
+    supervisor = os.environ.get(lifecycle.SUPERVISOR_VARIABLE)
     if supervisor is not None:
         lifecycle.die_with_parent()
         if os.getppid() != int(supervisor):

@@ -1,7 +1,8 @@
 """Optimizer steps: RL updates on prepared batches, supervised steps on recorded actions, and everything needed to resume.
 
 The trainer packs, runs the policy, asks the algorithm for the loss and steps AdamW on float32 masters. It does not know
-which algorithm runs, where batches come from, or who gets the weights.
+which algorithm runs, where batches come from, or who gets the weights. On several ranks each has a trainer that does the same
+calls in the same order on its share of the packs (`learner.ranks`); whatever decides about a step must be the same on all.
 
 Shape legend: M action tokens of a pass, U distinct (node, next token) pairs, S steps of a batch.
 """
@@ -9,7 +10,7 @@ Shape legend: M action tokens of a pass, U distinct (node, next token) pairs, S 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +23,8 @@ from common.weight_plan import folder_digest
 from learner.algorithms import LossBatch, PolicyOutputs, TrainBatch, make_algorithm
 from learner.attention import TrieLayout
 from learner.batching import Pack, make_packs, padded_tokens
-from learner.policy import Policy
+from learner.policy import PackOutputs, Policy
+from learner.ranks import SOLO, Ranks
 
 _MAX_SKIPPED_IN_A_ROW = 5
 """A single bad batch happens (overflow in bfloat16); five in a row are a run that is lost."""
@@ -41,13 +43,17 @@ class _Pass:
     hidden: torch.Tensor | None = None
     proximal_logprobs_M: torch.Tensor | None = None
     reference_logprobs_M: torch.Tensor | None = None
+    idle: bool = False
+    """Another rank's pack, run because this one has none left: takes part in the collectives, counts for nothing."""
 
 
 class Trainer:
     """Owns the optimizer; the policy's masters are its parameters."""
 
-    def __init__(self, config: RunConfig, policy: Policy) -> None:
+    def __init__(self, config: RunConfig, policy: Policy, *, ranks: Ranks = SOLO) -> None:
+        """``ranks``: who shares the work; ``policy`` must lie over the same."""
         self.policy = policy
+        self._ranks = ranks
         self.algorithm = make_algorithm(config.learner)
         self._learner = config.learner
         self._shuffle = np.random.default_rng(config.seed)
@@ -83,13 +89,15 @@ class Trainer:
                 loss += self._accumulate(item, scale=len(minibatches), totals=totals)
             norms.append(self._step(self._rl_lr()))
         self._num_updates += bool(minibatches)
-        packs = [item.pack for passes in minibatches for item in passes]
+        totals.add_packs([item.pack for passes in minibatches for item in passes if not item.idle])
+        totals.add("loss", loss, 1.0)
+        totals.add_up(self._ranks)
         metrics = dict(batch.metrics)
         totals.add("entropy", batch.left_out_nll, batch.left_out_tokens)
         metrics |= totals.means(default=("kl", "clip_fraction", "importance_weight", "entropy"))
-        metrics |= _pack_metrics(packs, batch.samples, seconds=time.perf_counter() - started)
+        metrics |= totals.pack_metrics(batch.samples, seconds=time.perf_counter() - started)
         metrics["num_tokens"] = float(sum(len(step.prompt_tokens) + len(step.action_tokens) for step in batch.samples))
-        metrics["loss"] = loss
+        metrics["loss"] = totals.sum("loss")
         metrics["grad_norm"] = float(np.mean(norms)) if norms else 0.0
         metrics["lr"] = self._rl_lr()
         metrics["num_skipped"] = float(self._num_skipped)
@@ -101,17 +109,23 @@ class Trainer:
         num_tokens = sum(len(step.action_tokens) for step in steps)
         totals = _Totals()
         packs = make_packs(steps, max_tokens=self._learner.max_pack_tokens)
-        for pack in packs:
+        for index, idle in self._ranks.share([pack.num_nodes for pack in packs]):
+            pack = packs[index]
             pair_M = torch.from_numpy(pack.token_pair_M).to(self.policy.device)
             outputs = self.policy.forward(pack, temperature=1.0)
+            if idle:
+                self._backward_nothing(outputs)
+                continue
+            totals.add_packs([pack])
             loss = -outputs.logprobs_U[pair_M].sum() / num_tokens
             loss.backward()
             totals.add("loss", loss.detach() * num_tokens, len(pair_M))
             totals.add("entropy", _token_entropy(outputs.entropy_Q, pack, pair_M).sum(), len(pair_M))
+        totals.add_up(self._ranks)
         metrics = totals.means(default=("loss", "entropy"))
         metrics["grad_norm"] = self._step(lr)
-        metrics |= _pack_metrics(packs, steps, seconds=time.perf_counter() - started)
-        metrics["num_tokens"] = float(sum(pack.num_sample_tokens for pack in packs))
+        metrics |= totals.pack_metrics(steps, seconds=time.perf_counter() - started)
+        metrics["num_tokens"] = totals.sum("num_sample_tokens")
         metrics["num_skipped"] = float(self._num_skipped)
         return metrics
 
@@ -131,7 +145,7 @@ class Trainer:
     def set_reference(self) -> None:
         """The present weights become the reference of the KL term, when the algorithm has one."""
         if "reference_logprobs" in self.algorithm.needs:
-            self._reference = {name: p.detach().clone() for name, p in self.policy.trained.items()}
+            self._reference = self.policy.copy_weights()
 
     # --- parts of an update ------------------------------------------------------------------------------------------
 
@@ -153,10 +167,12 @@ class Trainer:
             max_tokens=self._learner.max_pack_tokens,
             groups=[int(batch.group_S[i]) for i in members],
         )
-        return [
-            _Pass(pack, _loss_batch(batch, [members[i] for i in pack.samples_S], self.policy.device), self.policy.layout(pack))
-            for pack in packs
-        ]
+        passes = []
+        for index, idle in self._ranks.share([pack.num_nodes for pack in packs]):
+            pack = packs[index]
+            loss_batch = _loss_batch(batch, [members[i] for i in pack.samples_S], self.policy.device)
+            passes.append(_Pass(pack, loss_batch, self.policy.layout(pack), idle=idle))
+        return passes
 
     def _fill_in(self, minibatches: list[list[_Pass]]) -> None:
         """The extra forward passes that the algorithm needs. In the first minibatch the weights are still those of the
@@ -180,6 +196,9 @@ class Trainer:
         """Forward and backward of one pass; gradients gather in the masters. Returns the loss before scaling."""
         pair_M = torch.from_numpy(item.pack.token_pair_M).to(self.policy.device)
         outputs = self.policy.forward(item.pack, temperature=self.algorithm.temperature, layout=item.layout, hidden=item.hidden)
+        if item.idle:
+            self._backward_nothing(outputs)
+            return 0.0
         logprobs_M = outputs.logprobs_U[pair_M]
         proximal_M = item.proximal_logprobs_M
         result = self.algorithm.loss(
@@ -196,12 +215,17 @@ class Trainer:
             totals.add(name, total, count)
         return float(result.loss.detach())
 
+    @staticmethod
+    def _backward_nothing(outputs: PackOutputs) -> None:
+        """Add zero to all gradients: a rank without a pack of its own must still take part where they are summed."""
+        (outputs.logprobs_U.sum() * 0.0).backward()
+
     def _step(self, lr: float) -> float:
         """Clip, step, publish; returns the gradient norm. A norm that is not finite skips the step."""
         masters = [master for master in self.policy.masters.values() if master.grad is not None]
         if not masters:
             return 0.0
-        norm = float(torch.nn.utils.clip_grad_norm_(masters, self._learner.optimizer.max_grad_norm))
+        norm = self.policy.clip_gradients(masters, self._learner.optimizer.max_grad_norm)
         if np.isfinite(norm):
             self._num_skipped_in_a_row = 0
             for group in self._optimizer.param_groups:
@@ -235,41 +259,46 @@ class Trainer:
             "trainer/torch_rng": torch.get_rng_state(),
         }
         for name, master in self.policy.masters.items():
-            state[f"master/{name}"] = master.detach()
+            state[f"master/{name}"] = self.policy.whole(master)
             for key, value in self._optimizer.state.get(master, {}).items():
-                state[f"optimizer/{key}/{name}"] = value
+                state[f"optimizer/{key}/{name}"] = self.policy.whole(value)
         for name, tensor in self._reference.items():
-            state[f"reference/{name}"] = tensor
+            state[f"reference/{name}"] = self.policy.whole(tensor)
         return state
 
     @torch.no_grad()
-    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Continue exactly where `state_dict` was taken. Raises `ValueError` when it is of another model."""
-        masters = {key.removeprefix("master/"): value for key, value in state.items() if key.startswith("master/")}
-        if {n: m.shape for n, m in masters.items()} != {n: m.shape for n, m in self.policy.masters.items()}:
-            raise ValueError("the state's trained tensors are not this model's: other model or other trainable_top_layers")
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Continue exactly where `state_dict` was taken, on however many ranks. Raises `ValueError` when it is of another model.
+
+        Reads every tensor once, in the same order on all ranks: reading one may be a collective.
+        """
+        refusal = "the state's trained tensors are not this model's: other model or other trainable_top_layers"
+        if {key.removeprefix("master/") for key in state if key.startswith("master/")} != set(self._names):
+            raise ValueError(refusal)
         self.reset_optimizer(float(state["trainer/lr"]))
         self._num_updates = int(state["trainer/num_updates"])
         self._num_skipped, self._num_skipped_in_a_row = state["trainer/num_skipped"].tolist()
         self._shuffle = _unpack_generator(state["trainer/shuffle"])
         torch.set_rng_state(state["trainer/torch_rng"].cpu())
+        self._reference = {}
         for name, master in self.policy.masters.items():
-            master.copy_(masters[name])
-            prefixes = ("exp_avg", "exp_avg_sq", "step")
+            found = state[f"master/{name}"]
+            if found.shape != master.shape:
+                raise ValueError(refusal)
+            master.copy_(self.policy.part(found, like=master))
             if f"optimizer/exp_avg/{name}" in state:
                 self._optimizer.state[master] = {
-                    key: state[f"optimizer/{key}/{name}"].to(master.device, copy=True) for key in prefixes
+                    "exp_avg": self.policy.part(state[f"optimizer/exp_avg/{name}"], like=master),
+                    "exp_avg_sq": self.policy.part(state[f"optimizer/exp_avg_sq/{name}"], like=master),
+                    "step": state[f"optimizer/step/{name}"].to(master.device, copy=True),
                 }
-        self._reference = {
-            name: state[f"reference/{name}"].to(self.policy.device, copy=True)
-            for name in self._names
-            if f"reference/{name}" in state
-        }
+            if f"reference/{name}" in state:
+                self._reference[name] = self.policy.part(state[f"reference/{name}"], like=master)
         self.policy.publish()
 
     def trainable_tensors(self) -> dict[str, torch.Tensor]:
         """Hugging Face name -> trained tensor in compute dtype, without copying: what receivers must get."""
-        return {name: parameter.detach() for name, parameter in self.policy.trained.items()}
+        return self.policy.trained_tensors()
 
     def probe_logprobs(self) -> np.ndarray:
         """[31] float32 log-probs of `common.weight_plan.PROBE_TOKENS` under the present weights."""
@@ -282,19 +311,50 @@ class Trainer:
 
 
 class _Totals:
-    """Metrics as running (sum, count)."""
+    """Metrics as running (sum, count), of this rank until `add_up`."""
 
     def __init__(self) -> None:
         self._totals: dict[str, tuple[float, float]] = {}
+        self._counts = {"num_packs": 0.0, "num_computed_tokens": 0.0, "num_sample_tokens": 0.0}
 
     def add(self, name: str, total: torch.Tensor | float, count: float) -> None:
         before, counted = self._totals.get(name, (0.0, 0.0))
         self._totals[name] = (before + float(total), counted + count)
 
+    def add_packs(self, packs: Sequence[Pack]) -> None:
+        """Count what is computed."""
+        for pack in packs:
+            self._counts["num_packs"] += 1.0
+            self._counts["num_computed_tokens"] += pack.num_nodes
+            self._counts["num_sample_tokens"] += pack.num_sample_tokens
+
+    def add_up(self, ranks: Ranks) -> None:
+        """Make them those of all ranks."""
+        counts = {name: (count, 0.0) for name, count in self._counts.items()}
+        summed = ranks.sum(self._totals | counts)
+        self._counts = {name: summed.pop(name)[0] for name in counts}
+        self._totals = summed
+
+    def sum(self, name: str) -> float:
+        """One total or count, not divided."""
+        return self._counts[name] if name in self._counts else self._totals[name][0]
+
     def means(self, *, default: Sequence[str]) -> dict[str, float]:
         """All means; names in ``default`` are 0 when nothing was added."""
         means = {name: 0.0 for name in default}
         return means | {name: total / count for name, (total, count) in self._totals.items() if count}
+
+    def pack_metrics(self, samples: Sequence[Step], *, seconds: float) -> dict[str, float]:
+        """How much was computed for ``samples``, and how fast."""
+        num_nodes, num_sample_tokens = self._counts["num_computed_tokens"], self._counts["num_sample_tokens"]
+        padded = padded_tokens(samples, batch_size=_PADDED_BATCH_SIZE)
+        return {
+            "train_s": seconds,
+            "trained_tokens_per_s": num_sample_tokens / seconds if seconds > 0 else 0.0,
+            "num_packs": self._counts["num_packs"],
+            "num_computed_tokens": num_nodes,
+            "padded_tokens_ratio": padded / num_nodes if num_nodes else 1.0,
+        }
 
 
 def _token_entropy(entropy_Q: torch.Tensor, pack: Pack, pair_M: torch.Tensor) -> torch.Tensor:
@@ -314,19 +374,6 @@ def _loss_batch(batch: TrainBatch, members: list[int], device: torch.device) -> 
         behavior_logprobs_M=torch.from_numpy(np.concatenate([step.behavior_logprobs for step in steps])).to(device),
         age_M=torch.from_numpy(np.maximum(age_M, 0).astype(np.float32)).to(device),
     )
-
-
-def _pack_metrics(packs: Sequence[Pack], samples: Sequence[Step], *, seconds: float) -> dict[str, float]:
-    num_nodes = sum(pack.num_nodes for pack in packs)
-    num_sample_tokens = sum(pack.num_sample_tokens for pack in packs)
-    padded = padded_tokens(samples, batch_size=_PADDED_BATCH_SIZE)
-    return {
-        "train_s": seconds,
-        "trained_tokens_per_s": num_sample_tokens / seconds if seconds > 0 else 0.0,
-        "num_packs": float(len(packs)),
-        "num_computed_tokens": float(num_nodes),
-        "padded_tokens_ratio": padded / num_nodes if num_nodes else 1.0,
-    }
 
 
 def _pack_generator(generator: np.random.Generator) -> torch.Tensor:
