@@ -208,6 +208,27 @@ def report(run: str) -> None:
 
 
 @cli.command()
+@click.argument("source", metavar="RUN_OR_CHECKPOINT")
+@click.argument("out", type=click.Path(path_type=Path), metavar="OUT_FOLDER")
+def export(source: str, out: Path) -> None:
+    """Write the trained model as a Hugging Face folder, for transformers, vLLM, or as `model.name` of another run.
+
+    RUN_OR_CHECKPOINT is a run (its newest whole checkpoint is taken; it may be running) or one folder of its checkpoints/.
+    OUT_FOLDER must not exist yet.
+
+    \b
+    computerrl export latest trained
+    computerrl export runs/quickstart/checkpoints/checkpoint-000007 trained
+    computerrl train configs/quickstart.yaml --set model.name=trained
+    """
+    from launch.run_names import find_checkpoint
+    from learner.export import export_model
+
+    run, checkpoint = find_checkpoint(source)
+    click.echo(export_model(run, out, checkpoint=checkpoint))
+
+
+@cli.command()
 @click.argument("run", default="latest", metavar="[RUN]")
 @click.option("--watch", is_flag=True, help="Stay and follow the run; Ctrl-C leaves, the run goes on.")
 def status(run: str, *, watch: bool) -> None:

@@ -123,6 +123,18 @@ def find_run(text: str) -> Path:
     raise ConfigError([Problem("RUN", f"{text!r} is no run folder (no {CONFIG_FILE} in it)", step)])
 
 
+def find_checkpoint(text: str) -> tuple[Path, Path | None]:
+    """(run folder, checkpoint folder) a person means: a folder of some run's checkpoints/, or a run as in `find_run` and None.
+
+    Raises `ConfigError`.
+    """
+    path = Path(text).resolve()  # checkpoints/latest is a link.
+    run = path.parent.parent
+    if path.parent.name == "checkpoints" and path.is_dir() and (run / CONFIG_FILE).is_file():
+        return run, path
+    return find_run(text), None
+
+
 def point_latest(folder: Path) -> None:
     """`runs/latest` -> this run."""
     link = folder.parent / "latest"

@@ -183,8 +183,7 @@ class CheckpointStore:
             tree = json.loads((path / "state.json").read_text(encoding="utf-8"))
             self._cursors[number] = int(tree["cursor"])
             if newest is None:
-                sections = {file.stem: load_file(file) for file in sorted(path.glob("*.safetensors"))}
-                newest = Checkpoint(number, sections, tree["state"])
+                newest = _read(path)
         if found and newest is None:
             raise ResumeError(f"every checkpoint in {self._folder} is damaged: start the run anew, without --resume")
         return newest
@@ -220,6 +219,28 @@ class CheckpointStore:
         shutil.rmtree(old)
         _sync(self._folder.parent)
         self._handle = _open(self._folder)
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """One checkpoint, for looking at: changes nothing, and may be done while its run goes on. Raises `ResumeError`."""
+    problem = _problem_of(path)
+    if problem:
+        raise ResumeError(f"{path} is no whole checkpoint: {problem}")
+    return _read(path)
+
+
+def newest_checkpoint(folder: Path) -> Path:
+    """The newest whole one of a run's ``folder`` of checkpoints. Changes nothing. Raises `ResumeError` when there is none."""
+    for path in sorted(folder.glob(f"{_PREFIX}[0-9]*"), reverse=True):
+        if path.suffix != ".damaged" and not _problem_of(path):
+            return path
+    raise ResumeError(f"there is no whole checkpoint in {folder}: the run has not come that far")
+
+
+def _read(path: Path) -> Checkpoint:
+    tree = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    sections = {file.stem: load_file(file) for file in sorted(path.glob("*.safetensors"))}
+    return Checkpoint(int(path.name.removeprefix(_PREFIX)), sections, tree["state"])
 
 
 def _open(folder: Path) -> int:
