@@ -21,6 +21,7 @@ from common.errors import ConfigError, Problem, ResumeError
 from common.run_folder import RunFolder
 from learner.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
 from learner.model_store import ensure_model
+from learner.pool import trainer_state
 
 ORIGIN_FILE = "computerrl.json"
 """In an exported folder: which run, checkpoint and policy version it is."""
@@ -59,9 +60,8 @@ def export_model(run: Path, out: Path, *, checkpoint: Path | None = None) -> Pat
 
 def masters_of(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
     """Hugging Face name -> trained tensor, float32."""
-    places = checkpoint.state["trainer"]
-    tensors = checkpoint.sections["trainer"]
-    return {key.removeprefix(_MASTER): tensors[at["$tensor"]] for key, at in places.items() if key.startswith(_MASTER)}
+    state = trainer_state(checkpoint)
+    return {name.removeprefix(_MASTER): state[name] for name in state if name.startswith(_MASTER)}
 
 
 @torch.no_grad()

@@ -192,12 +192,10 @@ class Policy:
         """Hugging Face name -> trained tensor in compute dtype, whole, without copying."""
         return {name: parameter.detach() for name, parameter in self.trained.items()}
 
-    def whole(self, tensor: torch.Tensor) -> torch.Tensor:
-        """All of ``tensor``, which is a master or lies as one does (moments, copies of weights)."""
-        return tensor.detach()
-
     def part(self, whole: torch.Tensor, *, like: torch.Tensor) -> torch.Tensor:
-        """A copy of what of ``whole`` is kept here, on this device, lying as the master ``like`` does."""
+        """A copy of what of ``whole`` is kept here, on this device, lying as the master ``like`` does. Raises `ValueError`."""
+        if whole.shape != like.shape:
+            raise ValueError(f"a tensor is {list(whole.shape)} in the state, and {list(like.shape)} here: it is of another model")
         return whole.to(like.device, copy=True)
 
     @contextlib.contextmanager

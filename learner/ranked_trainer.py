@@ -8,8 +8,13 @@ file or a receiver of weights.
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import errno
 import json
+import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +22,16 @@ import torch
 
 from common import log
 from common.codec import decode, encode
+from common.errors import RankLost
 from common.messages import Step, TaskRef, Trajectory
 from learner.algorithms import Algorithm, TrainBatch
+from learner.checkpoint import Section
 from learner.ranks import END, RankGroup, SharedState, arrays_from_bytes, arrays_to_bytes
+from learner.shards import ShardFiles, StagedShards
 from learner.trainer import Trainer
+
+WRITE_TIMEOUT_S = 1800.0
+"""For a rank to write its part of a checkpoint: 100 GB on a slow parallel file system."""
 
 
 class RankedTrainer:
@@ -30,6 +41,7 @@ class RankedTrainer:
         assert ranks.rank == 0
         self._trainer = trainer
         self._ranks = ranks
+        self._num_copies = 0
         self.algorithm: Algorithm = trainer.algorithm
 
     @property
@@ -52,12 +64,19 @@ class RankedTrainer:
         self._ranks.call("set_reference")
         self._trainer.set_reference()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Whole tensors, on the CPU: the same as one process would give, so that a run may go on with another number of ranks."""
-        self._ranks.call("state_dict")
-        return self._trainer.state_dict()
+    def state_dict(self) -> Section:
+        """Every rank has copied its slices when this returns, and writes them itself when rank 0 writes the section."""
+        number = self._num_copies
+        self._num_copies += 1
+        self._ranks.call("copy", facts={"number": number})
+        return _RankedSection(_staged(self._trainer, self._ranks), self._ranks, number)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """A state of any number of ranks: of several, each reads what it needs from the files; of one, rank 0 hands it out."""
+        if isinstance(state, ShardFiles):
+            self._ranks.call("load_shards", facts={"paths": [str(path.absolute()) for path in state.paths]})
+            self._trainer.load_state_dict(state)
+            return
         specs = SharedState.specs_of(state)
         self._ranks.call("load_state_dict", facts={"specs": specs})
         self._trainer.load_state_dict(SharedState(self._ranks, specs, state))
@@ -82,7 +101,8 @@ def follow(trainer: Trainer, ranks: RankGroup) -> None:
         "sft_step": lambda facts, data: trainer.sft_step(steps_from_bytes(data), facts["lr"]),
         "reset_optimizer": lambda facts, data: trainer.reset_optimizer(facts["lr"]),
         "set_reference": lambda facts, data: trainer.set_reference(),
-        "state_dict": lambda facts, data: trainer.state_dict(),
+        "copy": lambda facts, data: _write_when_told(_staged(trainer, ranks), ranks, facts["number"]),
+        "load_shards": lambda facts, data: trainer.load_state_dict(ShardFiles([Path(path) for path in facts["paths"]])),
         "load_state_dict": lambda facts, data: trainer.load_state_dict(SharedState(ranks, facts["specs"], {})),
         "trainable_tensors": lambda facts, data: trainer.trainable_tensors(),
         "probe_logprobs": lambda facts, data: trainer.probe_logprobs(),
@@ -93,6 +113,59 @@ def follow(trainer: Trainer, ranks: RankGroup) -> None:
             log.get_logger().info("rank.ended", rank=ranks.rank)
             return
         calls[name](facts, data)
+
+
+# --- checkpoints -------------------------------------------------------------------------------------------------------
+
+
+def _staged(trainer: Trainer, ranks: RankGroup) -> StagedShards:
+    return StagedShards(trainer.state_dict(), rank=ranks.rank, num_ranks=ranks.num_ranks)
+
+
+class _RankedSection:
+    """`learner.checkpoint.Section`: rank 0 names the folder, all write, rank 0 waits for all."""
+
+    def __init__(self, own: StagedShards, ranks: RankGroup, number: int) -> None:
+        self._own = own
+        self._ranks = ranks
+        self._number = number
+
+    def write(self, folder: Path, *, section: str) -> None:
+        store = self._ranks.store_of_thread("files")
+        # The handle through which rank 0 sees the folder is its own process's; the others need a path.
+        store.set(f"{self._number}/write", json.dumps([os.path.realpath(folder), section]))
+        self._own.write(folder, section=section)
+        for rank in range(1, self._ranks.num_ranks):
+            key = f"{self._number}/written-{rank}"
+            try:
+                store.wait([key], datetime.timedelta(seconds=WRITE_TIMEOUT_S))
+            except RuntimeError as error:
+                raise RankLost(f"rank {rank} has not written its part of a checkpoint in {WRITE_TIMEOUT_S:.0f} s") from error
+            code, text = json.loads(store.get(key))
+            if code:
+                raise OSError(code, f"rank {rank}: {text}")
+
+
+def _write_when_told(own: StagedShards, ranks: RankGroup, number: int) -> None:
+    """A follower's side, in a thread: calls go on meanwhile."""
+
+    def write() -> None:
+        store = ranks.store_of_thread("files")
+        key = f"{number}/write"
+        try:
+            store.wait([key], datetime.timedelta(seconds=WRITE_TIMEOUT_S))
+        except RuntimeError:
+            return  # Rank 0 is gone, or did not want the copy: what becomes of the run is not decided here.
+        folder, section = json.loads(store.get(key))
+        outcome = (0, "")
+        try:
+            own.write(Path(folder), section=section)
+        except Exception as error:  # noqa: BLE001
+            # Thread boundary: rank 0 raises it.
+            outcome = (getattr(error, "errno", None) or errno.EIO, f"{type(error).__name__}: {error}")
+        store.set(f"{number}/written-{ranks.rank}", json.dumps(outcome))
+
+    threading.Thread(target=write, name="checkpoint", daemon=True).start()
 
 
 # --- batches as bytes --------------------------------------------------------------------------------------------------

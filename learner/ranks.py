@@ -84,6 +84,7 @@ class RankGroup:
         self.rank = rank
         self.num_ranks = num_ranks
         self.device = torch.device(device.type, rank % torch.cuda.device_count()) if device.type == "cuda" else device
+        self._store = store
         self._calls = dist.PrefixStore("calls", store)
         self._num_calls = 0
         scoped = dist.PrefixStore("ranks", store)
@@ -99,6 +100,10 @@ class RankGroup:
         )  # fmt: skip
         if device.type == "cuda":
             torch.cuda.set_device(self.device)
+
+    def store_of_thread(self, purpose: str) -> Any:
+        """A connection of its own to the store, for another thread: waiting on it holds up nobody else."""
+        return dist.PrefixStore(purpose, self._store.clone())
 
     def close(self) -> None:
         """Leave the group. Only when no collective is under way; after a failure, end the process instead."""

@@ -107,18 +107,15 @@ class ShardedPolicy(Policy):
         """As `Policy.trained_tensors` on rank 0; on the others the tensors are empty."""
         return {name: self._gather(master.detach().to(self._dtype)) for name, master in self.masters.items()}
 
-    def whole(self, tensor: torch.Tensor) -> torch.Tensor:
-        """On rank 0; empty on the others. On the CPU, because optimizer and masters together need not fit a device."""
-        return self._gather(tensor).cpu()
-
     def _gather(self, tensor: torch.Tensor) -> torch.Tensor:
-        if not isinstance(tensor, DTensor):
-            return tensor.detach()
-        full = tensor.detach().full_tensor()
+        assert isinstance(tensor, DTensor)
+        full = tensor.full_tensor()
         return full if self._rank == 0 else torch.empty(0, dtype=tensor.dtype)
 
     def part(self, whole: torch.Tensor, *, like: torch.Tensor) -> torch.Tensor:
         assert isinstance(like, DTensor)
+        if whole.shape != like.shape:
+            raise ValueError(f"a tensor is {list(whole.shape)} in the state, and {list(like.shape)} here: it is of another model")
         # No source rank: everybody has the whole and cuts out his own slice.
         return distribute_tensor(whole.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 

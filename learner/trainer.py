@@ -25,6 +25,7 @@ from learner.attention import TrieLayout
 from learner.batching import Pack, make_packs, padded_tokens
 from learner.policy import PackOutputs, Policy
 from learner.ranks import SOLO, Ranks
+from learner.shards import ShardFiles
 
 _MAX_SKIPPED_IN_A_ROW = 5
 """A single bad batch happens (overflow in bfloat16); five in a row are a run that is lost."""
@@ -250,7 +251,8 @@ class Trainer:
     # --- state -------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """All that `load_state_dict` needs, as plain tensors (safetensors can hold them); the frozen weights are not in it."""
+        """All that `load_state_dict` needs, as tensors (safetensors can hold them); the frozen weights are not in it. Those of a
+        policy that lies over several ranks are divided as it is."""
         state: dict[str, torch.Tensor] = {
             "trainer/lr": torch.tensor(self._lr, dtype=torch.float64),
             "trainer/num_updates": torch.tensor(self._num_updates),
@@ -259,11 +261,11 @@ class Trainer:
             "trainer/torch_rng": torch.get_rng_state(),
         }
         for name, master in self.policy.masters.items():
-            state[f"master/{name}"] = self.policy.whole(master)
+            state[f"master/{name}"] = master.detach()
             for key, value in self._optimizer.state.get(master, {}).items():
-                state[f"optimizer/{key}/{name}"] = self.policy.whole(value)
+                state[f"optimizer/{key}/{name}"] = value
         for name, tensor in self._reference.items():
-            state[f"reference/{name}"] = self.policy.whole(tensor)
+            state[f"reference/{name}"] = tensor
         return state
 
     @torch.no_grad()
@@ -272,6 +274,10 @@ class Trainer:
 
         Reads every tensor once, in the same order on all ranks: reading one may be a collective.
         """
+
+        def part(name: str, like: torch.Tensor) -> torch.Tensor:
+            return state.part(name, like=like) if isinstance(state, ShardFiles) else self.policy.part(state[name], like=like)
+
         refusal = "the state's trained tensors are not this model's: other model or other trainable_top_layers"
         if {key.removeprefix("master/") for key in state if key.startswith("master/")} != set(self._names):
             raise ValueError(refusal)
@@ -282,18 +288,15 @@ class Trainer:
         torch.set_rng_state(state["trainer/torch_rng"].cpu())
         self._reference = {}
         for name, master in self.policy.masters.items():
-            found = state[f"master/{name}"]
-            if found.shape != master.shape:
-                raise ValueError(refusal)
-            master.copy_(self.policy.part(found, like=master))
+            master.copy_(part(f"master/{name}", master))
             if f"optimizer/exp_avg/{name}" in state:
                 self._optimizer.state[master] = {
-                    "exp_avg": self.policy.part(state[f"optimizer/exp_avg/{name}"], like=master),
-                    "exp_avg_sq": self.policy.part(state[f"optimizer/exp_avg_sq/{name}"], like=master),
+                    "exp_avg": part(f"optimizer/exp_avg/{name}", master),
+                    "exp_avg_sq": part(f"optimizer/exp_avg_sq/{name}", master),
                     "step": state[f"optimizer/step/{name}"].to(master.device, copy=True),
                 }
             if f"reference/{name}" in state:
-                self._reference[name] = self.policy.part(state[f"reference/{name}"], like=master)
+                self._reference[name] = part(f"reference/{name}", master)
         self.policy.publish()
 
     def trainable_tensors(self) -> dict[str, torch.Tensor]:

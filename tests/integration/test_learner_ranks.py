@@ -5,6 +5,7 @@ Rank 0 is this process, the follower is started as in production. Each test star
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +17,10 @@ import torch
 
 from common.config import AlgorithmConfig, LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
 from common.run_folder import RunFolder
-from learner import rank_processes
+from learner import rank_processes, ranked_trainer
 from learner.algorithms import TrainBatch
+from learner.checkpoint import CheckpointStore, newest_checkpoint, read_checkpoint
+from learner.pool import pack_run, trainer_state
 from learner.ranked_trainer import RankedTrainer
 from tests.unit.test_trainer_updates import on_policy_batch, plain_model
 from tests.unit.trainer_data import make_step, random_groups
@@ -67,11 +70,27 @@ def play(trainer: Any) -> dict[str, Any]:
 
 
 def seen_of(trainer: Any) -> dict[str, Any]:
-    return {
-        "weights": {name: tensor.float().clone() for name, tensor in trainer.trainable_tensors().items()},
-        "probe": trainer.probe_logprobs(),
-        "state": {name: tensor.clone() for name, tensor in trainer.state_dict().items()},
-    }
+    with tempfile.TemporaryDirectory() as folder:
+        state = read(save(trainer, Path(folder)))
+        return {
+            "weights": {name: tensor.float().clone() for name, tensor in trainer.trainable_tensors().items()},
+            "probe": trainer.probe_logprobs(),
+            "state": {name: state[name].clone() for name in state},
+        }
+
+
+def save(trainer: Any, folder: Path) -> Path:
+    """A checkpoint with nothing but the trainer in it."""
+    store = CheckpointStore(folder, num_kept=2)
+    store.load()
+    sections, tree = pack_run({}, trainer.state_dict(), {})
+    store.save(sections, tree, cursor=0)
+    store.close()
+    return newest_checkpoint(folder)
+
+
+def read(checkpoint: Path) -> Any:
+    return trainer_state(read_checkpoint(checkpoint))
 
 
 def assert_close(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor], *, atol: float) -> None:
@@ -149,11 +168,14 @@ def test_state_of_two_ranks_continues_on_two_exactly_and_on_one_closely(tmp_path
     with trainer_of(two) as trainer:
         batches = make_batches(trainer, 3)
         trainer.update(batches[0])
-        state = seen_of(trainer)["state"]
+        checkpoint = save(trainer, tmp_path / "checkpoints")
         expected = [trainer.update(batch) for batch in batches[1:]], seen_of(trainer)
+    assert {file.name for file in checkpoint.glob("*.safetensors")} == {
+        "trainer-00000-of-00002.safetensors", "trainer-00001-of-00002.safetensors"
+    }  # fmt: skip
     for num_ranks, atol in ((2, 0.0), (1, 1e-6)):
         with trainer_of(make_config(tmp_path, num_ranks=num_ranks, num_minibatches=2)) as trainer:
-            trainer.load_state_dict(state)
+            trainer.load_state_dict(read(checkpoint))
             found = [trainer.update(batch) for batch in batches[1:]], seen_of(trainer)
         for left, right in zip(found[0], expected[0], strict=True):
             for name in left.keys() - TIMINGS:
@@ -167,10 +189,10 @@ def test_state_of_one_process_continues_on_two_ranks_in_bfloat16(tmp_path: Path)
     """Compute type bfloat16, masters float32: what receivers get is the masters, rounded."""
     with trainer_of(make_config(tmp_path, num_ranks=1, dtype="bfloat16")) as trainer:
         trainer.update(make_batches(trainer, 1)[0])
-        before = seen_of(trainer)
+        checkpoint, before = save(trainer, tmp_path / "checkpoints"), seen_of(trainer)
         expected = trainer.update(make_batches(trainer, 2)[1])
     with trainer_of(make_config(tmp_path, num_ranks=2, dtype="bfloat16", activation_checkpointing=True)) as trainer:
-        trainer.load_state_dict(before["state"])
+        trainer.load_state_dict(read(checkpoint))
         after = seen_of(trainer)
         assert_close(after["weights"], before["weights"], atol=0.0)
         assert_close(after["state"], before["state"], atol=0.0)
@@ -179,6 +201,28 @@ def test_state_of_one_process_continues_on_two_ranks_in_bfloat16(tmp_path: Path)
         found = trainer.update(make_batches(trainer, 2)[1])
         assert found["loss"] == pytest.approx(expected["loss"], abs=1e-5)
         assert found["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-2)
-        masters = trainer.state_dict()
+        masters = seen_of(trainer)["state"]
         for name, tensor in trainer.trainable_tensors().items():
             assert torch.equal(masters[f"master/{name}"].to(torch.bfloat16), tensor)
+
+
+@pytest.mark.timeout(120)
+def test_save_that_a_follower_cannot_write_fails_with_its_name_and_the_one_before_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with trainer_of(make_config(tmp_path, num_ranks=2)) as trainer:
+        before = save(trainer, tmp_path / "checkpoints")
+        with monkeypatch.context() as patch:
+            # What a follower sees after another learner has taken the folder over: it is not under that name any more.
+            patch.setattr(ranked_trainer.os.path, "realpath", lambda path: str(tmp_path / "taken"))
+            with pytest.raises(OSError, match="rank 1"):
+                save(trainer, tmp_path / "checkpoints")
+        assert newest_checkpoint(tmp_path / "checkpoints") == before
+        assert [path.name for path in (tmp_path / "checkpoints").iterdir() if path.name.startswith(".draft")] == []
+        trainer.load_state_dict(read(before))
+        newest = save(trainer, tmp_path / "checkpoints")
+    assert newest != before
+    followers = newest / "trainer-00001-of-00002.safetensors"
+    followers.write_bytes(followers.read_bytes()[:-1] + b"x")
+    found = CheckpointStore(tmp_path / "checkpoints", num_kept=2).load()
+    assert found is not None and f"checkpoint-{found.number:06d}" == before.name
