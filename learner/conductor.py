@@ -28,6 +28,7 @@ from learner.entropulse import PhaseMachine
 from learner.intake import Intake
 from learner.ledger import Ledger
 from learner.lineage import Lineage
+from learner.memory import Remembers, Stored
 from learner.pacing import Cut, Pacer
 from learner.parts import Broker, Trainer
 from learner.pool import EpisodePool, pack_run, unpack_run
@@ -135,8 +136,10 @@ class LearnerLoop:
         self._machine.restore(self.state.entropulse)
         self._phase_started_s = self.state.run_s
 
-    def _pools(self) -> dict[str, EpisodePool]:
-        return {"demonstrations": self._demonstrations, "successes": self._successes}
+    def _pools(self) -> dict[str, Stored]:
+        pools: dict[str, Stored] = {"demonstrations": self._demonstrations, "successes": self._successes}
+        algorithm = self._trainer.algorithm
+        return {**pools, "memory": algorithm.memory} if isinstance(algorithm, Remembers) else pools
 
     @property
     def _temperature(self) -> float:
@@ -282,8 +285,10 @@ class LearnerLoop:
         self.state.update += 1
         position = self._lineage.position(self.state.policy_version)
         translated = {group.group_seq: self._lineage.translate(group) for group in groups}
-        batch = self._trainer.algorithm.prepare(list(translated.values()), version=position)
+        batch = self._trainer.refine(self._trainer.algorithm.prepare(list(translated.values()), version=position))
         metrics = self._trainer.update(batch)
+        if isinstance(self._trainer.algorithm, Remembers):
+            self._trainer.algorithm.remember(list(translated.values()))
         trained = summary.TrainedSteps(batch, position=position, age_bound=self._config.learner.age_bound)
         fates, ages = trained.fates(taken, translated)
         self._intake.decide(taken, fates, ages)

@@ -46,6 +46,8 @@ class PackOutputs:
     """[U] float32, of the sampling distribution at the asked temperature; carries the graph."""
     entropy_Q: torch.Tensor
     """[Q] float32, detached."""
+    states_QE: torch.Tensor
+    """What the logits were made of, after the final norm."""
 
 
 class Policy:
@@ -70,6 +72,11 @@ class Policy:
         """Hugging Face name -> float32 master; `.grad` of a master is what the optimizer reads."""
         for name, parameter in trained.items():
             parameter.register_post_accumulate_grad_hook(self._gather_into(self.masters[name]))
+
+    @property
+    def hidden_size(self) -> int:
+        """Length of a state."""
+        return int(self._model.get_input_embeddings().embedding_dim)
 
     @property
     def vocabulary_size(self) -> int:
@@ -134,7 +141,7 @@ class Policy:
             torch.from_numpy(pack.pair_token_U).to(self.device),
             temperature=temperature,
         )
-        return PackOutputs(logprobs, entropy)
+        return PackOutputs(logprobs, entropy, states_QE)
 
     def _embed(self, pack: Pack) -> torch.Tensor:
         return self._model.get_input_embeddings()(torch.from_numpy(pack.tokens_N).to(self.device))[None]
