@@ -21,7 +21,7 @@ import numpy as np
 from msgspec import Meta
 from msgspec.structs import force_setattr
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 """Raised whenever a field changes meaning; peers of another schema version are refused with a clear error."""
 
 INT32, FLOAT32 = np.dtype("<i4"), np.dtype("<f4")
@@ -101,6 +101,9 @@ Endpoints = Annotated[dict[Name, Id], Meta(max_length=4)]
 """At most 4 names with an address each."""
 Arguments = Annotated[dict[Name, Any], Meta(max_length=32)]
 """At most 32 names with a number, a text, or lists and maps of them, at most 5 deep."""
+
+Horizon = Annotated[tuple[tuple[Number, Number], ...], Meta(max_length=64)]
+"""At most 64 pairs of whole numbers."""
 
 Role = Literal["broker", "learner", "actor", "env_server", "supervisor"]
 OrderKind = Literal["demonstration", "evaluation", "training"]
@@ -229,6 +232,10 @@ class CurriculumPlan(Part, frozen=True):
     """None: the order's group size."""
     max_group_size: Number | None = None
     """None: the order's group size."""
+    horizon: Horizon = ()
+    """(from this group on, actions per episode at most), ascending; before the first, and without any, the order's number."""
+    length_cap: bool = False
+    """Actions per episode at most as many as the family's longest success had, once there is one."""
 
 
 class RolloutOrder(Part, frozen=True):

@@ -173,7 +173,10 @@ class LearnerLoop:
         if self._phase.kind == "rl":
             self._intake.close_phase()
             self._pacer = Pacer(self._config)
-        placed = [plan.to_message(self._config, self._families, policy_version=state.policy_version) for plan in phase.orders]
+        placed = [
+            plan.to_message(self._config, self._families, policy_version=state.policy_version, update=state.update)
+            for plan in phase.orders
+        ]
         orders.enter(state, placed, close_present=self._phase.kind == "rl")
         self._phase_started_s = state.run_s
         self._phase = phase
