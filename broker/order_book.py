@@ -69,6 +69,8 @@ class OrderBook:
             raise ProtocolError(f"order {order.order_id!r} names a family twice")
         if curriculum.group_size_limits(order)[1] * order.max_steps > _MAX_GROUP_STEPS:
             raise ProtocolError(f"order {order.order_id!r} has more than {_MAX_GROUP_STEPS} steps a group: too many to send")
+        if order.num_patches is not None and (order.kind != "training" or order.num_patches < 0):
+            raise ProtocolError(f"order {order.order_id!r} is a {order.kind} order with {order.num_patches} patches")
         problem = curriculum.problem(order, max_group_size=_MAX_GROUP_SIZE)
         if problem:
             raise ProtocolError(f"order {order.order_id!r} {problem}")
@@ -176,6 +178,7 @@ class OrderBook:
             temperature=order.temperature,
             max_steps=curriculum.max_steps(order, number, task.family, self.results),
             time_limit_s=self._max_assignment_s,
+            num_patches=order.num_patches,
             next_task=self._next_task(),
         )
 

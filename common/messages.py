@@ -110,7 +110,9 @@ OrderKind = Literal["demonstration", "evaluation", "training"]
 Split = Literal["demonstration", "training", "evaluation"]
 FinalAction = Literal["", "done", "fail"]
 SettledBy = Literal["quiet", "deadline", "none"]
-EndReason = Literal["task_finished", "done_action", "fail_action", "step_limit", "time_limit", "invalid_limit"]
+EndReason = Literal[
+    "task_finished", "done_action", "fail_action", "step_limit", "time_limit", "invalid_limit", "off_demonstration"
+]
 
 
 # --- presence --------------------------------------------------------------------------------------------------------
@@ -260,6 +262,9 @@ class RolloutOrder(Part, frozen=True):
     """Actions per episode at most."""
     min_policy_version: Version
     """An actor starts an episode of this order only with at least this version loaded."""
+    num_patches: Number | None = None
+    """Training orders only: episodes are played beside the family's demonstrator. An action that is not the demonstrator's is
+    replaced by that one, so often; the next one ends the episode. None: the policy plays alone."""
     curriculum: CurriculumPlan = CurriculumPlan()
     """Training orders without end only; all others play every family alike."""
 
@@ -316,6 +321,8 @@ class Assignment(Part, frozen=True):
     max_steps: Number
     time_limit_s: float
     """The broker hands the slot to somebody else after this long."""
+    num_patches: Number | None = None
+    """As in the order."""
     next_task: TaskRef | None = None
     """What will be handed out next, as things stand: a desktop that is idle meanwhile can put it on screen beforehand."""
 
@@ -382,6 +389,9 @@ class Step(Part, frozen=True):
     """What the screen showed when the action was chosen."""
     settled_by: SettledBy
     timing: StepTiming
+    matched: bool | None = None
+    """Beside a demonstrator: was the action the demonstrator's? If not, that one was done in its place, or the episode ended.
+    None: nobody asked."""
 
     def __post_init__(self) -> None:
         _take_arrays(self, _STEP_ARRAYS)

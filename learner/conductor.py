@@ -22,6 +22,7 @@ from common.messages import Status
 from common.recordings import recorded_seeds
 from common.run_folder import RunFolder
 from learner import limits, orders, recipe, sft, summary
+from learner.algorithms import WantsGuidance
 from learner.checkpoint import Checkpoint, CheckpointStore
 from learner.client import WeightSink, clear_phase_request, read_phase_request
 from learner.entropulse import PhaseMachine
@@ -145,6 +146,11 @@ class LearnerLoop:
     def _temperature(self) -> float:
         return self._trainer.algorithm.temperature
 
+    @property
+    def _num_patches(self) -> int | None:
+        algorithm = self._trainer.algorithm
+        return algorithm.num_patches if isinstance(algorithm, WantsGuidance) else None
+
     # --- phases ------------------------------------------------------------------------------------------------------
 
     @property
@@ -174,9 +180,12 @@ class LearnerLoop:
             self._intake.close_phase()
             self._pacer = Pacer(self._config)
         placed = [
-            plan.to_message(self._config, self._families, policy_version=state.policy_version, update=state.update)
+            plan.to_message(
+                self._config, self._families, policy_version=state.policy_version, update=state.update,
+                num_patches=self._num_patches,
+            )
             for plan in phase.orders
-        ]
+        ]  # fmt: skip
         orders.enter(state, placed, close_present=self._phase.kind == "rl")
         self._phase_started_s = state.run_s
         self._phase = phase

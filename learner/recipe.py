@@ -44,9 +44,10 @@ class OrderPlan:
     """None: all of the run's."""
 
     def to_message(
-        self, config: RunConfig, families: Sequence[str], *, policy_version: int, update: int = 0
+        self, config: RunConfig, families: Sequence[str], *, policy_version: int, update: int = 0, num_patches: int | None = None
     ) -> RolloutOrder:
-        """The order, for actors with at least ``policy_version``; placed after ``update`` RL updates."""
+        """The order, for actors with at least ``policy_version``; placed after ``update`` RL updates. ``num_patches``: where the
+        algorithm wants training episodes played beside the demonstrator."""
         return RolloutOrder(
             order_id=self.order_id,
             kind=self.kind,
@@ -57,6 +58,7 @@ class OrderPlan:
             temperature=self.temperature,
             max_steps=config.tasks.max_steps,
             min_policy_version=-1 if self.kind == "demonstration" else policy_version,
+            num_patches=num_patches if self.kind == "training" else None,
             curriculum=_curriculum(config, update) if self.kind == "training" else CurriculumPlan(),
         )
 

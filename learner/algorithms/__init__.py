@@ -177,6 +177,15 @@ class LearnsValues(Protocol):
 
 
 @runtime_checkable
+class WantsGuidance(Protocol):
+    """An algorithm whose training episodes are played beside the families' demonstrators."""
+
+    num_patches: int
+    """So often the demonstrator's action is done in place of another one; the next one ends the episode. `Step.matched` says
+    which were the demonstrator's."""
+
+
+@runtime_checkable
 class ScalesLearningRate(Protocol):
     """An algorithm that trains in shorter steps on batches that say less."""
 
@@ -199,6 +208,7 @@ ALGORITHMS: dict[str, str] = {
     "agentrl": "learner.algorithms.agentrl:AgentRL",
     "adagrpo": "learner.algorithms.adagrpo:AdaGRPO",
     "arpo": "learner.algorithms.arpo:ARPO",
+    "ui_s1": "learner.algorithms.ui_s1:UIS1",
     "grpo_roc": "learner.algorithms.grpo_roc:GRPORoC",
     "dart": "learner.algorithms.dart:DART",
     "ppo": "learner.algorithms.ppo:PPO",

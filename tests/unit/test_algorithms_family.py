@@ -1,4 +1,5 @@
-"""AgentRL, AdaGRPO, ARPO, GRPO-RoC, M-GRPO, ReBN and DART: batches against slow formulas; memories are persisted and bounded."""
+"""AgentRL, AdaGRPO, ARPO, GRPO-RoC, M-GRPO, ReBN, DART and UI-S1: batches against slow formulas; memories are bounded and
+persisted."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 from common.config import AlgorithmConfig, LearnerConfig
 from common.errors import ResumeError
 from common.messages import EndReason, Step, TaskRef, Trajectory, TrajectoryGroup
-from learner.algorithms import Algorithm, FirstLook, Refines, TrainBatch, make_algorithm
+from learner.algorithms import Algorithm, FirstLook, Refines, TrainBatch, WantsGuidance, make_algorithm
 from learner.algorithms.grpo_roc import untidiness
 from learner.memory import Remembers, SuccessMemory
 from tests.unit.trainer_data import make_group, make_step, random_groups
@@ -189,6 +190,37 @@ def test_dart_adds_a_stored_success_when_all_failed() -> None:
     batch = algorithm.prepare([make_group([(False, steps(1))] * 4, group_seq=1)], version=0)
     np.testing.assert_allclose(batch.advantage_S, slow_grpo([0, 0, 0, 0, 1]), rtol=1e-5)
     assert batch.not_chosen == frozenset()
+
+
+def beside(matches: Sequence[bool]) -> list[Step]:
+    """Steps of an episode, and whether each was the demonstrator's."""
+    return [replace(step, matched=matched) for step, matched in zip(steps(len(matches)), matches, strict=True)]
+
+
+def test_ui_s1_adds_advantages_of_episode_and_step() -> None:
+    played = [[True, True, True], [True, False, True], [False, True], [False, False, False]]
+    group = make_group([(all(matches), beside(matches)) for matches in played])
+    algorithm = make("ui_s1", gamma=0.5, step_weight=0.7, kl_beta=0.0)
+    assert isinstance(algorithm, WantsGuidance) and algorithm.num_patches == 2
+    batch = algorithm.prepare([group], version=0)
+    # Up to and with the next mismatch: 1 + 1/2 + 1/4; then what follows a patch counts for itself.
+    returns = [[1.75, 1.5, 1.0], [1.0, 0.0, 1.0], [0.0, 1.0], [0.0, 0.0, 0.0]]
+    of_episode = slow_grpo([3, 2, 1, 0])
+    expected = []
+    for number, one in enumerate(returns):
+        for place in range(len(one)):
+            column = [other[place] for other in returns if len(other) > place]
+            own = slow_grpo(column)[[i for i, other in enumerate(returns) if len(other) > place].index(number)]
+            expected.append(of_episode[number] + 0.7 * own)
+    np.testing.assert_allclose(batch.advantage_S, [a for a in expected if a != 0.0], rtol=1e-5)
+    assert batch.metrics["reward"] == pytest.approx(6 / 11)
+
+
+def test_ui_s1_drops_groups_whose_sums_hardly_differ() -> None:
+    alike = make_group([(False, beside([True, False])), (False, beside([False, True]))], group_seq=0)
+    mixed = make_group([(True, beside([True, True])), (False, beside([False]))], group_seq=1)
+    batch = make("ui_s1").prepare([alike, mixed], version=0)
+    assert set(batch.group_S.tolist()) == {1}
 
 
 # --- memories --------------------------------------------------------------------------------------------------------
