@@ -81,7 +81,7 @@ def test_algorithm_unknown_or_with_unknown_options_is_found() -> None:
 
 
 def test_algorithm_that_plays_beside_demonstrators_needs_them_for_all_families() -> None:
-    learner = {"algorithm": {"name": "ui_s1"}}
+    learner = {"algorithm": {"name": "ui_s1"}, "recipe": {"demos_per_family": 0}}
     assert not preflight.check_algorithm(config(learner=learner, tasks={"families": ["web-click-button"]}), MACHINE)
     families = {"families": ["web-click-button", "web-tic-tac-toe"]}
     [finding] = preflight.check_algorithm(config(learner=learner, tasks=families), MACHINE)
