@@ -48,6 +48,10 @@ class RankedTrainer:
     def vocabulary_size(self) -> int:
         return self._trainer.vocabulary_size
 
+    def refine(self, batch: TrainBatch) -> TrainBatch:
+        """``batch``: an algorithm that looks at it first is refused on several ranks."""
+        return self._trainer.refine(batch)
+
     def update(self, batch: TrainBatch) -> dict[str, float]:
         self._ranks.call("update", data=batch_to_bytes(batch))
         return self._trainer.update(batch)
@@ -178,6 +182,10 @@ _CARRIER = Trajectory(
 """Steps travel inside a trajectory because the codec knows those; nothing else of it is read."""
 
 
+_PER_STEP = ("token_advantages", "value_targets")
+"""Fields of a batch that hold an array for each step."""
+
+
 def steps_to_bytes(steps: Sequence[Step]) -> list[bytes]:
     """Whole steps, whatever fields they have."""
     from msgspec.structs import replace
@@ -196,17 +204,26 @@ def batch_to_bytes(batch: TrainBatch) -> list[bytes]:
     """Every field of ``batch``: plain values as JSON, arrays as safetensors, steps by the codec."""
     plain: dict[str, Any] = {}
     arrays: dict[str, np.ndarray] = {}
+    per_step: dict[str, int] = {}
     for item in dataclasses.fields(batch):
         value = getattr(batch, item.name)
         if isinstance(value, np.ndarray):
             arrays[item.name] = value
+        elif item.name in _PER_STEP and value is not None:
+            per_step[item.name] = len(value)
+            arrays |= {f"{item.name}/{i}": array for i, array in enumerate(value)}
         elif item.name != "samples":
-            plain[item.name] = value
-    return [json.dumps(plain).encode(), arrays_to_bytes(arrays), *steps_to_bytes(batch.samples)]
+            plain[item.name] = sorted(value) if isinstance(value, frozenset) else value
+    return [json.dumps([plain, per_step]).encode(), arrays_to_bytes(arrays), *steps_to_bytes(batch.samples)]
 
 
 def batch_from_bytes(data: Sequence[bytes]) -> TrainBatch:
     """Back from `batch_to_bytes`."""
-    plain, arrays, *steps = data
-    fields: dict[str, Any] = json.loads(plain) | arrays_from_bytes(arrays)
+    head, packed, *steps = data
+    plain, per_step = json.loads(head)
+    arrays = arrays_from_bytes(packed)
+    fields: dict[str, Any] = plain | {"not_chosen": frozenset(plain["not_chosen"])}
+    for name, length in per_step.items():
+        fields[name] = tuple(arrays.pop(f"{name}/{i}") for i in range(length))
+    fields |= arrays
     return TrainBatch(samples=steps_from_bytes(steps), **fields)

@@ -11,7 +11,7 @@ those of the whole batch on every rank. Whoever calls a method here does so on a
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -91,10 +91,13 @@ class ShardedPolicy(Policy):
     def _within(self, work: Callable[..., Any], *arguments: Any) -> Any:
         return self._root(work, *arguments)
 
-    def clip_gradients(self, masters: Sequence[torch.Tensor], max_norm: float) -> float:
-        norm = torch.nn.utils.clip_grad_norm_(masters, max_norm)
-        assert isinstance(norm, DTensor)
-        return float(norm.full_tensor())
+    def gradients(self) -> dict[str, torch.Tensor | None]:
+        return {name: None if master.grad is None else _slice(master.grad) for name, master in self.masters.items()}
+
+    @staticmethod
+    def _number(total: torch.Tensor) -> float:
+        assert isinstance(total, DTensor)
+        return float(total.full_tensor())
 
     def publish(self) -> None:
         """Nothing: the masters are what passes gather."""

@@ -16,16 +16,29 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from common import log
 from common.config import RunConfig
-from common.errors import TrainingDiverged
+from common.errors import ConfigError, Problem, TrainingDiverged
 from common.messages import Step
+from common.run_folder import RunFolder
 from common.weight_plan import folder_digest
-from learner.algorithms import LossBatch, PolicyOutputs, TrainBatch, make_algorithm
+from learner.algorithms import (
+    FirstLook,
+    LearnsValues,
+    LossBatch,
+    PolicyOutputs,
+    Refines,
+    ScalesLearningRate,
+    TrainBatch,
+    make_algorithm,
+)
 from learner.attention import TrieLayout
 from learner.batching import Pack, make_packs, padded_tokens
+from learner.guards import LogprobGap, SeenPass, dump, reason_not_finite
 from learner.policy import PackOutputs, Policy
 from learner.ranks import SOLO, Ranks
 from learner.shards import ShardFiles
+from learner.value_head import ValueHead
 
 _MAX_SKIPPED_IN_A_ROW = 5
 """A single bad batch happens (overflow in bfloat16); five in a row are a run that is lost."""
@@ -62,6 +75,13 @@ class Trainer:
         self._reference: dict[str, torch.Tensor] = {}
         self._num_skipped = 0
         self._num_skipped_in_a_row = 0
+        self._dumps = RunFolder(config.folder).dumps / (f"rank-{ranks.rank}" if ranks.num_ranks > 1 else "")
+        if ranks.num_ranks > 1 and isinstance(self.algorithm, Refines | LearnsValues):
+            reason = f"{config.learner.algorithm.name} looks at a batch before it trains, which only one rank can do so far"
+            raise ConfigError([Problem("learner.num_ranks", reason, "set it to 1, or take another learner.algorithm.name")])
+        self._value_head: ValueHead | None = None
+        if isinstance(self.algorithm, LearnsValues):
+            self._value_head = ValueHead(policy.hidden_size, lr=self.algorithm.value_lr, device=policy.device)
         self.reset_optimizer(config.learner.optimizer.lr)
         if "reference_logprobs" in self.algorithm.needs:
             self.set_reference()
@@ -76,19 +96,32 @@ class Trainer:
     def update(self, batch: TrainBatch) -> dict[str, float]:
         """Train on ``batch``: one optimizer step per minibatch. Returns the batch's metrics and those of the update.
 
-        A batch in which nothing can train changes nothing. Raises `TrainingDiverged`.
+        A batch in which nothing can train changes nothing. Raises `TrainingDiverged`, `EngineMismatch`.
         """
         started = time.perf_counter()
         totals = _Totals()
+        gap = LogprobGap(limit=self._learner.max_logprob_gap)
         minibatches = self._minibatches(batch)
         self._fill_in(minibatches)
         norms: list[float] = []
         loss = 0.0
-        for passes in minibatches:
+        for number, passes in enumerate(minibatches):
+            samples = _EffectiveSamples()
+            seen = []
             for item in passes:
                 # A minibatch holds only its share of the batch's weights: scaled up, its gradient is as long as a whole one's.
-                loss += self._accumulate(item, scale=len(minibatches), totals=totals)
-            norms.append(self._step(self._rl_lr()))
+                one = self._accumulate(item, scale=len(minibatches), totals=totals, samples=samples)
+                if one is not None:
+                    seen.append(one)
+                    if number == 0:
+                        gap.add(one.logprobs_M, item.batch)
+            if number == 0:
+                gap.add_up(self._ranks)
+                gap.check()
+            samples.add_up(self._ranks)
+            loss += sum(one.loss for one in seen)
+            totals.add("effective_samples", samples.share, 1)
+            norms.append(self._step(self._rl_lr() * self._lr_factor(samples.share), seen))
         self._num_updates += bool(minibatches)
         totals.add_packs([item.pack for passes in minibatches for item in passes if not item.idle])
         totals.add("loss", loss, 1.0)
@@ -102,7 +135,29 @@ class Trainer:
         metrics["grad_norm"] = float(np.mean(norms)) if norms else 0.0
         metrics["lr"] = self._rl_lr()
         metrics["num_skipped"] = float(self._num_skipped)
-        return metrics
+        return metrics | gap.metrics()
+
+    def refine(self, batch: TrainBatch) -> TrainBatch:
+        """``batch`` as the algorithm wants it after a first look at what the present weights say of it; most do not look."""
+        if not isinstance(self.algorithm, Refines) or not batch.samples:
+            return batch
+        logprobs, entropy, values = ([np.zeros(0, np.float32)] * len(batch.samples) for _ in range(3))
+        for item in self._passes(batch, list(range(len(batch.samples)))):
+            with torch.no_grad():
+                outputs = self._forward(item)
+                pair_M = torch.from_numpy(item.pack.token_pair_M).to(self.policy.device)
+                found = [outputs.logprobs_U[pair_M], _of_tokens(outputs.entropy_Q, item.pack, pair_M)]
+                if self._value_head is not None:
+                    found.append(_of_tokens(self._value_head.values(outputs.states_QE), item.pack, pair_M))
+            ends = np.cumsum([len(batch.samples[i].action_tokens) for i in item.pack.samples_S])
+            for kept, values_M in zip((logprobs, entropy, values), found, strict=False):
+                for i, one in zip(item.pack.samples_S, np.split(values_M.cpu().numpy(), ends[:-1]), strict=True):
+                    kept[i] = one
+        has_values = self._value_head is not None
+        return self.algorithm.refine(batch, FirstLook(tuple(logprobs), tuple(entropy), tuple(values) if has_values else None))
+
+    def _lr_factor(self, share: float) -> float:
+        return self.algorithm.lr_factor(share) if isinstance(self.algorithm, ScalesLearningRate) else 1.0
 
     def sft_step(self, steps: Sequence[Step], lr: float) -> dict[str, float]:
         """One optimizer step on the mean token log-likelihood of the actions of ``steps``. Raises `TrainingDiverged`."""
@@ -121,7 +176,7 @@ class Trainer:
             loss = -outputs.logprobs_U[pair_M].sum() / num_tokens
             loss.backward()
             totals.add("loss", loss.detach() * num_tokens, len(pair_M))
-            totals.add("entropy", _token_entropy(outputs.entropy_Q, pack, pair_M).sum(), len(pair_M))
+            totals.add("entropy", _of_tokens(outputs.entropy_Q, pack, pair_M).sum(), len(pair_M))
         totals.add_up(self._ranks)
         metrics = totals.means(default=("loss", "entropy"))
         metrics["grad_norm"] = self._step(lr)
@@ -187,42 +242,49 @@ class Trainer:
                 for item in (item for passes in minibatches[1:] for item in passes):
                     item.proximal_logprobs_M = self._logprobs(item)
 
+    def _forward(self, item: _Pass) -> PackOutputs:
+        return self.policy.forward(item.pack, temperature=self.algorithm.temperature, layout=item.layout, hidden=item.hidden)
+
     def _logprobs(self, item: _Pass) -> torch.Tensor:
         if item.hidden is None:
             item.hidden = self.policy.frozen_hidden(item.pack, item.layout)
-        outputs = self.policy.forward(item.pack, temperature=self.algorithm.temperature, layout=item.layout, hidden=item.hidden)
+        outputs = self._forward(item)
         return outputs.logprobs_U[torch.from_numpy(item.pack.token_pair_M).to(self.policy.device)]
 
-    def _accumulate(self, item: _Pass, *, scale: float, totals: _Totals) -> float:
-        """Forward and backward of one pass; gradients gather in the masters. Returns the loss before scaling."""
+    def _accumulate(self, item: _Pass, *, scale: float, totals: _Totals, samples: _EffectiveSamples) -> SeenPass | None:
+        """Forward and backward of one pass; gradients gather in the masters. The result's loss is not scaled; None when idle."""
         pair_M = torch.from_numpy(item.pack.token_pair_M).to(self.policy.device)
-        outputs = self.policy.forward(item.pack, temperature=self.algorithm.temperature, layout=item.layout, hidden=item.hidden)
+        outputs = self._forward(item)
         if item.idle:
             self._backward_nothing(outputs)
-            return 0.0
+            return None
+        head = self._value_head
         logprobs_M = outputs.logprobs_U[pair_M]
         proximal_M = item.proximal_logprobs_M
         result = self.algorithm.loss(
             PolicyOutputs(
                 logprobs_M=logprobs_M,
-                entropy_M=_token_entropy(outputs.entropy_Q, item.pack, pair_M),
+                entropy_M=_of_tokens(outputs.entropy_Q, item.pack, pair_M),
                 proximal_logprobs_M=logprobs_M.detach() if proximal_M is None else proximal_M,
                 reference_logprobs_M=item.reference_logprobs_M,
+                values_M=None if head is None else _of_tokens(head.values(outputs.states_QE), item.pack, pair_M),
             ),
             item.batch,
         )
         (result.loss * scale).backward()
         for name, (total, count) in result.metrics.items():
             totals.add(name, total, count)
-        return float(result.loss.detach())
+        if result.importance_weights_M is not None:
+            samples.add(result.importance_weights_M)
+        return SeenPass(item.pack, item.batch, logprobs_M.detach(), float(result.loss.detach()))
 
     @staticmethod
     def _backward_nothing(outputs: PackOutputs) -> None:
         """Add zero to all gradients: a rank without a pack of its own must still take part where they are summed."""
         (outputs.logprobs_U.sum() * 0.0).backward()
 
-    def _step(self, lr: float) -> float:
-        """Clip, step, publish; returns the gradient norm. A norm that is not finite skips the step."""
+    def _step(self, lr: float, seen: Sequence[SeenPass] = ()) -> float:
+        """Clip, step, publish; returns the gradient norm. One that is not finite skips the step and dumps what was ``seen``."""
         masters = [master for master in self.policy.masters.values() if master.grad is not None]
         if not masters:
             return 0.0
@@ -233,9 +295,10 @@ class Trainer:
                 group["lr"] = lr
             self._optimizer.step()
             self.policy.publish()
+            if self._value_head is not None and seen:
+                self._value_head.step(max_grad_norm=self._learner.optimizer.max_grad_norm)
         else:
-            self._num_skipped += 1
-            self._num_skipped_in_a_row += 1
+            self._note_skipped(seen)
         self._optimizer.zero_grad(set_to_none=True)
         if self._num_skipped_in_a_row >= _MAX_SKIPPED_IN_A_ROW:
             raise TrainingDiverged(
@@ -243,6 +306,13 @@ class Trainer:
                 "lower learner.optimizer.lr, or set model.dtype: float32"
             )
         return norm
+
+    def _note_skipped(self, seen: Sequence[SeenPass]) -> None:
+        self._num_skipped += 1
+        self._num_skipped_in_a_row += 1
+        reason = reason_not_finite(seen, self.policy.gradients())
+        path = dump(self._dumps, seen, reason=reason, update=self._num_updates) if seen else None
+        log.get_logger().error("step.skipped", reason=reason, dump=None if path is None else str(path))
 
     def _rl_lr(self) -> float:
         warmup = self._learner.optimizer.warmup_updates
@@ -266,6 +336,8 @@ class Trainer:
                 state[f"optimizer/{key}/{name}"] = value
         for name, tensor in self._reference.items():
             state[f"reference/{name}"] = tensor
+        if self._value_head is not None:
+            state |= {f"value_head/{name}": tensor for name, tensor in self._value_head.state_dict().items()}
         return state
 
     @torch.no_grad()
@@ -297,6 +369,10 @@ class Trainer:
                 }
             if f"reference/{name}" in state:
                 self._reference[name] = part(f"reference/{name}", master)
+        if self._value_head is not None:
+            prefix = "value_head/"
+            own = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+            self._value_head.load_state_dict(own)
         self.policy.publish()
 
     def trainable_tensors(self) -> dict[str, torch.Tensor]:
@@ -360,9 +436,32 @@ class _Totals:
         }
 
 
-def _token_entropy(entropy_Q: torch.Tensor, pack: Pack, pair_M: torch.Tensor) -> torch.Tensor:
-    """[M] entropy of the distribution each token was drawn from."""
-    return entropy_Q[torch.from_numpy(pack.pair_node_U).to(entropy_Q.device)[pair_M]]
+class _EffectiveSamples:
+    """(sum w)^2 / (n sum w^2) of the importance weights of an optimizer step's tokens; 1 on policy, and without weights."""
+
+    def __init__(self) -> None:
+        self._num_tokens = 0
+        self._total = self._total_of_squares = 0.0
+
+    def add(self, weights_M: torch.Tensor) -> None:
+        self._num_tokens += len(weights_M)
+        self._total += float(weights_M.double().sum())
+        self._total_of_squares += float(weights_M.double().square().sum())
+
+    def add_up(self, ranks: Ranks) -> None:
+        """Make them those of all ranks: the learning rate follows them, and must be the same everywhere."""
+        summed = ranks.sum({"weights": (self._total, self._total_of_squares), "tokens": (float(self._num_tokens), 0.0)})
+        self._total, self._total_of_squares = summed["weights"]
+        self._num_tokens = int(summed["tokens"][0])
+
+    @property
+    def share(self) -> float:
+        return self._total**2 / (self._num_tokens * self._total_of_squares) if self._total_of_squares else 1.0
+
+
+def _of_tokens(values_Q: torch.Tensor, pack: Pack, pair_M: torch.Tensor) -> torch.Tensor:
+    """[M] for each action token what belongs to the state before it."""
+    return values_Q[torch.from_numpy(pack.pair_node_U).to(values_Q.device)[pair_M]]
 
 
 def _loss_batch(batch: TrainBatch, members: list[int], device: torch.device) -> LossBatch:
@@ -370,12 +469,17 @@ def _loss_batch(batch: TrainBatch, members: list[int], device: torch.device) -> 
     steps = [batch.samples[i] for i in members]
     lengths = np.array([len(step.action_tokens) for step in steps])
     age_M = batch.version - np.concatenate([step.policy_versions for step in steps])
+    advantage_M = np.repeat(batch.advantage_S[members], lengths)
+    if batch.token_advantages is not None:
+        advantage_M = np.concatenate([batch.token_advantages[i] for i in members])
+    targets = batch.value_targets
     return LossBatch(
         step_M=torch.from_numpy(np.repeat(np.arange(len(steps)), lengths)).to(device),
-        advantage_M=torch.from_numpy(np.repeat(batch.advantage_S[members], lengths)).to(device),
+        advantage_M=torch.from_numpy(advantage_M).to(device),
         token_weight_M=torch.from_numpy(np.repeat(batch.token_weight_S[members], lengths)).to(device),
         behavior_logprobs_M=torch.from_numpy(np.concatenate([step.behavior_logprobs for step in steps])).to(device),
         age_M=torch.from_numpy(np.maximum(age_M, 0).astype(np.float32)).to(device),
+        value_target_M=None if targets is None else torch.from_numpy(np.concatenate([targets[i] for i in members])).to(device),
     )
 
 
