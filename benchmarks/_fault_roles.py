@@ -185,6 +185,7 @@ def _learn(place: Place, config: RunConfig, broker: BrokerClient, incarnation: s
 class _OneNumber:
     """Its only weight counts how often it was trained: a version's true position."""
 
+    check_picture = None
     vocabulary_size = 1 << 31
     """Its prompts hold counts."""
 

@@ -23,6 +23,7 @@ ComputerRLError                 base; ``exit_code`` is what a process ends with 
 ├── TrainingDiverged            loss or gradients were not finite several times in a row
 ├── RankLost                    another process of the same learner has ended or does not answer
 ├── EngineMismatch              engine and learner give the same tokens different log-probs: not the same model
+├── PictureError                a picture that a step shows is missing, not readable, or not the one its prompt has room for
 ├── WeightError                 a weight update did not arrive whole or does not match its checksum
 ├── DiskFull                    a durable write failed for want of space
 └── RestartLimitReached         a process died more often than the supervisor repairs
@@ -214,6 +215,18 @@ class EngineMismatch(ComputerRLError):
 
     code = "engine_mismatch"
     exit_code = 13
+
+
+class PictureError(ComputerRLError):
+    """What a prompt shows cannot be given to the model: nothing is trained without its picture."""
+
+    code = "picture_error"
+    exit_code = 15
+
+    def __init__(self, text: str, *, mismatch: bool) -> None:
+        """``mismatch``: the picture is there, but not the one that the prompt has room for."""
+        super().__init__(text)
+        self.mismatch = mismatch
 
 
 class WeightError(ComputerRLError):

@@ -25,6 +25,8 @@ _TITLES = {
     "not_finite": "poisoned: log-probs that are no numbers",
     "outside_vocabulary": "poisoned: tokens outside the vocabulary",
     "future_version": "poisoned: a policy version that was never published",
+    "picture_missing": "poisoned: no readable screenshot",
+    "picture_mismatch": "poisoned: not the picture of the prompt",
     "trained": "= trained",
 }
 _UNDELIVERED = {"order_closed": "order closed (at the broker)"}

@@ -23,6 +23,8 @@ from typing import Protocol
 
 import numpy as np
 
+from common.messages import ScreenshotRef
+
 BLOCK_TOKENS = 384
 """Subtrees are put together into attention blocks of about this many tokens: dense scores stay in the CPU's cache, and
 there are few enough blocks that calling each costs little (measured: 384 and 512 best of 96..512, 1 Zen 5 core)."""
@@ -49,12 +51,25 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
+class PackPictures:
+    """Pictures of a pack (`learner.pictures`). V nodes stand for a piece of one: its features take the place of an embedding."""
+
+    refs: tuple[ScreenshotRef, ...]
+    """Each picture once."""
+    nodes_V: np.ndarray
+    rows_V: np.ndarray
+    """Which row of the features of all ``refs``, one picture after the other, each node takes."""
+    positions_3N: np.ndarray
+    """Rotary positions of all nodes of the pack, see `learner.rope_positions`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Pack:
     """One forward pass."""
 
     tokens_N: np.ndarray
     depth_N: np.ndarray
-    """Position ids."""
+    """Position ids, where no picture shifts them."""
     end_N: np.ndarray
     """One past the last node of each node's subtree."""
     blocks: tuple[Block, ...]
@@ -69,6 +84,8 @@ class Pack:
     """Indices into the list given to `make_packs`, in the order of M."""
     num_sample_tokens: int
     """Tokens the samples have in sum, prompt and action: what a computation without sharing would run through."""
+    pictures: PackPictures | None = None
+    """None: text alone."""
 
     @property
     def num_nodes(self) -> int:

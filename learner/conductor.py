@@ -77,8 +77,11 @@ class LearnerLoop:
         self._lineage = Lineage()
         self._pacer = Pacer(config)
         self._machine = PhaseMachine(config.learner.entropulse)
-        self._demonstrations = EpisodePool(seed=config.seed, max_per_family=recipe.max_demonstrations(config, recorded))
-        self._successes = EpisodePool(seed=config.seed, max_per_family=POOL_PER_FAMILY)
+        max_demonstrations, with_pictures = recipe.max_demonstrations(config, recorded), trainer.check_picture is not None
+        self._demonstrations = EpisodePool(
+            seed=config.seed, max_per_family=max_demonstrations, with_pictures=with_pictures
+        )
+        self._successes = EpisodePool(seed=config.seed, max_per_family=POOL_PER_FAMILY, with_pictures=with_pictures)
         self._round: sft.SftRound | None = None
         self._reported_cursor = 0
         self._last_tick = clock()
@@ -102,7 +105,7 @@ class LearnerLoop:
             self._ledger.restore(self.state.ledger)
         self._intake = Intake(
             self.state, broker=self._broker, ledger=self._ledger, records=self._records,
-            vocabulary_size=self._trainer.vocabulary_size,
+            vocabulary_size=self._trainer.vocabulary_size, check_picture=self._trainer.check_picture,
         )  # fmt: skip
         self._rollouts = Rollouts(
             self.state, families=self._families, records=self._records, demonstrations=self._demonstrations

@@ -22,6 +22,7 @@ from common.run_folder import RunFolder
 from learner.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
 from learner.model_store import ensure_model
 from learner.pool import trainer_state
+from learner.vision import auto_class
 
 ORIGIN_FILE = "computerrl.json"
 """In an exported folder: which run, checkpoint and policy version it is."""
@@ -71,7 +72,7 @@ def _write(config: RunConfig, base: Path, checkpoint: Checkpoint, out: Path) -> 
 
     transformers.utils.logging.disable_progress_bar()
     dtype = torch.bfloat16 if config.model.dtype == "bfloat16" else torch.float32
-    model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
+    model = auto_class(base).from_pretrained(base, dtype=dtype)
     parameters = dict(model.named_parameters())
     for name, master in masters_of(checkpoint).items():
         if name not in parameters or parameters[name].shape != master.shape:

@@ -18,7 +18,7 @@ from common.errors import ProtocolError
 from common.messages import NoGroup, Trajectory, TrajectoryGroup
 from learner.ledger import AgeSpan, Ledger, Outcome
 from learner.parts import Broker
-from learner.poison import Poison, poison_of
+from learner.poison import Poison, StepCheck, poison_of
 from learner.records import Records
 from learner.state import LoopState
 
@@ -27,9 +27,17 @@ class Intake:
     """The groups from ``state.cursor`` on."""
 
     def __init__(
-        self, state: LoopState, *, broker: Broker, ledger: Ledger, records: Records, vocabulary_size: int
+        self,
+        state: LoopState,
+        *,
+        broker: Broker,
+        ledger: Ledger,
+        records: Records,
+        vocabulary_size: int,
+        check_picture: StepCheck | None = None,
     ) -> None:
         self._state = state
+        self._check_picture = check_picture
         self._vocabulary_size = vocabulary_size
         self._poisoned: dict[int, list[tuple[Trajectory, Poison]]] = {}
         """Group number -> what was set aside."""
@@ -97,7 +105,12 @@ class Intake:
 
     def _without_poison(self, group: TrajectoryGroup) -> TrajectoryGroup:
         found = [
-            poison_of(one, policy_version=self._state.policy_version, vocabulary_size=self._vocabulary_size)
+            poison_of(
+                one,
+                policy_version=self._state.policy_version,
+                vocabulary_size=self._vocabulary_size,
+                check_picture=self._check_picture,
+            )
             for one in group.trajectories
         ]
         poisoned = [(one, poison) for one, poison in zip(group.trajectories, found, strict=True) if poison is not None]

@@ -11,6 +11,7 @@ import torch
 from common.messages import NoGroup, RolloutOrder, Status, Step, TrajectoryGroup
 from learner.algorithms import Algorithm, TrainBatch
 from learner.checkpoint import Section
+from learner.poison import StepCheck
 
 
 class Trainer(Protocol):
@@ -21,6 +22,11 @@ class Trainer(Protocol):
     @property
     def vocabulary_size(self) -> int:
         """Tokens are below this."""
+        ...
+
+    @property
+    def check_picture(self) -> StepCheck | None:
+        """What refuses a step for its picture; None when the model takes none."""
         ...
 
     def refine(self, batch: TrainBatch) -> TrainBatch: ...

@@ -1,4 +1,4 @@
-"""What must never be trained on, whoever sent it: tokens that the policy could not have sampled as it says. Pure.
+"""What must never be trained on, whoever sent it: what the policy could not have sampled as it says. Pure.
 
 A broker checks what it can without a model (lengths, log-probs that are not finite); the learner checks all of it again, because
 a token outside the vocabulary would read another tensor's memory or end the process, and a version that does not exist yet
@@ -7,24 +7,37 @@ would pass every bound on its age.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, get_args
 
 import numpy as np
 
 from common.messages import Step, Trajectory
 
-Poison = Literal["wrong_length", "not_finite", "outside_vocabulary", "future_version"]
+Poison = Literal["wrong_length", "not_finite", "outside_vocabulary", "future_version", "picture_missing", "picture_mismatch"]
 """`wrong_length`: tokens, log-probs and versions of an action differ in number. `not_finite`: a log-prob is no number.
-`outside_vocabulary`: the model has no such token. `future_version`: the learner never published that policy version."""
+`outside_vocabulary`: the model has no such token. `future_version`: the learner never published that policy version.
+`picture_missing`: the screenshot that a prompt shows is not there or not readable. `picture_mismatch`: it is not the one picture
+that the prompt has room for."""
 
 POISONS: tuple[Poison, ...] = get_args(Poison)
 
+StepCheck = Callable[[Step], Poison | None]
+"""Why a step must not be trained on, by what it shows; reads its screenshot (`learner.pictures`)."""
 
-def poison_of(trajectory: Trajectory, *, policy_version: int, vocabulary_size: int) -> Poison | None:
-    """Why ``trajectory`` must not be trained on; None when it may. ``policy_version``: the newest there is."""
+
+def poison_of(
+    trajectory: Trajectory, *, policy_version: int, vocabulary_size: int, check_picture: StepCheck | None = None
+) -> Poison | None:
+    """Why ``trajectory`` must not be trained on; None when it may. ``policy_version``: the newest there is.
+
+    ``check_picture``: of a model that takes pictures.
+    """
     sampled = trajectory.kind != "demonstration"
     for step in trajectory.steps:
         found = _poison_of_step(step, sampled=sampled, policy_version=policy_version, vocabulary_size=vocabulary_size)
+        if found is None and check_picture is not None:
+            found = check_picture(step)
         if found is not None:
             return found
     return None

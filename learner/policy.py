@@ -1,4 +1,5 @@
-"""The trained language model: any Hugging Face causal LM with an ordinary stack of decoder layers, run on packed tries.
+"""The trained language model: any Hugging Face causal LM with an ordinary stack of decoder layers, run on packed tries; also one
+that takes pictures (`learner.vision`).
 
 Only the top layers (and the final norm) are trained when the configuration says so: the layers below run without a graph
 and their output can be kept between passes of one batch. Compute is bfloat16 (or float32); gradients gather in float32
@@ -24,11 +25,13 @@ from torch.utils.checkpoint import checkpoint
 
 from common.config import RunConfig
 from common.errors import ConfigError, Problem
+from common.messages import Step
 from common.weight_plan import PROBE_TOKENS
 from learner.attention import ATTENTION, TrieLayout
 from learner.batching import Pack, make_packs
 from learner.head import action_logprobs
 from learner.model_store import ensure_model
+from learner.vision import PictureProbe, Vision, auto_class, load_vision
 
 _PROBE_TOLERANCE = {torch.bfloat16: 0.15, torch.float32: 2e-3}
 """Mean absolute log-prob difference to the model's own forward pass that rounding explains."""
@@ -56,10 +59,18 @@ class Policy:
     """A model on its device, split into frozen lower and trained upper layers."""
 
     def __init__(
-        self, model: Any, *, folder: Path, num_trained_layers: int | None, activation_checkpointing: bool = False
+        self,
+        model: Any,
+        *,
+        folder: Path,
+        num_trained_layers: int | None,
+        activation_checkpointing: bool = False,
+        vision: Vision | None = None,
     ) -> None:
-        """``activation_checkpointing``: keep only what enters each trained layer and compute the rest again when going back."""
+        """``activation_checkpointing``: keep only what enters each trained layer and compute the rest again when going back.
+        ``vision``: of a model that takes pictures; its tower is trained when everything is."""
         self.folder = folder
+        self.vision = vision
         self._recompute = activation_checkpointing
         self._model = model
         self._base = model.get_decoder()
@@ -118,6 +129,12 @@ class Policy:
     def dtype(self) -> torch.dtype:
         return self._model.dtype
 
+    def packs(self, samples: Sequence[Step], *, max_tokens: int, groups: Sequence[int] | None = None) -> list[Pack]:
+        """As `make_packs`, with the pictures of a model that takes them. Raises `PictureError`."""
+        if self.vision is None:
+            return make_packs(samples, max_tokens=max_tokens, groups=groups)
+        return self.vision.pictures.packs(samples, max_tokens=max_tokens, groups=groups)
+
     def layout(self, pack: Pack) -> TrieLayout:
         """Attention layout of ``pack`` on this device; worth keeping when the pack is run more than once."""
         return TrieLayout.of(pack, device=self.device)
@@ -166,11 +183,25 @@ class Policy:
         return logprobs, entropy, states_QE
 
     def _embed(self, pack: Pack) -> torch.Tensor:
-        return self._model.get_input_embeddings()(torch.from_numpy(pack.tokens_N).to(self.device))[None]
+        embedded_NE = self._model.get_input_embeddings()(torch.from_numpy(pack.tokens_N).to(self.device))
+        if pack.pictures is not None:
+            assert self.vision is not None
+            features_RE = self.vision.features(pack.pictures).to(embedded_NE.dtype)
+            rows_VE = features_RE.index_select(0, torch.from_numpy(pack.pictures.rows_V).to(self.device))
+            embedded_NE = embedded_NE.index_copy(0, torch.from_numpy(pack.pictures.nodes_V).to(self.device), rows_VE)
+        return embedded_NE[None]
+
+    def _rope_positions(self, pack: Pack, positions: torch.Tensor) -> torch.Tensor:
+        """[1, N], or [3, 1, N] for a model that takes pictures."""
+        if self.vision is None:
+            return positions
+        if pack.pictures is None:
+            return positions.expand(3, 1, -1)
+        return torch.from_numpy(pack.pictures.positions_3N).to(self.device)[:, None]
 
     def _run(self, hidden: torch.Tensor, pack: Pack, layout: TrieLayout, layers: Any) -> torch.Tensor:
         positions = torch.from_numpy(pack.depth_N).to(self.device)[None]
-        rotary = self._base.rotary_emb(hidden, position_ids=positions)
+        rotary = self._base.rotary_emb(hidden, position_ids=self._rope_positions(pack, positions))
         recompute = self._recompute and torch.is_grad_enabled()
         for layer in layers:
             rest = {"attention_mask": layout, "position_ids": positions, "position_embeddings": rotary, "use_cache": False}
@@ -262,21 +293,28 @@ def load_policy(config: RunConfig, *, make: Callable[..., Policy] = Policy) -> P
     transformers.utils.logging.disable_progress_bar()
     dtype = torch.bfloat16 if config.model.dtype == "bfloat16" else torch.float32
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
+        model = auto_class(folder).from_pretrained(folder, dtype=dtype, attn_implementation="eager")
     except (OSError, ValueError, KeyError) as error:
-        step = "use a folder written by save_pretrained() of a causal language model"
+        step = "use a folder written by save_pretrained() of a causal language model, with or without a vision tower"
         raise ConfigError([Problem("model.name", f"{str(folder)!r} cannot be loaded: {error}", step)]) from error
     model = (model.to(device) if make is Policy else model).eval()
     expected = _own_probe(model)
-    model.set_attn_implementation(ATTENTION)
+    vision = load_vision(model, config, folder=folder)
+    probe = None if vision is None else PictureProbe(vision, image_token=int(model.config.image_token_id))
+    # A vision tower attends as it always does: nothing of it is packed.
+    model.set_attn_implementation(ATTENTION if vision is None else {"text_config": ATTENTION, "vision_config": "sdpa"})
     try:
         policy = make(
             model,
             folder=folder,
             num_trained_layers=config.model.trainable_top_layers,
             activation_checkpointing=config.learner.activation_checkpointing,
+            vision=vision,
         )
         difference = float(np.abs(policy.probe_logprobs() - expected).mean())
+        if probe is not None:
+            seen = probe.difference(lambda pack: policy.forward(pack, temperature=1.0).logprobs_U)
+            difference = max(difference, seen)
     except (AttributeError, TypeError) as error:
         raise _unsupported(model, f"its decoder cannot be run layer by layer ({error})") from error
     if not difference < _PROBE_TOLERANCE[dtype]:

@@ -17,8 +17,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from msgspec import to_builtins
 
-from common.messages import Step, StepTiming, Trajectory
+from common.errors import ResumeError
+from common.messages import ScreenshotRef, Step, StepTiming, Trajectory
 from learner.checkpoint import Checkpoint, Section, join_state, split_state
 from learner.memory import Stored
 from learner.shards import ShardFiles
@@ -34,21 +36,24 @@ class Episode:
     task_id: str
     trajectory_id: str
     steps: tuple[Step, ...]
-    """Stripped to their tokens; without those that were badly formed or could not be done: a success does not make them good."""
+    """Stripped to their tokens (and pictures); without those that were badly formed or could not be done: a success does not make
+    them good."""
 
 
 class EpisodePool:
     """A bounded, seeded sample of successful episodes."""
 
-    def __init__(self, *, seed: int, max_per_family: int) -> None:
+    def __init__(self, *, seed: int, max_per_family: int, with_pictures: bool = False) -> None:
+        """``with_pictures``: keep where the steps' screenshots lie, for a model that takes pictures."""
         self._seed = seed
+        self._with_pictures = with_pictures
         self._max_per_family = max_per_family
         self._episodes: dict[str, list[Episode]] = {}
         self._num_seen: dict[str, int] = {}
 
     def add(self, trajectory: Trajectory) -> None:
         """Offer one successful trajectory (Vitter's algorithm R per family)."""
-        steps = tuple(_strip(step) for step in trajectory.steps if step.format_ok and not step.action_error)
+        steps = tuple(self._strip(step) for step in trajectory.steps if step.format_ok and not step.action_error)
         if not steps:
             return
         family = trajectory.task.family
@@ -61,6 +66,9 @@ class EpisodePool:
         place = random.Random(f"{self._seed}:{family}:{seen}").randrange(seen)
         if place < self._max_per_family:
             kept[place] = episode
+
+    def _strip(self, step: Step) -> Step:
+        return _bare_step(step.prompt_tokens, step.action_tokens, step.screenshot if self._with_pictures else None)
 
     @property
     def num_episodes(self) -> int:
@@ -115,16 +123,22 @@ class EpisodePool:
             "episode_lengths": np.array([len(episode.steps) for episode in episodes], dtype=np.int32),
         }
         names = [[episode.family, episode.task_id, episode.trajectory_id] for episode in episodes]
-        return arrays, {"names": names, "num_seen": dict(self._num_seen)}
+        rest: dict[str, Any] = {"names": names, "num_seen": dict(self._num_seen)}
+        if self._with_pictures:
+            rest["screenshots"] = [None if step.screenshot is None else to_builtins(step.screenshot) for step in steps]
+        return arrays, rest
 
     def restore(self, arrays: Mapping[str, np.ndarray], rest: Mapping[str, Any]) -> None:
-        """Continue from `state`."""
+        """Continue from `state`. Raises `ResumeError` when that was a pool without pictures, and this is one with them."""
+        if self._with_pictures and "screenshots" not in rest:
+            raise ResumeError("the checkpoint's pools hold no screenshots: they were kept for a model that takes no pictures")
+        refs = iter(rest["screenshots"] if self._with_pictures else itertools.repeat(None))
         prompts = _split(arrays["prompt_tokens"], arrays["prompt_lengths"])
         actions = _split(arrays["action_tokens"], arrays["action_lengths"])
         self._episodes = {}
         self._num_seen = dict(rest["num_seen"])
         for (family, task_id, trajectory_id), length in zip(rest["names"], arrays["episode_lengths"], strict=True):
-            steps = tuple(_bare_step(next(prompts), next(actions)) for _ in range(int(length)))
+            steps = tuple(_bare_step(next(prompts), next(actions), _screenshot(next(refs))) for _ in range(int(length)))
             self._episodes.setdefault(family, []).append(Episode(family, task_id, trajectory_id, steps))
 
 
@@ -198,11 +212,11 @@ def trainer_state(checkpoint: Checkpoint) -> Any:
     return found if isinstance(found, ShardFiles) else join_state(found, checkpoint.state["trainer"])
 
 
-def _strip(step: Step) -> Step:
-    return _bare_step(step.prompt_tokens, step.action_tokens)
+def _screenshot(found: Mapping[str, Any] | None) -> ScreenshotRef | None:
+    return None if found is None else ScreenshotRef(**found)
 
 
-def _bare_step(prompt_tokens: np.ndarray, action_tokens: np.ndarray) -> Step:
+def _bare_step(prompt_tokens: np.ndarray, action_tokens: np.ndarray, screenshot: ScreenshotRef | None) -> Step:
     return Step(
         prompt_tokens=prompt_tokens,
         action_tokens=action_tokens,
@@ -211,7 +225,7 @@ def _bare_step(prompt_tokens: np.ndarray, action_tokens: np.ndarray) -> Step:
         action_text="",
         format_ok=True,
         action_error="",
-        screenshot=None,
+        screenshot=screenshot,
         settled_by="none",
         timing=_NO_TIMING,
     )

@@ -26,6 +26,7 @@ from common.errors import RankLost
 from common.messages import Step, TaskRef, Trajectory
 from learner.algorithms import Algorithm, TrainBatch
 from learner.checkpoint import Section
+from learner.poison import StepCheck
 from learner.ranks import END, RankGroup, SharedState, arrays_from_bytes, arrays_to_bytes
 from learner.shards import ShardFiles, StagedShards
 from learner.trainer import Trainer
@@ -47,6 +48,10 @@ class RankedTrainer:
     @property
     def vocabulary_size(self) -> int:
         return self._trainer.vocabulary_size
+
+    @property
+    def check_picture(self) -> StepCheck | None:
+        return self._trainer.check_picture
 
     def refine(self, batch: TrainBatch) -> TrainBatch:
         """``batch``: an algorithm that looks at it first is refused on several ranks."""

@@ -24,6 +24,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from common.config import RunConfig
 from learner.policy import Policy, load_policy
 from learner.ranks import RankGroup
+from learner.vision import Vision
 
 
 class _Root(torch.nn.Module):
@@ -49,6 +50,7 @@ class ShardedPolicy(Policy):
         folder: Path,
         num_trained_layers: int | None,
         activation_checkpointing: bool = False,
+        vision: Vision | None = None,
     ) -> None:
         """``model``: whole, on the CPU; its layers go to ``ranks.device`` one by one, so that it need not fit there."""
         self._rank = ranks.rank
@@ -59,6 +61,7 @@ class ShardedPolicy(Policy):
             folder=folder,
             num_trained_layers=num_trained_layers,
             activation_checkpointing=activation_checkpointing,
+            vision=vision,
         )
 
     @property

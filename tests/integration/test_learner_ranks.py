@@ -32,6 +32,8 @@ def make_config(
     tmp_path: Path, *, num_ranks: int, top_layers: int | None = 2, dtype: str = "float32", **learner: Any
 ) -> RunConfig:
     options = learner.pop("options", {"kl_beta": 0.01})
+    # Most batches here say of made-up log-probs that the present weights sampled them.
+    learner = {"max_logprob_gap": None, **learner}
     config = RunConfig(
         name=f"ranks-{num_ranks}",
         run_dir=str(tmp_path),

@@ -118,6 +118,7 @@ class FakeTrainer:
     """Its only weight counts optimizer steps; prepare is the real algorithm's."""
 
     vocabulary_size = 1 << 20
+    check_picture = None
 
     def __init__(self, config: RunConfig) -> None:
         self.algorithm = make_algorithm(config.learner)
