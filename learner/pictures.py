@@ -26,6 +26,9 @@ from learner.batching import Pack, PackPictures, Sample, make_packs
 from learner.poison import Poison
 from learner.rope_positions import Grid, rope_positions
 
+_MAX_PIXELS = 2**26
+"""Twice an 8K screen. A reference comes from another process: what it says must not decide how much memory is asked for."""
+
 ReadPicture = Callable[[ScreenshotRef], bytes]
 """The encoded picture. Raises `OSError`, or `ValueError` when it is cut off."""
 
@@ -100,6 +103,8 @@ class Pictures:
 
     def _grid_of(self, ref: ScreenshotRef) -> Grid:
         size = (ref.width, ref.height)
+        if min(size) < 1 or ref.width * ref.height > _MAX_PIXELS:
+            raise PictureError(f"no screen is {ref.width} x {ref.height}", mismatch=True)
         if size not in self._grids:
             # Asked of the processor itself, with a black picture: how it rounds sizes is its own business.
             try:
@@ -125,10 +130,14 @@ class Pictures:
         return np.asarray(found["pixel_values"], dtype=np.float32), Grid(height // merge, width // merge)
 
     def _decode(self, ref: ScreenshotRef) -> Image.Image:
+        """``ref`` has a size that `_grid_of` has taken."""
         where = f"screenshot {ref.content_hash} in {ref.segment} at {ref.offset}"
+        if ref.num_bytes > 4 * ref.width * ref.height + 2**16:
+            raise PictureError(f"{where} takes {ref.num_bytes} bytes, more than its pixels", mismatch=True)
         try:
-            image = Image.open(io.BytesIO(self._read(ref))).convert("RGB")
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            encoded = Image.open(io.BytesIO(self._read(ref)))
+            image = encoded.convert("RGB") if encoded.size == (ref.width, ref.height) else encoded
+        except (OSError, ValueError, OverflowError, SyntaxError, Image.DecompressionBombError) as error:
             # Pillow says of some broken files that their syntax is wrong.
             raise PictureError(f"{where} cannot be read: {error}", mismatch=False) from error
         if image.size != (ref.width, ref.height):

@@ -22,6 +22,7 @@ from learner.algorithms import TrainBatch
 from learner.checkpoint import CheckpointStore, newest_checkpoint, read_checkpoint
 from learner.pool import pack_run, trainer_state
 from learner.ranked_trainer import RankedTrainer
+from tests.unit import vision_data
 from tests.unit.test_trainer_updates import on_policy_batch, plain_model
 from tests.unit.trainer_data import make_step, random_groups
 
@@ -119,6 +120,26 @@ def test_two_ranks_train_to_the_same_weights_as_one(tmp_path: Path, top_layers: 
     assert_close(two["weights"], one["weights"], atol=1e-5)
     assert_close(two["state"], one["state"], atol=1e-5)
     np.testing.assert_allclose(two["probe"], one["probe"], atol=1e-5)
+
+
+@pytest.mark.timeout(180)
+def test_two_ranks_train_pictures_to_the_same_weights_as_one(tmp_path: Path) -> None:
+    """The tower is trained too; a group of one rank shows pictures that the other never sees."""
+    folder = vision_data.save_model(tmp_path / "model")
+    found = {}
+    for num_ranks in (1, 2):
+        config = make_config(tmp_path, num_ranks=num_ranks, top_layers=None, options={})
+        config = config.model_copy(update={"model": config.model.model_copy(update={"name": str(folder)})})
+        RunFolder(config.folder).create(config)
+        with trainer_of(config) as trainer:
+            batch = vision_data.make_batch(trainer, vision_data.Screens(folder, config), vision_data.own_model(folder))
+            metrics = trainer.update(batch)
+            found[num_ranks] = metrics, {name: tensor.float().clone() for name, tensor in trainer.trainable_tensors().items()}
+    assert found[2][0]["grad_norm"] == pytest.approx(found[1][0]["grad_norm"], rel=1e-4)
+    assert any(name.startswith("model.visual.") for name in found[1][1])
+    for name, tensor in found[1][1].items():
+        # The first AdamW step is lr * sign(gradient): only entries whose gradient is all rounding may differ.
+        assert ((tensor - found[2][1][name]).abs() > 1e-5).float().mean() < 0.02, name
 
 
 @pytest.mark.timeout(180)

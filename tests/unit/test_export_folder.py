@@ -35,7 +35,7 @@ def make_run(tmp_path: Path, *, dtype: str = "float32", top_layers: int | None =
     config = RunConfig(
         name="trained", run_dir=str(tmp_path),
         model=ModelConfig(name="tiny-random", dtype=dtype, trainable_top_layers=top_layers),
-        learner=LearnerConfig(device="cpu", optimizer=OptimizerConfig(lr=1e-2)),
+        learner=LearnerConfig(device="cpu", max_logprob_gap=None, optimizer=OptimizerConfig(lr=1e-2)),
     )  # fmt: skip
     folder = RunFolder(config.folder)
     folder.create(config)

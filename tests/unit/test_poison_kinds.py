@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loop_fakes import Bench, make_config, make_step, make_trajectory
+from loop_fakes import Bench, FakeTrainer, make_config, make_step, make_trajectory
 from msgspec.structs import replace
 
 from common.messages import NoGroup, RolloutOrder, Step, TaskRef, Trajectory, TrajectoryGroup
@@ -90,3 +90,26 @@ def test_poisoned_trajectories_are_recorded_and_the_rest_of_their_groups_trains(
     assert seen and all(step.action_tokens.max() < VOCABULARY_SIZE for step in seen)
     summary = [line for line in read_json_lines(bench.folder.metrics_path) if line["event"] == "summary"][-1]
     assert summary["num_trajectories_lost"] == 0 and set(summary["drops"]) & set(POISONS)
+
+
+def test_trajectory_that_shows_no_picture_is_recorded_and_never_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = "rl-1/2/0"
+    bench = Bench(tmp_path, make_config())
+    fetch = bench.broker.fetch_group
+
+    def without_picture(group_seq: int) -> TrajectoryGroup | NoGroup:
+        group = fetch(group_seq)
+        if isinstance(group, NoGroup) or group.trajectories[0].trajectory_id != bad:
+            return group
+        first, *others = group.trajectories
+        return replace(group, trajectories=(replace(first, steps=(replace(first.steps[0], action_text="blind"),)), *others))
+
+    def check(step: Step) -> str | None:
+        return "picture_missing" if step.action_text == "blind" else None
+
+    bench.broker.fetch_group = without_picture  # type: ignore[method-assign]
+    monkeypatch.setattr(FakeTrainer, "check_picture", staticmethod(check))
+    bench.run(bench.start())
+    lines = read_json_lines(bench.folder.folder / "ledger.jsonl")
+    assert {line["trajectory_id"]: line["outcome"] for line in lines}[bad] == "picture_missing"
+    assert [line["outcome"] for line in lines].count("picture_missing") == 1

@@ -9,113 +9,27 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 from msgspec.structs import replace
 
-from common.config import LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
 from common.errors import ConfigError, PictureError
 from common.messages import ScreenshotRef, Step
 from common.run_folder import RunFolder
 from env_server.client import read_screenshot
-from env_server.screenshots import ScreenshotStore
 from learner.batching import make_packs
+from learner.checkpoint import CheckpointStore
+from learner.export import export_model
 from learner.poison import poison_of
 from learner.policy import Policy, load_policy
-from learner.pool import EpisodePool
+from learner.pool import EpisodePool, pack_run
 from learner.rope_positions import Grid, rope_positions
 from learner.trainer import Trainer
 from tests.unit.trainer_data import make_group, make_step
-
-IMAGE, VISION_START, VISION_END = 1050, 1052, 1053
-WIDE, TALL = (150, 100), (60, 120)
-"""Width and height in pixels; as grids 5 x 4 and 2 x 4 pieces of 28 x 28."""
+from tests.unit.vision_data import IMAGE, TALL, WIDE, Screens, make_batch, make_config, own_logprobs, own_model, save_model
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random Qwen2.5-VL of 3 layers and a tower of 2, with image processor; its tokenizer is never asked."""
-    path = tmp_path_factory.mktemp("vision") / "model"
-    config = transformers.Qwen2_5_VLConfig(
-        text_config={
-            "vocab_size": 1100, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
-            "num_key_value_heads": 2, "max_position_embeddings": 2048, "initializer_range": 0.2, "bos_token_id": 1,
-            "eos_token_id": 2, "rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 100.0},
-        },
-        vision_config={
-            "depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": 32, "window_size": 56,
-            "fullatt_block_indexes": [1], "initializer_range": 0.2,
-        },
-        image_token_id=IMAGE, video_token_id=1051, vision_start_token_id=VISION_START, vision_end_token_id=VISION_END,
-    )  # fmt: skip
-    with torch.random.fork_rng():
-        torch.manual_seed(7)
-        transformers.Qwen2_5_VLForConditionalGeneration(config).save_pretrained(path)
-    transformers.Qwen2VLImageProcessor(min_pixels=56 * 56, max_pixels=28 * 28 * 64).save_pretrained(path)
-    (path / "tokenizer.json").write_text("{}")
-    return path
-
-
-def make_config(folder: Path, tmp_path: Path, *, top_layers: int | None, **learner: Any) -> RunConfig:
-    # The log-probs of these batches are made up.
-    learner = {"max_logprob_gap": None, "device": "cpu", "optimizer": OptimizerConfig(lr=1e-2), **learner}
-    return RunConfig(
-        run_dir=str(tmp_path),
-        model=ModelConfig(name=str(folder), dtype="float32", trainable_top_layers=top_layers),
-        learner=LearnerConfig(**learner),
-    )
-
-
-class Screens:
-    """Screenshots as the env_server stores them, and as the model's own processor sees them."""
-
-    def __init__(self, folder: Path, config: RunConfig) -> None:
-        self.trajectories = RunFolder(config.folder).trajectories
-        self._store = ScreenshotStore(self.trajectories, picture_format="png", incarnation="test")
-        self._pixels: dict[str, np.ndarray] = {}
-        self._processor = transformers.AutoImageProcessor.from_pretrained(folder)
-
-    def take(self, seed: int, size: tuple[int, int]) -> ScreenshotRef:
-        pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
-        ref = self._store.put(pixels)
-        self._pixels[ref.content_hash] = pixels
-        return ref
-
-    def inputs(self, ref: ScreenshotRef) -> dict[str, torch.Tensor]:
-        """pixel_values and image_grid_thw."""
-        return dict(self._processor(images=[self._pixels[ref.content_hash]], return_tensors="pt"))
-
-    def step(
-        self, ref: ScreenshotRef, action: Sequence[int], *, before: Sequence[int] = (5, 6), after: Sequence[int] = (7,)
-    ) -> Step:
-        """Its prompt shows ``ref`` between two texts."""
-        num_tokens = int(self.inputs(ref)["image_grid_thw"].prod()) // 4
-        prompt = [*before, VISION_START, *[IMAGE] * num_tokens, VISION_END, *after]
-        return replace(make_step(prompt, action), screenshot=ref)
-
-
-def all_tokens(step: Step) -> torch.Tensor:
-    return torch.tensor([[*step.prompt_tokens.tolist(), *step.action_tokens.tolist()]])
-
-
-def own_logprobs(model: Any, screens: Screens, step: Step) -> torch.Tensor:
-    """[A] by transformers' own forward pass over one step."""
-    tokens = all_tokens(step)
-    pictures: dict[str, Any] = {}
-    if (step.prompt_tokens == IMAGE).any():
-        assert step.screenshot is not None
-        pictures = screens.inputs(step.screenshot) | {"mm_token_type_ids": _picture_mask(step)}
-    logits = model(input_ids=tokens, **pictures).logits[0, :-1]
-    logprobs = torch.log_softmax(logits, dim=-1).gather(1, tokens[0, 1:, None])[:, 0]
-    return logprobs[len(step.prompt_tokens) - 1 :]
-
-
-def _picture_mask(step: Step) -> torch.Tensor:
-    mask = np.concatenate([step.prompt_tokens == IMAGE, np.zeros(len(step.action_tokens), np.bool_)])
-    return torch.from_numpy(mask.astype(np.int32))[None]
-
-
-def own_model(folder: Path) -> Any:
-    return transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
+    return save_model(tmp_path_factory.mktemp("vision") / "model")
 
 
 def packed_logprobs(policy: Policy, steps: Sequence[Step], *, max_tokens: int = 4096) -> list[torch.Tensor]:
@@ -185,6 +99,15 @@ def test_packed_logprobs_are_transformers_own(folder: Path, tmp_path: Path, top_
     torch.testing.assert_close(found[-2][:1], own_logprobs(model, screens, cut).detach(), atol=1e-4, rtol=0)
 
 
+def test_packed_logprobs_of_qwen2_vl_are_transformers_own(tmp_path: Path) -> None:
+    folder = save_model(tmp_path / "model", model_type="qwen2_vl")
+    config = make_config(folder, tmp_path, top_layers=1)
+    screens, model = Screens(folder, config), own_model(folder)
+    steps = mixed_steps(screens)[:-2]
+    for step, logprobs in zip(steps, packed_logprobs(load_policy(config), steps), strict=True):
+        torch.testing.assert_close(logprobs, own_logprobs(model, screens, step).detach(), atol=1e-4, rtol=0)
+
+
 def test_packs_share_a_prefix_while_tokens_and_pictures_are_the_same(folder: Path, tmp_path: Path) -> None:
     config = make_config(folder, tmp_path, top_layers=1)
     policy, screens = load_policy(config), Screens(folder, config)
@@ -227,18 +150,6 @@ def test_shared_picture_is_encoded_once(folder: Path, tmp_path: Path, top_layers
 
 
 # --- training ----------------------------------------------------------------------------------------------------------
-
-
-def make_batch(trainer: Trainer, screens: Screens, model: Any) -> Any:
-    """Two groups on policy: the screens of one differ, those of the other are the same."""
-    first, second, third = screens.take(1, WIDE), screens.take(2, WIDE), screens.take(3, TALL)
-    shown = [[(first, [11, 12, 13]), (second, [11, 12, 13]), (first, [14, 15])], [(third, [11, 12]), (third, [12, 13, 14])]]
-    groups = []
-    for number, group in enumerate(shown):
-        steps = [screens.step(ref, action, after=(7, number)) for ref, action in group]
-        exact = [replace(step, behavior_logprobs=own_logprobs(model, screens, step).detach().numpy()) for step in steps]
-        groups.append(make_group([(i == 0, [step]) for i, step in enumerate(exact)], group_seq=number))
-    return trainer.algorithm.prepare(groups, version=0)
 
 
 @pytest.mark.parametrize("recompute", [False, True])
@@ -296,6 +207,23 @@ def test_sft_step_on_pictures_lowers_the_loss(folder: Path, tmp_path: Path) -> N
     assert losses[-1] < np.log(2) / 2 < losses[0]
 
 
+def test_exported_folder_computes_what_the_learner_does(folder: Path, tmp_path: Path) -> None:
+    config = make_config(folder, tmp_path, top_layers=None)
+    run = RunFolder(config.folder)
+    run.create(config)
+    trainer, screens = Trainer(config, load_policy(config)), Screens(folder, config)
+    trainer.update(make_batch(trainer, screens, own_model(folder)))
+    store = CheckpointStore(run.checkpoints, num_kept=1)
+    sections, tree = pack_run({"policy_version": 1, "phase": "rl-1", "update": 1}, trainer.state_dict(), {})
+    store.save(sections, tree, cursor=1)
+    store.close()
+    exported = own_model(export_model(run.folder, tmp_path / "out"))
+    steps = mixed_steps(screens)[:4]
+    for step, logprobs in zip(steps, packed_logprobs(trainer.policy, steps), strict=True):
+        torch.testing.assert_close(logprobs, own_logprobs(exported, screens, step).detach(), atol=1e-4, rtol=0)
+    load_policy(config.model_copy(update={"model": config.model.model_copy(update={"name": str(tmp_path / "out")})}))
+
+
 # --- what is refused ---------------------------------------------------------------------------------------------------
 
 
@@ -313,12 +241,19 @@ def test_bad_pictures_are_poison_at_the_intake_and_errors_in_training(folder: Pa
             replace(good, screenshot=replace(ref, segment="segment-gone.bin", content_hash="gone")),
             replace(good, screenshot=replace(ref, segment="broken.bin", offset=0, content_hash="cut")),
             replace(good, screenshot=replace(ref, segment="broken.bin", offset=0, num_bytes=200, content_hash="half")),
+            replace(good, screenshot=replace(ref, offset=-1, content_hash="before")),
+            replace(good, screenshot=replace(ref, num_bytes=-1, content_hash="none")),
+            replace(good, screenshot=replace(ref, segment="../gone.bin", content_hash="outside")),
         ],
         "picture_mismatch": [
             replace(good, screenshot=screens.take(2, TALL)),
             replace(good, screenshot=replace(ref, width=152, content_hash="other")),
             replace(good, prompt_tokens=twice),
             replace(good, screenshot=replace(ref, width=100_000, height=1, content_hash="thin")),
+            replace(good, screenshot=replace(ref, width=1_000_000, height=1_000_000, content_hash="huge")),
+            replace(good, screenshot=replace(ref, width=0, content_hash="empty")),
+            replace(good, screenshot=replace(ref, width=-ref.width, height=-ref.height, content_hash="negative")),
+            replace(good, screenshot=replace(ref, num_bytes=2**40, content_hash="long")),
         ],
     }  # fmt: skip
     for poison, steps in cases.items():
@@ -351,3 +286,9 @@ def test_model_without_image_processor_is_refused(folder: Path, tmp_path: Path) 
             (bare / file.name).symlink_to(file)
     with pytest.raises(ConfigError, match="no image processor"):
         load_policy(make_config(bare, tmp_path, top_layers=1))
+
+
+def test_model_whose_pictures_enter_elsewhere_is_refused(tmp_path: Path) -> None:
+    folder = save_model(tmp_path / "model", model_type="qwen3_vl")
+    with pytest.raises(ConfigError, match=r"'qwen3_vl'.*layer by layer"):
+        load_policy(make_config(folder, tmp_path, top_layers=1))
