@@ -90,6 +90,8 @@ class Vision:
         if content_hash in self._kept:
             self._kept.move_to_end(content_hash)
             return
+        # A copy: a part of what several pictures gave would hold all of it.
+        rows = rows.clone()
         self._kept[content_hash] = rows
         self._kept_bytes += rows.nbytes
         while self._kept_bytes > KEPT_FEATURES_BYTES:
