@@ -22,6 +22,7 @@ ComputerRLError                 base; ``exit_code`` is what a process ends with 
 ├── EngineFailed                the policy engine could not finish what it was asked
 ├── TrainingDiverged            loss or gradients were not finite several times in a row
 ├── EngineMismatch              engine and learner give the same tokens different log-probs: not the same model
+├── RankLost                    another process of the same learner has ended or does not answer
 ├── WeightError                 a weight update did not arrive whole or does not match its checksum
 ├── DiskFull                    a durable write failed for want of space
 └── RestartLimitReached         a process died more often than the supervisor repairs
@@ -205,6 +206,13 @@ class EngineMismatch(ComputerRLError):
     """Engine and learner give the same tokens of the same weights different log-probs."""
 
     code = "engine_mismatch"
+    exit_code = 14
+
+
+class RankLost(ComputerRLError):
+    """Another rank of the learner has ended or does not answer; all of them must be started again."""
+
+    code = "rank_lost"
     exit_code = 13
 
 

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 
+SUPERVISOR_VARIABLE = "COMPUTERRL_SUPERVISOR_PID"
+"""Pid of the process that keeps this one alive: a role whose parent is somebody else was orphaned before it could ask to die
+with it."""
+
 
 class StopToken:
     """Set once, seen by all threads."""

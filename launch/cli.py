@@ -101,9 +101,8 @@ def _run_role(path: Path, overrides: tuple[str, ...], entry: RoleEntry, *, role:
     """What every role does at its start: die with its supervisor, log, stop on signals."""
     from common import lifecycle, log
     from common.config import load_config
-    from launch.supervisor import SUPERVISOR_VARIABLE
 
-    supervisor = os.environ.get(SUPERVISOR_VARIABLE)
+    supervisor = os.environ.get(lifecycle.SUPERVISOR_VARIABLE)
     if supervisor is not None:
         lifecycle.die_with_parent()
         if os.getppid() != int(supervisor):
@@ -206,6 +205,27 @@ def report(run: str) -> None:
     from launch.run_names import find_run
 
     click.echo(write_report(find_run(run)))
+
+
+@cli.command()
+@click.argument("source", metavar="RUN_OR_CHECKPOINT")
+@click.argument("out", type=click.Path(path_type=Path), metavar="OUT_FOLDER")
+def export(source: str, out: Path) -> None:
+    """Write the trained model as a Hugging Face folder, for transformers, vLLM, or as `model.name` of another run.
+
+    RUN_OR_CHECKPOINT is a run (its newest whole checkpoint is taken; it may be running) or one folder of its checkpoints/.
+    OUT_FOLDER must not exist yet.
+
+    \b
+    computerrl export latest trained
+    computerrl export runs/quickstart/checkpoints/checkpoint-000007 trained
+    computerrl train configs/quickstart.yaml --set model.name=trained
+    """
+    from launch.run_names import find_checkpoint
+    from learner.export import export_model
+
+    run, checkpoint = find_checkpoint(source)
+    click.echo(export_model(run, out, checkpoint=checkpoint))
 
 
 @cli.command()

@@ -143,11 +143,15 @@ def check_model(config: RunConfig, _machine: Machine) -> list[Finding]:
 
 
 def check_device(config: RunConfig, machine: Machine) -> list[Finding]:
-    """CUDA asked for on a machine without an NVIDIA driver."""
+    """CUDA asked for on a machine without an NVIDIA driver, or with too few GPUs."""
     findings = []
     if config.learner.device == "cuda" and not machine.gpus:
         step = "use learner.device: auto (or cpu), or run on a node with a GPU"
         findings.append(Finding(ConfigError, Problem("learner.device", "'cuda', but no NVIDIA driver is loaded here", step)))
+    if config.learner.device != "cpu" and 0 < len(machine.gpus) < config.learner.num_ranks:
+        reason = f"{config.learner.num_ranks}, but {len(machine.gpus)} GPUs are here, and each rank needs its own"
+        step = f"set learner.num_ranks to {len(machine.gpus)} or less"
+        findings.append(Finding(ConfigError, Problem("learner.num_ranks", reason, step)))
     if config.learner.weight_backend == "nccl" and not machine.gpus:
         step = "use learner.weight_backend: auto (or gloo)"
         findings.append(Finding(ConfigError, Problem("learner.weight_backend", "'nccl' needs an NVIDIA GPU; none here", step)))
@@ -212,8 +216,10 @@ def memory_parts(config: RunConfig) -> list[tuple[str, int, int]]:
     top = config.model.trainable_top_layers
     trained = num_parameters if top is None else num_parameters * min(1.0, top / max(1, num_layers))
     compute_bytes = 2 if config.model.dtype == "bfloat16" else 4
-    # Learner: compute weights, and for what is trained fp32 master, two Adam moments and a gradient (16 bytes).
-    learner_mb = PROCESS_MB["learner"] + int((num_parameters * compute_bytes + trained * 16) / 2**20)
+    # Learner: compute weights, which each rank loads whole, and for what is trained fp32 master, two Adam moments and a gradient
+    # (16 bytes), which ranks divide.
+    num_ranks = config.learner.num_ranks
+    learner_mb = PROCESS_MB["learner"] + int((num_parameters * compute_bytes + trained * 16 / num_ranks) / 2**20)
     # Actor: serving weights and a staging copy of what is broadcast.
     actor_mb = PROCESS_MB[f"actor/{config.actor.engine}"] + int((num_parameters + trained) * compute_bytes / 2**20)
     if config.mode == "serial":
@@ -221,7 +227,7 @@ def memory_parts(config: RunConfig) -> list[tuple[str, int, int]]:
     return [
         ("desktops", config.desktop.num_desktops, config.desktop.memory_per_desktop_mb),
         ("actors" if config.actor.num_actors > 1 else "actor", config.actor.num_actors, actor_mb),
-        ("learner", 1, learner_mb),
+        ("learner ranks" if num_ranks > 1 else "learner", num_ranks, learner_mb),
         ("broker and env_server", 1, PROCESS_MB["broker"] + PROCESS_MB["env_server"]),
     ]
 

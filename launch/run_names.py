@@ -26,6 +26,7 @@ MAY_CHANGE = re.compile(
     r"""name | run_dir | supervisor\..* | .*bind_address | .*num_threads | .*_deadline_s
     | broker\.(?!eta$).* | desktop\.(num_desktops|memory_per_desktop_mb|image|lease_time_limit_s|settle_.*)
     | actor\.(num_actors|num_episodes) | learner\.(checkpoint_every_updates|num_checkpoints_kept|weight_.*|device)
+    | learner\.(num_ranks|rank_timeout_s|activation_checkpointing)
     | learner\.recipe\.(max_updates|max_rl_s|target_success)""",
     re.VERBOSE,
 )
@@ -120,6 +121,18 @@ def find_run(text: str) -> Path:
     names = sorted(path.parent.name for path in Path("runs").glob(f"*/{CONFIG_FILE}"))
     step = f"use one of {', '.join(names)}" if names else "start one with `computerrl train CONFIG`"
     raise ConfigError([Problem("RUN", f"{text!r} is no run folder (no {CONFIG_FILE} in it)", step)])
+
+
+def find_checkpoint(text: str) -> tuple[Path, Path | None]:
+    """(run folder, checkpoint folder) a person means: a folder of some run's checkpoints/, or a run as in `find_run` and None.
+
+    Raises `ConfigError`.
+    """
+    path = Path(text).resolve()  # checkpoints/latest is a link.
+    run = path.parent.parent
+    if path.parent.name == "checkpoints" and path.is_dir() and (run / CONFIG_FILE).is_file():
+        return run, path
+    return find_run(text), None
 
 
 def point_latest(folder: Path) -> None:

@@ -25,14 +25,13 @@ from typing import Literal
 
 from common.config import SupervisorConfig
 from common.errors import RestartLimitReached
+from common.lifecycle import SUPERVISOR_VARIABLE
 from launch import processes
 from launch.plan import ProcessSpec
 from launch.processes import PROCESS_VARIABLE, RUN_VARIABLE
 from launch.restarts import EndRun, Restart, RestartHistory, describe_exit
 from launch.role_errors import ERROR_FILE_VARIABLE, last_words
 
-SUPERVISOR_VARIABLE = "COMPUTERRL_SUPERVISOR_PID"
-"""Pid of the supervisor: a role whose parent is somebody else was orphaned before it could ask to die with it."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SWEEP_S = 1.0
 """The final sweep looks for leftovers at most this long."""

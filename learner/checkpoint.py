@@ -2,6 +2,7 @@
 
     checkpoints/
       checkpoint-000007/   <section>.safetensors ...   state.json   files.json (size and CRC-32 of the others)
+                           (<section>-00000-of-00002.safetensors ... where several ranks have written one, see `learner.shards`)
       latest -> checkpoint-000007
 
 Taking one costs the training thread a copy of the tensors; a background thread writes, syncs and renames. No pickle: tensors lie
@@ -16,6 +17,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
 import shutil
 import threading
 import time
@@ -23,18 +25,27 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from common import log
 from common.errors import DiskFull, ResumeError, Superseded
+from learner.shards import ShardFiles, save_tensors, section_of
 
 _PREFIX = "checkpoint-"
 _FORMAT = 1
 """Raised when the layout changes; another format is refused with a clear error."""
+
+
+class Section(Protocol):
+    """Tensors that write themselves: copied already, and not all of them in this process."""
+
+    def write(self, folder: Path, *, section: str) -> None:
+        """Write and sync one or more files named after ``section``; in the background thread. Raises OSError."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +53,8 @@ class Checkpoint:
     """What `CheckpointStore.load` found."""
 
     number: int
-    sections: dict[str, dict[str, torch.Tensor]]
+    sections: dict[str, Mapping[str, torch.Tensor]]
+    """One that was written in shards is a `learner.shards.ShardFiles`: read as it is asked for."""
     state: dict[str, Any]
 
 
@@ -57,6 +69,7 @@ class CheckpointStore:
         self._cursors: dict[int, int] = {}
         """Number -> group cursor of every checkpoint that is whole on disk."""
         self._next_number = 0
+        self._token = secrets.token_hex(4)
         self.last_write_s = 0.0
         """How long the newest one took to write."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -66,7 +79,7 @@ class CheckpointStore:
 
     def save(
         self,
-        sections: Mapping[str, Mapping[str, torch.Tensor]],
+        sections: Mapping[str, Mapping[str, torch.Tensor] | Section],
         state: Mapping[str, Any],
         *,
         cursor: int,
@@ -78,7 +91,7 @@ class CheckpointStore:
         Raises `DiskFull`, `Superseded` (another store has loaded since) or OSError of an earlier write.
         """
         self.wait()
-        copies = {name: {key: _copy(tensor) for key, tensor in tensors.items()} for name, tensors in sections.items()}
+        copies = {name: _copies(section) for name, section in sections.items()}
         text = json.dumps({"format": _FORMAT, "cursor": cursor, "state": state})
         number, self._next_number = self._next_number, self._next_number + 1
         self._thread = threading.Thread(
@@ -109,21 +122,25 @@ class CheckpointStore:
     def _write(
         self,
         number: int,
-        sections: dict[str, dict[str, torch.Tensor]],
+        sections: dict[str, dict[str, torch.Tensor] | Section],
         text: str,
         cursor: int,
         sync_first: tuple[Path, ...],
     ) -> None:
         started = time.monotonic()
         final = self._own / f"{_PREFIX}{number:06d}"
-        draft = self._own / f".draft-{number:06d}"
+        # Other ranks know the draft by its path, which after a take-over is another learner's: its name is this one's alone.
+        draft = self._own / f".draft-{number:06d}-{self._token}"
         try:
             for path in sync_first:
                 _sync(path)
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir()
-            for name, tensors in sections.items():
-                save_file(tensors, draft / f"{name}.safetensors")
+            for name, section in sections.items():
+                if isinstance(section, dict):
+                    save_tensors(section, draft / f"{name}.safetensors")
+                else:
+                    section.write(draft, section=name)
             (draft / "state.json").write_text(text, encoding="utf-8")
             files = {path.name: [path.stat().st_size, _crc_of(path)] for path in sorted(draft.iterdir())}
             (draft / "files.json").write_text(json.dumps(files), encoding="utf-8")
@@ -183,8 +200,7 @@ class CheckpointStore:
             tree = json.loads((path / "state.json").read_text(encoding="utf-8"))
             self._cursors[number] = int(tree["cursor"])
             if newest is None:
-                sections = {file.stem: load_file(file) for file in sorted(path.glob("*.safetensors"))}
-                newest = Checkpoint(number, sections, tree["state"])
+                newest = _read(path)
         if found and newest is None:
             raise ResumeError(f"every checkpoint in {self._folder} is damaged: start the run anew, without --resume")
         return newest
@@ -220,6 +236,31 @@ class CheckpointStore:
         shutil.rmtree(old)
         _sync(self._folder.parent)
         self._handle = _open(self._folder)
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """One checkpoint, for looking at: changes nothing, and may be done while its run goes on. Raises `ResumeError`."""
+    problem = _problem_of(path)
+    if problem:
+        raise ResumeError(f"{path} is no whole checkpoint: {problem}")
+    return _read(path)
+
+
+def newest_checkpoint(folder: Path) -> Path:
+    """The newest whole one of a run's ``folder`` of checkpoints. Changes nothing. Raises `ResumeError` when there is none."""
+    for path in sorted(folder.glob(f"{_PREFIX}[0-9]*"), reverse=True):
+        if path.suffix != ".damaged" and not _problem_of(path):
+            return path
+    raise ResumeError(f"there is no whole checkpoint in {folder}: the run has not come that far")
+
+
+def _read(path: Path) -> Checkpoint:
+    tree = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    files = sorted(path.glob("*.safetensors"))
+    sections: dict[str, Mapping[str, torch.Tensor]] = {file.stem: load_file(file) for file in files if not section_of(file)}
+    for name in {section_of(file) for file in files} - {None}:
+        sections[str(name)] = ShardFiles([file for file in files if section_of(file) == name])
+    return Checkpoint(int(path.name.removeprefix(_PREFIX)), sections, tree["state"])
 
 
 def _open(folder: Path) -> int:
@@ -285,6 +326,12 @@ def join_state(tensors: Mapping[str, torch.Tensor], rest: Any) -> Any:
     if "$tuple" in rest:
         return tuple(join_state(tensors, item) for item in rest["$tuple"])
     return {key: join_state(tensors, item) for key, item in rest.items()}
+
+
+def _copies(section: Mapping[str, torch.Tensor] | Section) -> dict[str, torch.Tensor] | Section:
+    if isinstance(section, Mapping):
+        return {name: _copy(tensor) for name, tensor in section.items()}
+    return section
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:

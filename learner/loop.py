@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 import threading
+from typing import TYPE_CHECKING
 
 from broker.client import BrokerClient
 from common import log
@@ -25,11 +26,15 @@ from common.run_folder import RunFolder
 from common.transport import Client, Server
 from common.weight_plan import folder_digest
 from env_server.client import family_names
-from learner import recipe
+from learner import rank_processes, recipe
 from learner.checkpoint import Checkpoint, CheckpointStore
 from learner.client import WEIGHTS_ENDPOINT
 from learner.conductor import LearnerLoop
 from learner.weight_sender import WeightSender
+
+if TYPE_CHECKING:
+    from learner.parts import Trainer
+    from learner.policy import Policy
 
 __all__ = ["LearnerLoop", "run_learner"]
 
@@ -47,7 +52,14 @@ EXIT_LIMIT_S = 2.5
 
 
 def run_learner(config: RunConfig, *, index: int, stop: StopToken) -> None:
-    """Conduct the run until its recipe is finished or ``stop``. Raises the errors of `common.errors` for a dead end."""
+    """Conduct the run until its recipe is finished or ``stop``. Raises the errors of `common.errors` for a dead end.
+
+    In a process that is one of several ranks, but not the first: help to (`learner.rank_processes`).
+    """
+    if rank_processes.is_follower():
+        log.bind(role="learner", index=index, incarnation=new_incarnation())
+        rank_processes.run_follower(config, stop=stop)
+        return
     folder = RunFolder(config.folder)
     keys = folder.load_keys()
     incarnation = new_incarnation()
@@ -125,11 +137,19 @@ class _Process:
                 self._broker.place_order(order.to_message(self._config, self._families, policy_version=0))
 
     def _conduct(self, checkpoints: CheckpointStore, checkpoint: Checkpoint | None, *, announced_version: int) -> None:
-        from learner.policy import load_policy
-        from learner.trainer import Trainer
+        path = self._folder.resolved_config
+        with rank_processes.open_trainer(self._config, config_path=path, index=self._index) as (trainer, policy):
+            self._train(trainer, policy, checkpoints, checkpoint, announced_version=announced_version)
 
-        policy = load_policy(self._config)
-        trainer = Trainer(self._config, policy)
+    def _train(
+        self,
+        trainer: Trainer,
+        policy: Policy,
+        checkpoints: CheckpointStore,
+        checkpoint: Checkpoint | None,
+        *,
+        announced_version: int,
+    ) -> None:
         weights = _weight_sender(self._config, self._server, model_digest=folder_digest(policy.folder), device=policy.device.type)
         loop = LearnerLoop(
             self._config, families=self._families, broker=self._broker, trainer=trainer, weights=weights,

@@ -10,6 +10,7 @@ import torch
 
 from common.messages import NoGroup, RolloutOrder, Status, Step, TrajectoryGroup
 from learner.algorithms import Algorithm, TrainBatch
+from learner.checkpoint import Section
 
 
 class Trainer(Protocol):
@@ -32,9 +33,13 @@ class Trainer(Protocol):
 
     def set_reference(self) -> None: ...
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> dict[str, Any] | Section:
+        """A section is a copy already; of plain tensors the checkpoint makes one."""
+        ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state: Any) -> None:
+        """What `state_dict` gave, as `learner.pool.trainer_state` found it in a checkpoint."""
+        ...
 
     def trainable_tensors(self) -> dict[str, torch.Tensor]: ...
 

@@ -3,7 +3,7 @@
 Only the top layers (and the final norm) are trained when the configuration says so: the layers below run without a graph
 and their output can be kept between passes of one batch. Compute is bfloat16 (or float32); gradients gather in float32
 next to float32 master weights, which the optimizer owns. Logits exist only where an action token is predicted, a few rows
-at a time. No optimizer, no loss and no batch logic here.
+at a time. No optimizer, no loss and no batch logic here; how the weights lie over several ranks is `learner.sharding`'s business.
 
 Shape legend: N nodes of a pack, Q nodes with logits, U distinct (node, next token) pairs, E hidden size.
 """
@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from common.config import RunConfig
 from common.errors import ConfigError, Problem
@@ -47,14 +48,18 @@ class PackOutputs:
     entropy_Q: torch.Tensor
     """[Q] float32, detached."""
     states_QE: torch.Tensor
-    """What the logits were made of, after the final norm."""
+    """What the logits were made of, after the final norm; detached."""
 
 
 class Policy:
     """A model on its device, split into frozen lower and trained upper layers."""
 
-    def __init__(self, model: Any, *, folder: Path, num_trained_layers: int | None) -> None:
+    def __init__(
+        self, model: Any, *, folder: Path, num_trained_layers: int | None, activation_checkpointing: bool = False
+    ) -> None:
+        """``activation_checkpointing``: keep only what enters each trained layer and compute the rest again when going back."""
         self.folder = folder
+        self._recompute = activation_checkpointing
         self._model = model
         self._base = model.get_decoder()
         self._layers = self._base.layers
@@ -68,10 +73,14 @@ class Policy:
                 trained[name] = parameter.requires_grad_(True)
         self.trained = trained
         """Hugging Face name -> compute parameter."""
-        self.masters = {name: p.detach().to(torch.float32, copy=True) for name, p in trained.items()}
+        self.masters = self._make_masters()
         """Hugging Face name -> float32 master; `.grad` of a master is what the optimizer reads."""
-        for name, parameter in trained.items():
-            parameter.register_post_accumulate_grad_hook(self._gather_into(self.masters[name]))
+
+    def _make_masters(self) -> dict[str, torch.Tensor]:
+        masters = {name: p.detach().to(torch.float32, copy=True) for name, p in self.trained.items()}
+        for name, parameter in self.trained.items():
+            parameter.register_post_accumulate_grad_hook(self._gather_into(masters[name]))
+        return masters
 
     @property
     def hidden_size(self) -> int:
@@ -117,7 +126,10 @@ class Policy:
         if self._embeddings_trained:
             return None
         with torch.no_grad():
-            return self._run(self._embed(pack), pack, layout, self._layers[: self._first_trained])
+            return self._within(self._below, pack, layout)
+
+    def _below(self, pack: Pack, layout: TrieLayout) -> torch.Tensor:
+        return self._run(self._embed(pack), pack, layout, self._layers[: self._first_trained])
 
     def forward(
         self, pack: Pack, *, temperature: float, layout: TrieLayout | None = None, hidden: torch.Tensor | None = None
@@ -127,6 +139,15 @@ class Policy:
         layout = layout or self.layout(pack)
         if hidden is None:
             hidden = self.frozen_hidden(pack, layout)
+        return PackOutputs(*self._within(self._above, pack, layout, hidden, temperature))
+
+    def _within(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Do ``work`` with the weights at hand."""
+        return work(*arguments)
+
+    def _above(
+        self, pack: Pack, layout: TrieLayout, hidden: torch.Tensor | None, temperature: float
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         if hidden is None:
             hidden = self._embed(pack)
         top = self._run(hidden, pack, layout, self._layers[self._first_trained :])
@@ -141,7 +162,7 @@ class Policy:
             torch.from_numpy(pack.pair_token_U).to(self.device),
             temperature=temperature,
         )
-        return PackOutputs(logprobs, entropy, states_QE)
+        return logprobs, entropy, states_QE.detach()
 
     def _embed(self, pack: Pack) -> torch.Tensor:
         return self._model.get_input_embeddings()(torch.from_numpy(pack.tokens_N).to(self.device))[None]
@@ -149,16 +170,51 @@ class Policy:
     def _run(self, hidden: torch.Tensor, pack: Pack, layout: TrieLayout, layers: Any) -> torch.Tensor:
         positions = torch.from_numpy(pack.depth_N).to(self.device)[None]
         rotary = self._base.rotary_emb(hidden, position_ids=positions)
+        recompute = self._recompute and torch.is_grad_enabled()
         for layer in layers:
-            out = layer(hidden, attention_mask=layout, position_ids=positions, position_embeddings=rotary, use_cache=False)
+            rest = {"attention_mask": layout, "position_ids": positions, "position_embeddings": rotary, "use_cache": False}
+            if recompute:
+                # Nothing random happens in a layer (the model is in eval mode), so no generator has to be put back.
+                out = checkpoint(layer, hidden, use_reentrant=False, preserve_rng_state=False, **rest)
+            else:
+                out = layer(hidden, **rest)
             hidden = out[0] if isinstance(out, tuple) else out
         return hidden
+
+    def clip_gradients(self, masters: Sequence[torch.Tensor], max_norm: float) -> float:
+        """Scale the gradients of ``masters`` down to the global norm ``max_norm``; returns what it was. One that is not finite
+        leaves them as they are, so that they can be looked at."""
+        norm = self._norm([master.grad for master in masters if master.grad is not None])
+        if bool(torch.isfinite(norm)):
+            torch.nn.utils.clip_grads_with_norm_(masters, max_norm, norm)
+        return float(norm)
+
+    def _norm(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+        return torch.nn.utils.get_total_norm(gradients)
+
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """Hugging Face name -> gradient, as far as this process holds it."""
+        return {name: master.grad for name, master in self.masters.items() if master.grad is not None}
 
     @torch.no_grad()
     def publish(self) -> None:
         """Copy the masters into the compute parameters, after an optimizer step or a restore."""
         for name, parameter in self.trained.items():
             parameter.copy_(self.masters[name])
+
+    def copy_weights(self) -> dict[str, torch.Tensor]:
+        """Hugging Face name -> copy of the trained weights in compute dtype, as `other_weights` takes them."""
+        return {name: parameter.detach().clone() for name, parameter in self.trained.items()}
+
+    def trained_tensors(self) -> dict[str, torch.Tensor]:
+        """Hugging Face name -> trained tensor in compute dtype, whole, without copying."""
+        return {name: parameter.detach() for name, parameter in self.trained.items()}
+
+    def part(self, whole: torch.Tensor, *, like: torch.Tensor) -> torch.Tensor:
+        """A copy of what of ``whole`` is kept here, on this device, lying as the master ``like`` does. Raises `ValueError`."""
+        if whole.shape != like.shape:
+            raise ValueError(f"a tensor is {list(whole.shape)} in the state, and {list(like.shape)} here: it is of another model")
+        return whole.to(like.device, copy=True)
 
     @contextlib.contextmanager
     def other_weights(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[None]:
@@ -187,15 +243,16 @@ def probe_pack() -> Pack:
     return make_packs([_ProbeSample(tokens[:1], tokens[1:])], max_tokens=len(tokens))[0]
 
 
-def load_policy(config: RunConfig) -> Policy:
+def load_policy(config: RunConfig, *, make: Callable[..., Policy] = Policy) -> Policy:
     """Load the configured model onto the configured device and check that it computes what the model itself does.
 
+    ``make`` has the arguments of `Policy`; another than that puts the model onto its device itself (`learner.sharding`).
     Raises `ConfigError` when the folder is no model or its architecture is none of those that can be run layer by layer.
     """
     folder = ensure_model(config.model.name)
     device = choose_device(config.learner.device)
     if device.type == "cpu" and config.learner.num_threads is not None:
-        torch.set_num_threads(config.learner.num_threads)
+        torch.set_num_threads(max(1, config.learner.num_threads // config.learner.num_ranks))
     os.environ["HF_HUB_OFFLINE"] = "1"
     import transformers
 
@@ -206,11 +263,16 @@ def load_policy(config: RunConfig) -> Policy:
     except (OSError, ValueError, KeyError) as error:
         step = "use a folder written by save_pretrained() of a causal language model"
         raise ConfigError([Problem("model.name", f"{str(folder)!r} cannot be loaded: {error}", step)]) from error
-    model = model.to(device).eval()
+    model = (model.to(device) if make is Policy else model).eval()
     expected = _own_probe(model)
     model.set_attn_implementation(ATTENTION)
     try:
-        policy = Policy(model, folder=folder, num_trained_layers=config.model.trainable_top_layers)
+        policy = make(
+            model,
+            folder=folder,
+            num_trained_layers=config.model.trainable_top_layers,
+            activation_checkpointing=config.learner.activation_checkpointing,
+        )
         difference = float(np.abs(policy.probe_logprobs() - expected).mean())
     except (AttributeError, TypeError) as error:
         raise _unsupported(model, f"its decoder cannot be run layer by layer ({error})") from error

@@ -19,8 +19,9 @@ import numpy as np
 import torch
 
 from common.messages import Step, StepTiming, Trajectory
-from learner.checkpoint import Checkpoint, join_state, split_state
+from learner.checkpoint import Checkpoint, Section, join_state, split_state
 from learner.memory import Stored
+from learner.shards import ShardFiles
 
 _NO_TIMING = StepTiming(generate_s=0.0, desktop_s=0.0, settle_s=0.0)
 
@@ -169,12 +170,15 @@ def make_batches(episodes: Sequence[Episode], *, batch_size: int, epochs: int, s
 
 
 def pack_run(
-    loop: dict[str, Any], trainer: Mapping[str, Any], pools: Mapping[str, Stored]
-) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:
+    loop: dict[str, Any], trainer: Mapping[str, Any] | Section, pools: Mapping[str, Stored]
+) -> tuple[dict[str, dict[str, torch.Tensor] | Section], dict[str, Any]]:
     """(tensor sections, JSON-ready rest) of a checkpoint: loop state, trainer state, pools."""
-    tensors, rest = split_state(trainer)
-    sections = {"trainer": tensors}
-    tree: dict[str, Any] = {"loop": loop, "trainer": rest}
+    sections: dict[str, dict[str, torch.Tensor] | Section] = {}
+    tree: dict[str, Any] = {"loop": loop}
+    if isinstance(trainer, Mapping):
+        sections["trainer"], tree["trainer"] = split_state(trainer)
+    else:
+        sections["trainer"], tree["trainer"] = trainer, None
     for name, pool in pools.items():
         arrays, tree[name] = pool.state()
         sections[name] = {key: torch.from_numpy(array) for key, array in arrays.items()}
@@ -185,7 +189,13 @@ def unpack_run(checkpoint: Checkpoint, pools: Mapping[str, Stored]) -> Any:
     """Restore ``pools`` from what `pack_run` made; returns the trainer's state."""
     for name, pool in pools.items():
         pool.restore({key: tensor.numpy() for key, tensor in checkpoint.sections[name].items()}, checkpoint.state[name])
-    return join_state(checkpoint.sections["trainer"], checkpoint.state["trainer"])
+    return trainer_state(checkpoint)
+
+
+def trainer_state(checkpoint: Checkpoint) -> Any:
+    """The trainer's state as `pack_run` got it; one of several ranks as a mapping that reads when asked."""
+    found = checkpoint.sections["trainer"]
+    return found if isinstance(found, ShardFiles) else join_state(found, checkpoint.state["trainer"])
 
 
 def _strip(step: Step) -> Step:

@@ -1,7 +1,8 @@
 """Optimizer steps: RL updates on prepared batches, supervised steps on recorded actions, and everything needed to resume.
 
 The trainer packs, runs the policy, asks the algorithm for the loss and steps AdamW on float32 masters. It does not know
-which algorithm runs, where batches come from, or who gets the weights.
+which algorithm runs, where batches come from, or who gets the weights. On several ranks each has a trainer that does the same
+calls in the same order on its share of the packs (`learner.ranks`); whatever decides about a step must be the same on all.
 
 Shape legend: M action tokens of a pass, U distinct (node, next token) pairs, S steps of a batch.
 """
@@ -9,7 +10,7 @@ Shape legend: M action tokens of a pass, U distinct (node, next token) pairs, S 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,12 +34,17 @@ from learner.algorithms import (
 )
 from learner.attention import TrieLayout
 from learner.batching import Pack, make_packs, padded_tokens
-from learner.guards import LogprobGap, SeenPass, dump, reason_not_finite
+from learner.guards import EffectiveSamples, LogprobGap, SeenPass, dump, reason_not_finite
 from learner.policy import PackOutputs, Policy
+from learner.ranks import SOLO, Ranks
+from learner.shards import ShardFiles
 from learner.value_head import ValueHead
 
 _MAX_SKIPPED_IN_A_ROW = 5
 """A single bad batch happens (overflow in bfloat16); five in a row are a run that is lost."""
+
+_HEAD = "value_head/"
+"""What the value head's tensors are called in a state."""
 
 _PADDED_BATCH_SIZE = 16
 """Batch size of the padded computation that `padded_tokens_ratio` compares with."""
@@ -54,13 +60,17 @@ class _Pass:
     hidden: torch.Tensor | None = None
     proximal_logprobs_M: torch.Tensor | None = None
     reference_logprobs_M: torch.Tensor | None = None
+    idle: bool = False
+    """Another rank's pack, run because this one has none left: takes part in the collectives, counts for nothing."""
 
 
 class Trainer:
     """Owns the optimizer; the policy's masters are its parameters."""
 
-    def __init__(self, config: RunConfig, policy: Policy) -> None:
+    def __init__(self, config: RunConfig, policy: Policy, *, ranks: Ranks = SOLO) -> None:
+        """``ranks``: who shares the work; ``policy`` must lie over the same."""
         self.policy = policy
+        self._ranks = ranks
         self.algorithm = make_algorithm(config.learner)
         self._learner = config.learner
         self._shuffle = np.random.default_rng(config.seed)
@@ -96,25 +106,27 @@ class Trainer:
         norms: list[float] = []
         loss = 0.0
         for number, passes in enumerate(minibatches):
-            samples = _EffectiveSamples()
-            seen = []
-            for item in passes:
-                # A minibatch holds only its share of the batch's weights: scaled up, its gradient is as long as a whole one's.
-                seen.append(self._accumulate(item, scale=len(minibatches), totals=totals, samples=samples))
-                if number == 0:
-                    gap.add(seen[-1].logprobs_M, item.batch)
-            gap.check()
+            samples = EffectiveSamples()
+            # A minibatch holds only its share of the batch's weights: scaled up, its gradient is as long as a whole one's.
+            done = [self._accumulate(item, scale=len(minibatches), totals=totals, samples=samples) for item in passes]
+            seen = [one for one in done if one is not None]
+            if number == 0:
+                gap.add(seen, self._ranks)
+                gap.check()
             loss += sum(one.loss for one in seen)
-            totals.add("effective_samples", samples.share, 1)
-            norms.append(self._step(self._rl_lr() * self._lr_factor(samples.share), seen))
+            share = samples.share(self._ranks)
+            totals.add("effective_samples", share, 1)
+            norms.append(self._step(self._rl_lr() * self._lr_factor(share), seen))
         self._num_updates += bool(minibatches)
-        packs = [item.pack for passes in minibatches for item in passes]
+        totals.add_packs([item.pack for passes in minibatches for item in passes if not item.idle])
+        totals.add("loss", loss, 1.0)
+        totals.add_up(self._ranks)
         metrics = dict(batch.metrics)
         totals.add("entropy", batch.left_out_nll, batch.left_out_tokens)
         metrics |= totals.means(default=("kl", "clip_fraction", "importance_weight", "entropy"))
-        metrics |= _pack_metrics(packs, batch.samples, seconds=time.perf_counter() - started)
+        metrics |= totals.pack_metrics(batch.samples, seconds=time.perf_counter() - started)
         metrics["num_tokens"] = float(sum(len(step.prompt_tokens) + len(step.action_tokens) for step in batch.samples))
-        metrics["loss"] = loss
+        metrics["loss"] = totals.sum("loss")
         metrics["grad_norm"] = float(np.mean(norms)) if norms else 0.0
         metrics["lr"] = self._rl_lr()
         metrics["num_skipped"] = float(self._num_skipped)
@@ -124,20 +136,27 @@ class Trainer:
         """``batch`` as the algorithm wants it after a first look at what the present weights say of it; most do not look."""
         if not isinstance(self.algorithm, Refines) or not batch.samples:
             return batch
-        logprobs, entropy, values = ([np.zeros(0, np.float32)] * len(batch.samples) for _ in range(3))
+        found: dict[str, np.ndarray] = {}
         for item in self._passes(batch, list(range(len(batch.samples)))):
             with torch.no_grad():
                 outputs = self._forward(item)
+                if item.idle:
+                    continue
                 pair_M = torch.from_numpy(item.pack.token_pair_M).to(self.policy.device)
-                found = [outputs.logprobs_U[pair_M], _of_tokens(outputs.entropy_Q, item.pack, pair_M)]
+                seen = {"logprobs": outputs.logprobs_U[pair_M], "entropy": _of_tokens(outputs.entropy_Q, item.pack, pair_M)}
                 if self._value_head is not None:
-                    found.append(_of_tokens(self._value_head.values(outputs.states_QE), item.pack, pair_M))
+                    seen["values"] = _of_tokens(self._value_head.values(outputs.states_QE), item.pack, pair_M)
             ends = np.cumsum([len(batch.samples[i].action_tokens) for i in item.pack.samples_S])
-            for kept, values_M in zip((logprobs, entropy, values), found, strict=False):
-                for i, one in zip(item.pack.samples_S, np.split(values_M.cpu().numpy(), ends[:-1]), strict=True):
-                    kept[i] = one
-        has_values = self._value_head is not None
-        return self.algorithm.refine(batch, FirstLook(tuple(logprobs), tuple(entropy), tuple(values) if has_values else None))
+            for name, values_M in seen.items():
+                parts = np.split(values_M.cpu().numpy(), ends[:-1])
+                found |= {f"{name}/{i}": part for i, part in zip(item.pack.samples_S, parts, strict=True)}
+        found = self._ranks.gather(found)
+
+        def of(name: str) -> tuple[np.ndarray, ...]:
+            return tuple(found[f"{name}/{i}"] for i in range(len(batch.samples)))
+
+        values = of("values") if self._value_head is not None else None
+        return self.algorithm.refine(batch, FirstLook(of("logprobs"), of("entropy"), values))
 
     def _lr_factor(self, share: float) -> float:
         return self.algorithm.lr_factor(share) if isinstance(self.algorithm, ScalesLearningRate) else 1.0
@@ -148,17 +167,23 @@ class Trainer:
         num_tokens = sum(len(step.action_tokens) for step in steps)
         totals = _Totals()
         packs = make_packs(steps, max_tokens=self._learner.max_pack_tokens)
-        for pack in packs:
+        for index, idle in self._ranks.share([pack.num_nodes for pack in packs]):
+            pack = packs[index]
             pair_M = torch.from_numpy(pack.token_pair_M).to(self.policy.device)
             outputs = self.policy.forward(pack, temperature=1.0)
+            if idle:
+                self._backward_nothing(outputs)
+                continue
+            totals.add_packs([pack])
             loss = -outputs.logprobs_U[pair_M].sum() / num_tokens
             loss.backward()
             totals.add("loss", loss.detach() * num_tokens, len(pair_M))
             totals.add("entropy", _of_tokens(outputs.entropy_Q, pack, pair_M).sum(), len(pair_M))
+        totals.add_up(self._ranks)
         metrics = totals.means(default=("loss", "entropy"))
         metrics["grad_norm"] = self._step(lr)
-        metrics |= _pack_metrics(packs, steps, seconds=time.perf_counter() - started)
-        metrics["num_tokens"] = float(sum(pack.num_sample_tokens for pack in packs))
+        metrics |= totals.pack_metrics(steps, seconds=time.perf_counter() - started)
+        metrics["num_tokens"] = totals.sum("num_sample_tokens")
         metrics["num_skipped"] = float(self._num_skipped)
         return metrics
 
@@ -178,7 +203,7 @@ class Trainer:
     def set_reference(self) -> None:
         """The present weights become the reference of the KL term, when the algorithm has one."""
         if "reference_logprobs" in self.algorithm.needs:
-            self._reference = {name: p.detach().clone() for name, p in self.policy.trained.items()}
+            self._reference = self.policy.copy_weights()
 
     # --- parts of an update ------------------------------------------------------------------------------------------
 
@@ -200,10 +225,12 @@ class Trainer:
             max_tokens=self._learner.max_pack_tokens,
             groups=[int(batch.group_S[i]) for i in members],
         )
-        return [
-            _Pass(pack, _loss_batch(batch, [members[i] for i in pack.samples_S], self.policy.device), self.policy.layout(pack))
-            for pack in packs
-        ]
+        passes = []
+        for index, idle in self._ranks.share([pack.num_nodes for pack in packs]):
+            pack = packs[index]
+            loss_batch = _loss_batch(batch, [members[i] for i in pack.samples_S], self.policy.device)
+            passes.append(_Pass(pack, loss_batch, self.policy.layout(pack), idle=idle))
+        return passes
 
     def _fill_in(self, minibatches: list[list[_Pass]]) -> None:
         """The extra forward passes that the algorithm needs. In the first minibatch the weights are still those of the
@@ -226,10 +253,14 @@ class Trainer:
         outputs = self._forward(item)
         return outputs.logprobs_U[torch.from_numpy(item.pack.token_pair_M).to(self.policy.device)]
 
-    def _accumulate(self, item: _Pass, *, scale: float, totals: _Totals, samples: _EffectiveSamples) -> SeenPass:
-        """Forward and backward of one pass; gradients gather in the masters. The loss in the result is not scaled."""
+    def _accumulate(self, item: _Pass, *, scale: float, totals: _Totals, samples: EffectiveSamples) -> SeenPass | None:
+        """Forward and backward of one pass; gradients gather in the masters. The loss in the result is not scaled; None when
+        idle."""
         pair_M = torch.from_numpy(item.pack.token_pair_M).to(self.policy.device)
         outputs = self._forward(item)
+        if item.idle:
+            self._backward_nothing(outputs)
+            return None
         head = self._value_head
         logprobs_M = outputs.logprobs_U[pair_M]
         proximal_M = item.proximal_logprobs_M
@@ -250,22 +281,26 @@ class Trainer:
             samples.add(result.importance_weights_M)
         return SeenPass(item.pack, item.batch, logprobs_M.detach(), float(result.loss.detach()))
 
-    def _step(self, lr: float, seen: Sequence[SeenPass] = ()) -> float:
-        """Clip, step, publish; returns the gradient norm. One that is not finite skips the step and dumps what was ``seen``."""
+    @staticmethod
+    def _backward_nothing(outputs: PackOutputs) -> None:
+        """Add zero to all gradients: a rank without a pack of its own must still take part where they are summed."""
+        (outputs.logprobs_U.sum() * 0.0).backward()
+
+    def _step(self, lr: float, seen: Sequence[SeenPass] | None = None) -> float:
+        """Clip, step, publish; returns the gradient norm. One that is not finite skips the step and dumps what was ``seen``
+        (None: a supervised step)."""
         masters = [master for master in self.policy.masters.values() if master.grad is not None]
         if not masters:
             return 0.0
-        total = torch.nn.utils.get_total_norm([master.grad for master in masters if master.grad is not None])
-        norm = float(total)
+        norm = self.policy.clip_gradients(masters, self._learner.optimizer.max_grad_norm)
         if np.isfinite(norm):
             self._num_skipped_in_a_row = 0
-            torch.nn.utils.clip_grads_with_norm_(masters, self._learner.optimizer.max_grad_norm, total)
             for group in self._optimizer.param_groups:
                 group["lr"] = lr
             self._optimizer.step()
             self.policy.publish()
-            if self._value_head is not None and seen:
-                self._value_head.step(max_grad_norm=self._learner.optimizer.max_grad_norm)
+            if self._value_head is not None and seen is not None:
+                self._value_head.step(max_grad_norm=self._learner.optimizer.max_grad_norm, ranks=self._ranks)
         else:
             self._note_skipped(seen)
         self._optimizer.zero_grad(set_to_none=True)
@@ -276,11 +311,12 @@ class Trainer:
             )
         return norm
 
-    def _note_skipped(self, seen: Sequence[SeenPass]) -> None:
+    def _note_skipped(self, seen: Sequence[SeenPass] | None) -> None:
         self._num_skipped += 1
         self._num_skipped_in_a_row += 1
-        reason = reason_not_finite(seen, {name: master.grad for name, master in self.policy.masters.items()})
-        path = dump(self._dumps, seen, reason=reason, update=self._num_updates) if seen else None
+        reason = reason_not_finite(seen or (), self.policy.gradients())
+        name = f"{self._num_updates:06d}-{self._ranks.rank}"
+        path = dump(self._dumps, seen, reason=reason, name=name) if seen else None
         log.get_logger().error("step.skipped", reason=reason, dump=None if path is None else str(path))
 
     def _rl_lr(self) -> float:
@@ -290,7 +326,8 @@ class Trainer:
     # --- state -------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """All that `load_state_dict` needs, as plain tensors (safetensors can hold them); the frozen weights are not in it."""
+        """All that `load_state_dict` needs, as tensors (safetensors can hold them); the frozen weights are not in it. Those of a
+        policy that lies over several ranks are divided as it is."""
         state: dict[str, torch.Tensor] = {
             "trainer/lr": torch.tensor(self._lr, dtype=torch.float64),
             "trainer/num_updates": torch.tensor(self._num_updates),
@@ -305,41 +342,47 @@ class Trainer:
         for name, tensor in self._reference.items():
             state[f"reference/{name}"] = tensor
         if self._value_head is not None:
-            state |= {f"value_head/{name}": tensor for name, tensor in self._value_head.state_dict().items()}
+            state |= {f"{_HEAD}{name}": tensor for name, tensor in self._value_head.state_dict().items()}
         return state
 
     @torch.no_grad()
-    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Continue exactly where `state_dict` was taken. Raises `ValueError` when it is of another model."""
-        masters = {key.removeprefix("master/"): value for key, value in state.items() if key.startswith("master/")}
-        if {n: m.shape for n, m in masters.items()} != {n: m.shape for n, m in self.policy.masters.items()}:
-            raise ValueError("the state's trained tensors are not this model's: other model or other trainable_top_layers")
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Continue exactly where `state_dict` was taken, on however many ranks. Raises `ValueError` when it is of another model.
+
+        Reads every tensor once, in the same order on all ranks: reading one may be a collective.
+        """
+
+        def part(name: str, like: torch.Tensor) -> torch.Tensor:
+            return state.part(name, like=like) if isinstance(state, ShardFiles) else self.policy.part(state[name], like=like)
+
+        refusal = "the state's trained tensors are not this model's: other model or other trainable_top_layers"
+        if {key.removeprefix("master/") for key in state if key.startswith("master/")} != set(self._names):
+            raise ValueError(refusal)
         self.reset_optimizer(float(state["trainer/lr"]))
         self._num_updates = int(state["trainer/num_updates"])
         self._num_skipped, self._num_skipped_in_a_row = state["trainer/num_skipped"].tolist()
         self._shuffle = _unpack_generator(state["trainer/shuffle"])
         torch.set_rng_state(state["trainer/torch_rng"].cpu())
+        self._reference = {}
         for name, master in self.policy.masters.items():
-            master.copy_(masters[name])
-            prefixes = ("exp_avg", "exp_avg_sq", "step")
+            master.copy_(part(f"master/{name}", master))
             if f"optimizer/exp_avg/{name}" in state:
                 self._optimizer.state[master] = {
-                    key: state[f"optimizer/{key}/{name}"].to(master.device, copy=True) for key in prefixes
+                    "exp_avg": part(f"optimizer/exp_avg/{name}", master),
+                    "exp_avg_sq": part(f"optimizer/exp_avg_sq/{name}", master),
+                    "step": state[f"optimizer/step/{name}"].to(master.device, copy=True),
                 }
-        self._reference = {
-            name: state[f"reference/{name}"].to(self.policy.device, copy=True)
-            for name in self._names
-            if f"reference/{name}" in state
-        }
+            if f"reference/{name}" in state:
+                self._reference[name] = part(f"reference/{name}", master)
         if self._value_head is not None:
-            prefix = "value_head/"
-            own = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
-            self._value_head.load_state_dict(own)
+            self._value_head.load_state_dict({
+                name.removeprefix(_HEAD): state[name].to(self.policy.device) for name in state if name.startswith(_HEAD)
+            })  # fmt: skip
         self.policy.publish()
 
     def trainable_tensors(self) -> dict[str, torch.Tensor]:
         """Hugging Face name -> trained tensor in compute dtype, without copying: what receivers must get."""
-        return {name: parameter.detach() for name, parameter in self.policy.trained.items()}
+        return self.policy.trained_tensors()
 
     def probe_logprobs(self) -> np.ndarray:
         """[31] float32 log-probs of `common.weight_plan.PROBE_TOKENS` under the present weights."""
@@ -352,36 +395,50 @@ class Trainer:
 
 
 class _Totals:
-    """Metrics as running (sum, count)."""
+    """Metrics as running (sum, count), of this rank until `add_up`."""
 
     def __init__(self) -> None:
         self._totals: dict[str, tuple[float, float]] = {}
+        self._counts = {"num_packs": 0.0, "num_computed_tokens": 0.0, "num_sample_tokens": 0.0}
 
     def add(self, name: str, total: torch.Tensor | float, count: float) -> None:
         before, counted = self._totals.get(name, (0.0, 0.0))
         self._totals[name] = (before + float(total), counted + count)
+
+    def add_packs(self, packs: Sequence[Pack]) -> None:
+        """Count what is computed."""
+        for pack in packs:
+            self._counts["num_packs"] += 1.0
+            self._counts["num_computed_tokens"] += pack.num_nodes
+            self._counts["num_sample_tokens"] += pack.num_sample_tokens
+
+    def add_up(self, ranks: Ranks) -> None:
+        """Make them those of all ranks."""
+        counts = {name: (count, 0.0) for name, count in self._counts.items()}
+        summed = ranks.sum(self._totals | counts)
+        self._counts = {name: summed.pop(name)[0] for name in counts}
+        self._totals = summed
+
+    def sum(self, name: str) -> float:
+        """One total or count, not divided."""
+        return self._counts[name] if name in self._counts else self._totals[name][0]
 
     def means(self, *, default: Sequence[str]) -> dict[str, float]:
         """All means; names in ``default`` are 0 when nothing was added."""
         means = {name: 0.0 for name in default}
         return means | {name: total / count for name, (total, count) in self._totals.items() if count}
 
-
-class _EffectiveSamples:
-    """(sum w)^2 / (n sum w^2) of the importance weights of an optimizer step's tokens; 1 on policy, and without weights."""
-
-    def __init__(self) -> None:
-        self._num_tokens = 0
-        self._total = self._total_of_squares = 0.0
-
-    def add(self, weights_M: torch.Tensor) -> None:
-        self._num_tokens += len(weights_M)
-        self._total += float(weights_M.double().sum())
-        self._total_of_squares += float(weights_M.double().square().sum())
-
-    @property
-    def share(self) -> float:
-        return self._total**2 / (self._num_tokens * self._total_of_squares) if self._total_of_squares else 1.0
+    def pack_metrics(self, samples: Sequence[Step], *, seconds: float) -> dict[str, float]:
+        """How much was computed for ``samples``, and how fast."""
+        num_nodes, num_sample_tokens = self._counts["num_computed_tokens"], self._counts["num_sample_tokens"]
+        padded = padded_tokens(samples, batch_size=_PADDED_BATCH_SIZE)
+        return {
+            "train_s": seconds,
+            "trained_tokens_per_s": num_sample_tokens / seconds if seconds > 0 else 0.0,
+            "num_packs": self._counts["num_packs"],
+            "num_computed_tokens": num_nodes,
+            "padded_tokens_ratio": padded / num_nodes if num_nodes else 1.0,
+        }
 
 
 def _of_tokens(values_Q: torch.Tensor, pack: Pack, pair_M: torch.Tensor) -> torch.Tensor:
@@ -406,19 +463,6 @@ def _loss_batch(batch: TrainBatch, members: list[int], device: torch.device) -> 
         age_M=torch.from_numpy(np.maximum(age_M, 0).astype(np.float32)).to(device),
         value_target_M=None if targets is None else torch.from_numpy(np.concatenate([targets[i] for i in members])).to(device),
     )
-
-
-def _pack_metrics(packs: Sequence[Pack], samples: Sequence[Step], *, seconds: float) -> dict[str, float]:
-    num_nodes = sum(pack.num_nodes for pack in packs)
-    num_sample_tokens = sum(pack.num_sample_tokens for pack in packs)
-    padded = padded_tokens(samples, batch_size=_PADDED_BATCH_SIZE)
-    return {
-        "train_s": seconds,
-        "trained_tokens_per_s": num_sample_tokens / seconds if seconds > 0 else 0.0,
-        "num_packs": float(len(packs)),
-        "num_computed_tokens": float(num_nodes),
-        "padded_tokens_ratio": padded / num_nodes if num_nodes else 1.0,
-    }
 
 
 def _pack_generator(generator: np.random.Generator) -> torch.Tensor:

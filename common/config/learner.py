@@ -137,6 +137,14 @@ class LearnerConfig(Section):
     """Tokens per packed forward pass."""
     num_threads: int | None = Field(None, ge=1)
     """CPU threads; None: all cores."""
+    activation_checkpointing: bool = False
+    """Keep only what enters each trained layer and compute the layer again for its gradients: about a third more time, memory for
+    one layer's activations instead of all. Same gradients. For models or packs that do not fit otherwise."""
+    num_ranks: int = Field(1, ge=1)
+    """Processes that share weights, optimizer and packs (FSDP2), one per GPU, or on the CPU with num_threads divided among them.
+    1: no torch.distributed. The learner starts the others itself; under torchrun this must be its number of processes."""
+    rank_timeout_s: float = Field(300.0, gt=0)
+    """A collective among ranks that takes longer is given up, and the learner ends (the supervisor starts it again)."""
     checkpoint_every_updates: int = Field(5, ge=1)
     """RL updates between checkpoints; every phase change makes one too."""
     num_checkpoints_kept: int = Field(2, ge=1)

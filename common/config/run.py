@@ -232,6 +232,9 @@ def _combination_problems(config: RunConfig) -> list[Problem]:
         )
     if config.mode == "serial" and config.actor.engine == "vllm":
         problems.append(Problem("actor.engine", "vllm needs its own process", "use actor.engine: transformers in serial mode"))
+    if config.mode == "serial" and config.learner.num_ranks > 1:
+        reason = f"{config.learner.num_ranks}, but serial mode is one process"
+        problems.append(Problem("learner.num_ranks", reason, "set it to 1, or use mode: processes"))
     problems.extend(_prompt_problems(config))
     tasks = config.tasks
     twice = sorted({family for family in tasks.families if tasks.families.count(family) > 1})

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +17,13 @@ import yaml
 
 from broker.client import BrokerClient
 from common.config import load_config
-from common.errors import ComputerRLError
+from common.errors import ComputerRLError, RankLost
 from common.lifecycle import StopToken
 from common.messages import Assignment, Step, StepTiming, Trajectory
 from common.metrics import read_json_lines
 from common.run_folder import RunFolder
 from common.transport import Client
+from launch import processes
 
 ROOT = Path(__file__).parents[2]
 START = {
@@ -66,8 +67,9 @@ def episode_of(assignment: Assignment, version: int, chance: random.Random) -> T
 class Run:
     """Processes of one run and the made-up actor."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, num_ranks: int) -> None:
         learner = {
+            "num_ranks": num_ranks, "rank_timeout_s": 60.0,
             "device": "cpu", "group_size": 4, "groups_per_batch": 2, "checkpoint_every_updates": 3, "num_threads": 1,
             "recipe": {"demos_per_family": 2, "bc_epochs": 1, "eval_episodes_per_family": 2, "max_updates": 24},
             "entropulse": {"force_after_fraction": 0.5},
@@ -133,9 +135,9 @@ class Run:
             process.wait()
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
-    found = Run(tmp_path)
+@pytest.fixture(params=[1])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Run]:
+    found = Run(tmp_path, num_ranks=request.param)
     yield found
     found.close()
 
@@ -170,16 +172,52 @@ def test_learner_and_broker_killed_while_training_every_acknowledged_trajectory_
     assert summary["num_entropulse_phases"] == 1
 
 
+two_ranks = pytest.mark.parametrize("run", [2], indirect=True)
+one_and_two_ranks = pytest.mark.parametrize("run", [1, 2], indirect=True)
+
+
+@two_ranks
+@pytest.mark.timeout(240)
+def test_learner_of_two_ranks_loses_either_ends_whole_and_resumes(run: Run) -> None:
+    run.start("broker")
+    run.play()
+    for update, victim in ((2, "follower"), (6, "learner"), (10, "follower")):
+        learner = run.start("learner")
+        run.wait_update(update)
+        (follower,) = processes.children_of(learner.pid)
+        os.kill(follower if victim == "follower" else learner.pid, signal.SIGKILL)
+        assert learner.wait(timeout=20) in (RankLost.exit_code, 1, -signal.SIGKILL)
+        wait_until(lambda pid=follower: pid not in processes.parents(), timeout_s=10.0)
+    learner = run.start("learner")
+    assert learner.wait(timeout=120) == 0
+    recorded = [line["trajectory_id"] for line in read_json_lines(run.folder.folder / "ledger.jsonl")]
+    assert len(recorded) == len(set(recorded)), "trained twice"
+    updates = [line["update"] for line in run.metrics() if line["event"] == "update"]
+    assert updates == list(range(1, 25))
+    summary = [line for line in run.metrics() if line["event"] == "summary"][-1]
+    assert summary["num_trajectories_lost"] == 0
+
+
+def wait_until(condition: Callable[[], bool], *, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@one_and_two_ranks
 @pytest.mark.timeout(120)
 def test_learner_stopped_by_signal_ends_within_three_seconds_and_resumes(run: Run) -> None:
     run.start("broker")
     learner = run.start("learner")
     run.play()
     run.wait_update(4)
+    followers = processes.children_of(learner.pid)
     started = time.monotonic()
     learner.send_signal(signal.SIGTERM)
     assert learner.wait(timeout=10) == 0
     assert time.monotonic() - started < 3.0
+    wait_until(lambda: not followers & processes.parents().keys(), timeout_s=5.0)
     done = max(line["update"] for line in run.metrics() if line["event"] == "update")
     run.start("learner")
     run.wait_update(done + 2)

@@ -1,6 +1,8 @@
 """Checkpoints: whole or not there."""
 
+import errno
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -98,6 +100,21 @@ def test_save_write_failed_raises_at_next_wait(tmp_path: Path) -> None:
     store.save({}, {}, cursor=0)
     with pytest.raises(OSError):
         store.wait()
+
+
+def test_save_file_that_the_system_cuts_off_raises_the_systems_error(tmp_path: Path) -> None:
+    """safetensors hides the number of the error; a full disk must be told from other mishaps by it."""
+    store = CheckpointStore(tmp_path, num_kept=2)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        store.save({"trainer": {"w": torch.zeros(100_000)}}, {}, cursor=0)
+        with pytest.raises(OSError) as caught:
+            store.wait()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.errno == errno.EFBIG
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_split_state_nested_values_come_back_equal() -> None:

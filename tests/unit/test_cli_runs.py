@@ -68,7 +68,7 @@ def test_resume_with_fields_that_decide_nothing_learned_is_allowed(tmp_path: Pat
         tmp_path,
         desktop={"num_desktops": 2},
         broker={"port": 5555, "bind_address": "127.0.0.1"},
-        learner={"num_threads": 1, "recipe": {"max_updates": 99}},
+        learner={"num_threads": 1, "num_ranks": 2, "activation_checkpointing": True, "recipe": {"max_updates": 99}},
     )
     assert find_resumable(other).learner.recipe.max_updates == 99
 

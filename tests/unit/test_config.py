@@ -122,6 +122,11 @@ def test_load_config_prompt_format_whose_answers_would_be_cut_is_an_error_but_in
     assert load_config(write(tmp_path, f"mode: serial\n{text}")).actor.max_new_tokens == 24
 
 
+def test_load_config_ranks_in_serial_mode_are_an_error(tmp_path: Path) -> None:
+    assert set(problems(write(tmp_path, "mode: serial\nlearner: {num_ranks: 2}\n"))) == {"learner.num_ranks"}
+    assert load_config(write(tmp_path, "learner: {num_ranks: 2}\n")).learner.num_ranks == 2
+
+
 def test_load_config_demonstrations_of_an_unplayed_family_are_an_error(tmp_path: Path) -> None:
     text = "tasks: {families: [a, b]}\nlearner: {recipe: {demos_of_family: {a: -1, c: 2}}}\n"
     found = problems(write(tmp_path, text))

@@ -94,6 +94,19 @@ def test_device_cuda_without_driver_is_found() -> None:
     assert [finding.problem.field for finding in findings] == ["learner.device", "learner.weight_backend"]
 
 
+def test_device_more_ranks_than_gpus_is_found_unless_they_compute_on_the_cpu() -> None:
+    machine = replace(MACHINE, gpus=("a", "b"))
+    [finding] = preflight.check_device(config(learner={"num_ranks": 3}), machine)
+    assert finding.problem.field == "learner.num_ranks" and "2 or less" in finding.problem.next_step
+    assert preflight.check_device(config(learner={"num_ranks": 3, "device": "cpu"}), machine) == []
+
+
+def test_memory_of_ranks_is_counted_for_each_and_divides_the_optimizer() -> None:
+    [alone] = [part for part in preflight.memory_parts(config()) if part[0] == "learner"]
+    [ranks] = [part for part in preflight.memory_parts(config(learner={"num_ranks": 4})) if part[0] == "learner ranks"]
+    assert ranks[1] == 4 and ranks[2] <= alone[2]
+
+
 def test_desktops_missing_image_says_how_to_build_one(tmp_path: Path) -> None:
     findings = preflight.check_desktops(config(desktop={"image": str(tmp_path / "nothing.sif")}), MACHINE)
     assert any(finding.problem.field == "desktop.image" and finding.error is SetupError for finding in findings)

@@ -19,6 +19,7 @@ from common.errors import EngineMismatch, TrainingDiverged
 from common.messages import Step
 from common.weight_plan import PROBE_TOKENS
 from learner.algorithms import TrainBatch
+from learner.batching import make_packs
 from learner.model_store import ensure_model
 from learner.policy import load_policy
 from learner.trainer import Trainer
@@ -139,6 +140,28 @@ def test_update_any_pack_size_gives_the_same_weights(max_pack_tokens: int) -> No
     # The first AdamW step is lr * sign(gradient): only entries whose gradient is all rounding may differ.
     for name, tensor in results[0][1].items():
         assert ((tensor - results[1][1][name]).abs() > 1e-5).float().mean() < 0.01, name
+
+
+def test_update_recomputed_activations_give_the_same_weights_with_less_kept() -> None:
+    found = []
+    for recompute in (False, True):
+        trainer = make_trainer(top_layers=None, activation_checkpointing=recompute)
+        kept_bytes: dict[int, int] = {}
+
+        def keep(tensor: torch.Tensor, kept: dict[int, int] = kept_bytes) -> torch.Tensor:
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        pack = make_packs(demonstrations(), max_tokens=4096)[0]
+        parameters = {p.untyped_storage().data_ptr() for p in trainer.policy.trained.values()}
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            outputs = trainer.policy.forward(pack, temperature=1.0)
+        num_bytes = sum(size for place, size in kept_bytes.items() if place not in parameters)
+        del outputs
+        trainer.update(on_policy_batch(trainer))
+        found.append((num_bytes, weights(trainer)))
+    assert found[1][0] < found[0][0] / 2
+    assert_same(found[1][1], found[0][1])
 
 
 def test_update_minibatches_split_no_group_and_measure_against_the_weights_at_the_start() -> None:

@@ -1,0 +1,97 @@
+"""A checkpoint as a Hugging Face model folder: the base model with the trained tensors in their places.
+
+What is written is what actors served: the masters in compute type, under the base model's own names, with its tokenizer and
+settings beside them. Reads the run and changes nothing in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from common import log
+from common.config import RunConfig, load_config
+from common.errors import ConfigError, Problem, ResumeError
+from common.run_folder import RunFolder
+from learner.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
+from learner.model_store import ensure_model
+from learner.pool import trainer_state
+
+ORIGIN_FILE = "computerrl.json"
+"""In an exported folder: which run, checkpoint and policy version it is."""
+
+_MASTER = "master/"
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.gguf", "*.pt", "*.pth")
+"""Files of the base model that are not copied."""
+
+
+def export_model(run: Path, out: Path, *, checkpoint: Path | None = None) -> Path:
+    """Write the model of ``checkpoint`` (None: the run's newest whole one) to ``out``; returns ``out``.
+
+    The folder appears under its name only when it is whole. Raises `ConfigError` when it exists already or the run's model is no
+    model folder any more, `ResumeError` when there is no whole checkpoint or it is not of that model.
+    """
+    if out.exists():
+        raise ConfigError([Problem("OUT_FOLDER", f"{str(out)!r} exists", "give a folder that does not exist yet")])
+    folder = RunFolder(run)
+    path = checkpoint or newest_checkpoint(folder.checkpoints)
+    found = read_checkpoint(path)
+    config = load_config(folder.resolved_config)
+    base = ensure_model(config.model.name)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    try:
+        aside.chmod(0o755)
+        _write(config, base, found, aside)
+        origin = _origin(config, found, path)
+        (aside / ORIGIN_FILE).write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
+        aside.rename(out)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    log.get_logger().info("model.exported", folder=str(out), **origin)
+    return out
+
+
+def masters_of(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
+    """Hugging Face name -> trained tensor, float32."""
+    state = trainer_state(checkpoint)
+    return {name.removeprefix(_MASTER): state[name] for name in state if name.startswith(_MASTER)}
+
+
+@torch.no_grad()
+def _write(config: RunConfig, base: Path, checkpoint: Checkpoint, out: Path) -> None:
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    dtype = torch.bfloat16 if config.model.dtype == "bfloat16" else torch.float32
+    model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
+    parameters = dict(model.named_parameters())
+    for name, master in masters_of(checkpoint).items():
+        if name not in parameters or parameters[name].shape != master.shape:
+            raise ResumeError(f"the checkpoint's {name} {list(master.shape)} is no tensor of {base}: was the model replaced?")
+        parameters[name].copy_(master)
+    model.save_pretrained(out)
+    # Tokenizer, chat template and the like. What save_pretrained wrote stays: config.json knows the type of the weights.
+    weights = {file.name for pattern in _WEIGHTS for file in base.glob(pattern)}
+    for file in base.iterdir():
+        if file.is_file() and file.name not in weights and not (out / file.name).exists():
+            shutil.copy(file, out)
+
+
+def _origin(config: RunConfig, checkpoint: Checkpoint, path: Path) -> dict[str, Any]:
+    loop = checkpoint.state["loop"]
+    return {
+        "run": config.name,
+        "checkpoint": path.name,
+        "base_model": Path(config.model.name).name,
+        "policy_version": loop["policy_version"],
+        "phase": loop["phase"],
+        "update": loop["update"],
+    }

@@ -1,0 +1,233 @@
+"""The trainer on two ranks, as real processes over gloo: what one process computes, two compute.
+
+Rank 0 is this process, the follower is started as in production. Each test starts its own pair: a group cannot be mended.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from common.config import AlgorithmConfig, LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
+from common.run_folder import RunFolder
+from learner import rank_processes, ranked_trainer
+from learner.algorithms import TrainBatch
+from learner.checkpoint import CheckpointStore, newest_checkpoint, read_checkpoint
+from learner.pool import pack_run, trainer_state
+from learner.ranked_trainer import RankedTrainer
+from tests.unit.test_trainer_updates import on_policy_batch, plain_model
+from tests.unit.trainer_data import make_step, random_groups
+
+TIMINGS = {"train_s", "trained_tokens_per_s"}
+
+
+def make_config(
+    tmp_path: Path, *, num_ranks: int, top_layers: int | None = 2, dtype: str = "float32", **learner: Any
+) -> RunConfig:
+    options = learner.pop("options", {"kl_beta": 0.01})
+    name = learner.pop("algorithm", "grpo")
+    config = RunConfig(
+        name=f"ranks-{num_ranks}",
+        run_dir=str(tmp_path),
+        model=ModelConfig(name="tiny-random", dtype=dtype, trainable_top_layers=top_layers),
+        learner=LearnerConfig(
+            device="cpu", num_threads=2, num_ranks=num_ranks, rank_timeout_s=60.0, max_pack_tokens=64,
+            # The batches here say of made-up log-probs that the present weights sampled them.
+            max_logprob_gap=None, algorithm=AlgorithmConfig(name=name, options=options), optimizer=OptimizerConfig(lr=1e-3, max_grad_norm=0.5), **learner,
+        ),
+    )  # fmt: skip
+    RunFolder(config.folder).create(config)
+    return config
+
+
+@contextmanager
+def trainer_of(config: RunConfig) -> Iterator[Any]:
+    with rank_processes.open_trainer(config, config_path=RunFolder(config.folder).resolved_config) as (trainer, _):
+        yield trainer
+
+
+def make_batches(trainer: Any, count: int) -> list[TrainBatch]:
+    return [trainer.algorithm.prepare(random_groups(num_groups=3, seed=seed), version=0) for seed in range(count)]
+
+
+def demonstrations() -> list[Any]:
+    return [make_step([5, 6, 7, i], [8, 9, i + 20], logprobs=[], version=[]) for i in range(3, 9)]
+
+
+def play(trainer: Any) -> dict[str, Any]:
+    """Supervised steps, a reference, updates; everything the conductor could see of it."""
+    trainer.reset_optimizer(1e-3)
+    metrics = [trainer.sft_step(demonstrations(), 1e-3)]
+    trainer.set_reference()
+    trainer.reset_optimizer(1e-3)
+    metrics += [trainer.update(trainer.refine(batch)) for batch in make_batches(trainer, 3)]
+    return seen_of(trainer) | {"metrics": metrics}
+
+
+def seen_of(trainer: Any) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        state = read(save(trainer, Path(folder)))
+        return {
+            "weights": {name: tensor.float().clone() for name, tensor in trainer.trainable_tensors().items()},
+            "probe": trainer.probe_logprobs(),
+            "state": {name: state[name].clone() for name in state},
+        }
+
+
+def save(trainer: Any, folder: Path) -> Path:
+    """A checkpoint with nothing but the trainer in it."""
+    store = CheckpointStore(folder, num_kept=2)
+    store.load()
+    sections, tree = pack_run({}, trainer.state_dict(), {})
+    store.save(sections, tree, cursor=0)
+    store.close()
+    return newest_checkpoint(folder)
+
+
+def read(checkpoint: Path) -> Any:
+    return trainer_state(read_checkpoint(checkpoint))
+
+
+def assert_close(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor], *, atol: float) -> None:
+    assert left.keys() == right.keys()
+    for name, tensor in left.items():
+        torch.testing.assert_close(tensor, right[name], atol=atol, rtol=0, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(("top_layers", "algorithm"), [(2, "grpo"), (None, "grpo"), (2, "ppo")])
+def test_two_ranks_train_to_the_same_weights_as_one(tmp_path: Path, top_layers: int | None, algorithm: str) -> None:
+    """Losses, figures, gradients' norms, weights, moments and reference; with ppo a value head and a first look besides."""
+    found = {}
+    for num_ranks in (1, 2):
+        config = make_config(
+            tmp_path, num_ranks=num_ranks, top_layers=top_layers, num_minibatches=2, algorithm=algorithm
+        )
+        with trainer_of(config) as trainer:
+            assert isinstance(trainer, RankedTrainer) == (num_ranks == 2)
+            found[num_ranks] = play(trainer)
+    one, two = found[1], found[2]
+    for left, right in zip(one["metrics"], two["metrics"], strict=True):
+        assert left.keys() == right.keys()
+        for name in left.keys() - TIMINGS:
+            assert right[name] == pytest.approx(left[name], abs=1e-5, rel=1e-5), name
+    assert any(metrics["num_packs"] % 2 for metrics in one["metrics"])  # So somebody was idle.
+    assert_close(two["weights"], one["weights"], atol=1e-5)
+    assert_close(two["state"], one["state"], atol=1e-5)
+    np.testing.assert_allclose(two["probe"], one["probe"], atol=1e-5)
+
+
+@pytest.mark.timeout(180)
+def test_two_ranks_packed_step_is_that_of_padded_transformers(tmp_path: Path) -> None:
+    """One update on policy against a padded batch through the model's own forward pass, clipped and stepped by plain AdamW."""
+    model = plain_model()
+    with trainer_of(make_config(tmp_path, num_ranks=2, options={})) as trainer:
+        batch = on_policy_batch(trainer, num_groups=3)
+        metrics = trainer.update(batch)
+        found = {name: tensor.clone() for name, tensor in trainer.trainable_tensors().items()}
+    trained = {name: parameter for name, parameter in model.named_parameters() if name in found}
+    loss = -(padded_logprobs(model, batch.samples) * padded_weights(batch)).sum()
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(trained.values(), 0.5)
+    torch.optim.AdamW(trained.values(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.0).step()
+    assert metrics["grad_norm"] == pytest.approx(float(norm), rel=1e-4)
+    assert_close(found, {name: parameter.detach() for name, parameter in trained.items()}, atol=1e-5)
+
+
+def padded_logprobs(model: Any, steps: Any) -> torch.Tensor:
+    """[S, T - 1] of every token after the first, one padded batch."""
+    tokens_ST = padded(steps, lambda step: [*step.prompt_tokens.tolist(), *step.action_tokens.tolist()])
+    mask_ST = padded(steps, lambda step: [1] * (len(step.prompt_tokens) + len(step.action_tokens)))
+    logits = model(input_ids=tokens_ST, attention_mask=mask_ST).logits[:, :-1]
+    return torch.log_softmax(logits, dim=-1).gather(2, tokens_ST[:, 1:, None])[:, :, 0]
+
+
+def padded_weights(batch: TrainBatch) -> torch.Tensor:
+    """[S, T - 1] weight * advantage where the token is an action's."""
+    values = dict(zip(map(id, batch.samples), batch.token_weight_S * batch.advantage_S, strict=True))
+
+    def row(step: Any) -> list[float]:
+        return [0.0] * (len(step.prompt_tokens) - 1) + [float(values[id(step)])] * len(step.action_tokens)
+
+    return padded(batch.samples, row)
+
+
+def padded(steps: Any, row: Any) -> torch.Tensor:
+    rows = [torch.tensor(row(step)) for step in steps]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
+# --- state -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(240)
+def test_state_of_two_ranks_continues_on_two_exactly_and_on_one_closely(tmp_path: Path) -> None:
+    two = make_config(tmp_path, num_ranks=2, num_minibatches=2)
+    with trainer_of(two) as trainer:
+        batches = make_batches(trainer, 3)
+        trainer.update(batches[0])
+        checkpoint = save(trainer, tmp_path / "checkpoints")
+        expected = [trainer.update(batch) for batch in batches[1:]], seen_of(trainer)
+    assert {file.name for file in checkpoint.glob("*.safetensors")} == {
+        "trainer-00000-of-00002.safetensors", "trainer-00001-of-00002.safetensors"
+    }  # fmt: skip
+    for num_ranks, atol in ((2, 0.0), (1, 1e-6)):
+        with trainer_of(make_config(tmp_path, num_ranks=num_ranks, num_minibatches=2)) as trainer:
+            trainer.load_state_dict(read(checkpoint))
+            found = [trainer.update(batch) for batch in batches[1:]], seen_of(trainer)
+        for left, right in zip(found[0], expected[0], strict=True):
+            for name in left.keys() - TIMINGS:
+                assert left[name] == pytest.approx(right[name], abs=atol, rel=10 * atol), name
+        assert_close(found[1]["weights"], expected[1]["weights"], atol=atol)
+        assert_close(found[1]["state"], expected[1]["state"], atol=atol)
+
+
+@pytest.mark.timeout(180)
+def test_state_of_one_process_continues_on_two_ranks_in_bfloat16(tmp_path: Path) -> None:
+    """Compute type bfloat16, masters float32: what receivers get is the masters, rounded."""
+    with trainer_of(make_config(tmp_path, num_ranks=1, dtype="bfloat16")) as trainer:
+        trainer.update(make_batches(trainer, 1)[0])
+        checkpoint, before = save(trainer, tmp_path / "checkpoints"), seen_of(trainer)
+        expected = trainer.update(make_batches(trainer, 2)[1])
+    with trainer_of(make_config(tmp_path, num_ranks=2, dtype="bfloat16", activation_checkpointing=True)) as trainer:
+        trainer.load_state_dict(read(checkpoint))
+        after = seen_of(trainer)
+        assert_close(after["weights"], before["weights"], atol=0.0)
+        assert_close(after["state"], before["state"], atol=0.0)
+        np.testing.assert_array_equal(after["probe"], before["probe"])
+        assert {tensor.dtype for tensor in trainer.trainable_tensors().values()} == {torch.bfloat16}
+        found = trainer.update(make_batches(trainer, 2)[1])
+        assert found["loss"] == pytest.approx(expected["loss"], abs=1e-5)
+        assert found["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-2)
+        masters = seen_of(trainer)["state"]
+        for name, tensor in trainer.trainable_tensors().items():
+            assert torch.equal(masters[f"master/{name}"].to(torch.bfloat16), tensor)
+
+
+@pytest.mark.timeout(120)
+def test_save_that_a_follower_cannot_write_fails_with_its_name_and_the_one_before_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with trainer_of(make_config(tmp_path, num_ranks=2)) as trainer:
+        before = save(trainer, tmp_path / "checkpoints")
+        with monkeypatch.context() as patch:
+            # What a follower sees after another learner has taken the folder over: it is not under that name any more.
+            patch.setattr(ranked_trainer.os.path, "realpath", lambda path: str(tmp_path / "taken"))
+            with pytest.raises(OSError, match="rank 1"):
+                save(trainer, tmp_path / "checkpoints")
+        assert newest_checkpoint(tmp_path / "checkpoints") == before
+        assert [path.name for path in (tmp_path / "checkpoints").iterdir() if path.name.startswith(".draft")] == []
+        trainer.load_state_dict(read(before))
+        newest = save(trainer, tmp_path / "checkpoints")
+    assert newest != before
+    followers = newest / "trainer-00001-of-00002.safetensors"
+    followers.write_bytes(followers.read_bytes()[:-1] + b"x")
+    found = CheckpointStore(tmp_path / "checkpoints", num_kept=2).load()
+    assert found is not None and f"checkpoint-{found.number:06d}" == before.name
