@@ -38,7 +38,7 @@ class LogprobGap:
 
     def add(self, passes: Sequence[SeenPass], ranks: Ranks) -> None:
         """All of ``passes`` on all ``ranks``, made with the weights at the start of the update."""
-        gaps = [(one.logprobs_M - one.batch.behavior_logprobs_M).abs()[one.batch.age_M == 0] for one in passes]
+        gaps = [(one.logprobs_M - one.batch.behavior_logprobs_M).abs()[one.batch.is_present_M] for one in passes]
         gap_M = torch.cat(gaps) if gaps else torch.zeros(0)
         largest = {f"largest/{ranks.rank}": (float(gap_M.max()) if len(gap_M) else 0.0, 0.0)}
         summed = ranks.sum({"gap": (float(gap_M.sum()), float(len(gap_M))), **largest})

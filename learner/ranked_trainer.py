@@ -49,7 +49,7 @@ class RankedTrainer:
         return self._trainer.vocabulary_size
 
     def refine(self, batch: TrainBatch) -> TrainBatch:
-        if not isinstance(self.algorithm, Refines) or not batch.samples:
+        if not isinstance(self.algorithm, Refines) or not self.algorithm.wants_look or not batch.samples:
             return batch
         self._ranks.call("refine", data=batch_to_bytes(batch))
         return self._trainer.refine(batch)
@@ -225,6 +225,7 @@ def batch_from_bytes(data: Sequence[bytes]) -> TrainBatch:
     plain, arrays, *steps = data
     fields: dict[str, Any] = json.loads(plain) | arrays_from_bytes(arrays)
     fields["not_chosen"] = frozenset(fields["not_chosen"])
+    fields["trajectory_ids"] = tuple(fields["trajectory_ids"])
     samples = steps_from_bytes(steps)
     ends = np.cumsum([len(step.action_tokens) for step in samples])[:-1]
     for name in _PER_TOKEN:

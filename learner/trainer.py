@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 
 from common import log
 from common.config import RunConfig
@@ -104,6 +105,7 @@ class Trainer:
         minibatches = self._minibatches(batch)
         self._fill_in(minibatches)
         norms: list[float] = []
+        lrs: list[float] = []
         loss = 0.0
         for number, passes in enumerate(minibatches):
             samples = EffectiveSamples()
@@ -116,7 +118,8 @@ class Trainer:
             loss += sum(one.loss for one in seen)
             share = samples.share(self._ranks)
             totals.add("effective_samples", share, 1)
-            norms.append(self._step(self._rl_lr() * self._lr_factor(share), seen))
+            lrs.append(self._rl_lr() * self._lr_factor(share))
+            norms.append(self._step(lrs[-1], seen))
         self._num_updates += bool(minibatches)
         totals.add_packs([item.pack for passes in minibatches for item in passes if not item.idle])
         totals.add("loss", loss, 1.0)
@@ -128,13 +131,13 @@ class Trainer:
         metrics["num_tokens"] = float(sum(len(step.prompt_tokens) + len(step.action_tokens) for step in batch.samples))
         metrics["loss"] = totals.sum("loss")
         metrics["grad_norm"] = float(np.mean(norms)) if norms else 0.0
-        metrics["lr"] = self._rl_lr()
+        metrics["lr"] = float(np.mean(lrs)) if lrs else 0.0
         metrics["num_skipped"] = float(self._num_skipped)
         return metrics | gap.metrics()
 
     def refine(self, batch: TrainBatch) -> TrainBatch:
         """``batch`` as the algorithm wants it after a first look at what the present weights say of it; most do not look."""
-        if not isinstance(self.algorithm, Refines) or not batch.samples:
+        if not isinstance(self.algorithm, Refines) or not self.algorithm.wants_look or not batch.samples:
             return batch
         found: dict[str, np.ndarray] = {}
         for item in self._passes(batch, list(range(len(batch.samples)))):
@@ -300,9 +303,13 @@ class Trainer:
             self._optimizer.step()
             self.policy.publish()
             if self._value_head is not None and seen is not None:
-                self._value_head.step(max_grad_norm=self._learner.optimizer.max_grad_norm, ranks=self._ranks)
+                self._num_skipped += not self._value_head.step(
+                    max_grad_norm=self._learner.optimizer.max_grad_norm, ranks=self._ranks
+                )
         else:
             self._note_skipped(seen)
+            if self._value_head is not None:
+                self._value_head.forget_gradients()
         self._optimizer.zero_grad(set_to_none=True)
         if self._num_skipped_in_a_row >= _MAX_SKIPPED_IN_A_ROW:
             raise TrainingDiverged(
@@ -315,8 +322,12 @@ class Trainer:
         self._num_skipped += 1
         self._num_skipped_in_a_row += 1
         reason = reason_not_finite(seen or (), self.policy.gradients())
-        name = f"{self._num_updates:06d}-{self._ranks.rank}"
-        path = dump(self._dumps, seen, reason=reason, name=name) if seen else None
+        path = None
+        try:
+            path = dump(self._dumps, seen, reason=reason, name=f"{self._num_skipped:06d}-{self._ranks.rank}") if seen else None
+        except (OSError, SafetensorError) as error:
+            # A full disk is no reason to end a run that only lost a picture of its trouble.
+            log.get_logger().error("dump.failed", folder=str(self._dumps), error=str(error))
         log.get_logger().error("step.skipped", reason=reason, dump=None if path is None else str(path))
 
     def _rl_lr(self) -> float:
@@ -461,6 +472,7 @@ def _loss_batch(batch: TrainBatch, members: list[int], device: torch.device) -> 
         token_weight_M=torch.from_numpy(np.repeat(batch.token_weight_S[members], lengths)).to(device),
         behavior_logprobs_M=torch.from_numpy(np.concatenate([step.behavior_logprobs for step in steps])).to(device),
         age_M=torch.from_numpy(np.maximum(age_M, 0).astype(np.float32)).to(device),
+        is_present_M=torch.from_numpy(age_M == 0).to(device),
         value_target_M=None if targets is None else torch.from_numpy(np.concatenate([targets[i] for i in members])).to(device),
     )
 

@@ -38,6 +38,10 @@ class ValueHead:
         self._optimizer.zero_grad(set_to_none=True)
         return finite
 
+    def forget_gradients(self) -> None:
+        """Those of an optimizer step that was skipped."""
+        self._optimizer.zero_grad(set_to_none=True)
+
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Plain tensors; `load_state_dict` takes them back."""
         state = {"weight": self._weight_E.detach(), "bias": self._bias.detach()}

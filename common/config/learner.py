@@ -72,6 +72,11 @@ class RecipeConfig(Section):
     """Demonstrated episodes per family for behaviour cloning; 0 skips cloning."""
     demos_of_family: dict[str, int] = Field(default_factory=dict)
     """Families that need another number than ``demos_per_family``: those that cloning learns at once, or hardly."""
+    specialists: tuple[str, ...] = ()
+    """Folders of other runs whose successful rollouts are cloned beside the demonstrations: one generalist from a run for each
+    application (CODA). Each needs a checkpoint; model and prompt must be this run's."""
+    specialist_episodes: int = Field(32, ge=1)
+    """Of each family from each of them at most, at random."""
     bc_epochs: int = Field(2, ge=1)
     """Passes over the demonstrations."""
     bc_batch_size: int = Field(16, ge=1)

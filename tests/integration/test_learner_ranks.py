@@ -40,7 +40,8 @@ def make_config(
         learner=LearnerConfig(
             device="cpu", num_threads=2, num_ranks=num_ranks, rank_timeout_s=60.0, max_pack_tokens=64,
             # The batches here say of made-up log-probs that the present weights sampled them.
-            max_logprob_gap=None, algorithm=AlgorithmConfig(name=name, options=options), optimizer=OptimizerConfig(lr=1e-3, max_grad_norm=0.5), **learner,
+            max_logprob_gap=None, algorithm=AlgorithmConfig(name=name, options=options),
+            optimizer=OptimizerConfig(lr=1e-3, max_grad_norm=0.5), **learner,
         ),
     )  # fmt: skip
     RunFolder(config.folder).create(config)

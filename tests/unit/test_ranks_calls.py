@@ -54,6 +54,7 @@ def test_batch_as_bytes_keeps_every_field() -> None:
         "token_weight_S": np.array([0.1, 0.2, 0.3], np.float32),
         "version": 7,
         "replayed_S": np.array([False, True, False]),
+        "trajectory_ids": ("rl-1/0/0", "rl-1/0/1", "rl-1/1/0"),
         "not_chosen": frozenset({"rl-1/0/3", "rl-1/0/4"}),
         "token_advantages": tuple(np.array([i, -i], np.float32) for i in range(3)),
         "value_targets": None,
