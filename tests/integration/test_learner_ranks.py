@@ -5,6 +5,7 @@ Rank 0 is this process, the follower is started as in production. Each test star
 
 from __future__ import annotations
 
+import pickle
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -99,8 +100,22 @@ def assert_close(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor], 
         torch.testing.assert_close(tensor, right[name], atol=atol, rtol=0, msg=lambda text, name=name: f"{name}: {text}")
 
 
+@pytest.fixture
+def no_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever torch.distributed sends as an object, or DCP writes as one, goes through these."""
+
+    def refuse(*arguments: Any, **keywords: Any) -> None:
+        raise AssertionError("pickle")
+
+    for name in ("dump", "dumps", "load", "loads", "Pickler", "Unpickler"):
+        monkeypatch.setattr(pickle, name, refuse)
+    monkeypatch.setattr(torch.distributed.distributed_c10d, "_object_to_tensor", refuse)
+    monkeypatch.setattr(torch.distributed.distributed_c10d, "_tensor_to_object", refuse)
+
+
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("top_layers", [2, None])
+@pytest.mark.usefixtures("no_pickle")
 def test_two_ranks_train_to_the_same_weights_as_one(tmp_path: Path, top_layers: int | None) -> None:
     """Losses, figures, gradients' norms, weights, moments and reference."""
     found = {}

@@ -95,6 +95,15 @@ class Run:
         self._processes[role] = process
         return process
 
+    def start_learner_by_torchrun(self) -> subprocess.Popen:
+        command = [
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.config.learner.num_ranks),
+            "-m", "launch.cli", "learner", str(self.config_path),
+        ]  # fmt: skip
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        self._processes["learner"] = subprocess.Popen(command, env=environment, cwd=ROOT)
+        return self._processes["learner"]
+
     def kill(self, role: str) -> None:
         self._processes[role].kill()
         self._processes[role].wait()
@@ -196,6 +205,21 @@ def test_learner_of_two_ranks_loses_either_ends_whole_and_resumes(run: Run) -> N
     assert updates == list(range(1, 25))
     summary = [line for line in run.metrics() if line["event"] == "summary"][-1]
     assert summary["num_trajectories_lost"] == 0
+
+
+@two_ranks
+@pytest.mark.timeout(180)
+def test_learner_started_by_torchrun_trains_and_ends_with_it(run: Run) -> None:
+    run.start("broker")
+    run.play()
+    torchrun = run.start_learner_by_torchrun()
+    run.wait_update(3, timeout_s=120.0)
+    ranks = processes.children_of(torchrun.pid)
+    assert len(ranks) == 2
+    torchrun.send_signal(signal.SIGTERM)
+    torchrun.wait(timeout=30)
+    wait_until(lambda: not ranks & processes.parents().keys(), timeout_s=10.0)
+    assert list(run.folder.checkpoints.glob("checkpoint-*/trainer-00001-of-00002.safetensors"))
 
 
 def wait_until(condition: Callable[[], bool], *, timeout_s: float) -> None:
