@@ -69,7 +69,7 @@ class Run:
 
     def __init__(self, folder: Path, *, num_ranks: int) -> None:
         learner = {
-            "num_ranks": num_ranks, "rank_timeout_s": 60.0,
+            "num_ranks": num_ranks, "rank_timeout_s": 20.0,
             "device": "cpu", "group_size": 4, "groups_per_batch": 2, "checkpoint_every_updates": 3, "num_threads": 1,
             "recipe": {"demos_per_family": 2, "bc_epochs": 1, "eval_episodes_per_family": 2, "max_updates": 24},
             "entropulse": {"force_after_fraction": 0.5},
@@ -205,6 +205,19 @@ def test_learner_of_two_ranks_loses_either_ends_whole_and_resumes(run: Run) -> N
     assert updates == list(range(1, 25))
     summary = [line for line in run.metrics() if line["event"] == "summary"][-1]
     assert summary["num_trajectories_lost"] == 0
+
+
+@two_ranks
+@pytest.mark.timeout(120)
+def test_learner_whose_rank_hangs_ends_after_the_time_limit(run: Run) -> None:
+    run.start("broker")
+    run.play()
+    learner = run.start("learner")
+    run.wait_update(2)
+    (follower,) = processes.children_of(learner.pid)
+    os.kill(follower, signal.SIGSTOP)
+    assert learner.wait(timeout=run.config.learner.rank_timeout_s + 20.0) != 0
+    wait_until(lambda: follower not in processes.parents(), timeout_s=10.0)
 
 
 @two_ranks
