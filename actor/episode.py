@@ -132,8 +132,8 @@ def play_episode(
         task=assignment.task,
         instruction=first.instruction,
         steps=tuple(episode.steps),
-        reward=0.0 if failed else verdict.reward,
-        success=verdict.success and not failed,
+        reward=0.0 if failed or episode.num_patched else verdict.reward,
+        success=verdict.success and not failed and not episode.num_patched,
         end_reason=end_reason,
         final_screenshot=episode.observation.screenshot,
         actor=setting.actor,
@@ -180,6 +180,8 @@ class _Episode:
         self._instruction = first.instruction
         self._deadline = deadline
         self._history: list[PastAction] = []
+        self.num_patched = 0
+        """Actions of the demonstrator that were done in place of the policy's."""
         self.observation: Observation = first.observation
         self.steps: list[Step] = []
 
@@ -203,7 +205,13 @@ class _Episode:
         prompt_tokens = self._prompt.build(self._instruction, observation, self._history)
         chosen = self._demonstrate() if self._assignment.kind == "demonstration" else self._generate(prompt_tokens)
         began = time.perf_counter()
-        format_ok, error, end, settle_s = self._act(chosen)
+        matched: bool | None = None
+        if self._assignment.num_patches is None:
+            format_ok, error, end, settle_s = self._act(chosen)
+        else:
+            expert = self._demonstrate()
+            matched, format_ok, error = self._compare(chosen, expert)
+            end, settle_s = self._follow(expert, chosen, matched=matched)
         desktop_s = time.perf_counter() - began + chosen.demonstrate_s
         self.steps.append(
             Step(
@@ -217,9 +225,29 @@ class _Episode:
                 screenshot=observation.screenshot,
                 settled_by=observation.settled_by,
                 timing=StepTiming(generate_s=chosen.generate_s, desktop_s=desktop_s, settle_s=settle_s),
+                matched=matched,
             )
         )
         return end
+
+    def _compare(self, chosen: _Chosen, expert: _Chosen) -> tuple[bool, bool, str]:
+        """(is it the demonstrator's action, is it an action, what is wrong with it)."""
+        try:
+            action = self._parse(chosen)
+        except ActionSyntaxError as error:
+            return False, False, str(error)
+        matched = action == self._parse(expert)
+        return matched, True, "" if matched else f"the demonstrator did {expert.text}"
+
+    def _follow(self, expert: _Chosen, chosen: _Chosen, *, matched: bool) -> tuple[EndReason | None, float]:
+        """Go on along the demonstration: (does that end the episode, seconds of settling)."""
+        assert self._assignment.num_patches is not None
+        if not matched:
+            if self.num_patched == self._assignment.num_patches:
+                return "off_demonstration", 0.0
+            self.num_patched += 1
+        _, _, end, settle_s = self._act(chosen if matched else expert)
+        return end, settle_s
 
     def _demonstrate(self) -> _Chosen:
         began = time.perf_counter()
@@ -266,13 +294,17 @@ class _Episode:
             cut=completion.finish == "length",
         )
 
+    def _parse(self, chosen: _Chosen) -> Action:
+        """Raises `ActionSyntaxError`."""
+        if chosen.cut:
+            raise ActionSyntaxError(f"cut off after {len(chosen.tokens)} tokens")
+        return self._prompt.parse(chosen.text, self.observation)
+
     def _act(self, chosen: _Chosen) -> tuple[bool, str, EndReason | None, float]:
         """Do what was chosen: (it is an action, what went wrong, does it end the episode, seconds of settling)."""
         text = chosen.text
         try:
-            if chosen.cut:
-                raise ActionSyntaxError(f"cut off after {len(chosen.tokens)} tokens")
-            action = self._prompt.parse(text, self.observation)
+            action = self._parse(chosen)
         except ActionSyntaxError as error:
             self._history.append(PastAction(text, error=str(error)))
             return False, str(error), None, 0.0

@@ -194,6 +194,9 @@ class _OneNumber:
         self._max_age = config.learner.max_age
         self._too_old = too_old_path(Path(config.folder))
 
+    def refine(self, batch: Any) -> Any:
+        return batch
+
     def update(self, batch: Any) -> dict[str, float]:
         now = int(self._weight)
         ages = [now - int(step.prompt_tokens[0]) for step in batch.samples]

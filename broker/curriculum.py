@@ -10,37 +10,52 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from fractions import Fraction
-from itertools import islice
-from typing import Protocol
+from itertools import islice, takewhile
+from typing import Any, Protocol
 
 from common.config.curriculum import MAX_RECENT
 from common.messages import CurriculumPlan, RolloutOrder
 
+_FAILED_TO_COOL, _COOLED_TO_GO = 2, 3
+"""Groups that fail before a family rests, and while it rests before it goes."""
 _WHOLE = 1_000_000
 """Shares that change are rounded to parts of this: sums of them stay exact, and a share is off by a millionth."""
 
 
 class RecentResults:
-    """The latest outcomes of training rollouts by family, in the order in which they were accepted."""
+    """The latest outcomes of training rollouts by family, in the order in which they were accepted, and the longest success."""
 
-    def __init__(self, outcomes: Mapping[str, str] | None = None) -> None:
-        """``outcomes``: what `snapshot` gave."""
+    def __init__(self, outcomes: Mapping[str, str] | None = None, longest: Mapping[str, int] | None = None) -> None:
+        """``outcomes``, ``longest``: what `snapshot` gave."""
         self._outcomes: dict[str, deque[bool]] = {}
+        self._longest = dict(longest or {})
         for family, letters in (outcomes or {}).items():
             self._outcomes[family] = deque((letter == "1" for letter in letters), maxlen=MAX_RECENT)
 
-    def add(self, family: str, *, success: bool) -> None:
+    def add(self, family: str, *, success: bool, num_steps: int) -> None:
         """One rollout more."""
         self._outcomes.setdefault(family, deque(maxlen=MAX_RECENT)).append(success)
+        if success:
+            self._longest[family] = max(num_steps, self._longest.get(family, 0))
+
+    def longest_success(self, family: str) -> int | None:
+        """Steps of the longest success there ever was; None without any."""
+        return self._longest.get(family)
+
+    def num_failures(self, family: str) -> int:
+        """Rollouts that failed since the last success."""
+        return sum(1 for _ in takewhile(lambda success: not success, reversed(self._outcomes.get(family, ()))))
 
     def success_rate(self, family: str, plan: CurriculumPlan) -> float | None:
         """Over the latest ``num_recent`` rollouts; None while there are fewer than ``min_results``."""
         latest = list(islice(reversed(self._outcomes.get(family, ())), plan.num_recent))
         return sum(latest) / len(latest) if len(latest) >= plan.min_results else None
 
-    def snapshot(self) -> dict[str, str]:
-        """Family -> a letter per outcome, oldest first: `1` for success, `0` for failure."""
-        return {family: "".join("01"[success] for success in outcomes) for family, outcomes in self._outcomes.items()}
+    def snapshot(self) -> dict[str, Any]:
+        """``outcomes``: family -> a letter per outcome, oldest first: `1` for success, `0` for failure; ``longest``: family ->
+        steps of its longest success."""
+        outcomes = {family: "".join("01"[success] for success in latest) for family, latest in self._outcomes.items()}
+        return {"outcomes": outcomes, "longest": dict(self._longest)}
 
 
 class Curriculum(Protocol):
@@ -93,12 +108,41 @@ class SuccessBand:
             family: plan.floor * weight / num_all + (1 - plan.floor) * teaching.get(family, 0.0) / num_teaching
             for family, weight in weights.items()
         }
-        parts = {family: max(1, round(share * _WHOLE)) for family, share in wanted.items()}
-        parts[max(parts, key=parts.__getitem__)] += _WHOLE - sum(parts.values())
-        return parts
+        return _rounded(wanted)
 
 
-CURRICULA: dict[str, Curriculum] = {"uniform": Uniform(), "weighted": Weighted(), "success_band": SuccessBand()}
+class CoolDown:
+    """Families that only fail rest (MobileRL, arXiv 2509.18119: its failure curriculum).
+
+    By weights, but of a family whose last f groups failed altogether exp(-f) of its weight from the second on, and nothing from
+    the fifth on, but for the millionth that keeps every family alive here. One success brings it back. A group is what the
+    paper's epoch is; groups are taken to have the order's size.
+    """
+
+    is_static = False
+
+    def shares(self, order: RolloutOrder, results: RecentResults) -> dict[str, int]:
+        weights = _weights(order)
+        num_failed = {family: results.num_failures(family) // order.group_size for family in weights}
+        cooled = {family: weight * self._warmth(num_failed[family]) for family, weight in weights.items()}
+        total = sum(cooled.values())
+        if not total:
+            cooled, total = weights, sum(weights.values())
+        return _rounded({family: weight / total for family, weight in cooled.items()})
+
+    @staticmethod
+    def _warmth(num_failed_groups: int) -> float:
+        if num_failed_groups < _FAILED_TO_COOL:
+            return 1.0
+        return math.exp(-num_failed_groups) if num_failed_groups < _FAILED_TO_COOL + _COOLED_TO_GO else 0.0
+
+
+CURRICULA: dict[str, Curriculum] = {
+    "uniform": Uniform(),
+    "weighted": Weighted(),
+    "success_band": SuccessBand(),
+    "cool_down": CoolDown(),
+}
 """By the names of `tasks.curriculum.name`."""
 
 
@@ -127,6 +171,15 @@ def group_size(order: RolloutOrder, family: str, results: RecentResults) -> int:
     return max(low, min(high, math.floor(9 / rate - 7))) if rate > 0 else high
 
 
+def max_steps(order: RolloutOrder, number: int, family: str, results: RecentResults) -> int:
+    """Actions of an episode of group ``number`` at most."""
+    limit = order.max_steps
+    for first, steps in order.curriculum.horizon:
+        limit = steps if number >= first else limit
+    longest = results.longest_success(family) if order.curriculum.length_cap else None
+    return limit if longest is None else max(1, min(limit, longest))
+
+
 def problem(order: RolloutOrder, *, max_group_size: int) -> str:
     """What is wrong with the order's curriculum, empty when nothing is."""
     plan = order.curriculum
@@ -144,11 +197,21 @@ def problem(order: RolloutOrder, *, max_group_size: int) -> str:
         return "gives all families the weight 0"
     if not (0 <= plan.band_low < plan.band_high <= 1 and 0 < plan.floor <= 1):
         return f"has success band {plan.band_low}..{plan.band_high} and floor {plan.floor}; all are shares, the floor above 0"
+    starts = [number for number, _ in plan.horizon]
+    if starts != sorted(set(starts)) or not all(1 <= steps <= order.max_steps for _, steps in plan.horizon):
+        return f"has the horizon {plan.horizon}; groups must rise, steps be 1 to {order.max_steps}"
     if not 1 <= plan.min_results <= plan.num_recent <= MAX_RECENT:
         return f"looks at {plan.num_recent} results, of which {plan.min_results} must be there; at most {MAX_RECENT}"
     if not 1 <= low <= order.group_size <= high <= max_group_size:
         return f"wants groups of {low} to {high}, {order.group_size} at first; at most {max_group_size}"
     return ""
+
+
+def _rounded(shares: Mapping[str, float]) -> dict[str, int]:
+    """In parts of `_WHOLE`, none without any."""
+    parts = {family: max(1, round(share * _WHOLE)) for family, share in shares.items()}
+    parts[max(parts, key=parts.__getitem__)] += _WHOLE - sum(parts.values())
+    return parts
 
 
 def _weights(order: RolloutOrder) -> dict[str, float]:

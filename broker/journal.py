@@ -30,7 +30,7 @@ from common import log
 from common.codec import Buffer
 from common.errors import DiskFull, ResumeError
 
-FILE_MAGIC = b"CRLJRNL5"
+FILE_MAGIC = b"CRLJRNL6"
 _RECORD_MAGIC = b"\xc7RL\x1e"
 _HEADER = struct.Struct("<4sIQI")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

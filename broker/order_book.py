@@ -69,6 +69,8 @@ class OrderBook:
             raise ProtocolError(f"order {order.order_id!r} names a family twice")
         if curriculum.group_size_limits(order)[1] * order.max_steps > _MAX_GROUP_STEPS:
             raise ProtocolError(f"order {order.order_id!r} has more than {_MAX_GROUP_STEPS} steps a group: too many to send")
+        if order.num_patches is not None and (order.kind != "training" or order.num_patches < 0):
+            raise ProtocolError(f"order {order.order_id!r} is a {order.kind} order with {order.num_patches} patches")
         problem = curriculum.problem(order, max_group_size=_MAX_GROUP_SIZE)
         if problem:
             raise ProtocolError(f"order {order.order_id!r} {problem}")
@@ -165,17 +167,18 @@ class OrderBook:
 
     def _assignment(self, state: OrderState, slot: Slot) -> Assignment:
         number, index = slot
-        order, group_id = state.order, state.group_id(number)
+        order, group_id, task = state.order, state.group_id(number), state.groups[number].task
         return Assignment(
             assignment_id=f"{group_id}/{index}",
             group_id=group_id,
             index=index,
             order_id=order.order_id,
             kind=order.kind,
-            task=state.groups[number].task,
+            task=task,
             temperature=order.temperature,
-            max_steps=order.max_steps,
+            max_steps=curriculum.max_steps(order, number, task.family, self.results),
             time_limit_s=self._max_assignment_s,
+            num_patches=order.num_patches,
             next_task=self._next_task(),
         )
 
@@ -201,6 +204,6 @@ class OrderBook:
 
     def restore(self, value: dict[str, Any]) -> None:
         """From what `snapshot` gave."""
-        self.results = RecentResults(value["results"])
+        self.results = RecentResults(**value["results"])
         self._orders = {one["order"]["order_id"]: OrderState.restore(one, self.results) for one in value["orders"]}
         self._turns = deque(order_id for order_id, state in self._orders.items() if not state.closed)

@@ -21,6 +21,7 @@ ComputerRLError                 base; ``exit_code`` is what a process ends with 
 │   └── NoDesktop               none is free, or memory would not hold another one; carries the reason
 ├── EngineFailed                the policy engine could not finish what it was asked
 ├── TrainingDiverged            loss or gradients were not finite several times in a row
+├── EngineMismatch              engine and learner give the same tokens different log-probs: not the same model
 ├── RankLost                    another process of the same learner has ended or does not answer
 ├── WeightError                 a weight update did not arrive whole or does not match its checksum
 ├── DiskFull                    a durable write failed for want of space
@@ -199,6 +200,13 @@ class TrainingDiverged(ComputerRLError):
 
     code = "training_diverged"
     exit_code = 12
+
+
+class EngineMismatch(ComputerRLError):
+    """Engine and learner give the same tokens of the same weights different log-probs."""
+
+    code = "engine_mismatch"
+    exit_code = 14
 
 
 class RankLost(ComputerRLError):

@@ -21,7 +21,7 @@ import numpy as np
 from msgspec import Meta
 from msgspec.structs import force_setattr
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 """Raised whenever a field changes meaning; peers of another schema version are refused with a clear error."""
 
 INT32, FLOAT32 = np.dtype("<i4"), np.dtype("<f4")
@@ -102,12 +102,17 @@ Endpoints = Annotated[dict[Name, Id], Meta(max_length=4)]
 Arguments = Annotated[dict[Name, Any], Meta(max_length=32)]
 """At most 32 names with a number, a text, or lists and maps of them, at most 5 deep."""
 
+Horizon = Annotated[tuple[tuple[Number, Number], ...], Meta(max_length=64)]
+"""At most 64 pairs of whole numbers."""
+
 Role = Literal["broker", "learner", "actor", "env_server", "supervisor"]
 OrderKind = Literal["demonstration", "evaluation", "training"]
 Split = Literal["demonstration", "training", "evaluation"]
 FinalAction = Literal["", "done", "fail"]
 SettledBy = Literal["quiet", "deadline", "none"]
-EndReason = Literal["task_finished", "done_action", "fail_action", "step_limit", "time_limit", "invalid_limit"]
+EndReason = Literal[
+    "task_finished", "done_action", "fail_action", "step_limit", "time_limit", "invalid_limit", "off_demonstration"
+]
 
 
 # --- presence --------------------------------------------------------------------------------------------------------
@@ -229,6 +234,10 @@ class CurriculumPlan(Part, frozen=True):
     """None: the order's group size."""
     max_group_size: Number | None = None
     """None: the order's group size."""
+    horizon: Horizon = ()
+    """(from this group on, actions per episode at most), ascending; before the first, and without any, the order's number."""
+    length_cap: bool = False
+    """Actions per episode at most as many as the family's longest success had, once there is one."""
 
 
 class RolloutOrder(Part, frozen=True):
@@ -253,6 +262,9 @@ class RolloutOrder(Part, frozen=True):
     """Actions per episode at most."""
     min_policy_version: Version
     """An actor starts an episode of this order only with at least this version loaded."""
+    num_patches: Number | None = None
+    """Training orders only: episodes are played beside the family's demonstrator. An action that is not the demonstrator's is
+    replaced by that one, so often; the next one ends the episode. None: the policy plays alone."""
     curriculum: CurriculumPlan = CurriculumPlan()
     """Training orders without end only; all others play every family alike."""
 
@@ -309,6 +321,8 @@ class Assignment(Part, frozen=True):
     max_steps: Number
     time_limit_s: float
     """The broker hands the slot to somebody else after this long."""
+    num_patches: Number | None = None
+    """As in the order."""
     next_task: TaskRef | None = None
     """What will be handed out next, as things stand: a desktop that is idle meanwhile can put it on screen beforehand."""
 
@@ -375,6 +389,9 @@ class Step(Part, frozen=True):
     """What the screen showed when the action was chosen."""
     settled_by: SettledBy
     timing: StepTiming
+    matched: bool | None = None
+    """Beside a demonstrator: was the action the demonstrator's? If not, that one was done in its place, or the episode ended.
+    None: nobody asked."""
 
     def __post_init__(self) -> None:
         _take_arrays(self, _STEP_ARRAYS)

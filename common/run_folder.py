@@ -40,6 +40,8 @@ class RunFolder:
         self.trajectories = self.folder / "trajectories"
         """Screenshot segments and episodes.jsonl."""
         self.logs = self.folder / "logs"
+        self.dumps = self.folder / "dumps"
+        """What optimizer steps that were not finite were made of."""
         self.metrics_path = self.folder / "metrics.jsonl"
         self.episodes_path = self.trajectories / "episodes.jsonl"
         self.resolved_config = self.folder / "config.yaml"

@@ -7,6 +7,7 @@ caller's `PeerTimeout`, who gives the episode back.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -125,6 +126,12 @@ def family_names(config: RunConfig) -> tuple[str, ...]:
     if problems:
         raise ConfigError(problems)
     return names
+
+
+def without_demonstrator(config: RunConfig, names: Sequence[str]) -> tuple[str, ...]:
+    """Of the families ``names`` those that nothing demonstrates."""
+    families = families_of(config.tasks)
+    return tuple(name for name in names if not families[name].has_demonstrator)
 
 
 def read_screenshot(trajectories_folder: Path, ref: ScreenshotRef) -> bytes:

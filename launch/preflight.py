@@ -101,6 +101,26 @@ def check_families(config: RunConfig, _machine: Machine) -> list[Finding]:
     return []
 
 
+def check_algorithm(config: RunConfig, _machine: Machine) -> list[Finding]:
+    """An algorithm that does not exist, options that it does not know, families that it cannot be used on."""
+    from env_server.client import family_names, without_demonstrator
+    from learner.algorithms import WantsGuidance, make_algorithm
+
+    try:
+        algorithm = make_algorithm(config.learner)
+        names = family_names(config)
+    except ConfigError as error:
+        mine = [problem for problem in error.problems if problem.field.startswith("learner.algorithm")]
+        return [Finding(ConfigError, problem) for problem in mine]  # check_families reports the others
+    if not isinstance(algorithm, WantsGuidance):
+        return []
+    lacking = without_demonstrator(config, names)
+    if not lacking:
+        return []
+    reason = f"{config.learner.algorithm.name!r} plays beside demonstrators, which {', '.join(lacking)} have not"
+    return [Finding(ConfigError, Problem("tasks.families", reason, "leave them out, or choose another algorithm"))]
+
+
 def check_recordings(config: RunConfig, _machine: Machine) -> list[Finding]:
     """Recorded demonstrations that cannot be read or replayed: found out now, not in the middle of cloning."""
     from common.recordings import recording_problems
@@ -251,6 +271,7 @@ CHECKS: tuple[Callable[[RunConfig, Machine], list[Finding]], ...] = (
     check_packages,
     check_desktops,
     check_families,
+    check_algorithm,
     check_recordings,
     check_model,
     check_device,

@@ -20,6 +20,7 @@ _TITLES = {
     "within_bound": "= what the age bound alone leaves",
     "phase_closed": "phase closed",
     "no_signal": "no signal (not staleness)",
+    "not_chosen": "not chosen by the algorithm",
     "wrong_length": "poisoned: lengths differ",
     "not_finite": "poisoned: log-probs that are no numbers",
     "outside_vocabulary": "poisoned: tokens outside the vocabulary",

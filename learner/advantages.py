@@ -58,3 +58,53 @@ def batch_normalised(advantages: np.ndarray, *, delta: float) -> np.ndarray:
     once more: what has no signal in its group keeps the advantage 0. All zero when nothing differs."""
     advantages = np.asarray(advantages, dtype=np.float64)
     return advantages / (advantages.std() + delta) if advantages.any() else advantages
+
+
+def discounted_returns(outcomes_n: np.ndarray, steps_left_n: np.ndarray, *, gamma: float) -> np.ndarray:
+    """[n] float64: gamma ** (steps that follow) * what the trajectory earned at its end."""
+    return np.asarray(outcomes_n, dtype=np.float64) * gamma ** np.asarray(steps_left_n, dtype=np.float64)
+
+
+def normalised_by(values: np.ndarray, *, weights: np.ndarray, delta: float) -> np.ndarray:
+    """[n] float64: (v - mean) / (std + delta) with mean and deviation over ``weights`` (tokens of a step, say). All zero when
+    nothing differs."""
+    values, weights = np.asarray(values, dtype=np.float64), np.asarray(weights, dtype=np.float64)
+    if not values.size or np.ptp(values) == 0.0:
+        return np.zeros_like(values)
+    mean = np.average(values, weights=weights)
+    return (values - mean) / (np.sqrt(np.average((values - mean) ** 2, weights=weights)) + delta)
+
+
+def generalised_advantages(rewards_t: np.ndarray, values_t: np.ndarray, *, gamma: float, lam: float) -> np.ndarray:
+    """[t] float64: A_t = sum_k (gamma lam)^k (r_{t+k} + gamma V_{t+k+1} - V_{t+k}), the value after the last being 0 (GAE,
+    arXiv 1506.02438, equation 16)."""
+    advantages_t, following, next_value = np.zeros(len(rewards_t)), 0.0, 0.0
+    for t in reversed(range(len(rewards_t))):
+        following = rewards_t[t] + gamma * next_value - values_t[t] + gamma * lam * following
+        advantages_t[t], next_value = following, values_t[t]
+    return advantages_t
+
+
+def length_adaptive_lambda(num_tokens: int, *, alpha: float) -> float:
+    """1 - 1 / (alpha * num_tokens), at least 0 (VAPO, arXiv 2504.05118, equation 7)."""
+    return max(0.0, 1.0 - 1.0 / (alpha * num_tokens)) if num_tokens else 0.0
+
+
+def vtrace(
+    rewards_t: np.ndarray, values_t: np.ndarray, weights_t: np.ndarray, *, gamma: float, lam: float, rho_bar: float, c_bar: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """(advantages, targets), both [t] float64: V-trace (IMPALA, arXiv 1802.01561, section 4.1) with
+    rho = min(rho_bar, w) and c = lam min(c_bar, w); the value after the last is 0.
+
+    targets v_t = V_t + rho_t (r_t + gamma V_{t+1} - V_t) + gamma c_t (v_{t+1} - V_{t+1});
+    advantages rho_t (r_t + gamma v_{t+1} - V_t).
+    """
+    rho_t, c_t = np.minimum(rho_bar, weights_t), lam * np.minimum(c_bar, weights_t)
+    advantages_t, targets_t = np.zeros(len(rewards_t)), np.zeros(len(rewards_t))
+    next_value = next_target = 0.0
+    for t in reversed(range(len(rewards_t))):
+        delta = rho_t[t] * (rewards_t[t] + gamma * next_value - values_t[t])
+        targets_t[t] = values_t[t] + delta + gamma * c_t[t] * (next_target - next_value)
+        advantages_t[t] = rho_t[t] * (rewards_t[t] + gamma * next_target - values_t[t])
+        next_value, next_target = values_t[t], targets_t[t]
+    return advantages_t, targets_t

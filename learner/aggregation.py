@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-Aggregation = Literal["computerrl", "token_mean", "step_mean", "trajectory_mean", "constant"]
+Aggregation = Literal["computerrl", "token_mean", "step_mean", "trajectory_mean", "trajectory_step_mean", "constant"]
 
 
 def token_weights(
@@ -29,6 +29,8 @@ def token_weights(
     token_mean       1 / number of tokens in the batch
     step_mean        mean over steps of the step's token mean
     trajectory_mean  mean over trajectories of the trajectory's token mean (favours short trajectories)
+    trajectory_step_mean
+                     mean over trajectories of the mean over their steps of the step's token mean (M-GRPO)
     constant         1 / ``constant`` (Dr.GRPO: no length enters)
     """
     num_tokens = np.asarray(num_tokens_n, dtype=np.float64)
@@ -44,5 +46,8 @@ def token_weights(
         _, trajectory = np.unique(trajectory_n, return_inverse=True)
         sizes = np.bincount(trajectory, weights=num_tokens)
         return 1.0 / (sizes[trajectory] * len(sizes))
+    if aggregation == "trajectory_step_mean":
+        _, trajectory, num_steps = np.unique(trajectory_n, return_inverse=True, return_counts=True)
+        return 1.0 / (num_tokens * num_steps[trajectory] * len(num_steps))
     _, group, counts = np.unique(group_n, return_inverse=True, return_counts=True)
     return 1.0 / (num_tokens * counts[group] * len(counts))

@@ -22,12 +22,14 @@ from common.messages import Status
 from common.recordings import recorded_seeds
 from common.run_folder import RunFolder
 from learner import limits, orders, recipe, sft, summary
+from learner.algorithms import WantsGuidance
 from learner.checkpoint import Checkpoint, CheckpointStore
 from learner.client import WeightSink, clear_phase_request, read_phase_request
 from learner.entropulse import PhaseMachine
 from learner.intake import Intake
 from learner.ledger import Ledger
 from learner.lineage import Lineage
+from learner.memory import Remembers, Stored
 from learner.pacing import Cut, Pacer
 from learner.parts import Broker, Trainer
 from learner.pool import EpisodePool, pack_run, unpack_run
@@ -135,12 +137,19 @@ class LearnerLoop:
         self._machine.restore(self.state.entropulse)
         self._phase_started_s = self.state.run_s
 
-    def _pools(self) -> dict[str, EpisodePool]:
-        return {"demonstrations": self._demonstrations, "successes": self._successes}
+    def _pools(self) -> dict[str, Stored]:
+        pools: dict[str, Stored] = {"demonstrations": self._demonstrations, "successes": self._successes}
+        algorithm = self._trainer.algorithm
+        return {**pools, "memory": algorithm.memory} if isinstance(algorithm, Remembers) else pools
 
     @property
     def _temperature(self) -> float:
         return self._trainer.algorithm.temperature
+
+    @property
+    def _num_patches(self) -> int | None:
+        algorithm = self._trainer.algorithm
+        return algorithm.num_patches if isinstance(algorithm, WantsGuidance) else None
 
     # --- phases ------------------------------------------------------------------------------------------------------
 
@@ -170,7 +179,13 @@ class LearnerLoop:
         if self._phase.kind == "rl":
             self._intake.close_phase()
             self._pacer = Pacer(self._config)
-        placed = [plan.to_message(self._config, self._families, policy_version=state.policy_version) for plan in phase.orders]
+        placed = [
+            plan.to_message(
+                self._config, self._families, policy_version=state.policy_version, update=state.update,
+                num_patches=self._num_patches,
+            )
+            for plan in phase.orders
+        ]  # fmt: skip
         orders.enter(state, placed, close_present=self._phase.kind == "rl")
         self._phase_started_s = state.run_s
         self._phase = phase
@@ -282,8 +297,10 @@ class LearnerLoop:
         self.state.update += 1
         position = self._lineage.position(self.state.policy_version)
         translated = {group.group_seq: self._lineage.translate(group) for group in groups}
-        batch = self._trainer.algorithm.prepare(list(translated.values()), version=position)
+        batch = self._trainer.refine(self._trainer.algorithm.prepare(list(translated.values()), version=position))
         metrics = self._trainer.update(batch)
+        if isinstance(self._trainer.algorithm, Remembers):
+            self._trainer.algorithm.remember(list(translated.values()))
         trained = summary.TrainedSteps(batch, position=position, age_bound=self._config.learner.age_bound)
         fates, ages = trained.fates(taken, translated)
         self._intake.decide(taken, fates, ages)

@@ -15,12 +15,13 @@ from common.messages import Trajectory
 from learner.poison import POISONS, Poison
 from learner.waste import Waste
 
-Outcome = Literal["trained", "demonstrated", "evaluated", "no_signal", "too_old", "phase_closed"] | Poison
+Outcome = Literal["trained", "demonstrated", "evaluated", "no_signal", "not_chosen", "too_old", "phase_closed"] | Poison
 """`trained`: at least one of its steps was in the loss. `no_signal`: all rollouts of its group scored the same; it moved the
-statistics, not the weights. `too_old`: every step was older than `max_age`. `phase_closed`: its phase had ended.
+statistics, not the weights. `not_chosen`: its algorithm left it out, for others of its group or out of a memory. `too_old`:
+every step was older than `max_age`. `phase_closed`: its phase had ended.
 `demonstrated` / `evaluated`: it served its order's purpose. A `Poison`: it was not what a policy of this run can have sampled."""
 
-DROPS: tuple[Outcome, ...] = ("no_signal", "too_old", "phase_closed", *POISONS)
+DROPS: tuple[Outcome, ...] = ("no_signal", "not_chosen", "too_old", "phase_closed", *POISONS)
 """Outcomes of training trajectories that did not reach the loss."""
 
 

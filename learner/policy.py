@@ -48,6 +48,8 @@ class PackOutputs:
     """[U] float32, of the sampling distribution at the asked temperature; carries the graph."""
     entropy_Q: torch.Tensor
     """[Q] float32, detached."""
+    states_QE: torch.Tensor
+    """What the logits were made of, after the final norm; detached."""
 
 
 class Policy:
@@ -89,6 +91,11 @@ class Policy:
         for name, parameter in self.trained.items():
             parameter.register_post_accumulate_grad_hook(self._gather_into(masters[name]))
         return masters
+
+    @property
+    def hidden_size(self) -> int:
+        """Length of a state."""
+        return int(self._model.get_input_embeddings().embedding_dim)
 
     @property
     def vocabulary_size(self) -> int:
@@ -142,8 +149,7 @@ class Policy:
         layout = layout or self.layout(pack)
         if hidden is None:
             hidden = self.frozen_hidden(pack, layout)
-        logprobs, entropy = self._within(self._above, pack, layout, hidden, temperature)
-        return PackOutputs(logprobs, entropy)
+        return PackOutputs(*self._within(self._above, pack, layout, hidden, temperature))
 
     def _within(self, work: Callable[..., Any], *arguments: Any) -> Any:
         """Do ``work`` with the weights at hand."""
@@ -151,14 +157,14 @@ class Policy:
 
     def _above(
         self, pack: Pack, layout: TrieLayout, hidden: torch.Tensor | None, temperature: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         if hidden is None:
             hidden = self._embed(pack)
         top = self._run(hidden, pack, layout, self._layers[self._first_trained :])
         at = torch.from_numpy(pack.logit_nodes_Q).to(self.device)
         states_QE = self._base.norm(top[0].index_select(0, at))
         head = self._model.get_output_embeddings()
-        return action_logprobs(
+        logprobs, entropy = action_logprobs(
             states_QE,
             head.weight,
             getattr(head, "bias", None),
@@ -166,6 +172,7 @@ class Policy:
             torch.from_numpy(pack.pair_token_U).to(self.device),
             temperature=temperature,
         )
+        return logprobs, entropy, states_QE.detach()
 
     def _embed(self, pack: Pack) -> torch.Tensor:
         return self._model.get_input_embeddings()(torch.from_numpy(pack.tokens_N).to(self.device))[None]
@@ -185,8 +192,19 @@ class Policy:
         return hidden
 
     def clip_gradients(self, masters: Sequence[torch.Tensor], max_norm: float) -> float:
-        """Scale the gradients of ``masters`` down to the global norm ``max_norm``; returns what it was."""
-        return float(torch.nn.utils.clip_grad_norm_(masters, max_norm))
+        """Scale the gradients of ``masters`` down to the global norm ``max_norm``; returns what it was. One that is not finite
+        leaves them as they are, so that they can be looked at."""
+        norm = self._norm([master.grad for master in masters if master.grad is not None])
+        if bool(torch.isfinite(norm)):
+            torch.nn.utils.clip_grads_with_norm_(masters, max_norm, norm)
+        return float(norm)
+
+    def _norm(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+        return torch.nn.utils.get_total_norm(gradients)
+
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """Hugging Face name -> gradient, as far as this process holds it."""
+        return {name: master.grad for name, master in self.masters.items() if master.grad is not None}
 
     @torch.no_grad()
     def publish(self) -> None:

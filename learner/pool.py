@@ -20,6 +20,7 @@ import torch
 
 from common.messages import Step, StepTiming, Trajectory
 from learner.checkpoint import Checkpoint, Section, join_state, split_state
+from learner.memory import Stored
 from learner.shards import ShardFiles
 
 _NO_TIMING = StepTiming(generate_s=0.0, desktop_s=0.0, settle_s=0.0)
@@ -169,7 +170,7 @@ def make_batches(episodes: Sequence[Episode], *, batch_size: int, epochs: int, s
 
 
 def pack_run(
-    loop: dict[str, Any], trainer: Mapping[str, Any] | Section, pools: Mapping[str, EpisodePool]
+    loop: dict[str, Any], trainer: Mapping[str, Any] | Section, pools: Mapping[str, Stored]
 ) -> tuple[dict[str, dict[str, torch.Tensor] | Section], dict[str, Any]]:
     """(tensor sections, JSON-ready rest) of a checkpoint: loop state, trainer state, pools."""
     sections: dict[str, dict[str, torch.Tensor] | Section] = {}
@@ -184,7 +185,7 @@ def pack_run(
     return sections, tree
 
 
-def unpack_run(checkpoint: Checkpoint, pools: Mapping[str, EpisodePool]) -> Any:
+def unpack_run(checkpoint: Checkpoint, pools: Mapping[str, Stored]) -> Any:
     """Restore ``pools`` from what `pack_run` made; returns the trainer's state."""
     for name, pool in pools.items():
         pool.restore({key: tensor.numpy() for key, tensor in checkpoint.sections[name].items()}, checkpoint.state[name])

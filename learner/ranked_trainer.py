@@ -24,7 +24,7 @@ from common import log
 from common.codec import decode, encode
 from common.errors import RankLost
 from common.messages import Step, TaskRef, Trajectory
-from learner.algorithms import Algorithm, TrainBatch
+from learner.algorithms import Algorithm, Refines, TrainBatch
 from learner.checkpoint import Section
 from learner.ranks import END, RankGroup, SharedState, arrays_from_bytes, arrays_to_bytes
 from learner.shards import ShardFiles, StagedShards
@@ -47,6 +47,12 @@ class RankedTrainer:
     @property
     def vocabulary_size(self) -> int:
         return self._trainer.vocabulary_size
+
+    def refine(self, batch: TrainBatch) -> TrainBatch:
+        if not isinstance(self.algorithm, Refines) or not batch.samples:
+            return batch
+        self._ranks.call("refine", data=batch_to_bytes(batch))
+        return self._trainer.refine(batch)
 
     def update(self, batch: TrainBatch) -> dict[str, float]:
         self._ranks.call("update", data=batch_to_bytes(batch))
@@ -97,6 +103,7 @@ class RankedTrainer:
 def follow(trainer: Trainer, ranks: RankGroup) -> None:
     """Do what rank 0 does until it says `END`. Raises `RankLost` when it is gone, RuntimeError when another rank is."""
     calls: dict[str, Callable[[dict[str, Any], list[bytes]], object]] = {
+        "refine": lambda facts, data: trainer.refine(batch_from_bytes(data)),
         "update": lambda facts, data: trainer.update(batch_from_bytes(data)),
         "sft_step": lambda facts, data: trainer.sft_step(steps_from_bytes(data), facts["lr"]),
         "reset_optimizer": lambda facts, data: trainer.reset_optimizer(facts["lr"]),
@@ -192,6 +199,10 @@ def steps_from_bytes(data: Sequence[bytes]) -> tuple[Step, ...]:
     return carrier.steps
 
 
+_PER_TOKEN = ("token_advantages", "value_targets")
+"""Fields with an array for each sample."""
+
+
 def batch_to_bytes(batch: TrainBatch) -> list[bytes]:
     """Every field of ``batch``: plain values as JSON, arrays as safetensors, steps by the codec."""
     plain: dict[str, Any] = {}
@@ -200,6 +211,10 @@ def batch_to_bytes(batch: TrainBatch) -> list[bytes]:
         value = getattr(batch, item.name)
         if isinstance(value, np.ndarray):
             arrays[item.name] = value
+        elif item.name in _PER_TOKEN and value is not None:
+            arrays[item.name] = np.concatenate([np.zeros(0, np.float32), *value])
+        elif item.name == "not_chosen":
+            plain[item.name] = sorted(value)
         elif item.name != "samples":
             plain[item.name] = value
     return [json.dumps(plain).encode(), arrays_to_bytes(arrays), *steps_to_bytes(batch.samples)]
@@ -209,4 +224,10 @@ def batch_from_bytes(data: Sequence[bytes]) -> TrainBatch:
     """Back from `batch_to_bytes`."""
     plain, arrays, *steps = data
     fields: dict[str, Any] = json.loads(plain) | arrays_from_bytes(arrays)
-    return TrainBatch(samples=steps_from_bytes(steps), **fields)
+    fields["not_chosen"] = frozenset(fields["not_chosen"])
+    samples = steps_from_bytes(steps)
+    ends = np.cumsum([len(step.action_tokens) for step in samples])[:-1]
+    for name in _PER_TOKEN:
+        if fields[name] is not None:
+            fields[name] = tuple(np.split(fields[name], ends)[: len(samples)])
+    return TrainBatch(samples=samples, **fields)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from common.config import RunConfig, TasksConfig
+from common.config import RunConfig
 from common.messages import CurriculumPlan, OrderKind, RolloutOrder
 
 EVAL_BEFORE = "eval-before"
@@ -43,8 +43,11 @@ class OrderPlan:
     families: tuple[str, ...] | None = None
     """None: all of the run's."""
 
-    def to_message(self, config: RunConfig, families: Sequence[str], *, policy_version: int) -> RolloutOrder:
-        """The order, for actors with at least ``policy_version``."""
+    def to_message(
+        self, config: RunConfig, families: Sequence[str], *, policy_version: int, update: int = 0, num_patches: int | None = None
+    ) -> RolloutOrder:
+        """The order, for actors with at least ``policy_version``; placed after ``update`` RL updates. ``num_patches``: where the
+        algorithm wants training episodes played beside the demonstrator."""
         return RolloutOrder(
             order_id=self.order_id,
             kind=self.kind,
@@ -55,7 +58,8 @@ class OrderPlan:
             temperature=self.temperature,
             max_steps=config.tasks.max_steps,
             min_policy_version=-1 if self.kind == "demonstration" else policy_version,
-            curriculum=_curriculum(config.tasks) if self.kind == "training" else CurriculumPlan(),
+            num_patches=num_patches if self.kind == "training" else None,
+            curriculum=_curriculum(config, update) if self.kind == "training" else CurriculumPlan(),
         )
 
 
@@ -230,8 +234,11 @@ def _has_evaluation(config: RunConfig) -> bool:
     return config.learner.recipe.eval_episodes_per_family > 0
 
 
-def _curriculum(tasks: TasksConfig) -> CurriculumPlan:
+def _curriculum(config: RunConfig, update: int) -> CurriculumPlan:
+    tasks = config.tasks
     low, high = tasks.curriculum.band
+    # The broker counts groups of its order, an update takes `groups_per_batch` of them.
+    horizon = [(max(0, first - update) * config.learner.groups_per_batch, steps) for first, steps in tasks.horizon]
     return CurriculumPlan(
         name=tasks.curriculum.name,
         family_weights=tasks.family_weights,
@@ -242,6 +249,8 @@ def _curriculum(tasks: TasksConfig) -> CurriculumPlan:
         min_results=tasks.curriculum.min_results,
         min_group_size=tasks.rollouts.min,
         max_group_size=tasks.rollouts.max,
+        horizon=tuple(dict(horizon).items()),
+        length_cap=tasks.length_cap,
     )
 
 

@@ -93,10 +93,13 @@ class ShardedPolicy(Policy):
     def _within(self, work: Callable[..., Any], *arguments: Any) -> Any:
         return self._root(work, *arguments)
 
-    def clip_gradients(self, masters: Sequence[torch.Tensor], max_norm: float) -> float:
-        norm = torch.nn.utils.clip_grad_norm_(masters, max_norm)
+    def _norm(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+        norm = super()._norm(gradients)
         assert isinstance(norm, DTensor)
-        return float(norm.full_tensor())
+        return norm.full_tensor()
+
+    def gradients(self) -> dict[str, torch.Tensor]:
+        return {name: _slice(gradient) for name, gradient in super().gradients().items()}
 
     def publish(self) -> None:
         """Nothing: the masters are what passes gather."""

@@ -30,7 +30,10 @@ class TrainedSteps:
         self._ids = {id(step) for step in batch.samples}
         self._position = position
         self._age_bound = age_bound
-        self.ages = [max(0, position - step.min_policy_version) for step in batch.samples]
+        self._not_chosen = batch.not_chosen
+        fresh = (step for step, replayed in zip(batch.samples, batch.replayed_S, strict=True) if not replayed)
+        self.ages = [max(0, position - step.min_policy_version) for step in fresh]
+        """Of steps that came for this update; those out of an algorithm's memory are as old as they are."""
         self.num_trajectories = 0
         self.num_steps = len(batch.samples)
 
@@ -60,6 +63,8 @@ class TrainedSteps:
     def _fate(self, trajectory: Trajectory) -> Outcome:
         if any(id(step) in self._ids for step in trajectory.steps):
             return "trained"
+        if trajectory.trajectory_id in self._not_chosen:
+            return "not_chosen"
         if trajectory.steps and all(age > self._age_bound for age in self._ages_of(trajectory)):
             return "too_old"
         return "no_signal"

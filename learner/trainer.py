@@ -16,19 +16,35 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from common import log
 from common.config import RunConfig
 from common.errors import TrainingDiverged
 from common.messages import Step
+from common.run_folder import RunFolder
 from common.weight_plan import folder_digest
-from learner.algorithms import LossBatch, PolicyOutputs, TrainBatch, make_algorithm
+from learner.algorithms import (
+    FirstLook,
+    LearnsValues,
+    LossBatch,
+    PolicyOutputs,
+    Refines,
+    ScalesLearningRate,
+    TrainBatch,
+    make_algorithm,
+)
 from learner.attention import TrieLayout
 from learner.batching import Pack, make_packs, padded_tokens
+from learner.guards import EffectiveSamples, LogprobGap, SeenPass, dump, reason_not_finite
 from learner.policy import PackOutputs, Policy
 from learner.ranks import SOLO, Ranks
 from learner.shards import ShardFiles
+from learner.value_head import ValueHead
 
 _MAX_SKIPPED_IN_A_ROW = 5
 """A single bad batch happens (overflow in bfloat16); five in a row are a run that is lost."""
+
+_HEAD = "value_head/"
+"""What the value head's tensors are called in a state."""
 
 _PADDED_BATCH_SIZE = 16
 """Batch size of the padded computation that `padded_tokens_ratio` compares with."""
@@ -62,6 +78,10 @@ class Trainer:
         self._reference: dict[str, torch.Tensor] = {}
         self._num_skipped = 0
         self._num_skipped_in_a_row = 0
+        self._dumps = RunFolder(config.folder).dumps
+        self._value_head: ValueHead | None = None
+        if isinstance(self.algorithm, LearnsValues):
+            self._value_head = ValueHead(policy.hidden_size, lr=self.algorithm.value_lr, device=policy.device)
         self.reset_optimizer(config.learner.optimizer.lr)
         if "reference_logprobs" in self.algorithm.needs:
             self.set_reference()
@@ -76,19 +96,27 @@ class Trainer:
     def update(self, batch: TrainBatch) -> dict[str, float]:
         """Train on ``batch``: one optimizer step per minibatch. Returns the batch's metrics and those of the update.
 
-        A batch in which nothing can train changes nothing. Raises `TrainingDiverged`.
+        A batch in which nothing can train changes nothing. Raises `TrainingDiverged`, `EngineMismatch`.
         """
         started = time.perf_counter()
         totals = _Totals()
+        gap = LogprobGap(limit=self._learner.max_logprob_gap)
         minibatches = self._minibatches(batch)
         self._fill_in(minibatches)
         norms: list[float] = []
         loss = 0.0
-        for passes in minibatches:
-            for item in passes:
-                # A minibatch holds only its share of the batch's weights: scaled up, its gradient is as long as a whole one's.
-                loss += self._accumulate(item, scale=len(minibatches), totals=totals)
-            norms.append(self._step(self._rl_lr()))
+        for number, passes in enumerate(minibatches):
+            samples = EffectiveSamples()
+            # A minibatch holds only its share of the batch's weights: scaled up, its gradient is as long as a whole one's.
+            done = [self._accumulate(item, scale=len(minibatches), totals=totals, samples=samples) for item in passes]
+            seen = [one for one in done if one is not None]
+            if number == 0:
+                gap.add(seen, self._ranks)
+                gap.check()
+            loss += sum(one.loss for one in seen)
+            share = samples.share(self._ranks)
+            totals.add("effective_samples", share, 1)
+            norms.append(self._step(self._rl_lr() * self._lr_factor(share), seen))
         self._num_updates += bool(minibatches)
         totals.add_packs([item.pack for passes in minibatches for item in passes if not item.idle])
         totals.add("loss", loss, 1.0)
@@ -102,7 +130,36 @@ class Trainer:
         metrics["grad_norm"] = float(np.mean(norms)) if norms else 0.0
         metrics["lr"] = self._rl_lr()
         metrics["num_skipped"] = float(self._num_skipped)
-        return metrics
+        return metrics | gap.metrics()
+
+    def refine(self, batch: TrainBatch) -> TrainBatch:
+        """``batch`` as the algorithm wants it after a first look at what the present weights say of it; most do not look."""
+        if not isinstance(self.algorithm, Refines) or not batch.samples:
+            return batch
+        found: dict[str, np.ndarray] = {}
+        for item in self._passes(batch, list(range(len(batch.samples)))):
+            with torch.no_grad():
+                outputs = self._forward(item)
+                if item.idle:
+                    continue
+                pair_M = torch.from_numpy(item.pack.token_pair_M).to(self.policy.device)
+                seen = {"logprobs": outputs.logprobs_U[pair_M], "entropy": _of_tokens(outputs.entropy_Q, item.pack, pair_M)}
+                if self._value_head is not None:
+                    seen["values"] = _of_tokens(self._value_head.values(outputs.states_QE), item.pack, pair_M)
+            ends = np.cumsum([len(batch.samples[i].action_tokens) for i in item.pack.samples_S])
+            for name, values_M in seen.items():
+                parts = np.split(values_M.cpu().numpy(), ends[:-1])
+                found |= {f"{name}/{i}": part for i, part in zip(item.pack.samples_S, parts, strict=True)}
+        found = self._ranks.gather(found)
+
+        def of(name: str) -> tuple[np.ndarray, ...]:
+            return tuple(found[f"{name}/{i}"] for i in range(len(batch.samples)))
+
+        values = of("values") if self._value_head is not None else None
+        return self.algorithm.refine(batch, FirstLook(of("logprobs"), of("entropy"), values))
+
+    def _lr_factor(self, share: float) -> float:
+        return self.algorithm.lr_factor(share) if isinstance(self.algorithm, ScalesLearningRate) else 1.0
 
     def sft_step(self, steps: Sequence[Step], lr: float) -> dict[str, float]:
         """One optimizer step on the mean token log-likelihood of the actions of ``steps``. Raises `TrainingDiverged`."""
@@ -121,7 +178,7 @@ class Trainer:
             loss = -outputs.logprobs_U[pair_M].sum() / num_tokens
             loss.backward()
             totals.add("loss", loss.detach() * num_tokens, len(pair_M))
-            totals.add("entropy", _token_entropy(outputs.entropy_Q, pack, pair_M).sum(), len(pair_M))
+            totals.add("entropy", _of_tokens(outputs.entropy_Q, pack, pair_M).sum(), len(pair_M))
         totals.add_up(self._ranks)
         metrics = totals.means(default=("loss", "entropy"))
         metrics["grad_norm"] = self._step(lr)
@@ -187,42 +244,51 @@ class Trainer:
                 for item in (item for passes in minibatches[1:] for item in passes):
                     item.proximal_logprobs_M = self._logprobs(item)
 
+    def _forward(self, item: _Pass) -> PackOutputs:
+        return self.policy.forward(item.pack, temperature=self.algorithm.temperature, layout=item.layout, hidden=item.hidden)
+
     def _logprobs(self, item: _Pass) -> torch.Tensor:
         if item.hidden is None:
             item.hidden = self.policy.frozen_hidden(item.pack, item.layout)
-        outputs = self.policy.forward(item.pack, temperature=self.algorithm.temperature, layout=item.layout, hidden=item.hidden)
+        outputs = self._forward(item)
         return outputs.logprobs_U[torch.from_numpy(item.pack.token_pair_M).to(self.policy.device)]
 
-    def _accumulate(self, item: _Pass, *, scale: float, totals: _Totals) -> float:
-        """Forward and backward of one pass; gradients gather in the masters. Returns the loss before scaling."""
+    def _accumulate(self, item: _Pass, *, scale: float, totals: _Totals, samples: EffectiveSamples) -> SeenPass | None:
+        """Forward and backward of one pass; gradients gather in the masters. The loss in the result is not scaled; None when
+        idle."""
         pair_M = torch.from_numpy(item.pack.token_pair_M).to(self.policy.device)
-        outputs = self.policy.forward(item.pack, temperature=self.algorithm.temperature, layout=item.layout, hidden=item.hidden)
+        outputs = self._forward(item)
         if item.idle:
             self._backward_nothing(outputs)
-            return 0.0
+            return None
+        head = self._value_head
         logprobs_M = outputs.logprobs_U[pair_M]
         proximal_M = item.proximal_logprobs_M
         result = self.algorithm.loss(
             PolicyOutputs(
                 logprobs_M=logprobs_M,
-                entropy_M=_token_entropy(outputs.entropy_Q, item.pack, pair_M),
+                entropy_M=_of_tokens(outputs.entropy_Q, item.pack, pair_M),
                 proximal_logprobs_M=logprobs_M.detach() if proximal_M is None else proximal_M,
                 reference_logprobs_M=item.reference_logprobs_M,
+                values_M=None if head is None else _of_tokens(head.values(outputs.states_QE), item.pack, pair_M),
             ),
             item.batch,
         )
         (result.loss * scale).backward()
         for name, (total, count) in result.metrics.items():
             totals.add(name, total, count)
-        return float(result.loss.detach())
+        if result.importance_weights_M is not None:
+            samples.add(result.importance_weights_M)
+        return SeenPass(item.pack, item.batch, logprobs_M.detach(), float(result.loss.detach()))
 
     @staticmethod
     def _backward_nothing(outputs: PackOutputs) -> None:
         """Add zero to all gradients: a rank without a pack of its own must still take part where they are summed."""
         (outputs.logprobs_U.sum() * 0.0).backward()
 
-    def _step(self, lr: float) -> float:
-        """Clip, step, publish; returns the gradient norm. A norm that is not finite skips the step."""
+    def _step(self, lr: float, seen: Sequence[SeenPass] | None = None) -> float:
+        """Clip, step, publish; returns the gradient norm. One that is not finite skips the step and dumps what was ``seen``
+        (None: a supervised step)."""
         masters = [master for master in self.policy.masters.values() if master.grad is not None]
         if not masters:
             return 0.0
@@ -233,9 +299,10 @@ class Trainer:
                 group["lr"] = lr
             self._optimizer.step()
             self.policy.publish()
+            if self._value_head is not None and seen is not None:
+                self._value_head.step(max_grad_norm=self._learner.optimizer.max_grad_norm, ranks=self._ranks)
         else:
-            self._num_skipped += 1
-            self._num_skipped_in_a_row += 1
+            self._note_skipped(seen)
         self._optimizer.zero_grad(set_to_none=True)
         if self._num_skipped_in_a_row >= _MAX_SKIPPED_IN_A_ROW:
             raise TrainingDiverged(
@@ -243,6 +310,14 @@ class Trainer:
                 "lower learner.optimizer.lr, or set model.dtype: float32"
             )
         return norm
+
+    def _note_skipped(self, seen: Sequence[SeenPass] | None) -> None:
+        self._num_skipped += 1
+        self._num_skipped_in_a_row += 1
+        reason = reason_not_finite(seen or (), self.policy.gradients())
+        name = f"{self._num_updates:06d}-{self._ranks.rank}"
+        path = dump(self._dumps, seen, reason=reason, name=name) if seen else None
+        log.get_logger().error("step.skipped", reason=reason, dump=None if path is None else str(path))
 
     def _rl_lr(self) -> float:
         warmup = self._learner.optimizer.warmup_updates
@@ -266,6 +341,8 @@ class Trainer:
                 state[f"optimizer/{key}/{name}"] = value
         for name, tensor in self._reference.items():
             state[f"reference/{name}"] = tensor
+        if self._value_head is not None:
+            state |= {f"{_HEAD}{name}": tensor for name, tensor in self._value_head.state_dict().items()}
         return state
 
     @torch.no_grad()
@@ -297,6 +374,10 @@ class Trainer:
                 }
             if f"reference/{name}" in state:
                 self._reference[name] = part(f"reference/{name}", master)
+        if self._value_head is not None:
+            self._value_head.load_state_dict({
+                name.removeprefix(_HEAD): state[name].to(self.policy.device) for name in state if name.startswith(_HEAD)
+            })  # fmt: skip
         self.policy.publish()
 
     def trainable_tensors(self) -> dict[str, torch.Tensor]:
@@ -360,9 +441,9 @@ class _Totals:
         }
 
 
-def _token_entropy(entropy_Q: torch.Tensor, pack: Pack, pair_M: torch.Tensor) -> torch.Tensor:
-    """[M] entropy of the distribution each token was drawn from."""
-    return entropy_Q[torch.from_numpy(pack.pair_node_U).to(entropy_Q.device)[pair_M]]
+def _of_tokens(values_Q: torch.Tensor, pack: Pack, pair_M: torch.Tensor) -> torch.Tensor:
+    """[M] for each action token what belongs to the state before it."""
+    return values_Q[torch.from_numpy(pack.pair_node_U).to(values_Q.device)[pair_M]]
 
 
 def _loss_batch(batch: TrainBatch, members: list[int], device: torch.device) -> LossBatch:
@@ -370,12 +451,17 @@ def _loss_batch(batch: TrainBatch, members: list[int], device: torch.device) -> 
     steps = [batch.samples[i] for i in members]
     lengths = np.array([len(step.action_tokens) for step in steps])
     age_M = batch.version - np.concatenate([step.policy_versions for step in steps])
+    advantage_M = np.repeat(batch.advantage_S[members], lengths)
+    if batch.token_advantages is not None:
+        advantage_M = np.concatenate([batch.token_advantages[i] for i in members])
+    targets = batch.value_targets
     return LossBatch(
         step_M=torch.from_numpy(np.repeat(np.arange(len(steps)), lengths)).to(device),
-        advantage_M=torch.from_numpy(np.repeat(batch.advantage_S[members], lengths)).to(device),
+        advantage_M=torch.from_numpy(advantage_M).to(device),
         token_weight_M=torch.from_numpy(np.repeat(batch.token_weight_S[members], lengths)).to(device),
         behavior_logprobs_M=torch.from_numpy(np.concatenate([step.behavior_logprobs for step in steps])).to(device),
         age_M=torch.from_numpy(np.maximum(age_M, 0).astype(np.float32)).to(device),
+        value_target_M=None if targets is None else torch.from_numpy(np.concatenate([targets[i] for i in members])).to(device),
     )
 
 

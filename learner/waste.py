@@ -11,6 +11,7 @@ total variation distance of the task families. They describe this run; no test o
     masked         steps older than the bound of trajectories trained otherwise  staleness: the early steps of long episodes
     phase_closed   taken, but their phase ended before their batch was whole     when phases end; long ones arrive last
     no_signal      their group's rollouts all scored the same                    not staleness: it follows the task's difficulty
+    not_chosen     the algorithm left them out                                   not staleness: a choice
     a poison       not what a policy of this run can have sampled                not staleness: a mistake (`learner.poison`)
 
 `within_bound` leaves out the first two only: the doing of the age bound alone. `trained` leaves out all of them. Its steps were

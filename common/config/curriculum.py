@@ -16,9 +16,11 @@ MAX_RECENT = 1024
 class CurriculumConfig(Section):
     """How training groups choose their family. Read by learner, who puts it into its orders; carried out by broker."""
 
-    name: Literal["uniform", "weighted", "success_band"] = "uniform"
+    name: Literal["uniform", "weighted", "success_band", "cool_down"] = "uniform"
     """uniform: families take turns. weighted: in proportion to `tasks.family_weights`. success_band: by weights too, but
-    families whose recent success lies in ``band`` get most groups."""
+    families whose recent success lies in ``band`` get most groups. cool_down: by weights, but a family whose last f groups failed
+    altogether counts exp(-f) of its weight from the second on, and hardly anything from the fifth (MobileRL's failure
+    curriculum, where an epoch is a group here); one success brings it back."""
     band: tuple[float, float] = (0.1, 0.9)
     """success_band: success rates from which groups learn; a family outside is always or never solved."""
     floor: float = Field(0.25, ge=0.01, le=1)
@@ -53,6 +55,20 @@ class RolloutsConfig(Section):
     """Most rollouts, of families that hardly succeed; None: `learner.group_size`."""
 
 
+def horizon_problems(horizon: Sequence[tuple[int, int]], *, max_steps: int) -> list[Problem]:
+    """What is wrong with `tasks.horizon`, given `tasks.max_steps`."""
+    starts = [update for update, _ in horizon]
+    problems = []
+    if starts != sorted(set(starts)) or any(update < 0 for update in starts):
+        step = "give [update, steps] pairs in order of updates"
+        problems.append(Problem("tasks.horizon", f"updates {starts} do not rise", step))
+    for update, steps in horizon:
+        if not 1 <= steps <= max_steps:
+            step = f"give 1 to tasks.max_steps = {max_steps}, or raise that"
+            problems.append(Problem("tasks.horizon", f"{steps} actions from update {update} on", step))
+    return problems
+
+
 def weight_problems(weights: Mapping[str, float], *, families: Sequence[str], curriculum: str) -> list[Problem]:
     """What is wrong with `tasks.family_weights`."""
     problems = []
@@ -63,7 +79,7 @@ def weight_problems(weights: Mapping[str, float], *, families: Sequence[str], cu
         if not (math.isfinite(weight) and weight >= 0):
             problems.append(Problem(path, f"weight {weight}", "give a finite number, 0 or more"))
     if weights and curriculum == "uniform":
-        step = "set it to weighted or success_band, or remove tasks.family_weights"
+        step = "set it to weighted, success_band or cool_down, or remove tasks.family_weights"
         problems.append(Problem("tasks.curriculum.name", "'uniform' does not look at tasks.family_weights", step))
     if families and all(weights.get(family, 1.0) == 0 for family in families):
         step = "give at least one family a weight above 0; families without one have 1"

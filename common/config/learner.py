@@ -144,6 +144,9 @@ class LearnerConfig(Section):
     max_age: int = Field(4, ge=0)
     """Steps older than this many policy versions are masked out of the loss (hard bound); no effect in staleness.mode admit."""
     staleness: StalenessConfig = StalenessConfig()
+    max_logprob_gap: float | None = Field(0.3, gt=0)
+    """The run ends when engine's and learner's log-probs of tokens that the present weights sampled differ by more than this on
+    average (rounding to bfloat16 makes 0.01 to 0.1): they do not run the same model. None: it is only shown (`logprob_gap`)."""
     max_pack_tokens: int = Field(1024, ge=64)
     """Tokens per packed forward pass."""
     num_threads: int | None = Field(None, ge=1)

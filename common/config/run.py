@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 from common.config.actor import MIN_COMPUTERRL_NEW_TOKENS, VISION_PROBLEM, ActorConfig
 from common.config.base import Section
 from common.config.broker import BrokerConfig
-from common.config.curriculum import CurriculumConfig, RolloutsConfig, rollout_problems, weight_problems
+from common.config.curriculum import CurriculumConfig, RolloutsConfig, horizon_problems, rollout_problems, weight_problems
 from common.config.desktop import DesktopConfig
 from common.config.learner import LearnerConfig
 from common.config.model import ModelConfig
@@ -30,6 +30,13 @@ class TasksConfig(Section):
     page."""
     max_steps: int = Field(6, ge=1)
     """Actions per episode at most."""
+    horizon: tuple[tuple[int, int], ...] = Field((), max_length=64)
+    """[update, actions] pairs: from that RL update on, training episodes have at most so many actions (AgentGym-RL's
+    ScalingInter: short at first, longer when that is learned); before the first pair, and without any, ``max_steps``.
+    Demonstrations and evaluations have ``max_steps``. Read by learner (into its orders)."""
+    length_cap: bool = False
+    """Training episodes of a family have at most as many actions as its longest success so far (DART); without a success yet, as
+    many as all others. A cap never rises again by itself. Read by learner (into its orders)."""
     family_weights: dict[str, float] = Field(default_factory=dict)
     """Share of the training groups relative to other families; 1 for those not named, 0: not trained on. Demonstrations and
     evaluations play every family alike. Read by learner (into its orders)."""
@@ -235,6 +242,7 @@ def _combination_problems(config: RunConfig) -> list[Problem]:
         step = "name each once; tasks.family_weights gives a family more groups"
         problems.append(Problem("tasks.families", f"names {', '.join(twice)} more than once", step))
     problems.extend(weight_problems(tasks.family_weights, families=tasks.families, curriculum=tasks.curriculum.name))
+    problems.extend(horizon_problems(tasks.horizon, max_steps=tasks.max_steps))
     problems.extend(rollout_problems(tasks.rollouts, group_size=config.learner.group_size))
     for family, number in config.learner.recipe.demos_of_family.items():
         path = f"learner.recipe.demos_of_family.{family}"

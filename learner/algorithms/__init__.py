@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from pydantic import ValidationError
@@ -26,6 +26,7 @@ from common.messages import Step, TrajectoryGroup
 if TYPE_CHECKING:
     import torch
 
+T = TypeVar("T")
 ENTRY_POINT_GROUP = "computerrl.algorithms"
 """Other packages register `name = module:Class` here."""
 
@@ -40,19 +41,49 @@ class TrainBatch:
 
     samples: tuple[Step, ...]
     """[S]"""
+    trajectory_S: np.ndarray
+    """int; whose step it is, numbered in the batch."""
     group_S: np.ndarray
     """int; steps of one group share prompts, so they are packed together and never split over minibatches."""
+    reward_S: np.ndarray
+    """float32; what the step earned, for `Refines.refine`."""
     advantage_S: np.ndarray
-    """float32"""
+    """float32; of all tokens of the step, unless ``token_advantages`` says more."""
     token_weight_S: np.ndarray
     """float32; what each token of the step counts: loss = - sum over tokens of weight * term."""
     version: int
     """The learner's policy version when the batch was prepared."""
+    replayed_S: np.ndarray
+    """bool; out of the algorithm's memory: trained once already, and not bound by `learner.max_age`."""
+    not_chosen: frozenset[str] = frozenset()
+    """Ids of trajectories that came and that the algorithm left out."""
     metrics: dict[str, float] = field(default_factory=dict)
     """What is known before any forward pass."""
+    token_advantages: tuple[np.ndarray, ...] | None = None
+    """[S] float32 of each action token."""
+    value_targets: tuple[np.ndarray, ...] | None = None
+    """[S] float32 of each action token, NaN where the value function has none; made by `Refines.refine`."""
     left_out_nll: float = 0.0
     """Sum of -log pi_b over the action tokens that are not computed: their share of the entropy, estimated."""
     left_out_tokens: int = 0
+
+    def subset(self, members: np.ndarray) -> TrainBatch:
+        """Of the steps ``members`` [int] only; the weights of others are gone from the objective, not spread over these."""
+        def some(values: tuple[T, ...]) -> tuple[T, ...]:
+            return tuple(values[i] for i in members)
+
+        return replace(
+            self,
+            samples=some(self.samples),
+            trajectory_S=self.trajectory_S[members],
+            group_S=self.group_S[members],
+            reward_S=self.reward_S[members],
+            advantage_S=self.advantage_S[members],
+            token_weight_S=self.token_weight_S[members],
+            replayed_S=self.replayed_S[members],
+            token_advantages=None if self.token_advantages is None else some(self.token_advantages),
+            value_targets=None if self.value_targets is None else some(self.value_targets),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +97,8 @@ class LossBatch:
     behavior_logprobs_M: torch.Tensor
     age_M: torch.Tensor
     """float32; batch version - version that sampled the token, never negative."""
+    value_target_M: torch.Tensor | None = None
+    """float32, NaN where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +112,8 @@ class PolicyOutputs:
     """Filled in when `needs` has `proximal_logprobs`."""
     reference_logprobs_M: torch.Tensor | None
     """Filled in when `needs` has `reference_logprobs`."""
+    values_M: torch.Tensor | None = None
+    """Of the state before each token, with the graph of the value head alone; for an algorithm that `LearnsValues`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +122,30 @@ class LossResult:
 
     loss: torch.Tensor
     metrics: dict[str, tuple[torch.Tensor, float]]
+    importance_weights_M: torch.Tensor | None = None
+    """w = pi_p / pi_b as it is, without cap and without gradient: the trainer makes the effective sample size of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstLook:
+    """What the weights at the start of an update say of each step of a batch: [S] float32 arrays, one number a token."""
+
+    logprobs: tuple[np.ndarray, ...]
+    entropy: tuple[np.ndarray, ...]
+    values: tuple[np.ndarray, ...] | None
+    """For an algorithm that `LearnsValues`."""
+
+
+Need = Literal["proximal_logprobs", "reference_logprobs"]
+"""Extra forward passes."""
 
 
 @runtime_checkable
 class Algorithm(Protocol):
     """Made from the learner's configuration; raises `ConfigError` for options it does not know or cannot take."""
 
-    needs: frozenset[str]
-    """Of `proximal_logprobs`, `reference_logprobs`: extra forward passes that the trainer fills in."""
+    needs: frozenset[Need]
+    """What the trainer fills in."""
     temperature: float
     """Sampling temperature of the training rollouts; the loop orders rollouts with it, the trainer computes log-probs at it."""
 
@@ -107,6 +158,43 @@ class Algorithm(Protocol):
         ...
 
 
+@runtime_checkable
+class Refines(Protocol):
+    """An algorithm that decides after a first look: one more forward pass, without a graph, over all samples of a batch."""
+
+    def refine(self, batch: TrainBatch, look: FirstLook) -> TrainBatch:
+        """``batch`` with other advantages, targets or fewer samples; pure."""
+        ...
+
+
+@runtime_checkable
+class LearnsValues(Protocol):
+    """An algorithm with a value function: a linear layer on the last hidden state (`learner.value_head`), trained beside the
+    policy by what the loss says of `PolicyOutputs.values_M`."""
+
+    value_lr: float
+    """Learning rate of the layer."""
+
+
+@runtime_checkable
+class WantsGuidance(Protocol):
+    """An algorithm whose training episodes are played beside the families' demonstrators."""
+
+    num_patches: int
+    """So often the demonstrator's action is done in place of another one; the next one ends the episode. `Step.matched` says
+    which were the demonstrator's."""
+
+
+@runtime_checkable
+class ScalesLearningRate(Protocol):
+    """An algorithm that trains in shorter steps on batches that say less."""
+
+    def lr_factor(self, effective_sample_share: float) -> float:
+        """What the learning rate of an optimizer step is multiplied with. ``effective_sample_share``: (sum w)^2 / (n sum w^2) of
+        its n tokens, 1 on policy."""
+        ...
+
+
 Maker = Callable[[Mapping[str, Any], LearnerConfig], Algorithm]
 
 ALGORITHMS: dict[str, str] = {
@@ -115,6 +203,17 @@ ALGORITHMS: dict[str, str] = {
     "reinforce_pp": "learner.algorithms.reinforce_pp:ReinforcePlusPlus",
     "dr_grpo": "learner.algorithms.dr_grpo:DrGRPO",
     "dapo": "learner.algorithms.dapo:DAPO",
+    "m_grpo": "learner.algorithms.m_grpo:MGRPO",
+    "rebn": "learner.algorithms.rebn:ReBN",
+    "agentrl": "learner.algorithms.agentrl:AgentRL",
+    "adagrpo": "learner.algorithms.adagrpo:AdaGRPO",
+    "arpo": "learner.algorithms.arpo:ARPO",
+    "ui_s1": "learner.algorithms.ui_s1:UIS1",
+    "grpo_roc": "learner.algorithms.grpo_roc:GRPORoC",
+    "dart": "learner.algorithms.dart:DART",
+    "ppo": "learner.algorithms.ppo:PPO",
+    "vtrace": "learner.algorithms.vtrace:VTrace",
+    "digirl": "learner.algorithms.digirl:DigiRL",
 }
 """Name -> `module:Class`."""
 

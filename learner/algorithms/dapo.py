@@ -11,6 +11,7 @@ import numpy as np
 
 from learner.aggregation import Aggregation
 from learner.algorithms.grpo import GRPO, GRPOOptions
+from learner.step_table import StepTable
 
 
 class DAPOOptions(GRPOOptions):
@@ -24,6 +25,6 @@ class DAPO(GRPO):
 
     options_model = DAPOOptions
 
-    def counted(self, advantage_n: np.ndarray, *, group_n: np.ndarray) -> np.ndarray:
+    def counted(self, advantage_n: np.ndarray, table: StepTable) -> np.ndarray:
         """[n] bool: steps of groups with a signal."""
-        return np.isin(group_n, group_n[advantage_n != 0.0])
+        return np.isin(table.group_n, table.group_n[advantage_n != 0.0])

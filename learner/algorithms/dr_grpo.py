@@ -11,7 +11,8 @@ from pydantic import Field
 
 from learner.advantages import centred
 from learner.aggregation import Aggregation
-from learner.algorithms.grpo import GRPO, GRPOOptions, per_group
+from learner.algorithms.grpo import GRPO, GRPOOptions
+from learner.step_table import StepTable
 
 
 class DrGRPOOptions(GRPOOptions):
@@ -27,6 +28,6 @@ class DrGRPO(GRPO):
 
     options_model = DrGRPOOptions
 
-    def advantages(self, rewards_n: np.ndarray, *, trajectory_n: np.ndarray, group_n: np.ndarray) -> np.ndarray:
+    def advantages(self, rewards_n: np.ndarray, table: StepTable) -> np.ndarray:
         """[n] reward minus the mean of its group."""
-        return per_group(lambda rewards, _: centred(rewards), rewards_n, trajectory_n=trajectory_n, group_n=group_n)
+        return table.per_group(lambda rewards, _: centred(rewards), rewards_n)

@@ -8,7 +8,8 @@ GRPO's. Steps older than ``learner.age_bound`` do not train but keep their place
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -16,10 +17,11 @@ from pydantic import Field, model_validator
 
 from common.config import LearnerConfig
 from common.config.base import Section
-from common.messages import Step, TrajectoryGroup
+from common.messages import TrajectoryGroup
 from learner.advantages import group_advantages, step_rewards
 from learner.aggregation import Aggregation, token_weights
-from learner.algorithms import LossBatch, LossResult, PolicyOutputs, TrainBatch, parse_options
+from learner.algorithms import LossBatch, LossResult, Need, PolicyOutputs, TrainBatch, parse_options
+from learner.step_table import Chosen, StepTable, batch_metrics
 
 if TYPE_CHECKING:
     import torch
@@ -57,6 +59,9 @@ class GRPOOptions(Section):
     """Added to the standard deviation (ours)."""
     format_penalty: float = Field(0.0, ge=0)
     """Taken from the reward of a badly formed step, besides its reward being 0 (ours)."""
+    lr_scaling: Literal["none", "effective_samples"] = "none"
+    """effective_samples: the learning rate of an optimizer step times sqrt(ESS / n), ESS = (sum w)^2 / sum w^2 over its n tokens
+    (VCPO; for lags of up to 128 versions)."""
     temperature: float = Field(1.0, gt=0)
     """Sampling temperature of training rollouts; the learner's log-probs are taken at the same."""
 
@@ -72,7 +77,7 @@ class GRPOOptions(Section):
 
 
 class GRPO:
-    """See the module's docstring. Relatives (`rloo`, `dr_grpo`, ...) differ in defaults, or in one of the methods that follow."""
+    """See the module's docstring. Relatives (`rloo`, `arpo`, ...) differ in defaults, or in some of the methods that follow."""
 
     options_model: type[GRPOOptions] = GRPOOptions
 
@@ -80,70 +85,73 @@ class GRPO:
         self.options = parse_options(self.options_model, options)
         self.temperature = self.options.temperature
         self._age_bound = learner.age_bound
-        needs = set()
+        needs: set[Need] = set()
         if self.options.proximal == "recomputed" and self.options.correction != "none":
             needs.add("proximal_logprobs")
         if self.options.kl_beta > 0:
             needs.add("reference_logprobs")
         self.needs = frozenset(needs)
 
-    def advantages(self, rewards_n: np.ndarray, *, trajectory_n: np.ndarray, group_n: np.ndarray) -> np.ndarray:
-        """[n] float64 for all steps of a batch, from their rewards, trajectories and groups (ids unique in the batch)."""
-        return per_group(
-            lambda rewards, _: group_advantages(rewards, delta=self.options.advantage_delta),
-            rewards_n, trajectory_n=trajectory_n, group_n=group_n,
-        )  # fmt: skip
+    # --- what relatives change ---------------------------------------------------------------------------------------
 
-    def counted(self, advantage_n: np.ndarray, *, group_n: np.ndarray) -> np.ndarray:
+    def choose(self, groups: Sequence[TrajectoryGroup], *, version: int) -> Chosen:
+        """Which rollouts the batch is made of: all that came. ``version`` may seed a draw."""
+        del version
+        return Chosen(groups)
+
+    def rewards(self, table: StepTable) -> np.ndarray:
+        """[n] float64: what each step earned."""
+        return step_rewards(
+            success=table.success_n, format_ok=table.format_n, format_penalty=self.options.format_penalty
+        )
+
+    def advantages(self, rewards_n: np.ndarray, table: StepTable) -> np.ndarray:
+        """[n] float64, exactly 0 where there is no signal."""
+        return table.per_group(lambda rewards, _: group_advantages(rewards, delta=self.options.advantage_delta), rewards_n)
+
+    def counted(self, advantage_n: np.ndarray, table: StepTable) -> np.ndarray:
         """[n] bool: steps that have a place in the denominators of the objective, trained or not."""
-        del group_n
+        del table
         return np.ones(len(advantage_n), dtype=bool)
+
+    # --- Algorithm ---------------------------------------------------------------------------------------------------
 
     def prepare(self, groups: Sequence[TrajectoryGroup], *, version: int) -> TrainBatch:
         """Advantages per group over all its steps; weights over all steps of the batch; then leave out what cannot train."""
         options = self.options
-        steps = [step for group in groups for trajectory in group.trajectories for step in trajectory.steps]
-        success_n, trajectory_n, group_n = _owners(groups)
-        format_n = np.array([step.format_ok for step in steps], dtype=bool)
-        tokens_n = np.array([max(1, len(step.action_tokens)) for step in steps], dtype=np.int64)
-        rewards_n = step_rewards(success=success_n, format_ok=format_n, format_penalty=options.format_penalty)
-        advantage_n = self.advantages(rewards_n, trajectory_n=trajectory_n, group_n=group_n)
-        weight_n = np.zeros(len(steps))
-        counted_n = self.counted(advantage_n, group_n=group_n)
+        chosen = self.choose(groups, version=version)
+        table = StepTable.of(chosen.groups, version=version, replayed=chosen.replayed)
+        rewards_n = self.rewards(table)
+        advantage_n = self.advantages(rewards_n, table)
+        counted_n = self.counted(advantage_n, table)
+        weight_n = np.zeros(len(table))
         if counted_n.any():
             weight_n[counted_n] = token_weights(
                 options.aggregation,
-                num_tokens_n=tokens_n[counted_n],
-                trajectory_n=trajectory_n[counted_n],
-                group_n=group_n[counted_n],
+                num_tokens_n=table.num_tokens_n[counted_n],
+                trajectory_n=table.trajectory_n[counted_n],
+                group_n=table.group_n[counted_n],
                 constant=options.aggregation_constant,
             )
-        age_n = np.array([max(0, version - step.min_policy_version) for step in steps], dtype=np.int64)
-        whole_n = np.array([_is_whole(step) for step in steps], dtype=bool)
-        trains_n = whole_n & (age_n <= self._age_bound)
+        # What a memory gives is older than any bound, and is there for it.
+        trains_n = table.whole_n & ((table.age_n <= self._age_bound) | table.replayed_n)
         computed_n = trains_n & counted_n if options.kl_beta > 0 else trains_n & (advantage_n != 0.0)
         computed = np.flatnonzero(computed_n)
-        left_out = [steps[i] for i in np.flatnonzero(whole_n & ~computed_n)]
-        metrics = {
-            **_age_metrics(age_n[trains_n]),
-            "success": _mean([t.success for group in groups for t in group.trajectories]),
-            "reward": _mean(rewards_n),
-            "format_ok": _mean(format_n),
-            "num_groups": float(len(groups)),
-            "num_trajectories": float(sum(len(group.trajectories) for group in groups)),
-            "num_steps": float(len(steps)),
-            "num_steps_too_old": float((whole_n & (age_n > self._age_bound)).sum()),
-            "num_steps_malformed": float((~whole_n).sum()),
-            "num_steps_computed": float(len(computed)),
-            "num_groups_without_signal": float(sum(not advantage_n[group_n == g].any() for g in range(len(groups)))),
-        }
+        left_out = [table.steps[i] for i in np.flatnonzero(table.whole_n & ~computed_n)]
         return TrainBatch(
-            samples=tuple(steps[i] for i in computed),
-            group_S=group_n[computed],
+            samples=tuple(table.steps[i] for i in computed),
+            trajectory_S=table.trajectory_n[computed],
+            group_S=table.group_n[computed],
+            reward_S=rewards_n[computed].astype(np.float32),
             advantage_S=advantage_n[computed].astype(np.float32),
             token_weight_S=weight_n[computed].astype(np.float32),
             version=version,
-            metrics=metrics,
+            replayed_S=table.replayed_n[computed],
+            not_chosen=chosen.left_out(groups),
+            metrics={
+                **batch_metrics(groups, table, rewards_n, advantage_n, trains_n=trains_n, age_bound=self._age_bound),
+                "num_steps_computed": float(len(computed)),
+            },
             left_out_nll=-float(sum(step.behavior_logprobs.sum(dtype=np.float64) for step in left_out)),
             left_out_tokens=sum(len(step.action_tokens) for step in left_out),
         )
@@ -171,7 +179,12 @@ class GRPO:
             kl_M = losses.kl_k3(outputs.reference_logprobs_M, outputs.logprobs_M)
             term_M = term_M - options.kl_beta * kl_M
             metrics["reference_kl"] = (kl_M.detach().sum(), num_tokens)
-        return LossResult(-(batch.token_weight_M * term_M).sum(), metrics)
+        weights_M = torch.exp(proximal_M - batch.behavior_logprobs_M).detach()
+        return LossResult(-(batch.token_weight_M * term_M).sum(), metrics, weights_M)
+
+    def lr_factor(self, effective_sample_share: float) -> float:
+        """1, or sqrt(ESS / n) of VCPO."""
+        return math.sqrt(effective_sample_share) if self.options.lr_scaling == "effective_samples" else 1.0
 
     def _surrogate(
         self, logprobs_M: torch.Tensor, proximal_M: torch.Tensor, batch: LossBatch
@@ -217,56 +230,3 @@ class GRPO:
             low, high = options.geometric_range
             weights_M = corrections.geometric_mask(weights_M, batch.step_M, low=low, high=high)
         return proximal_M, corrections.truncated(weights_M, cap=options.correction_cap)
-
-
-def per_group(
-    rule: Callable[[np.ndarray, np.ndarray], np.ndarray], values_n: np.ndarray, *, trajectory_n: np.ndarray, group_n: np.ndarray
-) -> np.ndarray:
-    """[n] ``rule(values, trajectories)`` of each group's steps."""
-    found_n = np.zeros(len(values_n))
-    for group in np.unique(group_n):
-        members = group_n == group
-        found_n[members] = rule(values_n[members], trajectory_n[members])
-    return found_n
-
-
-def _owners(groups: Sequence[TrajectoryGroup]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Per step: its trajectory's success, the trajectory's number and the group's number."""
-    success: list[bool] = []
-    trajectory_ids: list[int] = []
-    group_ids: list[int] = []
-    num_trajectories = 0
-    for g, group in enumerate(groups):
-        for trajectory in group.trajectories:
-            success += [trajectory.success] * len(trajectory.steps)
-            trajectory_ids += [num_trajectories] * len(trajectory.steps)
-            group_ids += [g] * len(trajectory.steps)
-            num_trajectories += 1
-    return np.array(success, dtype=bool), np.array(trajectory_ids, dtype=np.int64), np.array(group_ids, dtype=np.int64)
-
-
-def _is_whole(step: Step) -> bool:
-    """Sampled by a policy, with a finite log-prob and a version for every action token."""
-    num_tokens = len(step.action_tokens)
-    return bool(
-        num_tokens
-        and len(step.prompt_tokens)
-        and len(step.behavior_logprobs) == num_tokens
-        and len(step.policy_versions) == num_tokens
-        and np.isfinite(step.behavior_logprobs).all()
-    )
-
-
-def _age_metrics(age_n: np.ndarray) -> dict[str, float]:
-    """Of the steps that may train; zeros when there are none."""
-    if not age_n.size:
-        return {"policy_age_min": 0.0, "policy_age_mean": 0.0, "policy_age_max": 0.0}
-    return {
-        "policy_age_min": float(age_n.min()),
-        "policy_age_mean": float(age_n.mean()),
-        "policy_age_max": float(age_n.max()),
-    }
-
-
-def _mean(values: Any) -> float:
-    return float(np.mean(values)) if len(values) else 0.0

@@ -10,13 +10,14 @@ from __future__ import annotations
 import numpy as np
 
 from learner.advantages import batch_normalised, centred
-from learner.algorithms.grpo import GRPO, per_group
+from learner.algorithms.grpo import GRPO
+from learner.step_table import StepTable
 
 
 class ReinforcePlusPlus(GRPO):
     """See the module's docstring."""
 
-    def advantages(self, rewards_n: np.ndarray, *, trajectory_n: np.ndarray, group_n: np.ndarray) -> np.ndarray:
+    def advantages(self, rewards_n: np.ndarray, table: StepTable) -> np.ndarray:
         """[n] (r - mean of its group) / (std over the batch + delta)."""
-        centred_n = per_group(lambda rewards, _: centred(rewards), rewards_n, trajectory_n=trajectory_n, group_n=group_n)
+        centred_n = table.per_group(lambda rewards, _: centred(rewards), rewards_n)
         return batch_normalised(centred_n, delta=self.options.advantage_delta)

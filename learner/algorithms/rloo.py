@@ -10,12 +10,13 @@ from __future__ import annotations
 import numpy as np
 
 from learner.advantages import leave_one_out
-from learner.algorithms.grpo import GRPO, per_group
+from learner.algorithms.grpo import GRPO
+from learner.step_table import StepTable
 
 
 class RLOO(GRPO):
     """See the module's docstring."""
 
-    def advantages(self, rewards_n: np.ndarray, *, trajectory_n: np.ndarray, group_n: np.ndarray) -> np.ndarray:
+    def advantages(self, rewards_n: np.ndarray, table: StepTable) -> np.ndarray:
         """[n] reward minus the mean of the group's other trajectories."""
-        return per_group(leave_one_out, rewards_n, trajectory_n=trajectory_n, group_n=group_n)
+        return table.per_group(leave_one_out, rewards_n)

@@ -34,13 +34,16 @@ def make_config(
     tmp_path: Path, *, num_ranks: int, top_layers: int | None = 2, dtype: str = "float32", **learner: Any
 ) -> RunConfig:
     options = learner.pop("options", {"kl_beta": 0.01})
+    name = learner.pop("algorithm", "grpo")
     config = RunConfig(
         name=f"ranks-{num_ranks}",
         run_dir=str(tmp_path),
         model=ModelConfig(name="tiny-random", dtype=dtype, trainable_top_layers=top_layers),
         learner=LearnerConfig(
             device="cpu", num_threads=2, num_ranks=num_ranks, rank_timeout_s=60.0, max_pack_tokens=64,
-            algorithm=AlgorithmConfig(options=options), optimizer=OptimizerConfig(lr=1e-3, max_grad_norm=0.5), **learner,
+            # The batches here say of made-up log-probs that the present weights sampled them.
+            max_logprob_gap=None, algorithm=AlgorithmConfig(name=name, options=options),
+            optimizer=OptimizerConfig(lr=1e-3, max_grad_norm=0.5), **learner,
         ),
     )  # fmt: skip
     RunFolder(config.folder).create(config)
@@ -67,7 +70,7 @@ def play(trainer: Any) -> dict[str, Any]:
     metrics = [trainer.sft_step(demonstrations(), 1e-3)]
     trainer.set_reference()
     trainer.reset_optimizer(1e-3)
-    metrics += [trainer.update(batch) for batch in make_batches(trainer, 3)]
+    metrics += [trainer.update(trainer.refine(batch)) for batch in make_batches(trainer, 3)]
     return seen_of(trainer) | {"metrics": metrics}
 
 
@@ -115,13 +118,16 @@ def no_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("top_layers", [2, None])
+@pytest.mark.parametrize(("top_layers", "algorithm"), [(2, "grpo"), (None, "grpo"), (2, "ppo")])
 @pytest.mark.usefixtures("no_pickle")
-def test_two_ranks_train_to_the_same_weights_as_one(tmp_path: Path, top_layers: int | None) -> None:
-    """Losses, figures, gradients' norms, weights, moments and reference."""
+def test_two_ranks_train_to_the_same_weights_as_one(tmp_path: Path, top_layers: int | None, algorithm: str) -> None:
+    """Losses, figures, gradients' norms, weights, moments and reference; with ppo a value head and a first look besides."""
     found = {}
     for num_ranks in (1, 2):
-        with trainer_of(make_config(tmp_path, num_ranks=num_ranks, top_layers=top_layers, num_minibatches=2)) as trainer:
+        config = make_config(
+            tmp_path, num_ranks=num_ranks, top_layers=top_layers, num_minibatches=2, algorithm=algorithm
+        )
+        with trainer_of(config) as trainer:
             assert isinstance(trainer, RankedTrainer) == (num_ranks == 2)
             found[num_ranks] = play(trainer)
     one, two = found[1], found[2]

@@ -26,6 +26,8 @@ from common.transport import Client
 from launch import processes
 
 ROOT = Path(__file__).parents[2]
+NUM_UPDATES = {1: 24, 2: 12}
+"""Of the whole run, by number of ranks: two take turns on the cores of a small machine."""
 START = {
     "broker": "from broker.server import run_broker as run",
     "learner": "from learner.loop import run_learner as run",
@@ -71,7 +73,9 @@ class Run:
         learner = {
             "num_ranks": num_ranks, "rank_timeout_s": 20.0,
             "device": "cpu", "group_size": 4, "groups_per_batch": 2, "checkpoint_every_updates": 3, "num_threads": 1,
-            "recipe": {"demos_per_family": 2, "bc_epochs": 1, "eval_episodes_per_family": 2, "max_updates": 24},
+            "recipe": {
+                "demos_per_family": 2, "bc_epochs": 1, "eval_episodes_per_family": 2, "max_updates": NUM_UPDATES[num_ranks]
+            },
             "entropulse": {"force_after_fraction": 0.5},
         }  # fmt: skip
         tree = {
@@ -190,7 +194,7 @@ one_and_two_ranks = pytest.mark.parametrize("run", [1, 2], indirect=True)
 def test_learner_of_two_ranks_loses_either_ends_whole_and_resumes(run: Run) -> None:
     run.start("broker")
     run.play()
-    for update, victim in ((2, "follower"), (6, "learner"), (10, "follower")):
+    for update, victim in ((2, "follower"), (6, "learner")):
         learner = run.start("learner")
         run.wait_update(update)
         (follower,) = processes.children_of(learner.pid)
@@ -202,7 +206,7 @@ def test_learner_of_two_ranks_loses_either_ends_whole_and_resumes(run: Run) -> N
     recorded = [line["trajectory_id"] for line in read_json_lines(run.folder.folder / "ledger.jsonl")]
     assert len(recorded) == len(set(recorded)), "trained twice"
     updates = [line["update"] for line in run.metrics() if line["event"] == "update"]
-    assert updates == list(range(1, 25))
+    assert updates == list(range(1, NUM_UPDATES[2] + 1))
     summary = [line for line in run.metrics() if line["event"] == "summary"][-1]
     assert summary["num_trajectories_lost"] == 0
 

@@ -64,10 +64,17 @@ def make_observation(*elements: Element, title: str = "Page", result: str = "") 
 
 
 def make_assignment(
-    number: int = 0, *, kind: OrderKind = "training", max_steps: int = 4, time_limit_s: float = 100.0
+    number: int = 0,
+    *,
+    kind: OrderKind = "training",
+    max_steps: int = 4,
+    time_limit_s: float = 100.0,
+    num_patches: int | None = None,
 ) -> Assignment:
     task = TaskRef("web-click-button", 100_000 + number, "training")
-    return Assignment(f"rl-1/{number}/0", f"rl-1/{number}", 0, "rl-1", kind, task, 1.0, max_steps, time_limit_s)
+    return Assignment(
+        f"rl-1/{number}/0", f"rl-1/{number}", 0, "rl-1", kind, task, 1.0, max_steps, time_limit_s, num_patches
+    )
 
 
 class ScriptedEngine:

@@ -126,6 +126,9 @@ class FakeTrainer:
         self.lrs: list[float] = []
         self.entropy = 1.0
 
+    def refine(self, batch: Any) -> Any:
+        return batch
+
     def update(self, batch: Any) -> dict[str, float]:
         if batch.samples:
             self.weight += 1

@@ -386,7 +386,8 @@ def test_order_placed_and_closed_before_either_is_on_disk_is_refused_when_applie
 
 
 @pytest.mark.parametrize(
-    "changes", [{"families": ()}, {"group_size": 0}, {"group_size": 10**9}, {"max_steps": 0}, {"num_per_family": -1}]
+    "changes",
+    [{"families": ()}, {"group_size": 0}, {"group_size": 10**9}, {"max_steps": 0}, {"num_per_family": -1}, {"num_patches": -1}],
 )
 def test_impossible_order_is_an_error(desk: Desk, changes: dict[str, object]) -> None:
     assert isinstance(desk.ask(order(**changes)), ErrorReply)

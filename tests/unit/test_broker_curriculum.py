@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from fractions import Fraction
 from typing import get_args
@@ -12,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from broker.curriculum import CURRICULA, RecentResults, group_size, problem
+from broker.curriculum import CURRICULA, RecentResults, group_size, max_steps, problem
 from broker.task_source import Draw, TaskSource
 from common.config import CurriculumConfig
 from common.messages import CurriculumPlan, RolloutOrder
@@ -96,7 +97,7 @@ def test_band_whatever_succeeds_no_family_falls_below_its_floor(outcomes: list[t
     source = TaskSource(training("abc", name="success_band", floor=0.3, num_recent=4, min_results=2), known)
     for number, (family, success) in enumerate(outcomes, 1):
         draw = source.next()
-        known.add(family, success=success)
+        known.add(family, success=success, num_steps=1)
         source.take(draw)
         count[draw.task.family] += 1
         # A credit is above -2 groups, and all together are 0: none is above 4.
@@ -107,10 +108,10 @@ def test_results_only_the_latest_count_and_few_say_nothing() -> None:
     plan = CurriculumPlan(num_recent=4, min_results=3)
     known = results(a="0000", b="01")
     for _ in range(3):
-        known.add("a", success=True)
+        known.add("a", success=True, num_steps=1)
     assert known.success_rate("a", plan) == 0.75
     assert known.success_rate("b", plan) is None and known.success_rate("c", plan) is None
-    assert RecentResults(known.snapshot()).success_rate("a", plan) == 0.75
+    assert RecentResults(**known.snapshot()).success_rate("a", plan) == 0.75
 
 
 @pytest.mark.parametrize(
@@ -139,7 +140,7 @@ def test_source_restored_goes_on_with_the_same_groups(name: str) -> None:
     known, plan = results(a="1" * 20, b="10" * 10), training("abc", name=name, family_weights={"b": 1.5})
     source = TaskSource(plan, known)
     drawn(source, 23)
-    other = TaskSource(plan, RecentResults(known.snapshot()))
+    other = TaskSource(plan, RecentResults(**known.snapshot()))
     other.restore(source.snapshot())
     assert other.num_drawn == 23
     assert drawn(other, 40) == drawn(source, 40)
@@ -183,3 +184,43 @@ def test_problem_impossible_curriculum_is_named(changes: dict[str, object], word
 
 def test_problem_every_curriculum_is_fine_by_itself() -> None:
     assert [problem(order(curriculum=CurriculumPlan(name)), max_group_size=64) for name in CURRICULA] == [""] * len(CURRICULA)
+
+
+def test_cool_down_families_that_only_fail_rest_and_one_success_brings_them_back() -> None:
+    plan = training("abcd", name="cool_down")
+    size = plan.group_size
+    known = results(a="1" + "0" * size, b="0" * (2 * size), c="0" * (5 * size), d="10" * size)
+    shares = CURRICULA["cool_down"].shares(plan, known)
+    # One failed group changes nothing, two leave exp(-2), five the millionth.
+    assert shares["a"] == pytest.approx(shares["d"], rel=1e-4) and shares["c"] == 1
+    assert shares["b"] / shares["a"] == pytest.approx(math.exp(-2), rel=1e-4)
+    assert sum(shares.values()) == 1_000_000
+    draws = counts(drawn(TaskSource(plan, known), 300))
+    assert draws["c"] == 0 and draws["a"] + draws["d"] > 270
+    known.add("c", success=True, num_steps=2)
+    again = CURRICULA["cool_down"].shares(plan, known)
+    assert again["c"] == pytest.approx(again["a"], rel=1e-4)
+    hopeless = results(a="0" * 5 * size, b="0" * 9 * size, c="0" * 5 * size, d="0" * 6 * size)
+    assert len(set(CURRICULA["cool_down"].shares(plan, hopeless).values())) <= 2, "when all are hopeless, all are played"
+
+
+@pytest.mark.parametrize(("number", "expected"), [(0, 6), (3, 6), (4, 2), (9, 2), (10, 5)])
+def test_horizon_rises_with_the_groups(number: int, expected: int) -> None:
+    plan = replace(training("a", horizon=((4, 2), (10, 5))), max_steps=6)
+    assert max_steps(plan, number, "a", RecentResults()) == expected
+
+
+def test_length_cap_is_the_longest_success_of_the_family_also_after_a_restart() -> None:
+    plan, known = replace(training("ab", length_cap=True), max_steps=9), RecentResults()
+    assert max_steps(plan, 0, "a", known) == 9
+    for num_steps, success in ((3, True), (5, True), (4, True), (8, False)):
+        known.add("a", success=success, num_steps=num_steps)
+    for found in (known, RecentResults(**known.snapshot())):
+        assert [max_steps(plan, 0, family, found) for family in "ab"] == [5, 9]
+    assert max_steps(replace(plan, max_steps=4), 0, "a", known) == 4
+    assert max_steps(replace(plan, curriculum=CurriculumPlan()), 0, "a", known) == 9
+
+
+@pytest.mark.parametrize("horizon", [((4, 2), (4, 3)), ((5, 2), (4, 3)), ((0, 0),), ((0, 7),)])
+def test_horizon_that_does_not_rise_or_asks_for_more_steps_than_there_are_is_refused(horizon: object) -> None:
+    assert "horizon" in problem(replace(training("a", horizon=horizon), max_steps=6), max_group_size=64)

@@ -133,6 +133,11 @@ def test_load_config_demonstrations_of_an_unplayed_family_are_an_error(tmp_path:
     assert set(found) == {"learner.recipe.demos_of_family.a", "learner.recipe.demos_of_family.c"}
 
 
+def test_load_config_horizon_that_falls_back_or_is_too_long_is_an_error(tmp_path: Path) -> None:
+    found = problems(write(tmp_path, "tasks: {max_steps: 6, horizon: [[5, 2], [5, 9]]}\n"))
+    assert set(found) == {"tasks.horizon"}
+
+
 def test_load_config_family_weights_that_play_nothing_or_nobody_looks_at_are_errors(tmp_path: Path) -> None:
     text = "tasks: {families: [a, b], family_weights: {a: -1, c: 2, b: .inf}, curriculum: {name: weighted}}\n"
     found = problems(write(tmp_path, text))

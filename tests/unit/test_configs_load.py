@@ -8,6 +8,7 @@ import pytest
 
 from common.config import load_config
 from env_server.client import family_names
+from learner.algorithms import ALGORITHMS, make_algorithm
 
 FOLDER = Path(__file__).resolve().parents[2] / "configs"
 FILES = sorted(FOLDER.rglob("*.yaml"))
@@ -17,6 +18,7 @@ FILES = sorted(FOLDER.rglob("*.yaml"))
 def test_config_file_loads_and_names_known_families(path: Path) -> None:
     config = load_config(path)
     assert family_names(config)
+    make_algorithm(config.learner)
     assert path.read_text().startswith("#"), "a comment on top says what it is for"
 
 
@@ -27,3 +29,8 @@ def test_quickstart_plays_six_families_over_three_applications_contained() -> No
     assert len({name.split("-")[0] for name in families}) >= 3
     assert config.desktop.driver == "apptainer"
     assert config.learner.recipe.eval_episodes_per_family >= 20
+
+
+def test_every_algorithm_has_a_config() -> None:
+    configured = {load_config(path).learner.algorithm.name for path in (FOLDER / "algorithms").glob("*.yaml")}
+    assert configured == set(ALGORITHMS)

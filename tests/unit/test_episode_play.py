@@ -86,6 +86,35 @@ def test_episode_of_a_demonstration_needs_no_engine_and_has_no_logprobs() -> Non
     assert trajectory.steps[0].min_policy_version == -1
 
 
+def test_episode_beside_a_demonstrator_goes_on_with_the_policys_own_words_where_they_agree() -> None:
+    desktops = FakeDesktops()
+    trajectory = play(desktops, ScriptedEngine(" click( 1 )\n", "done()\n"), num_patches=0)
+    assert [step.matched for step in trajectory.steps] == [True, True]
+    assert [step.action_text for step in trajectory.steps] == ["click( 1 )", "done()"]
+    assert trajectory.end_reason == "done_action" and trajectory.success
+    assert b"click( 1 )" in bytes(trajectory.steps[1].prompt_tokens.tolist())
+
+
+@pytest.mark.parametrize("wrong", ["click(99)\n", "I would click\n", "done()\n"])
+def test_episode_beside_a_demonstrator_is_patched_and_is_no_success_then(wrong: str) -> None:
+    desktops = FakeDesktops()
+    trajectory = play(desktops, ScriptedEngine(wrong, "done()\n"), num_patches=1)
+    assert [step.matched for step in trajectory.steps] == [False, True]
+    assert [action.args["target"] for action in desktops.actions] == [1], "the demonstrator's action was done"
+    assert trajectory.steps[0].action_text == wrong.strip() and len(trajectory.steps[0].behavior_logprobs)
+    assert trajectory.steps[0].format_ok == (wrong != "I would click\n") and trajectory.steps[0].action_error
+    assert b"click(1)" in bytes(trajectory.steps[1].prompt_tokens.tolist()), "and stands in the history"
+    assert trajectory.end_reason == "done_action" and (trajectory.success, trajectory.reward) == (False, 0.0)
+
+
+def test_episode_beside_a_demonstrator_ends_at_the_mismatch_after_its_last_patch() -> None:
+    desktops = FakeDesktops()
+    trajectory = play(desktops, ScriptedEngine("click(99)\n", "click(1)\n"), num_patches=1)
+    assert trajectory.end_reason == "off_demonstration" and not trajectory.success
+    assert [step.matched for step in trajectory.steps] == [False, False] and len(desktops.actions) == 1
+    assert "evaluate" in desktops.calls
+
+
 def test_episode_over_its_time_limit_is_judged_as_it_stands() -> None:
     desktops = FakeDesktops()
     trajectory = play(desktops, ScriptedEngine("click(1)\n"), time_limit_s=0.0)

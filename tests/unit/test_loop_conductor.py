@@ -1,6 +1,7 @@
 """The conductor through a whole recipe, with fakes around it; and killed anywhere."""
 
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from loop_fakes import FAMILIES, Bench, FakeWeights, make_config
 
 from common.metrics import read_json_lines
+from learner.algorithms.arpo import ARPO
 from learner.client import request_phase
 
 
@@ -265,3 +267,34 @@ def test_loop_goes_on_without_episodes_that_could_not_be_played(tmp_path: Path) 
     for evaluation in events(bench, "evaluation"):
         assert evaluation["num_given_up"] > 0
     assert all(update["success"] >= 0.0 for update in events(bench, "update"))
+
+
+def memory_of(bench: Bench) -> list[str]:
+    algorithm = bench.trainer.algorithm
+    assert isinstance(algorithm, ARPO)
+    return [one.trajectory_id for family in FAMILIES for one in algorithm.memory.of(family)]
+
+
+def test_loop_resumed_with_a_memory_replays_the_same_trajectories_as_undisturbed(tmp_path: Path) -> None:
+    found = []
+    for name, dies in (("whole", False), ("killed", True)):
+        algorithm = {"name": "arpo", "options": {"memory_size": 3}}
+        bench = Bench(tmp_path / name, make_config(recipe={"max_updates": 12}, algorithm=algorithm))
+        # Families take turns: every third pair of groups fails altogether.
+        bench.broker.success = lambda order, group, index: order.kind != "training" or (group // 2 % 3 < 2 and index == 0)
+        loop = bench.start()
+        if dies:
+            while loop.state.update < 7:
+                loop.tick()
+            loop._checkpoints.wait()
+            loop = bench.start()
+            assert loop.state.update == 6 and len(memory_of(bench)) == 6
+        bench.run(loop)
+        check_exactly_once(bench)
+        updates = events(bench, "update")
+        found.append((memory_of(bench), [update["num_steps_replayed"] for update in updates]))
+        outcomes = Counter(line["outcome"] for line in ledger(bench))
+        assert outcomes["not_chosen"] == sum(found[-1][1]) / 2, "a rollout gives way for each success of two steps"
+        assert updates[-1]["drops"]["not_chosen"] == outcomes["not_chosen"] > 0
+        assert events(bench, "summary")[-1]["max_policy_age_trained"] <= bench.config.learner.max_age
+    assert found[0] == found[1]

@@ -33,7 +33,8 @@ def make_config(tmp_path: Path, *, dtype: str = "float32", lora: LoraConfig | No
         name="lora",
         run_dir=str(tmp_path),
         model=ModelConfig(name="tiny-random", dtype=dtype, trainable_top_layers=2),
-        learner=LearnerConfig(device="cpu", lora=lora, optimizer=OptimizerConfig(lr=1e-2)),
+        # The batches here say of made-up log-probs that the present weights sampled them.
+        learner=LearnerConfig(device="cpu", lora=lora, max_logprob_gap=None, optimizer=OptimizerConfig(lr=1e-2)),
     )
 
 

@@ -81,6 +81,22 @@ def test_packages_lora_without_peft_says_how_to_get_it(monkeypatch: pytest.Monke
     assert preflight.check_packages(config(), MACHINE) == []
 
 
+def test_algorithm_unknown_or_with_unknown_options_is_found() -> None:
+    [finding] = preflight.check_algorithm(config(learner={"algorithm": {"name": "gpro"}}), MACHINE)
+    assert finding.error is ConfigError and "gpro" in finding.problem.reason and "grpo" in finding.problem.next_step
+    [finding] = preflight.check_algorithm(config(learner={"algorithm": {"options": {"eps_hi": 0.3}}}), MACHINE)
+    assert finding.problem.field == "learner.algorithm.options.eps_hi"
+
+
+def test_algorithm_that_plays_beside_demonstrators_needs_them_for_all_families() -> None:
+    learner = {"algorithm": {"name": "ui_s1"}, "recipe": {"demos_per_family": 0}}
+    assert not preflight.check_algorithm(config(learner=learner, tasks={"families": ["web-click-button"]}), MACHINE)
+    families = {"families": ["web-click-button", "web-tic-tac-toe"]}
+    [finding] = preflight.check_algorithm(config(learner=learner, tasks=families), MACHINE)
+    assert finding.problem.field == "tasks.families" and "web-tic-tac-toe" in finding.problem.reason
+    assert "web-click-button" not in finding.problem.reason
+
+
 def test_device_cuda_without_driver_is_found() -> None:
     findings = preflight.check_device(config(learner={"device": "cuda", "weight_backend": "nccl"}), MACHINE)
     assert [finding.problem.field for finding in findings] == ["learner.device", "learner.weight_backend"]

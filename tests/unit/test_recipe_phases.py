@@ -114,3 +114,14 @@ def test_order_kept_in_a_checkpoint_and_its_successor_have_the_same_curriculum()
 def test_is_sft_names_the_rounds_that_are_begun_anew() -> None:
     names = ("eval-before", "bc", "eval-after-bc", "rl-1", "sft-1", "rl-2", "done")
     assert [name for name in names if recipe.is_sft(name)] == ["bc", "sft-1"]
+
+
+def test_horizon_counts_groups_from_the_update_at_which_the_order_is_placed() -> None:
+    config = make_config()
+    tasks = TasksConfig(families=("a",), max_steps=9, horizon=((0, 2), (10, 4), (20, 9)), length_cap=True)
+    config = config.model_copy(update={"tasks": tasks})
+    num = config.learner.groups_per_batch
+    plan = recipe.rl_phase(config, 1, first_seed=100_000, temperature=1.0).orders[0]
+    for update, expected in ((0, ((0, 2), (10 * num, 4), (20 * num, 9))), (12, ((0, 4), (8 * num, 9))), (30, ((0, 9),))):
+        message = plan.to_message(config, ["a"], policy_version=0, update=update)
+        assert message.curriculum.horizon == expected and message.curriculum.length_cap

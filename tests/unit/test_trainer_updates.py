@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,10 @@ import pytest
 import torch
 import transformers
 from msgspec.structs import replace
+from safetensors import safe_open
 
 from common.config import AlgorithmConfig, LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
-from common.errors import TrainingDiverged
+from common.errors import EngineMismatch, TrainingDiverged
 from common.messages import Step
 from common.weight_plan import PROBE_TOKENS
 from learner.algorithms import TrainBatch
@@ -24,12 +26,22 @@ from learner.trainer import Trainer
 from tests.unit.trainer_data import make_step, random_groups
 
 
+@pytest.fixture(autouse=True)
+def runs_below_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a trainer dumps goes there."""
+    monkeypatch.chdir(tmp_path)
+
+
 def make_trainer(
-    *, top_layers: int | None = 2, lr: float = 1e-3, options: dict[str, Any] | None = None, **learner: Any
+    *, top_layers: int | None = 2, lr: float = 1e-3, options: dict[str, Any] | None = None, name: str = "grpo", **learner: Any
 ) -> Trainer:
+    # Most batches here say of made-up log-probs that the present weights sampled them.
+    learner = {"max_logprob_gap": None, **learner}
     config = RunConfig(
         model=ModelConfig(name="tiny-random", dtype="float32", trainable_top_layers=top_layers),
-        learner=LearnerConfig(algorithm=AlgorithmConfig(options=options or {}), optimizer=OptimizerConfig(lr=lr), **learner),
+        learner=LearnerConfig(
+            algorithm=AlgorithmConfig(name=name, options=options or {}), optimizer=OptimizerConfig(lr=lr), **learner
+        ),
     )
     return Trainer(config, load_policy(config))
 
@@ -82,7 +94,7 @@ def test_update_on_policy_gradient_is_plain_grpo_of_padded_transformers(monkeypa
     batch = on_policy_batch(trainer)
     gradients: dict[str, torch.Tensor] = {}
 
-    def keep(lr: float) -> float:
+    def keep(lr: float, seen: Any) -> float:
         for name, master in trainer.policy.masters.items():
             assert master.grad is not None
             gradients[name] = master.grad.clone()
@@ -273,6 +285,79 @@ def test_update_nonfinite_gradient_skips_the_step_then_gives_up() -> None:
     assert_same(weights(trainer), before)
     with pytest.raises(TrainingDiverged, match="5 optimizer steps"):
         trainer.update(poisoned)
+
+
+def test_nonfinite_step_is_dumped_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = make_trainer()
+    batch = on_policy_batch(trainer)
+    advantages = batch.advantage_S.copy()
+    advantages[0] = np.nan
+    trainer.update(dataclasses.replace(batch, advantage_S=advantages))
+    (path,) = Path("runs/run/dumps").glob("*.safetensors")
+    with safe_open(path, framework="np") as file:
+        assert file.metadata()["reason"].startswith("the loss of 1 of")
+        logprobs, advantage = (np.concatenate([file.get_tensor(key) for key in sorted(file.keys()) if key.startswith(name)])
+                               for name in ("logprobs_", "advantage_"))  # fmt: skip
+    assert len(logprobs) == sum(len(step.action_tokens) for step in batch.samples)
+    assert np.isnan(advantage).sum() == len(batch.samples[0].action_tokens)
+    assert "step.skipped" in capsys.readouterr().out
+    for _ in range(9):
+        trainer.update(batch)
+        trainer.update(dataclasses.replace(batch, advantage_S=advantages))
+    assert len(list(Path("runs/run/dumps").iterdir())) == 5
+
+
+def test_logprob_gap_of_present_weights_is_shown_and_ends_the_run_beyond_its_limit() -> None:
+    trainer = make_trainer(max_logprob_gap=0.3)
+    batch = on_policy_batch(trainer)
+    metrics = trainer.update(batch)
+    assert 0.0 <= metrics["logprob_gap"] <= metrics["logprob_gap_max"] < 1e-4
+    before = weights(trainer)
+    wrong = [replace(step, behavior_logprobs=step.behavior_logprobs - 0.5) for step in batch.samples]
+    with pytest.raises(EngineMismatch, match=r"differ by 0\.[45]\d\d on average"):
+        trainer.update(dataclasses.replace(batch, samples=tuple(wrong)))
+    assert_same(weights(trainer), before)
+    # Of older tokens the difference says nothing.
+    assert "logprob_gap" not in trainer.update(dataclasses.replace(batch, samples=tuple(wrong), version=1))
+
+
+def test_effective_sample_size_falls_with_uneven_weights_and_vcpo_steps_shorter() -> None:
+    trainer, scaled = make_trainer(lr=1e-2), make_trainer(lr=1e-2, options={"lr_scaling": "effective_samples"})
+    batch = on_policy_batch(trainer)
+    rng = np.random.default_rng(0)
+    uneven = tuple(
+        replace(step, behavior_logprobs=step.behavior_logprobs + rng.normal(0, 1, len(step.action_tokens)))
+        for step in batch.samples
+    )
+    batch = dataclasses.replace(batch, samples=uneven)
+    w = np.exp(-np.concatenate([step.behavior_logprobs for step in uneven]).astype(np.float64))
+    w *= np.exp(np.concatenate([plain_logprobs(plain_model(), step).detach().numpy() for step in uneven]))
+    share = w.sum() ** 2 / (len(w) * (w**2).sum())
+    lrs: list[float] = []
+    for one in (trainer, scaled):
+        assert one.update(batch)["effective_samples"] == pytest.approx(share, rel=1e-3)
+        lrs.append(one._optimizer.param_groups[0]["lr"])
+    assert share < 0.7 and lrs == pytest.approx([1e-2, 1e-2 * share**0.5], rel=1e-3)
+
+
+def test_value_head_learns_its_targets_and_leaves_the_policy_alone() -> None:
+    trainer = make_trainer(name="ppo", lr=1e-9)
+    batch = on_policy_batch(trainer)
+    first = trainer.refine(batch)
+    assert first.value_targets is not None and first.token_advantages is not None
+    errors = []
+    for _ in range(20):
+        errors.append(trainer.update(trainer.refine(batch))["value_error"])
+    assert errors[0] == pytest.approx(np.mean(np.concatenate(first.value_targets) ** 2), rel=1e-5), "values start at 0"
+    assert errors[-1] < 0.9 * errors[0]
+    state = {name: tensor.clone() for name, tensor in trainer.state_dict().items()}
+    expected = trainer.update(trainer.refine(batch))["value_error"]
+    again = make_trainer(name="ppo", lr=1e-9)
+    again.load_state_dict(state)
+    assert again.update(again.refine(batch))["value_error"] == expected
+    plain = make_trainer(lr=1e-9)
+    assert all("value" not in name for name in trainer.trainable_tensors())
+    assert trainer.trainable_tensors().keys() == plain.trainable_tensors().keys()
 
 
 def test_update_good_batch_between_bad_ones_resets_the_count() -> None:

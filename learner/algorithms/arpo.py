@@ -1,0 +1,44 @@
+"""ARPO: a group that failed gets one of the task's earlier successes (arXiv 2505.16282, section 3.3).
+
+The last ``memory_size`` successful rollouts of each task are kept. When the rewards of a group hardly differ and are low (std
+below ``replay_std``, mean below ``replay_mean``), one of its rollouts gives way to a stored success before advantages are made,
+so that the group has a signal. Clip 0.2 and 0.3, no KL.
+
+Ours: a task's memory is its family's; the success is drawn at random among those kept (seeded by the version); a rollout that
+failed gives way, the last one; steps in place of whole trajectories and the decoupled correction of `grpo`, which the stored
+log-probs make exact however old the success is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic import Field
+
+from common.messages import Trajectory
+from learner.algorithms.replaying import ReplayingGRPO, ReplayingOptions
+
+
+class ARPOOptions(ReplayingOptions):
+    """`learner.algorithm.options` of arpo."""
+
+    eps_high: float = Field(0.3, gt=0)
+    replay_std: float = Field(0.05, ge=0)
+    """A group's rewards differ less than this ..."""
+    replay_mean: float = Field(0.2, ge=0, le=1)
+    """... and are lower than this on average: one is replaced."""
+
+
+class ARPO(ReplayingGRPO):
+    """See the module's docstring."""
+
+    options_model = ARPOOptions
+    options: ARPOOptions
+
+    def replay(
+        self, trajectories: tuple[Trajectory, ...], kept: tuple[Trajectory, ...], rng: np.random.Generator
+    ) -> tuple[Trajectory, ...]:
+        """A failed group's rollouts with a success in place of the last one."""
+        rewards = [float(one.success) for one in trajectories]
+        if not rewards or np.std(rewards) >= self.options.replay_std or np.mean(rewards) >= self.options.replay_mean:
+            return trajectories
+        return (*trajectories[:-1], kept[rng.integers(len(kept))])

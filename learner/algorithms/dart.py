@@ -1,0 +1,65 @@
+"""DART: dynamic rollouts, stored successes for tasks that only fail, and only steps worth deciding (arXiv 2509.23866, section 4).
+
+    rollouts    G 8, fewer where success is frequent: `tasks.rollouts` (floor(9 / SR - 7)), with `tasks.curriculum`
+    length cap  a task's longest success: `tasks.length_cap`
+    all failed  one stored success of the task joins the group
+    entropy     of a group's steps, those whose mean token entropy is below the 20th percentile do not train
+    objective   clip 0.2 and 0.28, weights min(pi_p / pi_b, 1), KL 0.1 to the reference
+
+The released code differs: GSPO with clip 0.1 and 0.28, no entropy filter (`configs/algorithms/dart_release.yaml`). Ours: a task's
+memory is its family's; the success is drawn at random among the newest; the entropy is that of the weights at the start of the
+update, over the whole vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from common.messages import Trajectory
+from learner.algorithms import FirstLook, TrainBatch
+from learner.algorithms.replaying import ReplayingGRPO, ReplayingOptions
+
+
+class DARTOptions(ReplayingOptions):
+    """`learner.algorithm.options` of dart."""
+
+    correction: Literal["decoupled", "tis", "icepop", "geometric", "none"] = "tis"
+    correction_cap: float = Field(1.0, gt=0)
+    kl_beta: float = Field(0.1, ge=0)
+    entropy_percentile: float = Field(20.0, ge=0, lt=100)
+    """Steps of a group below this percentile of mean token entropy do not train; 0: all do."""
+
+
+class DART(ReplayingGRPO):
+    """See the module's docstring."""
+
+    options_model = DARTOptions
+    options: DARTOptions
+
+    def replay(
+        self, trajectories: tuple[Trajectory, ...], kept: tuple[Trajectory, ...], rng: np.random.Generator
+    ) -> tuple[Trajectory, ...]:
+        """A group's rollouts, with a stored success besides when all failed."""
+        if any(one.success for one in trajectories):
+            return trajectories
+        return (*trajectories, kept[rng.integers(len(kept))])
+
+    def refine(self, batch: TrainBatch, look: FirstLook) -> TrainBatch:
+        """``batch`` without the surest steps of each group."""
+        entropy_S = np.array([one.mean() for one in look.entropy])
+        keep_S = np.ones(len(batch.samples), dtype=bool)
+        for group in np.unique(batch.group_S):
+            members = batch.group_S == group
+            keep_S[members] = entropy_S[members] >= np.percentile(entropy_S[members], self.options.entropy_percentile)
+        kept = np.flatnonzero(keep_S)
+        left_out = np.flatnonzero(~keep_S)
+        return replace(
+            batch.subset(kept),
+            left_out_nll=batch.left_out_nll + float(sum(look.entropy[i].sum(dtype=np.float64) for i in left_out)),
+            left_out_tokens=batch.left_out_tokens + sum(len(look.entropy[i]) for i in left_out),
+            metrics={**batch.metrics, "num_steps_computed": float(len(kept)), "num_steps_too_sure": float(len(left_out))},
+        )

@@ -1,0 +1,69 @@
+"""GRPO-RoC: resample on correct (rStar2-Agent, arXiv 2508.20722, section 3.2). Twice as many rollouts are sampled as trained on.
+
+Half of a group is kept: failures at random, so that ways to fail stay diverse; successes by their quality, the cleanest first. A
+success is less clean the more of its steps had errors of their tools (half, when it called none) and the more were badly formed.
+At least ``min_each`` of both kinds are kept where there are so many. Clip 0.2 and 0.28, no KL.
+
+Ours: an error is a step whose action the desktop refused; both kinds are halved in proportion; the draw is seeded by the version.
+Set ``learner.group_size`` to twice the rollouts that shall train.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec.structs import replace
+from pydantic import Field
+
+from common.messages import Trajectory, TrajectoryGroup
+from learner.algorithms.grpo import GRPO, GRPOOptions
+from learner.step_table import Chosen
+
+_NO_CALL_PENALTY = 0.5
+
+
+class GRPORoCOptions(GRPOOptions):
+    """`learner.algorithm.options` of grpo_roc."""
+
+    kept_share: float = Field(0.5, gt=0, le=1)
+    """Of a group's rollouts."""
+    min_each: int = Field(2, ge=0)
+    """Failures, and successes, that are kept at least."""
+
+
+class GRPORoC(GRPO):
+    """See the module's docstring."""
+
+    options_model = GRPORoCOptions
+    options: GRPORoCOptions
+
+    def choose(self, groups: Sequence[TrajectoryGroup], *, version: int) -> Chosen:
+        """The groups with the rollouts that are kept."""
+        rng = np.random.default_rng(version)
+        return Chosen([replace(group, trajectories=self._kept(group.trajectories, rng)) for group in groups])
+
+    def _kept(self, trajectories: Sequence[Trajectory], rng: np.random.Generator) -> tuple[Trajectory, ...]:
+        shuffled = [trajectories[i] for i in rng.permutation(len(trajectories))]
+        failures = [one for one in shuffled if not one.success]
+        successes = sorted((one for one in shuffled if one.success), key=untidiness)
+        num_failures, num_successes = self._numbers(len(failures), len(successes))
+        kept = {id(one) for one in (*failures[:num_failures], *successes[:num_successes])}
+        return tuple(one for one in trajectories if id(one) in kept)
+
+    def _numbers(self, num_failures: int, num_successes: int) -> tuple[int, int]:
+        """How many of each are kept; in sum the asked share, rounded up."""
+        total = int(np.ceil(self.options.kept_share * (num_failures + num_successes)))
+        kept = round(total * num_failures / (num_failures + num_successes)) if num_failures else 0
+        kept = max(kept, min(self.options.min_each, num_failures))
+        successes = max(total - kept, min(self.options.min_each, num_successes))
+        return min(max(total - successes, min(self.options.min_each, num_failures)), num_failures), min(successes, num_successes)
+
+
+def untidiness(trajectory: Trajectory) -> float:
+    """0 (clean) to 2: share of the well-formed actions that the desktop refused (1/2 when there was none), plus the share of
+    steps that were badly formed."""
+    steps = trajectory.steps
+    called = [step for step in steps if step.format_ok]
+    errors = np.mean([bool(step.action_error) for step in called]) if called else _NO_CALL_PENALTY
+    return float(errors + (np.mean([not step.format_ok for step in steps]) if steps else 0.0))

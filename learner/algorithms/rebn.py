@@ -1,0 +1,40 @@
+"""REINFORCE with return batch normalisation (GEM, arXiv 2510.01051, section 3.2): A = (G - mean) / (std + delta) over all steps
+of the batch, where G is a step's discounted return.
+
+No groups are needed: with ``learner.group_size`` 2 it is told apart by the tasks of the batch alone. Ours: a trajectory earns
+its reward at its last step, so G = gamma ** (steps that follow) * success, 0 for a badly formed step; the decoupled, clipped
+objective of `grpo`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic import Field
+
+from learner.advantages import discounted_returns, normalised_by
+from learner.algorithms.grpo import GRPO, GRPOOptions
+from learner.step_table import StepTable
+
+
+class ReBNOptions(GRPOOptions):
+    """`learner.algorithm.options` of rebn."""
+
+    gamma: float = Field(0.9, gt=0, le=1)
+    """Discount of a step (0.9 in the paper's multi-turn runs)."""
+
+
+class ReBN(GRPO):
+    """See the module's docstring."""
+
+    options_model = ReBNOptions
+    options: ReBNOptions
+
+    def rewards(self, table: StepTable) -> np.ndarray:
+        """[n] the return of each step."""
+        lengths = np.array([len(trajectory.steps) for trajectory in table.trajectories], dtype=np.int64)
+        steps_left_n = lengths[table.trajectory_n] - 1 - table.position_n
+        return discounted_returns(super().rewards(table), steps_left_n, gamma=self.options.gamma)
+
+    def advantages(self, rewards_n: np.ndarray, table: StepTable) -> np.ndarray:
+        """[n] returns, normalised over the batch."""
+        return normalised_by(rewards_n, weights=np.ones(len(table)), delta=self.options.advantage_delta)

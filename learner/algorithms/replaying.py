@@ -1,0 +1,59 @@
+"""What algorithms with a memory of successes share; no algorithm by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from msgspec.structs import replace
+from pydantic import Field
+
+from common.config import LearnerConfig
+from common.messages import Trajectory, TrajectoryGroup
+from learner.algorithms.grpo import GRPO, GRPOOptions
+from learner.memory import SuccessMemory
+from learner.step_table import Chosen
+
+
+class ReplayingOptions(GRPOOptions):
+    """`learner.algorithm.options` of an algorithm with a memory."""
+
+    memory_size: int = Field(8, ge=1)
+    """Successes kept of each task."""
+
+
+class ReplayingGRPO(GRPO):
+    """GRPO whose groups may get successes out of a memory, as `replay` says. They join before advantages are made."""
+
+    options_model: type[ReplayingOptions] = ReplayingOptions
+    options: ReplayingOptions
+    keep: Literal["newest", "shortest"] = "newest"
+    """Which stay in the memory when there are more."""
+
+    def __init__(self, options: Mapping[str, Any], learner: LearnerConfig) -> None:
+        super().__init__(options, learner)
+        self.memory = SuccessMemory(per_family=self.options.memory_size, keep=self.keep)
+
+    def replay(
+        self, trajectories: tuple[Trajectory, ...], kept: tuple[Trajectory, ...], rng: np.random.Generator
+    ) -> tuple[Trajectory, ...]:
+        """The rollouts of a group that are trained on: ``trajectories`` that came, ``kept`` of the memory (at least one)."""
+        raise NotImplementedError
+
+    def choose(self, groups: Sequence[TrajectoryGroup], *, version: int) -> Chosen:
+        """What `replay` makes of each group; draws are seeded by ``version``."""
+        rng = np.random.default_rng(version)
+        made, replayed = [], set()
+        for group in groups:
+            kept = self.memory.of(group.task.family)
+            members = self.replay(group.trajectories, kept, rng) if kept else group.trajectories
+            replayed |= {id(one) for one in members} - {id(one) for one in group.trajectories}
+            made.append(replace(group, trajectories=members))
+        return Chosen(made, frozenset(replayed))
+
+    def remember(self, groups: Sequence[TrajectoryGroup]) -> None:
+        """Keep the successes of ``groups``."""
+        for group in groups:
+            for trajectory in group.trajectories:
+                self.memory.add(trajectory)

@@ -1,0 +1,124 @@
+"""What stops a run that computes nonsense, or at least says where it began.
+
+The gap: a token that the present weights sampled has a log-prob by the engine and one by the learner. They differ by rounding;
+when they differ by more, engine and learner do not run the same model, and no importance weight means anything. The dump: what
+an optimizer step that was not finite was made of.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from common.errors import EngineMismatch
+from learner.algorithms import LossBatch
+from learner.batching import Pack
+from learner.ranks import Ranks
+
+_MAX_DUMPS = 5
+"""Of a run; the first ones tell most."""
+_MIN_TOKENS = 32
+"""Fewer say little about a mean."""
+
+
+class LogprobGap:
+    """Mean absolute difference between learner's and engine's log-probs, over tokens that the present weights sampled."""
+
+    def __init__(self, *, limit: float | None) -> None:
+        """``limit``: of the mean; None: none."""
+        self._limit = limit
+        self._total = 0.0
+        self._num_tokens = 0
+        self._largest = 0.0
+
+    def add(self, passes: Sequence[SeenPass], ranks: Ranks) -> None:
+        """All of ``passes`` on all ``ranks``, made with the weights at the start of the update."""
+        gaps = [(one.logprobs_M - one.batch.behavior_logprobs_M).abs()[one.batch.age_M == 0] for one in passes]
+        gap_M = torch.cat(gaps) if gaps else torch.zeros(0)
+        largest = {f"largest/{ranks.rank}": (float(gap_M.max()) if len(gap_M) else 0.0, 0.0)}
+        summed = ranks.sum({"gap": (float(gap_M.sum()), float(len(gap_M))), **largest})
+        total, num_tokens = summed.pop("gap")
+        self._total, self._num_tokens = self._total + total, self._num_tokens + int(num_tokens)
+        self._largest = max(self._largest, *(value for value, _ in summed.values()))
+
+    def metrics(self) -> dict[str, float]:
+        """Nothing when no token was sampled by the present weights."""
+        if not self._num_tokens:
+            return {}
+        return {"logprob_gap": self._total / self._num_tokens, "logprob_gap_max": self._largest}
+
+    def check(self) -> None:
+        """Raises `EngineMismatch` when the mean is beyond its limit."""
+        mean = self._total / self._num_tokens if self._num_tokens else 0.0
+        if self._limit is not None and self._num_tokens >= _MIN_TOKENS and mean > self._limit:
+            raise EngineMismatch(
+                f"engine and learner disagree: over {self._num_tokens} tokens that the present weights sampled their log-probs "
+                f"differ by {mean:.3f} on average, at most {self._largest:.3f}; learner.max_logprob_gap is {self._limit}. Look "
+                "for other weights, another dtype or temperature, or sampling masks in the engine; the batch was not trained on"
+            )
+
+
+class EffectiveSamples:
+    """How much an optimizer step's tokens say, by their importance weights."""
+
+    def __init__(self) -> None:
+        self._num_tokens = 0
+        self._total = self._total_of_squares = 0.0
+
+    def add(self, weights_M: torch.Tensor) -> None:
+        self._num_tokens += len(weights_M)
+        self._total += float(weights_M.double().sum())
+        self._total_of_squares += float(weights_M.double().square().sum())
+
+    def share(self, ranks: Ranks) -> float:
+        """(sum w)^2 / (n sum w^2) over all ``ranks``; 1 on policy, and without weights."""
+        summed = ranks.sum({"weights": (self._total, self._total_of_squares), "tokens": (float(self._num_tokens), 0.0)})
+        total, of_squares = summed["weights"]
+        return total**2 / (summed["tokens"][0] * of_squares) if of_squares else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPass:
+    """One forward pass of an optimizer step."""
+
+    pack: Pack
+    batch: LossBatch
+    logprobs_M: torch.Tensor
+    loss: float
+
+
+def reason_not_finite(passes: Sequence[SeenPass], gradients: Mapping[str, torch.Tensor]) -> str:
+    """What was not finite first, in words."""
+    losses = [f"{one.loss}" for one in passes if not torch.isfinite(torch.tensor(one.loss))]
+    if losses:
+        return f"the loss of {len(losses)} of {len(passes)} passes ({', '.join(losses[:3])})"
+    names = [name for name, grad in gradients.items() if not bool(torch.isfinite(grad).all())]
+    return f"the gradients of {len(names)} tensors, {', '.join(names[:3])}" if names else "the gradients' norm (an overflow)"
+
+
+def dump(folder: Path, passes: Sequence[SeenPass], *, reason: str, name: str) -> Path | None:
+    """Write what the step was made of to a file of ``name``; the path, None when there are enough already. Raises `OSError`.
+
+    Per pass i: ``tokens_i`` [N] the packed tokens, ``logprobs_i``, ``behavior_logprobs_i``, ``advantage_i``, ``weight_i``,
+    ``age_i`` [M] of its action tokens.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if len(list(folder.glob("*.safetensors"))) >= _MAX_DUMPS:
+        return None
+    tensors: dict[str, torch.Tensor] = {}
+    for i, one in enumerate(passes):
+        tensors[f"tokens_{i}"] = torch.from_numpy(one.pack.tokens_N).clone()
+        parts = {
+            "logprobs": one.logprobs_M, "behavior_logprobs": one.batch.behavior_logprobs_M, "advantage": one.batch.advantage_M,
+            "weight": one.batch.token_weight_M, "age": one.batch.age_M,
+        }  # fmt: skip
+        tensors |= {f"{name}_{i}": value.detach().cpu().contiguous().clone() for name, value in parts.items()}
+    path = folder / f"not-finite-{name}.safetensors"
+    notes = {"reason": reason, "losses": json.dumps([str(one.loss) for one in passes])}
+    save_file(tensors, path, metadata=notes)
+    return path

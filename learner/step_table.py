@@ -1,0 +1,158 @@
+"""All steps of a batch side by side, as algorithms look at them: whose they are, how old, how long. Pure numpy, no torch.
+
+Shape legend: n steps of the batch, group after group, trajectory after trajectory, in order of playing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from common.messages import Step, Trajectory, TrajectoryGroup
+
+
+@dataclass(frozen=True, slots=True)
+class StepTable:
+    """One row for each step."""
+
+    steps: tuple[Step, ...]
+    trajectories: tuple[Trajectory, ...]
+    families: tuple[str, ...]
+    """In the order in which they appear."""
+    trajectory_n: np.ndarray
+    """int, into ``trajectories``."""
+    group_n: np.ndarray
+    """int, numbered from 0 in the batch."""
+    family_n: np.ndarray
+    """int, into ``families``."""
+    position_n: np.ndarray
+    """int, place of the step in its trajectory, from 0."""
+    success_n: np.ndarray
+    """bool, the trajectory's."""
+    format_n: np.ndarray
+    """bool, the step's own."""
+    num_tokens_n: np.ndarray
+    """int, action tokens, at least 1."""
+    age_n: np.ndarray
+    """int, policy age of the step's oldest token."""
+    whole_n: np.ndarray
+    """bool: sampled by a policy, with a finite log-prob and a version for every action token."""
+    replayed_n: np.ndarray
+    """bool: out of a memory, not fresh from the broker."""
+
+    @classmethod
+    def of(
+        cls, groups: Sequence[TrajectoryGroup], *, version: int, replayed: Collection[int] = frozenset()
+    ) -> StepTable:
+        """Rows of ``groups`` for a learner at ``version``; ``replayed``: `id` of the trajectories that are out of a memory."""
+        owners = [(g, trajectory) for g, group in enumerate(groups) for trajectory in group.trajectories]
+        lengths = [len(trajectory.steps) for _, trajectory in owners]
+        steps = tuple(step for _, trajectory in owners for step in trajectory.steps)
+        names = list(dict.fromkeys(trajectory.task.family for _, trajectory in owners))
+
+        def spread(values: Sequence[int] | Sequence[bool], dtype: type) -> np.ndarray:
+            return np.repeat(np.array(values, dtype=dtype), lengths)
+
+        return cls(
+            steps=steps,
+            trajectories=tuple(trajectory for _, trajectory in owners),
+            families=tuple(names),
+            trajectory_n=spread(range(len(owners)), np.int64),
+            group_n=spread([g for g, _ in owners], np.int64),
+            family_n=spread([names.index(trajectory.task.family) for _, trajectory in owners], np.int64),
+            position_n=np.array([place for length in lengths for place in range(length)], dtype=np.int64),
+            success_n=spread([trajectory.success for _, trajectory in owners], np.bool_),
+            format_n=np.array([step.format_ok for step in steps], dtype=np.bool_),
+            num_tokens_n=np.array([max(1, len(step.action_tokens)) for step in steps], dtype=np.int64),
+            age_n=np.array([max(0, version - step.min_policy_version) for step in steps], dtype=np.int64),
+            whole_n=np.array([_is_whole(step) for step in steps], dtype=np.bool_),
+            replayed_n=spread([id(trajectory) in replayed for _, trajectory in owners], np.bool_),
+        )
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def per_group(self, rule: Callable[[np.ndarray, np.ndarray], np.ndarray], values_n: np.ndarray) -> np.ndarray:
+        """[n] ``rule(values, trajectories)`` of each group's steps."""
+        found_n = np.zeros(len(self))
+        for group in np.unique(self.group_n):
+            members = self.group_n == group
+            found_n[members] = rule(values_n[members], self.trajectory_n[members])
+        return found_n
+
+    def of_trajectory(self, values: Sequence[float]) -> np.ndarray:
+        """[n] float64: ``values``, one for each of ``trajectories``, for each of their steps."""
+        return np.asarray(values, dtype=np.float64)[self.trajectory_n] if len(self) else np.zeros(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The rollouts that a batch is made of."""
+
+    groups: Sequence[TrajectoryGroup]
+    """Those that came, without some, or with some out of a memory."""
+    replayed: frozenset[int] = frozenset()
+    """`id` of the trajectories that are out of a memory."""
+
+    def left_out(self, groups: Sequence[TrajectoryGroup]) -> frozenset[str]:
+        """Ids of the trajectories of ``groups`` that are not among them."""
+        kept = {id(trajectory) for group in self.groups for trajectory in group.trajectories}
+        return frozenset(
+            trajectory.trajectory_id for group in groups for trajectory in group.trajectories if id(trajectory) not in kept
+        )
+
+
+def batch_metrics(
+    groups: Sequence[TrajectoryGroup],
+    table: StepTable,
+    rewards_n: np.ndarray,
+    advantage_n: np.ndarray,
+    *,
+    trains_n: np.ndarray,
+    age_bound: float,
+) -> dict[str, float]:
+    """What is known of a batch before any forward pass. ``groups``: as they came; ``trains_n``: steps that may train."""
+    fresh_n = ~table.replayed_n
+    num_groups = int(table.group_n.max()) + 1 if len(table) else 0
+    signal_n = [advantage_n[table.group_n == group].any() for group in range(num_groups)]
+    return {
+        **_age_metrics(table.age_n[trains_n & fresh_n]),
+        "success": _mean([trajectory.success for group in groups for trajectory in group.trajectories]),
+        "reward": _mean(rewards_n),
+        "format_ok": _mean(table.format_n),
+        "num_groups": float(len(groups)),
+        "num_trajectories": float(sum(len(group.trajectories) for group in groups)),
+        "num_steps": float(len(table)),
+        "num_steps_too_old": float((table.whole_n & fresh_n & (table.age_n > age_bound)).sum()),
+        "num_steps_malformed": float((~table.whole_n).sum()),
+        "num_steps_replayed": float(table.replayed_n.sum()),
+        "num_groups_without_signal": float(len(groups) - sum(signal_n)),
+    }
+
+
+def _age_metrics(age_n: np.ndarray) -> dict[str, float]:
+    """Of the steps that may train; zeros when there are none."""
+    if not age_n.size:
+        return {"policy_age_min": 0.0, "policy_age_mean": 0.0, "policy_age_max": 0.0}
+    return {
+        "policy_age_min": float(age_n.min()),
+        "policy_age_mean": float(age_n.mean()),
+        "policy_age_max": float(age_n.max()),
+    }
+
+
+def _mean(values: Sequence[bool] | np.ndarray) -> float:
+    return float(np.mean(values)) if len(values) else 0.0
+
+
+def _is_whole(step: Step) -> bool:
+    num_tokens = len(step.action_tokens)
+    return bool(
+        num_tokens
+        and len(step.prompt_tokens)
+        and len(step.behavior_logprobs) == num_tokens
+        and len(step.policy_versions) == num_tokens
+        and np.isfinite(step.behavior_logprobs).all()
+    )
