@@ -64,10 +64,14 @@ def check_packages(config: RunConfig, _machine: Machine) -> list[Finding]:
     """The libraries the chosen engine and the learner need."""
     needed = ["torch", "transformers", *(["vllm"] if config.actor.engine == "vllm" else [])]
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
-    if not missing:
-        return []
-    problem = Problem("Python packages", f"not installed: {', '.join(missing)}", "run `make setup`")
-    return [Finding(SetupError, problem)]
+    findings = []
+    if missing:
+        problem = Problem("Python packages", f"not installed: {', '.join(missing)}", "run `make setup`")
+        findings.append(Finding(SetupError, problem))
+    if config.learner.lora is not None and importlib.util.find_spec("peft") is None:
+        step = ".venv/bin/pip install peft, or remove learner.lora"
+        findings.append(Finding(SetupError, Problem("peft", "not installed, and learner.lora needs it", step)))
+    return findings
 
 
 def check_desktops(config: RunConfig, _machine: Machine) -> list[Finding]:

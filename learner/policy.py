@@ -21,12 +21,13 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from common.config import RunConfig
+from common.config import LoraConfig, RunConfig
 from common.errors import ConfigError, Problem
 from common.weight_plan import PROBE_TOKENS
 from learner.attention import ATTENTION, TrieLayout
 from learner.batching import Pack, make_packs
 from learner.head import action_logprobs
+from learner.lora import adapters_among, add_adapters
 from learner.model_store import ensure_model
 
 _PROBE_TOLERANCE = {torch.bfloat16: 0.15, torch.float32: 2e-3}
@@ -55,9 +56,16 @@ class Policy:
     """A model on its device, split into frozen lower and trained upper layers."""
 
     def __init__(
-        self, model: Any, *, folder: Path, num_trained_layers: int | None, activation_checkpointing: bool = False
+        self,
+        model: Any,
+        *,
+        folder: Path,
+        num_trained_layers: int | None,
+        activation_checkpointing: bool = False,
+        lora: LoraConfig | None = None,
     ) -> None:
-        """``activation_checkpointing``: keep only what enters each trained layer and compute the rest again when going back."""
+        """``activation_checkpointing``: keep only what enters each trained layer and compute the rest again when going back.
+        ``lora``: the model's adapters, which are in it already, are all that is trained."""
         self.folder = folder
         self._recompute = activation_checkpointing
         self._model = model
@@ -65,11 +73,13 @@ class Policy:
         self._layers = self._base.layers
         num_layers = len(self._layers)
         self._first_trained = 0 if num_trained_layers is None else max(0, num_layers - num_trained_layers)
-        self._embeddings_trained = num_trained_layers is None
+        self._embeddings_trained = num_trained_layers is None and lora is None
+        self._adapters = adapters_among((name for name, _ in model.named_parameters()), lora)
+        of_adapters = {name for adapter in self._adapters for name in (adapter.down, adapter.up)}
         model.requires_grad_(False)
         trained: dict[str, torch.nn.Parameter] = {}
         for name, parameter in model.named_parameters():
-            if num_trained_layers is None or self._is_top(parameter):
+            if name in of_adapters if lora else num_trained_layers is None or self._is_top(parameter):
                 trained[name] = parameter.requires_grad_(True)
         self.trained = trained
         """Hugging Face name -> compute parameter."""
@@ -207,8 +217,20 @@ class Policy:
         return {name: parameter.detach().clone() for name, parameter in self.trained.items()}
 
     def trained_tensors(self) -> dict[str, torch.Tensor]:
-        """Hugging Face name -> trained tensor in compute dtype, whole, without copying."""
-        return {name: parameter.detach() for name, parameter in self.trained.items()}
+        """The base model's name -> tensor that training changes, whole, in compute dtype; without copying, but merged where there
+        are adapters."""
+        trained = {name: self._whole(parameter) for name, parameter in self.trained.items()}
+        if not self._adapters:
+            return trained
+        return {
+            adapter.weight: adapter.merged(
+                self._whole(self._model.get_parameter(adapter.base)), trained[adapter.down], trained[adapter.up]
+            )
+            for adapter in self._adapters
+        }
+
+    def _whole(self, parameter: torch.Tensor) -> torch.Tensor:
+        return parameter.detach()
 
     def part(self, whole: torch.Tensor, *, like: torch.Tensor) -> torch.Tensor:
         """A copy of what of ``whole`` is kept here, on this device, lying as the master ``like`` does. Raises `ValueError`."""
@@ -265,6 +287,11 @@ def load_policy(config: RunConfig, *, make: Callable[..., Policy] = Policy) -> P
         raise ConfigError([Problem("model.name", f"{str(folder)!r} cannot be loaded: {error}", step)]) from error
     model = (model.to(device) if make is Policy else model).eval()
     expected = _own_probe(model)
+    lora = config.learner.lora
+    if lora is not None:
+        num_layers, num_trained = len(model.get_decoder().layers), config.model.trainable_top_layers
+        first = 0 if num_trained is None else max(0, num_layers - num_trained)
+        add_adapters(model, lora, first_layer=first, seed=config.seed)
     model.set_attn_implementation(ATTENTION)
     try:
         policy = make(
@@ -272,6 +299,7 @@ def load_policy(config: RunConfig, *, make: Callable[..., Policy] = Policy) -> P
             folder=folder,
             num_trained_layers=config.model.trainable_top_layers,
             activation_checkpointing=config.learner.activation_checkpointing,
+            lora=lora,
         )
         difference = float(np.abs(policy.probe_logprobs() - expected).mean())
     except (AttributeError, TypeError) as error:

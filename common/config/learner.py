@@ -117,6 +117,20 @@ class StalenessConfig(Section):
     """Seconds that an update waits at most; mode pace only."""
 
 
+class LoraConfig(Section):
+    """Train low-rank adapters instead of whole weights (LoRA): optimizer and gradients take hardly any memory. Read by learner.
+
+    Needs peft, which set-up does not install: `.venv/bin/pip install peft`. Actors and exports get merged weights.
+    """
+
+    rank: int = Field(16, ge=1)
+    """Rows of the inner matrix."""
+    alpha: float = Field(32.0, gt=0)
+    """What an adapter adds is scaled by alpha / rank."""
+    targets: tuple[str, ...] = Field(("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"), min_length=1)
+    """Names of the linear layers that get one, in each layer that `model.trainable_top_layers` trains."""
+
+
 class LearnerConfig(Section):
     """The learner process. Read by learner and launch."""
 
@@ -142,6 +156,8 @@ class LearnerConfig(Section):
     """Tokens per packed forward pass."""
     num_threads: int | None = Field(None, ge=1)
     """CPU threads; None: all cores."""
+    lora: LoraConfig | None = None
+    """None: train the weights themselves."""
     activation_checkpointing: bool = False
     """Keep only what enters each trained layer and compute the layer again for its gradients: about a third more time, memory for
     one layer's activations instead of all. Same gradients. For models or packs that do not fit otherwise."""

@@ -5,6 +5,8 @@ Rank 0 is this process, the follower is started as in production. Each test star
 
 from __future__ import annotations
 
+import importlib.util
+import pickle
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from common.config import AlgorithmConfig, LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
+from common.config import AlgorithmConfig, LearnerConfig, LoraConfig, ModelConfig, OptimizerConfig, RunConfig
 from common.run_folder import RunFolder
 from learner import rank_processes, ranked_trainer
 from learner.algorithms import TrainBatch
@@ -102,8 +104,22 @@ def assert_close(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor], 
         torch.testing.assert_close(tensor, right[name], atol=atol, rtol=0, msg=lambda text, name=name: f"{name}: {text}")
 
 
+@pytest.fixture
+def no_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever torch.distributed sends as an object, or DCP writes as one, goes through these."""
+
+    def refuse(*arguments: Any, **keywords: Any) -> None:
+        raise AssertionError("pickle")
+
+    for name in ("dump", "dumps", "load", "loads", "Pickler", "Unpickler"):
+        monkeypatch.setattr(pickle, name, refuse)
+    monkeypatch.setattr(torch.distributed.distributed_c10d, "_object_to_tensor", refuse)
+    monkeypatch.setattr(torch.distributed.distributed_c10d, "_tensor_to_object", refuse)
+
+
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(("top_layers", "algorithm"), [(2, "grpo"), (None, "grpo"), (2, "ppo")])
+@pytest.mark.usefixtures("no_pickle")
 def test_two_ranks_train_to_the_same_weights_as_one(tmp_path: Path, top_layers: int | None, algorithm: str) -> None:
     """Losses, figures, gradients' norms, weights, moments and reference; with ppo a value head and a first look besides."""
     found = {}
@@ -123,6 +139,18 @@ def test_two_ranks_train_to_the_same_weights_as_one(tmp_path: Path, top_layers: 
     assert_close(two["weights"], one["weights"], atol=1e-5)
     assert_close(two["state"], one["state"], atol=1e-5)
     np.testing.assert_allclose(two["probe"], one["probe"], atol=1e-5)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="the extra lora is not installed")
+def test_two_ranks_train_adapters_to_the_same_merged_weights_as_one(tmp_path: Path) -> None:
+    found = {}
+    for num_ranks in (1, 2):
+        # One row over two ranks: the second has nothing of half of the tensors.
+        with trainer_of(make_config(tmp_path, num_ranks=num_ranks, lora=LoraConfig(rank=1))) as trainer:
+            found[num_ranks] = play(trainer)
+    assert_close(found[2]["weights"], found[1]["weights"], atol=1e-5)
+    assert_close(found[2]["state"], found[1]["state"], atol=1e-5)
 
 
 @pytest.mark.timeout(180)
