@@ -5,7 +5,6 @@ Rank 0 is this process, the follower is started as in production. Each test star
 
 from __future__ import annotations
 
-import importlib.util
 import pickle
 import tempfile
 from collections.abc import Iterator
@@ -142,7 +141,6 @@ def test_two_ranks_train_to_the_same_weights_as_one(tmp_path: Path, top_layers: 
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="the extra lora is not installed")
 def test_two_ranks_train_adapters_to_the_same_merged_weights_as_one(tmp_path: Path) -> None:
     found = {}
     for num_ranks in (1, 2):

@@ -1,4 +1,4 @@
-"""LoRA: only adapters train, and everybody else sees merged weights. Needs the extra `lora`, except for what needs no peft."""
+"""LoRA: only adapters train, and everybody else sees merged weights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from learner.trainer import Trainer
 from tests.unit.trainer_data import make_step, random_groups
 
 LORA = LoraConfig(rank=4, alpha=8.0, targets=("q_proj", "down_proj"))
-needs_peft = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="the extra lora is not installed")
 
 
 def make_config(tmp_path: Path, *, dtype: str = "float32", lora: LoraConfig | None = LORA) -> RunConfig:
@@ -65,7 +64,6 @@ def probe_with(weights: dict[str, torch.Tensor]) -> np.ndarray:
     return logprobs.gather(1, tokens[0, 1:, None])[:, 0].numpy()
 
 
-@needs_peft
 def test_adapters_begin_as_the_base_model_and_train_into_merged_weights_of_its_names(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path)
     base = base_weights()
@@ -83,7 +81,6 @@ def test_adapters_begin_as_the_base_model_and_train_into_merged_weights_of_its_n
     assert len(masters) == 8 and all("lora_" in name for name in masters)
 
 
-@needs_peft
 def test_adapters_restored_continue_exactly_and_begin_the_same_everywhere(tmp_path: Path) -> None:
     left, right = make_trainer(tmp_path), make_trainer(tmp_path)
     assert train(left)[2]["loss"] == train(right)[2]["loss"]
@@ -96,7 +93,6 @@ def test_adapters_restored_continue_exactly_and_begin_the_same_everywhere(tmp_pa
         make_trainer(tmp_path, lora=None).load_state_dict(state)
 
 
-@needs_peft
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_export_of_adapters_is_what_actors_got(tmp_path: Path, dtype: str) -> None:
     trainer = make_trainer(tmp_path, dtype=dtype)
@@ -116,7 +112,6 @@ def test_export_of_adapters_is_what_actors_got(tmp_path: Path, dtype: str) -> No
     assert not [file for file in out.iterdir() if "adapter" in file.name]
 
 
-@needs_peft
 def test_adapters_of_a_layer_that_is_not_there_are_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"learner\.lora\.targets.*c_attn"):
         make_trainer(tmp_path, lora=LoraConfig(targets=("q_proj", "c_attn")))
