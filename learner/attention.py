@@ -85,7 +85,12 @@ AttentionInterface.register(ATTENTION, trie_attention)
 
 
 class _TrieAttention(torch.autograd.Function):
-    """out[n] = softmax(q[n] k[ancestors]^T * scale) v[ancestors]; probabilities are kept for the backward pass."""
+    """out[n] = softmax(q[n] k[ancestors]^T * scale) v[ancestors].
+
+    The backward pass makes the probabilities again, by the same operations and so to the same bits: kept for all layers they
+    would be much of a long pack's memory (SmolLM2-135M, 3,600 nodes, float32: 6 of 10 GB), and one matrix product more takes
+    little of a step.
+    """
 
     @staticmethod
     def forward(
@@ -95,30 +100,27 @@ class _TrieAttention(torch.autograd.Function):
         kv_heads = key.shape[0]
         query = query.reshape(kv_heads, heads // kv_heads, num_nodes, size)
         out = query.new_empty(num_nodes, heads, size)
-        kept = []
         for block in layout.blocks:
             q, k, v = _block_inputs(block, query, key, value)
-            scores = torch.matmul(q, k.transpose(1, 2)).mul_(scale)
-            probs = _masked_softmax(scores, block)
-            kept.append(probs)
-            mixed = torch.matmul(probs, v)
+            mixed = torch.matmul(_probabilities(q, k, block, scale), v)
             out[block.start : block.stop] = mixed.view(heads, block.stop - block.start, size).transpose(0, 1)
         if any(ctx.needs_input_grad):
-            ctx.save_for_backward(query, key, value, *kept)
+            ctx.save_for_backward(query, key, value)
             ctx.layout, ctx.scale = layout, scale
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        query, key, value, *kept = ctx.saved_tensors
+        query, key, value = ctx.saved_tensors
         grad_out = grads[0]
         kv_heads, repeat, num_nodes, size = query.shape
         grad_query = torch.empty_like(query)
         # Ancestors outside a block gather from several blocks: float32 keeps their sums exact.
         grad_key = torch.zeros(key.shape, dtype=torch.float32, device=key.device)
         grad_value = torch.zeros_like(grad_key)
-        for block, probs in zip(ctx.layout.blocks, kept, strict=True):
+        for block in ctx.layout.blocks:
             q, k, v = _block_inputs(block, query, key, value)
+            probs = _probabilities(q, k, block, ctx.scale)
             length = block.stop - block.start
             g = grad_out[block.start : block.stop].transpose(0, 1).reshape(kv_heads, repeat * length, size)
             grad_probs = torch.matmul(g, v.transpose(1, 2))
@@ -142,7 +144,9 @@ def _block_inputs(
     return q, k, v
 
 
-def _masked_softmax(scores: torch.Tensor, block: LayoutBlock) -> torch.Tensor:
+def _probabilities(q: torch.Tensor, k: torch.Tensor, block: LayoutBlock, scale: float) -> torch.Tensor:
+    """[G, R * B, K]"""
+    scores = torch.matmul(q, k.transpose(1, 2)).mul_(scale)
     kv_heads, rows, num_keys = scores.shape
     length = block.stop - block.start
     scores.view(kv_heads, rows // length, length, num_keys).masked_fill_(block.hidden_BK, -math.inf)
