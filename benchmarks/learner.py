@@ -44,7 +44,7 @@ _SETTINGS = (
     _Setting(f"bf16, top {TOP_LAYERS} layers", "bfloat16", TOP_LAYERS, 1),
     _Setting("fp32, all layers", "float32", None, 1),
 )
-_QUICK_SETTINGS = (_Setting("bf16, all layers", "bfloat16", None, 1),)
+_QUICK_SETTING = _Setting("bf16, all layers", "bfloat16", None, 1)
 
 _RECOMPUTED = (
     ("recomputed", {"correction": "decoupled", "proximal": "recomputed", "num_minibatches": 2}),
@@ -74,14 +74,15 @@ def run(quick: bool) -> list[dict[str, Any]]:
     folder = ensure_model(MODEL)
     absent = missing_trl()
     small = make_groups(folder, num_groups=1, max_steps=2, max_rollouts=2)
-    groups = small_groups = make_groups(folder, num_groups=1, max_steps=2, max_rollouts=4)
-    if not quick:
-        groups = make_groups(folder, num_groups=2, max_steps=2)
-    rows = gradient_rows(small if quick else small_groups, trl=absent is None)
-    for setting in _QUICK_SETTINGS if quick else _SETTINGS:
+    if quick:
+        groups = make_groups(folder, num_groups=1, max_steps=2, max_rollouts=4)
+        return [*gradient_rows(small, trl=False), *_compared(_QUICK_SETTING, groups, small, absent)]
+    groups = make_groups(folder, num_groups=2, max_steps=2)
+    rows = gradient_rows(small, trl=absent is None)
+    for setting in _SETTINGS:
         rows += _compared(setting, groups, small, absent)
     for label, options in _RECOMPUTED:
-        rows += _recomputation(label, options, groups if not quick else [*groups, *small], small)
+        rows += _recomputation(label, options, groups, small)
     return rows
 
 

@@ -50,7 +50,7 @@ _NUM_PROCESSES = 2
 class Settings:
     """Of all runs of a study."""
 
-    num_seeds: int = 6
+    num_seeds: int = 5
     num_updates: int = 120
     num_groups: int = 16
     group_size: int = 8
