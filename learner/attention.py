@@ -88,8 +88,8 @@ class _TrieAttention(torch.autograd.Function):
     """out[n] = softmax(q[n] k[ancestors]^T * scale) v[ancestors].
 
     The backward pass makes the probabilities again, by the same operations and so to the same bits: kept for all layers they
-    would be much of a long pack's memory (SmolLM2-135M, 3,600 nodes, float32: 6 of 10 GB), and one matrix product more takes
-    little of a step.
+    would be much of a long pack's memory (SmolLM2-135M, 3,600 nodes, float32: an estimated 6 of 10 GB). It costs another matrix
+    product and softmax (measured on 1,686 nodes in bfloat16: a step took about 10 % longer).
     """
 
     @staticmethod
