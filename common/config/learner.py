@@ -125,7 +125,7 @@ class LoraConfig(Section):
 
     rank: int = Field(16, ge=1)
     """Rows of the inner matrix."""
-    alpha: float = Field(32.0, gt=0)
+    alpha: int = Field(32, ge=1)
     """What an adapter adds is scaled by alpha / rank."""
     targets: tuple[str, ...] = Field(("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"), min_length=1)
     """Names of the linear layers that get one, in each layer that `model.trainable_top_layers` trains."""

@@ -24,7 +24,7 @@ from learner.pool import pack_run
 from learner.trainer import Trainer
 from tests.unit.trainer_data import make_step, random_groups
 
-LORA = LoraConfig(rank=4, alpha=8.0, targets=("q_proj", "down_proj"))
+LORA = LoraConfig(rank=4, alpha=8, targets=("q_proj", "down_proj"))
 
 
 def make_config(tmp_path: Path, *, dtype: str = "float32", lora: LoraConfig | None = LORA) -> RunConfig:
