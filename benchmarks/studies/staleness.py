@@ -88,16 +88,24 @@ def run(folder: Path, *, quick: bool) -> None:
     settings = QUICK if quick else Settings()
     started = time.perf_counter()
     jobs = [(v, eta, seed, settings) for seed in range(settings.num_seeds) for eta in settings.etas for v in VARIANTS]
-    with multiprocessing.get_context("spawn").Pool(_NUM_PROCESSES) as pool:
-        runs = pool.starmap(train, jobs, chunksize=1)
-    took_s = time.perf_counter() - started
     folder.mkdir(parents=True, exist_ok=True)
-    write_data(folder, runs, settings)
+    runs: list[Run] = []
+    with multiprocessing.get_context("spawn").Pool(_NUM_PROCESSES) as pool:
+        for one in pool.imap(_train, jobs):
+            runs.append(one)
+            # Long enough to be broken off: what is done is on disk.
+            write_data(folder, runs, settings)
+            print(f"{len(runs)} of {len(jobs)}: {one.variant}, eta {one.eta}, seed {one.seed}: {one.final:.3f}", flush=True)
+    took_s = time.perf_counter() - started
     text = table(runs, settings)
     (folder / "table.md").write_text(text, encoding="utf-8")
     plot(folder / "plot.png", runs, settings)
     print(text)
     print(f"{len(runs)} runs in {took_s:.0f} s: {folder}")
+
+
+def _train(job: tuple[str, int, int, Settings]) -> Run:
+    return train(*job)
 
 
 # --- training ------------------------------------------------------------------------------------------------------------
