@@ -36,6 +36,7 @@ from common.messages import (
     TaskStarted,
     Trajectory,
 )  # fmt: skip
+from common.targets import same_action
 
 TIME_LIMIT_FRACTION = 0.8
 """An episode is ended and judged at this part of its assignment's time limit: a trajectory that comes after the limit was
@@ -121,6 +122,8 @@ def play_episode(
     finally:
         _release(desktops, lease)
     failed = setting.require_done and end_reason not in ("done_action", "fail_action", "task_finished")
+    # What the demonstrator did is no success of the policy's.
+    failed = failed or end_reason == "off_demonstration" or episode.num_patched > 0
     duration_s = time.perf_counter() - started
     busy_s = reset_s + evaluate_s + sum(step.timing.generate_s + step.timing.desktop_s for step in episode.steps)
     return Trajectory(
@@ -132,8 +135,8 @@ def play_episode(
         task=assignment.task,
         instruction=first.instruction,
         steps=tuple(episode.steps),
-        reward=0.0 if failed or episode.num_patched else verdict.reward,
-        success=verdict.success and not failed and not episode.num_patched,
+        reward=0.0 if failed else verdict.reward,
+        success=verdict.success and not failed,
         end_reason=end_reason,
         final_screenshot=episode.observation.screenshot,
         actor=setting.actor,
@@ -196,6 +199,8 @@ class _Episode:
             if end is not None:
                 return end
             last = self.steps[-self._setting.max_invalid_actions :]
+            if self._assignment.num_patches is not None:
+                continue  # What is no action is patched, or ended the episode.
             if len(last) == self._setting.max_invalid_actions and not any(step.format_ok for step in last):
                 return "invalid_limit"
         return "step_limit"
@@ -211,7 +216,7 @@ class _Episode:
         else:
             expert = self._demonstrate()
             matched, format_ok, error = self._compare(chosen, expert)
-            end, settle_s = self._follow(expert, chosen, matched=matched)
+            error, end, settle_s = self._follow(expert, chosen, matched=matched, error=error)
         desktop_s = time.perf_counter() - began + chosen.demonstrate_s
         self.steps.append(
             Step(
@@ -236,18 +241,27 @@ class _Episode:
             action = self._parse(chosen)
         except ActionSyntaxError as error:
             return False, False, str(error)
-        matched = action == self._parse(expert)
+        try:
+            shown = self._parse(expert)
+        except ActionSyntaxError as problem:
+            raise TaskFailed(f"the demonstrated {expert.text:.200} is no action: {problem}") from problem
+        matched = same_action(self.observation.elements, action, shown)
         return matched, True, "" if matched else f"the demonstrator did {expert.text}"
 
-    def _follow(self, expert: _Chosen, chosen: _Chosen, *, matched: bool) -> tuple[EndReason | None, float]:
-        """Go on along the demonstration: (does that end the episode, seconds of settling)."""
+    def _follow(
+        self, expert: _Chosen, chosen: _Chosen, *, matched: bool, error: str
+    ) -> tuple[str, EndReason | None, float]:
+        """Go on along the demonstration: (what went wrong with what was chosen, does that end the episode, seconds of settling).
+
+        ``error``: what is known to be wrong with it before.
+        """
         assert self._assignment.num_patches is not None
         if not matched:
             if self.num_patched == self._assignment.num_patches:
-                return "off_demonstration", 0.0
+                return error, "off_demonstration", 0.0
             self.num_patched += 1
-        _, _, end, settle_s = self._act(chosen if matched else expert)
-        return end, settle_s
+        _, refused, end, settle_s = self._act(chosen if matched else expert)
+        return (refused if matched else error), end, settle_s
 
     def _demonstrate(self) -> _Chosen:
         began = time.perf_counter()

@@ -324,7 +324,9 @@ class BrokerCore:
         self.counters["accepted"] += 1
         self.counters["held"] += 1
         if trajectory.kind == "training":
-            self.orders.results.add(trajectory.task.family, success=trajectory.success, num_steps=len(trajectory.steps))
+            self.orders.results.add(trajectory.task.family, success=trajectory.success)
+        if trajectory.success:
+            self.orders.results.add_success(trajectory.task.family, num_steps=len(trajectory.steps))
         state = self.orders[trajectory.order_id]
         self._complete(state, state.fill(slot, trajectory))
         return _accepted(trajectory)

@@ -32,15 +32,17 @@ class RecentResults:
         for family, letters in (outcomes or {}).items():
             self._outcomes[family] = deque((letter == "1" for letter in letters), maxlen=MAX_RECENT)
 
-    def add(self, family: str, *, success: bool, num_steps: int) -> None:
-        """One rollout more."""
+    def add(self, family: str, *, success: bool) -> None:
+        """One training rollout more."""
         self._outcomes.setdefault(family, deque(maxlen=MAX_RECENT)).append(success)
-        if success:
-            self._longest[family] = max(num_steps, self._longest.get(family, 0))
 
-    def longest_success(self, family: str) -> int | None:
-        """Steps of the longest success there ever was; None without any."""
-        return self._longest.get(family)
+    def add_success(self, family: str, *, num_steps: int) -> None:
+        """One success more, of any kind: demonstrations and evaluations show as well how long it takes."""
+        self._longest[family] = max(num_steps, self._longest.get(family, 0))
+
+    def longest_success(self, family: str, plan: CurriculumPlan) -> int | None:
+        """Steps of the longest success there ever was; None before there are ``min_results`` rollouts, or without any."""
+        return self._longest.get(family) if len(self._outcomes.get(family, ())) >= plan.min_results else None
 
     def num_failures(self, family: str) -> int:
         """Rollouts that failed since the last success."""
@@ -176,7 +178,7 @@ def max_steps(order: RolloutOrder, number: int, family: str, results: RecentResu
     limit = order.max_steps
     for first, steps in order.curriculum.horizon:
         limit = steps if number >= first else limit
-    longest = results.longest_success(family) if order.curriculum.length_cap else None
+    longest = results.longest_success(family, order.curriculum) if order.curriculum.length_cap else None
     return limit if longest is None else max(1, min(limit, longest))
 
 

@@ -176,7 +176,7 @@ class OrderBook:
             kind=order.kind,
             task=task,
             temperature=order.temperature,
-            max_steps=curriculum.max_steps(order, number, task.family, self.results),
+            max_steps=state.groups[number].max_steps,
             time_limit_s=self._max_assignment_s,
             num_patches=order.num_patches,
             next_task=self._next_task(),

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
 import msgspec
 
+from broker import curriculum
 from broker.curriculum import RecentResults, group_size_limits
 from broker.task_source import Draw, TaskSource
 from common.messages import GroupDrawn, RolloutOrder, SlotGivenUp, TaskRef, Trajectory
@@ -48,6 +49,8 @@ class Group:
     task: TaskRef
     size: int
     """Slots."""
+    max_steps: int
+    """Actions of its episodes at most: the same for all of a group, so that its baseline compares like with like."""
     filled: dict[int, Trajectory] = field(default_factory=dict)
     given_up: set[int] = field(default_factory=set)
     """Slots that count as filled without a trajectory."""
@@ -95,6 +98,7 @@ class OrderState:
         self.groups_per_batch = groups_per_batch
         self.closed = False
         self.source = TaskSource(order, results)
+        self._results = results
         self.finished = FinishedNumbers()
         self.groups: dict[int, Group] = {}
         self.grants: dict[Slot, Grant] = {}
@@ -282,8 +286,12 @@ class OrderState:
         return True
 
     def _open_next(self, draw: Draw) -> None:
-        self._add(Group(self.source.num_drawn, draw.task, draw.group_size))
+        self._add(self._group(self.source.num_drawn, draw.task, draw.group_size))
         self.source.take(draw)
+
+    def _group(self, number: int, task: TaskRef, size: int, *, given_up: Sequence[int] = ()) -> Group:
+        max_steps = curriculum.max_steps(self.order, number, task.family, self._results)
+        return Group(number, task, size, max_steps, given_up=set(given_up))
 
     def _add(self, group: Group) -> None:
         self.groups[group.number] = group
@@ -315,7 +323,7 @@ class OrderState:
         state.finished = FinishedNumbers(*value["finished"])
         state.num_consumed = value["num_consumed"]
         for number, task, size, given_up in value["groups"]:
-            state._add(Group(number, TaskRef(*task), size, given_up=set(given_up)))
+            state._add(state._group(number, TaskRef(*task), size, given_up=given_up))
         return state
 
     def pending(self) -> Iterator[Trajectory]:

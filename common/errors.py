@@ -21,8 +21,8 @@ ComputerRLError                 base; ``exit_code`` is what a process ends with 
 │   └── NoDesktop               none is free, or memory would not hold another one; carries the reason
 ├── EngineFailed                the policy engine could not finish what it was asked
 ├── TrainingDiverged            loss or gradients were not finite several times in a row
-├── RankLost                    another process of the same learner has ended or does not answer
 ├── EngineMismatch              engine and learner give the same tokens different log-probs: not the same model
+├── RankLost                    another process of the same learner has ended or does not answer
 ├── PictureError                a picture that a step shows is missing, not readable, or not the one its prompt has room for
 ├── WeightError                 a weight update did not arrive whole or does not match its checksum
 ├── DiskFull                    a durable write failed for want of space
@@ -203,17 +203,17 @@ class TrainingDiverged(ComputerRLError):
     exit_code = 12
 
 
-class RankLost(ComputerRLError):
-    """Another rank of the learner has ended or does not answer; all of them must be started again."""
-
-    code = "rank_lost"
-    exit_code = 14
-
-
 class EngineMismatch(ComputerRLError):
     """Engine and learner give the same tokens of the same weights different log-probs."""
 
     code = "engine_mismatch"
+    exit_code = 14
+
+
+class RankLost(ComputerRLError):
+    """Another rank of the learner has ended or does not answer; all of them must be started again."""
+
+    code = "rank_lost"
     exit_code = 13
 
 

@@ -6,9 +6,10 @@ Errors are `LookupError` with a message for the agent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from common.messages import Element
+from common.messages import Action, Element
 
 
 def find_target(elements: Sequence[Element], target: int | str) -> Element:
@@ -27,6 +28,35 @@ def find_target(elements: Sequence[Element], target: int | str) -> Element:
         numbers = ", ".join(str(element.number) for element in found[:8])
         raise LookupError(f"{len(found)} elements are {target!r:.80}: give one's number ({numbers})")
     return found[0]
+
+
+def same_action(elements: Sequence[Element], one: Action, other: Action) -> bool:
+    """Do both actions mean the same on a screen with ``elements``? An element may be named by its number, its text or a point in
+    it."""
+    return one.name == other.name and _meant(elements, one.args) == _meant(elements, other.args)
+
+
+def _meant(elements: Sequence[Element], args: Mapping[str, Any]) -> dict[str, Any]:
+    """``args`` with elements by number, as far as they name any."""
+    meant = dict(args)
+    for name in ("target", "source"):
+        target = args.get(name)
+        if name == "target" and isinstance(target, int) and args.get("y") is not None:
+            element = _at(elements, target, args["y"])
+            if element is not None:
+                meant |= {name: element.number, "y": None}
+        elif isinstance(target, int | str):
+            try:
+                meant[name] = find_target(elements, target).number
+            except LookupError:
+                continue  # Whatever it is, it names no element: the words themselves are compared.
+    return meant
+
+
+def _at(elements: Sequence[Element], x: int, y: int) -> Element | None:
+    """The smallest element that holds a point."""
+    holding = [one for one in elements if abs(x - one.x) * 2 <= one.width and abs(y - one.y) * 2 <= one.height]
+    return min(holding, key=lambda one: one.width * one.height, default=None)
 
 
 def plain(text: str) -> str:

@@ -1,7 +1,7 @@
 """Everything that can be known to go wrong before anything starts: all problems at once, in under two seconds.
 
 Each check takes the configuration and gives findings; none starts a process of the run or changes anything. What only a role
-can know (an algorithm's own options, say) comes back from the role as a typed error, which ends the run at once as well.
+can know (whether the weights load, say) comes back from the role as a typed error, which ends the run at once as well.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.config import RunConfig
+from common.config import RunConfig, load_config
 from common.errors import ComputerRLError, ConfigError, Problem, SetupError
 from common.model_folder import BUILT_IN_MODELS, is_model_folder, model_folder, model_folder_problems
+from common.run_folder import RunFolder
 from launch.machine import Machine, inspect_machine
 
 MIN_FREE_DISK_MB = 1024
@@ -63,10 +64,14 @@ def check_packages(config: RunConfig, _machine: Machine) -> list[Finding]:
     """The libraries the chosen engine and the learner need."""
     needed = ["torch", "transformers", *(["vllm"] if config.actor.engine == "vllm" else [])]
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
-    if not missing:
-        return []
-    problem = Problem("Python packages", f"not installed: {', '.join(missing)}", "run `make setup`")
-    return [Finding(SetupError, problem)]
+    findings = []
+    if missing:
+        problem = Problem("Python packages", f"not installed: {', '.join(missing)}", "run `make setup`")
+        findings.append(Finding(SetupError, problem))
+    if config.learner.lora is not None and importlib.util.find_spec("peft") is None:
+        step = ".venv/bin/pip install peft, or remove learner.lora"
+        findings.append(Finding(SetupError, Problem("peft", "not installed, and learner.lora needs it", step)))
+    return findings
 
 
 def check_desktops(config: RunConfig, _machine: Machine) -> list[Finding]:
@@ -115,6 +120,26 @@ def check_algorithm(config: RunConfig, _machine: Machine) -> list[Finding]:
         return []
     reason = f"{config.learner.algorithm.name!r} plays beside demonstrators, which {', '.join(lacking)} have not"
     return [Finding(ConfigError, Problem("tasks.families", reason, "leave them out, or choose another algorithm"))]
+
+
+def check_specialists(config: RunConfig, _machine: Machine) -> list[Finding]:
+    """Runs to clone from that are none, or were played by another model or with other prompts."""
+    problems = []
+    for run in config.learner.recipe.specialists:
+        folder = RunFolder(run)
+        if not (folder.checkpoints / "latest").exists():
+            step = "give the folder of a run (runs/NAME) that has a checkpoint"
+            problems.append(Problem("learner.recipe.specialists", f"{run!r} holds no run with a checkpoint", step))
+            continue
+        other = load_config(folder.resolved_config)
+        for name, theirs, ours in (
+            ("model.name", other.model.name, config.model.name),
+            ("actor.prompt", other.actor.prompt, config.actor.prompt),
+        ):
+            if theirs != ours:
+                reason, step = f"{run!r} has {name} {theirs!r:.80}, not {ours!r:.80}", f"clone from runs with the same {name}"
+                problems.append(Problem("learner.recipe.specialists", reason, step))
+    return [Finding(ConfigError, problem) for problem in problems]
 
 
 def check_recordings(config: RunConfig, _machine: Machine) -> list[Finding]:
@@ -268,6 +293,7 @@ CHECKS: tuple[Callable[[RunConfig, Machine], list[Finding]], ...] = (
     check_desktops,
     check_families,
     check_algorithm,
+    check_specialists,
     check_recordings,
     check_model,
     check_device,

@@ -20,6 +20,7 @@ from common.config import RunConfig, load_config
 from common.errors import ConfigError, Problem, ResumeError
 from common.run_folder import RunFolder
 from learner.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
+from learner.lora import adapters_among
 from learner.model_store import ensure_model
 from learner.pool import trainer_state
 from learner.vision import auto_class
@@ -74,9 +75,16 @@ def _write(config: RunConfig, base: Path, checkpoint: Checkpoint, out: Path) -> 
     dtype = torch.bfloat16 if config.model.dtype == "bfloat16" else torch.float32
     model = auto_class(base).from_pretrained(base, dtype=dtype)
     parameters = dict(model.named_parameters())
-    for name, master in masters_of(checkpoint).items():
+    masters = masters_of(checkpoint)
+    for adapter in adapters_among(masters, config.learner.lora):
+        # In compute type first: what actors got was merged from those.
+        down, up = (masters.pop(name).to(dtype) for name in (adapter.down, adapter.up))
+        if adapter.weight not in parameters or parameters[adapter.weight].shape != (len(up), down.shape[1]):
+            raise _other_model(adapter.weight, base)
+        masters[adapter.weight] = adapter.merged(parameters[adapter.weight], down, up)
+    for name, master in masters.items():
         if name not in parameters or parameters[name].shape != master.shape:
-            raise ResumeError(f"the checkpoint's {name} {list(master.shape)} is no tensor of {base}: was the model replaced?")
+            raise _other_model(name, base)
         parameters[name].copy_(master)
     model.save_pretrained(out)
     # Tokenizer, chat template and the like. What save_pretrained wrote stays: config.json knows the type of the weights.
@@ -84,6 +92,10 @@ def _write(config: RunConfig, base: Path, checkpoint: Checkpoint, out: Path) -> 
     for file in base.iterdir():
         if file.is_file() and file.name not in weights and not (out / file.name).exists():
             shutil.copy(file, out)
+
+
+def _other_model(name: str, base: Path) -> ResumeError:
+    return ResumeError(f"the checkpoint's {name} does not fit the model in {base}: put back the one that the run began with")
 
 
 def _origin(config: RunConfig, checkpoint: Checkpoint, path: Path) -> dict[str, Any]:

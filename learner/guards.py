@@ -36,20 +36,15 @@ class LogprobGap:
         self._num_tokens = 0
         self._largest = 0.0
 
-    def add(self, logprobs_M: torch.Tensor, batch: LossBatch) -> None:
-        """``logprobs_M``: of the weights at the start of the update."""
-        gap_M = (logprobs_M - batch.behavior_logprobs_M).abs()[batch.age_M == 0]
-        if len(gap_M):
-            self._total += float(gap_M.sum())
-            self._num_tokens += len(gap_M)
-            self._largest = max(self._largest, float(gap_M.max()))
-
-    def add_up(self, ranks: Ranks) -> None:
-        """Make it that of all ranks' tokens, so that all of them end when one must."""
-        summed = ranks.sum({"total": (self._total, float(self._num_tokens)), f"largest-{ranks.rank}": (self._largest, 0.0)})
-        total, num_tokens = summed.pop("total")
-        self._total, self._num_tokens = total, int(num_tokens)
-        self._largest = max(first for first, _ in summed.values())
+    def add(self, passes: Sequence[SeenPass], ranks: Ranks) -> None:
+        """All of ``passes`` on all ``ranks``, made with the weights at the start of the update."""
+        gaps = [(one.logprobs_M - one.batch.behavior_logprobs_M).abs()[one.batch.is_present_M] for one in passes]
+        gap_M = torch.cat(gaps) if gaps else torch.zeros(0)
+        largest = {f"largest/{ranks.rank}": (float(gap_M.max()) if len(gap_M) else 0.0, 0.0)}
+        summed = ranks.sum({"gap": (float(gap_M.sum()), float(len(gap_M))), **largest})
+        total, num_tokens = summed.pop("gap")
+        self._total, self._num_tokens = self._total + total, self._num_tokens + int(num_tokens)
+        self._largest = max(self._largest, *(value for value, _ in summed.values()))
 
     def metrics(self) -> dict[str, float]:
         """Nothing when no token was sampled by the present weights."""
@@ -68,6 +63,25 @@ class LogprobGap:
             )
 
 
+class EffectiveSamples:
+    """How much an optimizer step's tokens say, by their importance weights."""
+
+    def __init__(self) -> None:
+        self._num_tokens = 0
+        self._total = self._total_of_squares = 0.0
+
+    def add(self, weights_M: torch.Tensor) -> None:
+        self._num_tokens += len(weights_M)
+        self._total += float(weights_M.double().sum())
+        self._total_of_squares += float(weights_M.double().square().sum())
+
+    def share(self, ranks: Ranks) -> float:
+        """(sum w)^2 / (n sum w^2) over all ``ranks``; 1 on policy, and without weights."""
+        summed = ranks.sum({"weights": (self._total, self._total_of_squares), "tokens": (float(self._num_tokens), 0.0)})
+        total, of_squares = summed["weights"]
+        return total**2 / (summed["tokens"][0] * of_squares) if of_squares else 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class SeenPass:
     """One forward pass of an optimizer step."""
@@ -78,17 +92,17 @@ class SeenPass:
     loss: float
 
 
-def reason_not_finite(passes: Sequence[SeenPass], gradients: Mapping[str, torch.Tensor | None]) -> str:
+def reason_not_finite(passes: Sequence[SeenPass], gradients: Mapping[str, torch.Tensor]) -> str:
     """What was not finite first, in words."""
     losses = [f"{one.loss}" for one in passes if not torch.isfinite(torch.tensor(one.loss))]
     if losses:
         return f"the loss of {len(losses)} of {len(passes)} passes ({', '.join(losses[:3])})"
-    names = [name for name, grad in gradients.items() if grad is not None and not bool(torch.isfinite(grad).all())]
+    names = [name for name, grad in gradients.items() if not bool(torch.isfinite(grad).all())]
     return f"the gradients of {len(names)} tensors, {', '.join(names[:3])}" if names else "the gradients' norm (an overflow)"
 
 
-def dump(folder: Path, passes: Sequence[SeenPass], *, reason: str, update: int) -> Path | None:
-    """Write what the step was made of; the path, None when there are enough already. Raises `OSError`.
+def dump(folder: Path, passes: Sequence[SeenPass], *, reason: str, name: str) -> Path | None:
+    """Write what the step was made of to a file of ``name``; the path, None when there are enough already. Raises `OSError`.
 
     Per pass i: ``tokens_i`` [N] the packed tokens, ``logprobs_i``, ``behavior_logprobs_i``, ``advantage_i``, ``weight_i``,
     ``age_i`` [M] of its action tokens.
@@ -104,7 +118,7 @@ def dump(folder: Path, passes: Sequence[SeenPass], *, reason: str, update: int) 
             "weight": one.batch.token_weight_M, "age": one.batch.age_M,
         }  # fmt: skip
         tensors |= {f"{name}_{i}": value.detach().cpu().contiguous().clone() for name, value in parts.items()}
-    path = folder / f"not-finite-{update:06d}.safetensors"
-    notes = {"reason": reason, "update": str(update), "losses": json.dumps([str(one.loss) for one in passes])}
+    path = folder / f"not-finite-{name}.safetensors"
+    notes = {"reason": reason, "losses": json.dumps([str(one.loss) for one in passes])}
     save_file(tensors, path, metadata=notes)
     return path

@@ -73,7 +73,8 @@ class SuccessMemory:
         """(arrays, JSON-ready rest); `restore` takes them back."""
         kept = [trajectory for family in sorted(self._kept) for trajectory in self._kept[family]]
         frames = [codec.encode(one, sender=_WRITER, message_id=0, limited=False) for one in kept]
-        joined = b"".join(frame for one in frames for frame in one)
+        # Writable, as torch wants the arrays that it takes over.
+        joined = bytearray(b"".join(frame for one in frames for frame in one))
         return {"frames": np.frombuffer(joined, np.uint8)}, {"lengths": [[len(frame) for frame in one] for one in frames]}
 
     def restore(self, arrays: Mapping[str, np.ndarray], rest: Mapping[str, Any]) -> None:

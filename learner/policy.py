@@ -12,7 +12,6 @@ Shape legend: N nodes of a pack, Q nodes with logits, U distinct (node, next tok
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,13 +22,14 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from common.config import RunConfig
+from common.config import LoraConfig, RunConfig
 from common.errors import ConfigError, Problem
 from common.messages import Step
 from common.weight_plan import PROBE_TOKENS
 from learner.attention import ATTENTION, TrieLayout
 from learner.batching import Pack, make_packs
 from learner.head import action_logprobs
+from learner.lora import adapters_among, add_adapters
 from learner.model_store import ensure_model
 from learner.vision import PictureProbe, Vision, auto_class, load_vision
 
@@ -52,7 +52,7 @@ class PackOutputs:
     entropy_Q: torch.Tensor
     """[Q] float32, detached."""
     states_QE: torch.Tensor
-    """What the logits were made of, after the final norm."""
+    """What the logits were made of, after the final norm; detached."""
 
 
 class Policy:
@@ -65,10 +65,12 @@ class Policy:
         folder: Path,
         num_trained_layers: int | None,
         activation_checkpointing: bool = False,
+        lora: LoraConfig | None = None,
         vision: Vision | None = None,
     ) -> None:
         """``activation_checkpointing``: keep only what enters each trained layer and compute the rest again when going back.
-        ``vision``: of a model that takes pictures; its tower is trained when everything is."""
+        ``lora``: the model's adapters, which are in it already, are all that is trained. ``vision``: of a model that takes
+        pictures; its tower is trained when everything is."""
         self.folder = folder
         self.vision = vision
         self._recompute = activation_checkpointing
@@ -77,11 +79,13 @@ class Policy:
         self._layers = self._base.layers
         num_layers = len(self._layers)
         self._first_trained = 0 if num_trained_layers is None else max(0, num_layers - num_trained_layers)
-        self._embeddings_trained = num_trained_layers is None
+        self._embeddings_trained = num_trained_layers is None and lora is None
+        self._adapters = adapters_among((name for name, _ in model.named_parameters()), lora)
+        of_adapters = {name for adapter in self._adapters for name in (adapter.down, adapter.up)}
         model.requires_grad_(False)
         trained: dict[str, torch.nn.Parameter] = {}
         for name, parameter in model.named_parameters():
-            if num_trained_layers is None or self._is_top(parameter):
+            if name in of_adapters if lora else num_trained_layers is None or self._is_top(parameter):
                 trained[name] = parameter.requires_grad_(True)
         self.trained = trained
         """Hugging Face name -> compute parameter."""
@@ -180,7 +184,7 @@ class Policy:
             torch.from_numpy(pack.pair_token_U).to(self.device),
             temperature=temperature,
         )
-        return logprobs, entropy, states_QE
+        return logprobs, entropy, states_QE.detach()
 
     def _embed(self, pack: Pack) -> torch.Tensor:
         embedded_NE = self._model.get_input_embeddings()(torch.from_numpy(pack.tokens_N).to(self.device))
@@ -214,21 +218,19 @@ class Policy:
         return hidden
 
     def clip_gradients(self, masters: Sequence[torch.Tensor], max_norm: float) -> float:
-        """Scale the gradients of ``masters`` down to the global norm ``max_norm``; returns what it was. Gradients that are not
-        finite stay as they are."""
-        total = torch.nn.utils.get_total_norm([master.grad for master in masters if master.grad is not None])
-        norm = self._number(total)
-        if math.isfinite(norm):
-            torch.nn.utils.clip_grads_with_norm_(masters, max_norm, total)
-        return norm
+        """Scale the gradients of ``masters`` down to the global norm ``max_norm``; returns what it was. One that is not finite
+        leaves them as they are, so that they can be looked at."""
+        norm = self._norm([master.grad for master in masters if master.grad is not None])
+        if bool(torch.isfinite(norm)):
+            torch.nn.utils.clip_grads_with_norm_(masters, max_norm, norm)
+        return float(norm)
 
-    def gradients(self) -> dict[str, torch.Tensor | None]:
-        """Hugging Face name -> gradient of its master, as much of it as is kept here."""
-        return {name: master.grad for name, master in self.masters.items()}
+    def _norm(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+        return torch.nn.utils.get_total_norm(gradients)
 
-    @staticmethod
-    def _number(total: torch.Tensor) -> float:
-        return float(total)
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """Hugging Face name -> gradient, as far as this process holds it."""
+        return {name: master.grad for name, master in self.masters.items() if master.grad is not None}
 
     @torch.no_grad()
     def publish(self) -> None:
@@ -241,8 +243,20 @@ class Policy:
         return {name: parameter.detach().clone() for name, parameter in self.trained.items()}
 
     def trained_tensors(self) -> dict[str, torch.Tensor]:
-        """Hugging Face name -> trained tensor in compute dtype, whole, without copying."""
-        return {name: parameter.detach() for name, parameter in self.trained.items()}
+        """The base model's name -> tensor that training changes, whole, in compute dtype; without copying, but merged where there
+        are adapters."""
+        trained = {name: self._whole(parameter) for name, parameter in self.trained.items()}
+        if not self._adapters:
+            return trained
+        return {
+            adapter.weight: adapter.merged(
+                self._whole(self._model.get_parameter(adapter.base)), trained[adapter.down], trained[adapter.up]
+            )
+            for adapter in self._adapters
+        }
+
+    def _whole(self, parameter: torch.Tensor) -> torch.Tensor:
+        return parameter.detach()
 
     def part(self, whole: torch.Tensor, *, like: torch.Tensor) -> torch.Tensor:
         """A copy of what of ``whole`` is kept here, on this device, lying as the master ``like`` does. Raises `ValueError`."""
@@ -301,6 +315,11 @@ def load_policy(config: RunConfig, *, make: Callable[..., Policy] = Policy) -> P
     expected = _own_probe(model)
     vision = load_vision(model, config, folder=folder)
     probe = None if vision is None else PictureProbe(vision, image_token=int(model.config.image_token_id))
+    lora = config.learner.lora
+    if lora is not None:
+        num_layers, num_trained = len(model.get_decoder().layers), config.model.trainable_top_layers
+        first = 0 if num_trained is None else max(0, num_layers - num_trained)
+        add_adapters(model, lora, first_layer=first, seed=config.seed)
     # A vision tower attends as it always does: nothing of it is packed.
     model.set_attn_implementation(ATTENTION if vision is None else {"text_config": ATTENTION, "vision_config": "sdpa"})
     try:
@@ -309,6 +328,7 @@ def load_policy(config: RunConfig, *, make: Callable[..., Policy] = Policy) -> P
             folder=folder,
             num_trained_layers=config.model.trainable_top_layers,
             activation_checkpointing=config.learner.activation_checkpointing,
+            lora=lora,
             vision=vision,
         )
         difference = float(np.abs(policy.probe_logprobs() - expected).mean())

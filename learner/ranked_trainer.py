@@ -24,7 +24,7 @@ from common import log
 from common.codec import decode, encode
 from common.errors import RankLost
 from common.messages import Step, TaskRef, Trajectory
-from learner.algorithms import Algorithm, TrainBatch
+from learner.algorithms import Algorithm, Refines, TrainBatch
 from learner.checkpoint import Section
 from learner.poison import StepCheck
 from learner.ranks import END, RankGroup, SharedState, arrays_from_bytes, arrays_to_bytes
@@ -54,7 +54,9 @@ class RankedTrainer:
         return self._trainer.check_picture
 
     def refine(self, batch: TrainBatch) -> TrainBatch:
-        """``batch``: an algorithm that looks at it first is refused on several ranks."""
+        if not isinstance(self.algorithm, Refines) or not self.algorithm.wants_look or not batch.samples:
+            return batch
+        self._ranks.call("refine", data=batch_to_bytes(batch))
         return self._trainer.refine(batch)
 
     def update(self, batch: TrainBatch) -> dict[str, float]:
@@ -106,6 +108,7 @@ class RankedTrainer:
 def follow(trainer: Trainer, ranks: RankGroup) -> None:
     """Do what rank 0 does until it says `END`. Raises `RankLost` when it is gone, RuntimeError when another rank is."""
     calls: dict[str, Callable[[dict[str, Any], list[bytes]], object]] = {
+        "refine": lambda facts, data: trainer.refine(batch_from_bytes(data)),
         "update": lambda facts, data: trainer.update(batch_from_bytes(data)),
         "sft_step": lambda facts, data: trainer.sft_step(steps_from_bytes(data), facts["lr"]),
         "reset_optimizer": lambda facts, data: trainer.reset_optimizer(facts["lr"]),
@@ -187,10 +190,6 @@ _CARRIER = Trajectory(
 """Steps travel inside a trajectory because the codec knows those; nothing else of it is read."""
 
 
-_PER_STEP = ("token_advantages", "value_targets")
-"""Fields of a batch that hold an array for each step."""
-
-
 def steps_to_bytes(steps: Sequence[Step]) -> list[bytes]:
     """Whole steps, whatever fields they have."""
     from msgspec.structs import replace
@@ -205,30 +204,36 @@ def steps_from_bytes(data: Sequence[bytes]) -> tuple[Step, ...]:
     return carrier.steps
 
 
+_PER_TOKEN = ("token_advantages", "value_targets")
+"""Fields with an array for each sample."""
+
+
 def batch_to_bytes(batch: TrainBatch) -> list[bytes]:
     """Every field of ``batch``: plain values as JSON, arrays as safetensors, steps by the codec."""
     plain: dict[str, Any] = {}
     arrays: dict[str, np.ndarray] = {}
-    per_step: dict[str, int] = {}
     for item in dataclasses.fields(batch):
         value = getattr(batch, item.name)
         if isinstance(value, np.ndarray):
             arrays[item.name] = value
-        elif item.name in _PER_STEP and value is not None:
-            per_step[item.name] = len(value)
-            arrays |= {f"{item.name}/{i}": array for i, array in enumerate(value)}
+        elif item.name in _PER_TOKEN and value is not None:
+            arrays[item.name] = np.concatenate([np.zeros(0, np.float32), *value])
+        elif item.name == "not_chosen":
+            plain[item.name] = sorted(value)
         elif item.name != "samples":
-            plain[item.name] = sorted(value) if isinstance(value, frozenset) else value
-    return [json.dumps([plain, per_step]).encode(), arrays_to_bytes(arrays), *steps_to_bytes(batch.samples)]
+            plain[item.name] = value
+    return [json.dumps(plain).encode(), arrays_to_bytes(arrays), *steps_to_bytes(batch.samples)]
 
 
 def batch_from_bytes(data: Sequence[bytes]) -> TrainBatch:
     """Back from `batch_to_bytes`."""
-    head, packed, *steps = data
-    plain, per_step = json.loads(head)
-    arrays = arrays_from_bytes(packed)
-    fields: dict[str, Any] = plain | {"not_chosen": frozenset(plain["not_chosen"])}
-    for name, length in per_step.items():
-        fields[name] = tuple(arrays.pop(f"{name}/{i}") for i in range(length))
-    fields |= arrays
-    return TrainBatch(samples=steps_from_bytes(steps), **fields)
+    plain, arrays, *steps = data
+    fields: dict[str, Any] = json.loads(plain) | arrays_from_bytes(arrays)
+    fields["not_chosen"] = frozenset(fields["not_chosen"])
+    fields["trajectory_ids"] = tuple(fields["trajectory_ids"])
+    samples = steps_from_bytes(steps)
+    ends = np.cumsum([len(step.action_tokens) for step in samples])[:-1]
+    for name in _PER_TOKEN:
+        if fields[name] is not None:
+            fields[name] = tuple(np.split(fields[name], ends)[: len(samples)])
+    return TrainBatch(samples=samples, **fields)

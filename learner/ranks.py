@@ -56,6 +56,14 @@ class Ranks(Protocol):
         """Pairs of all ranks added up by name, in the order of ranks: exactly the same everywhere."""
         ...
 
+    def gather(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The arrays of all ranks, whose names differ."""
+        ...
+
+    def add_up(self, tensor: torch.Tensor) -> None:
+        """Make ``tensor`` the sum over all ranks, in place."""
+        ...
+
 
 class Solo:
     """One process: no torch.distributed."""
@@ -68,6 +76,12 @@ class Solo:
 
     def sum(self, values: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
         return dict(values)
+
+    def gather(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return arrays
+
+    def add_up(self, tensor: torch.Tensor) -> None:
+        pass
 
 
 SOLO = Solo()
@@ -127,6 +141,17 @@ class RankGroup:
                 before = total.get(name, (0.0, 0.0))
                 total[name] = (before[0] + first, before[1] + second)
         return total
+
+    def gather(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """See `Ranks.gather`."""
+        found: dict[str, np.ndarray] = {}
+        for data in self.exchange(arrays_to_bytes(arrays)):
+            found |= arrays_from_bytes(data)
+        return found
+
+    def add_up(self, tensor: torch.Tensor) -> None:
+        """See `Ranks.add_up`."""
+        dist.all_reduce(tensor)
 
     # --- bytes -------------------------------------------------------------------------------------------------------
 

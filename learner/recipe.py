@@ -156,7 +156,8 @@ def rl_phase(config: RunConfig, number: int, *, first_seed: int, temperature: fl
 
 
 def _after_start(config: RunConfig, temperature: float, recorded: Recorded) -> Phase:
-    return Phase(CLONING, "sft") if _demonstrations(config, recorded) else _first_rl(config, temperature)
+    clones = bool(_demonstrations(config, recorded) or config.learner.recipe.specialists)
+    return Phase(CLONING, "sft") if clones else _first_rl(config, temperature)
 
 
 def _first_rl(config: RunConfig, temperature: float) -> Phase:

@@ -10,6 +10,7 @@ from common.config import RunConfig
 from common.messages import Step
 from learner import recipe
 from learner.pool import EpisodePool, digest, make_batches
+from learner.specialists import episodes_of_specialists
 
 
 @dataclass
@@ -29,10 +30,11 @@ class SftRound:
 
 
 def make_round(phase: str, config: RunConfig, *, demonstrations: EpisodePool, successes: EpisodePool) -> SftRound:
-    """Cloning trains on all demonstrations, an Entropulse round on a few successes per task (ComputerRL 3.4)."""
+    """Cloning trains on all demonstrations and on what specialists did well, an Entropulse round on a few successes per task
+    (ComputerRL 3.4)."""
     learner = config.learner
     if phase == recipe.CLONING:
-        episodes = demonstrations.draw(per_task=1, max_steps=None, salt=phase)
+        episodes = demonstrations.draw(per_task=1, max_steps=None, salt=phase) + episodes_of_specialists(config)
         epochs, lr = learner.recipe.bc_epochs, learner.recipe.bc_lr
     else:
         settings = learner.entropulse

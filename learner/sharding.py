@@ -11,7 +11,7 @@ those of the whole batch on every rank. Whoever calls a method here does so on a
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from common.config import RunConfig
+from common.config import LoraConfig, RunConfig
 from learner.policy import Policy, load_policy
 from learner.ranks import RankGroup
 from learner.vision import Vision
@@ -50,6 +50,7 @@ class ShardedPolicy(Policy):
         folder: Path,
         num_trained_layers: int | None,
         activation_checkpointing: bool = False,
+        lora: LoraConfig | None = None,
         vision: Vision | None = None,
     ) -> None:
         """``model``: whole, on the CPU; its layers go to ``ranks.device`` one by one, so that it need not fit there."""
@@ -61,6 +62,7 @@ class ShardedPolicy(Policy):
             folder=folder,
             num_trained_layers=num_trained_layers,
             activation_checkpointing=activation_checkpointing,
+            lora=lora,
             vision=vision,
         )
 
@@ -94,13 +96,13 @@ class ShardedPolicy(Policy):
     def _within(self, work: Callable[..., Any], *arguments: Any) -> Any:
         return self._root(work, *arguments)
 
-    def gradients(self) -> dict[str, torch.Tensor | None]:
-        return {name: None if master.grad is None else _slice(master.grad) for name, master in self.masters.items()}
+    def _norm(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+        norm = super()._norm(gradients)
+        assert isinstance(norm, DTensor)
+        return norm.full_tensor()
 
-    @staticmethod
-    def _number(total: torch.Tensor) -> float:
-        assert isinstance(total, DTensor)
-        return float(total.full_tensor())
+    def gradients(self) -> dict[str, torch.Tensor]:
+        return {name: _slice(gradient) for name, gradient in super().gradients().items()}
 
     def publish(self) -> None:
         """Nothing: the masters are what passes gather."""
@@ -110,13 +112,16 @@ class ShardedPolicy(Policy):
         return {name: master.detach().to(self._dtype, copy=True) for name, master in self.masters.items()}
 
     def trained_tensors(self) -> dict[str, torch.Tensor]:
-        """As `Policy.trained_tensors` on rank 0; on the others the tensors are empty."""
-        return {name: self._gather(master.detach().to(self._dtype)) for name, master in self.masters.items()}
+        """As `Policy.trained_tensors` on rank 0; nothing on the others, which help to gather them."""
+        tensors = super().trained_tensors()
+        return tensors if self._rank == 0 else {}
 
-    def _gather(self, tensor: torch.Tensor) -> torch.Tensor:
-        assert isinstance(tensor, DTensor)
-        full = tensor.full_tensor()
-        return full if self._rank == 0 else torch.empty(0, dtype=tensor.dtype)
+    def _whole(self, parameter: torch.Tensor) -> torch.Tensor:
+        shard = parameter.detach().to(self._dtype)
+        assert isinstance(shard, DTensor)
+        full = shard.full_tensor()
+        # Without adapters the others have no use for it: one tensor at a time is all they ever hold.
+        return full if self._rank == 0 or self._adapters else torch.empty(0, dtype=self._dtype)
 
     def part(self, whole: torch.Tensor, *, like: torch.Tensor) -> torch.Tensor:
         assert isinstance(like, DTensor)

@@ -56,7 +56,12 @@ class TrainedSteps:
                 outcomes.append(["phase_closed"] * len(group.trajectories))
                 continue
             outcomes.append([self._fate(trajectory) for trajectory in seen.trajectories])
-            ages |= {trajectory.trajectory_id: self._span(trajectory) for trajectory in seen.trajectories}
+            # What was not chosen was not masked for its age either.
+            ages |= {
+                trajectory.trajectory_id: self._span(trajectory)
+                for trajectory, outcome in zip(seen.trajectories, outcomes[-1], strict=True)
+                if outcome != "not_chosen"
+            }
         self.num_trajectories = sum(outcome == "trained" for group in outcomes for outcome in group)
         return outcomes, ages
 

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 
 from common import log
 from common.config import RunConfig
-from common.errors import ConfigError, Problem, TrainingDiverged
+from common.errors import TrainingDiverged
 from common.messages import Step
 from common.run_folder import RunFolder
 from common.weight_plan import folder_digest
@@ -34,7 +35,7 @@ from learner.algorithms import (
 )
 from learner.attention import TrieLayout
 from learner.batching import Pack, padded_tokens
-from learner.guards import LogprobGap, SeenPass, dump, reason_not_finite
+from learner.guards import EffectiveSamples, LogprobGap, SeenPass, dump, reason_not_finite
 from learner.poison import StepCheck
 from learner.policy import PackOutputs, Policy
 from learner.ranks import SOLO, Ranks
@@ -43,6 +44,9 @@ from learner.value_head import ValueHead
 
 _MAX_SKIPPED_IN_A_ROW = 5
 """A single bad batch happens (overflow in bfloat16); five in a row are a run that is lost."""
+
+_HEAD = "value_head/"
+"""What the value head's tensors are called in a state."""
 
 _PADDED_BATCH_SIZE = 16
 """Batch size of the padded computation that `padded_tokens_ratio` compares with."""
@@ -76,10 +80,7 @@ class Trainer:
         self._reference: dict[str, torch.Tensor] = {}
         self._num_skipped = 0
         self._num_skipped_in_a_row = 0
-        self._dumps = RunFolder(config.folder).dumps / (f"rank-{ranks.rank}" if ranks.num_ranks > 1 else "")
-        if ranks.num_ranks > 1 and isinstance(self.algorithm, Refines | LearnsValues):
-            reason = f"{config.learner.algorithm.name} looks at a batch before it trains, which only one rank can do so far"
-            raise ConfigError([Problem("learner.num_ranks", reason, "set it to 1, or take another learner.algorithm.name")])
+        self._dumps = RunFolder(config.folder).dumps
         self._value_head: ValueHead | None = None
         if isinstance(self.algorithm, LearnsValues):
             self._value_head = ValueHead(policy.hidden_size, lr=self.algorithm.value_lr, device=policy.device)
@@ -110,24 +111,21 @@ class Trainer:
         minibatches = self._minibatches(batch)
         self._fill_in(minibatches)
         norms: list[float] = []
+        lrs: list[float] = []
         loss = 0.0
         for number, passes in enumerate(minibatches):
-            samples = _EffectiveSamples()
-            seen = []
-            for item in passes:
-                # A minibatch holds only its share of the batch's weights: scaled up, its gradient is as long as a whole one's.
-                one = self._accumulate(item, scale=len(minibatches), totals=totals, samples=samples)
-                if one is not None:
-                    seen.append(one)
-                    if number == 0:
-                        gap.add(one.logprobs_M, item.batch)
+            samples = EffectiveSamples()
+            # A minibatch holds only its share of the batch's weights: scaled up, its gradient is as long as a whole one's.
+            done = [self._accumulate(item, scale=len(minibatches), totals=totals, samples=samples) for item in passes]
+            seen = [one for one in done if one is not None]
             if number == 0:
-                gap.add_up(self._ranks)
+                gap.add(seen, self._ranks)
                 gap.check()
-            samples.add_up(self._ranks)
             loss += sum(one.loss for one in seen)
-            totals.add("effective_samples", samples.share, 1)
-            norms.append(self._step(self._rl_lr() * self._lr_factor(samples.share), seen))
+            share = samples.share(self._ranks)
+            totals.add("effective_samples", share, 1)
+            lrs.append(self._rl_lr() * self._lr_factor(share))
+            norms.append(self._step(lrs[-1], seen))
         self._num_updates += bool(minibatches)
         totals.add_packs([item.pack for passes in minibatches for item in passes if not item.idle])
         totals.add("loss", loss, 1.0)
@@ -139,28 +137,35 @@ class Trainer:
         metrics["num_tokens"] = float(sum(len(step.prompt_tokens) + len(step.action_tokens) for step in batch.samples))
         metrics["loss"] = totals.sum("loss")
         metrics["grad_norm"] = float(np.mean(norms)) if norms else 0.0
-        metrics["lr"] = self._rl_lr()
+        metrics["lr"] = float(np.mean(lrs)) if lrs else 0.0
         metrics["num_skipped"] = float(self._num_skipped)
         return metrics | gap.metrics()
 
     def refine(self, batch: TrainBatch) -> TrainBatch:
         """``batch`` as the algorithm wants it after a first look at what the present weights say of it; most do not look."""
-        if not isinstance(self.algorithm, Refines) or not batch.samples:
+        if not isinstance(self.algorithm, Refines) or not self.algorithm.wants_look or not batch.samples:
             return batch
-        logprobs, entropy, values = ([np.zeros(0, np.float32)] * len(batch.samples) for _ in range(3))
+        found: dict[str, np.ndarray] = {}
         for item in self._passes(batch, list(range(len(batch.samples)))):
             with torch.no_grad():
                 outputs = self._forward(item)
+                if item.idle:
+                    continue
                 pair_M = torch.from_numpy(item.pack.token_pair_M).to(self.policy.device)
-                found = [outputs.logprobs_U[pair_M], _of_tokens(outputs.entropy_Q, item.pack, pair_M)]
+                seen = {"logprobs": outputs.logprobs_U[pair_M], "entropy": _of_tokens(outputs.entropy_Q, item.pack, pair_M)}
                 if self._value_head is not None:
-                    found.append(_of_tokens(self._value_head.values(outputs.states_QE), item.pack, pair_M))
+                    seen["values"] = _of_tokens(self._value_head.values(outputs.states_QE), item.pack, pair_M)
             ends = np.cumsum([len(batch.samples[i].action_tokens) for i in item.pack.samples_S])
-            for kept, values_M in zip((logprobs, entropy, values), found, strict=False):
-                for i, one in zip(item.pack.samples_S, np.split(values_M.cpu().numpy(), ends[:-1]), strict=True):
-                    kept[i] = one
-        has_values = self._value_head is not None
-        return self.algorithm.refine(batch, FirstLook(tuple(logprobs), tuple(entropy), tuple(values) if has_values else None))
+            for name, values_M in seen.items():
+                parts = np.split(values_M.cpu().numpy(), ends[:-1])
+                found |= {f"{name}/{i}": part for i, part in zip(item.pack.samples_S, parts, strict=True)}
+        found = self._ranks.gather(found)
+
+        def of(name: str) -> tuple[np.ndarray, ...]:
+            return tuple(found[f"{name}/{i}"] for i in range(len(batch.samples)))
+
+        values = of("values") if self._value_head is not None else None
+        return self.algorithm.refine(batch, FirstLook(of("logprobs"), of("entropy"), values))
 
     def _lr_factor(self, share: float) -> float:
         return self.algorithm.lr_factor(share) if isinstance(self.algorithm, ScalesLearningRate) else 1.0
@@ -260,8 +265,9 @@ class Trainer:
         outputs = self._forward(item)
         return outputs.logprobs_U[torch.from_numpy(item.pack.token_pair_M).to(self.policy.device)]
 
-    def _accumulate(self, item: _Pass, *, scale: float, totals: _Totals, samples: _EffectiveSamples) -> SeenPass | None:
-        """Forward and backward of one pass; gradients gather in the masters. The result's loss is not scaled; None when idle."""
+    def _accumulate(self, item: _Pass, *, scale: float, totals: _Totals, samples: EffectiveSamples) -> SeenPass | None:
+        """Forward and backward of one pass; gradients gather in the masters. The loss in the result is not scaled; None when
+        idle."""
         pair_M = torch.from_numpy(item.pack.token_pair_M).to(self.policy.device)
         outputs = self._forward(item)
         if item.idle:
@@ -292,8 +298,9 @@ class Trainer:
         """Add zero to all gradients: a rank without a pack of its own must still take part where they are summed."""
         (outputs.logprobs_U.sum() * 0.0).backward()
 
-    def _step(self, lr: float, seen: Sequence[SeenPass] = ()) -> float:
-        """Clip, step, publish; returns the gradient norm. One that is not finite skips the step and dumps what was ``seen``."""
+    def _step(self, lr: float, seen: Sequence[SeenPass] | None = None) -> float:
+        """Clip, step, publish; returns the gradient norm. One that is not finite skips the step and dumps what was ``seen``
+        (None: a supervised step)."""
         masters = [master for master in self.policy.masters.values() if master.grad is not None]
         if not masters:
             return 0.0
@@ -304,10 +311,14 @@ class Trainer:
                 group["lr"] = lr
             self._optimizer.step()
             self.policy.publish()
-            if self._value_head is not None and seen:
-                self._value_head.step(max_grad_norm=self._learner.optimizer.max_grad_norm)
+            if self._value_head is not None and seen is not None:
+                self._num_skipped += not self._value_head.step(
+                    max_grad_norm=self._learner.optimizer.max_grad_norm, ranks=self._ranks
+                )
         else:
             self._note_skipped(seen)
+            if self._value_head is not None:
+                self._value_head.forget_gradients()
         self._optimizer.zero_grad(set_to_none=True)
         if self._num_skipped_in_a_row >= _MAX_SKIPPED_IN_A_ROW:
             raise TrainingDiverged(
@@ -316,11 +327,16 @@ class Trainer:
             )
         return norm
 
-    def _note_skipped(self, seen: Sequence[SeenPass]) -> None:
+    def _note_skipped(self, seen: Sequence[SeenPass] | None) -> None:
         self._num_skipped += 1
         self._num_skipped_in_a_row += 1
-        reason = reason_not_finite(seen, self.policy.gradients())
-        path = dump(self._dumps, seen, reason=reason, update=self._num_updates) if seen else None
+        reason = reason_not_finite(seen or (), self.policy.gradients())
+        path = None
+        try:
+            path = dump(self._dumps, seen, reason=reason, name=f"{self._num_skipped:06d}-{self._ranks.rank}") if seen else None
+        except (OSError, SafetensorError) as error:
+            # A full disk is no reason to end a run that only lost a picture of its trouble.
+            log.get_logger().error("dump.failed", folder=str(self._dumps), error=str(error))
         log.get_logger().error("step.skipped", reason=reason, dump=None if path is None else str(path))
 
     def _rl_lr(self) -> float:
@@ -346,7 +362,7 @@ class Trainer:
         for name, tensor in self._reference.items():
             state[f"reference/{name}"] = tensor
         if self._value_head is not None:
-            state |= {f"value_head/{name}": tensor for name, tensor in self._value_head.state_dict().items()}
+            state |= {f"{_HEAD}{name}": tensor for name, tensor in self._value_head.state_dict().items()}
         return state
 
     @torch.no_grad()
@@ -379,9 +395,9 @@ class Trainer:
             if f"reference/{name}" in state:
                 self._reference[name] = part(f"reference/{name}", master)
         if self._value_head is not None:
-            prefix = "value_head/"
-            own = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
-            self._value_head.load_state_dict(own)
+            self._value_head.load_state_dict({
+                name.removeprefix(_HEAD): state[name].to(self.policy.device) for name in state if name.startswith(_HEAD)
+            })  # fmt: skip
         self.policy.publish()
 
     def trainable_tensors(self) -> dict[str, torch.Tensor]:
@@ -445,29 +461,6 @@ class _Totals:
         }
 
 
-class _EffectiveSamples:
-    """(sum w)^2 / (n sum w^2) of the importance weights of an optimizer step's tokens; 1 on policy, and without weights."""
-
-    def __init__(self) -> None:
-        self._num_tokens = 0
-        self._total = self._total_of_squares = 0.0
-
-    def add(self, weights_M: torch.Tensor) -> None:
-        self._num_tokens += len(weights_M)
-        self._total += float(weights_M.double().sum())
-        self._total_of_squares += float(weights_M.double().square().sum())
-
-    def add_up(self, ranks: Ranks) -> None:
-        """Make them those of all ranks: the learning rate follows them, and must be the same everywhere."""
-        summed = ranks.sum({"weights": (self._total, self._total_of_squares), "tokens": (float(self._num_tokens), 0.0)})
-        self._total, self._total_of_squares = summed["weights"]
-        self._num_tokens = int(summed["tokens"][0])
-
-    @property
-    def share(self) -> float:
-        return self._total**2 / (self._num_tokens * self._total_of_squares) if self._total_of_squares else 1.0
-
-
 def _of_tokens(values_Q: torch.Tensor, pack: Pack, pair_M: torch.Tensor) -> torch.Tensor:
     """[M] for each action token what belongs to the state before it."""
     return values_Q[torch.from_numpy(pack.pair_node_U).to(values_Q.device)[pair_M]]
@@ -488,6 +481,7 @@ def _loss_batch(batch: TrainBatch, members: list[int], device: torch.device) -> 
         token_weight_M=torch.from_numpy(np.repeat(batch.token_weight_S[members], lengths)).to(device),
         behavior_logprobs_M=torch.from_numpy(np.concatenate([step.behavior_logprobs for step in steps])).to(device),
         age_M=torch.from_numpy(np.maximum(age_M, 0).astype(np.float32)).to(device),
+        is_present_M=torch.from_numpy(age_M == 0).to(device),
         value_target_M=None if targets is None else torch.from_numpy(np.concatenate([targets[i] for i in members])).to(device),
     )
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import torch
 
+from learner.ranks import Ranks
+
 
 class ValueHead:
     """Values of states, and how they are trained."""
@@ -24,14 +26,21 @@ class ValueHead:
         states = torch.nn.functional.layer_norm(states_QE.detach().float(), states_QE.shape[-1:])
         return states @ self._weight_E / states_QE.shape[-1] ** 0.5 + self._bias
 
-    def step(self, *, max_grad_norm: float) -> bool:
-        """One optimizer step on what gathered; False when that was not finite and nothing was done."""
+    def step(self, *, max_grad_norm: float, ranks: Ranks) -> bool:
+        """One optimizer step on what gathered on all ``ranks``; False when that was not finite and nothing was done."""
+        for parameter in (self._weight_E, self._bias):
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            ranks.add_up(parameter.grad)
         norm = torch.nn.utils.clip_grad_norm_([self._weight_E, self._bias], max_grad_norm)
         finite = bool(torch.isfinite(norm))
         if finite:
             self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         return finite
+
+    def forget_gradients(self) -> None:
+        """Those of an optimizer step that was skipped."""
+        self._optimizer.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Plain tensors; `load_state_dict` takes them back."""

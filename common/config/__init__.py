@@ -7,7 +7,7 @@ from common.config.actor import VISION_PROBLEM, ActorConfig, PromptConfig
 from common.config.broker import BrokerConfig
 from common.config.curriculum import CurriculumConfig, RolloutsConfig
 from common.config.desktop import DesktopConfig
-from common.config.learner import AlgorithmConfig, EntropulseConfig, LearnerConfig, OptimizerConfig, RecipeConfig
+from common.config.learner import AlgorithmConfig, EntropulseConfig, LearnerConfig, LoraConfig, OptimizerConfig, RecipeConfig
 from common.config.model import ModelConfig
 from common.config.run import RunConfig, SupervisorConfig, TasksConfig, load_config
 
@@ -20,6 +20,7 @@ __all__ = [
     "DesktopConfig",
     "EntropulseConfig",
     "LearnerConfig",
+    "LoraConfig",
     "ModelConfig",
     "OptimizerConfig",
     "PromptConfig",

@@ -72,6 +72,11 @@ class RecipeConfig(Section):
     """Demonstrated episodes per family for behaviour cloning; 0 skips cloning."""
     demos_of_family: dict[str, int] = Field(default_factory=dict)
     """Families that need another number than ``demos_per_family``: those that cloning learns at once, or hardly."""
+    specialists: tuple[str, ...] = ()
+    """Folders of other runs whose successful rollouts are cloned beside the demonstrations: one generalist from a run for each
+    application (CODA). Each needs a checkpoint; model and prompt must be this run's."""
+    specialist_episodes: int = Field(32, ge=1)
+    """Of each family from each of them at most, at random."""
     bc_epochs: int = Field(2, ge=1)
     """Passes over the demonstrations."""
     bc_batch_size: int = Field(16, ge=1)
@@ -112,6 +117,20 @@ class StalenessConfig(Section):
     """Seconds that an update waits at most; mode pace only."""
 
 
+class LoraConfig(Section):
+    """Train low-rank adapters instead of whole weights (LoRA): optimizer and gradients take hardly any memory. Read by learner.
+
+    Needs peft, which set-up does not install: `.venv/bin/pip install peft`. Actors and exports get merged weights.
+    """
+
+    rank: int = Field(16, ge=1)
+    """Rows of the inner matrix."""
+    alpha: int = Field(32, ge=1)
+    """What an adapter adds is scaled by alpha / rank."""
+    targets: tuple[str, ...] = Field(("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"), min_length=1)
+    """Names of the linear layers that get one, in each layer that `model.trainable_top_layers` trains."""
+
+
 class LearnerConfig(Section):
     """The learner process. Read by learner and launch."""
 
@@ -137,6 +156,8 @@ class LearnerConfig(Section):
     """Tokens per packed forward pass."""
     num_threads: int | None = Field(None, ge=1)
     """CPU threads; None: all cores."""
+    lora: LoraConfig | None = None
+    """None: train the weights themselves."""
     activation_checkpointing: bool = False
     """Keep only what enters each trained layer and compute the layer again for its gradients: about a third more time, memory for
     one layer's activations instead of all. Same gradients. For models or packs that do not fit otherwise."""

@@ -31,12 +31,13 @@ class TasksConfig(Section):
     max_steps: int = Field(6, ge=1)
     """Actions per episode at most."""
     horizon: tuple[tuple[int, int], ...] = Field((), max_length=64)
-    """[update, actions] pairs: from that RL update on, training episodes have at most so many actions (AgentGym-RL's
-    ScalingInter: short at first, longer when that is learned); before the first pair, and without any, ``max_steps``.
-    Demonstrations and evaluations have ``max_steps``. Read by learner (into its orders)."""
+    """[update, actions] pairs: from that RL update on (counted in `learner.groups_per_batch` groups), training episodes have at
+    most so many actions (AgentGym-RL's ScalingInter: short at first, longer when that is learned); before the first pair, and
+    without any, ``max_steps``. Demonstrations and evaluations have ``max_steps``. Read by learner (into its orders)."""
     length_cap: bool = False
-    """Training episodes of a family have at most as many actions as its longest success so far (DART); without a success yet, as
-    many as all others. A cap never rises again by itself. Read by learner (into its orders)."""
+    """Training episodes of a family have at most as many actions as its longest success so far, demonstrations and evaluations
+    included (DART), once there are `curriculum.min_results` training results. Nothing in training raises a cap again: for
+    families whose instances need different lengths it should be off. Read by learner (into its orders)."""
     family_weights: dict[str, float] = Field(default_factory=dict)
     """Share of the training groups relative to other families; 1 for those not named, 0: not trained on. Demonstrations and
     evaluations play every family alike. Read by learner (into its orders)."""

@@ -42,7 +42,7 @@ class TrainBatch:
     samples: tuple[Step, ...]
     """[S]"""
     trajectory_S: np.ndarray
-    """int; whose step it is, numbered in the batch."""
+    """int; whose step it is, an index into ``trajectory_ids``."""
     group_S: np.ndarray
     """int; steps of one group share prompts, so they are packed together and never split over minibatches."""
     reward_S: np.ndarray
@@ -55,6 +55,8 @@ class TrainBatch:
     """The learner's policy version when the batch was prepared."""
     replayed_S: np.ndarray
     """bool; out of the algorithm's memory: trained once already, and not bound by `learner.max_age`."""
+    trajectory_ids: tuple[str, ...] = ()
+    """Of all trajectories that the batch was made of."""
     not_chosen: frozenset[str] = frozenset()
     """Ids of trajectories that came and that the algorithm left out."""
     metrics: dict[str, float] = field(default_factory=dict)
@@ -68,10 +70,13 @@ class TrainBatch:
     left_out_tokens: int = 0
 
     def subset(self, members: np.ndarray) -> TrainBatch:
-        """Of the steps ``members`` [int] only; the weights of others are gone from the objective, not spread over these."""
+        """Of the steps ``members`` [int] only; the weights of others are gone from the objective, not spread over these.
+        Trajectories that lose all of their steps are not chosen."""
         def some(values: tuple[T, ...]) -> tuple[T, ...]:
             return tuple(values[i] for i in members)
 
+        gone = set(self.trajectory_S[~self.replayed_S].tolist()) - set(self.trajectory_S[members].tolist())
+        lost = frozenset(self.trajectory_ids[trajectory] for trajectory in gone)
         return replace(
             self,
             samples=some(self.samples),
@@ -81,6 +86,7 @@ class TrainBatch:
             advantage_S=self.advantage_S[members],
             token_weight_S=self.token_weight_S[members],
             replayed_S=self.replayed_S[members],
+            not_chosen=self.not_chosen | lost,
             token_advantages=None if self.token_advantages is None else some(self.token_advantages),
             value_targets=None if self.value_targets is None else some(self.value_targets),
         )
@@ -97,6 +103,8 @@ class LossBatch:
     behavior_logprobs_M: torch.Tensor
     age_M: torch.Tensor
     """float32; batch version - version that sampled the token, never negative."""
+    is_present_M: torch.Tensor | None = None
+    """bool; sampled by the weights at the start of the update. Age 0 is also what a dead lineage's later versions have."""
     value_target_M: torch.Tensor | None = None
     """float32, NaN where there is none."""
 
@@ -161,6 +169,9 @@ class Algorithm(Protocol):
 @runtime_checkable
 class Refines(Protocol):
     """An algorithm that decides after a first look: one more forward pass, without a graph, over all samples of a batch."""
+
+    wants_look: bool
+    """Else `refine` is not called and the pass is spared."""
 
     def refine(self, batch: TrainBatch, look: FirstLook) -> TrainBatch:
         """``batch`` with other advantages, targets or fewer samples; pure."""

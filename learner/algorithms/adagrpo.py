@@ -1,8 +1,9 @@
 """AdaGRPO: shorter successes earn more, and earlier successes come back (MobileRL, arXiv 2509.18119, section 2.3).
 
-Shortest-path adjustment: a success of T steps earns 1 - alpha (T - T_min) / T, where T_min is the shortest success of its group.
-Positive replay: a share gamma of the rollouts that a group trains on are successes out of a memory of the ``memory_size``
-shortest of each task: q = gamma * memory + (1 - gamma) * fresh. Failure curriculum: `tasks.curriculum.name: cool_down`.
+Shortest-path adjustment: a success of T steps earns 1 - alpha (T - T_min) / T, where T_min is the shortest success of its group
+(of those that came, not of the memory's). Positive replay: a share gamma of the rollouts that a group trains on are successes out
+of a memory of the ``memory_size`` shortest of each task: q = gamma * memory + (1 - gamma) * fresh. Failure curriculum:
+`tasks.curriculum.name: cool_down`.
 
 Ours: alpha, gamma and the size of the memory are not published; a task's memory is its family's; successes join a group in which
 some rollout failed, drawn at random, before advantages are made; the decoupled correction of `grpo`, which the stored log-probs
@@ -10,6 +11,8 @@ make exact however old a success is.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 from pydantic import Field
@@ -43,13 +46,16 @@ class AdaGRPO(ReplayingGRPO):
         """A group's rollouts with stored successes besides, unless all succeeded."""
         if all(one.success for one in trajectories):
             return trajectories
-        wanted = round(self.options.gamma / (1 - self.options.gamma) * len(trajectories))
+        share = self.options.gamma / (1 - self.options.gamma)
+        wanted = max(round(share * len(trajectories)), math.ceil(share))
         return (*trajectories, *(kept[i] for i in rng.permutation(len(kept))[:wanted]))
 
     def rewards(self, table: StepTable) -> np.ndarray:
         """[n] success, less what its detours cost."""
         length_n = table.of_trajectory([len(trajectory.steps) for trajectory in table.trajectories])
-        succeeded_n = np.where(table.success_n, length_n, np.inf)
+        # Successes of the memory are of other instances: no detour is seen in them.
+        fresh_n = table.success_n & ~table.replayed_n
+        succeeded_n = np.where(fresh_n, length_n, np.inf)
         shortest_n = table.per_group(lambda lengths, _: np.full(len(lengths), lengths.min()), succeeded_n)
-        detour_n = np.where(table.success_n, (length_n - shortest_n) / np.maximum(length_n, 1.0), 0.0)
+        detour_n = np.where(fresh_n, (length_n - shortest_n) / np.maximum(length_n, 1.0), 0.0)
         return super().rewards(table) * (1.0 - self.options.alpha * detour_n)

@@ -37,8 +37,9 @@ class ARPO(ReplayingGRPO):
     def replay(
         self, trajectories: tuple[Trajectory, ...], kept: tuple[Trajectory, ...], rng: np.random.Generator
     ) -> tuple[Trajectory, ...]:
-        """A failed group's rollouts with a success in place of the last one."""
+        """A failed group's rollouts with a success in place of the last one that failed."""
         rewards = [float(one.success) for one in trajectories]
         if not rewards or np.std(rewards) >= self.options.replay_std or np.mean(rewards) >= self.options.replay_mean:
             return trajectories
-        return (*trajectories[:-1], kept[rng.integers(len(kept))])
+        gone = max(number for number, one in enumerate(trajectories) if not one.success)
+        return (*trajectories[:gone], *trajectories[gone + 1 :], kept[rng.integers(len(kept))])

@@ -40,6 +40,10 @@ class DART(ReplayingGRPO):
     options_model = DARTOptions
     options: DARTOptions
 
+    @property
+    def wants_look(self) -> bool:
+        return self.options.entropy_percentile > 0
+
     def replay(
         self, trajectories: tuple[Trajectory, ...], kept: tuple[Trajectory, ...], rng: np.random.Generator
     ) -> tuple[Trajectory, ...]:
@@ -54,7 +58,10 @@ class DART(ReplayingGRPO):
         keep_S = np.ones(len(batch.samples), dtype=bool)
         for group in np.unique(batch.group_S):
             members = batch.group_S == group
-            keep_S[members] = entropy_S[members] >= np.percentile(entropy_S[members], self.options.entropy_percentile)
+            finite = entropy_S[members & np.isfinite(entropy_S)]
+            if finite.size:
+                # What is not finite stays: the guard of the optimizer step has to see it.
+                keep_S[members] = ~(entropy_S[members] < np.percentile(finite, self.options.entropy_percentile))
         kept = np.flatnonzero(keep_S)
         left_out = np.flatnonzero(~keep_S)
         return replace(

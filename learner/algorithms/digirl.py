@@ -11,7 +11,7 @@ the first step; squared error instead of cross-entropy.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 class DigiRLOptions(PPOOptions):
     """`learner.algorithm.options` of digirl."""
+
+    unused: ClassVar[frozenset[str]] = frozenset({
+        "gamma", "length_alpha", "gae_lambda", "critic_lambda", "objective", "eps_low", "eps_high", "tv_limit"
+    })  # fmt: skip
 
     correction: Literal["decoupled", "tis", "icepop", "geometric", "none"] = "none"
     step_lambda: float = Field(0.5, ge=0, le=1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -65,12 +65,25 @@ class GRPOOptions(Section):
     temperature: float = Field(1.0, gt=0)
     """Sampling temperature of training rollouts; the learner's log-probs are taken at the same."""
 
+    unused: ClassVar[frozenset[str]] = frozenset()
+    """Options that a relative has no use for: giving them is an error."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unused(cls, given: Any) -> Any:
+        names = sorted(cls.unused & set(given)) if isinstance(given, Mapping) else []
+        if names:
+            raise ValueError(f"{', '.join(names)}: no effect with this algorithm; leave it out")
+        return given
+
     @model_validator(mode="after")
     def _fit(self) -> GRPOOptions:
         for name in ("icepop_range", "geometric_range"):
             low, high = getattr(self, name)
             if not 0 <= low < high:
                 raise ValueError(f"{name} {low}..{high} is empty; give [low, high] with 0 <= low < high")
+        if self.lr_scaling != "none" and self.correction == "none":
+            raise ValueError("lr_scaling 'effective_samples' has no effect with correction 'none'; leave one of them out")
         if self.aggregation == "constant" and self.aggregation_constant is None:
             raise ValueError("aggregation 'constant' needs aggregation_constant")
         return self
@@ -137,7 +150,7 @@ class GRPO:
         trains_n = table.whole_n & ((table.age_n <= self._age_bound) | table.replayed_n)
         computed_n = trains_n & counted_n if options.kl_beta > 0 else trains_n & (advantage_n != 0.0)
         computed = np.flatnonzero(computed_n)
-        left_out = [table.steps[i] for i in np.flatnonzero(table.whole_n & ~computed_n)]
+        left_out = [table.steps[i] for i in np.flatnonzero(table.whole_n & ~computed_n & ~table.replayed_n)]
         return TrainBatch(
             samples=tuple(table.steps[i] for i in computed),
             trajectory_S=table.trajectory_n[computed],
@@ -147,6 +160,7 @@ class GRPO:
             token_weight_S=weight_n[computed].astype(np.float32),
             version=version,
             replayed_S=table.replayed_n[computed],
+            trajectory_ids=tuple(trajectory.trajectory_id for trajectory in table.trajectories),
             not_chosen=chosen.left_out(groups),
             metrics={
                 **batch_metrics(groups, table, rewards_n, advantage_n, trains_n=trains_n, age_bound=self._age_bound),

@@ -4,7 +4,8 @@ Half of a group is kept: failures at random, so that ways to fail stay diverse; 
 success is less clean the more of its steps had errors of their tools (half, when it called none) and the more were badly formed.
 At least ``min_each`` of both kinds are kept where there are so many. Clip 0.2 and 0.28, no KL.
 
-Ours: an error is a step whose action the desktop refused; both kinds are halved in proportion; the draw is seeded by the version.
+Ours: an error is a step whose action the desktop refused; both kinds are halved in proportion; the draw is
+seeded by the version; advantages over steps, as in `grpo`.
 Set ``learner.group_size`` to twice the rollouts that shall train.
 """
 

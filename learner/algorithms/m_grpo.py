@@ -1,21 +1,29 @@
 """M-GRPO: GRPO for many turns (WebAgent-R1, arXiv 2505.16421, section 2.3): a mean over trajectories of the mean over their
 actions of the mean over an action's tokens.
 
-A long trajectory counts no more than a short one, a long action no more than a short one. The paper's dynamic compression of the
+A long trajectory counts no more than a short one, a long action no more than a short one: advantages are those of the
+trajectories' outcomes among the group's, and every step has its trajectory's. The paper's dynamic compression of the
 context (old observations give way to a placeholder) is done where prompts are made, and a step's prompt is trained as it was
-sampled. Clip 0.2; ours: the decoupled correction of `grpo`.
+sampled. Clip 0.2; ours: the decoupled correction of `grpo`. A badly formed step has no other reward.
 """
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+import numpy as np
 from pydantic import Field
 
+from learner.advantages import group_advantages
 from learner.aggregation import Aggregation
 from learner.algorithms.grpo import GRPO, GRPOOptions
+from learner.step_table import StepTable
 
 
 class MGRPOOptions(GRPOOptions):
     """`learner.algorithm.options` of m_grpo."""
+
+    unused: ClassVar[frozenset[str]] = frozenset({"format_penalty"})
 
     eps_high: float = Field(0.2, gt=0)
     aggregation: Aggregation = "trajectory_step_mean"
@@ -25,3 +33,13 @@ class MGRPO(GRPO):
     """See the module's docstring."""
 
     options_model = MGRPOOptions
+
+    def advantages(self, rewards_n: np.ndarray, table: StepTable) -> np.ndarray:
+        """[n] of the trajectory's outcome among those of its group."""
+        del rewards_n
+
+        def of_group(outcomes: np.ndarray, owner: np.ndarray) -> np.ndarray:
+            _, first, index = np.unique(owner, return_index=True, return_inverse=True)
+            return group_advantages(outcomes[first], delta=self.options.advantage_delta)[index]
+
+        return table.per_group(of_group, table.success_n.astype(np.float64))

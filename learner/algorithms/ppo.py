@@ -55,6 +55,7 @@ class PPO(GRPO):
     options: PPOOptions
     normalises = True
     """Are advantages normalised over the tokens of the batch?"""
+    wants_look = True
 
     def __init__(self, options: Mapping[str, Any], learner: LearnerConfig) -> None:
         super().__init__(options, learner)

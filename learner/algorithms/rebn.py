@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from pydantic import Field
 
-from learner.advantages import discounted_returns, normalised_by
+from learner.advantages import discounted_returns, normalised_by, step_rewards
 from learner.algorithms.grpo import GRPO, GRPOOptions
 from learner.step_table import StepTable
 
@@ -33,7 +33,9 @@ class ReBN(GRPO):
         """[n] the return of each step."""
         lengths = np.array([len(trajectory.steps) for trajectory in table.trajectories], dtype=np.int64)
         steps_left_n = lengths[table.trajectory_n] - 1 - table.position_n
-        return discounted_returns(super().rewards(table), steps_left_n, gamma=self.options.gamma)
+        earned_n = step_rewards(success=table.success_n, format_ok=table.format_n)
+        penalty_n = self.options.format_penalty * ~table.format_n
+        return discounted_returns(earned_n, steps_left_n, gamma=self.options.gamma) - penalty_n
 
     def advantages(self, rewards_n: np.ndarray, table: StepTable) -> np.ndarray:
         """[n] returns, normalised over the batch."""

@@ -14,7 +14,7 @@ arguments; the decoupled correction of `grpo`. An episode that was patched is no
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -27,6 +27,8 @@ from learner.step_table import StepTable
 
 class UIS1Options(GRPOOptions):
     """`learner.algorithm.options` of ui_s1."""
+
+    unused: ClassVar[frozenset[str]] = frozenset({"format_penalty"})
 
     eps_high: float = Field(0.2, gt=0)
     kl_beta: float = Field(1e-4, ge=0)

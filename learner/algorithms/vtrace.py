@@ -9,7 +9,7 @@ clipped as in PPO; advantages are normalised over the batch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 class VTraceOptions(PPOOptions):
     """`learner.algorithm.options` of vtrace."""
+
+    unused: ClassVar[frozenset[str]] = frozenset({"length_alpha", "gae_lambda", "critic_lambda", "correction_cap"})
 
     correction: Literal["decoupled"] = "decoupled"
     """No other: the weights are in the advantages."""

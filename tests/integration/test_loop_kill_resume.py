@@ -26,6 +26,8 @@ from common.transport import Client
 from launch import processes
 
 ROOT = Path(__file__).parents[2]
+NUM_UPDATES = {1: 24, 2: 12}
+"""Of the whole run, by number of ranks: two take turns on the cores of a small machine."""
 START = {
     "broker": "from broker.server import run_broker as run",
     "learner": "from learner.loop import run_learner as run",
@@ -67,11 +69,14 @@ def episode_of(assignment: Assignment, version: int, chance: random.Random) -> T
 class Run:
     """Processes of one run and the made-up actor."""
 
-    def __init__(self, folder: Path, *, num_ranks: int) -> None:
+    def __init__(self, folder: Path, *, num_ranks: int, rank_timeout_s: float) -> None:
         learner = {
-            "num_ranks": num_ranks, "rank_timeout_s": 60.0,
+            # The episodes here say of made-up log-probs that the present weights sampled them.
+            "num_ranks": num_ranks, "rank_timeout_s": rank_timeout_s, "max_logprob_gap": None,
             "device": "cpu", "group_size": 4, "groups_per_batch": 2, "checkpoint_every_updates": 3, "num_threads": 1,
-            "recipe": {"demos_per_family": 2, "bc_epochs": 1, "eval_episodes_per_family": 2, "max_updates": 24},
+            "recipe": {
+                "demos_per_family": 2, "bc_epochs": 1, "eval_episodes_per_family": 2, "max_updates": NUM_UPDATES[num_ranks]
+            },
             "entropulse": {"force_after_fraction": 0.5},
         }  # fmt: skip
         tree = {
@@ -94,6 +99,15 @@ class Run:
         process = subprocess.Popen([sys.executable, "-c", code, str(self.config_path)], env=environment, cwd=ROOT)
         self._processes[role] = process
         return process
+
+    def start_learner_by_torchrun(self) -> subprocess.Popen:
+        command = [
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.config.learner.num_ranks),
+            "-m", "launch.cli", "learner", str(self.config_path),
+        ]  # fmt: skip
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        self._processes["learner"] = subprocess.Popen(command, env=environment, cwd=ROOT)
+        return self._processes["learner"]
 
     def kill(self, role: str) -> None:
         self._processes[role].kill()
@@ -135,9 +149,10 @@ class Run:
             process.wait()
 
 
-@pytest.fixture(params=[1])
+@pytest.fixture(params=[(1, 60.0)])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Run]:
-    found = Run(tmp_path, num_ranks=request.param)
+    num_ranks, rank_timeout_s = request.param
+    found = Run(tmp_path, num_ranks=num_ranks, rank_timeout_s=rank_timeout_s)
     yield found
     found.close()
 
@@ -172,8 +187,8 @@ def test_learner_and_broker_killed_while_training_every_acknowledged_trajectory_
     assert summary["num_entropulse_phases"] == 1
 
 
-two_ranks = pytest.mark.parametrize("run", [2], indirect=True)
-one_and_two_ranks = pytest.mark.parametrize("run", [1, 2], indirect=True)
+two_ranks = pytest.mark.parametrize("run", [(2, 60.0)], indirect=True)
+one_and_two_ranks = pytest.mark.parametrize("run", [(1, 60.0), (2, 60.0)], indirect=True)
 
 
 @two_ranks
@@ -181,7 +196,7 @@ one_and_two_ranks = pytest.mark.parametrize("run", [1, 2], indirect=True)
 def test_learner_of_two_ranks_loses_either_ends_whole_and_resumes(run: Run) -> None:
     run.start("broker")
     run.play()
-    for update, victim in ((2, "follower"), (6, "learner"), (10, "follower")):
+    for update, victim in ((2, "follower"), (6, "learner")):
         learner = run.start("learner")
         run.wait_update(update)
         (follower,) = processes.children_of(learner.pid)
@@ -193,9 +208,37 @@ def test_learner_of_two_ranks_loses_either_ends_whole_and_resumes(run: Run) -> N
     recorded = [line["trajectory_id"] for line in read_json_lines(run.folder.folder / "ledger.jsonl")]
     assert len(recorded) == len(set(recorded)), "trained twice"
     updates = [line["update"] for line in run.metrics() if line["event"] == "update"]
-    assert updates == list(range(1, 25))
+    assert updates == list(range(1, NUM_UPDATES[2] + 1))
     summary = [line for line in run.metrics() if line["event"] == "summary"][-1]
     assert summary["num_trajectories_lost"] == 0
+
+
+@pytest.mark.parametrize("run", [(2, 15.0)], indirect=True)
+@pytest.mark.timeout(120)
+def test_learner_whose_rank_hangs_ends_after_the_time_limit(run: Run) -> None:
+    run.start("broker")
+    run.play()
+    learner = run.start("learner")
+    run.wait_update(2)
+    (follower,) = processes.children_of(learner.pid)
+    os.kill(follower, signal.SIGSTOP)
+    assert learner.wait(timeout=run.config.learner.rank_timeout_s + 20.0) != 0
+    wait_until(lambda: follower not in processes.parents(), timeout_s=10.0)
+
+
+@two_ranks
+@pytest.mark.timeout(180)
+def test_learner_started_by_torchrun_trains_and_ends_with_it(run: Run) -> None:
+    run.start("broker")
+    run.play()
+    torchrun = run.start_learner_by_torchrun()
+    run.wait_update(3, timeout_s=120.0)
+    ranks = processes.children_of(torchrun.pid)
+    assert len(ranks) == 2
+    torchrun.send_signal(signal.SIGTERM)
+    torchrun.wait(timeout=30)
+    wait_until(lambda: not ranks & processes.parents().keys(), timeout_s=10.0)
+    assert list(run.folder.checkpoints.glob("checkpoint-*/trainer-00001-of-00002.safetensors"))
 
 
 def wait_until(condition: Callable[[], bool], *, timeout_s: float) -> None:

@@ -11,11 +11,12 @@ import pytest
 from msgspec.structs import replace
 
 from common.config import AlgorithmConfig, LearnerConfig
-from common.errors import ResumeError
+from common.errors import ConfigError, ResumeError
 from common.messages import EndReason, Step, TaskRef, Trajectory, TrajectoryGroup
 from learner.algorithms import Algorithm, FirstLook, Refines, TrainBatch, WantsGuidance, make_algorithm
 from learner.algorithms.grpo_roc import untidiness
 from learner.memory import Remembers, SuccessMemory
+from learner.summary import TrainedSteps
 from tests.unit.trainer_data import make_group, make_step, random_groups
 
 DELTA = 1e-4
@@ -112,6 +113,20 @@ def test_adagrpo_adds_its_share_of_stored_successes_where_some_rollout_failed() 
     assert len(batch.samples) == 3 and batch.metrics["num_steps_too_old"] == 6 * 3 * 2
 
 
+def test_adagrpo_sees_no_detour_beside_successes_of_other_instances() -> None:
+    algorithm, remembers = remembering("adagrpo", gamma=0.2)
+    remembers.remember([make_group([(True, steps(1))])])
+    batch = algorithm.prepare([make_group([(True, steps(6)), (False, steps(6))], group_seq=1)], version=0)
+    np.testing.assert_allclose(batch.advantage_S, slow_grpo([1] * 6 + [0] * 6 + [1]), rtol=1e-5)
+
+
+def test_arpo_never_gives_a_success_away() -> None:
+    algorithm, remembers = remembering("arpo", replay_std=0.5)
+    remembers.remember([make_group([(True, steps(1))])])
+    group = make_group([(False, steps(1))] * 7 + [(True, steps(1))], group_seq=1)
+    assert algorithm.prepare([group], version=0).not_chosen == {group.trajectories[6].trajectory_id}
+
+
 def test_arpo_replaces_a_failed_groups_last_rollout_by_a_stored_success() -> None:
     algorithm, remembers = remembering("arpo")
     failed = make_group([(False, steps(1))] * 4, group_seq=1)
@@ -146,6 +161,13 @@ def test_grpo_roc_keeps_two_of_the_rarer_kind() -> None:
     assert len(left_out) == 8 and not left_out & {one.trajectory_id for one in group.trajectories[:2]}
 
 
+def test_m_grpo_compares_trajectories_whatever_their_length() -> None:
+    group = make_group([(True, steps(2)), (False, steps(6)), (False, steps(6)), (False, steps(1))])
+    batch = make("m_grpo").prepare([group], version=0)
+    expected = slow_grpo([1, 0, 0, 0])
+    np.testing.assert_allclose(batch.advantage_S, [expected[0]] * 2 + [expected[1]] * 13, rtol=1e-5)
+
+
 def test_m_grpo_is_a_mean_over_trajectories_of_steps_of_tokens() -> None:
     groups = random_groups(num_groups=3, size=4, seed=5)
     batch = make("m_grpo").prepare(groups, version=0)
@@ -165,6 +187,25 @@ def test_rebn_normalises_discounted_returns_over_the_batch(gamma: float) -> None
     np.testing.assert_allclose(batch.advantage_S, [(r - mean) / (deviation + DELTA) for r in returns], rtol=1e-5)
 
 
+def test_rebn_takes_the_format_penalty_where_it_is_due() -> None:
+    first = replace(steps(1)[0], format_ok=False)
+    group = make_group([(False, [first, *steps(5)]), (True, steps(1))])
+    batch = make("rebn", gamma=0.9, format_penalty=0.5).prepare([group], version=0)
+    np.testing.assert_allclose(batch.reward_S, [-0.5, 0, 0, 0, 0, 0, 1], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("digirl", {"eps_low": 0.1}), ("vtrace", {"length_alpha": 0.1}), ("m_grpo", {"format_penalty": 0.1}),
+        ("ui_s1", {"format_penalty": 0.1}), ("grpo", {"lr_scaling": "effective_samples", "correction": "none"}),
+    ],
+)  # fmt: skip
+def test_options_without_effect_are_errors(name: str, options: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="no effect"):
+        make(name, **options)
+
+
 def test_dart_leaves_out_the_surest_steps_of_each_group() -> None:
     groups = random_groups(num_groups=2, size=6, seed=7)
     algorithm = make("dart", kl_beta=0.0)
@@ -182,6 +223,22 @@ def test_dart_leaves_out_the_surest_steps_of_each_group() -> None:
     np.testing.assert_array_equal(refined.advantage_S, batch.advantage_S[kept])
     np.testing.assert_array_equal(refined.token_weight_S, batch.token_weight_S[kept])
     assert refined.left_out_tokens - batch.left_out_tokens == sum(map(len, entropy)) - sum(len(entropy[i]) for i in kept)
+
+
+def test_dart_names_whom_its_filter_left_nothing_and_spares_the_look_without_one() -> None:
+    group = make_group([(number % 2 == 0, steps(1)) for number in range(8)])
+    algorithm = make("dart", kl_beta=0.0)
+    assert isinstance(algorithm, Refines)
+    batch = algorithm.prepare([group], version=0)
+    entropy = tuple(np.full(2, 1.0 + number, np.float32) for number in range(8))
+    refined = algorithm.refine(batch, FirstLook(entropy, entropy, None))
+    outcomes, _ = TrainedSteps(refined, position=0, age_bound=4).fates([group], {group.group_seq: group})
+    assert outcomes == [["not_chosen"] * 2 + ["trained"] * 6]
+    # A number that is none stays, for the guard of the optimizer step to see.
+    broken = (np.array([np.nan, 1.0], np.float32), *entropy[1:])
+    assert batch.samples[0] in algorithm.refine(batch, FirstLook(broken, broken, None)).samples
+    without = make("dart", entropy_percentile=0.0)
+    assert isinstance(without, Refines) and algorithm.wants_look and not without.wants_look
 
 
 def test_dart_adds_a_stored_success_when_all_failed() -> None:

@@ -97,7 +97,7 @@ def test_band_whatever_succeeds_no_family_falls_below_its_floor(outcomes: list[t
     source = TaskSource(training("abc", name="success_band", floor=0.3, num_recent=4, min_results=2), known)
     for number, (family, success) in enumerate(outcomes, 1):
         draw = source.next()
-        known.add(family, success=success, num_steps=1)
+        known.add(family, success=success)
         source.take(draw)
         count[draw.task.family] += 1
         # A credit is above -2 groups, and all together are 0: none is above 4.
@@ -108,7 +108,7 @@ def test_results_only_the_latest_count_and_few_say_nothing() -> None:
     plan = CurriculumPlan(num_recent=4, min_results=3)
     known = results(a="0000", b="01")
     for _ in range(3):
-        known.add("a", success=True, num_steps=1)
+        known.add("a", success=True)
     assert known.success_rate("a", plan) == 0.75
     assert known.success_rate("b", plan) is None and known.success_rate("c", plan) is None
     assert RecentResults(**known.snapshot()).success_rate("a", plan) == 0.75
@@ -197,7 +197,7 @@ def test_cool_down_families_that_only_fail_rest_and_one_success_brings_them_back
     assert sum(shares.values()) == 1_000_000
     draws = counts(drawn(TaskSource(plan, known), 300))
     assert draws["c"] == 0 and draws["a"] + draws["d"] > 270
-    known.add("c", success=True, num_steps=2)
+    known.add("c", success=True)
     again = CURRICULA["cool_down"].shares(plan, known)
     assert again["c"] == pytest.approx(again["a"], rel=1e-4)
     hopeless = results(a="0" * 5 * size, b="0" * 9 * size, c="0" * 5 * size, d="0" * 6 * size)
@@ -211,10 +211,13 @@ def test_horizon_rises_with_the_groups(number: int, expected: int) -> None:
 
 
 def test_length_cap_is_the_longest_success_of_the_family_also_after_a_restart() -> None:
-    plan, known = replace(training("ab", length_cap=True), max_steps=9), RecentResults()
+    plan, known = replace(training("ab", length_cap=True, min_results=3), max_steps=9), RecentResults()
     assert max_steps(plan, 0, "a", known) == 9
-    for num_steps, success in ((3, True), (5, True), (4, True), (8, False)):
-        known.add("a", success=success, num_steps=num_steps)
+    known.add_success("a", num_steps=5)  # A demonstration.
+    for success in (True, False, True):
+        assert max_steps(plan, 0, "a", known) == 9, "not before there are enough results"
+        known.add("a", success=success)
+    known.add_success("a", num_steps=3)
     for found in (known, RecentResults(**known.snapshot())):
         assert [max_steps(plan, 0, family, found) for family in "ab"] == [5, 9]
     assert max_steps(replace(plan, max_steps=4), 0, "a", known) == 4

@@ -55,6 +55,7 @@ def test_help_teaches_by_examples_and_lists_every_command(tmp_path: Path) -> Non
         "setup",
         "doctor",
         "bench",
+        "study",
         "report",
         "phase",
         "status",
@@ -64,7 +65,7 @@ def test_help_teaches_by_examples_and_lists_every_command(tmp_path: Path) -> Non
         assert word in done.stdout
 
 
-@pytest.mark.parametrize("command", ["train", "learner", "bench", "report", "status", "doctor", "desktop"])
+@pytest.mark.parametrize("command", ["train", "learner", "bench", "study", "report", "status", "doctor", "desktop"])
 def test_help_of_each_command_answers(tmp_path: Path, command: str) -> None:
     assert "Usage" in computerrl(command, "--help", cwd=tmp_path).stdout
 

@@ -7,7 +7,7 @@ import pytest
 
 from actor.episode import EpisodeAborted, EpisodeSetting, play_episode
 from common.errors import DesktopBroken, EngineFailed, LeaseRefused, PeerTimeout, TaskFailed
-from common.messages import Trajectory
+from common.messages import Lease, Trajectory
 from tests.unit.actor_data import FakeDesktops, ScriptedEngine, make_assignment, make_prompt
 
 SETTING = EpisodeSetting(actor="actor-0:i", incarnation="i", max_new_tokens=32)
@@ -105,6 +105,26 @@ def test_episode_beside_a_demonstrator_is_patched_and_is_no_success_then(wrong: 
     assert trajectory.steps[0].format_ok == (wrong != "I would click\n") and trajectory.steps[0].action_error
     assert b"click(1)" in bytes(trajectory.steps[1].prompt_tokens.tolist()), "and stands in the history"
     assert trajectory.end_reason == "done_action" and (trajectory.success, trajectory.reward) == (False, 0.0)
+
+
+def test_episode_beside_a_demonstrator_may_name_an_element_as_it_likes() -> None:
+    trajectory = play(FakeDesktops(), ScriptedEngine('click("ok")\n', "done()\n"), num_patches=0)
+    assert [step.matched for step in trajectory.steps] == [True, True]
+
+
+def test_episode_beside_a_demonstrator_is_not_ended_by_answers_that_are_patched() -> None:
+    class Patient(FakeDesktops):
+        def demonstrate(self, lease: Lease) -> str:
+            return "click(1)" if len(self.actions) < 3 else "done()"
+
+    trajectory = play(Patient(), ScriptedEngine("hm\n", "well\n", "click(1)\n", "done()\n"), num_patches=2)
+    assert [step.matched for step in trajectory.steps] == [False, False, True, True]
+    assert trajectory.end_reason == "done_action" and not trajectory.success
+
+
+def test_episode_off_the_demonstration_is_no_success_whatever_the_desktop_shows() -> None:
+    trajectory = play(FakeDesktops(), ScriptedEngine("click(99)\n"), num_patches=0)
+    assert (trajectory.end_reason, trajectory.success, trajectory.reward) == ("off_demonstration", False, 0.0)
 
 
 def test_episode_beside_a_demonstrator_ends_at_the_mismatch_after_its_last_patch() -> None:

@@ -1,14 +1,21 @@
 """The pool of successful episodes."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 from loop_fakes import FakeBroker, make_config, make_step
 from msgspec.structs import replace
 
+from common.config import ModelConfig, RunConfig
 from common.messages import Trajectory
-from learner.pool import EpisodePool, digest, make_batches
-from learner.recipe import rl_phase
+from common.run_folder import RunFolder
+from launch.machine import inspect_machine
+from launch.preflight import check_specialists
+from learner.checkpoint import CheckpointStore
+from learner.pool import EpisodePool, digest, make_batches, pack_run
+from learner.recipe import first_phase, phase_after, rl_phase
+from learner.sft import make_round
 
 
 def trajectories(num_groups: int) -> list[Trajectory]:
@@ -87,3 +94,43 @@ def test_batches_families_spread_evenly_and_every_step_once_per_epoch() -> None:
     batches = make_batches(episodes, batch_size=14, epochs=2, seed="s")
     assert sum(len(batch) for batch in batches) == 2 * pool.num_steps
     assert all(any(step.prompt_tokens[0] == 2 for step in batch) for batch in batches)
+
+
+def run_with_successes(folder: Path, *, num_groups: int, model: str = "tiny-random") -> Path:
+    """A run folder with one checkpoint."""
+    config = RunConfig(name=folder.name, run_dir=str(folder.parent), model=ModelConfig(name=model))
+    run = RunFolder(config.folder)
+    run.create(config)
+    sections, tree = pack_run({}, {}, {"successes": filled(num_groups)})
+    store = CheckpointStore(run.checkpoints, num_kept=1)
+    store.save(sections, tree, cursor=0)
+    store.close()
+    return run.folder
+
+
+def test_cloning_takes_what_specialists_did_well(tmp_path: Path) -> None:
+    runs = [run_with_successes(tmp_path / name, num_groups=number) for name, number in (("calc", 10), ("web", 3))]
+    recipe = {"demos_per_family": 0, "specialists": [str(run) for run in runs], "specialist_episodes": 4, "bc_epochs": 1}
+    config = make_config(recipe=recipe)
+    assert first_phase(config, temperature=1.0).name == "eval-before"
+    assert phase_after(first_phase(config, temperature=1.0), config, temperature=1.0).name == "bc"
+    nothing = EpisodePool(seed=0, max_per_family=1)
+    made = make_round("bc", config, demonstrations=nothing, successes=nothing)
+    # Four of each of two families of the first run, and of the second run one for each of its three instances.
+    assert sum(map(len, made.batches)) == 2 * (8 + 3)
+    before = sorted(path.name for path in runs[0].rglob("*"))
+    again = make_round("bc", config, demonstrations=nothing, successes=nothing)
+    assert [[step.prompt_tokens.tolist() for step in batch] for batch in again.batches] == [
+        [step.prompt_tokens.tolist() for step in batch] for batch in made.batches
+    ]
+    assert sorted(path.name for path in runs[0].rglob("*")) == before
+
+
+def test_specialists_of_another_model_or_without_a_checkpoint_are_found_before_the_run(tmp_path: Path) -> None:
+    run = run_with_successes(tmp_path / "calc", num_groups=2)
+    empty = tmp_path / "none"
+    config = RunConfig.model_validate({"learner": {"recipe": {"specialists": [str(run), str(empty)]}}})
+    found = [str(finding.problem) for finding in check_specialists(config, inspect_machine())]
+    assert len(found) == 2 and "tiny-random" in found[0] and str(empty) in found[1]
+    same = RunConfig.model_validate({"model": {"name": "tiny-random"}, "learner": {"recipe": {"specialists": [str(run)]}}})
+    assert not check_specialists(same, inspect_machine())

@@ -73,6 +73,14 @@ def test_families_unknown_are_found() -> None:
     assert "web-clik-button" in finding.problem.reason
 
 
+def test_packages_lora_without_peft_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = preflight.importlib.util.find_spec
+    monkeypatch.setattr(preflight.importlib.util, "find_spec", lambda name: None if name == "peft" else there(name))
+    [finding] = preflight.check_packages(config(learner={"lora": {"rank": 4}}), MACHINE)
+    assert finding.error is SetupError and "pip install peft" in finding.problem.next_step
+    assert preflight.check_packages(config(), MACHINE) == []
+
+
 def test_algorithm_unknown_or_with_unknown_options_is_found() -> None:
     [finding] = preflight.check_algorithm(config(learner={"algorithm": {"name": "gpro"}}), MACHINE)
     assert finding.error is ConfigError and "gpro" in finding.problem.reason and "grpo" in finding.problem.next_step

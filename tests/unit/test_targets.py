@@ -2,13 +2,17 @@
 
 import pytest
 
-from common.messages import Element
-from common.targets import find_target
+from common.messages import Action, Element
+from common.targets import find_target, same_action
 from env_server.targets import MAX_LABEL_CHARS, name_of
 
 
 def element(number: int, text: str, role: str = "push-button") -> Element:
     return Element(number=number, role=role, text=text, x=number, y=0, width=10, height=10, states=())
+
+
+def element_at(number: int, text: str, *, x: int, y: int) -> Element:
+    return Element(number=number, role="push-button", text=text, x=x, y=y, width=20, height=10, states=())
 
 
 SCREEN = (
@@ -50,3 +54,23 @@ def test_name_of_is_a_text_only_where_it_finds_the_element_again() -> None:
     assert names == {1: "Click on OK", 2: 2, 4: "OK", 5: 5, 6: 6, 7: 7, 8: "two words", 9: 9, 10: "3"}
     assert all(find_target(SCREEN, name).number == number for number, name in names.items())
     assert MAX_LABEL_CHARS < 40
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ({"target": 3, "y": None}, {"target": "OK", "y": None}, True),
+        ({"target": " OK ", "y": None}, {"target": "OK", "y": None}, True),
+        ({"target": 102, "y": 48}, {"target": 98, "y": 52}, True),
+        ({"target": 102, "y": 48}, {"target": 3, "y": None}, True),
+        ({"target": 300, "y": 48}, {"target": 98, "y": 52}, False),
+        ({"target": 300, "y": 400}, {"target": 300, "y": 400}, True),
+        ({"target": 3, "y": None}, {"target": 4, "y": None}, False),
+        ({"target": 77, "y": None}, {"target": 77, "y": None}, True),
+        ({"target": 3, "y": None, "button": "left"}, {"target": "OK", "y": None, "button": "right"}, False),
+    ],
+)
+def test_actions_that_name_the_same_element_are_the_same(one: dict, other: dict, same: bool) -> None:
+    shown = [element_at(3, "OK", x=100, y=50), element_at(4, "Cancel", x=300, y=50)]
+    assert same_action(shown, Action("click", one), Action("click", other)) == same
+    assert not same_action(shown, Action("click", one), Action("double_click", other))

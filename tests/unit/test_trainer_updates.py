@@ -341,6 +341,12 @@ def test_effective_sample_size_falls_with_uneven_weights_and_vcpo_steps_shorter(
 
 
 def test_value_head_learns_its_targets_and_leaves_the_policy_alone() -> None:
+    weights_of = []
+    for coefficient in (1e-6, 100.0):
+        trainer = make_trainer(name="ppo", lr=1e-3, options={"value_coefficient": coefficient})
+        trainer.update(trainer.refine(on_policy_batch(trainer)))
+        weights_of.append(weights(trainer))
+    assert_same(*weights_of)
     trainer = make_trainer(name="ppo", lr=1e-9)
     batch = on_policy_batch(trainer)
     first = trainer.refine(batch)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
+from common.config import LoraConfig
 from common.errors import ConfigError, PictureError
 from common.messages import ScreenshotRef, Step
 from common.run_folder import RunFolder
@@ -196,6 +197,18 @@ def test_update_trains_the_tower_only_with_everything(folder: Path, tmp_path: Pa
         assert changed == set(before)
     else:
         assert all(name.startswith(("model.language_model.layers.2.", "model.language_model.norm.")) for name in changed)
+
+
+def test_update_with_adapters_leaves_the_tower_as_it_is(folder: Path, tmp_path: Path) -> None:
+    # Layers of the tower have linear layers of the same names.
+    lora = LoraConfig(rank=2, targets=("q_proj", "up_proj"))
+    config = make_config(folder, tmp_path, top_layers=None, lora=lora)
+    trainer, screens = Trainer(config, load_policy(config)), Screens(folder, config)
+    before = {name: p.detach().clone() for name, p in trainer.policy._model.named_parameters()}
+    trainer.update(make_batch(trainer, screens, own_model(folder)))
+    changed = {name for name, p in trainer.policy._model.named_parameters() if not torch.equal(p, before[name])}
+    assert changed and all(name.startswith("model.language_model.layers.") and "lora_" in name for name in changed)
+    assert len(trainer.policy.trained) == 3 * 2 * 2
 
 
 def test_sft_step_on_pictures_lowers_the_loss(folder: Path, tmp_path: Path) -> None:

@@ -1,0 +1,94 @@
+"""One side of `learner` in a process of its own, so that its memory is its own: it does what it is told through a pipe.
+
+Memory is the peak of the resident set during a step (VmHWM, reset before) less what was resident once the model was loaded;
+parameters that a side keeps beside the model's own (our float32 masters) count as memory of the step, since they are what that
+way of training costs.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from common.lifecycle import die_with_parent
+from common.messages import TrajectoryGroup
+
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A step."""
+
+    times: Any
+    """`benchmarks._learner_sides.StepTimes`."""
+    peak_bytes: int
+
+
+class SideProcess:
+    """A side behind a pipe; a context manager."""
+
+    def __init__(self, name: str, *, dtype: str, top_layers: int | None, options: dict[str, Any] | None = None) -> None:
+        self.name = name
+        self._pipe, theirs = _SPAWN.Pipe()
+        self._process = _SPAWN.Process(target=_serve, args=(theirs, name, dtype, top_layers, options))
+
+    def __enter__(self) -> SideProcess:
+        self._process.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self._pipe.send(None)
+        else:
+            self._process.terminate()
+        self._process.join()
+
+    def step(self, groups: Sequence[TrajectoryGroup]) -> Measured:
+        """One optimizer step."""
+        return self._ask("step", groups)
+
+    def logprobs(self, groups: Sequence[TrajectoryGroup]) -> list[np.ndarray]:
+        """[A] for every step in order: the policy's log-probs of its action. Only ours answers this."""
+        return self._ask("logprobs", groups)
+
+    def _ask(self, what: str, groups: Sequence[TrajectoryGroup]) -> Any:
+        self._pipe.send((what, groups))
+        try:
+            return self._pipe.recv()
+        except EOFError:
+            raise RuntimeError(f"the process of {self.name!r} has died; what it said is above") from None
+
+
+def _serve(pipe: Connection, name: str, dtype: str, top_layers: int | None, options: dict[str, Any] | None) -> None:
+    die_with_parent()
+    # TRL talks about versions of software that no part of this uses.
+    warnings.simplefilter("ignore")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from benchmarks._learner_sides import make_side
+
+    side = make_side(name, dtype=dtype, top_layers=top_layers, options=options)
+    loaded_bytes = _resident_bytes("VmRSS") - side.own_bytes
+    while (order := pipe.recv()) is not None:
+        what, groups = order
+        if what == "logprobs":
+            pipe.send(side.logprobs(groups))  # type: ignore[attr-defined]
+            continue
+        # 5: the peak is to start again from what is resident now.
+        Path("/proc/self/clear_refs").write_text("5")
+        times = side.step(groups)
+        pipe.send(Measured(times, _resident_bytes("VmHWM") - loaded_bytes))
+
+
+def _resident_bytes(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))

@@ -1,0 +1,40 @@
+"""`computerrl study NAME`: runs one file of benchmarks/studies/, which writes a folder with data, a table and a plot.
+
+A study is a module `benchmarks/studies/<name>.py` with a docstring and `run(folder: Path, *, quick: bool) -> None`. Where a
+benchmark asks how fast something is, a study asks what it does to training.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import sys
+from pathlib import Path
+
+from common.errors import ConfigError, Problem
+
+FOLDER = Path(__file__).resolve().parent.parent / "benchmarks" / "studies"
+
+
+def study_names() -> list[str]:
+    """All there are."""
+    return sorted(path.stem for path in FOLDER.glob("*.py") if not path.stem.startswith("_"))
+
+
+def run_study(name: str | None, *, folder: Path | None, quick: bool) -> None:
+    """Run ``name`` (or list all when None) into ``folder`` (None: studies/NAME below the current one).
+
+    Raises `ConfigError` for an unknown name.
+    """
+    names = study_names()
+    if name is None:
+        for known in names:
+            doc = ast.get_docstring(ast.parse((FOLDER / f"{known}.py").read_text(encoding="utf-8"))) or ""
+            print(f"{known:24} {doc.splitlines()[0] if doc else ''}")
+        return
+    if name not in names:
+        raise ConfigError([Problem("NAME", f"no study {name!r}", f"use one of {', '.join(names)}")])
+    root = str(FOLDER.parent.parent)
+    if root not in sys.path:
+        sys.path.insert(0, root)
+    importlib.import_module(f"benchmarks.studies.{name}").run(folder or Path("studies") / name, quick=quick)
