@@ -34,12 +34,14 @@ from learner.algorithms import (
     make_algorithm,
 )
 from learner.attention import TrieLayout
-from learner.batching import Pack, padded_tokens
+from learner.batching import Pack
+from learner.generators import pack_generator, unpack_generator
 from learner.guards import EffectiveSamples, LogprobGap, SeenPass, dump, reason_not_finite
 from learner.poison import StepCheck
 from learner.policy import PackOutputs, Policy
 from learner.ranks import SOLO, Ranks
 from learner.shards import ShardFiles
+from learner.totals import Totals
 from learner.value_head import ValueHead
 
 _MAX_SKIPPED_IN_A_ROW = 5
@@ -47,9 +49,6 @@ _MAX_SKIPPED_IN_A_ROW = 5
 
 _HEAD = "value_head/"
 """What the value head's tensors are called in a state."""
-
-_PADDED_BATCH_SIZE = 16
-"""Batch size of the padded computation that `padded_tokens_ratio` compares with."""
 
 
 @dataclass(slots=True)
@@ -106,7 +105,7 @@ class Trainer:
         A batch in which nothing can train changes nothing. Raises `TrainingDiverged`, `EngineMismatch`, `PictureError`.
         """
         started = time.perf_counter()
-        totals = _Totals()
+        totals = Totals()
         gap = LogprobGap(limit=self._learner.max_logprob_gap)
         minibatches = self._minibatches(batch)
         self._fill_in(minibatches)
@@ -177,7 +176,7 @@ class Trainer:
         """
         started = time.perf_counter()
         num_tokens = sum(len(step.action_tokens) for step in steps)
-        totals = _Totals()
+        totals = Totals()
         packs = self.policy.packs(steps, max_tokens=self._learner.max_pack_tokens)
         for index, idle in self._ranks.share([pack.num_nodes for pack in packs]):
             pack = packs[index]
@@ -265,7 +264,7 @@ class Trainer:
         outputs = self._forward(item)
         return outputs.logprobs_U[torch.from_numpy(item.pack.token_pair_M).to(self.policy.device)]
 
-    def _accumulate(self, item: _Pass, *, scale: float, totals: _Totals, samples: EffectiveSamples) -> SeenPass | None:
+    def _accumulate(self, item: _Pass, *, scale: float, totals: Totals, samples: EffectiveSamples) -> SeenPass | None:
         """Forward and backward of one pass; gradients gather in the masters. The loss in the result is not scaled; None when
         idle."""
         pair_M = torch.from_numpy(item.pack.token_pair_M).to(self.policy.device)
@@ -352,7 +351,7 @@ class Trainer:
             "trainer/lr": torch.tensor(self._lr, dtype=torch.float64),
             "trainer/num_updates": torch.tensor(self._num_updates),
             "trainer/num_skipped": torch.tensor([self._num_skipped, self._num_skipped_in_a_row]),
-            "trainer/shuffle": _pack_generator(self._shuffle),
+            "trainer/shuffle": pack_generator(self._shuffle),
             "trainer/torch_rng": torch.get_rng_state(),
         }
         for name, master in self.policy.masters.items():
@@ -381,7 +380,7 @@ class Trainer:
         self.reset_optimizer(float(state["trainer/lr"]))
         self._num_updates = int(state["trainer/num_updates"])
         self._num_skipped, self._num_skipped_in_a_row = state["trainer/num_skipped"].tolist()
-        self._shuffle = _unpack_generator(state["trainer/shuffle"])
+        self._shuffle = unpack_generator(state["trainer/shuffle"])
         torch.set_rng_state(state["trainer/torch_rng"].cpu())
         self._reference = {}
         for name, master in self.policy.masters.items():
@@ -414,53 +413,6 @@ class Trainer:
         return folder_digest(self.policy.folder)
 
 
-class _Totals:
-    """Metrics as running (sum, count), of this rank until `add_up`."""
-
-    def __init__(self) -> None:
-        self._totals: dict[str, tuple[float, float]] = {}
-        self._counts = {"num_packs": 0.0, "num_computed_tokens": 0.0, "num_sample_tokens": 0.0}
-
-    def add(self, name: str, total: torch.Tensor | float, count: float) -> None:
-        before, counted = self._totals.get(name, (0.0, 0.0))
-        self._totals[name] = (before + float(total), counted + count)
-
-    def add_packs(self, packs: Sequence[Pack]) -> None:
-        """Count what is computed."""
-        for pack in packs:
-            self._counts["num_packs"] += 1.0
-            self._counts["num_computed_tokens"] += pack.num_nodes
-            self._counts["num_sample_tokens"] += pack.num_sample_tokens
-
-    def add_up(self, ranks: Ranks) -> None:
-        """Make them those of all ranks."""
-        counts = {name: (count, 0.0) for name, count in self._counts.items()}
-        summed = ranks.sum(self._totals | counts)
-        self._counts = {name: summed.pop(name)[0] for name in counts}
-        self._totals = summed
-
-    def sum(self, name: str) -> float:
-        """One total or count, not divided."""
-        return self._counts[name] if name in self._counts else self._totals[name][0]
-
-    def means(self, *, default: Sequence[str]) -> dict[str, float]:
-        """All means; names in ``default`` are 0 when nothing was added."""
-        means = {name: 0.0 for name in default}
-        return means | {name: total / count for name, (total, count) in self._totals.items() if count}
-
-    def pack_metrics(self, samples: Sequence[Step], *, seconds: float) -> dict[str, float]:
-        """How much was computed for ``samples``, and how fast."""
-        num_nodes, num_sample_tokens = self._counts["num_computed_tokens"], self._counts["num_sample_tokens"]
-        padded = padded_tokens(samples, batch_size=_PADDED_BATCH_SIZE)
-        return {
-            "train_s": seconds,
-            "trained_tokens_per_s": num_sample_tokens / seconds if seconds > 0 else 0.0,
-            "num_packs": self._counts["num_packs"],
-            "num_computed_tokens": num_nodes,
-            "padded_tokens_ratio": padded / num_nodes if num_nodes else 1.0,
-        }
-
-
 def _of_tokens(values_Q: torch.Tensor, pack: Pack, pair_M: torch.Tensor) -> torch.Tensor:
     """[M] for each action token what belongs to the state before it."""
     return values_Q[torch.from_numpy(pack.pair_node_U).to(values_Q.device)[pair_M]]
@@ -484,24 +436,3 @@ def _loss_batch(batch: TrainBatch, members: list[int], device: torch.device) -> 
         is_present_M=torch.from_numpy(age_M == 0).to(device),
         value_target_M=None if targets is None else torch.from_numpy(np.concatenate([targets[i] for i in members])).to(device),
     )
-
-
-def _pack_generator(generator: np.random.Generator) -> torch.Tensor:
-    """A numpy generator's state (PCG64: two 128-bit numbers and a buffered half) as int64 words."""
-    state = generator.bit_generator.state
-    assert state["bit_generator"] == "PCG64"
-    words = [value >> shift & 0xFFFFFFFF for value in state["state"].values() for shift in (0, 32, 64, 96)]
-    return torch.tensor([*words, state["has_uint32"], state["uinteger"]], dtype=torch.int64)
-
-
-def _unpack_generator(packed: torch.Tensor) -> np.random.Generator:
-    words = packed.tolist()
-    numbers = [sum(word << 32 * i for i, word in enumerate(words[start : start + 4])) for start in (0, 4)]
-    generator = np.random.default_rng()
-    generator.bit_generator.state = {
-        "bit_generator": "PCG64",
-        "state": {"state": numbers[0], "inc": numbers[1]},
-        "has_uint32": words[8],
-        "uinteger": words[9],
-    }
-    return generator
