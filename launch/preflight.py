@@ -266,7 +266,8 @@ def model_size(name: str) -> tuple[int, int]:
         tree = json.loads((folder / "config.json").read_text())
         num_bytes = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
         element_bytes = 4 if (tree.get("dtype") or tree.get("torch_dtype")) == "float32" else 2
-        return num_bytes // element_bytes, int(tree.get("num_hidden_layers", 1))
+        # A model that takes pictures has its language model's sizes in a tree of their own.
+        return num_bytes // element_bytes, int((tree.get("text_config") or tree).get("num_hidden_layers", 1))
     except (OSError, ValueError, AttributeError, TypeError):
         return 0, 1
 

@@ -65,6 +65,8 @@ def test_model_size_of_a_folder_comes_from_its_files(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"num_hidden_layers": 24, "dtype": "bfloat16"}')
     (tmp_path / "model.safetensors").write_bytes(bytes(4_000))
     assert preflight.model_size(str(tmp_path)) == (2_000, 24)
+    (tmp_path / "config.json").write_text('{"text_config": {"num_hidden_layers": 28}, "dtype": "bfloat16"}')
+    assert preflight.model_size(str(tmp_path)) == (2_000, 28)
 
 
 def test_families_unknown_are_found() -> None:
