@@ -87,6 +87,8 @@ class RankedTrainer:
         if isinstance(state, ShardFiles):
             self._ranks.call("load_shards", facts={"paths": [str(path.absolute()) for path in state.paths]})
             self._trainer.load_state_dict(state)
+            # Only now may the files be moved or deleted.
+            self._ranks.wait_for_all()
             return
         specs = SharedState.specs_of(state)
         self._ranks.call("load_state_dict", facts={"specs": specs})
@@ -114,7 +116,7 @@ def follow(trainer: Trainer, ranks: RankGroup) -> None:
         "reset_optimizer": lambda facts, data: trainer.reset_optimizer(facts["lr"]),
         "set_reference": lambda facts, data: trainer.set_reference(),
         "copy": lambda facts, data: _write_when_told(_staged(trainer, ranks), ranks, facts["number"]),
-        "load_shards": lambda facts, data: trainer.load_state_dict(ShardFiles([Path(path) for path in facts["paths"]])),
+        "load_shards": lambda facts, data: _load_shards(trainer, ranks, facts["paths"]),
         "load_state_dict": lambda facts, data: trainer.load_state_dict(SharedState(ranks, facts["specs"], {})),
         "trainable_tensors": lambda facts, data: trainer.trainable_tensors(),
         "probe_logprobs": lambda facts, data: trainer.probe_logprobs(),
@@ -125,6 +127,11 @@ def follow(trainer: Trainer, ranks: RankGroup) -> None:
             log.get_logger().info("rank.ended", rank=ranks.rank)
             return
         calls[name](facts, data)
+
+
+def _load_shards(trainer: Trainer, ranks: RankGroup, paths: Sequence[str]) -> None:
+    trainer.load_state_dict(ShardFiles([Path(path) for path in paths]))
+    ranks.wait_for_all()
 
 
 # --- checkpoints -------------------------------------------------------------------------------------------------------

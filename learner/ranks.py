@@ -167,6 +167,10 @@ class RankGroup:
         dist.all_gather(found, padded)
         return [row[:length].numpy().tobytes() for row, length in zip(found, lengths.tolist(), strict=True)]
 
+    def wait_for_all(self) -> None:
+        """Until all ranks are here."""
+        self.exchange(b"")
+
     def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
         """Rank 0's ``tensor`` (contiguous, on the CPU) on all ranks; the others give one to write into, of the same size."""
         if tensor.numel():

@@ -51,13 +51,14 @@ class Settings:
     """Of all runs of a study."""
 
     num_seeds: int = 5
-    num_updates: int = 120
+    num_updates: int = 300
     num_groups: int = 16
     group_size: int = 8
-    num_minibatches: int = 4
-    lr: float = 6e-3
+    num_minibatches: int = 16
+    """Many small steps an update, as in PPO: what naive loses is that its clip counts from the policy that sampled."""
+    lr: float = 1.5e-3
     max_grad_norm: float = 1.0
-    evaluate_every: int = 10
+    evaluate_every: int = 20
     etas: tuple[int, ...] = ETAS
 
 

@@ -175,7 +175,9 @@ def test_broker_whose_host_was_rebooted_goes_on_though_its_clock_fell_back(tmp_p
         broker.before = ()
         broker.start()
         # An assignment from before the reboot, then the rest: nobody waits for a deadline that is eleven days ahead.
-        assert actor.submit(episode(granted[1], "actor-0:a")).accepted
+        receipt = actor.submit(episode(granted[1], "actor-0:a"))
+        # The client may see the old connection break after its message went out on the new one: then it sends it twice.
+        assert receipt.accepted or receipt.reason == "duplicate"
         acknowledged: list[str] = []
         player = Player(broker, 1, acknowledged)
         player.run()
