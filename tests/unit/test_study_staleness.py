@@ -16,7 +16,7 @@ from common.errors import ConfigError
 from launch.study import run_study, study_names
 
 TINY = staleness.Settings(
-    num_seeds=1, num_updates=3, num_groups=4, group_size=4, num_minibatches=2, evaluate_every=2, etas=(0, 2)
+    lr=6e-3, num_seeds=1, num_updates=3, num_groups=4, group_size=4, num_minibatches=2, evaluate_every=2, etas=(0, 2)
 )
 
 
