@@ -165,7 +165,7 @@ class Chromium:
         pages = self._tools.pages(deadline=deadline)
         for target in pages:
             if not target["attached"] and len(pages) > 1:
-                self._call("Target.closeTarget", {"targetId": target["targetId"]}, deadline=deadline)
+                self._tools.close_page(target["targetId"], deadline=deadline)
 
     def _evaluate(self, expression: str, *, deadline: float) -> Any:
         params = {"expression": expression, "awaitPromise": True, "returnByValue": True}

@@ -17,6 +17,10 @@ class ChromiumGone(RuntimeError):
     """The browser does not answer or is dead."""
 
 
+class CommandRefused(ChromiumGone):
+    """The browser answered that it cannot do this."""
+
+
 class DevTools:
     """The pipe to one browser."""
 
@@ -68,10 +72,19 @@ class DevTools:
                 raise ChromiumGone("no page in time")
             select.select([self._from], [], [], 0.05)
 
+    def close_page(self, target: str, *, deadline: float) -> None:
+        """Close a page; one that is gone already is closed. Raises `ChromiumGone`."""
+        try:
+            self.call("Target.closeTarget", {"targetId": target}, deadline=deadline)
+        except CommandRefused:
+            # A close is answered before the page is gone: a second one can be for a page that the list still had.
+            if any(page["targetId"] == target for page in self.pages(deadline=deadline)):
+                raise
+
     def call(
         self, method: str, params: Mapping[str, Any] | None = None, *, deadline: float, session: str | None = None
     ) -> dict[str, Any]:
-        """One command; its result. Raises `ChromiumGone`."""
+        """One command; its result. Raises `ChromiumGone`, as `CommandRefused` where the browser said no."""
         request = self.send(method, params or {}, session=session)
         while request not in self._answers:
             remaining = deadline - time.monotonic()
@@ -80,7 +93,7 @@ class DevTools:
             self._pump()
         answer = self._answers.pop(request)
         if "error" in answer:
-            raise ChromiumGone(f"{method}: {answer['error'].get('message')}")
+            raise CommandRefused(f"{method}: {answer['error'].get('message')}")
         return dict(answer["result"])
 
     def send(self, method: str, params: Mapping[str, Any], *, session: str | None = None) -> int:

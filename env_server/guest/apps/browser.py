@@ -115,7 +115,7 @@ class Browser(OnDemandApp):
         empty = [page["targetId"] for page in self.pages() if page["url"] == _BLANK]
         made = self._devtools.call("Target.createTarget", {"url": address}, deadline=deadline)
         for target in empty:
-            self._devtools.call("Target.closeTarget", {"targetId": target}, deadline=deadline)
+            self._devtools.close_page(target, deadline=deadline)
         return str(made["targetId"])
 
     def open_and_wait(self, address: str, *, limit_s: float = _LOAD_LIMIT_S) -> None:
@@ -134,7 +134,7 @@ class Browser(OnDemandApp):
         for page in self.pages():
             if page["url"].rstrip("/") in wanted:
                 deadline = time.monotonic() + _CALL_LIMIT_S
-                self._devtools.call("Target.closeTarget", {"targetId": page["targetId"]}, deadline=deadline)
+                self._devtools.close_page(page["targetId"], deadline=deadline)
 
     def tabs(self) -> list[dict[str, str]]:
         """``url``, ``title`` and ``html`` of every tab, the one in front first; the others' content is empty."""
