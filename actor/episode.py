@@ -296,6 +296,7 @@ class _Episode:
                     temperature=self._assignment.temperature,
                     max_new_tokens=self._setting.max_new_tokens,
                     stop_tokens=self._prompt.stop_tokens,
+                    may_be_older=self._assignment.kind == "training",
                 )
             ).result()
         return _Chosen(

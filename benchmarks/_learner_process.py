@@ -1,8 +1,8 @@
 """One side of `learner` in a process of its own, so that its memory is its own: it does what it is told through a pipe.
 
-Memory is the peak of the resident set during a step (VmHWM, reset before) less what was resident once the model was loaded;
-parameters that a side keeps beside the model's own (our float32 masters) count as memory of the step, since they are what that
-way of training costs.
+Memory is the peak of the resident set during a step (VmHWM, reset before) less what was resident once the model was loaded, on a
+GPU the same of what torch has allocated there. Parameters that a side keeps beside the model's own (our float32 masters) count
+as memory of the step, since they are what that way of training costs.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ class Measured:
 class SideProcess:
     """A side behind a pipe; a context manager."""
 
-    def __init__(self, name: str, *, dtype: str, top_layers: int | None, options: dict[str, Any] | None = None) -> None:
+    def __init__(self, name: str, setting: Any, *, options: dict[str, Any] | None = None) -> None:
+        """``setting``: a `benchmarks._learner_sides.Setting`."""
         self.name = name
         self._pipe, theirs = _SPAWN.Pipe()
-        self._process = _SPAWN.Process(target=_serve, args=(theirs, name, dtype, top_layers, options))
+        self._process = _SPAWN.Process(target=_serve, args=(theirs, name, setting, options))
 
     def __enter__(self) -> SideProcess:
         self._process.start()
@@ -69,26 +70,57 @@ class SideProcess:
             raise RuntimeError(f"the process of {self.name!r} has died; what it said is above") from None
 
 
-def _serve(pipe: Connection, name: str, dtype: str, top_layers: int | None, options: dict[str, Any] | None) -> None:
+def _serve(pipe: Connection, name: str, setting: Any, options: dict[str, Any] | None) -> None:
     die_with_parent()
     # TRL talks about versions of software that no part of this uses.
     warnings.simplefilter("ignore")
     os.environ["HF_HUB_OFFLINE"] = "1"
     from benchmarks._learner_sides import make_side
 
-    side = make_side(name, dtype=dtype, top_layers=top_layers, options=options)
-    loaded_bytes = _resident_bytes("VmRSS") - side.own_bytes
+    side = make_side(name, setting, options=options)
+    memory = _DeviceMemory() if setting.device == "cuda" else _HostMemory()
+    loaded_bytes = memory.used() - side.own_bytes
     while (order := pipe.recv()) is not None:
         what, groups = order
         if what == "logprobs":
             pipe.send(side.logprobs(groups))  # type: ignore[attr-defined]
             continue
+        memory.forget_peak()
+        times = side.step(groups)
+        pipe.send(Measured(times, memory.peak() - loaded_bytes))
+
+
+class _HostMemory:
+    """Resident set, in bytes."""
+
+    def used(self) -> int:
+        return self._read("VmRSS")
+
+    def peak(self) -> int:
+        return self._read("VmHWM")
+
+    def forget_peak(self) -> None:
         # 5: the peak is to start again from what is resident now.
         Path("/proc/self/clear_refs").write_text("5")
-        times = side.step(groups)
-        pipe.send(Measured(times, _resident_bytes("VmHWM") - loaded_bytes))
+
+    def _read(self, name: str) -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
-def _resident_bytes(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+class _DeviceMemory:
+    """What torch has allocated on the GPU, in bytes."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._cuda: Any = torch.cuda
+
+    def used(self) -> int:
+        return int(self._cuda.memory_allocated())
+
+    def peak(self) -> int:
+        return int(self._cuda.max_memory_allocated())
+
+    def forget_peak(self) -> None:
+        self._cuda.reset_peak_memory_stats()

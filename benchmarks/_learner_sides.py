@@ -22,11 +22,11 @@ import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from benchmarks._loss_batch import loss_batch
 from common.config import AlgorithmConfig, LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
 from common.messages import Step, TrajectoryGroup
 from learner.algorithms import PolicyOutputs, TrainBatch, make_algorithm
 from learner.batching import make_packs
+from learner.loss_batch import make_loss_batch
 from learner.model_store import ensure_model
 from learner.policy import load_policy
 from learner.trainer import Trainer
@@ -80,14 +80,30 @@ def missing_trl() -> str | None:
     return None
 
 
-def make_side(name: str, *, dtype: str, top_layers: int | None, options: dict[str, Any] | None = None) -> Side:
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What all sides of a comparison have in common."""
+
+    dtype: str
+    top_layers: int | None = None
+    """None: all are trained."""
+    device: str = "cpu"
+
+    def now(self) -> float:
+        """Seconds, once everything that was asked of the device is done."""
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+
+def make_side(name: str, setting: Setting, *, options: dict[str, Any] | None = None) -> Side:
     """``name``: ours, padded, padded-1 (samples one by one) or trl. ``options``: more of the algorithm's; `num_minibatches`."""
     torch.set_num_threads(NUM_THREADS)
     if name == "ours":
-        return _Ours(dtype=dtype, top_layers=top_layers, options=options or {})
+        return _Ours(setting, options=options or {})
     if name == "trl":
-        return _Trl(dtype=dtype, top_layers=top_layers)
-    return _Padded(dtype=dtype, top_layers=top_layers, batch_size=1 if name == "padded-1" else PEER_BATCH_SIZE)
+        return _Trl(setting)
+    return _Padded(setting, batch_size=1 if name == "padded-1" else PEER_BATCH_SIZE)
 
 
 @contextlib.contextmanager
@@ -107,13 +123,13 @@ def gradients_of(side: Side) -> Iterator[dict[str, torch.Tensor]]:
         handle.remove()
 
 
-def _config(dtype: str, top_layers: int | None, options: dict[str, Any]) -> RunConfig:
+def _config(setting: Setting, options: dict[str, Any]) -> RunConfig:
     options = {**_OPTIONS, **options}
     num_minibatches = options.pop("num_minibatches", 1)
     return RunConfig(
-        model=ModelConfig.model_validate({"name": MODEL, "dtype": dtype, "trainable_top_layers": top_layers}),
+        model=ModelConfig.model_validate({"name": MODEL, "dtype": setting.dtype, "trainable_top_layers": setting.top_layers}),
         learner=LearnerConfig(
-            device="cpu",
+            device=setting.device,
             num_threads=NUM_THREADS,
             algorithm=AlgorithmConfig(options=options),
             optimizer=OptimizerConfig(lr=LR),
@@ -130,6 +146,7 @@ def _config(dtype: str, top_layers: int | None, options: dict[str, Any]) -> RunC
 class _Clock:
     """Adds up the time inside calls."""
 
+    now: Callable[[], float]
     times: StepTimes = field(default_factory=StepTimes)
     depth: int = 0
 
@@ -138,13 +155,13 @@ class _Clock:
 
         def run(*args: Any, **kwargs: Any) -> Any:
             self.depth += 1
-            started = time.perf_counter()
+            started = self.now()
             try:
                 return call(*args, **kwargs)
             finally:
                 self.depth -= 1
                 if not self.depth:
-                    note(time.perf_counter() - started)
+                    note(self.now() - started)
 
         return run
 
@@ -168,10 +185,10 @@ class _Clock:
         begun = [0.0]
 
         def before(*_: Any) -> None:
-            begun[0] = time.perf_counter()
+            begun[0] = self.now()
 
         def after(*_: Any) -> None:
-            self.times.optimizer_s += time.perf_counter() - begun[0]
+            self.times.optimizer_s += self.now() - begun[0]
 
         hooks = (
             register_optimizer_step_pre_hook(before),
@@ -179,10 +196,10 @@ class _Clock:
         )
         backward = torch.Tensor.backward
         torch.Tensor.backward = self.timed(backward, self.backward)
-        started = time.perf_counter()
+        started = self.now()
         try:
             yield self.times
-            self.times.whole_s = time.perf_counter() - started
+            self.times.whole_s = self.now() - started
         finally:
             torch.Tensor.backward = backward
             for hook in hooks:
@@ -192,11 +209,11 @@ class _Clock:
 class _Ours:
     """`learner.trainer.Trainer`, from `Algorithm.prepare` on."""
 
-    def __init__(self, *, dtype: str, top_layers: int | None, options: dict[str, Any]) -> None:
-        config = _config(dtype, top_layers, options)
+    def __init__(self, setting: Setting, *, options: dict[str, Any]) -> None:
+        config = _config(setting, options)
         self._policy = load_policy(config)
         self._trainer = Trainer(config, self._policy)
-        self._clock = _Clock()
+        self._clock = _Clock(setting.now)
         self._num_minibatches = config.learner.num_minibatches
         for name, note in (("forward", self._clock.forward), ("frozen_hidden", self._clock.frozen)):
             setattr(self._policy, name, self._clock.timed(getattr(self._policy, name), note))
@@ -220,7 +237,7 @@ class _Ours:
         steps = [step for group in groups for one in group.trajectories for step in one.steps]
         found: dict[int, np.ndarray] = {}
         for pack in make_packs(steps, max_tokens=MAX_PACK_TOKENS):
-            logprobs_U = self._policy.forward(pack, temperature=1.0).logprobs_U.numpy()
+            logprobs_U = self._policy.forward(pack, temperature=1.0).logprobs_U.cpu().numpy()
             ends = np.cumsum([len(steps[i].action_tokens) for i in pack.samples_S])
             parts = np.split(logprobs_U[pack.token_pair_M], ends[:-1])
             found.update(zip(pack.samples_S.tolist(), parts, strict=True))
@@ -251,18 +268,21 @@ class _Peer:
 
     own_bytes = 0
 
-    def __init__(self, *, dtype: str, top_layers: int | None) -> None:
+    def __init__(self, setting: Setting) -> None:
         import transformers
 
+        self._now = setting.now
+        self._device = torch.device(setting.device)
         self._folder = ensure_model(MODEL)
         self._model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            self._folder, dtype=getattr(torch, dtype), attn_implementation="sdpa"
-        )
+            self._folder, dtype=getattr(torch, setting.dtype), attn_implementation="sdpa"
+        ).to(self._device)
+        top_layers = setting.top_layers
         first = 0 if top_layers is None else len(self._model.model.layers) - top_layers
         trained = {id(p) for module in (*self._model.model.layers[first:], self._model.model.norm) for p in module.parameters()}
         for parameter in self._model.parameters():
             parameter.requires_grad_(top_layers is None or id(parameter) in trained)
-        self._algorithm = make_algorithm(_config(dtype, top_layers, {}).learner)
+        self._algorithm = make_algorithm(_config(setting, {}).learner)
 
     def parameters(self) -> dict[str, torch.Tensor]:
         return {name: p for name, p in self._model.named_parameters() if p.requires_grad}
@@ -275,14 +295,14 @@ class _Peer:
 class _Padded(_Peer):
     """Padded batches, logits at every position, log_softmax, and the same loss function as ours."""
 
-    def __init__(self, *, dtype: str, top_layers: int | None, batch_size: int) -> None:
-        super().__init__(dtype=dtype, top_layers=top_layers)
+    def __init__(self, setting: Setting, *, batch_size: int) -> None:
+        super().__init__(setting)
         self._batch_size = batch_size
         self._optimizer = torch.optim.AdamW(list(self.parameters().values()), lr=LR, fused=True)
 
     def step(self, groups: Sequence[TrajectoryGroup]) -> StepTimes:
         times = StepTimes()
-        started = time.perf_counter()
+        started = self._now()
         batch = self._algorithm.prepare(groups, version=1)
         for members in self._micro_batches(batch, self._batch_size):
             self._loss(batch, members).backward()
@@ -290,12 +310,12 @@ class _Padded(_Peer):
         torch.nn.utils.clip_grad_norm_(list(self.parameters().values()), 1.0)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-        times.whole_s = time.perf_counter() - started
+        times.whole_s = self._now() - started
         return times
 
     def _loss(self, batch: TrainBatch, members: Sequence[int]) -> torch.Tensor:
         steps = [batch.samples[i] for i in members]
-        tokens_BT, mask_BT = _right_padded([_tokens(step) for step in steps])
+        tokens_BT, mask_BT = (tensor.to(self._device) for tensor in _right_padded([_tokens(step) for step in steps]))
         logits = self._model(input_ids=tokens_BT, attention_mask=mask_BT, use_cache=False).logits[:, :-1].float()
         logprobs_BT = torch.log_softmax(logits, dim=-1).gather(2, tokens_BT[:, 1:, None])[..., 0]
         action_BT = torch.zeros_like(logprobs_BT, dtype=torch.bool)
@@ -303,21 +323,21 @@ class _Padded(_Peer):
             action_BT[row, len(step.prompt_tokens) - 1 : _num_tokens(step) - 1] = True
         logprobs_M = logprobs_BT[action_BT]
         outputs = PolicyOutputs(logprobs_M, torch.zeros_like(logprobs_M).detach(), logprobs_M.detach(), None)
-        return self._algorithm.loss(outputs, loss_batch(batch, members)).loss
+        return self._algorithm.loss(outputs, make_loss_batch(batch, members, device=self._device)).loss
 
 
 class _Trl(_Peer):
     """TRL's own `compute_loss` on tensors as its generation step would leave them, its backward pass and its optimizer."""
 
-    def __init__(self, *, dtype: str, top_layers: int | None) -> None:
-        super().__init__(dtype=dtype, top_layers=top_layers)
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
         import datasets
         import transformers
         import trl
 
         arguments = trl.GRPOConfig(
             output_dir="unused",
-            use_cpu=True,
+            use_cpu=setting.device == "cpu",
             bf16=False,
             gradient_checkpointing=False,
             per_device_train_batch_size=PEER_BATCH_SIZE,
@@ -347,21 +367,23 @@ class _Trl(_Peer):
 
     def step(self, groups: Sequence[TrajectoryGroup]) -> StepTimes:
         times = StepTimes()
-        started = time.perf_counter()
+        started = self._now()
         batch = self._algorithm.prepare(groups, version=1)
         num_items = torch.tensor(float(sum(len(step.action_tokens) for step in batch.samples)))
         for members in self._micro_batches(batch, PEER_BATCH_SIZE):
-            loss = self._trainer.compute_loss(self._trainer.model, _trl_inputs(batch, members, num_items))
+            loss = self._trainer.compute_loss(self._trainer.model, _trl_inputs(batch, members, num_items, device=self._device))
             self._trainer.accelerator.backward(loss)
             times.num_trained += sum(_num_tokens(batch.samples[i]) for i in members)
         torch.nn.utils.clip_grad_norm_(list(self.parameters().values()), 1.0)
         self._trainer.optimizer.step()
         self._trainer.optimizer.zero_grad(set_to_none=True)
-        times.whole_s = time.perf_counter() - started
+        times.whole_s = self._now() - started
         return times
 
 
-def _trl_inputs(batch: TrainBatch, members: Sequence[int], num_items: torch.Tensor) -> dict[str, torch.Tensor]:
+def _trl_inputs(
+    batch: TrainBatch, members: Sequence[int], num_items: torch.Tensor, *, device: torch.device
+) -> dict[str, torch.Tensor]:
     """As `GRPOTrainer._generate_and_score_completions` gives them: prompts padded on the left, completions on the right."""
     steps = [batch.samples[i] for i in members]
     flipped, flipped_mask = _right_padded([step.prompt_tokens[::-1] for step in steps])
@@ -369,7 +391,7 @@ def _trl_inputs(batch: TrainBatch, members: Sequence[int], num_items: torch.Tens
     old = torch.zeros(completion_ids.shape)
     for row, step in enumerate(steps):
         old[row, : len(step.action_tokens)] = torch.from_numpy(step.behavior_logprobs)
-    return {
+    inputs = {
         "prompt_ids": flipped.flip(1),
         "prompt_mask": flipped_mask.flip(1),
         "completion_ids": completion_ids,
@@ -378,6 +400,7 @@ def _trl_inputs(batch: TrainBatch, members: Sequence[int], num_items: torch.Tens
         "old_per_token_logps": old,
         "num_items_in_batch": num_items,
     }
+    return {name: tensor.to(device) for name, tensor in inputs.items()}
 
 
 def _right_padded(rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:

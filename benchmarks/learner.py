@@ -31,7 +31,7 @@ _PEERS = {"padded": "padded transformers, 4 at a time", "padded-1": "transformer
 
 
 @dataclass(frozen=True, slots=True)
-class _Setting:
+class _Comparison:
     label: str
     dtype: str
     top_layers: int | None
@@ -39,12 +39,12 @@ class _Setting:
     peers: tuple[str, ...] = ("padded", "trl")
 
 
-_SETTINGS = (
-    _Setting("bf16, all layers", "bfloat16", None, 2, ("padded", "padded-1", "trl")),
-    _Setting(f"bf16, top {TOP_LAYERS} layers", "bfloat16", TOP_LAYERS, 1),
-    _Setting("fp32, all layers", "float32", None, 1),
+_COMPARISONS = (
+    _Comparison("bf16, all layers", "bfloat16", None, 2, ("padded", "padded-1", "trl")),
+    _Comparison(f"bf16, top {TOP_LAYERS} layers", "bfloat16", TOP_LAYERS, 1),
+    _Comparison("fp32, all layers", "float32", None, 1),
 )
-_QUICK_SETTING = _Setting("bf16, all layers", "bfloat16", None, 1)
+_QUICK_COMPARISON = _Comparison("bf16, all layers", "bfloat16", None, 1)
 
 _RECOMPUTED = (
     ("recomputed", {"correction": "decoupled", "proximal": "recomputed", "num_minibatches": 2}),
@@ -54,7 +54,7 @@ _RECOMPUTED = (
 
 @dataclass(slots=True)
 class _Rounds:
-    """Of one side in one setting."""
+    """Of one side in one comparison."""
 
     steps: list[Measured] = field(default_factory=list)
 
@@ -68,6 +68,11 @@ class _Rounds:
 
 def run(quick: bool) -> list[dict[str, Any]]:
     """Rows of design section 6."""
+    return measure(quick, device="cpu")
+
+
+def measure(quick: bool, *, device: str) -> list[dict[str, Any]]:
+    """The same on another device: cpu or cuda."""
     from benchmarks._learner_sides import MODEL, missing_trl
     from learner.model_store import ensure_model
 
@@ -76,30 +81,34 @@ def run(quick: bool) -> list[dict[str, Any]]:
     small = make_groups(folder, num_groups=1, max_steps=2, max_rollouts=2)
     if quick:
         groups = make_groups(folder, num_groups=1, max_steps=2, max_rollouts=4)
-        return [*gradient_rows(small, trl=False), *_compared(_QUICK_SETTING, groups, small, absent)]
+        return [
+            *gradient_rows(small, trl=False, device=device),
+            *_compared(_QUICK_COMPARISON, groups, small, absent, device=device),
+        ]
     groups = make_groups(folder, num_groups=2, max_steps=2)
-    rows = gradient_rows(small, trl=absent is None)
-    for setting in _SETTINGS:
-        rows += _compared(setting, groups, small, absent)
+    rows = gradient_rows(small, trl=absent is None, device=device)
+    for comparison in _COMPARISONS:
+        rows += _compared(comparison, groups, small, absent, device=device)
     for label, options in _RECOMPUTED:
-        rows += _recomputation(label, options, groups, small)
+        rows += _recomputation(label, options, groups, small, device=device)
     return rows
 
 
 # --- gradients -----------------------------------------------------------------------------------------------------------
 
 
-def gradient_rows(groups: Sequence[TrajectoryGroup], *, trl: bool) -> list[dict[str, Any]]:
+def gradient_rows(groups: Sequence[TrajectoryGroup], *, trl: bool, device: str) -> list[dict[str, Any]]:
     """Relative difference of the gradient, all layers together, in float32. Raises `AssertionError` when it is not rounding."""
-    from benchmarks._learner_sides import gradients_of, make_side
+    from benchmarks._learner_sides import Setting, gradients_of, make_side
 
-    ours = make_side("ours", dtype="float32", top_layers=None)
-    groups = _sampled(groups, ours.logprobs(groups))  # type: ignore[attr-defined]
+    setting = Setting("float32", device=device)
+    ours = make_side("ours", setting)
+    groups = sampled(groups, ours.logprobs(groups))  # type: ignore[attr-defined]
     with gradients_of(ours) as found:
         ours.step(groups)
     rows = []
     for name in ("padded", "trl") if trl else ("padded",):
-        peer = make_side(name, dtype="float32", top_layers=None)
+        peer = make_side(name, setting)
         with gradients_of(peer) as expected:
             peer.step(groups)
         assert found.keys() == expected.keys(), "other parameters have gradients"
@@ -115,27 +124,33 @@ def gradient_rows(groups: Sequence[TrajectoryGroup], *, trl: bool) -> list[dict[
 
 
 def _compared(
-    setting: _Setting, groups: Sequence[TrajectoryGroup], small: Sequence[TrajectoryGroup], absent: str | None
+    comparison: _Comparison,
+    groups: Sequence[TrajectoryGroup],
+    small: Sequence[TrajectoryGroup],
+    absent: str | None,
+    *,
+    device: str,
 ) -> list[dict[str, Any]]:
-    peers = [peer for peer in setting.peers if peer != "trl" or absent is None]
+    from benchmarks._learner_sides import Setting
+
+    setting = Setting(comparison.dtype, comparison.top_layers, device)
+    peers = [peer for peer in comparison.peers if peer != "trl" or absent is None]
     names = ["ours", *peers]
     num_tokens = _num_tokens(groups)
     with contextlib.ExitStack() as stack:
-        sides = {
-            name: stack.enter_context(SideProcess(name, dtype=setting.dtype, top_layers=setting.top_layers)) for name in names
-        }
-        groups = _sampled(groups, sides["ours"].logprobs(groups))
+        sides = {name: stack.enter_context(SideProcess(name, setting)) for name in names}
+        groups = sampled(groups, sides["ours"].logprobs(groups))
         for side in sides.values():
             side.step(small)
         rounds = {name: _Rounds() for name in names}
-        for number in range(setting.num_rounds):
+        for number in range(comparison.num_rounds):
             # Whoever goes first has the caches of whoever went last.
             for name in names[number % len(names) :] + names[: number % len(names)]:
                 rounds[name].steps.append(sides[name].step(groups))
-    rows = [row for peer in peers for row in _beside(setting.label, rounds["ours"], rounds[peer], peer, num_tokens)]
-    if "trl" in setting.peers and absent is not None:
-        rows.append(_row(f"trained tokens per second, {setting.label}", None, "tokens/s", "higher", peer=f"TRL: {absent}"))
-    return rows + _own_rows(setting.label, rounds["ours"], num_tokens)
+    rows = [row for peer in peers for row in _beside(comparison.label, rounds["ours"], rounds[peer], peer, num_tokens)]
+    if "trl" in comparison.peers and absent is not None:
+        rows.append(_row(f"trained tokens per second, {comparison.label}", None, "tokens/s", "higher", peer=f"TRL: {absent}"))
+    return rows + _own_rows(comparison.label, rounds["ours"], num_tokens)
 
 
 def _beside(label: str, ours: _Rounds, theirs: _Rounds, peer: str, num_tokens: int) -> list[dict[str, Any]]:
@@ -186,11 +201,13 @@ def _own_rows(label: str, ours: _Rounds, num_tokens: int) -> list[dict[str, Any]
 
 
 def _recomputation(
-    label: str, options: dict[str, Any], groups: Sequence[TrajectoryGroup], small: Sequence[TrajectoryGroup]
+    label: str, options: dict[str, Any], groups: Sequence[TrajectoryGroup], small: Sequence[TrajectoryGroup], *, device: str
 ) -> list[dict[str, Any]]:
     """Time of the proximal policy's own forward passes; the first minibatch needs none."""
-    with SideProcess("ours", dtype="bfloat16", top_layers=None, options=options) as side:
-        groups = _sampled(groups, side.logprobs(groups))
+    from benchmarks._learner_sides import Setting
+
+    with SideProcess("ours", Setting("bfloat16", device=device), options=options) as side:
+        groups = sampled(groups, side.logprobs(groups))
         side.step(small)
         times = [side.step(groups).times for _ in range(2)]
     shares = [one.recomputed_s / one.whole_s for one in times]
@@ -216,7 +233,7 @@ def _recomputation(
     return rows
 
 
-def _sampled(groups: Sequence[TrajectoryGroup], logprobs: Sequence[np.ndarray]) -> list[TrajectoryGroup]:
+def sampled(groups: Sequence[TrajectoryGroup], logprobs: Sequence[np.ndarray]) -> list[TrajectoryGroup]:
     """Groups as a slightly different policy sampled them."""
     rng = np.random.default_rng(0)
     return with_logprobs(groups, [(given + rng.normal(0.0, _DRIFT, len(given))).astype(np.float32) for given in logprobs])

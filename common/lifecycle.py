@@ -169,7 +169,8 @@ class Heartbeat:
             except ComputerRLError as error:
                 if self._ended.is_set():
                     return
-                known = False
+                # A broker that comes back soon needs to know who is there.
+                known, self._period_s = False, _FIRST_PERIOD_S
                 log.get_logger().warning("heartbeat.failed", error=error.code, reason=str(error))
             except Exception:  # noqa: BLE001
                 # Thread boundary: a metrics callback that raises must not make this process look dead.

@@ -245,8 +245,9 @@ def memory_parts(config: RunConfig) -> list[tuple[str, int, int]]:
     # (16 bytes), which ranks divide.
     num_ranks = config.learner.num_ranks
     learner_mb = PROCESS_MB["learner"] + int((num_parameters * compute_bytes + trained * 16 / num_ranks) / 2**20)
-    # Actor: serving weights and a staging copy of what is broadcast.
-    actor_mb = PROCESS_MB[f"actor/{config.actor.engine}"] + int((num_parameters + trained) * compute_bytes / 2**20)
+    # Actor: serving weights, older ones beside them where it keeps some, and a staging copy of what is broadcast.
+    served = num_parameters * (1 if config.actor.older_policy_every is None else 2)
+    actor_mb = PROCESS_MB[f"actor/{config.actor.engine}"] + int((served + trained) * compute_bytes / 2**20)
     if config.mode == "serial":
         return [("one process", 1, learner_mb)]
     return [

@@ -130,7 +130,7 @@ class CheckpointStore:
         started = time.monotonic()
         final = self._own / f"{_PREFIX}{number:06d}"
         # Other ranks know the draft by its path, which after a take-over is another learner's: its name is this one's alone.
-        draft = self._own / f".draft-{number:06d}-{self._token}"
+        draft = self._own / f".{number:06d}-{self._token}.incomplete"
         try:
             for path in sync_first:
                 _sync(path)

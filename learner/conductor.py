@@ -318,7 +318,7 @@ class LearnerLoop:
         # The version goes up once per batch whether or not anything in it trained: the staleness bound counts batches.
         self.state.policy_version += 1
         self._publish()
-        self._machine.observe(entropy=metrics.get("entropy") if batch.samples else None, success=tally.success)
+        self._machine.observe(entropy=None if batch.replayed_S.all() else metrics.get("entropy"), success=tally.success)
         self._record_update(metrics, trained, tally, cut=cut, waited_s=waited_s)
         self._last_update = self._clock()
         if self.state.update % self._config.learner.checkpoint_every_updates == 0:

@@ -26,7 +26,7 @@ from common.config import LoraConfig, RunConfig
 from common.errors import ConfigError, Problem
 from common.messages import Step
 from common.weight_plan import PROBE_TOKENS
-from learner.attention import ATTENTION, TrieLayout
+from learner.attention import ATTENTION, Layout, layout_of
 from learner.batching import Pack, make_packs
 from learner.head import action_logprobs
 from learner.lora import adapters_among, add_adapters
@@ -139,22 +139,22 @@ class Policy:
             return make_packs(samples, max_tokens=max_tokens, groups=groups)
         return self.vision.pictures.packs(samples, max_tokens=max_tokens, groups=groups)
 
-    def layout(self, pack: Pack) -> TrieLayout:
+    def layout(self, pack: Pack) -> Layout:
         """Attention layout of ``pack`` on this device; worth keeping when the pack is run more than once."""
-        return TrieLayout.of(pack, device=self.device)
+        return layout_of(pack, device=self.device, dtype=self.dtype)
 
-    def frozen_hidden(self, pack: Pack, layout: TrieLayout) -> torch.Tensor | None:
+    def frozen_hidden(self, pack: Pack, layout: Layout) -> torch.Tensor | None:
         """[1, N, E] what enters the first trained layer; None when nothing below it is frozen."""
         if self._embeddings_trained:
             return None
         with torch.no_grad():
             return self._within(self._below, pack, layout)
 
-    def _below(self, pack: Pack, layout: TrieLayout) -> torch.Tensor:
+    def _below(self, pack: Pack, layout: Layout) -> torch.Tensor:
         return self._run(self._embed(pack), pack, layout, self._layers[: self._first_trained])
 
     def forward(
-        self, pack: Pack, *, temperature: float, layout: TrieLayout | None = None, hidden: torch.Tensor | None = None
+        self, pack: Pack, *, temperature: float, layout: Layout | None = None, hidden: torch.Tensor | None = None
     ) -> PackOutputs:
         """Log-probs of the pack's (node, token) pairs at ``temperature``. ``layout`` and ``hidden`` are what `layout` and
         `frozen_hidden` gave for this pack, or None. Under `torch.no_grad` no graph is made."""
@@ -168,7 +168,7 @@ class Policy:
         return work(*arguments)
 
     def _above(
-        self, pack: Pack, layout: TrieLayout, hidden: torch.Tensor | None, temperature: float
+        self, pack: Pack, layout: Layout, hidden: torch.Tensor | None, temperature: float
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         if hidden is None:
             hidden = self._embed(pack)
@@ -203,7 +203,7 @@ class Policy:
             return positions.expand(3, 1, -1)
         return torch.from_numpy(pack.pictures.positions_3N).to(self.device)[:, None]
 
-    def _run(self, hidden: torch.Tensor, pack: Pack, layout: TrieLayout, layers: Any) -> torch.Tensor:
+    def _run(self, hidden: torch.Tensor, pack: Pack, layout: Layout, layers: Any) -> torch.Tensor:
         positions = torch.from_numpy(pack.depth_N).to(self.device)[None]
         rotary = self._base.rotary_emb(hidden, position_ids=self._rope_positions(pack, positions))
         recompute = self._recompute and torch.is_grad_enabled()
@@ -280,15 +280,34 @@ class Policy:
     @torch.no_grad()
     def probe_logprobs(self) -> np.ndarray:
         """[31] float32: log-probs of `PROBE_TOKENS`, each after the first given all before it, at temperature 1."""
-        pack = probe_pack()
+        return self._token_logprobs(_pack_of([_sample_of(np.array(PROBE_TOKENS, dtype=np.int32))]))
+
+    @torch.no_grad()
+    def fork_logprobs(self) -> np.ndarray:
+        """[62] float32: of the tokens of `_fork_samples`, packed."""
+        return self._token_logprobs(_pack_of(_fork_samples()))
+
+    def _token_logprobs(self, pack: Pack) -> np.ndarray:
         logprobs_U = self.forward(pack, temperature=1.0).logprobs_U
         return logprobs_U[torch.from_numpy(pack.token_pair_M).to(self.device)].float().cpu().numpy()
 
 
-def probe_pack() -> Pack:
-    """The probe as a pack: the first token is the prompt, the rest the action."""
+def _sample_of(tokens: np.ndarray) -> _ProbeSample:
+    """The first token is the prompt, the rest the action."""
+    return _ProbeSample(tokens[:1], tokens[1:])
+
+
+def _fork_samples() -> list[_ProbeSample]:
+    """The probe, and beside it one that shares its first half: packed, two of its nodes have one parent."""
     tokens = np.array(PROBE_TOKENS, dtype=np.int32)
-    return make_packs([_ProbeSample(tokens[:1], tokens[1:])], max_tokens=len(tokens))[0]
+    middle = len(tokens) // 2
+    other = np.concatenate([tokens[:middle], tokens[middle:][::-1]])
+    return [_sample_of(row) for row in sorted((tokens, other), key=tuple)]
+
+
+def _pack_of(samples: Sequence[_ProbeSample]) -> Pack:
+    (pack,) = make_packs(samples, max_tokens=len(samples) * len(PROBE_TOKENS))
+    return pack
 
 
 def load_policy(config: RunConfig, *, make: Callable[..., Policy] = Policy) -> Policy:
@@ -312,7 +331,7 @@ def load_policy(config: RunConfig, *, make: Callable[..., Policy] = Policy) -> P
         step = "use a folder written by save_pretrained() of a causal language model, with or without a vision tower"
         raise ConfigError([Problem("model.name", f"{str(folder)!r} cannot be loaded: {error}", step)]) from error
     model = (model.to(device) if make is Policy else model).eval()
-    expected = _own_probe(model)
+    expected = _own_logprobs(model)
     vision = load_vision(model, config, folder=folder)
     probe = None if vision is None else PictureProbe(vision, image_token=int(model.config.image_token_id))
     lora = config.learner.lora
@@ -331,7 +350,7 @@ def load_policy(config: RunConfig, *, make: Callable[..., Policy] = Policy) -> P
             lora=lora,
             vision=vision,
         )
-        difference = float(np.abs(policy.probe_logprobs() - expected).mean())
+        difference = float(np.abs(policy.fork_logprobs() - expected).mean())
         if probe is not None:
             seen = probe.difference(lambda pack: policy.forward(pack, temperature=1.0).logprobs_U)
             difference = max(difference, seen)
@@ -357,7 +376,8 @@ def _unsupported(model: Any, reason: str) -> ConfigError:
 
 
 @torch.no_grad()
-def _own_probe(model: Any) -> np.ndarray:
-    tokens = torch.tensor([PROBE_TOKENS], device=model.device)
-    logprobs = torch.log_softmax(model(input_ids=tokens, use_cache=False).logits[0, :-1].float(), dim=-1)
-    return logprobs.gather(1, tokens[0, 1:, None])[:, 0].cpu().numpy()
+def _own_logprobs(model: Any) -> np.ndarray:
+    rows = [np.concatenate([sample.prompt_tokens, sample.action_tokens]) for sample in _fork_samples()]
+    tokens = torch.from_numpy(np.stack(rows).astype(np.int64)).to(model.device)
+    logprobs = torch.log_softmax(model(input_ids=tokens, use_cache=False).logits[:, :-1].float(), dim=-1)
+    return logprobs.gather(2, tokens[:, 1:, None]).flatten().cpu().numpy()

@@ -33,10 +33,11 @@ from learner.algorithms import (
     TrainBatch,
     make_algorithm,
 )
-from learner.attention import TrieLayout
+from learner.attention import Layout
 from learner.batching import Pack
 from learner.generators import pack_generator, unpack_generator
 from learner.guards import EffectiveSamples, LogprobGap, SeenPass, dump, reason_not_finite
+from learner.loss_batch import make_loss_batch
 from learner.poison import StepCheck
 from learner.policy import PackOutputs, Policy
 from learner.ranks import SOLO, Ranks
@@ -57,7 +58,7 @@ class _Pass:
 
     pack: Pack
     batch: LossBatch
-    layout: TrieLayout
+    layout: Layout
     hidden: torch.Tensor | None = None
     proximal_logprobs_M: torch.Tensor | None = None
     reference_logprobs_M: torch.Tensor | None = None
@@ -239,7 +240,7 @@ class Trainer:
         passes = []
         for index, idle in self._ranks.share([pack.num_nodes for pack in packs]):
             pack = packs[index]
-            loss_batch = _loss_batch(batch, [members[i] for i in pack.samples_S], self.policy.device)
+            loss_batch = make_loss_batch(batch, [members[i] for i in pack.samples_S], device=self.policy.device)
             passes.append(_Pass(pack, loss_batch, self.policy.layout(pack), idle=idle))
         return passes
 
@@ -274,11 +275,16 @@ class Trainer:
             return None
         head = self._value_head
         logprobs_M = outputs.logprobs_U[pair_M]
+        entropy_M = _of_tokens(outputs.entropy_Q, item.pack, pair_M)
+        # What older policies did is no sign of how sure the present one is of its own actions.
+        of_replayed = item.batch.is_replayed_M
+        own_M = entropy_M if of_replayed is None else entropy_M[~of_replayed]
+        totals.add("entropy", own_M.sum(), len(own_M))
         proximal_M = item.proximal_logprobs_M
         result = self.algorithm.loss(
             PolicyOutputs(
                 logprobs_M=logprobs_M,
-                entropy_M=_of_tokens(outputs.entropy_Q, item.pack, pair_M),
+                entropy_M=entropy_M,
                 proximal_logprobs_M=logprobs_M.detach() if proximal_M is None else proximal_M,
                 reference_logprobs_M=item.reference_logprobs_M,
                 values_M=None if head is None else _of_tokens(head.values(outputs.states_QE), item.pack, pair_M),
@@ -416,23 +422,3 @@ class Trainer:
 def _of_tokens(values_Q: torch.Tensor, pack: Pack, pair_M: torch.Tensor) -> torch.Tensor:
     """[M] for each action token what belongs to the state before it."""
     return values_Q[torch.from_numpy(pack.pair_node_U).to(values_Q.device)[pair_M]]
-
-
-def _loss_batch(batch: TrainBatch, members: list[int], device: torch.device) -> LossBatch:
-    """Per-step values repeated for each token of the steps ``members``, in that order."""
-    steps = [batch.samples[i] for i in members]
-    lengths = np.array([len(step.action_tokens) for step in steps])
-    age_M = batch.version - np.concatenate([step.policy_versions for step in steps])
-    advantage_M = np.repeat(batch.advantage_S[members], lengths)
-    if batch.token_advantages is not None:
-        advantage_M = np.concatenate([batch.token_advantages[i] for i in members])
-    targets = batch.value_targets
-    return LossBatch(
-        step_M=torch.from_numpy(np.repeat(np.arange(len(steps)), lengths)).to(device),
-        advantage_M=torch.from_numpy(advantage_M).to(device),
-        token_weight_M=torch.from_numpy(np.repeat(batch.token_weight_S[members], lengths)).to(device),
-        behavior_logprobs_M=torch.from_numpy(np.concatenate([step.behavior_logprobs for step in steps])).to(device),
-        age_M=torch.from_numpy(np.maximum(age_M, 0).astype(np.float32)).to(device),
-        is_present_M=torch.from_numpy(age_M == 0).to(device),
-        value_target_M=None if targets is None else torch.from_numpy(np.concatenate([targets[i] for i in members])).to(device),
-    )

@@ -1,11 +1,12 @@
-"""Shared by all tests: the one switch that rewrites golden files."""
+"""Shared by all tests: the one switch that rewrites golden files, and logging that one test does not leave to the next."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -14,6 +15,13 @@ CheckGolden = Callable[[str, bytes], None]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--regenerate-golden", action="store_true", help="rewrite tests/golden from what the code gives now")
+
+
+@pytest.fixture(autouse=True)
+def own_logging() -> Iterator[None]:
+    """Commands that a test runs in its own process configure logging for all that follows."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture

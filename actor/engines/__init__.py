@@ -9,17 +9,25 @@ from typing import TYPE_CHECKING
 from common.config import RunConfig
 
 if TYPE_CHECKING:
-    from actor.engines.threaded import ThreadedEngine
+    from actor.engines.base import PolicyEngine
 
 
-def make_engine(
-    config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int]], str], index: int = 0
-) -> ThreadedEngine:
+def make_engine(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int]], str], index: int = 0) -> PolicyEngine:
     """The engine that ``config.actor`` asks for, on the model in ``folder``; ``index`` is the actor's.
 
     Takes seconds (transformers) to half a minute (vLLM's imports); raises what the libraries raise when the model does not load.
     """
     seed = config.seed * 1000 + index
+    every = config.actor.older_policy_every
+    if every is None:
+        return _make_one(config, folder, decode=decode, seed=seed)
+    from actor.engines.cross_policy import CrossPolicyEngine
+
+    present, older = (_make_one(config, folder, decode=decode, seed=own) for own in (seed, seed ^ 1 << 32))
+    return CrossPolicyEngine(present, older, refresh_every=every, seed=seed)
+
+
+def _make_one(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int]], str], seed: int) -> PolicyEngine:
     num_live = config.actor.num_episodes
     max_tokens = config.actor.prompt.max_prompt_tokens + config.actor.max_new_tokens
     if config.actor.engine == "vllm":

@@ -33,6 +33,8 @@ class GenerationRequest:
     max_new_tokens: int
     stop_tokens: frozenset[int]
     """Sampling ends after one of these; it stays in the completion."""
+    may_be_older: bool = False
+    """Older weights may sample this one too, where an engine keeps some (`actor.engines.cross_policy`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,12 +29,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks._loss_batch import loss_batch
 from benchmarks.studies._walks import MAX_STEPS, WalkPolicy, play
 from common.config import AlgorithmConfig, LearnerConfig
 from common.config.learner import StalenessConfig
 from common.messages import TrajectoryGroup
 from learner.algorithms import Algorithm, PolicyOutputs, TrainBatch, make_algorithm
+from learner.loss_batch import make_loss_batch
 
 ETAS = (0, 1, 2, 4, 8, 16)
 VARIANTS = {
@@ -192,7 +192,7 @@ def _update(
     for part, given, proximal_M in zip(parts, inputs, proximal, strict=True):
         logprobs, entropy = policy.logprobs(*given)
         outputs = PolicyOutputs(logprobs.flatten(), entropy.flatten(), proximal_M, None)
-        result = algorithm.loss(outputs, loss_batch(batch, part.tolist()))
+        result = algorithm.loss(outputs, make_loss_batch(batch, part.tolist()))
         optimizer.zero_grad()
         (result.loss * len(parts)).backward()
         torch.nn.utils.clip_grad_norm_(policy.parameters(), settings.max_grad_norm)

@@ -18,7 +18,8 @@ class BrokerConfig(Section):
     max_assignment_s: float = Field(120.0, gt=0.0)
     """An episode not submitted after this long is given to somebody else."""
     peer_timeout_s: float = Field(15.0, gt=0.0)
-    """A process without heartbeat for this long counts as dead; what it held is free again."""
+    """A process without heartbeat for this long, and for three times as long as it was told to wait with the next one (1 s; 10 s
+    among 2,000 processes), counts as dead; what it held is free again."""
     fsync: bool = True
     """fdatasync the journal before acknowledging; off only where losing power may lose work."""
     segment_mb: float = Field(64.0, gt=0.0)

@@ -233,6 +233,9 @@ def _combination_problems(config: RunConfig) -> list[Problem]:
         )
     if config.mode == "serial" and config.actor.engine == "vllm":
         problems.append(Problem("actor.engine", "vllm needs its own process", "use actor.engine: transformers in serial mode"))
+    if config.actor.older_policy_every is not None and config.actor.engine == "vllm":
+        step = "use actor.engine: transformers, or leave it out"
+        problems.append(Problem("actor.older_policy_every", "vllm keeps one set of weights in a process", step))
     if config.mode == "serial" and config.learner.num_ranks > 1:
         reason = f"{config.learner.num_ranks}, but serial mode is one process"
         problems.append(Problem("learner.num_ranks", reason, "set it to 1, or use mode: processes"))
@@ -272,6 +275,10 @@ def _staleness_problems(config: RunConfig) -> list[Problem]:
     if eta > config.learner.age_bound:
         reason = f"eta {eta} admits a mean age above learner.max_age {max_age}: most steps would be masked"
         problems.append(Problem("broker.eta", reason, f"set broker.eta <= {max_age} or raise learner.max_age"))
+    every = config.actor.older_policy_every
+    if every is not None and every > config.learner.age_bound:
+        reason = f"{every}: older weights fall {every - 1} versions behind, their steps would be past learner.max_age {max_age}"
+        problems.append(Problem("actor.older_policy_every", reason, f"set it to {max_age} or less, or raise learner.max_age"))
     if staleness.mode != "pace":
         return problems
     if eta == 0:

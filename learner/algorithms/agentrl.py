@@ -4,8 +4,8 @@ A' = (A - mean) / (std + delta), mean and deviation over all token advantages of
 An episode that ended abnormally loses ``abnormal_penalty``. G 8, sampling temperature 0.8.
 
 Ours: a family is the paper's task; groups without a signal stay out of mean and deviation and do not train, else the shift would
-train them on nothing; abnormal ends are those by a limit. Cross-policy sampling is not here: it is for engines to do, and would
-leave versions per token that the decoupled correction of `grpo` reads.
+train them on nothing; abnormal ends are those by a limit. Cross-policy sampling is the actors' part
+(`actor.older_policy_every`): each token names the version that sampled it, which is all that the decoupled correction reads.
 """
 
 from __future__ import annotations

@@ -187,7 +187,6 @@ class GRPO:
             "importance_weight": (correction_M.sum(), num_tokens),
             "ratio": (torch.exp(current_M - proximal_M).sum(), num_tokens),
             "kl": (losses.kl_k3(current_M, batch.behavior_logprobs_M).sum(), num_tokens),
-            "entropy": (outputs.entropy_M.sum(), num_tokens),
         }
         if outputs.reference_logprobs_M is not None:
             kl_M = losses.kl_k3(outputs.reference_logprobs_M, outputs.logprobs_M)

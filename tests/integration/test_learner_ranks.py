@@ -271,7 +271,7 @@ def test_save_that_a_follower_cannot_write_fails_with_its_name_and_the_one_befor
             with pytest.raises(OSError, match="rank 1"):
                 save(trainer, tmp_path / "checkpoints")
         assert newest_checkpoint(tmp_path / "checkpoints") == before
-        assert [path.name for path in (tmp_path / "checkpoints").iterdir() if path.name.startswith(".draft")] == []
+        assert [path.name for path in (tmp_path / "checkpoints").iterdir() if path.suffix == ".incomplete"] == []
         trainer.load_state_dict(read(before))
         newest = save(trainer, tmp_path / "checkpoints")
     assert newest != before

@@ -267,7 +267,16 @@ def test_heartbeats_are_wanted_less_often_among_many_processes_but_three_times_b
         answer = desk.beat(f"i{index}", index=index)
         assert isinstance(answer, HeartbeatAck)
         periods.append(answer.period_s)
-    assert periods[0] == periods[249] == 1.0 and periods[499] == 2.0 and periods[1299] == 5.0
+    assert periods[0] == periods[199] == 1.0 and periods[399] == 2.0 and periods[1299] == 6.5
+    desk.beat("i1299", index=1299)
+    for _ in range(19):
+        desk.pass_time(1.0)
+    assert isinstance(desk.beat("i1299", index=1299), HeartbeatAck)
+    assert desk.beat("i1", index=1) == ErrorReply("unknown_peer", "actor-1:i1 has not said hello to this broker")
+    for _ in range(20):
+        desk.pass_time(1.0)
+    answer = desk.beat("i1299", index=1299)
+    assert isinstance(answer, ErrorReply) and answer.code == "unknown_peer"
 
 
 def test_silent_peer_is_lost_and_its_assignments_come_back(desk: Desk) -> None:

@@ -77,7 +77,7 @@ def test_store_all_damaged_is_a_resume_error(tmp_path: Path) -> None:
 
 def test_store_half_written_draft_is_ignored_and_removed(tmp_path: Path) -> None:
     save(CheckpointStore(tmp_path, num_kept=2), 1)
-    draft = tmp_path / ".draft-000001"
+    draft = tmp_path / ".000001-0.incomplete"
     draft.mkdir()
     (draft / "state.json").write_text("{")
     assert CheckpointStore(tmp_path, num_kept=2).load().state == {"value": 1}
@@ -158,7 +158,7 @@ def test_store_killed_while_it_takes_over_leaves_all_to_the_next(tmp_path: Path,
     store = CheckpointStore(folder, num_kept=2)
     save(store, 1)
     save(store, 2)
-    (folder / ".draft-000002").mkdir()
+    (folder / ".000002-0.incomplete").mkdir()
     folder.rename(before)
     if num_moved:
         folder.mkdir()

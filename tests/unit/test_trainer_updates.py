@@ -200,6 +200,16 @@ def test_update_entropy_counts_left_out_tokens_by_their_sampled_estimate() -> No
     assert trainer.update(batch)["entropy"] == pytest.approx(expected, rel=1e-5)
 
 
+def test_update_entropy_is_that_of_steps_that_are_not_replayed() -> None:
+    trainer = make_trainer()
+    batch = trainer.algorithm.prepare(random_groups(num_groups=2), version=0)
+    own = batch.group_S == batch.group_S[0]
+    expected = make_trainer().update(batch.subset(np.flatnonzero(own)))["entropy"]
+    mixed = dataclasses.replace(batch, replayed_S=~own)
+    assert trainer.update(mixed)["entropy"] == pytest.approx(expected, rel=1e-4)
+    assert make_trainer().update(batch)["entropy"] != pytest.approx(expected, rel=1e-4)
+
+
 def test_reference_kl_is_zero_until_weights_move() -> None:
     trainer = make_trainer(options={"kl_beta": 0.01}, lr=3e-2)
     batch = on_policy_batch(trainer)

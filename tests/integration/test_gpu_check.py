@@ -1,0 +1,46 @@
+"""What `bench gpu_check` does on a GPU, done on the CPU: gloo in NCCL's place, a slow kernel in flash attention's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks import gpu_check
+from common.errors import ConfigError
+from learner.attention_varlen import VarlenLayout
+from learner.batching import make_packs
+from tests.unit.test_attention_varlen import CPU, slow_kernel
+from tests.unit.test_batching_packs import branching_samples
+from tests.unit.trainer_data import random_groups
+
+
+def test_attention_that_is_right_is_timed_and_a_wrong_one_ends_the_check() -> None:
+    (pack,) = make_packs(branching_samples(), max_tokens=4096)
+    right = VarlenLayout.of(pack, device=CPU, kernel=slow_kernel)
+    rows = gpu_check.attention_rows(pack, device="cpu", fast=lambda _: right, dtype=torch.float32)
+    assert [row["value"] < 1e-5 for row in rows[:2]] == [True, True]
+    assert rows[2]["peer_value"] > 0
+
+    def of_others(query: torch.Tensor, key: torch.Tensor, *rest: object, **options: object) -> torch.Tensor:
+        """Keys in another order."""
+        return slow_kernel(query, key.flip(0), *rest, **options)  # type: ignore[arg-type]
+
+    wrong = VarlenLayout.of(pack, device=CPU, kernel=of_others)
+    with pytest.raises(AssertionError, match="attention varlen"):
+        gpu_check.attention_rows(pack, device="cpu", fast=lambda _: wrong, dtype=torch.float32)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_updates_over_ranks_are_those_of_one_process(num_ranks: int) -> None:
+    loss, weights = gpu_check.ranks_rows(random_groups(), model="tiny-random", device="cpu", num_ranks=num_ranks)
+    assert loss["value"] < 1e-5
+    assert weights["value"] < 1e-2
+
+
+def test_without_a_gpu_it_says_so() -> None:
+    if torch.cuda.is_available():
+        assert gpu_check.run(quick=True)
+    else:
+        with pytest.raises(ConfigError, match="no GPU"):
+            gpu_check.run(quick=True)

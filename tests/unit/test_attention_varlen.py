@@ -1,0 +1,83 @@
+"""The layout for GPUs, with a slow kernel of its signature: the same outputs and gradients as block by block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+from learner.attention import layout_of, trie_attention
+from learner.attention_blocks import BlockLayout
+from learner.attention_varlen import VarlenLayout
+from learner.batching import make_packs
+from tests.unit.test_batching_packs import Sample, branching_samples, path_of, sample_lists
+
+CPU = torch.device("cpu")
+
+
+def slow_kernel(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    query_ends: torch.Tensor,
+    key_ends: torch.Tensor,
+    max_q: int,
+    max_k: int,
+    *,
+    scale: float,
+    window_size: tuple[int, int],
+    enable_gqa: bool,
+) -> torch.Tensor:
+    """Sequence by sequence; causal from the end, as flash attention's: the last query sees all keys."""
+    assert window_size == (-1, 0)
+    assert enable_gqa == (query.shape[1] != key.shape[1])
+    parts = []
+    for run in range(len(query_ends) - 1):
+        q = query[query_ends[run] : query_ends[run + 1]].transpose(0, 1)
+        k = key[key_ends[run] : key_ends[run + 1]].transpose(0, 1)
+        v = value[key_ends[run] : key_ends[run + 1]].transpose(0, 1)
+        assert q.shape[1] <= max_q and k.shape[1] <= max_k
+        visible = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).tril(k.shape[1] - q.shape[1])
+        repeat = q.shape[0] // k.shape[0]
+        scores = (q @ k.repeat_interleave(repeat, 0).transpose(1, 2) * scale).masked_fill(~visible, -torch.inf)
+        parts.append((scores.softmax(-1) @ v.repeat_interleave(repeat, 0)).transpose(0, 1))
+    return torch.cat(parts)
+
+
+@settings(max_examples=200, deadline=None)
+@given(samples=sample_lists)
+def test_keys_of_each_query_are_the_path_to_it(samples: list[Sample]) -> None:
+    (pack,) = make_packs(samples, max_tokens=1000)
+    layout = VarlenLayout.of(pack, device=CPU)
+    queries, keys = layout.query_ends.tolist(), layout.key_ends.tolist()
+    assert queries[-1] == pack.num_nodes
+    assert keys[-1] == len(layout.key_nodes_K)
+    for run in range(len(queries) - 1):
+        seen = layout.key_nodes_K[keys[run] : keys[run + 1]].tolist()
+        for node in range(queries[run], queries[run + 1]):
+            visible = seen[: len(seen) - (queries[run + 1] - 1 - node)]
+            assert [int(pack.tokens_N[key]) for key in visible] == path_of(pack, node)
+            assert visible[-1] == node
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (6, 2)])
+def test_outputs_and_gradients_equal_those_of_blocks(heads: int, kv_heads: int) -> None:
+    rng = torch.Generator().manual_seed(0)
+    for pack in make_packs(branching_samples(), max_tokens=4096):
+        shapes = [(1, count, pack.num_nodes, 8) for count in (heads, kv_heads, kv_heads)]
+        inputs = [torch.randn(shape, generator=rng, requires_grad=True) for shape in shapes]
+        weights = torch.randn(1, pack.num_nodes, heads, 8, generator=rng)
+        found: list[Any] = []
+        for layout in (BlockLayout.of(pack, device=CPU), VarlenLayout.of(pack, device=CPU, kernel=slow_kernel)):
+            out, _ = trie_attention(torch.nn.Identity(), *inputs, layout)
+            found.append((out, *torch.autograd.grad((out * weights).sum(), inputs)))
+        for ours, expected in zip(*found, strict=True):
+            np.testing.assert_allclose(ours.detach().numpy(), expected.detach().numpy(), atol=2e-5)
+
+
+def test_layout_fits_device_and_type() -> None:
+    (pack,) = make_packs(branching_samples(), max_tokens=4096)
+    assert isinstance(layout_of(pack, device=CPU, dtype=torch.bfloat16), BlockLayout)

@@ -1,0 +1,116 @@
+"""Cross-policy sampling: who samples what, and how far the older weights fall behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from actor.engines import make_engine
+from actor.engines.base import NO_VERSION, Completion, GenerationRequest
+from actor.engines.cross_policy import CrossPolicyEngine
+from common.config import ActorConfig, ModelConfig, RunConfig, load_config
+from common.errors import ConfigError
+from learner.model_store import ensure_model
+
+
+class FakeEngine:
+    """Answers with its version."""
+
+    def __init__(self) -> None:
+        self.policy_version = NO_VERSION
+        self.closed = False
+
+    def submit(self, request: GenerationRequest) -> Future[Completion]:
+        done: Future[Completion] = Future()
+        versions = np.array([self.policy_version], dtype=np.int32)
+        done.set_result(Completion(np.zeros(1, np.int32), np.zeros(1, np.float32), versions, "", "stop", 0.0, 0.0))
+        return done
+
+    def load(self, version: int, tensors: Mapping[str, torch.Tensor]) -> float:
+        self.policy_version = version
+        return 1.0
+
+    def probe(self) -> np.ndarray:
+        return np.array([self.policy_version], np.float32)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def make() -> CrossPolicyEngine:
+    return CrossPolicyEngine(FakeEngine(), FakeEngine(), refresh_every=4, seed=0)
+
+
+def versions(engine: CrossPolicyEngine, *, may_be_older: bool = True, count: int = 200) -> list[int]:
+    request = GenerationRequest(np.zeros(1, np.int32), 1.0, 1, frozenset(), may_be_older)
+    return [int(engine.submit(request).result().policy_versions[0]) for _ in range(count)]
+
+
+def test_older_weights_follow_when_they_are_too_far_behind() -> None:
+    engine = make()
+    held = []
+    stalls = []
+    for version in (0, 1, 2, 3, 4, 5, 9, 10, 3):
+        stalls.append(engine.load(version, {}))
+        held.append(engine.older_version)
+        assert engine.policy_version == version
+        assert engine.probe().tolist() == [version]
+    # The last one is of a learner that was resumed from before.
+    assert held == [0, 0, 0, 0, 4, 4, 9, 9, 3]
+    assert stalls == [2.0, 1.0, 1.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0]
+
+
+def test_half_of_what_may_be_older_is() -> None:
+    engine = make()
+    for version in range(3):
+        engine.load(version, {})
+    found = versions(engine)
+    assert set(found) == {0, 2}
+    assert 60 < found.count(0) < 140
+    assert set(versions(engine, may_be_older=False)) == {2}
+
+
+def test_closes_both() -> None:
+    present, older = FakeEngine(), FakeEngine()
+    CrossPolicyEngine(present, older, refresh_every=2, seed=0).close()
+    assert present.closed and older.closed
+
+
+def test_real_engines_sample_by_different_weights(tmp_path: Path) -> None:
+    config = RunConfig(
+        run_dir=str(tmp_path), model=ModelConfig(name="tiny-random", dtype="float32"), actor=ActorConfig(older_policy_every=2)
+    )
+    folder = ensure_model("tiny-random")
+    engine = make_engine(config, folder, decode=lambda _: "")
+    try:
+        norm = torch.ones(16)
+        engine.load(0, {"model.norm.weight": norm})
+        before = engine.probe()
+        engine.load(1, {"model.norm.weight": 3 * norm})
+        assert np.abs(engine.probe() - before).max() > 0.1
+        prompt = np.arange(5, 25, dtype=np.int32)
+        for may_be_older, expected in ((False, {1}), (True, {0, 1})):
+            request = GenerationRequest(prompt, 1.0, 4, frozenset(), may_be_older)
+            seen = [engine.submit(request).result(60) for _ in range(20)]
+            assert {int(version) for one in seen for version in one.policy_versions} == expected
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        (["actor.older_policy_every=5"], r"learner\.max_age 4"),
+        (["actor.older_policy_every=2", "actor.engine=vllm"], "vllm keeps one set"),
+    ],
+)
+def test_what_cannot_be_is_refused(tmp_path: Path, settings: list[str], named: str) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("name: cross\n")
+    with pytest.raises(ConfigError, match=named):
+        load_config(path, overrides=["learner.max_age=4", *settings])
