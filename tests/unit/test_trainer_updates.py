@@ -204,10 +204,12 @@ def test_update_entropy_is_that_of_steps_that_are_not_replayed() -> None:
     trainer = make_trainer()
     batch = trainer.algorithm.prepare(random_groups(num_groups=2), version=0)
     own = batch.group_S == batch.group_S[0]
-    expected = make_trainer().update(batch.subset(np.flatnonzero(own)))["entropy"]
-    mixed = dataclasses.replace(batch, replayed_S=~own)
-    assert trainer.update(mixed)["entropy"] == pytest.approx(expected, rel=1e-4)
-    assert make_trainer().update(batch)["entropy"] != pytest.approx(expected, rel=1e-4)
+    num_tokens = np.array([len(step.action_tokens) for step in batch.samples])
+    alone = make_trainer().update(batch.subset(np.flatnonzero(own)))["entropy"]
+    # Without uncertainty in what was left out, the mean says how many tokens were counted.
+    mixed = dataclasses.replace(batch, replayed_S=~own, left_out_nll=0.0, left_out_tokens=int(num_tokens.sum()))
+    expected = alone * num_tokens[own].sum() / (num_tokens[own].sum() + num_tokens.sum())
+    assert trainer.update(mixed)["entropy"] == pytest.approx(expected, rel=1e-3)
 
 
 def test_reference_kl_is_zero_until_weights_move() -> None:
