@@ -18,6 +18,7 @@ from common import codec
 from common.host_memory import keep_freed_memory
 from common.keys import Keys
 from common.messages import ErrorReply, Message
+from common.transport import client_socket
 
 Frames = list[bytes]
 _PATIENCE_MS = 60_000
@@ -45,9 +46,7 @@ class Connections:
             self._poller.register(socket, zmq.POLLIN)
 
     def _connect(self, address: str, keys: Keys) -> zmq.Socket[bytes]:
-        socket = self._context.socket(zmq.DEALER)
-        socket.curve_serverkey = keys.server_public
-        socket.curve_publickey, socket.curve_secretkey = keys.client_public, keys.client_secret
+        socket = client_socket(self._context, keys)
         socket.setsockopt(zmq.SNDHWM, 0)
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.connect(address)

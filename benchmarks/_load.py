@@ -40,6 +40,7 @@ from common.messages import (
     TrajectoryReceipt,
 )
 from common.run_folder import RunFolder
+from common.transport import client_socket
 
 _DEAF_PERIOD_S = 0.05
 _LATE_S = 20.0
@@ -115,10 +116,7 @@ class _Crowd:
         assert known is not None, "the broker has not started"
         self._actors = []
         for index in range(first_index, first_index + num_actors):
-            socket = self._context.socket(zmq.DEALER)
-            socket.curve_serverkey = keys.server_public
-            socket.curve_publickey, socket.curve_secretkey = keys.client_public, keys.client_secret
-            socket.setsockopt(zmq.LINGER, 0)
+            socket = client_socket(self._context, keys)
             socket.setsockopt(zmq.RCVHWM, 8)
             socket.setsockopt(zmq.RCVBUF, 1 << 14)
             socket.connect(known["address"])

@@ -4,7 +4,8 @@ SmolLM2-135M on two cores, the same made-up batch for all (`_learner_batch.py` s
 (`_learner_sides.py`), each side in a process of its own, taking turns; a value is the median of its rounds after one step to
 warm up. Before anything is timed, the gradients in float32 are compared.
 
-Both configurations are measured: all layers trained, and the top 12 of 30, as the quickstart does. Tokens per second are tokens
+Both configurations are measured, in bfloat16 where the processor has instructions for it: all layers trained, and the top 12 of
+30, as the quickstart does. Tokens per second are tokens
 of samples, prompt and action, whatever a side computes for them.
 """
 
@@ -14,13 +15,17 @@ import contextlib
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from benchmarks._learner_batch import make_groups, with_logprobs
 from benchmarks._learner_process import Measured, SideProcess
+from common.host_cpu import fast_dtype
 from common.messages import TrajectoryGroup
+
+if TYPE_CHECKING:
+    from benchmarks._learner_sides import Setting
 
 MIB = 1 << 20
 TOP_LAYERS = 12
@@ -39,12 +44,18 @@ class _Comparison:
     peers: tuple[str, ...] = ("padded", "trl")
 
 
-_COMPARISONS = (
-    _Comparison("bf16, all layers", "bfloat16", None, 2, ("padded", "padded-1", "trl")),
-    _Comparison(f"bf16, top {TOP_LAYERS} layers", "bfloat16", TOP_LAYERS, 1),
-    _Comparison("fp32, all layers", "float32", None, 1),
-)
-_QUICK_COMPARISON = _Comparison("bf16, all layers", "bfloat16", None, 1)
+_LABELS = {"bfloat16": "bf16", "float32": "fp32"}
+
+
+def _comparisons(fast: str) -> list[_Comparison]:
+    """All of them in the type that this machine computes fast; bfloat16 in software would take an hour and tell nothing."""
+    label = _LABELS[fast]
+    found = [
+        _Comparison(f"{label}, all layers", fast, None, 2, ("padded", "padded-1", "trl")),
+        _Comparison(f"{label}, top {TOP_LAYERS} layers", fast, TOP_LAYERS, 1),
+    ]
+    return found if fast == "float32" else [*found, _Comparison("fp32, all layers", "float32", None, 1)]
+
 
 _RECOMPUTED = (
     ("recomputed", {"correction": "decoupled", "proximal": "recomputed", "num_minibatches": 2}),
@@ -73,24 +84,26 @@ def run(quick: bool) -> list[dict[str, Any]]:
 
 def measure(quick: bool, *, device: str) -> list[dict[str, Any]]:
     """The same on another device: cpu or cuda."""
-    from benchmarks._learner_sides import MODEL, missing_trl
+    from benchmarks._learner_sides import MODEL, Setting, missing_trl
     from learner.model_store import ensure_model
 
     folder = ensure_model(MODEL)
-    absent = missing_trl()
+    absent, fast = missing_trl(), fast_dtype()
     small = make_groups(folder, num_groups=1, max_steps=2, max_rollouts=2)
     if quick:
         groups = make_groups(folder, num_groups=1, max_steps=2, max_rollouts=4)
         return [
             *gradient_rows(small, trl=False, device=device),
-            *_compared(_QUICK_COMPARISON, groups, small, absent, device=device),
+            *_compared(_Comparison(f"{_LABELS[fast]}, all layers", fast, None, 1), groups, small, absent, device=device),
         ]
     groups = make_groups(folder, num_groups=2, max_steps=2)
     rows = gradient_rows(small, trl=absent is None, device=device)
-    for comparison in _COMPARISONS:
+    if fast == "float32":
+        rows.append(_row("bf16: this processor has no instructions for it", None, "", "higher"))
+    for comparison in _comparisons(fast):
         rows += _compared(comparison, groups, small, absent, device=device)
     for label, options in _RECOMPUTED:
-        rows += _recomputation(label, options, groups, small, device=device)
+        rows += _recomputation(label, options, groups, small, Setting(fast, device=device))
     return rows
 
 
@@ -201,12 +214,14 @@ def _own_rows(label: str, ours: _Rounds, num_tokens: int) -> list[dict[str, Any]
 
 
 def _recomputation(
-    label: str, options: dict[str, Any], groups: Sequence[TrajectoryGroup], small: Sequence[TrajectoryGroup], *, device: str
+    label: str,
+    options: dict[str, Any],
+    groups: Sequence[TrajectoryGroup],
+    small: Sequence[TrajectoryGroup],
+    setting: Setting,
 ) -> list[dict[str, Any]]:
     """Time of the proximal policy's own forward passes; the first minibatch needs none."""
-    from benchmarks._learner_sides import Setting
-
-    with SideProcess("ours", Setting("bfloat16", device=device), options=options) as side:
+    with SideProcess("ours", setting, options=options) as side:
         groups = sampled(groups, side.logprobs(groups))
         side.step(small)
         times = [side.step(groups).times for _ in range(2)]

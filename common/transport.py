@@ -55,8 +55,9 @@ Handler = Callable[[Message, str], Message]
 
 MAX_FRAME_BYTES = 1 << 30
 """A peer that announces a longer frame is disconnected before memory is taken for it."""
-_HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 5_000, 30_000
-"""Answered by ZeroMQ's own thread, so a busy Python process is not taken for a dead one."""
+_PING_MS, _PONG_TIMEOUT_MS, _PING_TTL_MS = 15_000, 30_000, 60_000
+"""Clients ping, ZeroMQ's own threads answer, so that a busy Python process is not taken for a dead one; a server ends connections
+that have not pinged for the last time. Pings of its own to 2,000 clients, every 5 s, cost the broker more than their requests."""
 _UNACKNOWLEDGED_MS, _CONNECT_MS = 15_000, 2_000
 """Data that a host has not acknowledged for this long, or a connection that it has not accepted, is given up and made anew. By
 itself TCP tries less and less often: after a cut of a minute it would not notice for another that the network is back."""
@@ -115,14 +116,23 @@ def error_from_reply(reply: ErrorReply, *, peer: str) -> ComputerRLError:
     return cls(reply.message)
 
 
+def client_socket(context: zmq.Context[zmq.Socket[bytes]], keys: Keys) -> zmq.Socket[bytes]:
+    """A DEALER with a client's keys and options, not connected: what `Client` makes its connections of."""
+    socket = context.socket(zmq.DEALER)
+    _set_common_options(socket)
+    socket.curve_serverkey = keys.server_public
+    socket.curve_publickey, socket.curve_secretkey = keys.client_public, keys.client_secret
+    socket.setsockopt(zmq.HEARTBEAT_IVL, _PING_MS)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _PONG_TIMEOUT_MS)
+    socket.setsockopt(zmq.HEARTBEAT_TTL, _PING_TTL_MS)
+    return socket
+
+
 class _Connection:
     """One DEALER socket with at most one request in flight."""
 
     def __init__(self, context: _Context, address: str, keys: Keys) -> None:
-        self.socket = context.socket(zmq.DEALER)
-        _set_common_options(self.socket)
-        self.socket.curve_serverkey = keys.server_public
-        self.socket.curve_publickey, self.socket.curve_secretkey = keys.client_public, keys.client_secret
+        self.socket = client_socket(context, keys)
         self.socket.setsockopt(zmq.CONNECT_TIMEOUT, _CONNECT_MS)
         self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
@@ -405,8 +415,6 @@ def _receive(socket: zmq.Socket[bytes], flags: int = 0) -> list[Buffer]:
 def _set_common_options(socket: zmq.Socket[bytes]) -> None:
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
     socket.setsockopt(zmq.TCP_MAXRT, _UNACKNOWLEDGED_MS)
-    socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
-    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
     socket.setsockopt(zmq.LINGER, 0)
 
 

@@ -73,6 +73,7 @@ class Trainer:
         """``ranks``: who shares the work; ``policy`` must lie over the same."""
         self.policy = policy
         self._ranks = ranks
+        self._max_pack_tokens = config.max_pack_tokens
         self.algorithm = make_algorithm(config.learner)
         self._learner = config.learner
         self._shuffle = np.random.default_rng(config.seed)
@@ -178,7 +179,7 @@ class Trainer:
         started = time.perf_counter()
         num_tokens = sum(len(step.action_tokens) for step in steps)
         totals = Totals()
-        packs = self.policy.packs(steps, max_tokens=self._learner.max_pack_tokens)
+        packs = self.policy.packs(steps, max_tokens=self._max_pack_tokens)
         for index, idle in self._ranks.share([pack.num_nodes for pack in packs]):
             pack = packs[index]
             pair_M = torch.from_numpy(pack.token_pair_M).to(self.policy.device)
@@ -234,7 +235,7 @@ class Trainer:
     def _passes(self, batch: TrainBatch, members: list[int]) -> list[_Pass]:
         packs = self.policy.packs(
             [batch.samples[i] for i in members],
-            max_tokens=self._learner.max_pack_tokens,
+            max_tokens=self._max_pack_tokens,
             groups=[int(batch.group_S[i]) for i in members],
         )
         passes = []

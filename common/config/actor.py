@@ -47,7 +47,7 @@ class PromptConfig(Section):
     """Earlier actions shown, newest last."""
     max_prompt_tokens: int = Field(256, ge=32)
     """Rows are left out from the end until the prompt fits; 4096 in a ComputerRL format, whose list of calls alone takes 800 to
-    1,500 tokens. Then raise `learner.max_pack_tokens` as well: samples share that list only inside one pack."""
+    1,500 tokens."""
     chat_template: bool = False
     """Wrap the prompt in the tokenizer's chat template (about 30 tokens more on SmolLM2); ComputerRL formats always do."""
 

@@ -152,8 +152,9 @@ class LearnerConfig(Section):
     max_logprob_gap: float | None = Field(0.3, gt=0)
     """The run ends when engine's and learner's log-probs of tokens that the present weights sampled differ by more than this on
     average (rounding to bfloat16 makes 0.01 to 0.1): they do not run the same model. None: it is only shown (`logprob_gap`)."""
-    max_pack_tokens: int = Field(1024, ge=64)
-    """Tokens per packed forward pass."""
+    max_pack_tokens: int | None = Field(None, ge=64)
+    """Tokens per packed forward pass: steps share prompts only inside one, memory grows with it. None: twice the longest prompt
+    and answer that the run allows, at least 1,024."""
     num_threads: int | None = Field(None, ge=1)
     """CPU threads; None: all cores."""
     lora: LoraConfig | None = None

@@ -96,6 +96,10 @@ class SupervisorConfig(Section):
     """Niceness of the learner: on shared cores desktops and generation go first, so that training fills what they leave."""
 
 
+_MIN_PACK_TOKENS = 1024
+"""Below it a forward pass of a small model takes no less time."""
+
+
 class RunConfig(Section):
     """One run."""
 
@@ -119,6 +123,12 @@ class RunConfig(Section):
     def folder(self) -> Path:
         """The run folder."""
         return Path(self.run_dir) / self.name
+
+    @property
+    def max_pack_tokens(self) -> int:
+        """See `LearnerConfig.max_pack_tokens`."""
+        longest = self.actor.prompt.max_prompt_tokens + self.actor.max_new_tokens
+        return self.learner.max_pack_tokens or max(_MIN_PACK_TOKENS, 2 * longest)
 
 
 def load_config(path: str | Path, *, overrides: Sequence[str] = ()) -> RunConfig:

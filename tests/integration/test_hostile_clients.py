@@ -26,7 +26,7 @@ from common.config import RunConfig
 from common.lifecycle import StopToken
 from common.messages import DirectoryRequest, ErrorReply, TrajectoryReceipt
 from common.run_folder import RunFolder
-from common.transport import Client, Keys
+from common.transport import Client, Keys, client_socket
 from env_server.client import DesktopClient
 from launch.cli import cli
 
@@ -79,10 +79,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
 @contextmanager
 def connected(address: str, keys: Keys) -> Iterator[zmq.Socket[bytes]]:
     """A socket that sends any frames, with the right keys."""
-    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        socket.curve_serverkey = keys.server_public
-        socket.curve_publickey, socket.curve_secretkey = keys.client_public, keys.client_secret
-        socket.setsockopt(zmq.LINGER, 0)
+    with zmq.Context() as context, client_socket(context, keys) as socket:
         socket.setsockopt(zmq.RCVTIMEO, 20_000)
         socket.connect(address)
         yield socket

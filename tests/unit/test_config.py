@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from common.config import RunConfig, load_config
+from common.config import ActorConfig, LearnerConfig, RunConfig, load_config
 from common.errors import ConfigError
 
 
@@ -184,3 +184,10 @@ def test_load_config_every_field_has_a_description() -> None:
         return out
 
     assert missing(RunConfig, "") == []
+
+
+def test_packs_hold_two_of_the_longest_samples_unless_told_otherwise() -> None:
+    assert RunConfig().max_pack_tokens == 1024
+    published = ActorConfig.model_validate({"prompt": {"format": "computerrl_text"}})
+    assert RunConfig(actor=published).max_pack_tokens == 2 * (4096 + 256)
+    assert RunConfig(actor=published, learner=LearnerConfig(max_pack_tokens=512)).max_pack_tokens == 512

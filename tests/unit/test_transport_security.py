@@ -54,10 +54,7 @@ def server(keys: transport.Keys) -> Iterator[Server]:
 @pytest.fixture
 def raw_socket(server: Server, keys: transport.Keys) -> Iterator[zmq.Socket[bytes]]:
     """A client that can send any frames, with the right keys."""
-    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        socket.curve_serverkey = keys.server_public
-        socket.curve_publickey, socket.curve_secretkey = keys.client_public, keys.client_secret
-        socket.setsockopt(zmq.LINGER, 0)
+    with zmq.Context() as context, transport.client_socket(context, keys) as socket:
         socket.setsockopt(zmq.RCVTIMEO, 10_000)
         socket.connect(server.address)
         yield socket
