@@ -34,7 +34,7 @@ from learner.trainer import Trainer
 MODEL = "smollm2-135m"
 NUM_THREADS = 2
 MAX_PACK_TOKENS = 4096
-"""Above the longest sample: with the default of 1,024 every long prompt is a pack of its own, and nothing is shared."""
+"""Above the longest sample, as the default is: otherwise every long prompt is a pack of its own, and nothing is shared."""
 PEER_BATCH_SIZE = 4
 LR = 1e-6
 _OPTIONS = {"correction": "none", "aggregation": "token_mean", "eps_low": 0.2, "eps_high": 0.28}
@@ -220,7 +220,9 @@ class _Ours:
 
     @property
     def own_bytes(self) -> int:
-        return sum(master.nbytes for master in self._policy.masters.values())
+        trained = self._policy.trained
+        own = [one for name, one in self._policy.masters.items() if one.data_ptr() != trained[name].data_ptr()]
+        return sum(master.nbytes for master in own)
 
     def parameters(self) -> dict[str, torch.Tensor]:
         return self._policy.masters

@@ -1,8 +1,9 @@
 """GPUs: the flash attention of packs, FSDP2 over NCCL and the learner's benchmark, on CUDA.
 
-Three parts. The variable-length kernel beside attention block by block: outputs and gradients against float32, and time. The
-trainer over all GPUs of this machine (with one GPU over a group of one) beside one process: losses and weights after updates.
-Then what `learner` measures on the CPU. Differences that are no rounding end it with an error.
+Four parts. The variable-length kernel beside attention block by block: outputs and gradients of one layer against float32, and
+time. The gradient of a whole step in bfloat16, which runs on the kernel, against the one in float32, which does not. The trainer
+over all GPUs of this machine (with one GPU over a group of one) beside one process: losses and weights after updates. Then what
+`learner` measures on the CPU. Differences that are no rounding end it with an error.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ _HEADS, _KV_HEADS, _HEAD_SIZE = 9, 3, 64
 _ROUNDS = 10
 _ATTENTION_LIMIT = 2e-2
 """Of the length of what float32 gives: bfloat16 has 8 bits, and sums over a thousand keys."""
+_GRADIENT_LIMIT = 0.1
+"""Of its length: 30 layers in bfloat16."""
 _RANKS_LIMIT = 1e-2
 """Of the way that weights went in updates: gradients of different passes are added in another order."""
 
@@ -43,12 +46,13 @@ def run(quick: bool) -> list[dict[str, Any]]:
     if not torch.cuda.is_available():
         step = "run it on a machine with an NVIDIA GPU and torch's CUDA build (make setup installs that one where a GPU is)"
         raise ConfigError([Problem("NAME", "torch sees no GPU, and this benchmark checks nothing else", step)])
-    from benchmarks._learner_sides import MODEL, Setting, make_side
+    from benchmarks._learner_sides import MODEL
 
     print(f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
     groups = make_groups(ensure_model(MODEL), num_groups=1 if quick else 2, max_steps=2)
     rows = attention_rows(_one_pack(groups), device="cuda", fast=lambda pack: VarlenLayout.of(pack, device=torch.device("cuda")))
-    groups = sampled(groups, make_side("ours", Setting("float32", device="cuda")).logprobs(groups))  # type: ignore[attr-defined]
+    gradient, groups = gradient_rows(groups, device="cuda", dtype="bfloat16")
+    rows += gradient
     rows += ranks_rows(groups, model=MODEL, device="cuda", num_ranks=torch.cuda.device_count())
     return rows + measure(quick, device="cuda")
 
@@ -92,6 +96,28 @@ def _seconds(work: Callable[[], Any], device: str) -> float:
     started = setting.now()
     work()
     return setting.now() - started
+
+
+# --- a whole step ------------------------------------------------------------------------------------------------------------
+
+
+def gradient_rows(
+    groups: Sequence[TrajectoryGroup], *, device: str, dtype: str
+) -> tuple[list[dict[str, Any]], list[TrajectoryGroup]]:
+    """Gradient of a step in ``dtype`` by that in float32; and ``groups`` as the model in float32 might have sampled them."""
+    from benchmarks._learner_sides import Setting, gradients_of, make_side
+
+    exact = make_side("ours", Setting("float32", device=device))
+    groups = sampled(groups, exact.logprobs(groups))  # type: ignore[attr-defined]
+    with gradients_of(exact) as expected:
+        exact.step(groups)
+    side = make_side("ours", Setting(dtype, device=device))
+    with gradients_of(side) as found:
+        side.step(groups)
+    length = sum(float(one.double().square().sum()) for one in expected.values()) ** 0.5
+    apart = sum(float((found[name] - one).double().square().sum()) for name, one in expected.items()) ** 0.5 / length
+    assert apart < _GRADIENT_LIMIT, f"the gradient in {dtype} is {apart:.2g} of its length off"
+    return [_row(f"gradient of a step in {dtype}: distance to fp32 by length", apart, "", target=_GRADIENT_LIMIT)], groups
 
 
 # --- ranks ---------------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks._learner_batch import make_groups, with_logprobs
 from benchmarks._learner_process import Measured, SideProcess
-from common.host_cpu import fast_dtype
+from common.host_compute import fast_dtype
 from common.messages import TrajectoryGroup
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def measure(quick: bool, *, device: str) -> list[dict[str, Any]]:
     from learner.model_store import ensure_model
 
     folder = ensure_model(MODEL)
-    absent, fast = missing_trl(), fast_dtype()
+    absent, fast = missing_trl(), fast_dtype(device)
     small = make_groups(folder, num_groups=1, max_steps=2, max_rollouts=2)
     if quick:
         groups = make_groups(folder, num_groups=1, max_steps=2, max_rollouts=4)

@@ -188,6 +188,7 @@ class Heartbeat:
         try:
             answer = self._channel.request(beat, timeout_s=10.0)
         except UnknownPeer:
+            self._period_s = _FIRST_PERIOD_S
             return False
         if isinstance(answer, HeartbeatAck):
             self._period_s = answer.period_s

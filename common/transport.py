@@ -55,9 +55,11 @@ Handler = Callable[[Message, str], Message]
 
 MAX_FRAME_BYTES = 1 << 30
 """A peer that announces a longer frame is disconnected before memory is taken for it."""
-_PING_MS, _PONG_TIMEOUT_MS, _PING_TTL_MS = 15_000, 30_000, 60_000
-"""Clients ping, ZeroMQ's own threads answer, so that a busy Python process is not taken for a dead one; a server ends connections
-that have not pinged for the last time. Pings of its own to 2,000 clients, every 5 s, cost the broker more than their requests."""
+_PING_MS, _PONG_TIMEOUT_MS = 15_000, 30_000
+"""Clients ping, ZeroMQ's own threads answer, so that a busy Python process is not taken for a dead one. Servers do not: pings to
+and from 2,000 clients every 5 s cost the broker as much as their requests."""
+_KEEPALIVE_IDLE_S, _KEEPALIVE_PERIOD_S, _KEEPALIVE_COUNT = 30, 10, 3
+"""The kernel's own way to find out that the other host is gone while nothing is under way."""
 _UNACKNOWLEDGED_MS, _CONNECT_MS = 15_000, 2_000
 """Data that a host has not acknowledged for this long, or a connection that it has not accepted, is given up and made anew. By
 itself TCP tries less and less often: after a cut of a minute it would not notice for another that the network is back."""
@@ -124,7 +126,6 @@ def client_socket(context: zmq.Context[zmq.Socket[bytes]], keys: Keys) -> zmq.So
     socket.curve_publickey, socket.curve_secretkey = keys.client_public, keys.client_secret
     socket.setsockopt(zmq.HEARTBEAT_IVL, _PING_MS)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _PONG_TIMEOUT_MS)
-    socket.setsockopt(zmq.HEARTBEAT_TTL, _PING_TTL_MS)
     return socket
 
 
@@ -415,6 +416,10 @@ def _receive(socket: zmq.Socket[bytes], flags: int = 0) -> list[Buffer]:
 def _set_common_options(socket: zmq.Socket[bytes]) -> None:
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
     socket.setsockopt(zmq.TCP_MAXRT, _UNACKNOWLEDGED_MS)
+    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, _KEEPALIVE_IDLE_S)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, _KEEPALIVE_PERIOD_S)
+    socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, _KEEPALIVE_COUNT)
     socket.setsockopt(zmq.LINGER, 0)
 
 

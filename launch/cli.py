@@ -110,19 +110,25 @@ def _run_role(path: Path, overrides: tuple[str, ...], entry: RoleEntry, *, role:
     log.configure()
     config = load_config(path, overrides=overrides)
     if supervisor is None:
-        _prepare_folder(config, role=role)
+        config = _prepare_folder(config, role=role)
     stop = lifecycle.StopToken()
     lifecycle.stop_on_signals(stop)
     entry(config, index, stop)
 
 
-def _prepare_folder(config: RunConfig, *, role: str) -> None:
-    """Started by hand, whoever comes first makes the run folder; only the broker writes the configuration anew."""
+def _prepare_folder(config: RunConfig, *, role: str) -> RunConfig:
+    """Started by hand, whoever comes first makes the run folder; only the broker writes the configuration anew. Returns it with
+    what the first one found for all."""
     from common.run_folder import RunFolder
+    from launch.run_names import with_recorded_dtype
 
     folder = RunFolder(config.folder)
-    if role == "broker" or not folder.resolved_config.exists():
+    there = folder.resolved_config.exists()
+    if there:
+        config = with_recorded_dtype(config, config.folder)
+    if role == "broker" or not there:
         folder.create(config)
+    return config
 
 
 @cli.command()

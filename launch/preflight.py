@@ -235,16 +235,23 @@ def check_memory(config: RunConfig, machine: Machine) -> list[Finding]:
     return [Finding(ConfigError, Problem("desktop.num_desktops", reason, f"{step} or less" if fit else step))]
 
 
+_KEPT_WIDTHS = 25.0
+"""Of SmolLM2-135M in packs of 1,686 tokens, probabilities of attention included (56 KB a token and layer in float32)."""
+
+
 def memory_parts(config: RunConfig) -> list[tuple[str, int, int]]:
     """(what, how many, MiB each) of a run; estimates, see `PROCESS_MB`."""
     num_parameters, num_layers = model_size(config.model.name)
     top = config.model.trainable_top_layers
     trained = num_parameters if top is None else num_parameters * min(1.0, top / max(1, num_layers))
     compute_bytes = 2 if config.model.dtype == "bfloat16" else 4
-    # Learner: compute weights, which each rank loads whole, and for what is trained fp32 master, two Adam moments and a gradient
-    # (16 bytes), which ranks divide.
+    # Learner: compute weights, which each rank loads whole; for what is trained two Adam moments and a gradient in fp32, and a
+    # master where the weights are none themselves, which ranks divide; what a pack's forward pass keeps.
     num_ranks = config.learner.num_ranks
-    learner_mb = PROCESS_MB["learner"] + int((num_parameters * compute_bytes + trained * 16 / num_ranks) / 2**20)
+    trained_bytes = 12 if compute_bytes == 4 else 16
+    kept = _activation_bytes(config, num_parameters, num_layers, compute_bytes=compute_bytes)
+    learner_bytes = num_parameters * compute_bytes + trained * trained_bytes / num_ranks + kept
+    learner_mb = PROCESS_MB["learner"] + int(learner_bytes / 2**20)
     # Actor: serving weights, older ones beside them where it keeps some, and a staging copy of what is broadcast.
     served = num_parameters * (1 if config.actor.older_policy_every is None else 2)
     actor_mb = PROCESS_MB[f"actor/{config.actor.engine}"] + int((served + trained) * compute_bytes / 2**20)
@@ -256,6 +263,16 @@ def memory_parts(config: RunConfig) -> list[tuple[str, int, int]]:
         ("learner ranks" if num_ranks > 1 else "learner", num_ranks, learner_mb),
         ("broker and env_server", 1, PROCESS_MB["broker"] + PROCESS_MB["env_server"]),
     ]
+
+
+def _activation_bytes(config: RunConfig, num_parameters: int, num_layers: int, *, compute_bytes: int) -> float:
+    """Of one pack, estimated: a layer keeps `_KEPT_WIDTHS` numbers a token for each number of a token's state."""
+    top = config.model.trainable_top_layers
+    layers = num_layers if top is None else min(top, num_layers)
+    # A layer of a transformer has about 12 times the square of its width.
+    width = (num_parameters / (12 * max(1, num_layers))) ** 0.5
+    per_layer = {"none": _KEPT_WIDTHS, "selective": _KEPT_WIDTHS / 2, "full": 1.0}[config.learner.activation_checkpointing]
+    return config.max_pack_tokens * width * compute_bytes * layers * per_layer
 
 
 def model_size(name: str) -> tuple[int, int]:

@@ -13,12 +13,13 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 
 from common.config import RunConfig
 from common.errors import ConfigError, Problem, ResumeError
+from common.host_compute import Dtype
 
 CONFIG_FILE, REPORT_FILE, LOCK_FILE = "config.yaml", "report.json", ".lock"
 
@@ -66,6 +67,7 @@ def find_resumable(config: RunConfig) -> RunConfig:
     if not there:
         raise ResumeError(f"there is no run {config.name!r} in {config.run_dir}\n    -> leave --resume out to start one")
     folder = there[-1]
+    config = with_recorded_dtype(config, folder)
     different = changed_fields(read_resolved(folder), config.model_dump(mode="json"))
     forbidden = [line for field, line in different.items() if not MAY_CHANGE.fullmatch(field)]
     if forbidden:
@@ -80,6 +82,16 @@ def find_resumable(config: RunConfig) -> RunConfig:
             f"    -> see {folder}/report.html; start a new run without --resume, or raise learner.recipe.max_updates"
         )
     return config.model_copy(update={"name": folder.name})
+
+
+def with_recorded_dtype(config: RunConfig, folder: Path) -> RunConfig:
+    """A compute type that nobody asked for is this machine's; the run in ``folder`` goes on with the one it was started with."""
+    given = "model" in config.model_fields_set and "dtype" in config.model.model_fields_set
+    section = read_resolved(folder).get("model")
+    recorded = section.get("dtype") if isinstance(section, dict) else None
+    if given or recorded not in get_args(Dtype):
+        return config
+    return config.model_copy(update={"model": config.model.model_copy(update={"dtype": recorded})})
 
 
 def read_resolved(folder: Path) -> dict[str, Any]:

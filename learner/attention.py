@@ -15,7 +15,7 @@ import torch
 from transformers import AttentionInterface
 
 from learner.attention_blocks import BlockLayout
-from learner.attention_varlen import KERNEL_TYPES, VarlenLayout
+from learner.attention_varlen import VarlenLayout, kernel_serves
 from learner.batching import Pack
 
 ATTENTION = "computerrl_trie"
@@ -36,9 +36,9 @@ class Layout(Protocol):
         ...
 
 
-def layout_of(pack: Pack, *, device: torch.device, dtype: torch.dtype) -> Layout:
-    """The fastest one for this device and type of computation."""
-    if device.type == "cuda" and dtype in KERNEL_TYPES:
+def layout_of(pack: Pack, *, device: torch.device, dtype: torch.dtype, head_size: int) -> Layout:
+    """The fastest one that can do it."""
+    if kernel_serves(device, dtype, head_size):
         return VarlenLayout.of(pack, device=device)
     return BlockLayout.of(pack, device=device)
 

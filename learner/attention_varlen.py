@@ -22,8 +22,17 @@ from torch.nn.attention.varlen import varlen_attn
 
 from learner.batching import Pack
 
-KERNEL_TYPES = (torch.bfloat16, torch.float16)
-"""What the kernel computes with."""
+_KERNEL_TYPES = (torch.bfloat16, torch.float16)
+_MIN_CAPABILITY = (8, 0)
+"""Ampere."""
+_MAX_HEAD_SIZE = 256
+
+
+def kernel_serves(device: torch.device, dtype: torch.dtype, head_size: int) -> bool:
+    """Flash attention computes this."""
+    if device.type != "cuda" or dtype not in _KERNEL_TYPES or head_size % 8 or head_size > _MAX_HEAD_SIZE:
+        return False
+    return torch.cuda.get_device_capability(device) >= _MIN_CAPABILITY
 
 
 @dataclass(frozen=True, slots=True)

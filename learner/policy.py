@@ -2,9 +2,10 @@
 that takes pictures (`learner.vision`).
 
 Only the top layers (and the final norm) are trained when the configuration says so: the layers below run without a graph
-and their output can be kept between passes of one batch. Compute is bfloat16 (or float32); gradients gather in float32
-next to float32 master weights, which the optimizer owns. Logits exist only where an action token is predicted, a few rows
-at a time. No optimizer, no loss and no batch logic here; how the weights lie over several ranks is `learner.sharding`'s business.
+and their output can be kept between passes of one batch. Compute is bfloat16, or float32, where the weights are their own
+masters; gradients gather in float32 next to float32 master weights, which the optimizer owns. Logits exist only where an
+action token is predicted, a few rows at a time. No optimizer, no loss and no batch logic here; how the weights lie over several
+ranks is `learner.sharding`'s business.
 
 Shape legend: N nodes of a pack, Q nodes with logits, U distinct (node, next token) pairs, E hidden size.
 """
@@ -15,12 +16,13 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
 
 from common.config import LoraConfig, RunConfig
 from common.errors import ConfigError, Problem
@@ -33,8 +35,17 @@ from learner.lora import adapters_among, add_adapters
 from learner.model_store import ensure_model
 from learner.vision import PictureProbe, Vision, auto_class, load_vision
 
+ActivationCheckpointing = Literal["none", "selective", "full"]
+
 _PROBE_TOLERANCE = {torch.bfloat16: 0.15, torch.float32: 2e-3}
 """Mean absolute log-prob difference to the model's own forward pass that rounding explains."""
+
+
+_RECOMPUTE: dict[ActivationCheckpointing, Callable[..., Any] | None] = {
+    "none": None,
+    "selective": partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default, torch.ops.aten.addmm.default]),
+    "full": noop_context_fn,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +75,22 @@ class Policy:
         *,
         folder: Path,
         num_trained_layers: int | None,
-        activation_checkpointing: bool = False,
+        activation_checkpointing: ActivationCheckpointing = "none",
         lora: LoraConfig | None = None,
         vision: Vision | None = None,
     ) -> None:
-        """``activation_checkpointing``: keep only what enters each trained layer and compute the rest again when going back.
+        """``activation_checkpointing``: what each trained layer computes again when going back, see `LearnerConfig`.
         ``lora``: the model's adapters, which are in it already, are all that is trained. ``vision``: of a model that takes
         pictures; its tower is trained when everything is."""
         self.folder = folder
         self.vision = vision
-        self._recompute = activation_checkpointing
+        self._recompute = _RECOMPUTE[activation_checkpointing]
         self._model = model
         self._base = model.get_decoder()
         self._layers = self._base.layers
         num_layers = len(self._layers)
+        text = model.config.get_text_config()
+        self._head_size: int = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         self._first_trained = 0 if num_trained_layers is None else max(0, num_layers - num_trained_layers)
         self._embeddings_trained = num_trained_layers is None and lora is None
         self._adapters = adapters_among((name for name, _ in model.named_parameters()), lora)
@@ -93,7 +106,8 @@ class Policy:
         """Hugging Face name -> float32 master; `.grad` of a master is what the optimizer reads."""
 
     def _make_masters(self) -> dict[str, torch.Tensor]:
-        masters = {name: p.detach().to(torch.float32, copy=True) for name, p in self.trained.items()}
+        # Weights that compute in float32 are their own masters: no second copy of them in memory.
+        masters = {name: p.detach().to(torch.float32) for name, p in self.trained.items()}
         for name, parameter in self.trained.items():
             parameter.register_post_accumulate_grad_hook(self._gather_into(masters[name]))
         return masters
@@ -118,7 +132,7 @@ class Policy:
             gradient = parameter.grad
             assert gradient is not None
             if master.grad is None:
-                master.grad = gradient.to(torch.float32, copy=True)
+                master.grad = gradient.to(torch.float32)
             else:
                 master.grad.add_(gradient)
             parameter.grad = None
@@ -141,7 +155,7 @@ class Policy:
 
     def layout(self, pack: Pack) -> Layout:
         """Attention layout of ``pack`` on this device; worth keeping when the pack is run more than once."""
-        return layout_of(pack, device=self.device, dtype=self.dtype)
+        return layout_of(pack, device=self.device, dtype=self.dtype, head_size=self._head_size)
 
     def frozen_hidden(self, pack: Pack, layout: Layout) -> torch.Tensor | None:
         """[1, N, E] what enters the first trained layer; None when nothing below it is frozen."""
@@ -206,12 +220,12 @@ class Policy:
     def _run(self, hidden: torch.Tensor, pack: Pack, layout: Layout, layers: Any) -> torch.Tensor:
         positions = torch.from_numpy(pack.depth_N).to(self.device)[None]
         rotary = self._base.rotary_emb(hidden, position_ids=self._rope_positions(pack, positions))
-        recompute = self._recompute and torch.is_grad_enabled()
+        recompute = self._recompute if torch.is_grad_enabled() else None
         for layer in layers:
             rest = {"attention_mask": layout, "position_ids": positions, "position_embeddings": rotary, "use_cache": False}
-            if recompute:
+            if recompute is not None:
                 # Nothing random happens in a layer (the model is in eval mode), so no generator has to be put back.
-                out = checkpoint(layer, hidden, use_reentrant=False, preserve_rng_state=False, **rest)
+                out = checkpoint(layer, hidden, use_reentrant=False, preserve_rng_state=False, context_fn=recompute, **rest)
             else:
                 out = layer(hidden, **rest)
             hidden = out[0] if isinstance(out, tuple) else out
@@ -235,8 +249,9 @@ class Policy:
     @torch.no_grad()
     def publish(self) -> None:
         """Copy the masters into the compute parameters, after an optimizer step or a restore."""
-        for name, parameter in self.trained.items():
-            parameter.copy_(self.masters[name])
+        if self.dtype != torch.float32:
+            for name, parameter in self.trained.items():
+                parameter.copy_(self.masters[name])
 
     def copy_weights(self) -> dict[str, torch.Tensor]:
         """Hugging Face name -> copy of the trained weights in compute dtype, as `other_weights` takes them."""

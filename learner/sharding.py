@@ -22,7 +22,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from common.config import LoraConfig, RunConfig
-from learner.policy import Policy, load_policy
+from learner.policy import ActivationCheckpointing, Policy, load_policy
 from learner.ranks import RankGroup
 from learner.vision import Vision
 
@@ -49,7 +49,7 @@ class ShardedPolicy(Policy):
         ranks: RankGroup,
         folder: Path,
         num_trained_layers: int | None,
-        activation_checkpointing: bool = False,
+        activation_checkpointing: ActivationCheckpointing = "none",
         lora: LoraConfig | None = None,
         vision: Vision | None = None,
     ) -> None:

@@ -125,7 +125,7 @@ def load_vision(model: Any, config: RunConfig, *, folder: Path) -> Vision | None
     read = partial(read_screenshot, RunFolder(config.folder).trajectories)
     pictures = Pictures(read, processor=processor, image_token=int(model.config.image_token_id))
     frozen = config.model.trainable_top_layers is not None or config.learner.lora is not None
-    return Vision(model, pictures, frozen=frozen, recompute=config.learner.activation_checkpointing)
+    return Vision(model, pictures, frozen=frozen, recompute=config.learner.activation_checkpointing != "none")
 
 
 # --- probe -------------------------------------------------------------------------------------------------------------

@@ -19,6 +19,9 @@ from actor.engines.base import NO_VERSION, Completion, GenerationRequest, Policy
 if TYPE_CHECKING:
     import torch
 
+_SAME_LOGPROBS = 1e-3
+"""Two engines of one kind with the same weights compute the same; rounding aside."""
+
 
 class CrossPolicyEngine:
     """A `PolicyEngine` made of two."""
@@ -43,16 +46,20 @@ class CrossPolicyEngine:
         return (self._older if older else self._present).submit(request)
 
     def load(self, version: int, tensors: Mapping[str, torch.Tensor]) -> float:
-        """See `PolicyEngine.load`; the first version goes to both, and one from before the older one (of a resumed run), too."""
+        """See `PolicyEngine.load`. The first version goes to both, one that is loaded again goes where it went."""
         stall_s = self._present.load(version, tensors)
         held = self.older_version
-        if held == NO_VERSION or not held <= version < held + self._refresh_every:
+        if held == NO_VERSION or not held < version < held + self._refresh_every:
             stall_s += self._older.load(version, tensors)
         return stall_s
 
     def probe(self) -> np.ndarray:
-        """Of the present weights."""
-        return self._present.probe()
+        """Of the present weights, or of the older ones while both are the same and these differ more: both must be right."""
+        present = self._present.probe()
+        if self.older_version != self.policy_version:
+            return present
+        older = self._older.probe()
+        return older if np.abs(older - present).max() > _SAME_LOGPROBS else present
 
     def close(self) -> None:
         self._present.close()

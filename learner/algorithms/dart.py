@@ -63,10 +63,14 @@ class DART(ReplayingGRPO):
                 # What is not finite stays: the guard of the optimizer step has to see it.
                 keep_S[members] = ~(entropy_S[members] < np.percentile(finite, self.options.entropy_percentile))
         kept = np.flatnonzero(keep_S)
-        left_out = np.flatnonzero(~keep_S)
+        left_out = np.flatnonzero(~keep_S & ~batch.replayed_S)
         return replace(
             batch.subset(kept),
             left_out_nll=batch.left_out_nll + float(sum(look.entropy[i].sum(dtype=np.float64) for i in left_out)),
             left_out_tokens=batch.left_out_tokens + sum(len(look.entropy[i]) for i in left_out),
-            metrics={**batch.metrics, "num_steps_computed": float(len(kept)), "num_steps_too_sure": float(len(left_out))},
+            metrics={
+                **batch.metrics,
+                "num_steps_computed": float(len(kept)),
+                "num_steps_too_sure": float(len(batch.samples) - len(kept)),
+            },
         )

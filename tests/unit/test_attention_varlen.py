@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from learner.attention import layout_of, trie_attention
 from learner.attention_blocks import BlockLayout
-from learner.attention_varlen import VarlenLayout
+from learner.attention_varlen import VarlenLayout, kernel_serves
 from learner.batching import make_packs
 from tests.unit.test_batching_packs import Sample, branching_samples, path_of, sample_lists
 
@@ -78,6 +78,30 @@ def test_outputs_and_gradients_equal_those_of_blocks(heads: int, kv_heads: int) 
             np.testing.assert_allclose(ours.detach().numpy(), expected.detach().numpy(), atol=2e-5)
 
 
-def test_layout_fits_device_and_type() -> None:
+@pytest.mark.parametrize(
+    ("device", "dtype", "head_size", "capability", "expected"),
+    [
+        ("cuda", torch.bfloat16, 64, (9, 0), True),
+        ("cuda", torch.float16, 128, (8, 0), True),
+        ("cuda", torch.float32, 64, (9, 0), False),
+        ("cuda", torch.bfloat16, 4, (9, 0), False),
+        ("cuda", torch.bfloat16, 512, (9, 0), False),
+        ("cuda", torch.bfloat16, 64, (7, 5), False),
+        ("cpu", torch.bfloat16, 64, (9, 0), False),
+    ],
+)
+def test_kernel_is_used_where_it_serves(
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    dtype: torch.dtype,
+    head_size: int,
+    capability: tuple[int, int],
+    expected: bool,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    assert kernel_serves(torch.device(device), dtype, head_size) == expected
+
+
+def test_layout_without_the_kernel_is_blocks() -> None:
     (pack,) = make_packs(branching_samples(), max_tokens=4096)
-    assert isinstance(layout_of(pack, device=CPU, dtype=torch.bfloat16), BlockLayout)
+    assert isinstance(layout_of(pack, device=CPU, dtype=torch.bfloat16, head_size=64), BlockLayout)

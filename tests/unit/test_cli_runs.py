@@ -10,6 +10,7 @@ import yaml
 
 from common.config import RunConfig
 from common.errors import ConfigError, ResumeError
+from common.host_compute import fast_dtype
 from launch.run_names import claim, find_resumable, find_run, locked, new_attempt, point_latest, runs_named
 
 
@@ -68,9 +69,17 @@ def test_resume_with_fields_that_decide_nothing_learned_is_allowed(tmp_path: Pat
         tmp_path,
         desktop={"num_desktops": 2},
         broker={"port": 5555, "bind_address": "127.0.0.1"},
-        learner={"num_threads": 1, "num_ranks": 2, "activation_checkpointing": True, "recipe": {"max_updates": 99}},
+        learner={"num_threads": 1, "num_ranks": 2, "activation_checkpointing": "full", "recipe": {"max_updates": 99}},
     )
     assert find_resumable(other).learner.recipe.max_updates == 99
+
+
+def test_resume_keeps_the_compute_type_that_the_run_began_with(tmp_path: Path) -> None:
+    other = "float32" if fast_dtype() == "bfloat16" else "bfloat16"
+    start(claim(config(tmp_path, model={"name": "tiny-random", "dtype": other})))
+    assert find_resumable(config(tmp_path, model={"name": "tiny-random"})).model.dtype == other
+    with pytest.raises(ResumeError, match=r"model\.dtype"):
+        find_resumable(config(tmp_path, model={"name": "tiny-random", "dtype": fast_dtype()}))
 
 
 def test_resume_changed_staleness_bound_is_refused(tmp_path: Path) -> None:

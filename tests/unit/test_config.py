@@ -189,5 +189,5 @@ def test_load_config_every_field_has_a_description() -> None:
 def test_packs_hold_two_of_the_longest_samples_unless_told_otherwise() -> None:
     assert RunConfig().max_pack_tokens == 1024
     published = ActorConfig.model_validate({"prompt": {"format": "computerrl_text"}})
-    assert RunConfig(actor=published).max_pack_tokens == 2 * (4096 + 256)
+    assert RunConfig(actor=published).max_pack_tokens == 4096 + 256
     assert RunConfig(actor=published, learner=LearnerConfig(max_pack_tokens=512)).max_pack_tokens == 512

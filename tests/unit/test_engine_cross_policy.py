@@ -55,14 +55,24 @@ def test_older_weights_follow_when_they_are_too_far_behind() -> None:
     engine = make()
     held = []
     stalls = []
-    for version in (0, 1, 2, 3, 4, 5, 9, 10, 3):
+    for version in (0, 1, 2, 3, 4, 4, 5, 9, 10):
         stalls.append(engine.load(version, {}))
         held.append(engine.older_version)
         assert engine.policy_version == version
         assert engine.probe().tolist() == [version]
-    # The last one is of a learner that was resumed from before.
-    assert held == [0, 0, 0, 0, 4, 4, 9, 9, 3]
-    assert stalls == [2.0, 1.0, 1.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0]
+    # A version that is loaded again, after a probe that was wrong, goes where it went.
+    assert held == [0, 0, 0, 0, 4, 4, 4, 9, 9]
+    assert stalls == [2.0, 1.0, 1.0, 1.0, 2.0, 2.0, 1.0, 2.0, 1.0]
+
+
+def test_probe_is_that_of_older_weights_when_these_went_wrong() -> None:
+    present, older = FakeEngine(), FakeEngine()
+    engine = CrossPolicyEngine(present, older, refresh_every=2, seed=0)
+    engine.load(0, {})
+    older.probe = lambda: np.array([7.0], np.float32)  # type: ignore[method-assign]
+    assert engine.probe().tolist() == [7.0]
+    engine.load(1, {})
+    assert engine.probe().tolist() == [1.0]
 
 
 def test_half_of_what_may_be_older_is() -> None:
@@ -105,7 +115,7 @@ def test_real_engines_sample_by_different_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        (["actor.older_policy_every=5"], r"learner\.max_age 4"),
+        (["actor.older_policy_every=5", "broker.eta=1"], r"learner\.max_age 4"),
         (["actor.older_policy_every=2", "actor.engine=vllm"], "vllm keeps one set"),
     ],
 )

@@ -153,10 +153,10 @@ def test_shared_picture_is_encoded_once(folder: Path, tmp_path: Path, top_layers
 # --- training ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 @pytest.mark.parametrize("top_layers", [1, None])
 def test_update_gradient_is_plain_grpo_of_transformers(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, top_layers: int | None, recompute: bool
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, top_layers: int | None, recompute: str
 ) -> None:
     config = make_config(folder, tmp_path, top_layers=top_layers, activation_checkpointing=recompute)
     trainer, screens, model = Trainer(config, load_policy(config)), Screens(folder, config), own_model(folder)
