@@ -10,7 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -32,6 +32,12 @@ class Measured:
     times: Any
     """`benchmarks._learner_sides.StepTimes`."""
     peak_bytes: int
+
+
+def apart(call: Callable[..., Any], *arguments: Any) -> Any:
+    """What ``call`` gives, done in a process of its own, whose memory goes with it."""
+    with _SPAWN.Pool(1) as pool:
+        return pool.apply(call, arguments)
 
 
 class SideProcess:

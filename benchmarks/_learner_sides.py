@@ -97,8 +97,12 @@ class Setting:
 
 
 def make_side(name: str, setting: Setting, *, options: dict[str, Any] | None = None) -> Side:
-    """``name``: ours, padded, padded-1 (samples one by one) or trl. ``options``: more of the algorithm's; `num_minibatches`."""
+    """``name``: ours, keeping (ours, which recomputes nothing), padded, padded-1 (samples one by one) or trl. ``options``: more
+    of the algorithm's; `num_minibatches`."""
     torch.set_num_threads(NUM_THREADS)
+    if name == "keeping":
+        options = {**(options or {}), "activation_checkpointing": "none"}
+        name = "ours"
     if name == "ours":
         return _Ours(setting, options=options or {})
     if name == "trl":
@@ -126,6 +130,7 @@ def gradients_of(side: Side) -> Iterator[dict[str, torch.Tensor]]:
 def _config(setting: Setting, options: dict[str, Any]) -> RunConfig:
     options = {**_OPTIONS, **options}
     num_minibatches = options.pop("num_minibatches", 1)
+    activation_checkpointing = options.pop("activation_checkpointing", "selective")
     return RunConfig(
         model=ModelConfig.model_validate({"name": MODEL, "dtype": setting.dtype, "trainable_top_layers": setting.top_layers}),
         learner=LearnerConfig(
@@ -135,6 +140,7 @@ def _config(setting: Setting, options: dict[str, Any]) -> RunConfig:
             optimizer=OptimizerConfig(lr=LR),
             num_minibatches=num_minibatches,
             max_pack_tokens=MAX_PACK_TOKENS,
+            activation_checkpointing=activation_checkpointing,
         ),
     )
 

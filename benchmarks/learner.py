@@ -1,8 +1,8 @@
 """Optimizer steps of the learner: speed, memory and gradients beside padded transformers and TRL's GRPOTrainer.
 
 SmolLM2-135M on two cores, the same made-up batch for all (`_learner_batch.py` says how it is made), the same loss
-(`_learner_sides.py`), each side in a process of its own, taking turns; a value is the median of its rounds after one step to
-warm up. Before anything is timed, the gradients in float32 are compared.
+(`_learner_sides.py`), in each round a process for each side, one after the other; a value is the median of its rounds, each after
+one step to warm up. Before anything is timed, the gradients in float32 are compared.
 
 Both configurations are measured, in bfloat16 where the processor has instructions for it: all layers trained, and the top 12 of
 30, as the quickstart does. Tokens per second are tokens
@@ -11,7 +11,6 @@ of samples, prompt and action, whatever a side computes for them.
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks._learner_batch import make_groups, with_logprobs
-from benchmarks._learner_process import Measured, SideProcess
+from benchmarks._learner_process import Measured, SideProcess, apart
 from common.host_compute import fast_dtype
 from common.messages import TrajectoryGroup
 
@@ -32,7 +31,12 @@ TOP_LAYERS = 12
 _DRIFT = 0.1
 """Standard deviation of log pi_t - log pi_b of a token: what a few updates leave; some tokens are clipped."""
 
-_PEERS = {"padded": "padded transformers, 4 at a time", "padded-1": "transformers, one by one", "trl": "TRL GRPOTrainer"}
+_PEERS = {
+    "padded": "padded transformers, 4 at a time",
+    "padded-1": "transformers, one by one",
+    "trl": "TRL GRPOTrainer",
+    "keeping": "ours, activation_checkpointing none",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ def _comparisons(fast: str) -> list[_Comparison]:
     """All of them in the type that this machine computes fast; bfloat16 in software would take an hour and tell nothing."""
     label = _LABELS[fast]
     found = [
-        _Comparison(f"{label}, all layers", fast, None, 2, ("padded", "padded-1", "trl")),
+        _Comparison(f"{label}, all layers", fast, None, 2, ("padded", "padded-1", "trl", "keeping")),
         _Comparison(f"{label}, top {TOP_LAYERS} layers", fast, TOP_LAYERS, 1),
     ]
     return found if fast == "float32" else [*found, _Comparison("fp32, all layers", "float32", None, 1)]
@@ -93,11 +97,11 @@ def measure(quick: bool, *, device: str) -> list[dict[str, Any]]:
     if quick:
         groups = make_groups(folder, num_groups=1, max_steps=2, max_rollouts=4)
         return [
-            *gradient_rows(small, trl=False, device=device),
+            *apart(gradient_rows, small, False, device),
             *_compared(_Comparison(f"{_LABELS[fast]}, all layers", fast, None, 1), groups, small, absent, device=device),
         ]
     groups = make_groups(folder, num_groups=2, max_steps=2)
-    rows = gradient_rows(small, trl=absent is None, device=device)
+    rows: list[dict[str, Any]] = apart(gradient_rows, small, absent is None, device)
     if fast == "float32":
         rows.append(_row("bf16: this processor has no instructions for it", None, "", "higher"))
     for comparison in _comparisons(fast):
@@ -110,7 +114,7 @@ def measure(quick: bool, *, device: str) -> list[dict[str, Any]]:
 # --- gradients -----------------------------------------------------------------------------------------------------------
 
 
-def gradient_rows(groups: Sequence[TrajectoryGroup], *, trl: bool, device: str) -> list[dict[str, Any]]:
+def gradient_rows(groups: Sequence[TrajectoryGroup], trl: bool, device: str) -> list[dict[str, Any]]:
     """Relative difference of the gradient, all layers together, in float32. Raises `AssertionError` when it is not rounding."""
     from benchmarks._learner_sides import Setting, gradients_of, make_side
 
@@ -150,16 +154,18 @@ def _compared(
     peers = [peer for peer in comparison.peers if peer != "trl" or absent is None]
     names = ["ours", *peers]
     num_tokens = _num_tokens(groups)
-    with contextlib.ExitStack() as stack:
-        sides = {name: stack.enter_context(SideProcess(name, setting)) for name in names}
-        groups = sampled(groups, sides["ours"].logprobs(groups))
-        for side in sides.values():
-            side.step(small)
-        rounds = {name: _Rounds() for name in names}
-        for number in range(comparison.num_rounds):
-            # Whoever goes first has the caches of whoever went last.
-            for name in names[number % len(names) :] + names[: number % len(names)]:
-                rounds[name].steps.append(sides[name].step(groups))
+    with SideProcess("ours", setting) as side:
+        groups = sampled(groups, side.logprobs(groups))
+    rounds = {name: _Rounds() for name in names}
+    for number in range(comparison.num_rounds):
+        for name in names:
+            # One at a time: in float32 two of them do not fit into 24 GB.
+            with SideProcess(name, setting) as side:
+                side.step(small)
+                measured = side.step(groups)
+            rounds[name].steps.append(measured)
+            seconds, mib = measured.times.whole_s, measured.peak_bytes / MIB
+            print(f"{comparison.label}, round {number + 1}: {name} {seconds:.0f} s, {mib:,.0f} MiB", flush=True)
     rows = [row for peer in peers for row in _beside(comparison.label, rounds["ours"], rounds[peer], peer, num_tokens)]
     if "trl" in comparison.peers and absent is not None:
         rows.append(_row(f"trained tokens per second, {comparison.label}", None, "tokens/s", "higher", peer=f"TRL: {absent}"))

@@ -235,8 +235,9 @@ def check_memory(config: RunConfig, machine: Machine) -> list[Finding]:
     return [Finding(ConfigError, Problem("desktop.num_desktops", reason, f"{step} or less" if fit else step))]
 
 
-_KEPT_WIDTHS = 25.0
-"""Of SmolLM2-135M in packs of 1,686 tokens, probabilities of attention included (56 KB a token and layer in float32)."""
+_KEPT_WIDTHS = {"none": 37.0, "selective": 10.0, "full": 1.0}
+"""Numbers that a trained layer keeps of a token, by those of the token's state. Measured (`computerrl bench learner`):
+SmolLM2-135M in packs of 4,096 tokens, where probabilities of attention are half of what is kept without recomputation."""
 
 
 def memory_parts(config: RunConfig) -> list[tuple[str, int, int]]:
@@ -266,13 +267,13 @@ def memory_parts(config: RunConfig) -> list[tuple[str, int, int]]:
 
 
 def _activation_bytes(config: RunConfig, num_parameters: int, num_layers: int, *, compute_bytes: int) -> float:
-    """Of one pack, estimated: a layer keeps `_KEPT_WIDTHS` numbers a token for each number of a token's state."""
+    """Of one pack, estimated."""
     top = config.model.trainable_top_layers
     layers = num_layers if top is None else min(top, num_layers)
     # A layer of a transformer has about 12 times the square of its width.
     width = (num_parameters / (12 * max(1, num_layers))) ** 0.5
-    per_layer = {"none": _KEPT_WIDTHS, "selective": _KEPT_WIDTHS / 2, "full": 1.0}[config.learner.activation_checkpointing]
-    return config.max_pack_tokens * width * compute_bytes * layers * per_layer
+    numbers = width * _KEPT_WIDTHS[config.learner.activation_checkpointing]
+    return config.max_pack_tokens * numbers * compute_bytes * layers
 
 
 def model_size(name: str) -> tuple[int, int]:

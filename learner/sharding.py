@@ -49,7 +49,7 @@ class ShardedPolicy(Policy):
         ranks: RankGroup,
         folder: Path,
         num_trained_layers: int | None,
-        activation_checkpointing: ActivationCheckpointing = "none",
+        activation_checkpointing: ActivationCheckpointing = "selective",
         lora: LoraConfig | None = None,
         vision: Vision | None = None,
     ) -> None:

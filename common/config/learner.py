@@ -159,10 +159,10 @@ class LearnerConfig(Section):
     """CPU threads; None: all cores."""
     lora: LoraConfig | None = None
     """None: train the weights themselves."""
-    activation_checkpointing: Literal["none", "selective", "full"] = "none"
+    activation_checkpointing: Literal["none", "selective", "full"] = "selective"
     """What a trained layer computes again for its gradients instead of keeping it; the same gradients. selective: all but the
-    products of weight matrices. full: everything, about a third more time, and memory for one layer's activations. Of a vision
-    tower both keep nothing."""
+    products of weight matrices, for a fiftieth more time. full: everything, for about a third more time; memory for one layer's
+    activations. Of a vision tower both keep nothing."""
     num_ranks: int = Field(1, ge=1)
     """Processes that share weights, optimizer and packs (FSDP2), one per GPU, or on the CPU with num_threads divided among them.
     1: no torch.distributed. The learner starts the others itself; under torchrun this must be its number of processes."""
