@@ -21,6 +21,7 @@ from actor.engines.base import GenerationRequest
 from actor.engines.threaded import ThreadedEngine
 from actor.prompt import FolderTokenizer
 from common.errors import EngineFailed, WeightError
+from common.host_compute import fast_dtype
 from common.weight_plan import PROBE_TOKENS
 from learner.model_store import ensure_model
 
@@ -34,7 +35,7 @@ class Subject:
     """An engine, and an independent model that holds what the engine should hold."""
 
     def __init__(self, name: str) -> None:
-        self.dtype = "bfloat16" if name == "vllm" else "float32"
+        self.dtype = fast_dtype() if name == "vllm" else "float32"
         folder = ensure_model("smollm2-135m" if name == "vllm" else "tiny-random")
         # Different numerics in bf16 (see PROBE_TOLERANCE), none to speak of in float32.
         self.tolerance = 0.15 if name == "vllm" else 2e-4

@@ -37,7 +37,7 @@ class ReceiverProcess:
         for line in self.process.stdout:
             self.events.put(json.loads(line))
 
-    def wait(self, event: str, *, timeout_s: float = 25.0, **fields: object) -> dict:
+    def wait(self, event: str, *, timeout_s: float = 60.0, **fields: object) -> dict:
         """The next event of that kind with these fields."""
         deadline = time.monotonic() + timeout_s
         while True:
