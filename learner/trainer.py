@@ -278,8 +278,7 @@ class Trainer:
         logprobs_M = outputs.logprobs_U[pair_M]
         entropy_M = _of_tokens(outputs.entropy_Q, item.pack, pair_M)
         # What older policies did is no sign of how sure the present one is of its own actions.
-        of_replayed = item.batch.is_replayed_M
-        own_M = entropy_M if of_replayed is None else entropy_M[~of_replayed]
+        own_M = entropy_M[~item.batch.is_replayed_M]
         totals.add("entropy", own_M.sum(), len(own_M))
         proximal_M = item.proximal_logprobs_M
         result = self.algorithm.loss(

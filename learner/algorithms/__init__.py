@@ -103,7 +103,7 @@ class LossBatch:
     behavior_logprobs_M: torch.Tensor
     age_M: torch.Tensor
     """float32; batch version - version that sampled the token, never negative."""
-    is_replayed_M: torch.Tensor | None = None
+    is_replayed_M: torch.Tensor
     """bool; see `TrainBatch.replayed_S`."""
     is_present_M: torch.Tensor | None = None
     """bool; sampled by the weights at the start of the update. Age 0 is also what a dead lineage's later versions have."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -33,6 +34,7 @@ def random_pass(seed: int, *, num_tokens: int = 30) -> tuple[PolicyOutputs, Loss
         token_weight_M=as_tensor(rng.random(num_tokens) / num_tokens),
         behavior_logprobs_M=as_tensor(behavior),
         age_M=as_tensor(rng.integers(0, 4, num_tokens)),
+        is_replayed_M=torch.zeros(num_tokens, dtype=torch.bool),
     )
     outputs = PolicyOutputs(
         logprobs_M=as_tensor(current).requires_grad_(),
@@ -142,9 +144,7 @@ GOLDEN = [-0.08346792964100955, 0.023899876133982416, -0.08345192046915079]
 def test_loss_on_policy_has_unit_ratios_and_plain_grpo_gradient(options: dict[str, Any]) -> None:
     outputs, batch = random_pass(1)
     logprobs = batch.behavior_logprobs_M.clone().requires_grad_()
-    batch = LossBatch(
-        batch.step_M, batch.advantage_M, batch.token_weight_M, batch.behavior_logprobs_M, torch.zeros_like(batch.age_M)
-    )
+    batch = dataclasses.replace(batch, age_M=torch.zeros_like(batch.age_M))
     on_policy = PolicyOutputs(logprobs, outputs.entropy_M, logprobs.detach(), None)
     result = grpo(**options).loss(on_policy, batch)
     result.loss.backward()

@@ -179,6 +179,7 @@ def test_loss_equals_the_formula_token_by_token(name: str) -> None:
     batch = LossBatch(
         step_M=torch.arange(number) // 3, advantage_M=as_tensor(advantage), token_weight_M=as_tensor(weight),
         behavior_logprobs_M=as_tensor(behavior), age_M=as_tensor(np.zeros(number)), value_target_M=as_tensor(target),
+        is_replayed_M=torch.zeros(number, dtype=torch.bool),
     )  # fmt: skip
     expected = 0.0
     for m in range(number):
