@@ -92,6 +92,8 @@ def print_rows(name: str, rows: Sequence[Mapping[str, Any]], *, took_s: float, q
     for row in rows:
         style = {True: "green", False: "red", None: ""}[meets(row)]
         target = "" if row["target"] is None else f"{'<=' if row['better'] == 'lower' else '>='} {_number(row['target'])}"
+        if meets(row) is False:
+            target += " missed"
         value = f"[{style}]{_number(row['value'])}[/]" if style else _number(row["value"])
         cells = [str(row["name"]), value, row["unit"] or "", _number(row["spread"]), target]
         table.add_row(*cells, row["peer"] or "", _number(row["peer_value"]), _number(row["ratio"]))
@@ -101,6 +103,8 @@ def print_rows(name: str, rows: Sequence[Mapping[str, Any]], *, took_s: float, q
 def _number(value: Any) -> str:
     if value is None:
         return ""
+    if isinstance(value, list):
+        return "..".join(map(_number, value))
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return str(value)

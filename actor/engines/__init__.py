@@ -44,5 +44,5 @@ def _make_one(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int
     device = "cuda" if config.learner.device != "cpu" and torch.cuda.is_available() else "cpu"
     return make_transformers_engine(
         folder, decode=decode, dtype=config.model.dtype, device=device, num_live=num_live, max_tokens=max_tokens,
-        seed=seed, num_threads=config.actor.num_threads,
+        seed=seed, num_threads=config.actor.num_threads, max_draft_tokens=config.actor.max_draft_tokens,
     )  # fmt: skip

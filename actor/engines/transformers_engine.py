@@ -3,27 +3,38 @@
 Scheduling in one line: every step takes one new token of each running request and the uncached part of newly admitted
 prompts through the model in one pass. A prompt that shares a prefix with one being prefilled now waits one step and
 copies it. Runs on the engine thread of `threaded.ThreadedEngine` only.
+
+Speculative sampling, exact: a pass also computes a guess of the next tokens (`drafts`), a token is sampled after every one of
+them, and those up to and including the first that differs from the guess are the completion's. Each was sampled from the
+model's own distribution after exactly the tokens before it, so the guess decides nothing but the number of passes (speculative
+sampling with a draft that is certain of itself: Leviathan et al., arXiv 2211.17192; Chen et al., arXiv 2302.01318).
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from actor.engines.base import NO_VERSION, GenerationRequest
-from actor.engines.decoders import Decoder, HFDecoder, LlamaDecoder, Pass, make_prefill
+from actor.engines.decoders import Decoder, HFDecoder, LlamaDecoder, Pass, make_chunk
+from actor.engines.drafts import Drafts
 from actor.engines.kv_cache import MIN_SHARED_TOKENS, KVCache, common_prefix
 from actor.engines.threaded import Sampled, ThreadedEngine
 from common.errors import EngineFailed
 
 MAX_PREFILL_TOKENS = 256
 """Prompt tokens per step beyond the first prompt, so that running requests are not held up by many long prompts."""
+
+MAX_DRAFTED_TOKENS = 64
+"""Guessed tokens in a pass, shared among the running requests: beyond it a pass costs by the token, and guesses cost what they
+save."""
 
 
 @dataclass(slots=True)
@@ -36,12 +47,22 @@ class _Running:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    draft: list[int] = field(default_factory=list)
+    """What may follow, computed with the pass under way."""
+
+    def new_tokens(self) -> list[int]:
+        """What the pass under way computes of this request."""
+        if not self.tokens:
+            return [*self.request.prompt_tokens[self.num_cached :].tolist(), *self.draft]
+        return [self.tokens[-1], *self.draft]
 
 
 class TransformersCore:
     """An `EngineCore`; see `make_transformers_engine` for the thread around it."""
 
-    def __init__(self, model: Any, *, num_live: int, max_tokens: int, seed: int, fused: bool = True) -> None:
+    def __init__(
+        self, model: Any, *, num_live: int, max_tokens: int, seed: int, max_draft_tokens: int, fused: bool = True
+    ) -> None:
         config = model.config
         weight = model.get_input_embeddings().weight
         self._device = str(weight.device)
@@ -62,6 +83,8 @@ class TransformersCore:
         decoder_class = LlamaDecoder if fused and LlamaDecoder.supports(config) else HFDecoder
         self._decoder: Decoder = decoder_class(model, self._cache)
         self._generator = torch.Generator(device=self._device).manual_seed(seed)
+        self._drafts = Drafts()
+        self._max_draft_tokens = max_draft_tokens
         self._version = NO_VERSION
         self._running: dict[int, _Running] = {}
         """By row."""
@@ -93,51 +116,59 @@ class TransformersCore:
 
     @torch.inference_mode()
     def step(self) -> Sequence[Sampled]:
-        prefilling = self._prefilling
-        fresh = {running.row for running in prefilling}
-        decoding = [self._running[row] for row in sorted(self._running) if row not in fresh]
-        logits_RV = self._decoder.forward(self._make_pass(decoding, prefilling))
-        self._prefilling = []
-        for running in prefilling:
-            running.num_cached = len(running.request.prompt_tokens)
+        fresh, self._prefilling = self._prefilling, []
+        for running in self._running.values():
+            running.draft = self._draft(running)
+        in_order = [self._running[row] for row in sorted(self._running)]
+        singles = [running for running in in_order if running.tokens and not running.draft]
+        several = [running for running in in_order if not running.tokens or running.draft]
+        logits_RV = self._decoder.forward(self._make_pass(singles, several))
+        for running in fresh:
             self._cache.store(running.request.prompt_tokens, live=running.row)
-        for running in decoding:
-            running.num_cached += 1
-        return self._sample(logits_RV, [*decoding, *prefilling])
+        return self._sample(logits_RV, [*singles, *several])
 
-    def _make_pass(self, decoding: Sequence[_Running], prefilling: Sequence[_Running]) -> Pass:
-        tokens = [running.tokens[-1] for running in decoding]
-        positions = [running.num_cached for running in decoding]
-        rows = [running.row for running in decoding]
-        logit_rows = list(range(len(decoding)))
-        prefills = []
-        for running in prefilling:
-            new = running.request.prompt_tokens[running.num_cached :]
+    def _draft(self, running: _Running) -> list[int]:
+        request = running.request
+        # The last token allowed is sampled after the draft, so that no draft can be longer than what may still be said.
+        limit = min(
+            self._max_draft_tokens, MAX_DRAFTED_TOKENS // len(self._running), request.max_new_tokens - len(running.tokens) - 1
+        )
+        return self._drafts.propose(request.prompt_tokens, running.tokens, limit=limit, stop_tokens=request.stop_tokens)
+
+    def _make_pass(self, singles: Sequence[_Running], several: Sequence[_Running]) -> Pass:
+        """The pass over requests with one new token each, in row order, and those with several."""
+        tokens = [running.tokens[-1] for running in singles]
+        positions = [running.num_cached for running in singles]
+        rows = [running.row for running in singles]
+        logit_rows = list(range(len(singles)))
+        chunks = []
+        for running in several:
+            new = running.new_tokens()
             begin, end = running.num_cached, running.num_cached + len(new)
-            prefills.append(
-                make_prefill(
+            chunks.append(
+                make_chunk(
                     row=running.row, start=len(tokens), begin=begin, end=end,
                     group=self._group, dtype=self._mask_dtype, device=self._device,
                 )
             )  # fmt: skip
-            tokens.extend(new.tolist())
+            tokens.extend(new)
             positions.extend(range(begin, end))
             rows.extend([running.row] * len(new))
-            logit_rows.append(len(tokens) - 1)
-        span = rows[len(decoding) - 1] + 1 if decoding else 0
-        num_cached = max(positions[: len(decoding)], default=0) + 1
+            logit_rows.extend(range(len(tokens) - 1 - len(running.draft), len(tokens)))
+        span = rows[len(singles) - 1] + 1 if singles else 0
+        num_cached = max(positions[: len(singles)], default=0) + 1
         rows_N, positions_N = self._tensor(rows), self._tensor(positions)
-        decode_rows = rows_N[: len(decoding)]
+        decode_rows = rows_N[: len(singles)]
         return Pass(
             tokens_N=self._tensor(tokens),
             positions_N=positions_N,
             places=self._cache.places(rows_N, positions_N),
             decode_rows=decode_rows,
-            num_decode=len(decoding),
+            num_decode=len(singles),
             span=span,
             num_cached=num_cached,
-            decode_mask=self._decode_mask(decode_rows, positions_N[: len(decoding)], span, num_cached),
-            prefills=tuple(prefills),
+            decode_mask=self._decode_mask(decode_rows, positions_N[: len(singles)], span, num_cached),
+            chunks=tuple(chunks),
             logit_rows_R=self._tensor(logit_rows),
         )
 
@@ -154,7 +185,8 @@ class TransformersCore:
         return torch.tensor(values, dtype=torch.long, device=self._device)
 
     def _sample(self, logits_RV: torch.Tensor, batch: Sequence[_Running]) -> list[Sampled]:
-        temperatures = [running.request.temperature for running in batch]
+        """Sample after every token of a draft and after what precedes it; keep what follows on from the draft's true part."""
+        temperatures = [running.request.temperature for running in batch for _ in range(1 + len(running.draft))]
         if any(temperature not in (0.0, 1.0) for temperature in temperatures):
             divisors = [temperature or 1.0 for temperature in temperatures]
             logits_RV = logits_RV / torch.tensor(divisors, device=self._device)[:, None]
@@ -163,16 +195,30 @@ class TransformersCore:
             greedy = torch.tensor([temperature == 0.0 for temperature in temperatures], device=self._device)
             tokens_R = torch.where(greedy, logits_RV.argmax(-1), tokens_R)
         logprobs_R = logits_RV.gather(1, tokens_R[:, None])[:, 0] - logits_RV.logsumexp(-1)
+        sampled = zip(tokens_R.tolist(), logprobs_R.tolist(), strict=True)
         finished = []
-        for running, token, logprob in zip(batch, tokens_R.tolist(), logprobs_R.tolist(), strict=True):
+        for running in batch:
+            ends = self._take(running, list(itertools.islice(sampled, 1 + len(running.draft))))
+            running.num_cached = len(running.request.prompt_tokens) + len(running.tokens) - 1
+            if ends is not None:
+                del self._running[running.row]
+                self._drafts.learn(running.request.prompt_tokens, running.tokens)
+                finished.append(Sampled(running.key, running.tokens, running.logprobs, running.versions, ends == "stop"))
+        return finished
+
+    def _take(self, running: _Running, sampled: Sequence[tuple[int, float]]) -> Literal["stop", "length"] | None:
+        """Add tokens up to the first that the draft did not foresee; says whether the completion ends with them."""
+        for place, (token, logprob) in enumerate(sampled):
             running.tokens.append(token)
             running.logprobs.append(logprob)
             running.versions.append(self._version)
-            stopped = token in running.request.stop_tokens
-            if stopped or len(running.tokens) == running.request.max_new_tokens:
-                del self._running[running.row]
-                finished.append(Sampled(running.key, running.tokens, running.logprobs, running.versions, stopped))
-        return finished
+            if token in running.request.stop_tokens:
+                return "stop"
+            if len(running.tokens) == running.request.max_new_tokens:
+                return "length"
+            if place < len(running.draft) and token != running.draft[place]:
+                break
+        return None
 
     @torch.inference_mode()
     def load(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -187,9 +233,7 @@ class TransformersCore:
     def probe(self, tokens: np.ndarray) -> np.ndarray:
         row, count = self._num_live, len(tokens)
         positions_N = torch.arange(count, device=self._device)
-        prefill = make_prefill(
-            row=row, start=0, begin=0, end=count, group=self._group, dtype=self._mask_dtype, device=self._device
-        )
+        chunk = make_chunk(row=row, start=0, begin=0, end=count, group=self._group, dtype=self._mask_dtype, device=self._device)
         nothing = self._tensor([])
         batch = Pass(
             tokens_N=torch.as_tensor(tokens, dtype=torch.long, device=self._device),
@@ -200,7 +244,7 @@ class TransformersCore:
             span=0,
             num_cached=0,
             decode_mask=None,
-            prefills=(prefill,),
+            chunks=(chunk,),
             logit_rows_R=positions_N[:-1],
         )
         logits = self._decoder.forward(batch)
@@ -240,11 +284,13 @@ def load_model(folder: Path, *, dtype: str, device: str) -> Any:
 
 def make_transformers_engine(
     folder: Path, *, decode: Callable[[Sequence[int]], str], dtype: str, device: str, num_live: int, max_tokens: int,
-    seed: int, num_threads: int | None, fused: bool = True,
+    seed: int, num_threads: int | None, max_draft_tokens: int, fused: bool = True,
 ) -> ThreadedEngine:  # fmt: skip
     """The engine for the model in ``folder``. ``num_threads`` is set for the whole process."""
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     model = load_model(folder, dtype=dtype, device=device)
-    core = TransformersCore(model, num_live=num_live, max_tokens=max_tokens, seed=seed, fused=fused)
+    core = TransformersCore(
+        model, num_live=num_live, max_tokens=max_tokens, seed=seed, max_draft_tokens=max_draft_tokens, fused=fused
+    )
     return ThreadedEngine(core, decode=decode, name="transformers-engine")

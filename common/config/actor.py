@@ -77,6 +77,9 @@ class ActorConfig(Section):
     max_new_tokens: int = Field(32, ge=1)
     """Answer tokens at most; a longer answer is cut and counts as badly formed. 256 in a ComputerRL format that does not say
     otherwise."""
+    max_draft_tokens: int = Field(8, ge=0)
+    """Tokens of an answer that are guessed from earlier answers and computed in one pass with the one before them, at most; which
+    tokens are sampled, and how likely each was, is as without. 0: none. Engine transformers only."""
     max_invalid_actions: int = Field(2, ge=1)
     """An episode ends after this many answers in a row that are no action: a policy that rambles would cost the most."""
     require_done: bool = False

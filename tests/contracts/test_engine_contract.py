@@ -79,7 +79,7 @@ def make(name: str, folder: Path, tokenizer: FolderTokenizer, dtype: str) -> Thr
 
     return make_transformers_engine(
         folder, decode=tokenizer.decode, dtype=dtype, device="cpu", num_live=NUM_LIVE, max_tokens=MAX_TOKENS, seed=0,
-        num_threads=None, fused=name == "transformers",
+        num_threads=None, max_draft_tokens=8, fused=name == "transformers",
     )  # fmt: skip
 
 

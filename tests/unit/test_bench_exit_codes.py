@@ -26,3 +26,14 @@ def test_bench_exit_code_is_1_only_when_a_guarantee_is_broken(
     monkeypatch.setattr(bench, "FOLDER", folder)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert bench.run_bench(name, json_file=None, quick=True) == code
+
+
+def test_bench_table_names_missed_targets_and_gives_the_spread_in_few_digits(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        {"name": "fast", "value": 2.0, "unit": "s", "spread": [1.2345678, 2.3456789], "target": 3.0, "better": "lower"},
+        {"name": "slow", "value": 4.0, "unit": "s", "spread": None, "target": 3.0, "better": "lower"},
+    ]
+    bench.print_rows("speeds", [bench.complete(row) for row in rows], took_s=1.0, quick=False)
+    fast, slow = capsys.readouterr().out.splitlines()[2:4]
+    assert "1.235..2.346" in fast and "missed" not in fast
+    assert "<= 3 missed" in slow
