@@ -1,11 +1,11 @@
 """Receives new weights into staging buffers beside generation, checks them, and hands them to the engine.
 
-    join ──► invitation ──► form or keep the group ──► bucket, checksum, bucket, checksum ... ──► engine.load ──► probe ──► report
-      ▲                                                                                                               │
-      └──────────────────── whatever fails: abandon the group, report, join again ◄────────────────────────────────────┘
+    join ──► invitation ──► form or keep the group ──► bucket, checksum, bucket, checksum ... ──► engine.load ──► report
+      ▲                                                                                                     │
+      └──────────────────── whatever fails: abandon the group, report, join again ◄──────────────────────────┘
 
-The engine stands still only during its own `load`. A version is served (`policy_version`) only after every checksum was
-right and the engine's probe log-probs agree with the learner's. Does not generate and does not decide what is played.
+The engine stands still only during its own `load`, which compares its probe log-probs with the learner's: a version is served
+(`policy_version`) only after they agree and every checksum was right. Does not generate and does not decide what is played.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from common.errors import ComputerRLError, PeerTimeout, WeightError
 from common.lifecycle import StopToken
 from common.messages import WeightInvitation
 from common.metrics import Timings
-from common.weight_plan import PROBE_TOLERANCE, Manifest, WeightPlan
+from common.weight_plan import Manifest, WeightPlan
 from learner.client import PARK_S, BroadcastGroup, WeightClient, join_store, local_host_towards
 
 JOIN_TIMEOUT_S = PARK_S + 4.0
@@ -49,9 +49,7 @@ class Engine(Protocol):
     @property
     def policy_version(self) -> int: ...
 
-    def load(self, version: int, tensors: Mapping[str, torch.Tensor]) -> float: ...
-
-    def probe(self) -> np.ndarray: ...
+    def load(self, version: int, tensors: Mapping[str, torch.Tensor], *, expected_probe: np.ndarray) -> float: ...
 
 
 class WeightReceiver:
@@ -72,7 +70,7 @@ class WeightReceiver:
         self._prefix = ""
         self._staging: tuple[WeightPlan, list[torch.Tensor]] | None = None
         self._attempts = 0
-        self._failure: WeightError | None = None
+        self._failure: ComputerRLError | None = None
         self._complaint = ""
         self._closing = threading.Event()
         self.load_stalls = Timings()
@@ -87,7 +85,7 @@ class WeightReceiver:
         return self._version
 
     @property
-    def failure(self) -> WeightError | None:
+    def failure(self) -> ComputerRLError | None:
         """Set when this engine proved unable to take a version; the actor should end with it."""
         return self._failure
 
@@ -138,7 +136,7 @@ class WeightReceiver:
             return
         try:
             stall_s = self._take(invitation)
-        except (WeightError, RuntimeError, OSError) as error:
+        except (ComputerRLError, RuntimeError, OSError) as error:
             self._abandon()
             self._report(invitation.policy_version, error=f"{type(error).__name__}: {error}"[:500], load_s=0.0)
             self._note_failure(invitation.policy_version, error)
@@ -152,22 +150,30 @@ class WeightReceiver:
 
     def _take(self, invitation: WeightInvitation) -> float:
         """Receive, check, load, compare; returns how long the engine stood still."""
-        manifest = Manifest.from_json(invitation.manifest)
+        manifest = self._read_manifest(invitation)
         started = time.monotonic()
         tensors: dict[str, torch.Tensor] = {}
         if not manifest.is_base_model:
             tensors = self._receive(invitation, manifest)
             self.receive_times.add(time.monotonic() - started)
-        stall_s = self._engine.load(invitation.policy_version, tensors)
-        self.load_stalls.add(stall_s)
         try:
-            self._compare_probe(invitation)
+            stall_s = self._engine.load(invitation.policy_version, tensors, expected_probe=invitation.probe_logprobs)
         except WeightError:
-            # What the engine holds now is not any version: ask for everything, start no episode meanwhile.
+            # The engine may hold no version any more: ask for everything then, start no episode meanwhile.
             with self._changed:
-                self._version = -1
+                self._version = self._engine.policy_version
             raise
+        self.load_stalls.add(stall_s)
         return stall_s
+
+    def _read_manifest(self, invitation: WeightInvitation) -> Manifest:
+        """Raises `WeightError` unless it describes the invitation's version of our model."""
+        manifest = Manifest.from_json(invitation.manifest)
+        if manifest.policy_version != invitation.policy_version:
+            raise WeightError(f"the manifest is of policy version {manifest.policy_version}, not {invitation.policy_version}")
+        if manifest.model_digest != self._model_digest:
+            raise WeightError(f"the manifest is of model {manifest.model_digest}, this actor has {self._model_digest}")
+        return manifest
 
     def _receive(self, invitation: WeightInvitation, manifest: Manifest) -> dict[str, torch.Tensor]:
         link = self._group(invitation)
@@ -208,23 +214,10 @@ class WeightReceiver:
         self._prefix = prefix
         return self._link
 
-    def _compare_probe(self, invitation: WeightInvitation) -> None:
-        expected, found = invitation.probe_logprobs, np.asarray(self._engine.probe(), dtype=np.float32)
-        count = min(len(expected), len(found))
-        if count == 0:
-            raise WeightError(f"no probe log-probs to compare (learner {len(expected)}, engine {len(found)})")
-        # An engine with a start token scores one token more; the last ones are the same in both.
-        difference = float(np.abs(expected[-count:] - found[-count:]).mean())
-        if not difference <= PROBE_TOLERANCE:
-            raise WeightError(
-                f"the engine's probe log-probs differ from the learner's by {difference:.3f} on average "
-                f"(at most {PROBE_TOLERANCE}) after loading policy version {invitation.policy_version}"
-            )
-
     def _note_failure(self, policy_version: int, error: Exception) -> None:
         log.get_logger().warning("weights.load_failed", policy_version=policy_version, error=str(error)[:300])
         # A lost group says nothing about this engine; a wrong checksum or probe does.
-        if isinstance(error, WeightError):
+        if isinstance(error, ComputerRLError):
             self._attempts += 1
             if self._attempts >= MAX_ATTEMPTS:
                 self._failure = error

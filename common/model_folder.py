@@ -38,6 +38,12 @@ def is_model_folder(path: Path) -> bool:
     return not model_folder_problems(path)
 
 
+def takes_pictures(name: str) -> bool:
+    """Has model ``name`` a vision tower? False where there is no such model, which `check_model_folder` reports."""
+    tree = _read_json(model_folder(name) / "config.json")
+    return isinstance(tree, dict) and "vision_config" in tree
+
+
 def check_model_folder(path: Path, *, field: str = "model.name") -> None:
     """Raise `ConfigError` naming everything that keeps ``path`` from being a model folder."""
     problems = [Problem(field, reason, step) for reason, step in model_folder_problems(path)]

@@ -28,10 +28,10 @@ PROBE_TOKENS: tuple[int, ...] = (
 """32 token ids below 1000, so that every tokenizer has them. Learner and engines score the same sequence: entry i of the
 31 (or, with the engine's own start token, 32) log-probs is that of token i + 1 given all before it."""
 
-PROBE_TOLERANCE = 0.25
-"""Largest mean absolute difference of probe log-probs. Two correct bf16 implementations of one model differ by 0.01 to 0.1
-here (logits near 20 are rounded to 1/16); a layer left at old values, swapped tensors or another base model differ by
-0.5 and more. Exactness is the checksums' business, not this one's."""
+PROBE_TOLERANCE = {"float32": 0.01, "bfloat16": 0.25, "float16": 0.25}
+"""Largest mean absolute difference of probe log-probs, by the engine's type. Two correct bf16 implementations of one model differ
+by 0.01 to 0.1 here (logits near 20 are rounded to 1/16), in float32 by less than 0.001; a layer left at old values, swapped
+tensors or another base model differ by 0.5 and more. Exactness is the checksums' business, not this one's."""
 
 BUCKET_BYTES = 16 * 1024 * 1024
 """Bucket size: large enough to hide gloo's latency, small enough that checksumming overlaps the next transfer."""
@@ -153,6 +153,21 @@ def plan_buckets(specs: Sequence[TensorSpec], *, bucket_bytes: int = BUCKET_BYTE
         slots.append(Slot(spec, len(sizes) - 1, start))
         sizes[-1] = start + spec.num_bytes
     return WeightPlan(tuple(slots), tuple(sizes))
+
+
+def check_probe(expected: Sequence[float], found: Sequence[float], *, dtype: str) -> None:
+    """Raise `WeightError` unless an engine's log-probs of `PROBE_TOKENS` are the learner's, up to the rounding of ``dtype``.
+
+    An engine with a start token scores one token more; the last ones are the same in both.
+    """
+    count = min(len(expected), len(found))
+    if count == 0:
+        raise WeightError(f"no probe log-probs to compare (learner {len(expected)}, engine {len(found)})")
+    pairs = zip(expected[-count:], found[-count:], strict=True)
+    difference = sum(abs(float(ours) - float(theirs)) for ours, theirs in pairs) / count
+    if not difference <= PROBE_TOLERANCE[dtype]:
+        most = PROBE_TOLERANCE[dtype]
+        raise WeightError(f"the engine's probe log-probs differ from the learner's by {difference:.3f} (mean; at most {most})")
 
 
 def checksum(data: Any) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from common.config import RunConfig, load_config
 from common.errors import ComputerRLError, ConfigError, Problem, SetupError
-from common.model_folder import BUILT_IN_MODELS, is_model_folder, model_folder, model_folder_problems
+from common.model_folder import BUILT_IN_MODELS, is_model_folder, model_folder, model_folder_problems, takes_pictures
 from common.run_folder import RunFolder
 from launch.machine import Machine, inspect_machine
 
@@ -125,6 +125,9 @@ def check_algorithm(config: RunConfig, _machine: Machine) -> list[Finding]:
 def check_specialists(config: RunConfig, _machine: Machine) -> list[Finding]:
     """Runs to clone from that are none, or were played by another model or with other prompts."""
     problems = []
+    if config.learner.recipe.specialists and takes_pictures(config.model.name):
+        reason = "the model takes pictures, and those of other runs' episodes stay in their folders"
+        problems.append(Problem("learner.recipe.specialists", reason, "leave it out, or clone a model that reads text"))
     for run in config.learner.recipe.specialists:
         folder = RunFolder(run)
         if not (folder.checkpoints / "latest").exists():
@@ -253,8 +256,10 @@ def memory_parts(config: RunConfig) -> list[tuple[str, int, int]]:
     kept = _activation_bytes(config, num_parameters, num_layers, compute_bytes=compute_bytes)
     learner_bytes = num_parameters * compute_bytes + trained * trained_bytes / num_ranks + kept
     learner_mb = PROCESS_MB["learner"] + int(learner_bytes / 2**20)
-    # Actor: serving weights, older ones beside them where it keeps some, and a staging copy of what is broadcast.
-    served = num_parameters * (1 if config.actor.older_policy_every is None else 2)
+    # Actor: serving weights, which the transformers engine packs anew on a CPU, older ones beside them where it keeps some, and a
+    # staging copy of what is broadcast.
+    packed = config.actor.engine == "transformers" and config.learner.device != "cuda"
+    served = num_parameters * (2 if packed else 1) * (1 if config.actor.older_policy_every is None else 2)
     actor_mb = PROCESS_MB[f"actor/{config.actor.engine}"] + int((served + trained) * compute_bytes / 2**20)
     if config.mode == "serial":
         return [("one process", 1, learner_mb)]

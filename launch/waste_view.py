@@ -23,6 +23,7 @@ _TITLES = {
     "not_chosen": "not chosen by the algorithm",
     "wrong_length": "poisoned: lengths differ",
     "not_finite": "poisoned: log-probs that are no numbers",
+    "impossible_logprob": "poisoned: a log-prob that no sampled token has",
     "outside_vocabulary": "poisoned: tokens outside the vocabulary",
     "future_version": "poisoned: a policy version that was never published",
     "picture_missing": "poisoned: no readable screenshot",

@@ -205,15 +205,16 @@ class WeightSink(Protocol):
 class DirectWeights:
     """`WeightSink` for serial mode: hands the tensors to an engine in the same process."""
 
-    def __init__(self, load: Callable[[int, Mapping[str, Any]], float]) -> None:
+    def __init__(self, load: Callable[..., float]) -> None:
         """``load`` is `PolicyEngine.load`."""
         self._load = load
 
     def publish_base(self, policy_version: int, *, probe_logprobs: Any) -> None:
-        self._load(policy_version, {})
+        self._load(policy_version, {}, expected_probe=probe_logprobs)
 
     def publish(self, policy_version: int, tensors: Mapping[str, torch.Tensor], *, probe_logprobs: Any) -> None:
-        self._load(policy_version, {name: tensor.detach().clone() for name, tensor in tensors.items()})
+        copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+        self._load(policy_version, copies, expected_probe=probe_logprobs)
 
     def metrics(self) -> dict[str, float]:
         return {}

@@ -22,7 +22,7 @@ from common.messages import Status
 from common.recordings import recorded_seeds
 from common.run_folder import RunFolder
 from learner import limits, orders, recipe, sft, summary
-from learner.algorithms import WantsGuidance
+from learner.algorithms import SamplesDynamically, WantsGuidance
 from learner.checkpoint import Checkpoint, CheckpointStore
 from learner.client import WeightSink, clear_phase_request, read_phase_request
 from learner.entropulse import PhaseMachine
@@ -75,7 +75,7 @@ class LearnerLoop:
         self._intake: Intake
         self._rollouts: Rollouts
         self._lineage = Lineage()
-        self._pacer = Pacer(config)
+        self._pacer = self._make_pacer()
         self._machine = PhaseMachine(config.learner.entropulse)
         max_demonstrations, with_pictures = recipe.max_demonstrations(config, recorded), trainer.check_picture is not None
         self._demonstrations = EpisodePool(
@@ -181,7 +181,7 @@ class LearnerLoop:
             state.phase_seconds[state.phase] = round(spent, 3)
         if self._phase.kind == "rl":
             self._intake.close_phase()
-            self._pacer = Pacer(self._config)
+            self._pacer = self._make_pacer()
         placed = [
             plan.to_message(
                 self._config, self._families, policy_version=state.policy_version, update=state.update,
@@ -225,6 +225,10 @@ class LearnerLoop:
             return self._tick_rl()
         return False
 
+    def _make_pacer(self) -> Pacer:
+        algorithm = self._trainer.algorithm
+        return Pacer(self._config, teaches=algorithm.teaches if isinstance(algorithm, SamplesDynamically) else None)
+
     def _count_time(self) -> None:
         now = self._clock()
         passed, self._last_tick = now - self._last_tick, now
@@ -258,8 +262,9 @@ class LearnerLoop:
         if steps is not None:
             metrics = self._trainer.sft_step(steps, self._round.lr)
             self._records.event(
-                "sft", phase=self.state.phase, step=self._round.num_done, num_steps=len(self._round.batches), **metrics
-            )
+                "sft", phase=self.state.phase, step=self._round.num_done, num_steps=len(self._round.batches),
+                pool_digest=self._round.pool_digest, **metrics,
+            )  # fmt: skip
             return True
         # What RL starts from is also what its KL term refers to.
         self._trainer.set_reference()

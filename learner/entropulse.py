@@ -8,6 +8,7 @@ never before a minimum dwell, never more often than `max_phases`. Readings in, d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -64,11 +65,14 @@ class PhaseMachine:
         return self._config.entropy_fraction * sum(first) / len(first)
 
     def observe(self, *, entropy: float | None, success: float) -> None:
-        """One update: mean token entropy of its batch (None when nothing was trained) and its success rate."""
+        """One update: mean token entropy of its batch (None when nothing was trained) and its success rate.
+
+        An entropy that is not finite, of a step that was skipped for it, is no reading: it would never leave the average.
+        """
         readings = self._readings
         readings.num_updates += 1
         readings.successes = [*readings.successes, success][-self._config.slope_window :]
-        if entropy is not None:
+        if entropy is not None and math.isfinite(entropy):
             if len(readings.first_entropies) < NUM_FIRST_READINGS:
                 readings.first_entropies.append(entropy)
             old = readings.entropy_ema

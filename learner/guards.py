@@ -76,10 +76,14 @@ class EffectiveSamples:
         self._total_of_squares += float(weights_M.double().square().sum())
 
     def share(self, ranks: Ranks) -> float:
-        """(sum w)^2 / (n sum w^2) over all ``ranks``; 1 on policy, and without weights."""
+        """(sum w)^2 / (n sum w^2) over all ``ranks``; 1 on policy, and of no tokens at all."""
         summed = ranks.sum({"weights": (self._total, self._total_of_squares), "tokens": (float(self._num_tokens), 0.0)})
         total, of_squares = summed["weights"]
-        return total**2 / (summed["tokens"][0] * of_squares) if of_squares else 1.0
+        num_tokens = summed["tokens"][0]
+        if not num_tokens:
+            return 1.0
+        # All weights underflowed to 0: the step says nothing, and must not get the full learning rate for it.
+        return total**2 / (num_tokens * of_squares) if of_squares else 0.0
 
 
 @dataclass(frozen=True, slots=True)

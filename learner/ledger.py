@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from common.messages import Trajectory
+from learner.orders import plan_id
 from learner.poison import POISONS, Poison
 from learner.waste import Waste
 
@@ -58,6 +59,7 @@ class Ledger:
             "trajectory_id": trajectory.trajectory_id,
             "group_seq": group_seq,
             "outcome": outcome,
+            "phase": plan_id(trajectory.order_id),
             "update": update,
             "policy_version": policy_version,
             "num_steps": len(trajectory.steps),

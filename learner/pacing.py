@@ -1,4 +1,5 @@
-"""When is a batch whole? As soon as its groups are there; in mode `pace`, once it waited for what would come too late after it.
+"""When is a batch whole? As soon as its groups are there, of an algorithm that samples dynamically enough that teach something;
+in mode `pace`, once it waited for what would come too late after it.
 
     position of the version      p - 2    p - 1    p        max_age 2; the update that is due makes p + 1
     age in this update             2        1      0
@@ -13,7 +14,7 @@ are compared along the lineage. Pure: no clock, takes no groups.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -39,8 +40,10 @@ class Cut:
 class Pacer:
     """Decides where a batch ends."""
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, *, teaches: Callable[[TrajectoryGroup], bool] | None = None) -> None:
+        """``teaches``: which groups a batch must have enough of (dynamic sampling); None: all count."""
         learner = config.learner
+        self._teaches = teaches
         self._is_pacing = learner.staleness.mode == "pace"
         self._budget_s = learner.staleness.stall_budget_s
         self._max_age = learner.max_age
@@ -69,12 +72,13 @@ class Pacer:
         ``in_flight``: policy versions on their way, None when the last answer was a group and did not tell. ``version``: of the
         present weights. ``now``: seconds on any clock that only goes forward.
         """
-        if len(groups) < self._num_groups:
+        is_full = len(groups) >= self._max_groups
+        num_needed = self._num_needed(groups)
+        if num_needed is None:
             return None
         if not self._is_pacing:
-            return Cut(self._num_groups, 0.0, "none")
+            return Cut(num_needed, 0.0, "none")
         brink = lineage.position(version) - self._max_age
-        is_full = len(groups) >= self._max_groups
         if in_flight is None and not is_full and may_wait:
             return None
         at_risk = any(lineage.position(other) == brink for other in in_flight or ())
@@ -82,7 +86,7 @@ class Pacer:
             if at_risk and not is_full and may_wait:
                 self._stalled_since = now
                 return None
-            return self._end(self._num_due(groups, brink=brink, lineage=lineage), 0.0, "none")
+            return self._end(max(num_needed, self._num_due(groups, brink=brink, lineage=lineage)), 0.0, "none")
         stall_s = now - self._stalled_since
         reason = self._reason_to_end(stall_s, at_risk=at_risk, is_full=is_full, may_wait=may_wait)
         return None if reason is None else self._end(min(len(groups), self._max_groups), stall_s, reason)
@@ -96,14 +100,23 @@ class Pacer:
             return "arrived"
         return "budget" if stall_s >= self._budget_s else None
 
+    def _num_needed(self, groups: Sequence[TrajectoryGroup]) -> int | None:
+        """How many of the first ``groups`` make a batch; None: there are too few, and more can come."""
+        num_taught = 0
+        for number, group in enumerate(groups[: self._max_groups], start=1):
+            num_taught += self._teaches is None or self._teaches(group)
+            if num_taught == self._num_groups:
+                return number
+        return self._max_groups if len(groups) >= self._max_groups else None
+
     def _num_due(self, groups: Sequence[TrajectoryGroup], *, brink: int, lineage: Lineage) -> int:
-        """At least a batch, and all groups up to the last one that the next update would come too late for."""
+        """All groups up to the last one that the next update would come too late for."""
         numbers = [
             number
             for number, group in enumerate(groups[: self._max_groups], start=1)
             if any(lineage.position(version) == brink for version in self._versions_of(group))
         ]
-        return max([self._num_groups, *numbers])
+        return max(numbers, default=0)
 
     def _versions_of(self, group: TrajectoryGroup) -> frozenset[int]:
         if group.group_seq not in self._versions:

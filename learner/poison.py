@@ -14,13 +14,23 @@ import numpy as np
 
 from common.messages import Step, Trajectory
 
-Poison = Literal["wrong_length", "not_finite", "outside_vocabulary", "future_version", "picture_missing", "picture_mismatch"]
+Poison = Literal[
+    "wrong_length", "not_finite", "impossible_logprob", "outside_vocabulary", "future_version", "picture_missing",
+    "picture_mismatch",
+]
 """`wrong_length`: tokens, log-probs and versions of an action differ in number. `not_finite`: a log-prob is no number.
+`impossible_logprob`: one is above 0, or so low that nobody samples such a token (below `MIN_LOGPROB`).
 `outside_vocabulary`: the model has no such token. `future_version`: the learner never published that policy version.
 `picture_missing`: the screenshot that a prompt shows is not there or not readable. `picture_mismatch`: it is not the one picture
 that the prompt has room for."""
 
 POISONS: tuple[Poison, ...] = get_args(Poison)
+
+MIN_LOGPROB = -50.0
+"""e^-50 is 2e-22: with a hundred thousand tokens to choose from, not drawn once in the life of a cluster."""
+
+MAX_LOGPROB = 0.01
+"""Above 0 by what rounding in bfloat16 makes of a token that is certain."""
 
 StepCheck = Callable[[Step], Poison | None]
 """Why a step must not be trained on, by what it shows; reads its screenshot (`learner.pictures`)."""
@@ -48,6 +58,10 @@ def _poison_of_step(step: Step, *, sampled: bool, policy_version: int, vocabular
         return "wrong_length"
     if not np.isfinite(step.behavior_logprobs).all():
         return "not_finite"
+    if step.behavior_logprobs.size and not (
+        step.behavior_logprobs.min() >= MIN_LOGPROB and step.behavior_logprobs.max() <= MAX_LOGPROB
+    ):
+        return "impossible_logprob"
     for tokens in (step.prompt_tokens, step.action_tokens):
         if tokens.size and not (tokens.min() >= 0 and tokens.max() < vocabulary_size):
             return "outside_vocabulary"

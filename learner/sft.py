@@ -19,6 +19,8 @@ class SftRound:
 
     batches: Sequence[Sequence[Step]]
     lr: float
+    pool_digest: str
+    """Of the episodes drawn: two rounds with the same digest learn from the same."""
     num_done: int = 0
 
     def next_batch(self) -> Sequence[Step] | None:
@@ -46,8 +48,9 @@ def make_round(phase: str, config: RunConfig, *, demonstrations: EpisodePool, su
     batches = make_batches(
         episodes, batch_size=learner.recipe.bc_batch_size, epochs=epochs, seed=f"{config.seed}:{phase}"
     )
+    pool_digest = digest(episodes)
     log.get_logger().info(
         "sft.began", phase=phase, episodes=len(episodes), steps=sum(len(episode.steps) for episode in episodes),
-        batches=len(batches), pool_episodes=successes.num_episodes, pool_digest=digest(episodes),
+        batches=len(batches), pool_episodes=successes.num_episodes, pool_digest=pool_digest,
     )  # fmt: skip
-    return SftRound(batches, lr)
+    return SftRound(batches, lr, pool_digest)

@@ -34,6 +34,7 @@ class TrainedSteps:
         fresh = (step for step, replayed in zip(batch.samples, batch.replayed_S, strict=True) if not replayed)
         self.ages = [max(0, position - step.min_policy_version) for step in fresh]
         """Of steps that came for this update; those out of an algorithm's memory are as old as they are."""
+        self.num_steps_by_age = {str(age): self.ages.count(age) for age in sorted(set(self.ages))}
         self.num_trajectories = 0
         self.num_steps = len(batch.samples)
 
@@ -112,6 +113,7 @@ def update_fields(
         "policy_age_min": metrics.get("policy_age_min", min(ages)),
         "policy_age_mean": metrics.get("policy_age_mean", sum(ages) / len(ages)),
         "policy_age_max": metrics.get("policy_age_max", max(ages)),
+        "num_steps_by_age": trained.num_steps_by_age,
         "num_trajectories_trained": trained.num_trajectories,
         "num_steps_trained": trained.num_steps,
         "trained": bool(trained.num_steps),

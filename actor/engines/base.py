@@ -8,7 +8,7 @@ Array shape legend: P prompt tokens, A sampled tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -66,12 +66,18 @@ class PolicyEngine(Protocol):
     def submit(self, request: GenerationRequest) -> Future[Completion]:
         """Queue a request. The future raises `EngineFailed` when the engine breaks or closes."""
 
-    def load(self, version: int, tensors: Mapping[str, torch.Tensor]) -> float:
+    def load(
+        self, version: int, tensors: Mapping[str, torch.Tensor], *, expected_probe: Sequence[float] | np.ndarray | None = None
+    ) -> float:
         """Replace the named weights between two decode steps; gives the seconds that generation stood still.
 
         Names are Hugging Face parameter names; tensors that are not named keep their value. Completions under way go
-        on, their later tokens carry ``version``; nothing cached from older weights serves a new request. Raises
-        `WeightError` for unknown names or wrong shapes, and then nothing has changed.
+        on, their later tokens carry ``version``; nothing cached from older weights serves a new request. Nothing sampled with
+        the new weights leaves the engine before its `probe` agrees with ``expected_probe``, the learner's (None: not compared).
+
+        Raises `WeightError`. For unknown names or wrong shapes nothing has changed. When the probe differs or loading breaks
+        off, what the engine holds is no version: `policy_version` is `NO_VERSION`, and completions under way and new
+        requests fail with `EngineFailed` until a `load` succeeds.
         """
 
     def probe(self) -> np.ndarray:

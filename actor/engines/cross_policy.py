@@ -8,7 +8,7 @@ sampled it, as always, so staleness bound and corrections need to know nothing o
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
@@ -18,9 +18,6 @@ from actor.engines.base import NO_VERSION, Completion, GenerationRequest, Policy
 
 if TYPE_CHECKING:
     import torch
-
-_SAME_LOGPROBS = 1e-3
-"""Two engines of one kind with the same weights compute the same; rounding aside."""
 
 
 class CrossPolicyEngine:
@@ -34,32 +31,31 @@ class CrossPolicyEngine:
 
     @property
     def policy_version(self) -> int:
-        return self._present.policy_version
+        # Both get the first version, so that an engine without one is one that failed to take one.
+        return self._present.policy_version if self.older_version != NO_VERSION else NO_VERSION
 
     @property
     def older_version(self) -> int:
-        """Version of the older weights; `NO_VERSION` before the first `load`."""
+        """Version of the older weights; `NO_VERSION` before the first `load` and after one that failed."""
         return self._older.policy_version
 
     def submit(self, request: GenerationRequest) -> Future[Completion]:
         older = request.may_be_older and self.older_version != NO_VERSION and self._random.random() < 0.5
         return (self._older if older else self._present).submit(request)
 
-    def load(self, version: int, tensors: Mapping[str, torch.Tensor]) -> float:
+    def load(
+        self, version: int, tensors: Mapping[str, torch.Tensor], *, expected_probe: Sequence[float] | np.ndarray | None = None
+    ) -> float:
         """See `PolicyEngine.load`. The first version goes to both, one that is loaded again goes where it went."""
-        stall_s = self._present.load(version, tensors)
+        stall_s = self._present.load(version, tensors, expected_probe=expected_probe)
         held = self.older_version
         if held == NO_VERSION or not held < version < held + self._refresh_every:
-            stall_s += self._older.load(version, tensors)
+            stall_s += self._older.load(version, tensors, expected_probe=expected_probe)
         return stall_s
 
     def probe(self) -> np.ndarray:
-        """Of the present weights, or of the older ones while both are the same and these differ more: both must be right."""
-        present = self._present.probe()
-        if self.older_version != self.policy_version:
-            return present
-        older = self._older.probe()
-        return older if np.abs(older - present).max() > _SAME_LOGPROBS else present
+        """Of the present weights."""
+        return self._present.probe()
 
     def close(self) -> None:
         self._present.close()

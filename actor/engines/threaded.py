@@ -17,10 +17,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from actor.engines.base import NO_VERSION, Completion, GenerationRequest
-from common.errors import ComputerRLError, EngineFailed
+from common.errors import ComputerRLError, EngineFailed, WeightError
+from common.weight_plan import PROBE_TOKENS, check_probe
 
 if TYPE_CHECKING:
     import torch
+
+
+_PROBE = np.asarray(PROBE_TOKENS, dtype=np.int32)
+
+
+class _Spoilt(WeightError):
+    """The core's weights have changed, and not into a version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +53,7 @@ class EngineCore(Protocol):
         """One decode step for everything taken in (prefills included); gives what finished."""
 
     def load(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """See `PolicyEngine.load`."""
+        """Replace weights. `WeightError` says that nothing has changed, any other error that something may have."""
 
     def probe(self, tokens: np.ndarray) -> np.ndarray:
         """Log-probs of ``tokens[1:]`` given what precedes each."""
@@ -74,9 +82,13 @@ class _Command:
 class ThreadedEngine:
     """A `PolicyEngine` made of a core, a thread and a text decoder."""
 
-    def __init__(self, core: EngineCore, *, decode: Callable[[Sequence[int]], str], name: str) -> None:
+    def __init__(self, core: EngineCore, *, decode: Callable[[Sequence[int]], str], name: str, dtype: str) -> None:
+        """``dtype`` of the core's weights, torch's name: it says how closely two probes of the same weights agree."""
         self._core = core
         self._decode = decode
+        self._dtype = dtype
+        self._unfit = ""
+        """Why these weights may not sample; only the engine's thread looks at it."""
         self._version = NO_VERSION
         self._condition = threading.Condition()
         self._queue: deque[tuple[int, _Ticket]] = deque()
@@ -102,19 +114,37 @@ class ThreadedEngine:
             self._condition.notify()
         return future
 
-    def load(self, version: int, tensors: Mapping[str, torch.Tensor]) -> float:
+    def load(
+        self, version: int, tensors: Mapping[str, torch.Tensor], *, expected_probe: Sequence[float] | np.ndarray | None = None
+    ) -> float:
         def apply() -> float:
             start = time.perf_counter()
             self._core.load(version, tensors)
-            self._version = version
+            try:
+                if expected_probe is not None:
+                    check_probe(expected_probe, self._core.probe(_PROBE), dtype=self._dtype)
+            except WeightError as error:
+                raise _Spoilt(f"policy version {version}: {error}") from error
+            self._version, self._unfit = version, ""
             return time.perf_counter() - start
 
-        return self._command(apply)
+        def apply_or_stand_still() -> float:
+            try:
+                return apply()
+            except _Spoilt as error:
+                self._stand_still(str(error))
+                raise
+            except WeightError:
+                raise  # Refused before anything changed: the weights of before serve on.
+            except Exception as error:
+                reason = f"loading policy version {version} broke off: {type(error).__name__}: {error}"
+                self._stand_still(reason)
+                raise _Spoilt(reason) from error
+
+        return self._command(apply_or_stand_still)
 
     def probe(self) -> np.ndarray:
-        from common.weight_plan import PROBE_TOKENS
-
-        return self._command(lambda: self._core.probe(np.asarray(PROBE_TOKENS, dtype=np.int32)))
+        return self._command(lambda: self._core.probe(_PROBE))
 
     def close(self) -> None:
         with self._condition:
@@ -143,6 +173,17 @@ class ThreadedEngine:
             self._fail_everything("the engine is closed")
             self._core.close()
 
+    def _stand_still(self, reason: str) -> None:
+        """What the core holds is no version of the policy: nothing of it may be heard until a load succeeds."""
+        self._version, self._unfit = NO_VERSION, reason
+        self._core.abort()
+        self._fail_running(EngineFailed(reason))
+
+    def _fail_running(self, error: ComputerRLError) -> None:
+        for ticket in self._running.values():
+            ticket.future.set_exception(error)
+        self._running.clear()
+
     def _wait_for_work(self) -> bool:
         with self._condition:
             while not (self._closed or self._commands or self._queue or self._running):
@@ -164,6 +205,8 @@ class ThreadedEngine:
                 self._queue.popleft()
                 continue
             try:
+                if self._unfit:
+                    raise EngineFailed(self._unfit)
                 if not self._core.add(key, ticket.request):
                     return
             except Exception as error:  # noqa: BLE001  (one bad request must not end the engine for the others)
@@ -179,10 +222,7 @@ class ThreadedEngine:
             finished = self._core.step()
         except Exception as error:  # noqa: BLE001  (every waiting episode must hear of it, then the engine goes on with an empty batch)
             self._core.abort()
-            failed = _as_ours(error)
-            for ticket in self._running.values():
-                ticket.future.set_exception(failed)
-            self._running.clear()
+            self._fail_running(_as_ours(error))
             return
         now = time.perf_counter()
         for sampled in finished:

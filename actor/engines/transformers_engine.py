@@ -36,6 +36,10 @@ MAX_DRAFTED_TOKENS = 64
 """Guessed tokens in a pass, shared among the running requests: beyond it a pass costs by the token, and guesses cost what they
 save."""
 
+MIN_SHARE = 3
+"""With fewer guessed tokens for each, all requests go on one token at a time: attention over many single tokens is one call, over
+guesses one for each request."""
+
 
 @dataclass(slots=True)
 class _Running:
@@ -129,10 +133,11 @@ class TransformersCore:
 
     def _draft(self, running: _Running) -> list[int]:
         request = running.request
+        share = MAX_DRAFTED_TOKENS // len(self._running)
+        if share < MIN_SHARE:
+            return []
         # The last token allowed is sampled after the draft, so that no draft can be longer than what may still be said.
-        limit = min(
-            self._max_draft_tokens, MAX_DRAFTED_TOKENS // len(self._running), request.max_new_tokens - len(running.tokens) - 1
-        )
+        limit = min(self._max_draft_tokens, share, request.max_new_tokens - len(running.tokens) - 1)
         return self._drafts.propose(request.prompt_tokens, running.tokens, limit=limit, stop_tokens=request.stop_tokens)
 
     def _make_pass(self, singles: Sequence[_Running], several: Sequence[_Running]) -> Pass:
@@ -293,4 +298,4 @@ def make_transformers_engine(
     core = TransformersCore(
         model, num_live=num_live, max_tokens=max_tokens, seed=seed, max_draft_tokens=max_draft_tokens, fused=fused
     )
-    return ThreadedEngine(core, decode=decode, name="transformers-engine")
+    return ThreadedEngine(core, decode=decode, name="transformers-engine", dtype=dtype)

@@ -163,7 +163,7 @@ class VLLMCore:
         return np.asarray([entry[int(token)].logprob for token, entry in zip(tokens[1:], entries, strict=True)], dtype=np.float32)
 
     def abort(self) -> None:
-        self._llm.abort_request([str(key) for key in self._running])
+        self._llm.abort_request([_PROBE, *map(str, self._running)])
         self._running.clear()
         self._finished = []
 
@@ -232,4 +232,4 @@ def make_vllm_engine(
 ) -> ThreadedEngine:  # fmt: skip
     """The engine for the model in ``folder``."""
     core = VLLMCore(folder, dtype=dtype, num_live=num_live, max_tokens=max_tokens, seed=seed, num_threads=num_threads)
-    return ThreadedEngine(core, decode=decode, name="vllm-engine")
+    return ThreadedEngine(core, decode=decode, name="vllm-engine", dtype=dtype)

@@ -190,6 +190,15 @@ class LearnsValues(Protocol):
 
 
 @runtime_checkable
+class SamplesDynamically(Protocol):
+    """An algorithm whose batch is whole only with enough groups that teach something; those that came between join it."""
+
+    def teaches(self, group: TrajectoryGroup) -> bool:
+        """Does ``group`` count?"""
+        ...
+
+
+@runtime_checkable
 class WantsGuidance(Protocol):
     """An algorithm whose training episodes are played beside the families' demonstrators."""
 

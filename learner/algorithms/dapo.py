@@ -1,14 +1,16 @@
 """DAPO: clip-higher, a mean over tokens, and only groups that teach something (arXiv 2503.14476).
 
 Clipping less above (0.28 for 0.2) slows the loss of entropy. Groups whose rollouts all scored the same have no place in the mean;
-the paper samples others in their place until the batch is full, here the batch is smaller then (ours). No KL. Ours besides: steps
-in place of whole answers, and the decoupled correction of `grpo`. Answers are not cut softly by length: actions are short.
+others are sampled in their place until the batch is full (dynamic sampling), out of at most ``(broker.eta + 1)`` batches: so many
+may be on their way within the staleness bound (ours). No KL. Ours besides: steps in place of whole answers, and the decoupled
+correction of `grpo`. Answers are not cut softly by length: actions are short.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from common.messages import TrajectoryGroup
 from learner.aggregation import Aggregation
 from learner.algorithms.grpo import GRPO, GRPOOptions
 from learner.step_table import StepTable
@@ -24,6 +26,10 @@ class DAPO(GRPO):
     """See the module's docstring."""
 
     options_model = DAPOOptions
+
+    def teaches(self, group: TrajectoryGroup) -> bool:
+        """Neither all solved nor all failed (the paper's equation 11)."""
+        return len({trajectory.success for trajectory in group.trajectories}) > 1
 
     def counted(self, advantage_n: np.ndarray, table: StepTable) -> np.ndarray:
         """[n] bool: steps of groups with a signal."""

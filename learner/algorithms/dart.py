@@ -6,9 +6,9 @@
     entropy     of a group's steps, those whose mean token entropy is below the 20th percentile do not train
     objective   clip 0.2 and 0.28, weights min(pi_p / pi_b, 1), KL 0.1 to the reference
 
-The released code differs: GSPO with clip 0.1 and 0.28, no entropy filter (`configs/algorithms/dart_release.yaml`). Ours: a task's
-memory is its family's; the success is drawn at random among the newest; the entropy is that of the weights at the start of the
-update, over the whole vocabulary.
+The released code differs: GSPO with clip 0.1 and 0.28, no entropy filter, only groups with both outcomes
+(`configs/algorithms/dart_release.yaml`). Ours: a task's memory is its family's; the success is drawn at random among the newest;
+the entropy is that of the weights at the start of the update, over the whole vocabulary.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pydantic import Field
 from common.messages import Trajectory
 from learner.algorithms import FirstLook, TrainBatch
 from learner.algorithms.replaying import ReplayingGRPO, ReplayingOptions
+from learner.step_table import StepTable
 
 
 class DARTOptions(ReplayingOptions):
@@ -32,6 +33,8 @@ class DARTOptions(ReplayingOptions):
     kl_beta: float = Field(0.1, ge=0)
     entropy_percentile: float = Field(20.0, ge=0, lt=100)
     """Steps of a group below this percentile of mean token entropy do not train; 0: all do."""
+    both_outcomes: bool = False
+    """Only groups with a success and a failure have a place in the batch, for the KL term too (the released code)."""
 
 
 class DART(ReplayingGRPO):
@@ -51,6 +54,13 @@ class DART(ReplayingGRPO):
         if any(one.success for one in trajectories):
             return trajectories
         return (*trajectories, kept[rng.integers(len(kept))])
+
+    def counted(self, advantage_n: np.ndarray, table: StepTable) -> np.ndarray:
+        """[n] bool: all, or the steps of groups with both outcomes."""
+        if not self.options.both_outcomes:
+            return super().counted(advantage_n, table)
+        solved, failed = (table.group_n[table.success_n == outcome] for outcome in (True, False))
+        return np.isin(table.group_n, np.intersect1d(solved, failed))
 
     def refine(self, batch: TrainBatch, look: FirstLook) -> TrainBatch:
         """``batch`` without the surest steps of each group."""

@@ -33,7 +33,8 @@ class GRPOOptions(Section):
     eps_low: float = Field(0.2, gt=0, lt=1)
     """Lower clip distance of r."""
     eps_high: float = Field(0.28, gt=0)
-    """Upper clip distance of r; above ``eps_low`` it is DAPO's clip-higher, which slows the loss of entropy."""
+    """Upper clip distance of r; above ``eps_low`` it is DAPO's clip-higher, which slows the loss of entropy (the default: ours;
+    AReaL has 0.2, ComputerRL's is not published)."""
     objective: Literal["clipped", "gspo", "cispo", "dppo_tv"] = "clipped"
     """clipped: S(r, A) for each token; gspo: S(s, A) with one ratio s = exp(mean log r) for all tokens of a step (arXiv
     2507.18071, eps 3e-4 and 4e-4; 0.1 and 0.28 in DART's release); cispo: sg(min(r, 1 + eps_high)) A log pi_t; dppo_tv: r A,
@@ -78,6 +79,10 @@ class GRPOOptions(Section):
 
     @model_validator(mode="after")
     def _fit(self) -> GRPOOptions:
+        for name, needed in _NEEDS.items():
+            for other, values in needed.items():
+                if name in self.model_fields_set and getattr(self, other) not in values:
+                    raise ValueError(f"{name}: no effect with {other} {getattr(self, other)!r}; leave it out")
         for name in ("icepop_range", "geometric_range"):
             low, high = getattr(self, name)
             if not 0 <= low < high:
@@ -87,6 +92,20 @@ class GRPOOptions(Section):
         if self.aggregation == "constant" and self.aggregation_constant is None:
             raise ValueError("aggregation 'constant' needs aggregation_constant")
         return self
+
+
+_CORRECTED = ("decoupled", "tis", "icepop", "geometric")
+_NEEDS: dict[str, dict[str, tuple[str, ...]]] = {
+    "eps_low": {"objective": ("clipped", "gspo")},
+    "eps_high": {"objective": ("clipped", "gspo", "cispo")},
+    "tv_limit": {"objective": ("dppo_tv",)},
+    "correction_cap": {"correction": ("decoupled", "tis", "geometric")},
+    "icepop_range": {"correction": ("icepop",)},
+    "geometric_range": {"correction": ("geometric",)},
+    "proximal": {"correction": _CORRECTED},
+    "aggregation_constant": {"aggregation": ("constant",)},
+}
+"""Option -> what it depends on -> the values with which it says anything."""
 
 
 class GRPO:

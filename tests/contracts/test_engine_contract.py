@@ -199,6 +199,23 @@ def test_engine_given_unknown_or_misshapen_tensors_refuses_and_changes_nothing(s
     assert np.abs(subject.engine.probe() - before).max() < 1e-3
 
 
+def test_engine_whose_new_weights_do_not_prove_right_says_nothing_with_them(subject: Subject) -> None:
+    subject.engine.load(30, {}, expected_probe=subject.engine.probe())
+    before = subject.expected(np.array(PROBE_TOKENS))
+    future = subject.engine.submit(ask(prompt(97, 20), most=200))
+    changed = subject.change(31, top_only=False)
+    with pytest.raises(WeightError, match="policy version 31"):
+        subject.engine.load(31, changed, expected_probe=before)
+    with pytest.raises(EngineFailed, match="policy version 31"):
+        future.result(60)
+    assert subject.engine.policy_version == -1
+    with pytest.raises(EngineFailed):
+        subject.engine.submit(ask(prompt(98))).result(60)
+    subject.engine.load(31, changed, expected_probe=subject.expected(np.array(PROBE_TOKENS)))
+    completion = subject.engine.submit(ask(prompt(98))).result(60)
+    assert set(completion.policy_versions.tolist()) == {31}
+
+
 if VARIABLE not in os.environ:
 
     @pytest.mark.timeout(300)

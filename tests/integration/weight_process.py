@@ -14,6 +14,7 @@ from actor import weight_receiver
 from common import log
 from common.lifecycle import StopToken
 from common.transport import Client, load_keys
+from common.weight_plan import check_probe
 from learner.client import BroadcastGroup, WeightClient
 
 
@@ -29,13 +30,12 @@ class Engine:
     def __init__(self) -> None:
         self.tensors: dict = {}
 
-    def load(self, version: int, tensors: dict) -> float:
-        self.policy_version = version
+    def load(self, version: int, tensors: dict, *, expected_probe: np.ndarray) -> float:
+        self.policy_version = -1
         self.tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+        check_probe(expected_probe, [float(t.flatten()[0]) for t in self.tensors.values()] or [0.0], dtype="float32")
+        self.policy_version = version
         return 0.001
-
-    def probe(self) -> np.ndarray:
-        return np.array([float(t.flatten()[0]) for t in self.tensors.values()] or [0.0], dtype=np.float32)
 
 
 class MisbehavingGroup(BroadcastGroup):

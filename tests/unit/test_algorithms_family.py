@@ -199,6 +199,10 @@ def test_rebn_takes_the_format_penalty_where_it_is_due() -> None:
     [
         ("digirl", {"eps_low": 0.1}), ("vtrace", {"length_alpha": 0.1}), ("m_grpo", {"format_penalty": 0.1}),
         ("ui_s1", {"format_penalty": 0.1}), ("grpo", {"lr_scaling": "effective_samples", "correction": "none"}),
+        ("grpo", {"correction": "icepop", "correction_cap": 2.0}), ("grpo", {"objective": "cispo", "eps_low": 0.1}),
+        ("grpo", {"correction": "none", "proximal": "recomputed"}), ("grpo", {"tv_limit": 0.1}),
+        ("grpo", {"icepop_range": (0.5, 2.0)}), ("grpo", {"geometric_range": (0.9, 1.1)}),
+        ("grpo", {"aggregation_constant": 3.0}),
     ],
 )  # fmt: skip
 def test_options_without_effect_are_errors(name: str, options: dict[str, object]) -> None:
@@ -223,6 +227,16 @@ def test_dart_leaves_out_the_surest_steps_of_each_group() -> None:
     np.testing.assert_array_equal(refined.advantage_S, batch.advantage_S[kept])
     np.testing.assert_array_equal(refined.token_weight_S, batch.token_weight_S[kept])
     assert refined.left_out_tokens - batch.left_out_tokens == sum(map(len, entropy)) - sum(len(entropy[i]) for i in kept)
+
+
+def test_dart_as_released_counts_only_groups_with_both_outcomes() -> None:
+    mixed, solved = make_group([(number % 2 == 0, steps(1)) for number in range(4)]), make_group([(True, steps(1))] * 4)
+    groups = [mixed, replace(solved, group_seq=mixed.group_seq + 1)]
+    for both_outcomes, expected in ((False, 8), (True, 4)):
+        batch = make("dart", entropy_percentile=0.0, both_outcomes=both_outcomes).prepare(groups, version=0)
+        assert len(batch.samples) == expected, "a KL term trains steps without a signal too"
+        # Steps of two tokens each: the mean runs over those that count.
+        np.testing.assert_allclose(batch.token_weight_S, np.full(expected, 0.5 / expected))
 
 
 def test_dart_names_whom_its_filter_left_nothing_and_spares_the_look_without_one() -> None:

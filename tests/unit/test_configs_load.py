@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from common.config import load_config
 from env_server.client import family_names
 from learner.algorithms import ALGORITHMS, make_algorithm
+from learner.algorithms.grpo import GRPO, GRPOOptions
 
 FOLDER = Path(__file__).resolve().parents[2] / "configs"
 FILES = sorted(FOLDER.rglob("*.yaml"))
@@ -34,3 +36,11 @@ def test_quickstart_plays_six_families_over_three_applications_contained() -> No
 def test_every_algorithm_has_a_config() -> None:
     configured = {load_config(path).learner.algorithm.name for path in (FOLDER / "algorithms").glob("*.yaml")}
     assert configured == set(ALGORITHMS)
+
+
+@pytest.mark.parametrize("option", ["objective", "correction", "proximal", "lr_scaling"])
+def test_every_choice_of_the_objective_has_a_config(option: str) -> None:
+    learners = [load_config(path).learner for path in (FOLDER / "algorithms").glob("*.yaml")]
+    made = [make_algorithm(learner) for learner in learners]
+    chosen = {getattr(one.options, option) for one in made if isinstance(one, GRPO)}
+    assert chosen == set(get_args(GRPOOptions.model_fields[option].annotation))

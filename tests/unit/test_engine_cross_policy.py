@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from actor.engines import make_engine
 from actor.engines.base import NO_VERSION, Completion, GenerationRequest
 from actor.engines.cross_policy import CrossPolicyEngine
 from common.config import ActorConfig, ModelConfig, RunConfig, load_config
-from common.errors import ConfigError
+from common.errors import ConfigError, WeightError
 from learner.model_store import ensure_model
 
 
@@ -23,6 +23,7 @@ class FakeEngine:
 
     def __init__(self) -> None:
         self.policy_version = NO_VERSION
+        self.probed = 0.0
         self.closed = False
 
     def submit(self, request: GenerationRequest) -> Future[Completion]:
@@ -31,12 +32,16 @@ class FakeEngine:
         done.set_result(Completion(np.zeros(1, np.int32), np.zeros(1, np.float32), versions, "", "stop", 0.0, 0.0))
         return done
 
-    def load(self, version: int, tensors: Mapping[str, torch.Tensor]) -> float:
-        self.policy_version = version
+    def load(
+        self, version: int, tensors: Mapping[str, torch.Tensor], *, expected_probe: Sequence[float] | np.ndarray | None = None
+    ) -> float:
+        self.policy_version = version if expected_probe is None or expected_probe[0] == self.probed else NO_VERSION
+        if self.policy_version == NO_VERSION:
+            raise WeightError("another probe")
         return 1.0
 
     def probe(self) -> np.ndarray:
-        return np.array([self.policy_version], np.float32)
+        return np.array([self.probed], np.float32)
 
     def close(self) -> None:
         self.closed = True
@@ -59,20 +64,24 @@ def test_older_weights_follow_when_they_are_too_far_behind() -> None:
         stalls.append(engine.load(version, {}))
         held.append(engine.older_version)
         assert engine.policy_version == version
-        assert engine.probe().tolist() == [version]
     # A version that is loaded again, after a probe that was wrong, goes where it went.
     assert held == [0, 0, 0, 0, 4, 4, 4, 9, 9]
     assert stalls == [2.0, 1.0, 1.0, 1.0, 2.0, 2.0, 1.0, 2.0, 1.0]
 
 
-def test_probe_is_that_of_older_weights_when_these_went_wrong() -> None:
+def test_engine_whose_older_weights_went_wrong_has_no_version_and_asks_only_the_present_ones() -> None:
     present, older = FakeEngine(), FakeEngine()
     engine = CrossPolicyEngine(present, older, refresh_every=2, seed=0)
-    engine.load(0, {})
-    older.probe = lambda: np.array([7.0], np.float32)  # type: ignore[method-assign]
-    assert engine.probe().tolist() == [7.0]
-    engine.load(1, {})
-    assert engine.probe().tolist() == [1.0]
+    engine.load(0, {}, expected_probe=[0.0])
+    older.probed = 7.0
+    engine.load(1, {}, expected_probe=[0.0])
+    with pytest.raises(WeightError):
+        engine.load(2, {}, expected_probe=[0.0])
+    assert engine.policy_version == NO_VERSION
+    assert set(versions(engine)) == {2}
+    older.probed = 0.0
+    engine.load(2, {}, expected_probe=[0.0])
+    assert engine.policy_version == engine.older_version == 2
 
 
 def test_half_of_what_may_be_older_is() -> None:

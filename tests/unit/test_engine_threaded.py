@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ class CountingCore:
         self.gate.set()
         self.running: dict[int, tuple[GenerationRequest, list[int]]] = {}
         self.most_running = 0
+        self.probed = 0.0
         self.closed = False
 
     def add(self, key: int, request: GenerationRequest) -> bool:
@@ -53,9 +55,12 @@ class CountingCore:
     def load(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
         if "bad" in tensors:
             raise WeightError("no tensor 'bad'")
+        self.probed = float(tensors.get("probed", 0.0))
+        if "half" in tensors:
+            raise RuntimeError("broke off")
 
     def probe(self, tokens: np.ndarray) -> np.ndarray:
-        return np.zeros(len(tokens) - 1, dtype=np.float32)
+        return np.full(len(tokens) - 1, self.probed, dtype=np.float32)
 
     def abort(self) -> None:
         self.running.clear()
@@ -69,7 +74,7 @@ def request(num_prompt: int = 3, *, stop: int = 12, most: int = 8) -> Generation
 
 
 def make_engine(core: CountingCore) -> ThreadedEngine:
-    return ThreadedEngine(core, decode=lambda tokens: " ".join(map(str, tokens)), name="test")
+    return ThreadedEngine(core, decode=lambda tokens: " ".join(map(str, tokens)), name="test", dtype="float32")
 
 
 def test_engine_with_more_requests_than_room_finishes_all_in_turn() -> None:
@@ -138,6 +143,47 @@ def test_engine_with_refused_weights_keeps_its_version() -> None:
         engine.load(5, {"bad": torch.zeros(1)})
     assert engine.policy_version == 4
     assert len(engine.probe()) == 31
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("tensors", "reason"),
+    [({"probed": torch.tensor(0.5)}, "differ from the learner's by 0.500"), ({"half": torch.zeros(1)}, "broke off: Runtime")],
+)
+def test_engine_whose_weights_are_no_version_says_nothing(tensors: dict[str, torch.Tensor], reason: str) -> None:
+    core = CountingCore(room=1)
+    engine = make_engine(core)
+    engine.load(4, {})
+    core.gate.clear()
+    before = [engine.submit(request(stop=999, most=10**9)) for _ in range(2)]
+    loading = Future()
+    threading.Thread(target=lambda: loading.set_exception(raised_by(engine, tensors))).start()
+    core.gate.set()
+    with pytest.raises(WeightError, match=reason):
+        loading.result(10)
+    assert engine.policy_version == -1
+    for future in (*before, engine.submit(request())):
+        with pytest.raises(EngineFailed, match="policy version 5"):
+            future.result(10)
+    assert engine.load(6, {}, expected_probe=np.zeros(31)) >= 0.0
+    assert engine.policy_version == 6
+    assert engine.submit(request()).result(10).finish == "stop"
+    engine.close()
+
+
+def raised_by(engine: ThreadedEngine, tensors: dict[str, torch.Tensor]) -> Exception:
+    with pytest.raises(WeightError) as raised:
+        engine.load(5, tensors, expected_probe=np.zeros(31))
+    return raised.value
+
+
+def test_engine_that_refuses_weights_before_anything_changed_serves_on_with_the_old_ones() -> None:
+    engine = make_engine(CountingCore())
+    engine.load(4, {}, expected_probe=np.zeros(31))
+    with pytest.raises(WeightError, match="no tensor"):
+        engine.load(5, {"bad": torch.zeros(1)}, expected_probe=np.zeros(31))
+    assert engine.policy_version == 4
+    assert engine.submit(request()).result(10).finish == "stop"
     engine.close()
 
 

@@ -80,3 +80,8 @@ def test_state_restored_goes_on_as_if_undisturbed() -> None:
 @pytest.mark.parametrize(("values", "expected"), [([], 0.0), ([3.0], 0.0), ([0, 1, 2, 3], 1.0), ([1, 1, 1], 0.0), ([2, 0], -2.0)])
 def test_slope_least_squares(values: list[float], expected: float) -> None:
     assert slope(values) == pytest.approx(expected)
+
+
+def test_trigger_entropy_that_is_no_number_is_no_reading() -> None:
+    with_nan = [COLLAPSED_AND_FLAT[0], (float("nan"), 0.5), (float("inf"), 0.5), *COLLAPSED_AND_FLAT[1:]]
+    assert any(fed(EntropulseConfig(), with_nan))

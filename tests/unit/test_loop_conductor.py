@@ -93,6 +93,23 @@ def test_rl_steps_older_than_bound_masked_and_recorded(tmp_path: Path) -> None:
     summary = events(bench, "summary")[-1]
     assert summary["max_policy_age_trained"] <= 1
     assert summary["drops"]["too_old"] > 0 and summary["num_steps_masked"] > 0
+    for update in events(bench, "update"):
+        ages = {int(age): count for age, count in update["num_steps_by_age"].items()}
+        assert sum(ages.values()) == update["num_steps_trained"] and max(ages, default=0) <= 1
+
+
+def test_rl_dapo_batches_grow_until_enough_groups_teach(tmp_path: Path) -> None:
+    config = make_config(recipe={"max_updates": 8}, algorithm={"name": "dapo"})
+    bench = Bench(tmp_path, config)
+    bench.broker.success = lambda order, group, index: order.kind != "training" or bool(group % 3 and index == 0)
+    bench.run(bench.start())
+    sizes = [(update["num_groups"], update["num_groups_without_signal"]) for update in events(bench, "update")]
+    wanted, most = config.learner.groups_per_batch, (config.broker.eta + 1) * config.learner.groups_per_batch
+    assert all(groups - silent == wanted or groups == most for groups, silent in sizes)
+    assert any(silent for _, silent in sizes), "some groups must teach nothing"
+    lines = read_json_lines(bench.folder.folder / "ledger.jsonl")
+    assert len(lines) == len({line["trajectory_id"] for line in lines})
+    assert {line["phase"] for line in lines if line["outcome"] == "trained"} == {"rl-1"}
 
 
 @pytest.mark.parametrize(("request_", "expected"), [("sft", "sft-1"), ("finish", "eval-after-rl")])

@@ -117,3 +117,20 @@ def test_cut_after_a_restart_ages_are_counted_along_the_lineage() -> None:
     assert cut(Pacer(config()), FRESH[:2], (14, 16), version=17, lineage=lineage) == Cut(2, 0.0, "none")
     assert cut(Pacer(config()), FRESH[:2], (10,), version=17, lineage=lineage) is None
     assert cut(Pacer(config()), [*FRESH[:2], group(2, 15)], (), version=17, lineage=lineage) == Cut(3, 0.0, "none")
+
+
+@pytest.mark.parametrize("mode", ["mask", "pace"])
+def test_cut_of_dynamic_sampling_waits_for_groups_that_teach_and_takes_those_between(mode: str) -> None:
+    pacer = Pacer(config(mode), teaches=lambda group: group.group_seq % 2 == 1)
+    assert cut(pacer, FRESH[:2], ()) is None
+    assert cut(pacer, FRESH[:3], ()) is None
+    assert cut(pacer, FRESH[:4], ()) == Cut(4, 0.0, "none")
+    assert cut(pacer, FRESH[1:4], ()) == Cut(3, 0.0, "none")
+
+
+@pytest.mark.parametrize("mode", ["mask", "pace"])
+def test_cut_of_dynamic_sampling_trains_what_there_is_when_no_more_can_come(mode: str) -> None:
+    pacer = Pacer(config(mode), teaches=lambda group: False)
+    assert cut(pacer, FRESH[:3], ()) is None
+    assert cut(pacer, FRESH[:4], ()) == Cut(4, 0.0, "none")
+    assert cut(pacer, FRESH[:6], ()) == Cut(4, 0.0, "none")

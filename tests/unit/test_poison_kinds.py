@@ -23,6 +23,7 @@ BAD_STEPS: dict[str, list[dict[str, Any]]] = {
         {"action_tokens": np.array([], np.int32)},
     ],
     "not_finite": [{"behavior_logprobs": np.array([-0.5, value])} for value in (np.nan, np.inf, -np.inf)],
+    "impossible_logprob": [{"behavior_logprobs": np.array([-0.5, value])} for value in (0.5, -1e4)],
     "outside_vocabulary": [
         {"action_tokens": np.array([4, VOCABULARY_SIZE])},
         {"prompt_tokens": np.array([-1, 4])},

@@ -35,6 +35,24 @@ def test_memory_too_many_desktops_shows_the_arithmetic_and_how_many_fit() -> Non
     assert preflight.check_memory(config(desktop={"num_desktops": fit, "memory_per_desktop_mb": 1000}), MACHINE) == []
 
 
+def test_memory_of_an_actor_holds_packed_matrices_on_a_cpu_and_two_engines_for_cross_policy_sampling() -> None:
+    def actor_mb(**sections: object) -> int:
+        return next(mb for what, _, mb in preflight.memory_parts(config(**sections)) if what == "actor")
+
+    weights_mb = preflight.model_size("smollm2-135m")[0] * 4 // 2**20
+    base = actor_mb(model={"dtype": "float32"})
+    assert base - actor_mb(model={"dtype": "float32"}, learner={"device": "cuda"}) == pytest.approx(weights_mb, abs=2)
+    older = actor_mb(model={"dtype": "float32"}, actor={"older_policy_every": 2})
+    assert older - base == pytest.approx(2 * weights_mb, abs=2)
+
+
+def test_specialists_of_a_model_that_takes_pictures_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"vision_config": {}}')
+    sections = {"model": {"name": str(tmp_path)}, "learner": {"recipe": {"specialists": [str(tmp_path / "run")]}}}
+    findings = preflight.check_specialists(config(**sections), MACHINE)
+    assert any("takes pictures" in finding.problem.reason for finding in findings)
+
+
 def test_memory_no_room_for_one_desktop_says_so() -> None:
     [finding] = preflight.check_memory(config(), replace(MACHINE, available_memory_mb=1000))
     assert "more memory" in finding.problem.next_step
