@@ -44,6 +44,14 @@ def takes_pictures(name: str) -> bool:
     return isinstance(tree, dict) and "vision_config" in tree
 
 
+def sliding_window(name: str) -> int | None:
+    """How many tokens back model ``name`` sees in its narrowest layers; None: all of them, or there is no such model."""
+    tree = _read_json(model_folder(name) / "config.json") or {}
+    text = tree.get("text_config") or tree
+    window = text.get("sliding_window") if text.get("use_sliding_window", True) else None
+    return window if isinstance(window, int) else None
+
+
 def check_model_folder(path: Path, *, field: str = "model.name") -> None:
     """Raise `ConfigError` naming everything that keeps ``path`` from being a model folder."""
     problems = [Problem(field, reason, step) for reason, step in model_folder_problems(path)]

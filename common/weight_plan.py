@@ -15,9 +15,12 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common.errors import WeightError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # fmt: off
 PROBE_TOKENS: tuple[int, ...] = (
@@ -155,7 +158,7 @@ def plan_buckets(specs: Sequence[TensorSpec], *, bucket_bytes: int = BUCKET_BYTE
     return WeightPlan(tuple(slots), tuple(sizes))
 
 
-def check_probe(expected: Sequence[float], found: Sequence[float], *, dtype: str) -> None:
+def check_probe(expected: Sequence[float] | np.ndarray, found: Sequence[float] | np.ndarray, *, dtype: str) -> None:
     """Raise `WeightError` unless an engine's log-probs of `PROBE_TOKENS` are the learner's, up to the rounding of ``dtype``.
 
     An engine with a start token scores one token more; the last ones are the same in both.

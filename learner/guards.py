@@ -38,7 +38,11 @@ class LogprobGap:
 
     def add(self, passes: Sequence[SeenPass], ranks: Ranks) -> None:
         """All of ``passes`` on all ``ranks``, made with the weights at the start of the update."""
-        gaps = [(one.logprobs_M - one.batch.behavior_logprobs_M).abs()[one.batch.is_present_M] for one in passes]
+        gaps = [
+            (one.logprobs_M - batch.behavior_logprobs_M).abs()[batch.is_present_M]
+            for one in passes
+            if (batch := one.batch) is not None
+        ]
         gap_M = torch.cat(gaps) if gaps else torch.zeros(0)
         largest = {f"largest/{ranks.rank}": (float(gap_M.max()) if len(gap_M) else 0.0, 0.0)}
         summed = ranks.sum({"gap": (float(gap_M.sum()), float(len(gap_M))), **largest})
@@ -91,7 +95,8 @@ class SeenPass:
     """One forward pass of an optimizer step."""
 
     pack: Pack
-    batch: LossBatch
+    batch: LossBatch | None
+    """None: a supervised step."""
     logprobs_M: torch.Tensor
     loss: float
 
@@ -109,7 +114,7 @@ def dump(folder: Path, passes: Sequence[SeenPass], *, reason: str, name: str) ->
     """Write what the step was made of to a file of ``name``; the path, None when there are enough already. Raises `OSError`.
 
     Per pass i: ``tokens_i`` [N] the packed tokens, ``logprobs_i``, ``behavior_logprobs_i``, ``advantage_i``, ``weight_i``,
-    ``age_i`` [M] of its action tokens.
+    ``age_i`` [M] of its action tokens; of a supervised pass only the first two.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if len(list(folder.glob("*.safetensors"))) >= _MAX_DUMPS:
@@ -117,10 +122,12 @@ def dump(folder: Path, passes: Sequence[SeenPass], *, reason: str, name: str) ->
     tensors: dict[str, torch.Tensor] = {}
     for i, one in enumerate(passes):
         tensors[f"tokens_{i}"] = torch.from_numpy(one.pack.tokens_N).clone()
-        parts = {
-            "logprobs": one.logprobs_M, "behavior_logprobs": one.batch.behavior_logprobs_M, "advantage": one.batch.advantage_M,
-            "weight": one.batch.token_weight_M, "age": one.batch.age_M,
-        }  # fmt: skip
+        parts = {"logprobs": one.logprobs_M}
+        if one.batch is not None:
+            parts |= {
+                "behavior_logprobs": one.batch.behavior_logprobs_M, "advantage": one.batch.advantage_M,
+                "weight": one.batch.token_weight_M, "age": one.batch.age_M,
+            }  # fmt: skip
         tensors |= {f"{name}_{i}": value.detach().cpu().contiguous().clone() for name, value in parts.items()}
     path = folder / f"not-finite-{name}.safetensors"
     notes = {"reason": reason, "losses": json.dumps([str(one.loss) for one in passes])}

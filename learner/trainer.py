@@ -126,7 +126,7 @@ class Trainer:
             share = samples.share(self._ranks)
             totals.add("effective_samples", share, 1)
             lrs.append(self._rl_lr() * self._lr_factor(share))
-            norms.append(self._step(lrs[-1], seen))
+            norms.append(self._step(lrs[-1], seen, with_values=True))
         self._num_updates += bool(minibatches)
         totals.add_packs([item.pack for passes in minibatches for item in passes if not item.idle])
         totals.add("loss", loss, 1.0)
@@ -179,6 +179,7 @@ class Trainer:
         started = time.perf_counter()
         num_tokens = sum(len(step.action_tokens) for step in steps)
         totals = Totals()
+        seen: list[SeenPass] = []
         packs = self.policy.packs(steps, max_tokens=self._max_pack_tokens)
         for index, idle in self._ranks.share([pack.num_nodes for pack in packs]):
             pack = packs[index]
@@ -188,13 +189,15 @@ class Trainer:
                 self._backward_nothing(outputs)
                 continue
             totals.add_packs([pack])
-            loss = -outputs.logprobs_U[pair_M].sum() / num_tokens
+            logprobs_M = outputs.logprobs_U[pair_M]
+            loss = -logprobs_M.sum() / num_tokens
             loss.backward()
+            seen.append(SeenPass(pack, None, logprobs_M.detach(), float(loss.detach())))
             totals.add("loss", loss.detach() * num_tokens, len(pair_M))
             totals.add("entropy", _of_tokens(outputs.entropy_Q, pack, pair_M).sum(), len(pair_M))
         totals.add_up(self._ranks)
         metrics = totals.means(default=("loss", "entropy"))
-        metrics["grad_norm"] = self._step(lr)
+        metrics["grad_norm"] = self._step(lr, seen)
         metrics |= totals.pack_metrics(steps, seconds=time.perf_counter() - started)
         metrics["num_tokens"] = totals.sum("num_sample_tokens")
         metrics["num_skipped"] = float(self._num_skipped)
@@ -303,9 +306,9 @@ class Trainer:
         """Add zero to all gradients: a rank without a pack of its own must still take part where they are summed."""
         (outputs.logprobs_U.sum() * 0.0).backward()
 
-    def _step(self, lr: float, seen: Sequence[SeenPass] | None = None) -> float:
-        """Clip, step, publish; returns the gradient norm. One that is not finite skips the step and dumps what was ``seen``
-        (None: a supervised step)."""
+    def _step(self, lr: float, seen: Sequence[SeenPass], *, with_values: bool = False) -> float:
+        """Clip, step, publish; returns the gradient norm. One that is not finite skips the step and dumps what was ``seen``.
+        ``with_values``: the value head has gradients too."""
         masters = [master for master in self.policy.masters.values() if master.grad is not None]
         if not masters:
             return 0.0
@@ -316,7 +319,7 @@ class Trainer:
                 group["lr"] = lr
             self._optimizer.step()
             self.policy.publish()
-            if self._value_head is not None and seen is not None:
+            if self._value_head is not None and with_values:
                 self._num_skipped += not self._value_head.step(
                     max_grad_norm=self._learner.optimizer.max_grad_norm, ranks=self._ranks
                 )
@@ -332,10 +335,10 @@ class Trainer:
             )
         return norm
 
-    def _note_skipped(self, seen: Sequence[SeenPass] | None) -> None:
+    def _note_skipped(self, seen: Sequence[SeenPass]) -> None:
         self._num_skipped += 1
         self._num_skipped_in_a_row += 1
-        reason = reason_not_finite(seen or (), self.policy.gradients())
+        reason = reason_not_finite(seen, self.policy.gradients())
         path = None
         try:
             path = dump(self._dumps, seen, reason=reason, name=f"{self._num_skipped:06d}-{self._ranks.rank}") if seen else None

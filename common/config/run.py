@@ -129,8 +129,13 @@ class RunConfig(Section):
     @property
     def max_pack_tokens(self) -> int:
         """See `LearnerConfig.max_pack_tokens`."""
-        longest = self.actor.prompt.max_prompt_tokens + self.actor.max_new_tokens
+        longest = self.longest_sample
         return self.learner.max_pack_tokens or max(_MIN_PACK_TOKENS, longest, min(2 * longest, _LARGE_PACK_TOKENS))
+
+    @property
+    def longest_sample(self) -> int:
+        """Tokens that a prompt and its answer have at most."""
+        return self.actor.prompt.max_prompt_tokens + self.actor.max_new_tokens
 
 
 def load_config(path: str | Path, *, overrides: Sequence[str] = ()) -> RunConfig:

@@ -2,9 +2,10 @@
 actions of the mean over an action's tokens.
 
 A long trajectory counts no more than a short one, a long action no more than a short one: advantages are those of the
-trajectories' outcomes among the group's, and every step has its trajectory's. The paper's dynamic compression of the
-context (old observations give way to a placeholder) is done where prompts are made, and a step's prompt is trained as it was
-sampled. Clip 0.2; ours: the decoupled correction of `grpo`. A badly formed step has no other reward.
+trajectories' outcomes among the group's, and every step has its trajectory's. The paper's dynamic compression of the context (old
+observations give way to a placeholder) needs nothing here: of earlier turns a prompt holds actions and their results, never
+observations, and a step's prompt is trained as it was sampled. Clip 0.2; ours: the decoupled correction of `grpo`. A badly formed
+step has no other reward.
 """
 
 from __future__ import annotations

@@ -44,6 +44,18 @@ def test_recipe_whole_run_walks_phases_and_writes_records(tmp_path: Path) -> Non
     assert loop.metrics()["learner/update"] == 6.0
 
 
+def test_recipe_several_entropulse_rounds_in_one_run(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_config(entropulse={"force_after_fraction": 0.75, "max_phases": 3}, recipe={"max_updates": 12}))
+    bench.run(bench.start())
+    names = [event["phase"] for event in events(bench, "phase")]
+    assert names[4:] == ["rl-1", "sft-1", "rl-2", "sft-2", "rl-3", "sft-3", "rl-4", "eval-after-rl", "done"]
+    rounds = [event for event in events(bench, "sft") if event["phase"] != "bc"]
+    digests = {event["phase"]: event["pool_digest"] for event in rounds}
+    assert set(digests) == {"sft-1", "sft-2", "sft-3"} and len(set(digests.values())) == 3, "the pool grows from round to round"
+    assert {line["phase"] for line in ledger(bench) if line["outcome"] == "trained"} == {"rl-1", "rl-2", "rl-3", "rl-4"}
+    assert events(bench, "summary")[-1]["num_entropulse_phases"] == 3
+
+
 def test_recipe_supervised_rounds_reset_reference_and_optimizer(tmp_path: Path) -> None:
     config = make_config(entropulse={"force_after_fraction": 0.5, "lr": 3e-5})
     bench = Bench(tmp_path, config)

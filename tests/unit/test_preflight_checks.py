@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +45,19 @@ def test_memory_of_an_actor_holds_packed_matrices_on_a_cpu_and_two_engines_for_c
     assert base - actor_mb(model={"dtype": "float32"}, learner={"device": "cuda"}) == pytest.approx(weights_mb, abs=2)
     older = actor_mb(model={"dtype": "float32"}, actor={"older_policy_every": 2})
     assert older - base == pytest.approx(2 * weights_mb, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("tree", "refused"),
+    [
+        ({"sliding_window": 128}, True), ({"sliding_window": 4096}, False), ({"sliding_window": None}, False),
+        ({"sliding_window": 128, "use_sliding_window": False}, False), ({"text_config": {"sliding_window": 128}}, True),
+    ],
+)  # fmt: skip
+def test_model_that_sees_less_than_its_prompts_is_refused(tmp_path: Path, tree: dict, refused: bool) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(tree))
+    findings = preflight.check_model(config(model={"name": str(tmp_path)}), MACHINE)
+    assert refused == any("tokens back" in finding.problem.reason for finding in findings)
 
 
 def test_specialists_of_a_model_that_takes_pictures_are_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -343,6 +344,19 @@ def test_nonfinite_step_is_dumped_with_its_reason(capsys: pytest.CaptureFixture[
         trainer.update(batch)
         trainer.update(dataclasses.replace(batch, advantage_S=advantages))
     assert len(list(Path("runs/run/dumps").iterdir())) == 5
+
+
+def test_supervised_step_that_is_not_finite_is_dumped_too() -> None:
+    trainer = make_trainer()
+    samples = on_policy_batch(trainer).samples
+    with torch.no_grad():
+        next(iter(trainer.policy.masters.values())).fill_(math.nan)
+    trainer.policy.publish()
+    assert trainer.sft_step(samples, 1e-4)["num_skipped"] == 1
+    (path,) = Path("runs/run/dumps").glob("*.safetensors")
+    with safe_open(path, framework="np") as file:
+        assert "the loss of" in file.metadata()["reason"]
+        assert {key.rpartition("_")[0] for key in file.keys()} == {"tokens", "logprobs"}  # noqa: SIM118
 
 
 def test_logprob_gap_of_present_weights_is_shown_and_ends_the_run_beyond_its_limit() -> None:
