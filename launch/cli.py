@@ -42,6 +42,7 @@ def cli() -> None:
     Continue:         computerrl train configs/quickstart.yaml --resume
     Look:             computerrl status latest
                       computerrl report latest
+    Evaluate:         computerrl eval latest
     Try a change:     computerrl train configs/quickstart.yaml --set learner.max_age=2 --dry-run
     Debug the loop:   computerrl train configs/serial.yaml
     Try a desktop:    computerrl desktop --task calc-set-cell
@@ -232,6 +233,34 @@ def export(source: str, out: Path) -> None:
 
     run, checkpoint = find_checkpoint(source)
     click.echo(export_model(run, out, checkpoint=checkpoint))
+
+
+@cli.command("eval")
+@click.argument("source", default="latest", metavar="[CHECKPOINT]")
+@click.option("--tasks", "families", help="Task families, separated by commas; else those of the run.")
+@click.option("--episodes", type=click.IntRange(min=1), help="Held-out instances of each family; else as the run has it.")
+@click.option("--rollouts", type=click.IntRange(1, 256), default=1, show_default=True, help="Of each instance: K tells pass@K.")
+@click.option("--temperature", type=click.FloatRange(min=0), help="Of sampling; else 0 for one rollout and 1 for several.")
+@click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Other settings; else the run's.")
+@click.option("--resume", is_flag=True, help="Continue an evaluation that was broken off, asked for in the same way.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@SET
+def evaluate(source: str, families: str | None, overrides: tuple[str, ...], *, as_json: bool, **wishes: Any) -> None:
+    """Play CHECKPOINT on held-out tasks: pass@1 to pass@K with 95 % intervals, for each family.
+
+    CHECKPOINT is a run (its newest whole checkpoint), one folder of its checkpoints/, or a Hugging Face folder with --config.
+    Writes evaluation.json and evaluation.html into a run folder of its own; the tasks' seeds are fixed (tasks.evaluation_seeds).
+
+    \b
+    computerrl eval latest
+    computerrl eval runs/quickstart/checkpoints/checkpoint-000007 --tasks calc-set-cell,files-move
+    computerrl eval latest --rollouts 8 --temperature 0.7
+    computerrl eval trained --config configs/quickstart.yaml
+    """
+    from launch.evaluate import Wish, evaluate
+
+    chosen = tuple(families.split(",")) if families is not None else None
+    sys.exit(evaluate(Wish(source, families=chosen, overrides=overrides, **wishes), as_json=as_json))
 
 
 @cli.command()

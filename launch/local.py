@@ -47,16 +47,26 @@ def plan_for(config: RunConfig) -> tuple[ProcessSpec, ...]:
 
 def train(path: Path, *, overrides: Sequence[str], resume: bool) -> int:
     """Run ``path`` to its end; gives the exit code. Raises only typed errors, before anything was started."""
-    config = load_config(path, overrides=overrides)
+    code, _ = play(load_config(path, overrides=overrides), resume=resume)
+    return code
+
+
+def play(config: RunConfig, *, resume: bool, is_latest: bool = True) -> tuple[int, Path]:
+    """(exit code, run folder) of ``config``, run to its end; ``is_latest``: `runs/latest` leads to it from now on.
+
+    Raises only typed errors, before anything was started.
+    """
     if resume:
         config = find_resumable(config)
-        with locked(config.folder):
-            run_preflight(config)
-            return _run(config, resumed=True)
-    run_preflight(config)
-    config = claim(config)
+    else:
+        run_preflight(config)
+        config = claim(config)
     with locked(config.folder):
-        return _run(config, resumed=False)
+        if resume:
+            run_preflight(config)
+        if is_latest:
+            point_latest(config.folder)
+        return _run(config, resumed=resume), config.folder
 
 
 def _run(config: RunConfig, *, resumed: bool) -> int:
@@ -65,7 +75,6 @@ def _run(config: RunConfig, *, resumed: bool) -> int:
 
     folder = RunFolder(config.folder)
     folder.create(config)
-    point_latest(config.folder)
     log_folder = new_attempt(config.folder)
     print(f"{'resuming' if resumed else 'run'} {config.folder}, logs in {log_folder}", flush=True)
     attempt = Attempt(started=time.time(), ended=None)

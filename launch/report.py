@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -25,6 +25,9 @@ from launch.report_data import EVALUATIONS, ActiveTime, Attempt, figures
 from launch.run_names import REPORT_FILE, read_resolved
 from launch.run_state import Record, RunState
 from launch.waste_view import length_chart, waste_rows
+
+if TYPE_CHECKING:
+    import jinja2
 
 ATTEMPT_FILE = "attempt.json"
 STATUS_FILE = "status.json"
@@ -101,14 +104,8 @@ def last_moment(state: RunState) -> float:
 
 def render_page(report: dict[str, Any], *, state: RunState, active: ActiveTime, strips: Sequence[Strip], config_text: str) -> str:
     """The whole page as text."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters.update(percent=_percent, duration=_duration, figure=_figure)
     bands = phase_bands(state, active)
-    return environment.get_template("report.html.j2").render(
+    return page_environment().get_template("report.html.j2").render(
         report=report,
         evaluations=[(title, report[name]) for name, title in _TITLES.items()],
         families=_families(report, state),
@@ -121,6 +118,17 @@ def render_page(report: dict[str, Any], *, state: RunState, active: ActiveTime, 
         strips=strips,
         config_text=config_text,
     )
+
+
+def page_environment() -> jinja2.Environment:
+    """Where the pages' templates are, and what they can call."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(percent=_percent, duration=_duration, figure=_figure)
+    return environment
 
 
 _TITLES = {"success_before": "before", "success_after_bc": "after cloning", "success_after_rl": "after RL"}

@@ -225,7 +225,7 @@ def _evaluation(config: RunConfig, name: str) -> OrderPlan:
         order_id=name,
         kind="evaluation",
         num_per_family=config.learner.recipe.eval_episodes_per_family,
-        group_size=1,
+        group_size=config.learner.recipe.eval_rollouts_per_task,
         first_seed=config.tasks.evaluation_seeds[0],
         temperature=config.learner.recipe.eval_temperature,
     )

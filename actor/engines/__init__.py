@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.config import RunConfig
+from common.errors import ComputerRLError, ConfigError, Problem
 
 if TYPE_CHECKING:
     from actor.engines.base import PolicyEngine
@@ -15,8 +16,20 @@ if TYPE_CHECKING:
 def make_engine(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int]], str], index: int = 0) -> PolicyEngine:
     """The engine that ``config.actor`` asks for, on the model in ``folder``; ``index`` is the actor's.
 
-    Takes seconds (transformers) to half a minute (vLLM's imports); raises what the libraries raise when the model does not load.
+    Takes seconds (transformers) to half a minute (vLLM's imports). Raises `ConfigError` for a model that the engine's library
+    cannot load, and RuntimeError or MemoryError for what is no fault of the configuration (memory that runs out).
     """
+    try:
+        return _make(config, folder, decode=decode, index=index)
+    except (ComputerRLError, RuntimeError, MemoryError):
+        raise
+    except Exception as error:  # Libraries refuse a model with errors of many classes, their own among them.
+        reason = f"engine {config.actor.engine!r} cannot load {str(folder)!r}: {type(error).__name__}: {error}"
+        step = "look whether this version of the library knows the architecture, or try the other actor.engine"
+        raise ConfigError([Problem("model.name", reason, step)]) from error
+
+
+def _make(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int]], str], index: int) -> PolicyEngine:
     seed = config.seed * 1000 + index
     every = config.actor.older_policy_every
     if every is None:
@@ -35,7 +48,7 @@ def _make_one(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int
 
         return make_vllm_engine(
             folder, decode=decode, dtype=config.model.dtype, num_live=num_live, max_tokens=max_tokens, seed=seed,
-            num_threads=config.actor.num_threads,
+            num_threads=config.actor.num_threads, resumes=config.actor.on_new_weights == "resume",
         )  # fmt: skip
     import torch
 
@@ -45,4 +58,5 @@ def _make_one(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int
     return make_transformers_engine(
         folder, decode=decode, dtype=config.model.dtype, device=device, num_live=num_live, max_tokens=max_tokens,
         seed=seed, num_threads=config.actor.num_threads, max_draft_tokens=config.actor.max_draft_tokens,
+        resumes=config.actor.on_new_weights == "resume",
     )  # fmt: skip

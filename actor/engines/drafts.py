@@ -44,10 +44,12 @@ class Drafts:
     def learn(self, prompt: Sequence[int] | np.ndarray, completion: Sequence[int]) -> None:
         """A completion is done: measure what the guess of each of its tokens would have been worth, and remember it."""
         known = [*map(int, prompt[-CONTEXT_TOKENS:]), *completion]
-        for position in range(len(known) - len(completion), len(known)):
+        positions = range(len(known) - len(completion), len(known))
+        for position in positions:
             token, length = self._next(known[:position])
             if length:
                 self._chances[length] += _MEMORY * ((token == known[position]) - self._chances[length])
+        for position in positions:
             for begin in range(max(0, position - CONTEXT_TOKENS), position):
                 self._recent[tuple(known[begin:position])] = known[position]
         if len(self._recent) > MAX_CONTEXTS:

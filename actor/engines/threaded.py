@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -58,8 +58,8 @@ class EngineCore(Protocol):
     def probe(self, tokens: np.ndarray) -> np.ndarray:
         """Log-probs of ``tokens[1:]`` given what precedes each."""
 
-    def abort(self) -> None:
-        """Forget all requests taken in."""
+    def abort(self) -> Sequence[Sampled]:
+        """Forget all requests taken in; gives what each has said so far, in the order of their keys, some of it perhaps whole."""
 
     def close(self) -> None:
         """Free everything."""
@@ -71,6 +71,24 @@ class _Ticket:
     future: Future[Completion]
     submitted: float
     admitted: float = 0.0
+    said: Sampled = field(default_factory=lambda: Sampled(-1, [], [], [], False))
+    """Before it was interrupted."""
+
+    def rest(self) -> GenerationRequest:
+        """What is still to be sampled: what was said has become part of the prompt."""
+        said = self.said.tokens
+        if not said:
+            return self.request
+        prompt = np.concatenate([self.request.prompt_tokens, np.asarray(said, dtype=np.int32)])
+        return replace(self.request, prompt_tokens=prompt, max_new_tokens=self.request.max_new_tokens - len(said))
+
+    def with_said(self, sampled: Sampled) -> Sampled:
+        """``sampled``, which goes on where it was interrupted, as one."""
+        said = self.said
+        return Sampled(
+            sampled.key, said.tokens + sampled.tokens, said.logprobs + sampled.logprobs,
+            said.policy_versions + sampled.policy_versions, sampled.stopped,
+        )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -82,11 +100,15 @@ class _Command:
 class ThreadedEngine:
     """A `PolicyEngine` made of a core, a thread and a text decoder."""
 
-    def __init__(self, core: EngineCore, *, decode: Callable[[Sequence[int]], str], name: str, dtype: str) -> None:
-        """``dtype`` of the core's weights, torch's name: it says how closely two probes of the same weights agree."""
+    def __init__(
+        self, core: EngineCore, *, decode: Callable[[Sequence[int]], str], name: str, dtype: str, resumes: bool = False
+    ) -> None:
+        """``dtype`` of the core's weights, torch's name: it says how closely two probes of the same weights agree. ``resumes``:
+        a load interrupts what is under way, and the new weights read it anew before they go on."""
         self._core = core
         self._decode = decode
         self._dtype = dtype
+        self._resumes = resumes
         self._unfit = ""
         """Why these weights may not sample; only the engine's thread looks at it."""
         self._version = NO_VERSION
@@ -119,6 +141,8 @@ class ThreadedEngine:
     ) -> float:
         def apply() -> float:
             start = time.perf_counter()
+            if self._resumes:
+                self._interrupt()
             self._core.load(version, tensors)
             try:
                 if expected_probe is not None:
@@ -173,6 +197,18 @@ class ThreadedEngine:
             self._fail_everything("the engine is closed")
             self._core.close()
 
+    def _interrupt(self) -> None:
+        """Everything under way goes back to the head of the queue, with what it has said."""
+        for partial in reversed(self._core.abort()):
+            ticket = self._running[partial.key]
+            whole = ticket.with_said(partial)
+            if whole.stopped or len(whole.tokens) == ticket.request.max_new_tokens:
+                self._deliver(partial)
+                continue
+            ticket.said = whole
+            del self._running[partial.key]
+            self._queue.appendleft((partial.key, ticket))
+
     def _stand_still(self, reason: str) -> None:
         """What the core holds is no version of the policy: nothing of it may be heard until a load succeeds."""
         self._version, self._unfit = NO_VERSION, reason
@@ -207,14 +243,14 @@ class ThreadedEngine:
             try:
                 if self._unfit:
                     raise EngineFailed(self._unfit)
-                if not self._core.add(key, ticket.request):
+                if not self._core.add(key, ticket.rest()):
                     return
             except Exception as error:  # noqa: BLE001  (one bad request must not end the engine for the others)
                 self._queue.popleft()
                 ticket.future.set_exception(_as_ours(error))
                 continue
             self._queue.popleft()
-            ticket.admitted = time.perf_counter()
+            ticket.admitted = ticket.admitted or time.perf_counter()
             self._running[key] = ticket
 
     def _step(self) -> None:
@@ -224,12 +260,14 @@ class ThreadedEngine:
             self._core.abort()
             self._fail_running(_as_ours(error))
             return
-        now = time.perf_counter()
         for sampled in finished:
-            ticket = self._running.pop(sampled.key)
-            ticket.future.set_result(self._completion(sampled, ticket, now))
+            self._deliver(sampled)
 
-    def _completion(self, sampled: Sampled, ticket: _Ticket, now: float) -> Completion:
+    def _deliver(self, sampled: Sampled) -> None:
+        ticket = self._running.pop(sampled.key)
+        ticket.future.set_result(self._completion(ticket.with_said(sampled), ticket))
+
+    def _completion(self, sampled: Sampled, ticket: _Ticket) -> Completion:
         spoken = sampled.tokens[:-1] if sampled.stopped else sampled.tokens
         return Completion(
             tokens=np.asarray(sampled.tokens, dtype=np.int32),
@@ -238,7 +276,7 @@ class ThreadedEngine:
             text=self._decode(spoken),
             finish="stop" if sampled.stopped else "length",
             queue_s=ticket.admitted - ticket.submitted,
-            generate_s=now - ticket.admitted,
+            generate_s=time.perf_counter() - ticket.admitted,
         )
 
     def _fail_everything(self, reason: str) -> None:

@@ -256,9 +256,11 @@ class TransformersCore:
         targets = batch.tokens_N[1:, None]
         return (logits.gather(1, targets)[:, 0] - logits.logsumexp(-1)).float().cpu().numpy()
 
-    def abort(self) -> None:
+    def abort(self) -> Sequence[Sampled]:
+        found = sorted(self._running.values(), key=lambda running: running.key)
         self._running.clear()
         self._prefilling = []
+        return [Sampled(one.key, one.tokens, one.logprobs, one.versions, False) for one in found]
 
     def close(self) -> None:
         self.abort()
@@ -289,7 +291,7 @@ def load_model(folder: Path, *, dtype: str, device: str) -> Any:
 
 def make_transformers_engine(
     folder: Path, *, decode: Callable[[Sequence[int]], str], dtype: str, device: str, num_live: int, max_tokens: int,
-    seed: int, num_threads: int | None, max_draft_tokens: int, fused: bool = True,
+    seed: int, num_threads: int | None, max_draft_tokens: int, fused: bool = True, resumes: bool = False,
 ) -> ThreadedEngine:  # fmt: skip
     """The engine for the model in ``folder``. ``num_threads`` is set for the whole process."""
     if num_threads is not None:
@@ -298,4 +300,4 @@ def make_transformers_engine(
     core = TransformersCore(
         model, num_live=num_live, max_tokens=max_tokens, seed=seed, max_draft_tokens=max_draft_tokens, fused=fused
     )
-    return ThreadedEngine(core, decode=decode, name="transformers-engine", dtype=dtype)
+    return ThreadedEngine(core, decode=decode, name="transformers-engine", dtype=dtype, resumes=resumes)

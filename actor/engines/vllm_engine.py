@@ -162,10 +162,14 @@ class VLLMCore:
         entries = self._probed[1:]
         return np.asarray([entry[int(token)].logprob for token, entry in zip(tokens[1:], entries, strict=True)], dtype=np.float32)
 
-    def abort(self) -> None:
+    def abort(self) -> Sequence[Sampled]:
         self._llm.abort_request([_PROBE, *map(str, self._running)])
+        found = [Sampled(key, one.tokens, one.logprobs, one.versions, False) for key, one in self._running.items()]
+        # A probe may have advanced others to their end.
+        found += self._finished
         self._running.clear()
         self._finished = []
+        return sorted(found, key=lambda one: one.key)
 
     def close(self) -> None:
         self.abort()
@@ -228,8 +232,8 @@ def _reload_in_worker(worker: Any, tensors: list[tuple[str, torch.Tensor]]) -> N
 
 def make_vllm_engine(
     folder: Path, *, decode: Callable[[Sequence[int]], str], dtype: str, num_live: int, max_tokens: int, seed: int,
-    num_threads: int | None,
+    num_threads: int | None, resumes: bool = False,
 ) -> ThreadedEngine:  # fmt: skip
     """The engine for the model in ``folder``."""
     core = VLLMCore(folder, dtype=dtype, num_live=num_live, max_tokens=max_tokens, seed=seed, num_threads=num_threads)
-    return ThreadedEngine(core, decode=decode, name="vllm-engine", dtype=dtype)
+    return ThreadedEngine(core, decode=decode, name="vllm-engine", dtype=dtype, resumes=resumes)

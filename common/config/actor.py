@@ -70,6 +70,11 @@ class ActorConfig(Section):
     engine: Literal["vllm", "transformers"] = "transformers"
     """Policy engine. On CPUs and for models of a few hundred million parameters transformers is the faster of the two here
     (`computerrl bench engines`); on GPUs and for larger models take vllm."""
+    on_new_weights: Literal["continue", "resume"] = "continue"
+    """What becomes of answers under way when new weights come; either way each token carries the version that sampled it, with
+    its probability then. continue: they go on at once, on keys and values of their beginning that older weights computed. resume:
+    the new weights read that beginning anew (prefill of prompt and answer so far), then go on; their tokens are what the new
+    policy alone would say after it."""
     older_policy_every: int | None = Field(None, ge=2)
     """Cross-policy sampling: each action of a training rollout is sampled with equal odds by the present or by older weights,
     which are brought up to date when they are so many versions behind. Takes the memory and the threads of a second engine; the

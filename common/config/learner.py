@@ -85,6 +85,8 @@ class RecipeConfig(Section):
     """Learning rate of behaviour cloning."""
     eval_episodes_per_family: int = Field(20, ge=0)
     """Held-out episodes per family in each of the evaluations; 0 skips evaluation (tests)."""
+    eval_rollouts_per_task: int = Field(1, ge=1, le=256)
+    """How often each of them is played: more than once tells pass@k (`computerrl eval`), at a temperature above 0."""
     eval_before: bool = True
     """Also evaluate the untouched model."""
     eval_temperature: float = Field(0.0, ge=0)

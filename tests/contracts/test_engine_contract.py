@@ -186,6 +186,25 @@ def test_engine_loading_in_the_middle_of_a_completion_marks_each_token(subject: 
     assert versions == sorted(versions) and set(versions) == {20, 21}
 
 
+def test_engine_resuming_after_a_load_gives_the_new_tokens_the_logprobs_of_the_new_weights_alone(subject: Subject) -> None:
+    subject.engine.load(22, {})
+    subject.engine._resumes = True
+    try:
+        tokens = prompt(99, 20)
+        future = subject.engine.submit(ask(tokens, most=120))
+        subject.engine.submit(ask(prompt(96), most=1)).result(60)
+        subject.engine.load(23, subject.change(23, top_only=False))
+        completion = future.result(60)
+    finally:
+        subject.engine._resumes = False
+    versions = completion.policy_versions
+    assert len(versions) == 120 and set(versions.tolist()) == {22, 23}
+    expected = subject.expected(np.concatenate([tokens, completion.tokens]), start=len(tokens))
+    new = versions == 23
+    # Going on with keys and values of older weights would give other ones.
+    assert np.abs(completion.logprobs - expected)[new].mean() < subject.tolerance
+
+
 def test_engine_given_unknown_or_misshapen_tensors_refuses_and_changes_nothing(subject: Subject) -> None:
     before, version = subject.engine.probe(), subject.engine.policy_version
     good = "model.norm.weight"

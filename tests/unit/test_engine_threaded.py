@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
 import numpy as np
@@ -27,6 +28,7 @@ class CountingCore:
         self.gate.set()
         self.running: dict[int, tuple[GenerationRequest, list[int]]] = {}
         self.most_running = 0
+        self.longest_prompt = 0
         self.probed = 0.0
         self.closed = False
 
@@ -36,6 +38,7 @@ class CountingCore:
         if len(self.running) == self.room:
             return False
         self.running[key] = (request, [])
+        self.longest_prompt = max(self.longest_prompt, len(request.prompt_tokens))
         self.most_running = max(self.most_running, len(self.running))
         return True
 
@@ -62,8 +65,11 @@ class CountingCore:
     def probe(self, tokens: np.ndarray) -> np.ndarray:
         return np.full(len(tokens) - 1, self.probed, dtype=np.float32)
 
-    def abort(self) -> None:
+    def abort(self) -> Sequence[Sampled]:
+        said = {key: tokens for key, (_, tokens) in self.running.items()}
+        found = [Sampled(key, tokens, [-1.0] * len(tokens), [5] * len(tokens), False) for key, tokens in said.items()]
         self.running.clear()
+        return found
 
     def close(self) -> None:
         self.closed = True
@@ -73,8 +79,16 @@ def request(num_prompt: int = 3, *, stop: int = 12, most: int = 8) -> Generation
     return GenerationRequest(np.arange(num_prompt, dtype=np.int32), 1.0, most, frozenset({stop}))
 
 
-def make_engine(core: CountingCore) -> ThreadedEngine:
-    return ThreadedEngine(core, decode=lambda tokens: " ".join(map(str, tokens)), name="test", dtype="float32")
+def make_engine(core: CountingCore, *, resumes: bool = False) -> ThreadedEngine:
+    decode = lambda tokens: " ".join(map(str, tokens))  # noqa: E731
+    return ThreadedEngine(core, decode=decode, name="test", dtype="float32", resumes=resumes)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 def test_engine_with_more_requests_than_room_finishes_all_in_turn() -> None:
@@ -175,6 +189,42 @@ def raised_by(engine: ThreadedEngine, tensors: dict[str, torch.Tensor]) -> Excep
     with pytest.raises(WeightError) as raised:
         engine.load(5, tensors, expected_probe=np.zeros(31))
     return raised.value
+
+
+def test_engine_that_resumes_reads_prompt_and_answer_anew_and_gives_the_answer_as_one() -> None:
+    core = CountingCore(room=2)
+    engine = make_engine(core, resumes=True)
+    engine.load(4, {})
+    core.gate.clear()
+    futures = [engine.submit(request(3, stop=999, most=40)) for _ in range(3)]
+    wait_until(lambda: core.most_running == 2)
+    loading = threading.Thread(target=engine.load, args=(5, {}))
+    loading.start()
+    core.gate.set()
+    loading.join(10)
+    completions = [future.result(10) for future in futures]
+    assert [len(completion.tokens) for completion in completions] == [40, 40, 40]
+    assert all(completion.finish == "length" and len(completion.logprobs) == 40 for completion in completions)
+    # What was said before became part of the prompt: the core counts from 10 again.
+    said = [completion.tokens.tolist().index(10, 1) for completion in completions[:2]]
+    assert core.longest_prompt == 3 + max(said) and min(said) >= 1
+    engine.close()
+
+
+def test_engine_that_resumes_and_refuses_weights_goes_on_with_the_old_ones() -> None:
+    core = CountingCore(room=1)
+    engine = make_engine(core, resumes=True)
+    engine.load(4, {})
+    core.gate.clear()
+    future = engine.submit(request(stop=999, most=30))
+    wait_until(lambda: core.most_running == 1)
+    refusing = threading.Thread(target=lambda: raised_by(engine, {"bad": torch.zeros(1)}))
+    refusing.start()
+    core.gate.set()
+    assert len(future.result(10).tokens) == 30
+    refusing.join(10)
+    assert engine.policy_version == 4
+    engine.close()
 
 
 def test_engine_that_refuses_weights_before_anything_changed_serves_on_with_the_old_ones() -> None:

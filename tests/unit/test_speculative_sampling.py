@@ -75,6 +75,14 @@ def joint(model: LlamaForCausalLM, length: int, temperature: float) -> dict[tupl
     return dict(zip(completions, chosen.exp().tolist(), strict=True))
 
 
+def expected_logprobs(model: LlamaForCausalLM, completion: Sampled) -> list[float]:
+    """Of a completion of `PROMPT` by the model alone."""
+    ids = torch.tensor([[*PROMPT.tolist(), *completion.tokens]])
+    with torch.inference_mode():
+        logprobs = model(ids).logits[0, len(PROMPT) - 1 : -1].log_softmax(-1)
+    return logprobs.gather(1, torch.tensor(completion.tokens)[:, None])[:, 0].tolist()
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 @pytest.mark.parametrize("fused", [True, False])
 def test_guesses_leave_the_distribution_of_completions_as_it_is(model: LlamaForCausalLM, temperature: float, fused: bool) -> None:
@@ -94,11 +102,7 @@ def test_guesses_leave_the_distribution_of_completions_as_it_is(model: LlamaForC
 def test_guesses_leave_the_logprobs_those_of_the_model(model: LlamaForCausalLM) -> None:
     core = make_core(model, max_draft_tokens=8)
     for completion in play(core, [ask(most=6) for _ in range(200)]):
-        ids = torch.tensor([[*PROMPT.tolist(), *completion.tokens]])
-        with torch.inference_mode():
-            logprobs = model(ids).logits[0, len(PROMPT) - 1 : -1].log_softmax(-1)
-        expected = logprobs.gather(1, torch.tensor(completion.tokens)[:, None])[:, 0].tolist()
-        assert completion.logprobs == pytest.approx(expected, abs=1e-4)
+        assert completion.logprobs == pytest.approx(expected_logprobs(model, completion), abs=1e-4)
     assert core.num_guessed > 0
 
 
@@ -123,8 +127,13 @@ def test_guesses_never_lead_past_a_stop_token_or_the_longest_answer(model: Llama
     assert core.num_guessed > 0
 
 
-def test_guesses_learned_under_older_weights_serve_the_present_ones(model: LlamaForCausalLM) -> None:
-    core = make_core(model, max_draft_tokens=8)
+def test_guesses_learned_under_older_weights_leave_the_logprobs_those_of_the_present_ones(model: LlamaForCausalLM) -> None:
+    core, changed = make_core(model, max_draft_tokens=8), copy.deepcopy(model)
     play(core, [ask(most=6) for _ in range(50)])
-    core.load(3, {})
-    assert {version for completion in play(core, [ask(most=6)] * 20) for version in completion.policy_versions} == {3}
+    changed.model.norm.weight.mul_(3.0)
+    core.load(3, {"model.norm.weight": changed.model.norm.weight})
+    core.num_guessed = 0
+    for completion in play(core, [ask(most=6) for _ in range(50)]):
+        assert set(completion.policy_versions) == {3}
+        assert completion.logprobs == pytest.approx(expected_logprobs(changed, completion), abs=1e-4)
+    assert core.num_guessed > 0

@@ -1,0 +1,145 @@
+"""`computerrl eval`: play a policy on held-out tasks, and say how good it is.
+
+An evaluation is a run whose recipe has an evaluation and nothing else: the same processes and desktops, the same journal, and so
+`--resume` continues one that was broken off. Wires that together; the arithmetic is `evaluation_figures`'.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.config import RunConfig, load_config
+from common.errors import ConfigError, Problem
+from common.metrics import read_json_lines
+from common.model_folder import is_model_folder
+from common.run_folder import RunFolder, write_atomically
+from launch.evaluation_figures import evaluation_figures, ks
+from launch.report import latest_of_each, page_environment
+from launch.run_names import CONFIG_FILE, find_checkpoint, read_resolved
+
+FIGURES_FILE = "evaluation.json"
+PAGE_FILE = "evaluation.html"
+EXPORTS = "exports"
+"""Folder of a run: its checkpoints as model folders, made once for all evaluations."""
+
+_ONLY_EVALUATE = (
+    "learner.recipe.demos_per_family=0", "learner.recipe.demos_of_family={}", "learner.recipe.specialists=[]",
+    "tasks.recordings=null", "learner.recipe.eval_before=true", "learner.recipe.max_updates=0",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a person asked for; None: as the run has it."""
+
+    source: str
+    """A run, one of its checkpoints, or a model folder."""
+    config: Path | None = None
+    families: tuple[str, ...] | None = None
+    episodes: int | None = None
+    rollouts: int = 1
+    temperature: float | None = None
+    """None: greedy for one rollout of each task, 1 for several."""
+    overrides: tuple[str, ...] = ()
+    resume: bool = False
+
+
+def evaluate(wish: Wish, *, as_json: bool = False) -> int:
+    """Carry it out, print the table (or JSON) and write both files; gives the exit code. Raises typed errors."""
+    from launch import local
+
+    code, folder = local.play(evaluation_config(wish), resume=wish.resume, is_latest=False)
+    if code == 0:
+        figures = write_evaluation(folder)
+        print(json.dumps(figures, indent=2) if as_json else table_of(figures))
+        print(f"evaluation: {folder / PAGE_FILE}", file=sys.stderr if as_json else sys.stdout, flush=True)
+    return code
+
+
+def evaluation_config(wish: Wish) -> RunConfig:
+    """The run that carries ``wish`` out; exports the checkpoint where that has not been done. Raises `ConfigError`."""
+    model, settings, name = _model_of(wish)
+    temperature = wish.temperature
+    if temperature is None:
+        temperature = 0.0 if wish.rollouts == 1 else 1.0
+    if wish.rollouts > 1 and temperature == 0:
+        step = "give --temperature above 0, or --rollouts 1"
+        raise ConfigError([Problem("--temperature", f"{wish.rollouts} greedy rollouts of a task are all the same", step)])
+    changes = [
+        *_ONLY_EVALUATE, f"name={name}", f"model.name={model}", f"learner.recipe.eval_temperature={temperature}",
+        f"learner.recipe.eval_rollouts_per_task={wish.rollouts}",
+    ]  # fmt: skip
+    if wish.families is not None:
+        changes.append(f"tasks.families={json.dumps(wish.families)}")
+    if wish.episodes is not None:
+        changes.append(f"learner.recipe.eval_episodes_per_family={wish.episodes}")
+    return load_config(settings, overrides=(*changes, *wish.overrides))
+
+
+def _model_of(wish: Wish) -> tuple[Path, Path, str]:
+    """(model folder, file with all other settings, name of the evaluation)."""
+    source = Path(wish.source)
+    if is_model_folder(source):
+        if wish.config is None:
+            step = "give --config CONFIG: prompt format, desktops and tasks are not part of a model"
+            raise ConfigError([Problem("--config", f"{wish.source!r} is a model folder, which says nothing of them", step)])
+        return source.resolve(), wish.config, f"eval-{source.resolve().name}"
+    # Only here: it loads torch.
+    from learner.checkpoint import newest_checkpoint
+    from learner.export import export_model
+
+    run, chosen = find_checkpoint(wish.source)
+    checkpoint = chosen or newest_checkpoint(RunFolder(run).checkpoints)
+    model = run / EXPORTS / checkpoint.name
+    if not model.exists():
+        export_model(run, model, checkpoint=checkpoint)
+    return model.resolve(), wish.config or run / CONFIG_FILE, f"eval-{run.resolve().name}-{checkpoint.name}"
+
+
+def write_evaluation(folder: Path) -> dict[str, Any]:
+    """Figures of the evaluation in run ``folder``, which also go into its two files."""
+    config = read_resolved(folder)
+    recipe = config["learner"]["recipe"]
+    episodes = latest_of_each(read_json_lines(RunFolder(folder).episodes_path))
+    figures = {
+        "name": folder.name,
+        "model": config["model"]["name"],
+        "temperature": recipe["eval_temperature"],
+        "rollouts_per_task": recipe["eval_rollouts_per_task"],
+        **evaluation_figures(count_results(episodes), rollouts_per_task=recipe["eval_rollouts_per_task"]),
+    }
+    write_atomically(folder / FIGURES_FILE, json.dumps(figures, indent=2).encode())
+    page = page_environment().get_template("evaluation.html.j2").render(figures=figures, ks=ks(figures["rollouts_per_task"]))
+    write_atomically(folder / PAGE_FILE, page.encode())
+    return figures
+
+
+def count_results(episodes: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], tuple[int, int]]:
+    """(family, seed) -> (rollouts, successes), of evaluations."""
+    counts: dict[tuple[str, int], list[bool]] = defaultdict(list)
+    for episode in episodes:
+        if episode["kind"] == "evaluation":
+            counts[episode["family"], int(episode["seed"])].append(bool(episode["success"]))
+    return {task: (len(found), sum(found)) for task, found in counts.items()}
+
+
+def table_of(figures: Mapping[str, Any]) -> str:
+    """For a terminal."""
+    names = [f"pass@{k}" for k in ks(figures["rollouts_per_task"])]
+    lines = [f"{'family':28} {'tasks':>6} {'rollouts':>9}" + "".join(f"{name:>24}" for name in names)]
+    for family, found in (*figures["families"].items(), ("all", figures["all"])):
+        cells = "".join(f"{_cell(found[name]):>24}" for name in names)
+        lines.append(f"{family:28} {found['num_tasks']:6} {found['num_rollouts']:9}{cells}")
+    return "\n".join(lines)
+
+
+def _cell(figure: Mapping[str, Any]) -> str:
+    if figure["mean"] is None:
+        return "-"
+    return f"{figure['mean']:.3f} [{figure['low']:.3f}, {figure['high']:.3f}]"

@@ -1,0 +1,84 @@
+"""`computerrl eval`: what it asks a run for, and what it makes of the episodes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from common.config import RunConfig
+from common.errors import ConfigError
+from common.run_folder import RunFolder
+from launch import evaluate
+from launch.cli import cli
+from launch.evaluate import Wish, evaluation_config, write_evaluation
+from learner.model_store import ensure_model
+from learner.recipe import first_phase, phase_after
+
+MODEL = str(ensure_model("tiny-random"))
+QUICKSTART = Path(__file__).resolve().parents[2] / "configs" / "quickstart.yaml"
+
+
+def wish(**fields: object) -> Wish:
+    return Wish(MODEL, config=QUICKSTART, **fields)  # type: ignore[arg-type]
+
+
+def test_evaluation_is_a_run_that_evaluates_and_does_nothing_else() -> None:
+    config = evaluation_config(wish(families=("files-move",), episodes=3, overrides=("desktop.num_desktops=2",)))
+    assert config.model.name == MODEL and config.name == "eval-tiny-random"
+    phase = first_phase(config, temperature=1.0)
+    (order,) = phase.orders
+    assert (order.kind, order.num_per_family, order.group_size, order.temperature) == ("evaluation", 3, 1, 0.0)
+    assert order.to_message(config, config.tasks.families, policy_version=0).families == ("files-move",)
+    assert phase_after(phase, config, temperature=1.0).kind == "done"
+    assert config.desktop.num_desktops == 2
+
+
+def test_evaluation_with_several_rollouts_samples_them() -> None:
+    (order,) = first_phase(evaluation_config(wish(rollouts=8)), temperature=1.0).orders
+    assert (order.group_size, order.temperature) == (8, 1.0)
+    assert first_phase(evaluation_config(wish(rollouts=8, temperature=0.5)), temperature=1.0).orders[0].temperature == 0.5
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        (wish(rollouts=2, temperature=0.0), "--temperature"), (Wish(MODEL), "--config"),
+        (Wish("no-such-run"), "RUN"),
+    ],
+)  # fmt: skip
+def test_evaluation_that_cannot_be_is_refused_by_name(asked: Wish, field: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        evaluation_config(asked)
+    assert any(problem.field.startswith(field) for problem in raised.value.problems)
+
+
+def episode(family: str, seed: int, index: int, *, success: bool, kind: str = "evaluation") -> str:
+    return json.dumps(
+        {"trajectory_id": f"eval-before/{family}{seed}/{index}", "kind": kind, "family": family, "seed": seed, "success": success}
+    )
+
+
+def test_figures_and_page_are_of_each_evaluated_trajectory_once(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "eval-x")
+    run.create(RunConfig.model_validate({"name": "eval-x", "learner": {"recipe": {"eval_rollouts_per_task": 2}}}))
+    lines = [
+        episode("<b>", 1, 0, success=True), episode("<b>", 1, 1, success=False), episode("<b>", 1, 1, success=False),
+        episode("move", 4, 0, success=True), episode("move", 4, 1, success=True),
+        episode("move", 4, 2, success=True, kind="demonstration"),
+    ]  # fmt: skip
+    run.episodes_path.write_text("\n".join(lines) + "\n")
+    figures = write_evaluation(run.folder)
+    assert json.loads((run.folder / "evaluation.json").read_text()) == figures
+    assert figures["all"]["num_rollouts"] == 4 and figures["all"]["pass@1"]["mean"] == 0.75
+    assert figures["families"]["<b>"]["pass@2"]["mean"] == 1.0
+    page = (run.folder / "evaluation.html").read_text()
+    assert "75%" in page.replace(" ", "") and "pass@2" in page and "&lt;b&gt;" in page and "<b>" not in page.partition("<svg")[2]
+    assert "move" in evaluate.table_of(figures) and "0.750 [" in evaluate.table_of(figures)
+
+
+def test_help_teaches() -> None:
+    shown = CliRunner().invoke(cli, ["eval", "--help"]).output
+    assert "computerrl eval latest" in shown and "--rollouts" in shown and "pass@K" in shown

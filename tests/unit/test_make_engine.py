@@ -1,0 +1,31 @@
+"""Engines that cannot be made say which model and why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from actor.engines import make_engine
+from common.config import ModelConfig, RunConfig
+from common.errors import ConfigError
+from learner.model_store import ensure_model
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [({"model_type": "no-such-architecture"}, "no-such-architecture"), ({"hidden_size": "wide"}, "hidden_size")],
+)
+def test_model_that_the_library_cannot_load_is_a_problem_of_the_configuration(
+    tmp_path: Path, broken: dict[str, object], reason: str
+) -> None:
+    for file in ensure_model("tiny-random").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    tree = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(tree | broken))
+    config = RunConfig(run_dir=str(tmp_path), model=ModelConfig(name=str(tmp_path), dtype="float32"))
+    with pytest.raises(ConfigError) as raised:
+        make_engine(config, tmp_path, decode=lambda _: "")
+    (problem,) = raised.value.problems
+    assert problem.field == "model.name" and reason in problem.reason and "actor.engine" in problem.next_step
