@@ -190,10 +190,10 @@ def test_engine_resuming_after_a_load_gives_the_new_tokens_the_logprobs_of_the_n
     subject.engine.load(22, {})
     subject.engine._resumes = True
     try:
-        tokens = prompt(99, 20)
+        tokens, changed = prompt(99, 20), subject.change(23, top_only=False)
         future = subject.engine.submit(ask(tokens, most=120))
         subject.engine.submit(ask(prompt(96), most=1)).result(60)
-        subject.engine.load(23, subject.change(23, top_only=False))
+        subject.engine.load(23, changed)
         completion = future.result(60)
     finally:
         subject.engine._resumes = False
@@ -221,8 +221,8 @@ def test_engine_given_unknown_or_misshapen_tensors_refuses_and_changes_nothing(s
 def test_engine_whose_new_weights_do_not_prove_right_says_nothing_with_them(subject: Subject) -> None:
     subject.engine.load(30, {}, expected_probe=subject.engine.probe())
     before = subject.expected(np.array(PROBE_TOKENS))
-    future = subject.engine.submit(ask(prompt(97, 20), most=200))
     changed = subject.change(31, top_only=False)
+    future = subject.engine.submit(ask(prompt(97, 20), most=130))
     with pytest.raises(WeightError, match="policy version 31"):
         subject.engine.load(31, changed, expected_probe=before)
     with pytest.raises(EngineFailed, match="policy version 31"):
