@@ -152,4 +152,4 @@ def test_desktop_signal_ends_it_well(tmp_path: Path, number: signal.Signals) -> 
     assert process.stdout is not None and process.stdout.readline().startswith("desktop: http://127.0.0.1:")
     process.send_signal(number)
     _, said = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 0 and "Traceback" not in said
+    assert process.returncode == 0 and "Traceback" not in said, said

@@ -96,7 +96,7 @@ def test_update_on_policy_gradient_is_plain_grpo_of_padded_transformers(monkeypa
     batch = on_policy_batch(trainer)
     gradients: dict[str, torch.Tensor] = {}
 
-    def keep(lr: float, seen: Any) -> float:
+    def keep(lr: float, seen: Any, **_: Any) -> float:
         for name, master in trainer.policy.masters.items():
             assert master.grad is not None
             gradients[name] = master.grad.clone()

@@ -163,7 +163,7 @@ def test_update_gradient_is_plain_grpo_of_transformers(
     batch = make_batch(trainer, screens, model)
     gradients: dict[str, torch.Tensor | None] = {}
 
-    def keep(lr: float, seen: Any) -> float:
+    def keep(lr: float, seen: Any, **_: Any) -> float:
         gradients.update({name: None if grad is None else grad.clone() for name, grad in trainer.policy.gradients().items()})
         return 1.0
 
