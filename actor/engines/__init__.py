@@ -17,11 +17,11 @@ def make_engine(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[i
     """The engine that ``config.actor`` asks for, on the model in ``folder``; ``index`` is the actor's.
 
     Takes seconds (transformers) to half a minute (vLLM's imports). Raises `ConfigError` for a model that the engine's library
-    cannot load, and RuntimeError or MemoryError for what is no fault of the configuration (memory that runs out).
+    cannot load; ImportError, RuntimeError and MemoryError, which are no fault of the model (memory that runs out), pass.
     """
     try:
         return _make(config, folder, decode=decode, index=index)
-    except (ComputerRLError, RuntimeError, MemoryError):
+    except (ComputerRLError, ImportError, RuntimeError, MemoryError):
         raise
     except Exception as error:  # Libraries refuse a model with errors of many classes, their own among them.
         reason = f"engine {config.actor.engine!r} cannot load {str(folder)!r}: {type(error).__name__}: {error}"
