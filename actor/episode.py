@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from actor.engines.base import Completion, GenerationRequest, PolicyEngine
+from actor.engines.base import Completion, GenerationRequest, Sampler
 from actor.formats.base import PastAction
 from actor.prompt import PromptBuilder
 from common import log
@@ -96,7 +96,7 @@ class EpisodeSetting:
 def play_episode(
     assignment: Assignment,
     desktops: Desktops,
-    engine: PolicyEngine | None,
+    engine: Sampler | None,
     prompt: PromptBuilder,
     *,
     setting: EpisodeSetting,
@@ -167,7 +167,7 @@ class _Episode:
         assignment: Assignment,
         desktops: Desktops,
         lease: Lease,
-        engine: PolicyEngine | None,
+        engine: Sampler | None,
         prompt: PromptBuilder,
         setting: EpisodeSetting,
         first: TaskStarted,

@@ -1,4 +1,4 @@
-"""The wiring of one actor process: broker, heartbeat, desktops, engine, weight receiver, worker.
+"""The wiring of one actor process: broker, heartbeat, desktops, engine (its own or an engine process's), worker.
 
 Everything that is opened is closed here, in the opposite order. Plays nothing itself (`actor.worker` does).
 """
@@ -6,29 +6,22 @@ Everything that is opened is closed here, in the opposite order. Plays nothing i
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import ExitStack
 
 from actor.desktops import DesktopDirectory
-from actor.engines import make_engine
-from actor.engines.base import PolicyEngine
+from actor.engine_host import EngineHost
+from actor.engine_server import ENGINE_ENDPOINT
+from actor.engines.remote_engine import RemoteEngine
 from actor.prompt import FolderTokenizer, PromptBuilder
-from actor.weight_receiver import WeightReceiver
 from actor.worker import ActorWorker
 from broker.client import BrokerClient
 from common import log
 from common.config import RunConfig
-from common.errors import PeerTimeout
 from common.lifecycle import Heartbeat, StopToken, new_incarnation
 from common.model_folder import check_model_folder, model_folder
 from common.run_folder import RunFolder
-from common.transport import Channel, Client, Keys
-from common.weight_plan import folder_digest
+from common.transport import Client, Keys
 from env_server.client import DesktopClient
-from learner.client import WEIGHTS_ENDPOINT, WeightClient
-
-BROKER_WAIT_S = 60.0
-"""An actor started before the broker waits this long for it."""
 
 WATCH_S = 0.5
 """How often the main thread looks whether the weight receiver gave up."""
@@ -47,16 +40,17 @@ class ActorProcess:
         self._keys: Keys = self._folder.load_keys()
         self._model = model_folder(config.model.name)
         self._worker: ActorWorker | None = None
-        self._engine: PolicyEngine | None = None
-        self._receiver: WeightReceiver | None = None
+        self._host: EngineHost | None = None
+        self._remote: RemoteEngine | None = None
         self._failure: Exception | None = None
         self._note = "starting"
 
     def run(self) -> None:
         """Play until the stop; raises what made going on impossible."""
         log.bind(role="actor", index=self._index, incarnation=self._incarnation)
-        check_model_folder(self._model)
-        address = self._folder.wait_for_broker(self._stop, BROKER_WAIT_S)
+        is_central = self._config.actor.inference == "central"
+        check_model_folder(self._model, weights=self._config.actor.endpoint is None and not is_central)
+        address = self._folder.wait_for_broker(self._stop)
         with ExitStack() as stack:
             broker = BrokerClient(self._open(stack, address))
             pulse = self._client(address)
@@ -77,8 +71,11 @@ class ActorProcess:
             # Once started it ends with the stop token, before the connections above are closed.
             stack.callback(self._close_playing, self._worker)
             self._worker.start()
-            builder = threading.Thread(target=self._start_engine, args=(broker, tokenizer), name="engine-start", daemon=True)
-            builder.start()
+            if is_central:
+                self._use_remote(broker)
+            else:
+                arguments = (broker, tokenizer)
+                threading.Thread(target=self._start_engine, args=arguments, name="engine-start", daemon=True).start()
             self._watch()
         for failure in (self._failure, self._worker.failure):
             if failure is not None:
@@ -98,31 +95,26 @@ class ActorProcess:
             stop=self._stop,
         )
 
+    def _use_remote(self, broker: BrokerClient) -> None:
+        def find() -> list[str]:
+            entries = broker.directory("engine")
+            return [entry.endpoints[ENGINE_ENDPOINT] for entry in entries if ENGINE_ENDPOINT in entry.endpoints]
+
+        self._remote = RemoteEngine(find, self._client, index=self._index, num_live=self._config.actor.num_episodes)
+        assert self._worker is not None
+        self._worker.use_engine(self._remote, self._remote)
+        self._note = "playing"
+
     def _start_engine(self, broker: BrokerClient, tokenizer: FolderTokenizer) -> None:
         """Its own thread: vLLM takes half a minute, and there are demonstrations to play."""
-        started = time.perf_counter()
-
-        def connect() -> Channel:
-            for entry in broker.directory("learner"):
-                if WEIGHTS_ENDPOINT in entry.endpoints:
-                    return self._client(entry.endpoints[WEIGHTS_ENDPOINT])
-            raise PeerTimeout("no learner serves weights yet")
-
         try:
             self._note = f"starting {self._config.actor.engine}"
-            engine = make_engine(self._config, self._model, decode=tokenizer.decode, index=self._index)
-            self._engine = engine
-            receiver = WeightReceiver(
-                WeightClient(connect),
-                engine,
-                receiver=self._name,
-                model_digest=folder_digest(self._model),
+            self._host = EngineHost(
+                self._config, index=self._index, name=self._name, tokenizer=tokenizer, broker=broker, connect=self._client,
                 stop=self._stop,
-            )
-            self._receiver = receiver
-            receiver.start()
+            )  # fmt: skip
             assert self._worker is not None
-            self._worker.use_engine(engine, receiver)
+            self._worker.use_engine(self._host.engine, self._host.receiver)
         except Exception as error:  # noqa: BLE001
             # Thread boundary: without an engine this process is of no use; the supervisor decides what follows.
             log.get_logger().exception("engine.start_failed")
@@ -130,27 +122,23 @@ class ActorProcess:
             self._stop.stop(f"the engine did not start: {type(error).__name__}: {error}")
             return
         self._note = "playing"
-        log.get_logger().info("engine.ready", engine=self._config.actor.engine, start_s=time.perf_counter() - started)
 
     def _watch(self) -> None:
         while not self._stop.wait(WATCH_S):
-            if self._receiver is not None and self._receiver.failure is not None:
-                self._failure = self._receiver.failure
+            if self._host is not None and self._host.failure is not None:
+                self._failure = self._host.failure
                 self._stop.stop(f"weights: {self._failure}")
 
     def _close_playing(self, worker: ActorWorker) -> None:
         self._stop.stop("the actor ends")
         worker.close()
-        if self._receiver is not None:
-            self._receiver.close()
-        if self._engine is not None:
-            self._engine.close()
+        for engine in (self._host, self._remote):
+            if engine is not None:
+                engine.close()
 
     def _metrics(self) -> dict[str, float]:
         metrics = {} if self._worker is None else self._worker.metrics()
-        if self._receiver is not None:
-            metrics["actor/load_stall_s"] = self._receiver.load_stalls.p50
-        return metrics
+        return metrics if self._host is None else metrics | self._host.metrics()
 
     def _client(self, address: str) -> Client:
         return Client(address, keys=self._keys, sender=self._name)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -24,7 +25,7 @@ from common.lifecycle import StopToken
 from common.messages import WeightInvitation
 from common.metrics import Timings
 from common.weight_plan import Manifest, WeightPlan
-from learner.client import PARK_S, BroadcastGroup, WeightClient, join_store, local_host_towards
+from learner.client import PARK_S, BroadcastGroup, WeightClient, join_store, local_host_towards, read_buckets
 
 JOIN_TIMEOUT_S = PARK_S + 4.0
 """The learner answers within `PARK_S`; the rest is for a learner process that is busy with Python work."""
@@ -34,13 +35,11 @@ RETRY_S = 0.25
 
 MAX_ATTEMPTS = 5
 """Failures of one version in a row after which `failure` is set: the bytes are right each time, so this engine cannot
-take them (it packs its weights in a way `load` does not know), and an actor that cannot follow must not play on."""
+take them (it packs its weights in a way `load` does not know), and an actor that cannot follow must not play on. As many
+refusals in a row mean that it never can: its base model is another one."""
 
-RECEIVE_TIMEOUT_S = 30.0
-"""For one bucket. The learner gives up by its own `learner.weight_timeout_s`, which ends the wait here too."""
-
-FORM_TIMEOUT_S = 6.0
-"""The learner gives up forming a group a little earlier than this."""
+FORM_GRACE_S = 1.0
+"""The learner gives up forming a group this much earlier."""
 
 
 class Engine(Protocol):
@@ -56,13 +55,15 @@ class WeightReceiver:
     """Keeps an engine's weights up to date, from its own thread (`start`, `close`)."""
 
     def __init__(
-        self, client: WeightClient, engine: Engine, *, receiver: str, model_digest: str, stop: StopToken
+        self, client: WeightClient, engine: Engine, *, receiver: str, model_digest: str, files: Path, stop: StopToken
     ) -> None:
-        """``receiver`` is `actor-<index>:<incarnation>`; ``model_digest`` is `common.weight_plan.folder_digest` of the base."""
+        """``receiver`` is `actor-<index>:<incarnation>`; ``model_digest`` is `common.weight_plan.folder_digest` of the base;
+        ``files`` is where a learner without a network for collectives leaves weights."""
         self._client = client
         self._engine = engine
         self._receiver = receiver
         self._model_digest = model_digest
+        self._files = files
         self._stop = stop
         self._version = -1
         self._changed = threading.Condition()
@@ -122,8 +123,9 @@ class WeightReceiver:
                 self._complain("weights.learner_away", error)
                 self._stop.wait(RETRY_S)
             except ComputerRLError as error:
-                # The learner refused us (another base model) or speaks another protocol: say so once, keep asking.
+                # The learner has another base model or speaks another protocol; it may be one that is about to go.
                 self._complain("weights.join_refused", error)
+                self._count_attempt(error)
                 self._stop.wait(4 * RETRY_S)
 
     def _once(self) -> None:
@@ -176,22 +178,7 @@ class WeightReceiver:
         return manifest
 
     def _receive(self, invitation: WeightInvitation, manifest: Manifest) -> dict[str, torch.Tensor]:
-        link = self._group(invitation)
-        if self._staging is None or self._staging[0] != manifest.plan:
-            device = "cuda" if invitation.backend == "nccl" else "cpu"
-            sizes = manifest.plan.bucket_bytes
-            self._staging = (manifest.plan, [torch.empty(size, dtype=torch.uint8, device=device) for size in sizes])
-        buffers = self._staging[1]
-        damaged: WeightError | None = None
-        for i, buffer in enumerate(buffers):
-            link.broadcast(buffer)
-            try:
-                manifest.verify(i, buffer.cpu().numpy())
-            except WeightError as error:
-                # Take the rest all the same: leaving in the middle would break the round for the other receivers.
-                damaged = damaged or error
-        if damaged is not None:
-            raise damaged
+        buffers = self._read(invitation, manifest) if invitation.backend == "file" else self._take_part(invitation, manifest)
         return {
             slot.spec.name: buffers[slot.bucket][slot.offset : slot.offset + slot.spec.num_bytes]
             .view(getattr(torch, slot.spec.dtype))
@@ -199,17 +186,43 @@ class WeightReceiver:
             for slot in manifest.plan.slots
         }
 
+    def _read(self, invitation: WeightInvitation, manifest: Manifest) -> list[torch.Tensor]:
+        path = self._files / Path(invitation.store_address).name
+        buffers = read_buckets(path, manifest.plan, timeout_s=invitation.timeout_s)
+        for i, buffer in enumerate(buffers):
+            manifest.verify(i, buffer.numpy())
+        return buffers
+
+    def _take_part(self, invitation: WeightInvitation, manifest: Manifest) -> list[torch.Tensor]:
+        link = self._group(invitation)
+        if self._staging is None or self._staging[0] != manifest.plan:
+            device = "cuda" if invitation.backend == "nccl" else "cpu"
+            sizes = manifest.plan.bucket_bytes
+            self._staging = (manifest.plan, [torch.empty(size, dtype=torch.uint8, device=device) for size in sizes])
+        buffers = self._staging[1]
+        damaged: WeightError | None = None
+        for i in link.broadcast(buffers):
+            try:
+                manifest.verify(i, buffers[i].cpu().numpy())
+            except WeightError as error:
+                # Take the rest all the same: leaving in the middle would break the round for the other receivers.
+                damaged = damaged or error
+        if damaged is not None:
+            raise damaged
+        return buffers
+
     def _group(self, invitation: WeightInvitation) -> BroadcastGroup:
         """The group of the invitation: the one we have, or a new one."""
         address, _, prefix = invitation.store_address.partition("/")
         if self._link is not None and self._prefix == prefix:
             return self._link
         self._abandon()
-        store = join_store(address, timeout_s=FORM_TIMEOUT_S)
+        form_timeout_s = invitation.form_timeout_s + FORM_GRACE_S
+        store = join_store(address, timeout_s=form_timeout_s)
         self._link = BroadcastGroup(
             store=store, prefix=prefix, rank=invitation.rank, world_size=invitation.world_size,
-            backend=invitation.backend, host=local_host_towards(address), form_timeout_s=FORM_TIMEOUT_S,
-            timeout_s=RECEIVE_TIMEOUT_S,
+            backend=invitation.backend, host=local_host_towards(address), form_timeout_s=form_timeout_s,
+            timeout_s=invitation.timeout_s,
         )  # fmt: skip
         self._prefix = prefix
         return self._link
@@ -218,9 +231,12 @@ class WeightReceiver:
         log.get_logger().warning("weights.load_failed", policy_version=policy_version, error=str(error)[:300])
         # A lost group says nothing about this engine; a wrong checksum or probe does.
         if isinstance(error, ComputerRLError):
-            self._attempts += 1
-            if self._attempts >= MAX_ATTEMPTS:
-                self._failure = error
+            self._count_attempt(error)
+
+    def _count_attempt(self, error: ComputerRLError) -> None:
+        self._attempts += 1
+        if self._attempts >= MAX_ATTEMPTS:
+            self._failure = error
 
     def _report(self, policy_version: int, *, error: str, load_s: float) -> None:
         try:

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from actor.activity import ActivityMeter
 from actor.desktops import Source
-from actor.engines.base import NO_VERSION, PolicyEngine
+from actor.engines.base import NO_VERSION, Sampler
 from actor.episode import EpisodeAborted, EpisodeSetting, play_episode
 from actor.prompt import PromptBuilder
 from common import log
@@ -82,7 +82,7 @@ class ActorWorker:
         self._prompt = prompt
         self._incarnation = incarnation
         self._stop = stop
-        self._engine: PolicyEngine | None = None
+        self._engine: Sampler | None = None
         self._versions: Versions | None = None
         self._threads: list[threading.Thread] = []
         self._failure: Exception | None = None
@@ -104,7 +104,7 @@ class ActorWorker:
 
     # --- engine ------------------------------------------------------------------------------------------------------
 
-    def use_engine(self, engine: PolicyEngine, versions: Versions | None = None) -> None:
+    def use_engine(self, engine: Sampler, versions: Versions | None = None) -> None:
         """Play everything from now on. ``versions`` says what is served (weights checked); None: what the engine holds."""
         self._versions = versions
         self._engine = engine

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from benchmarks._learner_batch import make_groups
+from benchmarks._recorded_groups import load_groups
 from benchmarks.learner import measure, sampled
 from common.config import LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
 from common.errors import ConfigError, Problem
@@ -28,7 +28,6 @@ from learner.attention import Layout
 from learner.attention_blocks import BlockLayout
 from learner.attention_varlen import VarlenLayout
 from learner.batching import Pack, make_packs
-from learner.model_store import ensure_model
 
 _HEADS, _KV_HEADS, _HEAD_SIZE = 9, 3, 64
 """Of SmolLM2-135M."""
@@ -49,7 +48,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
     from benchmarks._learner_sides import MODEL
 
     print(f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
-    groups = make_groups(ensure_model(MODEL), num_groups=1 if quick else 2, max_steps=2)
+    groups = load_groups(num_groups=1 if quick else 2, max_steps=2)
     rows = attention_rows(_one_pack(groups), device="cuda", fast=lambda pack: VarlenLayout.of(pack, device=torch.device("cuda")))
     gradient, groups = gradient_rows(groups, device="cuda", dtype="bfloat16")
     rows += gradient
@@ -177,7 +176,7 @@ def _config(folder: Path, model: str, device: str, num_ranks: int) -> RunConfig:
         model=ModelConfig.model_validate({"name": model, "dtype": "float32"}),
         learner=LearnerConfig.model_validate({
             "device": device, "num_ranks": num_ranks, "num_minibatches": 1, "max_pack_tokens": 4096,
-            # The batch is made up: no policy sampled it.
+            # Behaviour log-probs are those of a policy beside this one.
             "max_logprob_gap": None,
             "optimizer": OptimizerConfig(lr=1e-5).model_dump(),
         }),

@@ -1,12 +1,12 @@
 """Optimizer steps of the learner: speed, memory and gradients beside padded transformers and TRL's GRPOTrainer.
 
-SmolLM2-135M on two cores, the same made-up batch for all (`_learner_batch.py` says how it is made), the same loss
+SmolLM2-135M on two cores, the same batch for all, sampled by it on real desktops (`_recorded_groups.py`), the same loss
 (`_learner_sides.py`), in each round a process for each side, one after the other; a value is the median of its rounds, each after
 one step to warm up. Before anything is timed, the gradients in float32 are compared.
 
 Both configurations are measured, in bfloat16 where the processor has instructions for it: all layers trained, and the top 12 of
-30, as the quickstart does. Tokens per second are tokens
-of samples, prompt and action, whatever a side computes for them.
+30, as the quickstart does. Where it has none, bfloat16 is some seven times slower than float32 for all sides, and is measured on
+a few steps. Tokens per second are tokens of samples, prompt and action, whatever a side computes for them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks._learner_batch import make_groups, with_logprobs
 from benchmarks._learner_process import Measured, SideProcess, apart
+from benchmarks._recorded_groups import load_groups, with_logprobs
 from common.host_compute import fast_dtype
 from common.messages import TrajectoryGroup
 
@@ -52,7 +52,7 @@ _LABELS = {"bfloat16": "bf16", "float32": "fp32"}
 
 
 def _comparisons(fast: str) -> list[_Comparison]:
-    """All of them in the type that this machine computes fast; bfloat16 in software would take an hour and tell nothing."""
+    """All of them in the type that this machine computes fast, float32 where it is another one."""
     label = _LABELS[fast]
     found = [
         _Comparison(f"{label}, all layers", fast, None, 2, ("padded", "padded-1", "trl", "keeping")),
@@ -88,22 +88,21 @@ def run(quick: bool) -> list[dict[str, Any]]:
 
 def measure(quick: bool, *, device: str) -> list[dict[str, Any]]:
     """The same on another device: cpu or cuda."""
-    from benchmarks._learner_sides import MODEL, Setting, missing_trl
-    from learner.model_store import ensure_model
+    from benchmarks._learner_sides import Setting, missing_trl
 
-    folder = ensure_model(MODEL)
     absent, fast = missing_trl(), fast_dtype(device)
-    small = make_groups(folder, num_groups=1, max_steps=2, max_rollouts=2)
+    small = load_groups(num_groups=1, max_rollouts=2, max_steps=1)
+    few = load_groups(num_groups=1, max_rollouts=2, max_steps=2)
     if quick:
-        groups = make_groups(folder, num_groups=1, max_steps=2, max_rollouts=4)
         return [
             *apart(gradient_rows, small, False, device),
-            *_compared(_Comparison(f"{_LABELS[fast]}, all layers", fast, None, 1), groups, small, absent, device=device),
+            *_compared(_Comparison(f"{_LABELS[fast]}, all layers", fast, None, 1), few, small, absent, device=device),
         ]
-    groups = make_groups(folder, num_groups=2, max_steps=2)
+    groups = load_groups(num_groups=2)
     rows: list[dict[str, Any]] = apart(gradient_rows, small, absent is None, device)
     if fast == "float32":
-        rows.append(_row("bf16: this processor has no instructions for it", None, "", "higher"))
+        comparison = _Comparison("bf16 without instructions for it, four steps", "bfloat16", None, 1)
+        rows += _compared(comparison, few, small, absent, device=device)
     for comparison in _comparisons(fast):
         rows += _compared(comparison, groups, small, absent, device=device)
     for label, options in _RECOMPUTED:

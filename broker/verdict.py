@@ -61,6 +61,8 @@ def _num_bytes(text: str) -> int:
 
 def _step_problem(step: Step, *, sampled: bool) -> str:
     sizes = (step.action_tokens.size, step.behavior_logprobs.size, step.policy_versions.size)
+    if not step.prompt_tokens.size or not sizes[0]:
+        return f"{step.prompt_tokens.size} prompt and {sizes[0]} action tokens"
     if sampled and len(set(sizes)) != 1:
         return f"{sizes[0]} action tokens, {sizes[1]} log-probs, {sizes[2]} policy versions"
     # One that is not finite makes the sum so; this is half the work of looking at each.

@@ -21,7 +21,7 @@ import numpy as np
 from msgspec import Meta
 from msgspec.structs import force_setattr
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 9
 """Raised whenever a field changes meaning; peers of another schema version are refused with a clear error."""
 
 INT32, FLOAT32 = np.dtype("<i4"), np.dtype("<f4")
@@ -83,6 +83,8 @@ Version = Annotated[int, Meta(ge=-1, lt=2**31)]
 """Policy version, -1 for none; fits the arrays that hold one a token."""
 Index = Annotated[int, Meta(ge=0, lt=4096)]
 """Which process of its role, below 4,096."""
+NewTokens = Annotated[int, Meta(ge=1, le=65536)]
+"""Tokens of an answer at most, 1 to 65,536."""
 Temperature = Annotated[float, Meta(ge=0, le=100)]
 """Of sampling, 0 to 100."""
 Incarnation = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}\Z")]
@@ -105,7 +107,7 @@ Arguments = Annotated[dict[Name, Any], Meta(max_length=32)]
 Horizon = Annotated[tuple[tuple[Number, Number], ...], Meta(max_length=64)]
 """At most 64 pairs of whole numbers."""
 
-Role = Literal["broker", "learner", "actor", "env_server", "supervisor"]
+Role = Literal["broker", "learner", "actor", "engine", "env_server", "supervisor"]
 OrderKind = Literal["demonstration", "evaluation", "training"]
 Split = Literal["demonstration", "training", "evaluation"]
 FinalAction = Literal["", "done", "fail"]
@@ -683,10 +685,11 @@ class LeaseRelease(Part, frozen=True):
 
 
 class WeightJoin(Part, frozen=True):
-    """An actor's receiver asks the learner to be part of weight updates. Answered by `WeightInvitation`."""
+    """The receiver of an actor or an engine process asks the learner to be part of weight updates. Answered by
+    `WeightInvitation`."""
 
     receiver: Id
-    """`actor-<index>:<incarnation>`"""
+    """`actor-<index>:<incarnation>` or `engine-<index>:<incarnation>`"""
     loaded_version: Version
     """-1: nothing yet, needs a full update."""
     model_digest: Id
@@ -702,13 +705,19 @@ class WeightInvitation(Part, frozen=True):
     rank: int
     world_size: int
     store_address: str
-    backend: Literal["gloo", "nccl"]
+    """Of the group's store, with the group's prefix after a slash; the name of the file in the run's folder for weights when
+    ``backend`` is file."""
+    backend: Literal["gloo", "nccl", "file"]
     manifest: str
     """`common.weight_plan` manifest as JSON: buckets, names, shapes, dtypes, checksums."""
     probe_logprobs: FloatArray
     """The learner's log-probs of the fixed probe prompt at this version; an engine serves only after its own agree (within
     the noise of bf16; the checksums of the manifest are exact)."""
     retry_after_s: float
+    form_timeout_s: float
+    """The group must be whole by then."""
+    timeout_s: float
+    """For each bucket: whoever waits longer leaves the group, so that nobody waits for one that hangs."""
 
     def __post_init__(self) -> None:
         _take_arrays(self, {"probe_logprobs": FLOAT32})
@@ -727,11 +736,66 @@ class WeightLoaded(Part, frozen=True):
         _cut(self, "error", _MAX_LINE)
 
 
+# --- engines ---------------------------------------------------------------------------------------------------------
+
+
+class EngineQuery(Part, frozen=True):
+    """What does this engine process serve? Answered by `EngineState`: at once when that is not ``known_version``, else within a
+    second."""
+
+    known_version: Version
+
+
+class EngineState(Part, frozen=True):
+    """What an engine process serves."""
+
+    policy_version: Version
+    """-1: nothing yet, or nothing any more."""
+
+
+class CompletionRequest(Part, frozen=True):
+    """Sample an answer. Answered by `CompletionResult`."""
+
+    prompt_tokens: IntArray
+    """[P]"""
+    temperature: Temperature
+    """0: the most likely tokens."""
+    max_new_tokens: NewTokens
+    stop_tokens: IntArray
+    """Sampling ends after one of these."""
+    may_be_older: bool
+    """Older weights may sample this one too, where the engine keeps some."""
+
+    def __post_init__(self) -> None:
+        _take_arrays(self, {"prompt_tokens": INT32, "stop_tokens": INT32})
+
+
+class CompletionResult(Part, frozen=True):
+    """What was sampled; arrays are by token."""
+
+    tokens: IntArray
+    """[A], a stop token included."""
+    logprobs: FloatArray
+    """[A], of the distribution that sampled."""
+    policy_versions: IntArray
+    """[A], whose weights computed that."""
+    text: str
+    """Without the stop token."""
+    finish: Literal["stop", "length"]
+    queue_s: float
+    """Until the engine took the request in."""
+    generate_s: float
+    """From there until the last token."""
+
+    def __post_init__(self) -> None:
+        _take_arrays(self, {"tokens": INT32, "logprobs": FLOAT32, "policy_versions": INT32})
+
+
 RequestMessage = (
     Hello | Heartbeat | DirectoryRequest | StatusRequest | RolloutOrder | OrderClosure | AssignmentRequest | AssignmentReturn
     | Trajectory | TrajectoryBatch | GroupRequest | ConsumptionReport | VersionAnnouncement
     | LeaseRequest | TaskReset | StepRequest | DemonstrationRequest | EvaluationRequest | LeaseRelease
-    | WeightJoin | WeightLoaded
+    | WeightJoin | WeightLoaded | EngineQuery | CompletionRequest
 )  # fmt: skip
 """What a server takes; it refuses the other kinds before it unpacks them."""
 
@@ -739,6 +803,7 @@ AnswerMessage = (
     Welcome | HeartbeatAck | Ack | ErrorReply | Directory | Status | Assignment | NoAssignment | TrajectoryReceipt | ReceiptBatch
     | TrajectoryGroup | NoGroup
     | Lease | TaskStarted | StepResult | Demonstration | Evaluation | WeightInvitation
+    | EngineState | CompletionResult
 )  # fmt: skip
 
 Message = RequestMessage | AnswerMessage | GroupDrawn | SlotGivenUp
@@ -784,6 +849,9 @@ _SIZE_LIMITS = {
     Evaluation: SizeLimit(1 << 20, 1 << 20),
     # Names, shapes and checksums of a large model's tensors.
     WeightInvitation: SizeLimit(64 << 20, 64 << 20),
+    # A million tokens of a prompt; an answer's numbers and its text.
+    CompletionRequest: SizeLimit(64 << 10, 4 << 20),
+    CompletionResult: SizeLimit(1 << 20, 4 << 20),
 }
 
 SIZE_LIMITS = {cls.__name__: limit for cls, limit in _SIZE_LIMITS.items()}

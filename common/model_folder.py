@@ -33,9 +33,9 @@ def model_folder(name: str) -> Path:
     return Path(name).expanduser()
 
 
-def is_model_folder(path: Path) -> bool:
+def is_model_folder(path: Path, *, weights: bool = True) -> bool:
     """True when `check_model_folder` finds nothing missing."""
-    return not model_folder_problems(path)
+    return not model_folder_problems(path, weights=weights)
 
 
 def takes_pictures(name: str) -> bool:
@@ -52,21 +52,21 @@ def sliding_window(name: str) -> int | None:
     return window if isinstance(window, int) else None
 
 
-def check_model_folder(path: Path, *, field: str = "model.name") -> None:
-    """Raise `ConfigError` naming everything that keeps ``path`` from being a model folder."""
-    problems = [Problem(field, reason, step) for reason, step in model_folder_problems(path)]
+def check_model_folder(path: Path, *, field: str = "model.name", weights: bool = True) -> None:
+    """Raise `ConfigError` naming everything that keeps ``path`` from being a model folder. ``weights``: must it hold any?"""
+    problems = [Problem(field, reason, step) for reason, step in model_folder_problems(path, weights=weights)]
     if problems:
         raise ConfigError(problems)
 
 
-def model_folder_problems(path: Path) -> list[tuple[str, str]]:
+def model_folder_problems(path: Path, *, weights: bool = True) -> list[tuple[str, str]]:
     """(reason, next step) for each thing missing in ``path``: folder, config.json, weights, tokenizer."""
     if not path.exists():
         known = ", ".join(BUILT_IN_MODELS)
         return [(f"no model of that name and no folder {str(path)!r}", f"use one of {known}, or the path of a model folder")]
     if not path.is_dir():
         return [(f"{str(path)!r} is a file, not a model folder", "give the folder that holds config.json")]
-    return [*_config_problems(path), *_weight_problems(path), *_tokenizer_problems(path)]
+    return [*_config_problems(path), *(_weight_problems(path) if weights else ()), *_tokenizer_problems(path)]
 
 
 def _config_problems(path: Path) -> list[tuple[str, str]]:

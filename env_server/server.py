@@ -24,7 +24,6 @@ from env_server.tokens import first_token
 _POLL_S = 0.25
 """How fast a stop is noticed while nobody asks anything."""
 
-_BROKER_WAIT_S = 60.0
 
 CLOSE_LIMIT_S = 2.0
 """All desktops are closed within this after a stop."""
@@ -74,7 +73,7 @@ def run_env_server(config: RunConfig, *, index: int, stop: StopToken) -> None:
 def _broker_address(folder: RunFolder, stop: StopToken) -> str | None:
     """None when told to stop before the broker was there."""
     try:
-        return folder.wait_for_broker(stop, _BROKER_WAIT_S)
+        return folder.wait_for_broker(stop)
     except PeerTimeout:
         if stop.stopped:
             return None

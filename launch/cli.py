@@ -28,8 +28,8 @@ INDEX = click.option("--index", default=0, type=click.IntRange(min=0), show_defa
 
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Every process of a run can also be started alone: broker, env-server, actor, learner, each with the same CONFIG. "
-    "CONFIG is a YAML file; see configs/.",
+    epilog="Every process of a run can also be started alone: broker, env-server, engine, actor, learner, each with the same "
+    "CONFIG. CONFIG is a YAML file; see configs/.",
 )
 @click.version_option(package_name="computerrl", message="computerrl %(version)s")
 def cli() -> None:
@@ -181,6 +181,21 @@ def actor(config: Path, overrides: tuple[str, ...], index: int) -> None:
 @CONFIG
 @SET
 @INDEX
+def engine(config: Path, overrides: tuple[str, ...], index: int) -> None:
+    """Run an engine process: samples for all actors (actor.inference central)."""
+
+    def entry(run_config: RunConfig, index: int, stop: StopToken) -> None:
+        from actor.engine_process import run_engine
+
+        run_engine(run_config, index=index, stop=stop)
+
+    _run_role(config, overrides, entry, role="engine", index=index)
+
+
+@cli.command()
+@CONFIG
+@SET
+@INDEX
 def learner(config: Path, overrides: tuple[str, ...], index: int) -> None:
     """Run the learner: conducts the recipe, trains, broadcasts weights. Ends when the recipe is finished."""
 
@@ -242,6 +257,7 @@ def export(source: str, out: Path) -> None:
 @click.option("--rollouts", type=click.IntRange(1, 256), default=1, show_default=True, help="Of each instance: K tells pass@K.")
 @click.option("--temperature", type=click.FloatRange(min=0), help="Of sampling; else 0 for one rollout and 1 for several.")
 @click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Other settings; else the run's.")
+@click.option("--endpoint", metavar="URL", help="A vLLM server that holds the model; CHECKPOINT is a folder with its tokenizer.")
 @click.option("--resume", is_flag=True, help="Continue an evaluation that was broken off, asked for in the same way.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @SET
@@ -256,6 +272,10 @@ def evaluate(source: str, families: str | None, overrides: tuple[str, ...], *, a
     computerrl eval runs/quickstart/checkpoints/checkpoint-000007 --tasks calc-set-cell,files-move
     computerrl eval latest --rollouts 8 --temperature 0.7
     computerrl eval trained --config configs/quickstart.yaml
+    computerrl eval their-model --config configs/quickstart.yaml --endpoint http://127.0.0.1:8000/v1
+
+    With --endpoint somebody's server is asked (vllm serve their-model). Its name for the model, where it serves several, is
+    --set actor.endpoint.model=NAME; a key it wants lies in the file of --set actor.endpoint.key_file=FILE (chmod 600).
     """
     from launch.evaluate import Wish, evaluate
 

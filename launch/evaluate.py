@@ -17,7 +17,7 @@ from typing import Any
 from common.config import RunConfig, load_config
 from common.errors import ConfigError, Problem
 from common.metrics import read_json_lines
-from common.model_folder import is_model_folder
+from common.model_folder import check_model_folder, is_model_folder
 from common.run_folder import RunFolder, write_atomically
 from launch.evaluation_figures import evaluation_figures, ks
 from launch.report import latest_of_each, page_environment
@@ -39,7 +39,9 @@ class Wish:
     """What a person asked for; None: as the run has it."""
 
     source: str
-    """A run, one of its checkpoints, or a model folder."""
+    """A run, one of its checkpoints, or a model folder; with ``endpoint`` a folder with its config.json and tokenizer."""
+    endpoint: str | None = None
+    """Of a server that holds the model."""
     config: Path | None = None
     families: tuple[str, ...] | None = None
     episodes: int | None = None
@@ -75,6 +77,8 @@ def evaluation_config(wish: Wish) -> RunConfig:
         *_ONLY_EVALUATE, f"name={name}", f"model.name={model}", f"learner.recipe.eval_temperature={temperature}",
         f"learner.recipe.eval_rollouts_per_task={wish.rollouts}",
     ]  # fmt: skip
+    if wish.endpoint is not None:
+        changes += ["actor.engine=endpoint", f"actor.endpoint.url={wish.endpoint}"]
     if wish.families is not None:
         changes.append(f"tasks.families={json.dumps(wish.families)}")
     if wish.episodes is not None:
@@ -85,7 +89,10 @@ def evaluation_config(wish: Wish) -> RunConfig:
 def _model_of(wish: Wish) -> tuple[Path, Path, str]:
     """(model folder, file with all other settings, name of the evaluation)."""
     source = Path(wish.source)
-    if is_model_folder(source):
+    if wish.endpoint is not None:
+        # Tokens are counted and made here, whoever holds the weights.
+        check_model_folder(source, field="CHECKPOINT", weights=False)
+    if wish.endpoint is not None or is_model_folder(source):
         if wish.config is None:
             step = "give --config CONFIG: prompt format, desktops and tasks are not part of a model"
             raise ConfigError([Problem("--config", f"{wish.source!r} is a model folder, which says nothing of them", step)])
@@ -110,6 +117,7 @@ def write_evaluation(folder: Path) -> dict[str, Any]:
     figures = {
         "name": folder.name,
         "model": config["model"]["name"],
+        "endpoint": (config["actor"].get("endpoint") or {}).get("url"),
         "temperature": recipe["eval_temperature"],
         "rollouts_per_task": recipe["eval_rollouts_per_task"],
         **evaluation_figures(count_results(episodes), rollouts_per_task=recipe["eval_rollouts_per_task"]),

@@ -12,7 +12,9 @@ from pathlib import Path
 from common.config import RunConfig
 from common.messages import Role
 
-COMMANDS: dict[Role, str] = {"broker": "broker", "env_server": "env-server", "actor": "actor", "learner": "learner"}
+COMMANDS: dict[Role, str] = {
+    "broker": "broker", "env_server": "env-server", "engine": "engine", "actor": "actor", "learner": "learner",
+}  # fmt: skip
 """Role -> command of `computerrl` that runs it."""
 
 QUIET_LIBRARIES = {
@@ -47,17 +49,25 @@ class ProcessSpec:
 
 
 def make_plan(config: RunConfig, *, config_path: Path, python: str, source_root: Path, num_cores: int) -> tuple[ProcessSpec, ...]:
-    """The processes of ``config`` in starting order: broker, env_server, actors, learner.
+    """The processes of ``config`` in starting order: broker, env_server, engines, actors, learner.
 
     ``config_path`` is the run folder's resolved configuration, so that a restarted process reads what the first one read.
     """
+    is_central = config.actor.inference == "central"
     threads: dict[Role, int] = {
         "broker": 1,
         "env_server": 1,
-        "actor": config.actor.num_threads or num_cores,
+        "engine": config.actor.num_threads or num_cores,
+        "actor": 1 if is_central else config.actor.num_threads or num_cores,
         "learner": config.learner.num_threads or num_cores,
     }
-    counts: dict[Role, int] = {"broker": 1, "env_server": 1, "actor": config.actor.num_actors, "learner": 1}
+    counts: dict[Role, int] = {
+        "broker": 1,
+        "env_server": 1,
+        "engine": config.actor.num_engines if is_central else 0,
+        "actor": config.actor.num_actors,
+        "learner": 1,
+    }
     specs = []
     for role, count in counts.items():
         for index in range(count):

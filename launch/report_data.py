@@ -107,7 +107,7 @@ def figures(
         "step_p50_s": totals.step_p50_s(),
         "reset_p50_s": totals.reset_p50_s(final_status),
         "actor_idle_fraction": _mean_metric(final_status, "actor/idle_fraction"),
-        "actor_load_stall_s": _mean_metric(final_status, "actor/load_stall_s"),
+        "actor_load_stall_s": _mean_metric(final_status, "engine/load_stall_s"),
         "trained_tokens_per_s": round(median(tokens), 1) if tokens else None,
         "trained_tokens_ratio": round(median(padded), 2) if padded else None,
     }

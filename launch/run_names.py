@@ -26,7 +26,8 @@ CONFIG_FILE, REPORT_FILE, LOCK_FILE = "config.yaml", "report.json", ".lock"
 MAY_CHANGE = re.compile(
     r"""name | run_dir | supervisor\..* | .*bind_address | .*num_threads | .*_deadline_s
     | broker\.(?!eta$).* | desktop\.(num_desktops|memory_per_desktop_mb|image|lease_time_limit_s|settle_.*)
-    | actor\.(num_actors|num_episodes) | learner\.(checkpoint_every_updates|num_checkpoints_kept|weight_.*|device)
+    | actor\.(num_actors|num_episodes|inference|num_engines)
+    | learner\.(checkpoint_every_updates|num_checkpoints_kept|weight_.*|device)
     | learner\.(num_ranks|rank_timeout_s|activation_checkpointing)
     | learner\.recipe\.(max_updates|max_rl_s|target_success)""",
     re.VERBOSE,

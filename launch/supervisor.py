@@ -39,7 +39,7 @@ SWEEP_PASS_S = 0.01
 """Time between two looks of the sweep: adopted grandchildren have no pidfd that could be waited for."""
 SHARED_MEMORY_EVERY_S = 10.0
 """How often the shared memory of the living is written down, to be removed when they die badly."""
-STOP_ORDER = ((("learner", "actor"), 0.6), (("env_server", "broker"), 1.0))
+STOP_ORDER = ((("learner", "actor", "engine"), 0.6), (("env_server", "broker"), 1.0))
 """Roles, and the share of `stop_s` after which the next are asked too: those who ask go first, so that they can still hand in
 trajectories and give desktops back."""
 

@@ -11,17 +11,22 @@ travels over the encrypted control socket; on a shared network put them on the c
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
-from collections.abc import Callable, Mapping
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from common.errors import PeerTimeout, ProtocolError
+from common.errors import PeerTimeout, ProtocolError, WeightError
 from common.messages import Ack, Message, WeightInvitation, WeightJoin, WeightLoaded
 
 if TYPE_CHECKING:
     import torch
+
+    from common.weight_plan import WeightPlan
 
 WEIGHTS_ENDPOINT = "weights"
 """Name under which the learner announces its weight control socket in `Hello.endpoints`."""
@@ -29,6 +34,13 @@ WEIGHTS_ENDPOINT = "weights"
 PARK_S = 1.0
 """The learner holds a `WeightJoin` back this long when it has nothing new, then says so: a new version reaches a waiting
 receiver at once, and a receiver that died is forgotten within a second."""
+
+_POLL_S = 0.001
+
+_NUM_UNDER_WAY = 2
+"""Buckets: one whose bytes come while the one before it is checked. More only wait for each other."""
+
+_LOOK_AGAIN_S = 0.05
 
 _PHASE_REQUEST_FILE = "phase.request"
 
@@ -115,7 +127,8 @@ class BroadcastGroup:
         _meet(scoped, rank=rank, world_size=world_size, timeout=form_timeout)
         if backend == "nccl":
             nccl_options = dist.ProcessGroupNCCL.Options()
-            nccl_options._timeout = datetime.timedelta(seconds=timeout_s)
+            # Its watchdog ends the process: only if ours below did not see it.
+            nccl_options._timeout = datetime.timedelta(seconds=10 * timeout_s)
             self._group: Any = dist.ProcessGroupNCCL(scoped, rank, world_size, nccl_options)
         else:
             options = dist.ProcessGroupGloo._Options()
@@ -127,21 +140,42 @@ class BroadcastGroup:
         self._options.rootTensor = 0
         self._options.timeout = datetime.timedelta(seconds=timeout_s)
         self._backend = backend
+        self._timeout_s = timeout_s
+        self._under_way: deque[Any] = deque()
 
-    def broadcast(self, buffer: torch.Tensor) -> None:
-        """Rank 0's ``buffer`` into everybody's; blocks (without the interpreter lock); RuntimeError when a member is gone."""
-        self._group.broadcast([buffer], self._options).wait()
-        if self._backend == "nccl":
-            import torch
+    def broadcast(self, buffers: Sequence[torch.Tensor]) -> Iterator[int]:
+        """Rank 0's ``buffers`` into everybody's: gives the index of each whose bytes are there, while the next one is under way.
+        Blocks without the interpreter lock. RuntimeError when a member is gone; the group is of no use then."""
+        for i in range(len(buffers) + _NUM_UNDER_WAY - 1):
+            if i < len(buffers):
+                self._under_way.append(self._group.broadcast([buffers[i]], self._options))
+            if i >= _NUM_UNDER_WAY - 1:
+                self._under_way.popleft().wait()
+                if self._backend == "nccl":
+                    self._wait_for_stream()
+                yield i - _NUM_UNDER_WAY + 1
 
-            # NCCL's wait only orders streams; the bytes are looked at by the CPU next.
-            torch.cuda.current_stream().synchronize()
+    def _wait_for_stream(self) -> None:
+        """NCCL's own wait only orders streams, and the bytes are looked at by the CPU next; nor has it a deadline."""
+        import torch
+
+        done = torch.cuda.Event()
+        done.record()
+        deadline = time.monotonic() + self._timeout_s
+        while not done.query():
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"a bucket took longer than {self._timeout_s:g} s: a member of the group hangs")
+            time.sleep(_POLL_S)
 
     def abandon(self) -> None:
-        """Let go without waiting for anybody. gloo closes its connections; NCCL must abort, destroying may hang."""
+        """Let go of everybody. gloo closes its connections; NCCL must abort, destroying may hang."""
         group, self._group = self._group, None
         if group is not None and self._backend == "nccl":
             group.abort()
+        while self._under_way:
+            # gloo ends what is under way within its deadline or never lets go, and then with the interpreter lock held.
+            with contextlib.suppress(RuntimeError):
+                self._under_way.popleft().wait()
 
 
 def _meet(store: Any, *, rank: int, world_size: int, timeout: Any) -> None:
@@ -187,6 +221,27 @@ def local_host_towards(address: str) -> str:
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((host, int(port)))  # No packet is sent: this only asks the routing table.
         return str(probe.getsockname()[0])
+
+
+def read_buckets(path: Path, plan: WeightPlan, *, timeout_s: float) -> list[torch.Tensor]:
+    """Buckets of ``plan``, uint8 [bytes] each. A file that is not there yet (shared file systems show new names late) is waited
+    for. Raises `OSError`, `WeightError` for a file that is not of this plan."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    deadline = time.monotonic() + timeout_s
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise FileNotFoundError(f"{path} is not there: do learner and actors see the same run folder?")
+        time.sleep(_LOOK_AGAIN_S)
+    try:
+        found = load_file(path)
+    except SafetensorError as error:
+        raise WeightError(f"{path} is no whole file of weights: {error}") from None
+    expected = {f"bucket-{i}": (num_bytes,) for i, num_bytes in enumerate(plan.bucket_bytes)}
+    if {name: tuple(tensor.shape) for name, tensor in found.items()} != expected:
+        raise WeightError(f"{path} holds other buckets than its manifest says")
+    return [found[name] for name in expected]
 
 
 class WeightSink(Protocol):

@@ -16,18 +16,20 @@ def importance_weights(proximal_logprobs_M: torch.Tensor, behavior_logprobs_M: t
 
 
 def truncated(weights_M: torch.Tensor, *, cap: float) -> torch.Tensor:
-    """[M] min(w, C): the decoupled objective of AReaL (arXiv 2505.24298), C 5; truncated importance sampling with C 1 to 2."""
+    """[M] min(w, C): the decoupled objective of AReaL (arXiv 2505.24298, equation 5; the cap as in its code, 5); truncated
+    importance sampling with C 1 (DART, arXiv 2509.23866) to 2 (slime, verl)."""
     return weights_M.clamp(max=cap)
 
 
 def icepop(weights_M: torch.Tensor, *, low: float, high: float) -> torch.Tensor:
-    """[M] w where low <= w <= high, else 0: tokens on which sampler and learner disagree do not train (IcePop)."""
+    """[M] w where low <= w <= high, else 0: tokens on which sampler and learner disagree do not train (IcePop, of Ring-1T,
+    arXiv 2510.18855; 0.5 and 2 as in prime-rl and others)."""
     return torch.where((weights_M >= low) & (weights_M <= high), weights_M, torch.zeros_like(weights_M))
 
 
 def geometric_mask(weights_M: torch.Tensor, step_M: torch.Tensor, *, low: float, high: float) -> torch.Tensor:
     """[M] w in steps whose geometric mean of w lies within ``low``..``high``, else 0: a step whose tokens drifted as a whole does
-    not train at all.
+    not train at all (the geometric sequence mask of verl and others, 0.99 and 1.01; a step is the sequence: ours).
 
     ``step_M`` [M] int64: which step a token belongs to, 0, 0, 1, ...
     """

@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 import threading
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from broker.client import BrokerClient
@@ -21,25 +22,24 @@ from common.config import RunConfig
 from common.errors import PeerTimeout, WeightError
 from common.lifecycle import Heartbeat, StopToken, new_incarnation
 from common.messages import Hello
+from common.model_folder import model_folder
 from common.recordings import recorded_seeds
 from common.run_folder import RunFolder
 from common.transport import Client, Server
-from common.weight_plan import folder_digest
+from common.weight_plan import base_digest
 from env_server.client import family_names
 from learner import rank_processes, recipe
 from learner.checkpoint import Checkpoint, CheckpointStore
 from learner.client import WEIGHTS_ENDPOINT
 from learner.conductor import LearnerLoop
+from learner.served_model import ServedModel
+from learner.weight_files import WeightFiles
 from learner.weight_sender import WeightSender
 
 if TYPE_CHECKING:
     from learner.parts import Trainer
-    from learner.policy import Policy
 
 __all__ = ["LearnerLoop", "run_learner"]
-
-BROKER_WAIT_S = 60.0
-"""For the broker's address to appear in the run folder."""
 
 IDLE_S = (0.02, 0.2)
 """First and longest pause while there is no group to take; doubled each time. Groups come every few seconds."""
@@ -69,7 +69,7 @@ def run_learner(config: RunConfig, *, index: int, stop: StopToken) -> None:
     done = threading.Event()
     threading.Thread(target=_end_in_time, args=(stop, done), name="exit-limit", daemon=True).start()
     try:
-        address = folder.wait_for_broker(stop, BROKER_WAIT_S)
+        address = folder.wait_for_broker(stop)
     except PeerTimeout:
         if stop.stopped:
             return
@@ -137,20 +137,30 @@ class _Process:
                 self._broker.place_order(order.to_message(self._config, self._families, policy_version=0))
 
     def _conduct(self, checkpoints: CheckpointStore, checkpoint: Checkpoint | None, *, announced_version: int) -> None:
-        path = self._folder.resolved_config
-        with rank_processes.open_trainer(self._config, config_path=path, index=self._index) as (trainer, policy):
-            self._train(trainer, policy, checkpoints, checkpoint, announced_version=announced_version)
+        endpoint, folder = self._config.actor.endpoint, model_folder(self._config.model.name)
+        with ExitStack() as stack:
+            if endpoint is not None:
+                trainer: Trainer = ServedModel(self._config)
+                device = "cpu"
+            else:
+                path = self._folder.resolved_config
+                trainer, policy = stack.enter_context(
+                    rank_processes.open_trainer(self._config, config_path=path, index=self._index)
+                )
+                device = policy.device.type
+            digest = base_digest(folder, url=None if endpoint is None else endpoint.url)
+            weights = _weight_sender(self._config, self._server, model_digest=digest, device=device)
+            self._train(trainer, weights, checkpoints, checkpoint, announced_version=announced_version)
 
     def _train(
         self,
         trainer: Trainer,
-        policy: Policy,
+        weights: WeightSender,
         checkpoints: CheckpointStore,
         checkpoint: Checkpoint | None,
         *,
         announced_version: int,
     ) -> None:
-        weights = _weight_sender(self._config, self._server, model_digest=folder_digest(policy.folder), device=policy.device.type)
         loop = LearnerLoop(
             self._config, families=self._families, broker=self._broker, trainer=trainer, weights=weights,
             folder=self._folder, checkpoints=checkpoints,
@@ -197,9 +207,11 @@ def _weight_sender(config: RunConfig, server: Server, *, model_digest: str, devi
     host = config.learner.bind_address
     if host in ("0.0.0.0", "::", "*"):
         host = socket.gethostbyname(socket.gethostname())
+    files = WeightFiles(RunFolder(config.folder).weights) if backend == "file" else None
     return WeightSender(
-        server, model_digest=model_digest, host=host, backend=backend, timeout_s=config.learner.weight_timeout_s
-    )
+        server, model_digest=model_digest, host=host, backend="gloo" if files else backend,
+        timeout_s=config.learner.weight_timeout_s, files=files,
+    )  # fmt: skip
 
 
 def _shares_its_gpu(config: RunConfig) -> bool:

@@ -24,7 +24,10 @@ def make_loss_batch(batch: TrainBatch, members: Sequence[int], *, device: torch.
     advantage_M = np.repeat(batch.advantage_S[chosen], lengths)
     if batch.token_advantages is not None:
         advantage_M = np.concatenate([batch.token_advantages[i] for i in chosen])
-    targets = batch.value_targets
+
+    def of_tokens(values: tuple[np.ndarray, ...] | None) -> torch.Tensor | None:
+        return None if values is None else torch.from_numpy(np.concatenate([values[i] for i in chosen])).to(device)
+
     return LossBatch(
         step_M=torch.from_numpy(np.repeat(np.arange(len(steps)), lengths)).to(device),
         advantage_M=torch.from_numpy(advantage_M).to(device),
@@ -33,5 +36,6 @@ def make_loss_batch(batch: TrainBatch, members: Sequence[int], *, device: torch.
         age_M=torch.from_numpy(np.maximum(age_M, 0).astype(np.float32)).to(device),
         is_replayed_M=torch.from_numpy(np.repeat(batch.replayed_S[chosen], lengths)).to(device),
         is_present_M=torch.from_numpy(age_M == 0).to(device),
-        value_target_M=None if targets is None else torch.from_numpy(np.concatenate([targets[i] for i in chosen])).to(device),
+        value_target_M=of_tokens(batch.value_targets),
+        start_logprobs_M=of_tokens(batch.start_logprobs),
     )

@@ -32,8 +32,9 @@ def cispo(
 def within_total_variation(
     logprobs_M: torch.Tensor, behavior_logprobs_M: torch.Tensor, advantages_M: torch.Tensor, *, limit: float
 ) -> torch.Tensor:
-    """[M] bool: False where pi_t is already more than ``limit`` away from pi_b in the direction that A pushes (DPPO's
-    total-variation mask): what would go on moving away does not train, what would come back does."""
+    """[M] bool: False where pi_t is already more than ``limit`` away from pi_b in the direction that A pushes (the binary
+    total-variation mask of DPPO, divergence proximal policy optimization; 0.2 is prime-rl's): what would go on moving away does
+    not train, what would come back does."""
     moved = torch.exp(logprobs_M.detach()) - torch.exp(behavior_logprobs_M)
     return ~(moved * torch.sign(advantages_M) > limit)
 
@@ -52,3 +53,7 @@ def kl_k3(reference_logprobs_M: torch.Tensor, logprobs_M: torch.Tensor) -> torch
     """[M] exp(d) - d - 1: unbiased, low variance, never negative ("low_var"; ComputerRL's choice)."""
     difference = reference_logprobs_M - logprobs_M
     return torch.exp(difference) - difference - 1
+
+
+KL_ESTIMATORS = {"k1": kl_k1, "k2": kl_k2, "k3": kl_k3}
+"""By the names of Schulman, "Approximating KL divergence"."""

@@ -15,10 +15,11 @@ import numpy as np
 from common.messages import Step, Trajectory
 
 Poison = Literal[
-    "wrong_length", "not_finite", "impossible_logprob", "outside_vocabulary", "future_version", "picture_missing",
+    "empty", "wrong_length", "not_finite", "impossible_logprob", "outside_vocabulary", "future_version", "picture_missing",
     "picture_mismatch",
 ]
-"""`wrong_length`: tokens, log-probs and versions of an action differ in number. `not_finite`: a log-prob is no number.
+"""`empty`: a step has no prompt or no action. `wrong_length`: tokens, log-probs and versions of an action differ in number.
+`not_finite`: a log-prob is no number.
 `impossible_logprob`: one is above 0, or so low that nobody samples such a token (below `MIN_LOGPROB`).
 `outside_vocabulary`: the model has no such token. `future_version`: the learner never published that policy version.
 `picture_missing`: the screenshot that a prompt shows is not there or not readable. `picture_mismatch`: it is not the one picture
@@ -54,6 +55,8 @@ def poison_of(
 
 
 def _poison_of_step(step: Step, *, sampled: bool, policy_version: int, vocabulary_size: int) -> Poison | None:
+    if not step.prompt_tokens.size or not step.action_tokens.size:
+        return "empty"
     if sampled and not len(step.action_tokens) == len(step.behavior_logprobs) == len(step.policy_versions):
         return "wrong_length"
     if not np.isfinite(step.behavior_logprobs).all():

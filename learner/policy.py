@@ -294,7 +294,7 @@ class Policy:
 
     @torch.no_grad()
     def probe_logprobs(self) -> np.ndarray:
-        """[31] float32: log-probs of `PROBE_TOKENS`, each after the first given all before it, at temperature 1."""
+        """[15] float32: log-probs of `PROBE_TOKENS`, each after the first given all before it, at temperature 1."""
         return self._token_logprobs(_pack_of([_sample_of(np.array(PROBE_TOKENS, dtype=np.int32))]))
 
     @torch.no_grad()

@@ -211,7 +211,7 @@ def steps_from_bytes(data: Sequence[bytes]) -> tuple[Step, ...]:
     return carrier.steps
 
 
-_PER_TOKEN = ("token_advantages", "value_targets")
+_PER_TOKEN = ("token_advantages", "value_targets", "start_logprobs")
 """Fields with an array for each sample."""
 
 

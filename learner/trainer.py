@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -166,7 +166,8 @@ class Trainer:
             return tuple(found[f"{name}/{i}"] for i in range(len(batch.samples)))
 
         values = of("values") if self._value_head is not None else None
-        return self.algorithm.refine(batch, FirstLook(of("logprobs"), of("entropy"), values))
+        look = FirstLook(of("logprobs"), of("entropy"), values)
+        return self.algorithm.refine(replace(batch, start_logprobs=look.logprobs), look)
 
     def _lr_factor(self, share: float) -> float:
         return self.algorithm.lr_factor(share) if isinstance(self.algorithm, ScalesLearningRate) else 1.0
@@ -215,6 +216,8 @@ class Trainer:
         )
         self._lr = lr
         self._num_updates = 0
+        if self._value_head is not None:
+            self._value_head.reset_optimizer()
 
     def set_reference(self) -> None:
         """The present weights become the reference of the KL term, when the algorithm has one."""
@@ -250,7 +253,7 @@ class Trainer:
 
     def _fill_in(self, minibatches: list[list[_Pass]]) -> None:
         """The extra forward passes that the algorithm needs. In the first minibatch the weights are still those of the
-        start of the update, so its own training pass gives the proximal log-probs."""
+        start of the update, so its own training pass gives the proximal log-probs; a first look has seen those of all."""
         if "reference_logprobs" in self.algorithm.needs:
             with self.policy.other_weights(self._reference):
                 for item in (item for passes in minibatches for item in passes):
@@ -258,7 +261,8 @@ class Trainer:
         if "proximal_logprobs" in self.algorithm.needs:
             with torch.no_grad():
                 for item in (item for passes in minibatches[1:] for item in passes):
-                    item.proximal_logprobs_M = self._logprobs(item)
+                    seen_M = item.batch.start_logprobs_M
+                    item.proximal_logprobs_M = self._logprobs(item) if seen_M is None else seen_M
 
     def _forward(self, item: _Pass) -> PackOutputs:
         return self.policy.forward(item.pack, temperature=self.algorithm.temperature, layout=item.layout, hidden=item.hidden)
@@ -307,26 +311,27 @@ class Trainer:
         (outputs.logprobs_U.sum() * 0.0).backward()
 
     def _step(self, lr: float, seen: Sequence[SeenPass], *, with_values: bool = False) -> float:
-        """Clip, step, publish; returns the gradient norm. One that is not finite skips the step and dumps what was ``seen``.
-        ``with_values``: the value head has gradients too."""
+        """Clip, step, publish; returns the gradient norm of the policy. One that is not finite, the value head's too, skips the
+        step and dumps what was ``seen``. ``with_values``: the value head has gradients too."""
         masters = [master for master in self.policy.masters.values() if master.grad is not None]
         if not masters:
             return 0.0
-        norm = self.policy.clip_gradients(masters, self._learner.optimizer.max_grad_norm)
-        if np.isfinite(norm):
+        max_norm = self._learner.optimizer.max_grad_norm
+        head = self._value_head if with_values else None
+        norm = self.policy.clip_gradients(masters, max_norm)
+        norms = [norm] if head is None else [norm, head.clip_gradients(max_norm, self._ranks)]
+        if np.isfinite(norms).all():
             self._num_skipped_in_a_row = 0
             for group in self._optimizer.param_groups:
                 group["lr"] = lr
             self._optimizer.step()
             self.policy.publish()
-            if self._value_head is not None and with_values:
-                self._num_skipped += not self._value_head.step(
-                    max_grad_norm=self._learner.optimizer.max_grad_norm, ranks=self._ranks
-                )
+            if head is not None:
+                head.step()
         else:
             self._note_skipped(seen)
-            if self._value_head is not None:
-                self._value_head.forget_gradients()
+            if head is not None:
+                head.forget_gradients()
         self._optimizer.zero_grad(set_to_none=True)
         if self._num_skipped_in_a_row >= _MAX_SKIPPED_IN_A_ROW:
             raise TrainingDiverged(
@@ -338,7 +343,8 @@ class Trainer:
     def _note_skipped(self, seen: Sequence[SeenPass]) -> None:
         self._num_skipped += 1
         self._num_skipped_in_a_row += 1
-        reason = reason_not_finite(seen, self.policy.gradients())
+        of_values = {} if self._value_head is None else self._value_head.gradients()
+        reason = reason_not_finite(seen, {**self.policy.gradients(), **of_values})
         path = None
         try:
             path = dump(self._dumps, seen, reason=reason, name=f"{self._num_skipped:06d}-{self._ranks.rank}") if seen else None
@@ -413,7 +419,7 @@ class Trainer:
         return self.policy.trained_tensors()
 
     def probe_logprobs(self) -> np.ndarray:
-        """[31] float32 log-probs of `common.weight_plan.PROBE_TOKENS` under the present weights."""
+        """[15] float32 log-probs of `common.weight_plan.PROBE_TOKENS` under the present weights."""
         return self.policy.probe_logprobs()
 
     def model_digest(self) -> str:

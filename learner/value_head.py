@@ -19,27 +19,37 @@ class ValueHead:
     def __init__(self, hidden_size: int, *, lr: float, device: torch.device) -> None:
         self._weight_E = torch.zeros(hidden_size, device=device, requires_grad=True)
         self._bias = torch.zeros((), device=device, requires_grad=True)
-        self._optimizer = torch.optim.AdamW([self._weight_E, self._bias], lr=lr, weight_decay=0.0)
+        self._lr = lr
+        self.reset_optimizer()
 
     def values(self, states_QE: torch.Tensor) -> torch.Tensor:
         """[Q] float32, with the head's graph. States are scaled to unit variance, whatever the model's norm made them."""
         states = torch.nn.functional.layer_norm(states_QE.detach().float(), states_QE.shape[-1:])
         return states @ self._weight_E / states_QE.shape[-1] ** 0.5 + self._bias
 
-    def step(self, *, max_grad_norm: float, ranks: Ranks) -> bool:
-        """One optimizer step on what gathered on all ``ranks``; False when that was not finite and nothing was done."""
+    def reset_optimizer(self) -> None:
+        """Forget moments; what the head has learnt stays."""
+        self._optimizer = torch.optim.AdamW([self._weight_E, self._bias], lr=self._lr, weight_decay=0.0)
+
+    def clip_gradients(self, max_norm: float, ranks: Ranks) -> float:
+        """Add up what gathered on all ``ranks``, and clip it; the norm before that."""
         for parameter in (self._weight_E, self._bias):
             parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             ranks.add_up(parameter.grad)
-        norm = torch.nn.utils.clip_grad_norm_([self._weight_E, self._bias], max_grad_norm)
-        finite = bool(torch.isfinite(norm))
-        if finite:
-            self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
-        return finite
+        return float(torch.nn.utils.clip_grad_norm_([self._weight_E, self._bias], max_norm))
+
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """Name -> gradient, of those that have one."""
+        named = {"value_head.weight": self._weight_E.grad, "value_head.bias": self._bias.grad}
+        return {name: grad for name, grad in named.items() if grad is not None}
+
+    def step(self) -> None:
+        """One optimizer step."""
+        self._optimizer.step()
+        self.forget_gradients()
 
     def forget_gradients(self) -> None:
-        """Those of an optimizer step that was skipped."""
+        """Those of an optimizer step that is done or was skipped."""
         self._optimizer.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, torch.Tensor]:

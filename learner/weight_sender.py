@@ -27,13 +27,20 @@ from common import log
 from common.messages import MAX_PEERS, Ack, ErrorReply, Message, WeightInvitation, WeightJoin, WeightLoaded
 from common.weight_plan import Manifest, TensorSpec, WeightPlan, checksum, plan_buckets
 from learner.client import PARK_S, BroadcastGroup, serve_store
+from learner.weight_files import WeightFiles
 
 GATHER_S = 0.5
 """How long a round waits for live receivers that are still busy with the version before: longer than an engine's load, so that
 one group usually serves all versions."""
 
-FORM_TIMEOUT_S = 5.0
+FORM_TIMEOUT_S = 2.0
 """A live receiver is in the group milliseconds after its invitation; one that died in between costs the others this."""
+
+MAX_PATIENCE = 16
+"""Both deadlines double after each group that was lost, for machines and networks that are slower, up to so many times."""
+
+WRITE_AGAIN_S = 1.0
+"""Pause after a file of weights that could not be written."""
 
 LIVE_S = 3 * PARK_S
 """A receiver not heard of for this long is not waited for."""
@@ -112,9 +119,17 @@ class WeightSender:
     """Serves the weight endpoint and broadcasts versions; see the picture at the top of the file."""
 
     def __init__(
-        self, server: Server, *, model_digest: str, host: str, backend: str = "gloo", timeout_s: float = 30.0
+        self,
+        server: Server,
+        *,
+        model_digest: str,
+        host: str,
+        backend: str = "gloo",
+        timeout_s: float = 3.0,
+        files: WeightFiles | None = None,
     ) -> None:
-        """``host``: local address for the store and the group; ``backend``: `gloo` or `nccl` (buffers then live on the GPU)."""
+        """``host``: local address for the store and the group; ``backend``: `gloo` or `nccl` (buffers then live on the GPU);
+        ``timeout_s``: for a bucket; ``files``: weights go through these, and ``backend`` is of no use."""
         self.address = server.address
         self._server = server
         self._model_digest = model_digest
@@ -122,6 +137,8 @@ class WeightSender:
         self._backend = backend
         self._device = torch.device("cuda") if backend == "nccl" else torch.device("cpu")
         self._timeout_s = timeout_s
+        self._patience = 1
+        self._files = files
         self._store, self._store_address = serve_store(host)
         self._plan: WeightPlan | None = None
         self._group: _Group | None = None
@@ -191,6 +208,8 @@ class WeightSender:
             self._changed.notify_all()
         for thread in self._threads:
             thread.join(timeout=1.0)
+        if self._files is not None:
+            self._files.clear()
 
     # --- control thread ----------------------------------------------------------------------------------------------
 
@@ -264,10 +283,12 @@ class WeightSender:
             if snapshot is None:
                 return
             try:
-                if snapshot.buffers:
-                    self._round(snapshot)
-                else:
+                if not snapshot.buffers:
                     self._invite_to_base(snapshot)
+                elif self._files is not None:
+                    self._hand_out(snapshot, self._files)
+                else:
+                    self._round(snapshot)
             except Exception as error:  # noqa: BLE001
                 # Thread boundary. torch raises RuntimeError subclasses for every dead, slow or hung member; whatever else it
                 # is, the next round starts with a fresh group.
@@ -282,7 +303,7 @@ class WeightSender:
             while not state.stopping:
                 newest = state.newest
                 if newest is not None and any(p.loaded_version < newest.policy_version for p in state.parked.values()):
-                    if newest.buffers:
+                    if newest.buffers and self._files is None:
                         self._gather()
                     state.sending = state.newest
                     return state.sending
@@ -304,43 +325,68 @@ class WeightSender:
             names = [n for n, parked in self._state.parked.items() if parked.loaded_version < snapshot.policy_version]
             return {name: self._state.parked.pop(name) for name in sorted(names)}
 
-    def _invite_to_base(self, snapshot: _Snapshot) -> None:
-        manifest = Manifest(snapshot.policy_version, self._model_digest, snapshot.plan, ())
-        for parked in self._take_members(snapshot).values():
-            invitation = WeightInvitation(
-                epoch=0, policy_version=snapshot.policy_version, rank=0, world_size=0, store_address="", backend="gloo",
-                manifest=manifest.to_json(), probe_logprobs=snapshot.probe_logprobs, retry_after_s=0.0,
-            )  # fmt: skip
-            parked.request.reply(invitation)
-
-    def _round(self, snapshot: _Snapshot) -> None:
-        """Send one version to everybody who waits for it."""
+    def _manifest_of(self, snapshot: _Snapshot) -> Manifest:
         if snapshot.manifest is None:
             sums = tuple(checksum(buffer.cpu().numpy()) for buffer in snapshot.buffers)
             snapshot.manifest = Manifest(snapshot.policy_version, self._model_digest, snapshot.plan, sums)
+        return snapshot.manifest
+
+    def _invite(self, members: Mapping[str, _Parked], snapshot: _Snapshot, **fields: Any) -> None:
+        manifest = self._manifest_of(snapshot).to_json()
+        for rank, parked in enumerate(members.values(), start=1):
+            invitation = WeightInvitation(**{
+                "epoch": 0, "policy_version": snapshot.policy_version, "rank": rank, "world_size": len(members) + 1,
+                "store_address": "", "backend": "gloo", "manifest": manifest, "probe_logprobs": snapshot.probe_logprobs,
+                "retry_after_s": 0.0, **self._deadlines(), **fields,
+            })  # fmt: skip
+            parked.request.reply(invitation)
+
+    def _deadlines(self) -> dict[str, float]:
+        return {"form_timeout_s": self._patience * FORM_TIMEOUT_S, "timeout_s": self._patience * self._timeout_s}
+
+    def _invite_to_base(self, snapshot: _Snapshot) -> None:
+        self._invite(self._take_members(snapshot), snapshot)
+
+    def _hand_out(self, snapshot: _Snapshot, files: WeightFiles) -> None:
+        """Tell everybody who waits for it the file of one version."""
+        started = time.monotonic()
+        try:
+            name = files.write(snapshot.policy_version, snapshot.buffers)
+        except OSError as error:
+            log.get_logger().error(
+                "weights.not_written", policy_version=snapshot.policy_version, error=str(error),
+                next_step="make room in the run folder; actors play on with the version before",
+            )  # fmt: skip
+            time.sleep(WRITE_AGAIN_S)
+            return
+        members = self._take_members(snapshot)
+        self._invite(members, snapshot, store_address=name, backend="file")
+        self._note_sent(snapshot, started, epoch=0, num_receivers=len(members))
+
+    def _round(self, snapshot: _Snapshot) -> None:
+        """Send one version to everybody who waits for it."""
+        self._manifest_of(snapshot)  # Before anybody waits for its first bucket.
         members = self._take_members(snapshot)
         if not members:
             return
         started = time.monotonic()
         group = self._group_of(tuple(members))
-        manifest = snapshot.manifest.to_json()
-        for rank, parked in enumerate(members.values(), start=1):
-            invitation = WeightInvitation(
-                epoch=group.epoch, policy_version=snapshot.policy_version, rank=rank, world_size=len(members) + 1,
-                store_address=f"{self._store_address}/{group.prefix}", backend=self._backend,  # type: ignore[arg-type]
-                manifest=manifest, probe_logprobs=snapshot.probe_logprobs, retry_after_s=0.0,
-            )  # fmt: skip
-            parked.request.reply(invitation)
+        address = f"{self._store_address}/{group.prefix}"
+        self._invite(members, snapshot, epoch=group.epoch, store_address=address, backend=self._backend)
         if group.link is None:
             group.link = BroadcastGroup(
                 store=self._store, prefix=group.prefix, rank=0, world_size=len(members) + 1, backend=self._backend,
-                host=self._host, form_timeout_s=min(FORM_TIMEOUT_S, self._timeout_s), timeout_s=self._timeout_s,
+                host=self._host, **self._deadlines(),
             )  # fmt: skip
-        for buffer in snapshot.buffers:
-            group.link.broadcast(buffer)
+        for _ in group.link.broadcast(snapshot.buffers):
+            pass  # Each one that is done makes room for the next.
+        self._patience = 1
+        self._note_sent(snapshot, started, epoch=group.epoch, num_receivers=len(members))
+
+    def _note_sent(self, snapshot: _Snapshot, started: float, *, epoch: int, num_receivers: int) -> None:
         self._broadcast_s = time.monotonic() - started
         self._num_broadcasts += 1
-        log.get_logger().debug("weights.sent", policy_version=snapshot.policy_version, epoch=group.epoch, receivers=len(members))
+        log.get_logger().debug("weights.sent", policy_version=snapshot.policy_version, epoch=epoch, receivers=num_receivers)
 
     def _group_of(self, members: tuple[str, ...]) -> _Group:
         with self._changed:
@@ -358,6 +404,7 @@ class WeightSender:
         if group is None:
             return
         self._num_failed_broadcasts += 1
+        self._patience = min(2 * self._patience, MAX_PATIENCE)
         log.get_logger().warning("weights.group_lost", epoch=group.epoch, members=list(group.members), error=str(error)[:200])
         with self._changed:
             for member in group.members:
@@ -387,5 +434,5 @@ def _pack(plan: WeightPlan, tensors: Mapping[str, torch.Tensor], buffers: list[t
 def _nothing_new(loaded_version: int) -> WeightInvitation:
     return WeightInvitation(
         epoch=-1, policy_version=loaded_version, rank=-1, world_size=0, store_address="", backend="gloo",
-        manifest="", probe_logprobs=np.zeros(0, np.float32), retry_after_s=0.0,
+        manifest="", probe_logprobs=np.zeros(0, np.float32), retry_after_s=0.0, form_timeout_s=0.0, timeout_s=0.0,
     )  # fmt: skip

@@ -7,29 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.config import RunConfig
-from common.errors import ComputerRLError, ConfigError, Problem
+from common.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from actor.engines.base import PolicyEngine
 
 
 def make_engine(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int]], str], index: int = 0) -> PolicyEngine:
-    """The engine that ``config.actor`` asks for, on the model in ``folder``; ``index`` is the actor's.
+    """The engine that ``config.actor`` asks for, on the model in ``folder``; ``index`` is the process's.
 
     Takes seconds (transformers) to half a minute (vLLM's imports). Raises `ConfigError` for a model that the engine's library
-    cannot load; ImportError, RuntimeError and MemoryError, which are no fault of the model (memory that runs out), pass.
+    cannot load.
     """
-    try:
-        return _make(config, folder, decode=decode, index=index)
-    except (ComputerRLError, ImportError, RuntimeError, MemoryError):
-        raise
-    except Exception as error:  # Libraries refuse a model with errors of many classes, their own among them.
-        reason = f"engine {config.actor.engine!r} cannot load {str(folder)!r}: {type(error).__name__}: {error}"
-        step = "look whether this version of the library knows the architecture, or try the other actor.engine"
-        raise ConfigError([Problem("model.name", reason, step)]) from error
-
-
-def _make(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int]], str], index: int) -> PolicyEngine:
     seed = config.seed * 1000 + index
     every = config.actor.older_policy_every
     if every is None:
@@ -41,7 +30,12 @@ def _make(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int]], 
 
 
 def _make_one(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int]], str], seed: int) -> PolicyEngine:
-    num_live = config.actor.num_episodes
+    num_live = config.actor.num_live
+    if config.actor.endpoint is not None:
+        from actor.engines.endpoint_engine import EndpointEngine
+
+        server = Endpoint(config.actor.endpoint)
+        return EndpointEngine(server, model=server.find_model(), decode=decode, num_live=num_live, seed=seed)
     max_tokens = config.actor.prompt.max_prompt_tokens + config.actor.max_new_tokens
     if config.actor.engine == "vllm":
         from actor.engines.vllm_engine import make_vllm_engine

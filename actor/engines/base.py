@@ -1,7 +1,8 @@
 """What a policy engine is: requests in, sampled tokens with their log-probs and policy versions out.
 
 Types and protocol only. An engine never knows about tasks, prompts as text, desktops or sockets; it samples token ids
-from token ids. Two implementations: `transformers_engine` and `vllm_engine`, both driven by `threaded.ThreadedEngine`.
+from token ids. Two implementations: `transformers_engine` and `vllm_engine`, both driven by `threaded.ThreadedEngine`. What has
+its weights elsewhere is a `Sampler` only.
 
 Array shape legend: P prompt tokens, A sampled tokens.
 """
@@ -56,15 +57,22 @@ class Completion:
     """From there until the last token."""
 
 
-class PolicyEngine(Protocol):
+class Sampler(Protocol):
     """Continuous batching: any number of threads submit, weights may change between two tokens of a completion."""
 
     @property
     def policy_version(self) -> int:
-        """Version of the weights that sample the next token; `NO_VERSION` before the first `load`."""
+        """Version of the weights that sample the next token; `NO_VERSION` while there are none."""
 
     def submit(self, request: GenerationRequest) -> Future[Completion]:
         """Queue a request. The future raises `EngineFailed` when the engine breaks or closes."""
+
+    def close(self) -> None:
+        """Fail what is queued and free everything; may be called twice."""
+
+
+class PolicyEngine(Sampler, Protocol):
+    """A sampler that holds weights and takes new ones."""
 
     def load(
         self, version: int, tensors: Mapping[str, torch.Tensor], *, expected_probe: Sequence[float] | np.ndarray | None = None
@@ -82,6 +90,3 @@ class PolicyEngine(Protocol):
 
     def probe(self) -> np.ndarray:
         """Log-probs of `common.weight_plan.PROBE_TOKENS`: entry i is log p(token i+1 | tokens 0..i) at temperature 1."""
-
-    def close(self) -> None:
-        """Fail what is queued and free everything; may be called twice."""

@@ -26,6 +26,7 @@ from actor.engines.base import NO_VERSION, GenerationRequest
 from actor.engines.decoders import Decoder, HFDecoder, LlamaDecoder, Pass, make_chunk
 from actor.engines.drafts import Drafts
 from actor.engines.kv_cache import MIN_SHARED_TOKENS, KVCache, common_prefix
+from actor.engines.loading import refusing_model
 from actor.engines.threaded import Sampled, ThreadedEngine
 from common.errors import EngineFailed
 
@@ -279,13 +280,14 @@ def sample(logits_RV: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def load_model(folder: Path, *, dtype: str, device: str) -> Any:
-    """The causal language model in ``folder``, ready for inference."""
+    """The causal language model in ``folder``, for inference. Raises `ConfigError` for one that transformers cannot load."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), local_files_only=True)
+    with refusing_model("transformers", folder):
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), local_files_only=True)
     return model.to(device).eval().requires_grad_(False)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from actor.engines.base import NO_VERSION, GenerationRequest
+from actor.engines.loading import refusing_model
 from actor.engines.threaded import Sampled, ThreadedEngine
 from common.errors import ConfigError, EngineFailed, Problem, WeightError
 
@@ -54,25 +55,26 @@ class VLLMCore:
         if on_cpu:
             # Eager with an explicit cache size: no compilation and no warm-up, which took 20 of 33 s to start.
             options = {"enforce_eager": True, "block_size": CPU_BLOCK_TOKENS, "kv_cache_memory_bytes": KV_CACHE_BYTES}
-        self._llm = LLMEngine.from_engine_args(
-            EngineArgs(
-                model=str(folder),
-                skip_tokenizer_init=True,
-                dtype=dtype,
-                seed=seed,
-                max_model_len=max_tokens,
-                max_num_seqs=num_live + 1,
-                # All admitted prompts fit into one step, so none waits inside vLLM with an outdated cache salt.
-                max_num_batched_tokens=(num_live + 1) * max_tokens,
-                enable_prefix_caching=True,
-                logprobs_mode="processed_logprobs",
-                generation_config="vllm",
-                disable_log_stats=True,
-                use_tqdm_on_load=False,
-                async_scheduling=False,
-                **options,
+        with refusing_model("vllm", folder):
+            self._llm = LLMEngine.from_engine_args(
+                EngineArgs(
+                    model=str(folder),
+                    skip_tokenizer_init=True,
+                    dtype=dtype,
+                    seed=seed,
+                    max_model_len=max_tokens,
+                    max_num_seqs=num_live + 1,
+                    # All admitted prompts fit into one step, so none waits inside vLLM with an outdated cache salt.
+                    max_num_batched_tokens=(num_live + 1) * max_tokens,
+                    enable_prefix_caching=True,
+                    logprobs_mode="processed_logprobs",
+                    generation_config="vllm",
+                    disable_log_stats=True,
+                    use_tqdm_on_load=False,
+                    async_scheduling=False,
+                    **options,
+                )
             )
-        )
         self._shapes = _tensor_shapes(folder)
         self._num_live = num_live
         self._max_tokens = max_tokens

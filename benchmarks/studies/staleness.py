@@ -37,10 +37,12 @@ from learner.algorithms import Algorithm, PolicyOutputs, TrainBatch, make_algori
 from learner.loss_batch import make_loss_batch
 
 ETAS = (0, 1, 2, 4, 8, 16)
+_EPS_HIGH = 0.28
+"""Clip-higher, ours; AReaL's runs have 0.2 on both sides."""
 VARIANTS = {
-    "naive": {"correction": "none"},
-    "decoupled": {"correction": "decoupled", "proximal": "recomputed"},
-    "decoupled, log-linear": {"correction": "decoupled", "proximal": "loglinear"},
+    "naive": {"correction": "none", "eps_high": _EPS_HIGH},
+    "decoupled": {"correction": "decoupled", "proximal": "recomputed", "eps_high": _EPS_HIGH},
+    "decoupled, log-linear": {"correction": "decoupled", "proximal": "loglinear", "eps_high": _EPS_HIGH},
 }
 _EVALUATED_WALKS = 512
 _NUM_PROCESSES = 2
@@ -126,6 +128,7 @@ def train(variant: str, eta: int, seed: int, settings: Settings) -> Run:
     algorithm = make_algorithm(
         LearnerConfig(
             algorithm=AlgorithmConfig(name="grpo", options=VARIANTS[variant]),
+            num_minibatches=settings.num_minibatches,
             staleness=StalenessConfig(mode="admit"),
         )
     )

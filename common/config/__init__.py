@@ -3,7 +3,7 @@
 Each area has its own file here; `RunConfig` puts them together. Nothing here starts, imports or touches anything.
 """
 
-from common.config.actor import VISION_PROBLEM, ActorConfig, PromptConfig
+from common.config.actor import VISION_PROBLEM, ActorConfig, EndpointConfig, PromptConfig
 from common.config.broker import BrokerConfig
 from common.config.curriculum import CurriculumConfig, RolloutsConfig
 from common.config.desktop import DesktopConfig
@@ -18,6 +18,7 @@ __all__ = [
     "BrokerConfig",
     "CurriculumConfig",
     "DesktopConfig",
+    "EndpointConfig",
     "EntropulseConfig",
     "LearnerConfig",
     "LoraConfig",

@@ -60,6 +60,19 @@ class PromptConfig(Section):
         return given
 
 
+class EndpointConfig(Section):
+    """A server that holds the model to evaluate. Read by actor and launch."""
+
+    url: str = Field(pattern=r"^https?://[^\s]+$")
+    """Of an OpenAI-compatible server that knows vLLM's return_token_ids, up to and with /v1."""
+    model: str | None = None
+    """Its name there; None: the only one that is served."""
+    key_file: str | None = None
+    """A file (mode 0600) with the key that the server wants; None: it wants none."""
+    timeout_s: float = Field(300.0, gt=0)
+    """For an answer."""
+
+
 class ActorConfig(Section):
     """One actor process. Read by actor and launch."""
 
@@ -67,9 +80,19 @@ class ActorConfig(Section):
     """Actor processes."""
     num_episodes: int = Field(4, ge=1)
     """Episodes each actor plays at a time; normally the number of desktops it can lease."""
-    engine: Literal["vllm", "transformers"] = "transformers"
+    engine: Literal["vllm", "transformers", "endpoint"] = "transformers"
     """Policy engine. On CPUs and for models of a few hundred million parameters transformers is the faster of the two here
-    (`computerrl bench engines`); on GPUs and for larger models take vllm."""
+    (`computerrl bench engines`); on GPUs and for larger models take vllm. endpoint: a server is asked, and the run can only
+    evaluate; `model.name` is then a folder with the model's config.json and tokenizer."""
+    endpoint: EndpointConfig | None = None
+    """The server, for engine endpoint."""
+    inference: Literal["local", "central"] = "local"
+    """Where answers are sampled. local: each actor has an engine of its own. central: `num_engines` processes have one each, and
+    all actors, which then need neither weights nor a GPU, ask those; an actor goes on with another one when its own is gone."""
+    num_engines: int = Field(1, ge=1)
+    """Engine processes, with inference central; at most one for each actor."""
+    bind_address: str = "127.0.0.1"
+    """Address that engine processes listen on, with inference central. Loopback unless other hosts have to reach it."""
     on_new_weights: Literal["continue", "resume"] = "continue"
     """What becomes of answers under way when new weights come; either way each token carries the version that sampled it, with
     its probability then. continue: they go on at once, on keys and values of their beginning that older weights computed. resume:
@@ -94,6 +117,13 @@ class ActorConfig(Section):
     """CPU threads of the engine; None: all cores. Several threads wait for each other after every matrix, which costs more than
     it gives while a learner or desktops use the same cores."""
     prompt: PromptConfig = PromptConfig()
+
+    @property
+    def num_live(self) -> int:
+        """Answers that an engine samples at a time, at most."""
+        if self.inference == "local":
+            return self.num_episodes
+        return -(-self.num_actors // self.num_engines) * self.num_episodes
 
     @model_validator(mode="before")
     @classmethod

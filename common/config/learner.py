@@ -174,10 +174,12 @@ class LearnerConfig(Section):
     """RL updates between checkpoints; every phase change makes one too."""
     num_checkpoints_kept: int = Field(2, ge=1)
     """Older ones are removed."""
-    weight_backend: Literal["auto", "gloo", "nccl"] = "auto"
-    """auto: nccl on CUDA, gloo on CPU."""
-    weight_timeout_s: float = Field(30.0, gt=0)
-    """A broadcast that takes longer is given up and made again with the receivers that still live."""
+    weight_backend: Literal["auto", "gloo", "nccl", "file"] = "auto"
+    """How new weights reach actors. auto: nccl on CUDA, gloo on CPU. file: through the run folder, where all nodes see it and
+    collectives have no network; costs a file of the trained weights for each version."""
+    weight_timeout_s: float = Field(3.0, gt=0)
+    """A bucket of 64 MiB that takes longer has met an actor that hangs: the broadcast is given up and made again, with twice
+    the time, with those that still live."""
     bind_address: str = "127.0.0.1"
     """Address for the weight control socket and store."""
 

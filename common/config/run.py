@@ -253,6 +253,8 @@ def _combination_problems(config: RunConfig) -> list[Problem]:
     if config.actor.older_policy_every is not None and config.actor.engine == "vllm":
         step = "use actor.engine: transformers, or leave it out"
         problems.append(Problem("actor.older_policy_every", "vllm keeps one set of weights in a process", step))
+    problems.extend(_endpoint_problems(config))
+    problems.extend(_inference_problems(config))
     if config.mode == "serial" and config.learner.num_ranks > 1:
         reason = f"{config.learner.num_ranks}, but serial mode is one process"
         problems.append(Problem("learner.num_ranks", reason, "set it to 1, or use mode: processes"))
@@ -283,6 +285,41 @@ def _combination_problems(config: RunConfig) -> list[Problem]:
         )
     problems.extend(_staleness_problems(config))
     return problems
+
+
+def _endpoint_problems(config: RunConfig) -> list[Problem]:
+    """A server whose model is to be trained, or that nobody asks."""
+    recipe, asks = config.learner.recipe, config.actor.engine == "endpoint"
+    if asks != (config.actor.endpoint is not None):
+        step = "give both actor.engine: endpoint and actor.endpoint.url, or neither"
+        return [Problem("actor.endpoint", "goes with actor.engine endpoint, and that with it", step)]
+    if not asks:
+        return []
+    trains = recipe.max_updates > 0 or recipe.demos_per_family > 0 or any(recipe.demos_of_family.values()) or recipe.specialists
+    if trains or config.tasks.recordings is not None:
+        step = "use computerrl eval FOLDER --endpoint URL, or another engine"
+        return [Problem("actor.engine", "a model on a server takes no weights, so the run can only evaluate", step)]
+    if config.mode == "serial" or config.actor.older_policy_every is not None:
+        return [Problem("actor.engine", "endpoint is for mode processes and one policy", "leave mode and older_policy_every")]
+    return []
+
+
+def _inference_problems(config: RunConfig) -> list[Problem]:
+    """Engine processes that nobody would ask, or that there cannot be."""
+    actor = config.actor
+    if actor.inference == "local":
+        if actor.num_engines > 1:
+            step = "set actor.inference: central, or actor.num_actors for more actors with an engine each"
+            return [Problem("actor.num_engines", f"{actor.num_engines}, but inference is local", step)]
+        return []
+    if config.mode == "serial":
+        return [Problem("actor.inference", "central, but serial mode is one process", "use local, or mode: processes")]
+    if actor.engine == "endpoint":
+        return [Problem("actor.inference", "central, but the endpoint samples for all actors already", "use local")]
+    if actor.num_engines > actor.num_actors:
+        reason = f"{actor.num_engines}, but there are only {actor.num_actors} actors, and each asks one"
+        return [Problem("actor.num_engines", reason, f"set it to {actor.num_actors} or less, or actor.num_actors higher")]
+    return []
 
 
 def _staleness_problems(config: RunConfig) -> list[Problem]:

@@ -65,6 +65,8 @@ class TrainBatch:
     """[S] float32 of each action token."""
     value_targets: tuple[np.ndarray, ...] | None = None
     """[S] float32 of each action token, NaN where the value function has none; made by `Refines.refine`."""
+    start_logprobs: tuple[np.ndarray, ...] | None = None
+    """[S] float32 of each action token by the weights at the start of the update, where a first look has seen them."""
     left_out_nll: float = 0.0
     """Sum of -log pi_b over the action tokens that are not computed: their share of the entropy, estimated."""
     left_out_tokens: int = 0
@@ -89,6 +91,7 @@ class TrainBatch:
             not_chosen=self.not_chosen | lost,
             token_advantages=None if self.token_advantages is None else some(self.token_advantages),
             value_targets=None if self.value_targets is None else some(self.value_targets),
+            start_logprobs=None if self.start_logprobs is None else some(self.start_logprobs),
         )
 
 
@@ -109,6 +112,8 @@ class LossBatch:
     """bool; sampled by the weights at the start of the update. Age 0 is also what a dead lineage's later versions have."""
     value_target_M: torch.Tensor | None = None
     """float32, NaN where there is none."""
+    start_logprobs_M: torch.Tensor | None = None
+    """float32; see `TrainBatch.start_logprobs`."""
 
 
 @dataclass(frozen=True, slots=True)

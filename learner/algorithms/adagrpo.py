@@ -58,4 +58,6 @@ class AdaGRPO(ReplayingGRPO):
         succeeded_n = np.where(fresh_n, length_n, np.inf)
         shortest_n = table.per_group(lambda lengths, _: np.full(len(lengths), lengths.min()), succeeded_n)
         detour_n = np.where(fresh_n, (length_n - shortest_n) / np.maximum(length_n, 1.0), 0.0)
-        return super().rewards(table) * (1.0 - self.options.alpha * detour_n)
+        rewards_n = super().rewards(table)
+        # A penalty is no reward: it is not smaller after a detour.
+        return rewards_n - np.maximum(rewards_n, 0.0) * self.options.alpha * detour_n

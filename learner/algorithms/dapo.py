@@ -9,6 +9,7 @@ correction of `grpo`. Answers are not cut softly by length: actions are short.
 from __future__ import annotations
 
 import numpy as np
+from pydantic import Field
 
 from common.messages import TrajectoryGroup
 from learner.aggregation import Aggregation
@@ -19,6 +20,7 @@ from learner.step_table import StepTable
 class DAPOOptions(GRPOOptions):
     """`learner.algorithm.options` of dapo."""
 
+    eps_high: float = Field(0.28, gt=0)
     aggregation: Aggregation = "token_mean"
 
 

@@ -28,6 +28,7 @@ from learner.step_table import StepTable
 class DARTOptions(ReplayingOptions):
     """`learner.algorithm.options` of dart."""
 
+    eps_high: float = Field(0.28, gt=0)
     correction: Literal["decoupled", "tis", "icepop", "geometric", "none"] = "tis"
     correction_cap: float = Field(1.0, gt=0)
     kl_beta: float = Field(0.1, ge=0)

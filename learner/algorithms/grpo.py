@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 
 from common.config import LearnerConfig
 from common.config.base import Section
+from common.errors import ConfigError, Problem
 from common.messages import TrajectoryGroup
 from learner.advantages import group_advantages, step_rewards
 from learner.aggregation import Aggregation, token_weights
@@ -32,26 +33,30 @@ class GRPOOptions(Section):
 
     eps_low: float = Field(0.2, gt=0, lt=1)
     """Lower clip distance of r."""
-    eps_high: float = Field(0.28, gt=0)
-    """Upper clip distance of r; above ``eps_low`` it is DAPO's clip-higher, which slows the loss of entropy (the default: ours;
-    AReaL has 0.2, ComputerRL's is not published)."""
+    eps_high: float = Field(0.2, gt=0)
+    """Upper clip distance of r (0.2 as in AReaL; ComputerRL's is not published); above ``eps_low`` it is DAPO's clip-higher,
+    which slows the loss of entropy. A recomputed pi_p is pi_t in the first of ``learner.num_minibatches``: with one, nothing is
+    clipped."""
     objective: Literal["clipped", "gspo", "cispo", "dppo_tv"] = "clipped"
     """clipped: S(r, A) for each token; gspo: S(s, A) with one ratio s = exp(mean log r) for all tokens of a step (arXiv
-    2507.18071, eps 3e-4 and 4e-4; 0.1 and 0.28 in DART's release); cispo: sg(min(r, 1 + eps_high)) A log pi_t; dppo_tv: r A,
-    without tokens that are ``tv_limit`` away from pi_b in the direction that A pushes."""
+    2507.18071, equations 5 to 7, eps 3e-4 and 4e-4; 0.1 and 0.28 in DART's release; that corrections stay one for each token is
+    ours); cispo: sg(min(r, 1 + eps_high)) A log pi_t (arXiv 2506.13585, equations 4 and 5); dppo_tv: r A, without tokens that are
+    ``tv_limit`` away from pi_b in the direction that A pushes (DPPO, as in prime-rl)."""
     tv_limit: float = Field(0.2, gt=0, le=1)
     """Of abs(pi_t - pi_b), for dppo_tv."""
     correction: Literal["decoupled", "tis", "icepop", "geometric", "none"] = "decoupled"
     """decoupled and tis: sg(min(w, correction_cap)) (caps 5 and 1..2 in the papers); icepop: w inside ``icepop_range``, else 0;
-    geometric: min(w, correction_cap) in steps whose geometric mean of w is inside ``geometric_range``, else 0;
-    none: w = 1 and r = pi_t / pi_b, GRPO as if every token were on policy."""
+    geometric: min(w, correction_cap) in steps whose geometric mean of w is inside ``geometric_range``, else 0 (the cap: ours);
+    none: w = 1 and r = pi_t / pi_b, GRPO as if every token were on policy. `learner.corrections` names the sources."""
     correction_cap: float = Field(5.0, gt=0)
     icepop_range: tuple[float, float] = (0.5, 2.0)
     geometric_range: tuple[float, float] = (0.99, 1.01)
     proximal: Literal["recomputed", "loglinear"] = "recomputed"
     """Where log pi_p comes from: a forward pass at the start of the update (free with one minibatch), or interpolated."""
     kl_beta: float = Field(0.0, ge=0)
-    """Weight of the k3 KL to the reference policy (ComputerRL 3e-4); 0 spares the reference forward pass."""
+    """Weight of the KL to the reference policy (ComputerRL 3e-4); 0 spares the reference forward pass."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    """Of that KL, with d = log pi_ref - log pi_t: -d; d^2 / 2 (REINFORCE++); exp(d) - d - 1 ("low_var": ComputerRL, DART)."""
     aggregation: Aggregation = "computerrl"
     """See `learner.aggregation.token_weights`."""
     aggregation_constant: float | None = Field(None, gt=0)
@@ -62,7 +67,7 @@ class GRPOOptions(Section):
     """Taken from the reward of a badly formed step, besides its reward being 0 (ours)."""
     lr_scaling: Literal["none", "effective_samples"] = "none"
     """effective_samples: the learning rate of an optimizer step times sqrt(ESS / n), ESS = (sum w)^2 / sum w^2 over its n tokens
-    (VCPO; for lags of up to 128 versions)."""
+    (VCPO, variance-controlled policy optimization; for lags of up to 128 versions)."""
     temperature: float = Field(1.0, gt=0)
     """Sampling temperature of training rollouts; the learner's log-probs are taken at the same."""
 
@@ -123,6 +128,20 @@ class GRPO:
         if self.options.kl_beta > 0:
             needs.add("reference_logprobs")
         self.needs = frozenset(needs)
+        if "proximal_logprobs" in needs and learner.num_minibatches == 1:
+            self._refuse_what_clips()
+
+    def _refuse_what_clips(self) -> None:
+        """With one optimizer step a batch r is 1 wherever a clip looks at it."""
+        given = self.options.model_fields_set & {"eps_low", "eps_high"}
+        if self.options.objective in ("gspo", "cispo"):
+            given |= {"objective"}
+        if given:
+            step = "set learner.num_minibatches to 2 or more, or take correction none or proximal loglinear"
+            raise ConfigError([
+                Problem(f"learner.algorithm.options.{name}", "no effect with one minibatch: r is 1 in the first", step)
+                for name in sorted(given)
+            ])  # fmt: skip
 
     # --- what relatives change ---------------------------------------------------------------------------------------
 
@@ -190,7 +209,7 @@ class GRPO:
         )
 
     def loss(self, outputs: PolicyOutputs, batch: LossBatch) -> LossResult:
-        """- sum_M weight * (sg(correction(w)) * S(r, A) - beta * k3)."""
+        """- sum_M weight * (sg(correction(w)) * S(r, A) - beta * KL)."""
         import torch
 
         from learner import losses
@@ -208,7 +227,7 @@ class GRPO:
             "kl": (losses.kl_k3(current_M, batch.behavior_logprobs_M).sum(), num_tokens),
         }
         if outputs.reference_logprobs_M is not None:
-            kl_M = losses.kl_k3(outputs.reference_logprobs_M, outputs.logprobs_M)
+            kl_M = losses.KL_ESTIMATORS[options.kl_estimator](outputs.reference_logprobs_M, outputs.logprobs_M)
             term_M = term_M - options.kl_beta * kl_M
             metrics["reference_kl"] = (kl_M.detach().sum(), num_tokens)
         weights_M = torch.exp(proximal_M - batch.behavior_logprobs_M).detach()

@@ -27,6 +27,7 @@ _NO_CALL_PENALTY = 0.5
 class GRPORoCOptions(GRPOOptions):
     """`learner.algorithm.options` of grpo_roc."""
 
+    eps_high: float = Field(0.28, gt=0)
     kept_share: float = Field(0.5, gt=0, le=1)
     """Of a group's rollouts."""
     min_each: int = Field(2, ge=0)

@@ -2,20 +2,30 @@
 A = (r - mean of its group) / (std over the batch + delta).
 
 A group that is nearly always solved is not blown up, as it is when divided by its own small deviation. Ours: steps in place of
-whole answers, and the decoupled, clipped objective of `grpo`. The paper's k2 KL stays out (`kl_beta` adds the k3 one).
+whole answers, and the decoupled, clipped objective of `grpo`. The paper's KL, estimated by k2, is off unless `kl_beta` is given.
 """
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from learner.advantages import batch_normalised, centred
-from learner.algorithms.grpo import GRPO
+from learner.algorithms.grpo import GRPO, GRPOOptions
 from learner.step_table import StepTable
+
+
+class ReinforcePlusPlusOptions(GRPOOptions):
+    """`learner.algorithm.options` of reinforce_pp."""
+
+    kl_estimator: Literal["k1", "k2", "k3"] = "k2"
 
 
 class ReinforcePlusPlus(GRPO):
     """See the module's docstring."""
+
+    options_model = ReinforcePlusPlusOptions
 
     def advantages(self, rewards_n: np.ndarray, table: StepTable) -> np.ndarray:
         """[n] (r - mean of its group) / (std over the batch + delta)."""

@@ -4,7 +4,7 @@ rho = min(rho_bar, w) and c = lam min(c_bar, w) with w = pi_p / pi_b of each tok
 policy at the start of the update, whoever sampled. The policy's gradient is rho (r + gamma v' - V) grad log pi.
 
 Ours: tokens of a trajectory are one sequence (see `ppo`); within an update of several minibatches the ratio to its start is
-clipped as in PPO; advantages are normalised over the batch.
+clipped as in PPO. Advantages are not normalised: a token that rho switches off would get what the others have on average.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class VTrace(PPO):
 
     options_model = VTraceOptions
     options: VTraceOptions
+    normalises = False
 
     def sequence_targets(self, batch: TrainBatch, look: FirstLook, members: list[int]) -> tuple[np.ndarray, np.ndarray]:
         """(advantages, value targets) of one trajectory's tokens."""

@@ -1,7 +1,8 @@
 """What every policy engine must do, asserted against each: transformers (fused and plain) and vLLM.
 
-vLLM changes torch for the whole process it lives in, so its turn runs in a process of its own: the last test starts this
-file again with COMPUTERRL_TEST_ENGINE=vllm, on the real model (vLLM's kernels do not take the tiny one's head size).
+They serve what a learner trained and exported, so that exports are tried with all of them. vLLM changes torch for the whole
+process it lives in, so its turn runs in a process of its own: the last test starts this file again with
+COMPUTERRL_TEST_ENGINE=vllm, on the real model (vLLM's kernels do not take the tiny one's head size).
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from actor.prompt import FolderTokenizer
 from common.errors import EngineFailed, WeightError
 from common.host_compute import fast_dtype
 from common.weight_plan import PROBE_TOKENS
-from learner.model_store import ensure_model
+from learner.export import export_model
+from tests.unit.test_export_folder import make_run
 
 VARIABLE = "COMPUTERRL_TEST_ENGINE"
 MAX_TOKENS = 160
@@ -34,11 +36,14 @@ ENGINES = [os.environ[VARIABLE]] if VARIABLE in os.environ else ["transformers",
 class Subject:
     """An engine, and an independent model that holds what the engine should hold."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, tmp_path: Path) -> None:
         self.dtype = fast_dtype() if name == "vllm" else "float32"
-        folder = ensure_model("smollm2-135m" if name == "vllm" else "tiny-random")
+        model = "smollm2-135m" if name == "vllm" else "tiny-random"
+        run, trainer = make_run(tmp_path, model=model, dtype=self.dtype, lr=1e-3)
+        self.trained_probe = trainer.probe_logprobs()
+        folder = export_model(run, tmp_path / "exported")
         # Different numerics in bf16 (see PROBE_TOLERANCE), none to speak of in float32.
-        self.tolerance = 0.15 if name == "vllm" else 2e-4
+        self.tolerance = 0.15 if self.dtype == "bfloat16" else 2e-4
         tokenizer = FolderTokenizer(folder)
         self.engine = make(name, folder, tokenizer, self.dtype)
         from actor.engines.transformers_engine import load_model
@@ -84,8 +89,8 @@ def make(name: str, folder: Path, tokenizer: FolderTokenizer, dtype: str) -> Thr
 
 
 @pytest.fixture(scope="module", params=ENGINES)
-def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
-    made = Subject(request.param)
+def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
+    made = Subject(request.param, tmp_path_factory.mktemp("run"))
     yield made
     made.engine.close()
 
@@ -98,9 +103,10 @@ def ask(tokens: np.ndarray, *, temperature: float = 1.0, most: int = 8, stop: fr
     return GenerationRequest(tokens, temperature, most, stop)
 
 
-def test_engine_probe_equals_the_model(subject: Subject) -> None:
-    difference = np.abs(subject.engine.probe() - subject.expected(np.array(PROBE_TOKENS)))
-    assert len(difference) == 31 and difference.mean() < subject.tolerance
+def test_engine_of_an_export_has_the_probe_of_the_model_and_of_the_learner(subject: Subject) -> None:
+    for expected in (subject.expected(np.array(PROBE_TOKENS)), subject.trained_probe):
+        difference = np.abs(subject.engine.probe() - expected)
+        assert len(difference) == len(PROBE_TOKENS) - 1 and difference.mean() < subject.tolerance
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])

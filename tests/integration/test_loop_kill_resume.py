@@ -26,7 +26,7 @@ from common.transport import Client
 from launch import processes
 
 ROOT = Path(__file__).parents[2]
-NUM_UPDATES = {1: 24, 2: 12}
+NUM_UPDATES = {1: 18, 2: 9}
 """Of the whole run, by number of ranks: two take turns on the cores of a small machine."""
 START = {
     "broker": "from broker.server import run_broker as run",
@@ -162,10 +162,10 @@ def test_learner_and_broker_killed_while_training_every_acknowledged_trajectory_
     run.start("broker")
     run.start("learner")
     run.play()
-    for update in (2, 7, 13, 19):
+    for update in (2, 7, 13):
         run.wait_update(update)
         run.kill("learner")
-        if update == 13:
+        if update == 7:
             run.kill("broker")
             run.start("broker")
         run.start("learner")
@@ -181,7 +181,7 @@ def test_learner_and_broker_killed_while_training_every_acknowledged_trajectory_
     assert summary["num_trajectories_lost"] == 0
     assert summary["max_policy_age_trained"] <= run.config.learner.max_age
     updates = [line for line in run.metrics() if line["event"] == "update"]
-    assert [line["update"] for line in updates] == list(range(1, 25))
+    assert [line["update"] for line in updates] == list(range(1, NUM_UPDATES[1] + 1))
     versions = [line["policy_version"] for line in updates]
     assert versions == sorted(set(versions))
     assert summary["num_entropulse_phases"] == 1
@@ -213,7 +213,7 @@ def test_learner_of_two_ranks_loses_either_ends_whole_and_resumes(run: Run) -> N
     assert summary["num_trajectories_lost"] == 0
 
 
-@pytest.mark.parametrize("run", [(2, 15.0)], indirect=True)
+@pytest.mark.parametrize("run", [(2, 8.0)], indirect=True)
 @pytest.mark.timeout(120)
 def test_learner_whose_rank_hangs_ends_after_the_time_limit(run: Run) -> None:
     run.start("broker")

@@ -107,9 +107,10 @@ def test_train_killed_stopped_and_resumed_finishes_with_nothing_lost_or_left(tra
     assert not run.left()
     stopped_at = run.update()
 
-    run = train("--resume")
+    # From here on with actors that have no engine of their own.
+    run = train("--resume", "--set", "actor.inference=central", "--set", "actor.num_actors=2")
     run.wait_line(r"update=")
-    for command in ("broker", "learner"):
+    for command in ("engine", "broker", "learner"):
         run.kill(command)
         run.wait_line(rf"note {command}-0 ended \(SIGKILL\)")
         run.wait_updates(1)
@@ -123,7 +124,7 @@ def test_train_killed_stopped_and_resumed_finishes_with_nothing_lost_or_left(tra
     assert report["driver"] == "apptainer"
     assert report["num_updates"] == 12 > stopped_at
     assert report["num_trajectories_lost"] == 0
-    assert report["restarts"] == {"actor-0": 1, "env_server-0": 1, "broker-0": 1, "learner-0": 1}
+    assert report["restarts"] == {"actor-0": 1, "env_server-0": 1, "engine-0": 1, "broker-0": 1, "learner-0": 1}
     updates = Counter(record["update"] for record in read_json_lines(folder / "metrics.jsonl") if record["event"] == "update")
     assert updates == Counter(range(1, 13)), "every update once, along one lineage"
     episodes = Counter(episode["trajectory_id"] for episode in read_json_lines(folder / "trajectories" / "episodes.jsonl"))

@@ -1,25 +1,56 @@
-"""A receiver process for test_weight_broadcast: a real `WeightReceiver` with a ten-line engine, misbehaving when told to.
+"""Receivers for test_weight_broadcast: real `WeightReceiver`s with a ten-line engine, misbehaving when told to.
 
-Prints one JSON line per event. Arguments: key folder, address, name, behaviour.
+One process imports everything and forks a receiver for each line "NAME BEHAVIOUR" on its standard input: torch takes seconds.
+Prints one JSON line per event. Arguments: key folder, address, folder of weight files.
+
+Behaviours: good; corrupt (a byte of the second bucket, once); other_model; at:STAGE, which says so and waits a moment at the
+first joining, forming, receiving (before the second bucket), loading or reporting of a version; waiting, which starts at SIGCONT.
 """
 
 import json
+import os
+import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from actor import weight_receiver
 from common import log
-from common.lifecycle import StopToken
+from common.lifecycle import StopToken, die_with_parent
+from common.messages import WeightInvitation
 from common.transport import Client, load_keys
 from common.weight_plan import check_probe
 from learner.client import BroadcastGroup, WeightClient
 
+MOMENT_S = 1.0
+"""For the test to send a signal."""
 
-def say(event: str, **fields: object) -> None:
-    print(json.dumps({"event": event, **fields}), flush=True)
+
+class Subject:
+    """What a receiver says, and where it pauses."""
+
+    def __init__(self, name: str, behaviour: str) -> None:
+        self.name = name
+        self.behaviour = behaviour
+        self.num_buckets = 0
+        self._stage = behaviour.removeprefix("at:") if behaviour.startswith("at:") else ""
+
+    def say(self, event: str, **fields: object) -> None:
+        # In one piece: all receivers write to the same pipe.
+        os.write(1, (json.dumps({"name": self.name, "event": event, **fields}) + "\n").encode())
+
+    def pass_through(self, stage: str) -> None:
+        if stage == self._stage:
+            self._stage = ""
+            self.say("at", stage=stage)
+            time.sleep(MOMENT_S)
+
+
+SUBJECT = Subject("", "good")
+"""Of this process; set after the fork."""
 
 
 class Engine:
@@ -31,6 +62,7 @@ class Engine:
         self.tensors: dict = {}
 
     def load(self, version: int, tensors: dict, *, expected_probe: np.ndarray) -> float:
+        SUBJECT.pass_through("loading")
         self.policy_version = -1
         self.tensors = {name: tensor.clone() for name, tensor in tensors.items()}
         check_probe(expected_probe, [float(t.flatten()[0]) for t in self.tensors.values()] or [0.0], dtype="float32")
@@ -38,43 +70,69 @@ class Engine:
         return 0.001
 
 
-class MisbehavingGroup(BroadcastGroup):
-    """Does something bad at the second bucket, once."""
+class PausingClient(WeightClient):
+    """Says when it joins and reports."""
 
-    behaviour = "good"
-    num_buckets = 0
+    def join(self, receiver: str, **fields: object) -> WeightInvitation:
+        SUBJECT.pass_through("joining")
+        return super().join(receiver, **fields)
 
-    def broadcast(self, buffer: object) -> None:
-        cls = type(self)
-        cls.num_buckets += 1
-        if cls.num_buckets == 2 and cls.behaviour == "hang":
-            say("hanging")
-            time.sleep(3600)
-        super().broadcast(buffer)
-        if cls.num_buckets == 2 and cls.behaviour == "corrupt":
-            buffer[7] ^= 1
+    def loaded(self, receiver: str, **fields: object) -> None:
+        SUBJECT.pass_through("reporting")
+        super().loaded(receiver, **fields)
+
+
+class PausingGroup(BroadcastGroup):
+    """Says when it forms and receives; damages what it received."""
+
+    def __init__(self, **fields: object) -> None:
+        SUBJECT.pass_through("forming")
+        super().__init__(**fields)
+
+    def broadcast(self, buffers: list) -> Iterator[int]:
+        for i in super().broadcast(buffers):
+            SUBJECT.num_buckets += 1
+            if SUBJECT.num_buckets == 2:
+                SUBJECT.pass_through("receiving")
+                if SUBJECT.behaviour == "corrupt":
+                    buffers[i][7] ^= 1
+            yield i
+
+
+def receive(folder: str, address: str, files: str) -> None:
+    """Be a receiver until killed."""
+    log.configure(level="error")
+    keys = load_keys(Path(folder))
+    client = PausingClient(lambda: Client(address, keys=keys, sender=SUBJECT.name))
+    engine = Engine()
+    digest = "other" if SUBJECT.behaviour == "other_model" else "digest"
+    receiver = weight_receiver.WeightReceiver(
+        client, engine, receiver=SUBJECT.name, model_digest=digest, files=Path(files), stop=StopToken()
+    )
+    SUBJECT.say("started", pid=os.getpid())
+    if SUBJECT.behaviour == "waiting":
+        signal.pause()
+    receiver.start()
+    version = -1
+    while True:
+        while not receiver.wait_version(version + 1, timeout_s=60):
+            SUBJECT.say("starved", version=version)
+        version = receiver.policy_version
+        values = {name: float(tensor.flatten()[-1]) for name, tensor in engine.tensors.items()}
+        SUBJECT.say("serving", version=version, values=values)
 
 
 def main() -> None:
-    log.configure()
-    folder, address, name, behaviour = sys.argv[1:]
-    MisbehavingGroup.behaviour = behaviour
-    weight_receiver.BroadcastGroup = MisbehavingGroup
-    keys = load_keys(Path(folder))
-    client = WeightClient(lambda: Client(address, keys=keys, sender=name))
-    engine = Engine()
-    digest = "other" if behaviour == "other_model" else "digest"
-    receiver = weight_receiver.WeightReceiver(client, engine, receiver=name, model_digest=digest, stop=StopToken())
-    receiver.start()
-    say("started")
-    version = -1
-    while True:
-        if not receiver.wait_version(version + 1, timeout_s=20):
-            say("starved", version=version)
-            return
-        version = receiver.policy_version
-        values = {tensor_name: float(t.flatten()[-1]) for tensor_name, t in engine.tensors.items()}
-        say("serving", version=version, values=values)
+    weight_receiver.BroadcastGroup = PausingGroup
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Nobody waits for those that are killed.
+    # With no thread yet, a fork is safe; what a receiver needs, it makes itself.
+    for line in sys.stdin:
+        name, behaviour = line.split()
+        if os.fork() == 0:
+            die_with_parent()
+            signal.signal(signal.SIGCONT, lambda *_: None)
+            SUBJECT.__init__(name, behaviour)
+            receive(*sys.argv[1:])
 
 
 main()

@@ -15,6 +15,8 @@ from common.messages import (
     Assignment,
     AssignmentRequest,
     AssignmentReturn,
+    CompletionRequest,
+    CompletionResult,
     ConsumptionReport,
     CurriculumPlan,
     Demonstration,
@@ -22,6 +24,8 @@ from common.messages import (
     Directory,
     DirectoryRequest,
     Element,
+    EngineQuery,
+    EngineState,
     ErrorReply,
     Evaluation,
     EvaluationRequest,
@@ -133,6 +137,7 @@ def examples() -> list[Message]:
     lease = Lease(0, 3, 60.0)
     peer = PeerEntry("env_server", 0, "i1", "node1", 11, {"desktops": "tcp://127.0.0.1:5001"}, 0.5)
     trajectory = trajectory_for(assignment(), steps=[step(), step(num_action=1)])
+    tokens = np.arange(3, dtype=np.int32)
     probe = np.array([-0.5, -0.25], dtype=np.float32)
     found: list[Message] = [
         Hello("actor", 0, "i1", "node1", 12, {"x": "tcp://127.0.0.1:5002"}),
@@ -174,8 +179,12 @@ def examples() -> list[Message]:
         Evaluation(1.0, success=True, detail="cell B2 holds 42"),
         LeaseRelease(lease),
         WeightJoin("actor-0:i1", -1, "d1"),
-        WeightInvitation(0, 4, 1, 2, "tcp://127.0.0.1:5003", "gloo", "{}", probe, 0.5),
+        WeightInvitation(0, 4, 1, 2, "tcp://127.0.0.1:5003", "gloo", "{}", probe, 0.5, 2.0, 5.0),
         WeightLoaded("actor-0:i1", 4, "", 0.25),
+        EngineQuery(-1),
+        EngineState(4),
+        CompletionRequest(tokens, 0.7, 32, tokens[:1], may_be_older=True),
+        CompletionResult(tokens, np.full(3, -0.5, np.float32), np.full(3, 4, np.int32), "click(1)", "stop", 0.25, 0.5),
     ]
     assert {type(message) for message in found} == set(get_args(Message))
     return found

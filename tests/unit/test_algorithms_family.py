@@ -98,6 +98,13 @@ def test_adagrpo_pays_less_for_detours(alpha: float) -> None:
     np.testing.assert_allclose(batch.advantage_S, slow_grpo(rewards), rtol=1e-5)
 
 
+def test_adagrpo_charges_a_badly_formed_step_in_full_after_a_detour() -> None:
+    clumsy = [replace(steps(1)[0], format_ok=False), *steps(9)]
+    group = make_group([(True, clumsy), (True, steps(1)), (False, steps(1))])
+    batch = make("adagrpo", alpha=1.0, gamma=0.0, format_penalty=1.0).prepare([group], version=0)
+    np.testing.assert_allclose(batch.reward_S, [-1.0, *[0.1] * 9, 1.0, 0.0], rtol=1e-6)
+
+
 def test_adagrpo_adds_its_share_of_stored_successes_where_some_rollout_failed() -> None:
     algorithm, remembers = remembering("adagrpo", gamma=0.25, memory_size=2)
     first = make_group([(True, steps(4)), (True, steps(1)), (True, steps(2)), (False, steps(1))], group_seq=0)

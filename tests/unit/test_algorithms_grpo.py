@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from common.config import AlgorithmConfig, LearnerConfig
+from common.config import AlgorithmConfig, LearnerConfig, load_config
 from common.errors import ConfigError
 from learner.algorithms import ALGORITHMS, LossBatch, PolicyOutputs, TrainBatch, make_algorithm
 from learner.algorithms.grpo import GRPO
 from learner.corrections import step_means
 from tests.unit.trainer_data import make_group, make_step, random_groups
 
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+
 
 def grpo(*, max_age: int = 4, **options: Any) -> GRPO:
-    return GRPO(options, LearnerConfig(max_age=max_age))
+    return GRPO(options, LearnerConfig(max_age=max_age, num_minibatches=2))
 
 
 def random_pass(seed: int, *, num_tokens: int = 30) -> tuple[PolicyOutputs, LossBatch]:
@@ -63,12 +66,13 @@ def slow_loss(outputs: PolicyOutputs, batch: LossBatch, options: dict[str, Any])
 
     log_weights = [p - b for p, b in zip(proximal, behavior, strict=True)]
     log_ratios = [c - p for c, p in zip(current, proximal, strict=True)]
-    low, high = options.get("eps_low", 0.2), options.get("eps_high", 0.28)
+    low, high = options.get("eps_low", 0.2), options.get("eps_high", 0.2)
     total = 0.0
     for i in range(num_tokens):
         weight, advantage = math.exp(log_weights[i]), advantages[i]
         if correction == "icepop":
-            weight = weight if 0.5 <= weight <= 2.0 else 0.0
+            first, last = options.get("icepop_range", (0.5, 2.0))
+            weight = weight if first <= weight <= last else 0.0
         elif correction == "none":
             weight = 1.0
         else:
@@ -81,12 +85,14 @@ def slow_loss(outputs: PolicyOutputs, batch: LossBatch, options: dict[str, Any])
             surrogate = min(ratio, 1 + high) * advantage * current[i]
         elif objective == "dppo_tv":
             moved = math.exp(current[i]) - math.exp(behavior[i])
-            away = moved > 0.2 if advantage > 0 else -moved > 0.2
+            limit = options.get("tv_limit", 0.2)
+            away = moved > limit if advantage > 0 else -moved > limit
             surrogate = 0.0 if away else ratio * advantage
         else:
             surrogate = min(ratio * advantage, max(1 - low, min(1 + high, ratio)) * advantage)
         difference = outputs.reference_logprobs_M[i].item() - current[i]  # type: ignore[index]
-        kl = math.exp(difference) - difference - 1
+        estimators = {"k1": -difference, "k2": difference**2 / 2, "k3": math.exp(difference) - difference - 1}
+        kl = estimators[options.get("kl_estimator", "k3")]
         total += batch.token_weight_M[i].item() * (weight * surrogate - options.get("kl_beta", 0.0) * kl)
     return -total
 
@@ -102,6 +108,8 @@ def slow_loss(outputs: PolicyOutputs, batch: LossBatch, options: dict[str, Any])
         {"correction": "geometric", "geometric_range": (0.7, 1.4)},
         {"proximal": "loglinear"},
         {"kl_beta": 0.3},
+        {"kl_beta": 0.3, "kl_estimator": "k1"},
+        {"kl_beta": 0.3, "kl_estimator": "k2"},
         {"objective": "gspo", "eps_low": 0.05, "eps_high": 0.1},
         {"objective": "gspo", "correction": "none", "eps_low": 0.1},
         {"objective": "cispo"},
@@ -120,9 +128,34 @@ def test_loss_random_tokens_equals_slow_numpy(options: dict[str, Any]) -> None:
         assert grpo(**options).loss(outputs, batch).loss.item() == pytest.approx(expected, rel=1e-9)
 
 
+OWN_FORMULAS = {"digirl", "vtrace"}
+"""Which have other terms than GRPO's: against slow numpy in test_algorithms_values.py, as the values of all that learn some."""
+CONFIGURED = [path for path in sorted((CONFIGS / "algorithms").glob("*.yaml")) if path.stem not in OWN_FORMULAS]
+
+
+@pytest.mark.parametrize("path", CONFIGURED, ids=lambda path: path.stem)
+def test_loss_as_configured_equals_slow_numpy(path: Path) -> None:
+    algorithm = make_algorithm(load_config(path).learner)
+    assert isinstance(algorithm, GRPO)
+    options = algorithm.options.model_dump()
+    for seed in range(5):
+        outputs, batch = random_pass(seed)
+        # A value head without error adds nothing.
+        values_M = torch.zeros_like(batch.age_M)
+        outputs = dataclasses.replace(outputs, values_M=values_M)
+        batch = dataclasses.replace(batch, value_target_M=values_M)
+        if "reference_logprobs" not in algorithm.needs:
+            expected = slow_loss(outputs, batch, {**options, "kl_beta": 0.0})
+            outputs = dataclasses.replace(outputs, reference_logprobs_M=None)
+        else:
+            expected = slow_loss(outputs, batch, options)
+        assert algorithm.loss(outputs, batch).loss.item() == pytest.approx(expected, rel=1e-9)
+
+
 def test_loss_golden_values_stay() -> None:
     outputs, batch = random_pass(0)
-    found = [grpo(**options).loss(outputs, batch).loss.item() for options in ({}, {"correction": "none"}, {"kl_beta": 3e-4})]
+    varied: tuple[dict[str, Any], ...] = ({}, {"correction": "none"}, {"kl_beta": 3e-4})
+    found = [grpo(eps_high=0.28, **options).loss(outputs, batch).loss.item() for options in varied]
     assert found == pytest.approx(GOLDEN, rel=1e-9)
 
 
@@ -282,10 +315,34 @@ def test_registry_every_name_makes_an_algorithm() -> None:
 
 
 def test_registry_third_party_path_is_imported() -> None:
-    config = AlgorithmConfig(name="learner.algorithms.grpo:GRPO", options={"eps_low": 0.1})
+    config = AlgorithmConfig(name="learner.algorithms.grpo:GRPO", options={"kl_beta": 0.1})
     made = make_algorithm(LearnerConfig(algorithm=config))
     assert isinstance(made, GRPO)
-    assert made.options.eps_low == 0.1
+    assert made.options.kl_beta == 0.1
+
+
+def test_registry_takes_entry_points_of_installed_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "from learner.algorithms.grpo import GRPO\nclass Halved(GRPO):\n    def rewards(self, table):\n"
+    (tmp_path / "their_rl.py").write_text(f"{code}        return super().rewards(table) / 2\n")
+    info = tmp_path / "their_rl-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-rl\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[computerrl.algorithms]\nhalved = their_rl:Halved\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    made = make_algorithm(LearnerConfig(algorithm=AlgorithmConfig(name="halved")))
+    batch = made.prepare([make_group([(True, [make_step([5], [6])]), (False, [make_step([5], [7])])])], version=0)
+    assert batch.reward_S.tolist() == [0.5, 0.0]
+    outputs, tokens = random_pass(0)
+    assert math.isfinite(made.loss(outputs, tokens).loss.item())
+
+
+@pytest.mark.parametrize("options", [{"eps_high": 0.3}, {"objective": "gspo"}, {"objective": "cispo"}])
+def test_options_of_a_clip_with_nothing_to_clip_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="one minibatch"):
+        GRPO(options, LearnerConfig(num_minibatches=1))
+    for unclipped in ({"correction": "none"}, {"proximal": "loglinear"}):
+        GRPO({**options, **unclipped}, LearnerConfig(num_minibatches=1))
+    GRPO(options, LearnerConfig(num_minibatches=2))
 
 
 @pytest.mark.parametrize("name", ["gpro", "no_such_module_here:Thing", "learner.algorithms.grpo:Nothing"])

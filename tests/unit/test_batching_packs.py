@@ -117,20 +117,20 @@ def branching_samples() -> list[Sample]:
     return samples
 
 
-def tiny_policy(**model: object) -> Policy:
-    return load_policy(RunConfig(model=ModelConfig(name="tiny-random", dtype="float32", **model)))  # type: ignore[arg-type]
+def policy_of(name: str, **model: object) -> Policy:
+    return load_policy(RunConfig(model=ModelConfig(name=name, dtype="float32", **model)))  # type: ignore[arg-type]
 
 
-def plain_model(trained: set[str]) -> torch.nn.Module:
+def plain_model(name: str, trained: set[str]) -> torch.nn.Module:
     import transformers
 
     from learner.model_store import ensure_model
 
     model = transformers.AutoModelForCausalLM.from_pretrained(
-        ensure_model("tiny-random"), dtype=torch.float32, attn_implementation="eager"
+        ensure_model(name), dtype=torch.float32, attn_implementation="eager"
     )
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name in trained)
+    for parameter_name, parameter in model.named_parameters():
+        parameter.requires_grad_(parameter_name in trained)
     return model
 
 
@@ -147,15 +147,20 @@ def padded_logprobs(model: torch.nn.Module, samples: list[Sample], temperature: 
     ]
 
 
-@pytest.mark.parametrize("top_layers", [2, None])
-@pytest.mark.parametrize(("max_tokens", "block_tokens", "temperature"), [(4096, 192, 1.0), (90, 24, 0.7)])
+@pytest.mark.parametrize(
+    ("name", "top_layers", "max_tokens", "block_tokens", "temperature"),
+    [
+        ("tiny-random", 2, 4096, 192, 1.0), ("tiny-random", 2, 90, 24, 0.7), ("tiny-random", None, 4096, 192, 1.0),
+        ("tiny-random", None, 90, 24, 0.7), ("smollm2-135m", 2, 4096, 48, 0.7),
+    ],
+)  # fmt: skip
 def test_packed_forward_and_gradients_equal_padded_transformers(
-    monkeypatch: pytest.MonkeyPatch, top_layers: int | None, max_tokens: int, block_tokens: int, temperature: float
+    monkeypatch: pytest.MonkeyPatch, name: str, top_layers: int | None, max_tokens: int, block_tokens: int, temperature: float
 ) -> None:
     monkeypatch.setattr(batching, "BLOCK_TOKENS", block_tokens)
     samples = branching_samples()
-    policy = tiny_policy(trainable_top_layers=top_layers)
-    model = plain_model(set(policy.trained))
+    policy = policy_of(name, trainable_top_layers=top_layers)
+    model = plain_model(name, set(policy.trained))
     expected = padded_logprobs(model, samples, temperature)
     weights = [torch.linspace(-1, 1, len(row)) + i / 5 for i, row in enumerate(expected)]
     num_tokens = sum(map(len, expected))
@@ -168,18 +173,18 @@ def test_packed_forward_and_gradients_equal_padded_transformers(
         weight_M = torch.cat([weights[i] for i in pack.samples_S])
         torch.testing.assert_close(tokens_M, want_M, atol=1e-5, rtol=1e-5)
         ((tokens_M * weight_M).sum() / num_tokens).backward()
-    gradients = {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
+    gradients = {key: p.grad for key, p in model.named_parameters() if p.requires_grad}
     assert set(gradients) == set(policy.masters)
-    for name, gradient in gradients.items():
-        torch.testing.assert_close(policy.masters[name].grad, gradient, atol=1e-5, rtol=1e-4)
+    for key, gradient in gradients.items():
+        torch.testing.assert_close(policy.masters[key].grad, gradient, atol=1e-5, rtol=1e-4)
 
 
 def test_packed_entropy_equals_padded_transformers() -> None:
     samples = branching_samples()
-    policy = tiny_policy()
+    policy = policy_of("tiny-random")
     (pack,) = make_packs(samples, max_tokens=4096)
     with torch.no_grad():
         entropy_Q = policy.forward(pack, temperature=1.3).entropy_Q
-        logits = plain_model(set())(input_ids=torch.tensor(path_of(pack, int(pack.logit_nodes_Q[3])))[None]).logits
+        logits = plain_model("tiny-random", set())(input_ids=torch.tensor(path_of(pack, int(pack.logit_nodes_Q[3])))[None]).logits
     distribution = torch.distributions.Categorical(logits=logits[0, -1] / 1.3)
     assert entropy_Q[3].item() == pytest.approx(distribution.entropy().item(), abs=1e-4)

@@ -1,18 +1,12 @@
-"""The learner's benchmark: the batch it makes up."""
+"""The learner's benchmark: the batch that was recorded for it."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from benchmarks._learner_batch import (
-    MAX_ACTION_TOKENS,
-    MAX_PROMPT_TOKENS,
-    MIN_ACTION_TOKENS,
-    MIN_PROMPT_TOKENS,
-    make_groups,
-    with_logprobs,
-)
+from actor.prompt import FolderTokenizer
+from benchmarks._recorded_groups import load_groups, with_logprobs
 from common.messages import Step, TrajectoryGroup
 from learner.batching import make_packs
 from learner.model_store import ensure_model
@@ -20,22 +14,34 @@ from learner.model_store import ensure_model
 
 @pytest.fixture(scope="module")
 def groups() -> list[TrajectoryGroup]:
-    # The tiny model has the tokenizer of the one that is measured.
-    return make_groups(ensure_model("tiny-random"), num_groups=2, max_steps=2)
+    return load_groups(num_groups=2)
 
 
 def steps_of(groups: list[TrajectoryGroup]) -> list[Step]:
     return [step for group in groups for one in group.trajectories for step in one.steps]
 
 
-def test_make_groups_steps_have_the_sizes_it_promises(groups: list[TrajectoryGroup]) -> None:
-    steps = steps_of(groups)
-    assert all(MIN_PROMPT_TOKENS <= len(step.prompt_tokens) <= MAX_PROMPT_TOKENS for step in steps)
-    assert all(MIN_ACTION_TOKENS <= len(step.action_tokens) <= MAX_ACTION_TOKENS for step in steps)
-    assert {one.success for group in groups for one in group.trajectories} == {True, False}
+def test_recorded_groups_are_of_both_formats_with_both_outcomes(groups: list[TrajectoryGroup]) -> None:
+    lengths = [len(step.prompt_tokens) for step in steps_of(groups)]
+    assert min(lengths) < 400 and 1000 < max(lengths) <= 2000
+    for group in groups:
+        assert {one.success for one in group.trajectories} == {True, False}
 
 
-def test_make_groups_rollouts_share_most_of_what_they_hold(groups: list[TrajectoryGroup]) -> None:
+def test_recorded_tokens_are_those_of_the_recorded_answers(groups: list[TrajectoryGroup]) -> None:
+    # The tiny model has the tokenizer of the one that sampled.
+    tokenizer = FolderTokenizer(ensure_model("tiny-random"))
+    for step in steps_of(groups):
+        assert step.action_text.strip() in tokenizer.decode(step.action_tokens)
+
+
+def test_loading_less_keeps_both_outcomes() -> None:
+    for group in load_groups(num_groups=2, max_rollouts=2, max_steps=1):
+        assert [one.success for one in group.trajectories] == [True, False]
+        assert all(len(one.steps) == 1 for one in group.trajectories)
+
+
+def test_recorded_rollouts_share_most_of_what_they_hold(groups: list[TrajectoryGroup]) -> None:
     for group in groups:
         steps = steps_of([group])
         total = sum(len(step.prompt_tokens) + len(step.action_tokens) for step in steps)

@@ -430,6 +430,7 @@ def bad_step() -> object:
         ({"steps": (bad_step(),)}, "malformed"),
         ({"steps": (replace(step(), behavior_logprobs=np.full(3, np.nan)),)}, "malformed"),
         ({"steps": (step(),) * 7}, "malformed"),
+        ({"steps": (replace(step(), prompt_tokens=np.zeros(0, np.int32)),)}, "malformed"),
     ],
 )
 def test_wrong_trajectory_is_rejected_with_a_named_reason(desk: Desk, changes: dict[str, object], reason: str) -> None:

@@ -127,6 +127,24 @@ def test_load_config_ranks_in_serial_mode_are_an_error(tmp_path: Path) -> None:
     assert load_config(write(tmp_path, "learner: {num_ranks: 2}\n")).learner.num_ranks == 2
 
 
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("actor: {num_engines: 2}", "actor.num_engines"),
+        ("actor: {inference: central, num_engines: 3, num_actors: 2}", "actor.num_engines"),
+        ("mode: serial\nactor: {inference: central}", "actor.inference"),
+        (
+            "actor: {inference: central, engine: endpoint, endpoint: {url: 'http://127.0.0.1:1/v1'}}\n"
+            "learner: {recipe: {max_updates: 0, demos_per_family: 0}}",
+            "actor.inference",
+        ),
+    ],
+)
+def test_load_config_engine_processes_that_nobody_would_ask_are_an_error(tmp_path: Path, text: str, field: str) -> None:
+    assert set(problems(write(tmp_path, text + "\n"))) == {field}
+    assert load_config(write(tmp_path, "actor: {inference: central, num_engines: 2, num_actors: 2}\n")).actor.num_live == 4
+
+
 def test_load_config_demonstrations_of_an_unplayed_family_are_an_error(tmp_path: Path) -> None:
     text = "tasks: {families: [a, b]}\nlearner: {recipe: {demos_of_family: {a: -1, c: 2}}}\n"
     found = problems(write(tmp_path, text))

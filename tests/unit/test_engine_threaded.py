@@ -156,7 +156,7 @@ def test_engine_with_refused_weights_keeps_its_version() -> None:
     with pytest.raises(WeightError):
         engine.load(5, {"bad": torch.zeros(1)})
     assert engine.policy_version == 4
-    assert len(engine.probe()) == 31
+    assert len(engine.probe()) == 15
     engine.close()
 
 
@@ -179,7 +179,7 @@ def test_engine_whose_weights_are_no_version_says_nothing(tensors: dict[str, tor
     for future in (*before, engine.submit(request())):
         with pytest.raises(EngineFailed, match="policy version 5"):
             future.result(10)
-    assert engine.load(6, {}, expected_probe=np.zeros(31)) >= 0.0
+    assert engine.load(6, {}, expected_probe=np.zeros(15)) >= 0.0
     assert engine.policy_version == 6
     assert engine.submit(request()).result(10).finish == "stop"
     engine.close()
@@ -187,7 +187,7 @@ def test_engine_whose_weights_are_no_version_says_nothing(tensors: dict[str, tor
 
 def raised_by(engine: ThreadedEngine, tensors: dict[str, torch.Tensor]) -> Exception:
     with pytest.raises(WeightError) as raised:
-        engine.load(5, tensors, expected_probe=np.zeros(31))
+        engine.load(5, tensors, expected_probe=np.zeros(15))
     return raised.value
 
 
@@ -229,9 +229,9 @@ def test_engine_that_resumes_and_refuses_weights_goes_on_with_the_old_ones() -> 
 
 def test_engine_that_refuses_weights_before_anything_changed_serves_on_with_the_old_ones() -> None:
     engine = make_engine(CountingCore())
-    engine.load(4, {}, expected_probe=np.zeros(31))
+    engine.load(4, {}, expected_probe=np.zeros(15))
     with pytest.raises(WeightError, match="no tensor"):
-        engine.load(5, {"bad": torch.zeros(1)}, expected_probe=np.zeros(31))
+        engine.load(5, {"bad": torch.zeros(1)}, expected_probe=np.zeros(15))
     assert engine.policy_version == 4
     assert engine.submit(request()).result(10).finish == "stop"
     engine.close()

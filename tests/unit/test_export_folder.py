@@ -30,12 +30,20 @@ from tests.unit.trainer_data import random_groups
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def make_run(tmp_path: Path, *, dtype: str = "float32", top_layers: int | None = 2, num_updates: int = 1) -> tuple[Path, Trainer]:
+def make_run(
+    tmp_path: Path,
+    *,
+    model: str = "tiny-random",
+    dtype: str = "float32",
+    top_layers: int | None = 2,
+    num_updates: int = 1,
+    lr: float = 1e-2,
+) -> tuple[Path, Trainer]:
     """A run folder with a checkpoint per update, and the trainer as the last one left it."""
     config = RunConfig(
         name="trained", run_dir=str(tmp_path),
-        model=ModelConfig(name="tiny-random", dtype=dtype, trainable_top_layers=top_layers),
-        learner=LearnerConfig(device="cpu", max_logprob_gap=None, optimizer=OptimizerConfig(lr=1e-2)),
+        model=ModelConfig(name=model, dtype=dtype, trainable_top_layers=top_layers),
+        learner=LearnerConfig(device="cpu", max_logprob_gap=None, optimizer=OptimizerConfig(lr=lr)),
     )  # fmt: skip
     folder = RunFolder(config.folder)
     folder.create(config)
@@ -51,7 +59,7 @@ def make_run(tmp_path: Path, *, dtype: str = "float32", top_layers: int | None =
 
 
 def logprobs_of(folder: Path) -> np.ndarray:
-    """[31] of the probe, by transformers alone."""
+    """[15] of the probe, by transformers alone."""
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
     tokens = torch.tensor([PROBE_TOKENS])
     with torch.no_grad():

@@ -54,7 +54,7 @@ def train(trainer: Trainer) -> list[dict[str, float]]:
 
 
 def probe_with(weights: dict[str, torch.Tensor]) -> np.ndarray:
-    """[31] of the base model with ``weights`` in it, by transformers alone."""
+    """[15] of the base model with ``weights`` in it, by transformers alone."""
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(ensure_model("tiny-random"), dtype=torch.float32)
     missing = model.load_state_dict(weights, strict=False).unexpected_keys
     assert missing == []

@@ -17,6 +17,18 @@ def test_plan_default_config_has_one_of_each_in_starting_order() -> None:
     assert list(plan(RunConfig())) == ["broker-0", "env_server-0", "actor-0", "learner-0"]
 
 
+def test_plan_central_inference_has_engines_with_the_threads_and_actors_without() -> None:
+    specs = plan(RunConfig(actor=ActorConfig(num_actors=4, inference="central", num_engines=2, num_threads=3, num_episodes=5)))
+    assert list(specs) == ["broker-0", "env_server-0", "engine-0", "engine-1", *(f"actor-{i}" for i in range(4)), "learner-0"]
+    threads = {name: spec.env["OMP_NUM_THREADS"] for name, spec in specs.items()}  # type: ignore[attr-defined]
+    assert (threads["engine-1"], threads["actor-1"]) == ("3", "1")
+
+
+def test_engine_has_room_for_the_episodes_of_all_who_ask_it() -> None:
+    assert ActorConfig(num_actors=5, num_episodes=4).num_live == 4
+    assert ActorConfig(num_actors=5, num_episodes=4, inference="central", num_engines=2).num_live == 12
+
+
 def test_plan_several_actors_numbers_them() -> None:
     specs = plan(RunConfig(actor=ActorConfig(num_actors=3)))
     assert [name for name in specs if name.startswith("actor")] == ["actor-0", "actor-1", "actor-2"]

@@ -17,10 +17,11 @@ from learner.poison import POISONS, poison_of
 VOCABULARY_SIZE = 100
 TASK = TaskRef("click", 1, "training")
 BAD_STEPS: dict[str, list[dict[str, Any]]] = {
+    "empty": [{"action_tokens": np.array([], np.int32)}, {"prompt_tokens": np.array([], np.int32)}],
     "wrong_length": [
         {"behavior_logprobs": np.zeros(1)},
         {"policy_versions": np.zeros(3, np.int32)},
-        {"action_tokens": np.array([], np.int32)},
+        {"action_tokens": np.array([4], np.int32)},
     ],
     "not_finite": [{"behavior_logprobs": np.array([-0.5, value])} for value in (np.nan, np.inf, -np.inf)],
     "impossible_logprob": [{"behavior_logprobs": np.array([-0.5, value])} for value in (0.5, -1e4)],
@@ -59,6 +60,8 @@ def test_demonstration_has_no_logprobs_but_tokens_of_the_vocabulary() -> None:
     assert poison(trajectory(step, kind="demonstration")) is None
     bad = replace(step, action_tokens=np.array([VOCABULARY_SIZE]))
     assert poison(trajectory(bad, kind="demonstration")) == "outside_vocabulary"
+    bad = replace(step, action_tokens=np.array([], np.int32))
+    assert poison(trajectory(bad, kind="demonstration")) == "empty"
 
 
 def test_trajectory_without_steps_is_no_poison() -> None:

@@ -58,6 +58,7 @@ def test_batch_as_bytes_keeps_every_field() -> None:
         "not_chosen": frozenset({"rl-1/0/3", "rl-1/0/4"}),
         "token_advantages": tuple(np.array([i, -i], np.float32) for i in range(3)),
         "value_targets": None,
+        "start_logprobs": tuple(np.array([-i, -0.5], np.float32) for i in range(3)),
         "metrics": {"reward": 0.25},
         "left_out_nll": 1.25,
         "left_out_tokens": 3,
@@ -69,8 +70,8 @@ def test_batch_as_bytes_keeps_every_field() -> None:
         if isinstance(value, np.ndarray):
             np.testing.assert_array_equal(getattr(found, name), value)
             assert getattr(found, name).dtype == value.dtype
-        elif name == "token_advantages":
-            np.testing.assert_array_equal(found.token_advantages, value)
+        elif name in ("token_advantages", "start_logprobs"):
+            np.testing.assert_array_equal(getattr(found, name), value)
         elif name != "samples":
             assert getattr(found, name) == value
     assert_same_steps(found.samples, steps)
@@ -81,7 +82,7 @@ def test_batch_of_nothing_as_bytes_is_one_of_nothing() -> None:
     nobody = np.zeros(0, np.int64)
     batch = TrainBatch((), nobody, nobody, empty, empty, empty, version=1, replayed_S=np.zeros(0, bool))
     assert batch_from_bytes(batch_to_bytes(batch)).samples == ()
-    nothing = replace(batch, token_advantages=(), value_targets=())
+    nothing = replace(batch, token_advantages=(), value_targets=(), start_logprobs=())
     assert batch_from_bytes(batch_to_bytes(nothing)).samples == ()
 
 

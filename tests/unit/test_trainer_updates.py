@@ -418,6 +418,43 @@ def test_value_head_learns_its_targets_and_leaves_the_policy_alone() -> None:
     assert trainer.trainable_tensors().keys() == plain.trainable_tensors().keys()
 
 
+def test_values_that_are_not_finite_skip_the_step_as_the_policys_do() -> None:
+    trainer = make_trainer(name="ppo")
+    batch = trainer.refine(on_policy_batch(trainer))
+    assert batch.value_targets is not None
+    far = dataclasses.replace(batch, value_targets=tuple(np.full_like(one, 1e30) for one in batch.value_targets))
+    before = weights(trainer)
+    for count in range(1, 5):
+        assert trainer.update(far)["num_skipped"] == count
+    assert_same(weights(trainer), before)
+    assert len(list(Path("runs/run/dumps").glob("*.safetensors"))) == 4
+    with pytest.raises(TrainingDiverged, match="5 optimizer steps"):
+        trainer.update(far)
+
+
+def test_new_optimizer_forgets_the_moments_of_the_value_head_and_keeps_its_values() -> None:
+    trainer = make_trainer(name="ppo")
+    trainer.update(trainer.refine(on_policy_batch(trainer)))
+    before = {name: value.clone() for name, value in trainer.state_dict().items() if "value_head" in name}
+    assert before["value_head/weight"].any() and before["value_head/exp_avg/weight"].any()
+    trainer.reset_optimizer(1e-3)
+    after = {name: value for name, value in trainer.state_dict().items() if "value_head" in name}
+    assert after.keys() == {"value_head/weight", "value_head/bias"}
+    torch.testing.assert_close(after["value_head/weight"], before["value_head/weight"])
+
+
+def test_log_probs_of_a_first_look_are_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make_trainer(name="ppo", num_minibatches=3, lr=3e-2)
+    batch = trainer.refine(on_policy_batch(trainer, num_groups=4))
+    again: list[Any] = []
+    monkeypatch.setattr(trainer, "_logprobs", again.append)
+    metrics = trainer.update(batch)
+    assert not again
+    # On policy, what the look saw is what sampled, though the weights have moved when the later minibatches are trained.
+    assert metrics["importance_weight"] == pytest.approx(1.0, abs=1e-4)
+    assert metrics["ratio"] != pytest.approx(1.0, abs=1e-4)
+
+
 def test_update_good_batch_between_bad_ones_resets_the_count() -> None:
     trainer = make_trainer()
     batch = on_policy_batch(trainer)

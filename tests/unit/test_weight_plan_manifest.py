@@ -75,7 +75,7 @@ def test_specs_digest_order_does_not_matter_content_does() -> None:
 
 
 def test_probe_tokens_are_in_every_vocabulary() -> None:
-    assert len(PROBE_TOKENS) == 32 and all(0 <= token < 1000 for token in PROBE_TOKENS)
+    assert len(PROBE_TOKENS) == 16 and all(0 <= token < 1000 for token in PROBE_TOKENS)
 
 
 def write_model(folder: Path, data: bytes) -> Path:

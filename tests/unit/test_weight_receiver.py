@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ class FakeClient:
     def join(self, receiver: str, *, loaded_version: int, model_digest: str, timeout_s: float) -> WeightInvitation:
         self.asked_with.append(loaded_version)
         epoch = -1 if loaded_version == 3 else 0
-        return WeightInvitation(epoch, 3, 1, 2, "", "gloo", self.manifest, PROBE, 0.01)
+        return WeightInvitation(epoch, 3, 1, 2, "", "gloo", self.manifest, PROBE, 0.01, 2.0, 5.0)
 
     def loaded(self, receiver: str, *, policy_version: int, error: str, load_s: float, timeout_s: float) -> None:
         self.reports.append(error)
@@ -65,7 +66,9 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def play(client: FakeClient, engine: FakeEngine, *, num_reports: int) -> WeightReceiver:
-    receiver = WeightReceiver(client, engine, receiver="actor-0:1", model_digest="mine", stop=StopToken())  # type: ignore[arg-type]
+    receiver = WeightReceiver(
+        client, engine, receiver="actor-0:1", model_digest="mine", files=Path("weights"), stop=StopToken()  # type: ignore[arg-type]
+    )
     receiver.start()
     for _ in range(num_reports):
         assert client.reported.acquire(timeout=10)
@@ -103,6 +106,19 @@ def test_receiver_whose_engine_refused_before_anything_changed_still_serves_the_
     client, engine = FakeClient(), FakeEngine(WeightError("no tensor 'x'"), keeps=2)
     receiver = play(client, engine, num_reports=2)
     assert client.asked_with[:2] == [-1, 2] and receiver.policy_version == 3
+
+
+def test_receiver_that_the_learner_refuses_again_and_again_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = FakeClient()
+
+    def refuse(receiver: str, **fields: Any) -> WeightInvitation:
+        client.asked_with.append(fields["loaded_version"])
+        client.reported.release()
+        raise WeightError("actor-0:1 has base model mine, the learner has theirs")
+
+    monkeypatch.setattr(client, "join", refuse)
+    receiver = play(client, FakeEngine(), num_reports=MAX_ATTEMPTS + 1)
+    assert isinstance(receiver.failure, WeightError) and "the learner has theirs" in str(receiver.failure)
 
 
 @pytest.mark.parametrize("error", [WeightError, EngineFailed])

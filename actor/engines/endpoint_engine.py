@@ -1,0 +1,134 @@
+"""An engine that asks a server: for evaluating models that somebody serves (`computerrl eval --endpoint`).
+
+It takes no weights, so it serves every version that has none of its own. Log-probs are the server's word (before temperature,
+unless it runs with ``--logprobs-mode processed_logprobs``), and nothing is trained on them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from actor.engines.base import NO_VERSION, Completion, GenerationRequest
+from common import log
+from common.errors import EngineFailed, PeerTimeout, WeightError
+
+if TYPE_CHECKING:
+    import torch
+
+PATIENCE_S = 120.0
+"""A server that is away for longer fails what was asked of it."""
+
+_BACKOFF_S = (0.5, 10.0)
+
+
+class Server(Protocol):
+    """The part of `common.endpoint.Endpoint` used here."""
+
+    def complete(self, asked: dict[str, Any]) -> dict[str, Any]: ...
+
+
+class EndpointEngine:
+    """A `PolicyEngine` around a served model."""
+
+    def __init__(self, server: Server, *, model: str, decode: Callable[[Sequence[int]], str], num_live: int, seed: int) -> None:
+        """``model``: its name there; ``decode``: of the model's own tokenizer; requests draw seeds from ``seed`` on."""
+        self._server = server
+        self._model = model
+        self._decode = decode
+        self._version = NO_VERSION
+        self._seeds = itertools.count(seed)
+        self._closing = threading.Event()
+        self._pool = ThreadPoolExecutor(max_workers=num_live, thread_name_prefix="endpoint")
+
+    @property
+    def policy_version(self) -> int:
+        """The version that was loaded last; `NO_VERSION` before."""
+        return self._version
+
+    def submit(self, request: GenerationRequest) -> Future[Completion]:
+        """Queue a request. The future raises `EngineFailed` when the server refuses it or stays away."""
+        if self._closing.is_set():
+            failed: Future[Completion] = Future()
+            failed.set_exception(EngineFailed("the engine is closed"))
+            return failed
+        return self._pool.submit(self._complete, request, next(self._seeds), time.perf_counter())
+
+    def load(
+        self, version: int, tensors: Mapping[str, torch.Tensor], *, expected_probe: Sequence[float] | np.ndarray | None = None
+    ) -> float:
+        """Serve the model as ``version``. Raises `WeightError` for weights: the server has its own."""
+        del expected_probe
+        if tensors:
+            raise WeightError("a model on a server takes no weights: actor.engine endpoint is for evaluations")
+        self._version = version
+        return 0.0
+
+    def probe(self) -> np.ndarray:
+        """Nothing: there are no weights to compare with."""
+        return np.zeros(0, np.float32)
+
+    def close(self) -> None:
+        """Fail what is queued; what the server works on is not waited for."""
+        self._closing.set()
+        self._pool.shutdown(wait=False)
+
+    def _complete(self, request: GenerationRequest, seed: int, queued: float) -> Completion:
+        version, began = self._version, time.perf_counter()
+        choice = self._ask({
+            "model": self._model,
+            "prompt": request.prompt_tokens.tolist(),
+            "max_tokens": request.max_new_tokens,
+            "temperature": request.temperature,
+            "seed": seed,
+            "logprobs": 0,
+            "stop_token_ids": sorted(request.stop_tokens),
+            "return_token_ids": True,
+        })  # fmt: skip
+        tokens, logprobs = _tokens_of(choice)
+        if choice.get("finish_reason") == "length":
+            finish, spoken = "length", tokens
+        else:
+            finish, spoken = "stop", tokens[:-1] if tokens and tokens[-1] in request.stop_tokens else tokens
+        return Completion(
+            tokens=np.array(tokens, dtype=np.int32),
+            logprobs=np.array(logprobs, dtype=np.float32),
+            policy_versions=np.full(len(tokens), version, dtype=np.int32),
+            text=self._decode(spoken),
+            finish=finish,  # type: ignore[arg-type]
+            queue_s=began - queued,
+            generate_s=time.perf_counter() - began,
+        )
+
+    def _ask(self, asked: dict[str, Any]) -> dict[str, Any]:
+        pause_s, longest_s = _BACKOFF_S
+        deadline = time.monotonic() + PATIENCE_S
+        while not self._closing.is_set():
+            try:
+                return self._server.complete(asked)
+            except PeerTimeout as error:
+                if time.monotonic() > deadline:
+                    raise EngineFailed(str(error)) from None
+                log.get_logger().warning("endpoint.away", reason=str(error), again_in_s=pause_s)
+            self._closing.wait(pause_s)
+            pause_s = min(longest_s, 2 * pause_s)
+        raise EngineFailed("the engine is closed")
+
+
+def _tokens_of(choice: Mapping[str, Any]) -> tuple[list[int], list[float]]:
+    """(ids, log-probs) of an answer, stop token included. Raises `EngineFailed`."""
+    try:
+        tokens = [int(token) for token in choice["token_ids"]]
+        logprobs = [float(value) for value in choice["logprobs"]["token_logprobs"]]
+    except (KeyError, TypeError, ValueError):
+        reason = "the server's answer has no token_ids and log-probs: use one that knows return_token_ids (vLLM)"
+        raise EngineFailed(reason) from None
+    if not tokens or len(tokens) != len(logprobs):
+        raise EngineFailed(f"the server's answer has {len(tokens)} tokens and {len(logprobs)} log-probs")
+    return tokens, logprobs

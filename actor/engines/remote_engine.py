@@ -1,0 +1,129 @@
+"""The side of an actor without weights: its answers are sampled in an engine process (`actor.inference: central`).
+
+Which one: of those that the broker knows, by the actor's index; when it is gone, another or the same started anew. Versions are
+the engine process's: this one holds nothing that could be out of date.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+
+from actor.engine_server import PARK_S
+from actor.engines.base import NO_VERSION, Completion, GenerationRequest
+from common import log
+from common.errors import ComputerRLError, EngineFailed, ProtocolError
+from common.messages import CompletionRequest, CompletionResult, EngineQuery, EngineState
+from common.transport import Channel
+
+PATIENCE_S = 120.0
+"""An answer that takes longer has met an engine that hangs: its episode is played again."""
+
+QUERY_TIMEOUT_S = PARK_S + 14.0
+"""The rest is for an engine process that loads weights; one that has died is noticed at once, by its connection."""
+
+RETRY_S = 0.25
+"""Pause before the engine processes are looked up again."""
+
+
+class RemoteEngine:
+    """A `Sampler`, and the versions that it serves (`wait_version`)."""
+
+    def __init__(
+        self, find: Callable[[], Sequence[str]], connect: Callable[[str], Channel], *, index: int, num_live: int
+    ) -> None:
+        """``find`` gives the addresses of engine processes, ``connect`` opens a channel to one; both may raise what is ours."""
+        self._find = find
+        self._connect = connect
+        self._index = index
+        self._channel: Channel | None = None
+        self._version = NO_VERSION
+        self._changed = threading.Condition()
+        self._closing = threading.Event()
+        self._complaint = ""
+        self._pool = ThreadPoolExecutor(max_workers=num_live, thread_name_prefix="engine-ask")
+        self._thread = threading.Thread(target=self._watch, name="engine-watch", daemon=True)
+        self._thread.start()
+
+    @property
+    def policy_version(self) -> int:
+        """What the engine process serves; `NO_VERSION` while there is none."""
+        return self._version
+
+    def wait_version(self, policy_version: int, *, timeout_s: float) -> bool:
+        """Wait until at least ``policy_version`` is served; False when it did not come in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._version >= policy_version, timeout=timeout_s)
+
+    def submit(self, request: GenerationRequest) -> Future[Completion]:
+        """Ask. The future raises `EngineFailed` when there is no engine process or it fails, `PeerTimeout` when it is gone."""
+        if self._closing.is_set():
+            failed: Future[Completion] = Future()
+            failed.set_exception(EngineFailed("the engine is closed"))
+            return failed
+        return self._pool.submit(self._ask, request)
+
+    def close(self) -> None:
+        """Fail what is under way."""
+        self._closing.set()
+        self._leave()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._thread.join(timeout=1.0)
+
+    def _ask(self, request: GenerationRequest) -> Completion:
+        channel = self._channel
+        if channel is None:
+            raise EngineFailed("no engine process serves now")
+        message = CompletionRequest(
+            request.prompt_tokens, request.temperature, request.max_new_tokens,
+            np.array(sorted(request.stop_tokens), dtype=np.int32), request.may_be_older,
+        )  # fmt: skip
+        answer = channel.request(message, timeout_s=PATIENCE_S)
+        if not isinstance(answer, CompletionResult):
+            raise ProtocolError(f"an engine process answered CompletionRequest with {type(answer).__name__}")
+        return Completion(
+            answer.tokens, answer.logprobs, answer.policy_versions, answer.text, answer.finish, answer.queue_s, answer.generate_s
+        )
+
+    # --- the thread --------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        while not self._closing.is_set():
+            try:
+                channel = self._channel or self._join()
+                answer = channel.request(EngineQuery(self._version), timeout_s=QUERY_TIMEOUT_S)
+                if not isinstance(answer, EngineState):
+                    raise ProtocolError(f"an engine process answered EngineQuery with {type(answer).__name__}")
+                self._note(answer.policy_version)
+            except ComputerRLError as error:
+                if self._complaint != error.code and not self._closing.is_set():
+                    self._complaint = error.code  # Once per cause, not once per retry.
+                    log.get_logger().warning("engine.away", error=error.code, reason=str(error))
+                self._note(NO_VERSION)
+                self._leave()
+                self._closing.wait(RETRY_S)
+
+    def _join(self) -> Channel:
+        addresses = self._find()
+        if not addresses:
+            raise EngineFailed("the broker knows no engine process")
+        address = addresses[self._index % len(addresses)]
+        channel = self._connect(address)
+        self._channel = channel
+        return channel
+
+    def _note(self, version: int) -> None:
+        if version != NO_VERSION and self._complaint:
+            self._complaint = ""
+            log.get_logger().info("engine.back", policy_version=version)
+        with self._changed:
+            self._version = version
+            self._changed.notify_all()
+
+    def _leave(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()

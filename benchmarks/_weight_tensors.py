@@ -1,0 +1,18 @@
+"""The tensors that `weights` sends: all of SmolLM2-135M in bfloat16, 269 MB."""
+
+from __future__ import annotations
+
+import torch
+from safetensors.torch import load_file
+
+from learner.model_store import ensure_model
+
+MODEL = "smollm2-135m"
+
+
+def model_tensors() -> dict[str, torch.Tensor]:
+    """Hugging Face name -> tensor."""
+    found: dict[str, torch.Tensor] = {}
+    for path in sorted(ensure_model(MODEL).glob("*.safetensors")):
+        found |= load_file(path)
+    return {name: tensor.to(torch.bfloat16) for name, tensor in found.items()}

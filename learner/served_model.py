@@ -1,0 +1,58 @@
+"""The trainer of a run that only evaluates what a server holds: there are no weights here, and nothing is trained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+
+from common.config import RunConfig
+from common.messages import Step
+from common.model_folder import model_folder
+from learner.algorithms import TrainBatch, make_algorithm
+
+
+class ServedModel:
+    """A `learner.parts.Trainer` for `actor.engine: endpoint`."""
+
+    check_picture = None
+
+    def __init__(self, config: RunConfig) -> None:
+        self.algorithm = make_algorithm(config.learner)
+        tree = json.loads((model_folder(config.model.name) / "config.json").read_text(encoding="utf-8"))
+        self.vocabulary_size = int((tree.get("text_config") or tree)["vocab_size"])
+
+    def refine(self, batch: TrainBatch) -> NoReturn:
+        _refuse()
+
+    def update(self, batch: TrainBatch) -> NoReturn:
+        _refuse()
+
+    def sft_step(self, steps: Sequence[Step], lr: float) -> NoReturn:
+        _refuse()
+
+    def reset_optimizer(self, lr: float) -> None:
+        """There is none."""
+
+    def set_reference(self) -> None:
+        """There is none."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Any) -> None:
+        """What is there to know is the conductor's."""
+
+    def trainable_tensors(self) -> dict[str, torch.Tensor]:
+        return {}
+
+    def probe_logprobs(self) -> np.ndarray:
+        return np.zeros(0, np.float32)
+
+
+def _refuse() -> NoReturn:
+    # The configuration is refused before: see `common.config.run`.
+    raise AssertionError("a served model was to be trained")

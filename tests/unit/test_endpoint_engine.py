@@ -1,0 +1,211 @@
+"""The engine that asks a server: against a real HTTP server on loopback that answers as vLLM does, or badly."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from actor.engines import endpoint_engine
+from actor.engines.base import NO_VERSION, GenerationRequest
+from actor.engines.endpoint_engine import EndpointEngine
+from common.config import EndpointConfig, load_config
+from common.endpoint import Endpoint
+from common.errors import ConfigError, EngineFailed, WeightError
+
+ROOT = Path(__file__).resolve().parents[2]
+STOP = 2
+
+
+class Server:
+    """Answers with ``answer(body)`` -> (status, JSON or text)."""
+
+    def __init__(self) -> None:
+        self.models = ["theirs"]
+        self.asked: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
+        self.answer: Callable[[dict[str, Any]], tuple[int, Any]] = lambda _: (200, choice([7, 8, STOP]))
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self._send(200, {"data": [{"id": name} for name in outer.models]})
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                outer.asked.append(body)
+                outer.keys.append(self.headers["Authorization"])
+                self._send(*outer.answer(body))
+
+            def _send(self, status: int, said: Any) -> None:
+                data = said.encode() if isinstance(said, str) else json.dumps(said).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_: object) -> None:
+                """Quiet."""
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._http.server_port}/v1"
+        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread.start()
+
+    def close(self) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+
+def choice(tokens: list[int], *, finish: str = "stop") -> dict[str, Any]:
+    logprobs = {"token_logprobs": [-0.5 * place for place in range(len(tokens))]}
+    return {"choices": [{"token_ids": tokens, "logprobs": logprobs, "finish_reason": finish}]}
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    found = Server()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def engine(server: Server) -> Iterator[EndpointEngine]:
+    asked = Endpoint(EndpointConfig(url=server.url))
+    made = EndpointEngine(asked, model="theirs", decode=lambda tokens: "".join(map(chr, tokens)), num_live=2, seed=5)
+    yield made
+    made.close()
+
+
+def request(*, most: int = 8, temperature: float = 0.7) -> GenerationRequest:
+    return GenerationRequest(np.array([3, 4, 5], np.int32), temperature, most, frozenset({STOP, 9}))
+
+
+def test_engine_asks_in_tokens_and_gives_tokens_log_probs_and_text_without_the_stop(
+    engine: EndpointEngine, server: Server
+) -> None:
+    assert engine.policy_version == NO_VERSION
+    assert engine.load(4, {}) == 0.0
+    done = engine.submit(request()).result(10)
+    assert (done.tokens.tolist(), done.text, done.finish) == ([7, 8, STOP], "\x07\x08", "stop")
+    assert done.logprobs.tolist() == [0.0, -0.5, -1.0] and done.policy_versions.tolist() == [4, 4, 4]
+    engine.submit(request()).result(10)
+    (first, second) = server.asked
+    assert first == {
+        "model": "theirs", "prompt": [3, 4, 5], "max_tokens": 8, "temperature": 0.7, "seed": 5, "logprobs": 0,
+        "stop_token_ids": [STOP, 9], "return_token_ids": True,
+    }  # fmt: skip
+    assert second["seed"] == 6, "two rollouts of one task must differ"
+
+
+def test_answer_that_was_cut_keeps_all_its_text(engine: EndpointEngine, server: Server) -> None:
+    server.answer = lambda _: (200, choice([7, STOP], finish="length"))
+    done = engine.submit(request(most=2)).result(10)
+    assert (done.finish, done.text) == ("length", "\x07\x02")
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ((400, {"message": "this model's maximum context length is 2048 tokens"}), "400.*maximum context length"),
+        ((200, "<html>"), "no JSON"),
+        ((200, {"choices": []}), "without choices"),
+        ((200, {"choices": [{"text": "hello", "finish_reason": "stop"}]}), "return_token_ids"),
+        ((200, choice([])), "0 tokens"),
+    ],
+)
+def test_answer_that_is_none_fails_the_request_with_what_was_said(
+    engine: EndpointEngine, server: Server, said: tuple[int, Any], reason: str
+) -> None:
+    server.answer = lambda _: said
+    with pytest.raises(EngineFailed, match=reason):
+        engine.submit(request()).result(10)
+    server.answer = lambda _: (200, choice([7, STOP]))
+    assert engine.submit(request()).result(10).finish == "stop"
+
+
+def test_server_that_is_busy_or_away_is_asked_again(
+    engine: EndpointEngine, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint_engine, "_BACKOFF_S", (0.01, 0.02))
+    answers = [(503, "starting"), (429, "too many"), (200, choice([7, STOP]))]
+    server.answer = lambda _: answers[min(len(server.asked), 3) - 1]
+    assert engine.submit(request()).result(10).tokens.tolist() == [7, STOP]
+    assert len(server.asked) == 3
+
+
+def test_server_that_stays_away_fails_the_request_and_closing_ends_the_wait(
+    server: Server, engine: EndpointEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.answer = lambda _: (503, "gone")
+    waiting = engine.submit(request())
+    monkeypatch.setattr(endpoint_engine, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(endpoint_engine, "_BACKOFF_S", (0.01, 0.02))
+    with pytest.raises(EngineFailed, match="503"):
+        engine.submit(request()).result(10)
+    engine.close()
+    with pytest.raises(EngineFailed, match="closed"):
+        waiting.result(10)
+    with pytest.raises(EngineFailed, match="closed"):
+        engine.submit(request()).result(10)
+
+
+def test_engine_takes_no_weights(engine: EndpointEngine) -> None:
+    with pytest.raises(WeightError, match="takes no weights"):
+        engine.load(1, {"x": torch.zeros(1)})
+    assert engine.policy_version == NO_VERSION and engine.probe().size == 0
+
+
+# --- finding the model -------------------------------------------------------------------------------------------------
+
+
+def test_only_model_needs_no_name_and_several_do(server: Server) -> None:
+    assert Endpoint(EndpointConfig(url=server.url)).find_model() == "theirs"
+    server.models = ["a", "b"]
+    assert Endpoint(EndpointConfig(url=server.url + "/", model="b")).find_model() == "b"
+    for model in (None, "c"):
+        with pytest.raises(ConfigError, match="serves a, b"):
+            Endpoint(EndpointConfig(url=server.url, model=model)).find_model()
+
+
+def test_server_that_is_not_there_is_a_problem_of_the_configuration(server: Server) -> None:
+    url = server.url
+    server.close()
+    server.close = lambda: None  # type: ignore[method-assign]
+    with pytest.raises(ConfigError, match=r"actor\.endpoint\.url.*does not answer"):
+        Endpoint(EndpointConfig(url=url)).find_model()
+
+
+def test_key_is_sent_and_must_be_private(server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_text("secret\n")
+    path.chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        Endpoint(EndpointConfig(url=server.url, key_file=str(path)))
+    path.chmod(0o600)
+    Endpoint(EndpointConfig(url=server.url, key_file=str(path))).complete({})
+    assert server.keys == ["Bearer secret"]
+    with pytest.raises(ConfigError, match="No such file"):
+        Endpoint(EndpointConfig(url=server.url, key_file=str(tmp_path / "other")))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (["actor.engine=endpoint"], "goes with actor.engine endpoint"),
+        (["actor.endpoint.url=http://127.0.0.1:1/v1"], "goes with actor.engine endpoint"),
+        (["actor.engine=endpoint", "actor.endpoint.url=http://127.0.0.1:1/v1"], "can only evaluate"),
+        (["actor.engine=endpoint", "actor.endpoint.url=file:///etc/passwd"], "url"),
+    ],
+)
+def test_configuration_that_trains_or_contradicts_itself_is_refused(overrides: list[str], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        load_config(ROOT / "configs" / "smoke.yaml", overrides=overrides)
