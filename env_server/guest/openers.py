@@ -148,7 +148,9 @@ class Openers:
         """The application, running with a window. Raises `Refused` where the image lacks it or it is not up by the deadline."""
         app = self._on_demand[name]
         self._require_allowed(app)
-        if not app.program.running:
+        # One that was open and shows nothing any more is on its way out: it would end while it is waited for.
+        is_quitting = name in self.open and self._has_no_window(app)
+        if is_quitting or not app.program.running:
             if not app.is_installed():
                 raise Refused(f"{app.label} is not installed on this desktop")
             app.start()

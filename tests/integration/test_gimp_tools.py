@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from common.actions import parse_action
 from common.config import DesktopConfig
 from env_server.driver import SetupStep
 from tests.desktops import Player, open_desktop
@@ -157,11 +156,12 @@ def test_bad_arguments_are_refused_with_the_reason(gimp: Player, text: str, word
     assert words in gimp.refusal(text)
 
 
-def test_gimp_that_was_quit_is_started_again(player: Player) -> None:
-    player.do('key("ctrl+q")')
+def test_gimp_that_was_quit_is_started_again(gimp: Player, player: Player) -> None:
+    gimp.do('gimp.flip("horizontal")')
+    assert player.do('key("ctrl+q")').window_title == "Quit GIMP"
     player.do('key("ctrl+d")')
     player.wait_for(lambda shown: shown.app != "gimp")
-    player.desktop.step(parse_action('apps.open("gimp")'))
+    player.do('apps.open("gimp")')
     player.wait_for(lambda shown: shown.app == "gimp")
     assert player.ask("gimp.env_info()") == "no image is open"
 
