@@ -1,7 +1,7 @@
-"""What `weights` is measured beside: plain torch.distributed over gloo, one flat broadcast of all bytes, and one per tensor.
+"""What `weights` is measured beside: plain torch.distributed, one flat broadcast of all bytes, and one per tensor.
 
-A rank of such a group in a process of its own. Arguments: rank, world size, port, rounds. Rank 0 prints JSON lists of seconds for
-each way: from the first call until its last one is done, as our sender measures itself.
+A rank of such a group in a process of its own. Arguments: rank, world size, port, rounds, backend. Rank 0 prints JSON
+lists of seconds for each way: from the first call until its last one is done, as our sender measures itself.
 """
 
 from __future__ import annotations
@@ -21,10 +21,14 @@ from common.lifecycle import die_with_parent
 def main() -> None:
     die_with_parent()
     torch.set_num_threads(1)
-    rank, world_size, port, rounds = map(int, sys.argv[1:])
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size)
-    tensors = list(model_tensors().values())
-    flat = torch.empty(sum(tensor.nbytes for tensor in tensors), dtype=torch.uint8)
+    rank, world_size, port, rounds = map(int, sys.argv[1:5])
+    backend = sys.argv[5]
+    device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
+    if backend == "nccl":
+        torch.cuda.set_device(device)
+    dist.init_process_group(backend, init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size)
+    tensors = [tensor.to(device) for tensor in model_tensors().values()]
+    flat = torch.empty(sum(tensor.nbytes for tensor in tensors), dtype=torch.uint8, device=device)
 
     def one_flat() -> None:
         dist.broadcast(flat, 0)
@@ -45,6 +49,8 @@ def _timed(work: Callable[[], None], rounds: int) -> list[float]:
         dist.barrier()
         started = time.perf_counter()
         work()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
         seconds.append(time.perf_counter() - started)
     return seconds[1:]  # The first one touches the memory.
 

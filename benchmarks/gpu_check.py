@@ -1,9 +1,10 @@
-"""GPUs: the flash attention of packs, FSDP2 over NCCL and the learner's benchmark, on CUDA.
+"""GPUs: the flash attention of packs, FSDP2 and weight updates over NCCL, and the learner's benchmark, on CUDA.
 
-Four parts. The variable-length kernel beside attention block by block: outputs and gradients of one layer against float32, and
+Five parts. The variable-length kernel beside attention block by block: outputs and gradients of one layer against float32, and
 time. The gradient of a whole step in bfloat16, which runs on the kernel, against the one in float32, which does not. The trainer
-over all GPUs of this machine (with one GPU over a group of one) beside one process: losses and weights after updates. Then what
-`learner` measures on the CPU. Differences that are no rounding end it with an error.
+over all GPUs of this machine (with one GPU over a group of one) beside one process: losses and weights after updates. Weight
+updates over NCCL as `weights` measures them over gloo, with a GPU for each receiver (NCCL lets no two processes share one, so a
+machine with a single GPU cannot). Then what `learner` measures on the CPU. Differences that are no rounding end it with an error.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from typing import Any
 import torch
 
 from benchmarks._recorded_groups import load_groups
+from benchmarks._weight_tensors import model_tensors
 from benchmarks.learner import measure, sampled
+from benchmarks.weights import broadcast_rows
 from common.config import LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
 from common.errors import ConfigError, Problem
 from common.messages import TrajectoryGroup
@@ -53,7 +56,17 @@ def run(quick: bool) -> list[dict[str, Any]]:
     gradient, groups = gradient_rows(groups, device="cuda", dtype="bfloat16")
     rows += gradient
     rows += ranks_rows(groups, model=MODEL, device="cuda", num_ranks=torch.cuda.device_count())
+    rows += weight_rows(num_gpus=torch.cuda.device_count(), rounds=3 if quick else 15)
     return rows + measure(quick, device="cuda")
+
+
+def weight_rows(*, num_gpus: int, rounds: int) -> list[dict[str, Any]]:
+    """Weight updates over NCCL; none where there is but one GPU."""
+    if num_gpus < 2:
+        print("weight updates over NCCL: not checked, they need a second GPU", flush=True)
+        return []
+    tensors = {name: tensor.cuda() for name, tensor in model_tensors().items()}
+    return broadcast_rows(tensors, num_receivers=num_gpus - 1, rounds=rounds, backend="nccl")
 
 
 # --- attention -----------------------------------------------------------------------------------------------------------

@@ -144,7 +144,7 @@ def serve(folder: Path, dtype: str, num_rounds: int, num_updates: int) -> Served
     from actor.engines.threaded import ThreadedEngine
     from actor.engines.vllm_engine import VLLMCore
 
-    core = VLLMCore(folder, dtype=dtype, num_live=NUM_EPISODES, max_tokens=MAX_TOKENS, seed=0, num_threads=1)
+    core = VLLMCore(folder, dtype=dtype, num_live=NUM_EPISODES, max_tokens=MAX_TOKENS, seed=0, num_threads=1, gpu_memory=0.4)
     engine = ThreadedEngine(core, decode=lambda _: "", name="vllm-engine", dtype=dtype)
     engine.load(0, {})
     ours_s, alone_s = [], []

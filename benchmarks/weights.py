@@ -10,6 +10,7 @@ collectives pay.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import statistics
@@ -42,7 +43,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
     rounds = 3 if quick else 15
     rows: list[dict[str, Any]] = []
     for num_receivers in (1, 2) if quick else (1, 2, 4):
-        rows += _broadcast_rows(tensors, num_receivers=num_receivers, rounds=rounds)
+        rows += broadcast_rows(tensors, num_receivers=num_receivers, rounds=rounds)
     rows += _file_rows(tensors, num_receivers=2, rounds=rounds)
     return rows + _membership_rows(tensors, num_receivers=2 if quick else 4, rounds=rounds)
 
@@ -50,12 +51,14 @@ def run(quick: bool) -> list[dict[str, Any]]:
 class _Run:
     """A sender and its receivers; a context manager."""
 
-    def __init__(self, num_receivers: int, *, by_file: bool = False) -> None:
+    def __init__(self, num_receivers: int, *, backend: str = "gloo") -> None:
+        """``backend``: gloo, nccl (the learner on GPU 0, each receiver on one of the next) or file."""
         self._temporary = tempfile.TemporaryDirectory()
         self._folder = Path(self._temporary.name)
         server = Server("tcp://127.0.0.1:0", keys=create_keys(self._folder / "keys"), sender="learner-0:bench")
-        files = WeightFiles(self._folder / "weights") if by_file else None
-        self.sender = WeightSender(server, model_digest="bench", host="127.0.0.1", files=files)
+        files = WeightFiles(self._folder / "weights") if backend == "file" else None
+        link = "gloo" if backend == "file" else backend
+        self.sender = WeightSender(server, model_digest="bench", host="127.0.0.1", backend=link, files=files)
         self.version = 0
         self.receivers = {f"actor-{i}:bench": self.start(f"actor-{i}:bench") for i in range(num_receivers)}
 
@@ -72,9 +75,11 @@ class _Run:
     def start(self, name: str) -> subprocess.Popen[str]:
         """A receiver that is about to ask for weights."""
         arguments = (str(self._folder / "keys"), self.sender.address, name, str(self._folder / "weights"))
+        gpu = str(1 + int(name.removeprefix("actor-").partition(":")[0]))
         process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks._weight_receiver", *arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": gpu},
         )  # fmt: skip
         assert process.stdout is not None
         process.stdout.readline()
@@ -96,30 +101,33 @@ class _Run:
             time.sleep(0.001)
 
 
-def _broadcast_rows(tensors: dict[str, torch.Tensor], *, num_receivers: int, rounds: int) -> list[dict[str, Any]]:
-    stood, reached, sent = _updates(tensors, num_receivers=num_receivers, rounds=rounds)
-    peers = _peers(num_receivers, rounds)
-    label = f"{_megabytes(tensors)}, {num_receivers} receiver{'s' if num_receivers > 1 else ''}"
+def broadcast_rows(
+    tensors: dict[str, torch.Tensor], *, num_receivers: int, rounds: int, backend: str = "gloo"
+) -> list[dict[str, Any]]:
+    """Ours beside plain torch.distributed. ``backend``: gloo, or nccl with a GPU for each receiver besides the sender's."""
+    stood, reached, sent = _updates(tensors, num_receivers=num_receivers, rounds=rounds, backend=backend)
+    peers = _peers(num_receivers, rounds, backend)
+    label = f"{_megabytes(tensors)}, {num_receivers} receiver{'s' if num_receivers > 1 else ''}, {backend}"
     flat, each = (statistics.median(peers[way]) for way in ("flat", "each"))
     return [
         _row(f"training stands still, {label}", stood, target=0.1),
-        _row(f"broadcast, {label}", sent, target=flat / 0.8, peer="gloo, one flat broadcast", peer_value=flat),
-        _row(f"broadcast, {label}", sent, target=each / 3.6, peer="gloo, one per tensor", peer_value=each),
+        _row(f"broadcast, {label}", sent, target=flat / 0.8, peer="one flat broadcast", peer_value=flat),
+        _row(f"broadcast, {label}", sent, target=each / 3.6, peer="one per tensor", peer_value=each),
         _row(f"from publish to served by all, {label}", reached),
     ]
 
 
 def _file_rows(tensors: dict[str, torch.Tensor], *, num_receivers: int, rounds: int) -> list[dict[str, Any]]:
-    _, reached, _ = _updates(tensors, num_receivers=num_receivers, rounds=rounds, by_file=True)
+    _, reached, _ = _updates(tensors, num_receivers=num_receivers, rounds=rounds, backend="file")
     return [_row(f"from publish to served by all, {_megabytes(tensors)}, {num_receivers} receivers, by file", reached)]
 
 
 def _updates(
-    tensors: dict[str, torch.Tensor], *, num_receivers: int, rounds: int, by_file: bool = False
+    tensors: dict[str, torch.Tensor], *, num_receivers: int, rounds: int, backend: str
 ) -> tuple[list[float], list[float], list[float]]:
     """Seconds of each update: publishing, until all serve it, broadcast alone."""
     stood, reached, sent = [], [], []
-    with _Run(num_receivers, by_file=by_file) as found:
+    with _Run(num_receivers, backend=backend) as found:
         for number in range(rounds + 1):
             started = time.perf_counter()
             stood_s = found.publish(tensors)
@@ -162,15 +170,15 @@ def _membership_rows(tensors: dict[str, torch.Tensor], *, num_receivers: int, ro
     ]
 
 
-def _peers(num_receivers: int, rounds: int) -> dict[str, list[float]]:
+def _peers(num_receivers: int, rounds: int, backend: str) -> dict[str, list[float]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     world_size = num_receivers + 1
     command = [sys.executable, "-m", "benchmarks._weight_peers"]
+    rest = (str(world_size), str(port), str(rounds), backend)
     ranks = [
-        subprocess.Popen([*command, *map(str, (rank, world_size, port, rounds))], stdout=subprocess.PIPE, text=True, cwd=ROOT)
-        for rank in range(world_size)
+        subprocess.Popen([*command, str(rank), *rest], stdout=subprocess.PIPE, text=True, cwd=ROOT) for rank in range(world_size)
     ]
     said = [rank.communicate(timeout=300)[0] for rank in ranks]
     assert all(rank.returncode == 0 for rank in ranks), "a process of plain torch.distributed failed"

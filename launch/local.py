@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from common.config import RunConfig, load_config
 from common.errors import DiskFull
-from launch.machine import inspect_machine
+from launch.machine import inspect_machine, visible_gpus
 from launch.plan import ProcessSpec, make_plan
 from launch.preflight import run_preflight
 from launch.report_data import EVALUATIONS, Attempt
@@ -36,12 +36,14 @@ MIN_FREE_BYTES = 32 << 20
 
 def plan_for(config: RunConfig) -> tuple[ProcessSpec, ...]:
     """The processes of ``config`` as they would be started from here."""
+    machine = inspect_machine()
     return make_plan(
         config,
         config_path=config.folder / "config.yaml",
         python=sys.executable,
         source_root=Path(__file__).resolve().parent.parent,
-        num_cores=inspect_machine().num_cores,
+        num_cores=machine.num_cores,
+        gpus=visible_gpus(machine),
     )
 
 

@@ -60,6 +60,14 @@ def package_versions() -> dict[str, str]:
     return versions
 
 
+def visible_gpus(machine: Machine) -> tuple[str, ...]:
+    """GPUs that processes started from here may use, as CUDA_VISIBLE_DEVICES names them."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is None:
+        return tuple(str(number) for number in range(len(machine.gpus)))
+    return tuple(name.strip() for name in given.split(",") if name.strip() not in ("", "-1"))
+
+
 def _num_cores() -> int:
     cores = len(os.sched_getaffinity(0))
     folder = host_memory.cgroup_folder()

@@ -5,7 +5,7 @@ Pure: looks at nothing but its arguments and starts nothing; `launch.supervisor`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,10 +48,13 @@ class ProcessSpec:
         return f"{self.role}-{self.index}"
 
 
-def make_plan(config: RunConfig, *, config_path: Path, python: str, source_root: Path, num_cores: int) -> tuple[ProcessSpec, ...]:
+def make_plan(
+    config: RunConfig, *, config_path: Path, python: str, source_root: Path, num_cores: int, gpus: Sequence[str] = ()
+) -> tuple[ProcessSpec, ...]:
     """The processes of ``config`` in starting order: broker, env_server, engines, actors, learner.
 
     ``config_path`` is the run folder's resolved configuration, so that a restarted process reads what the first one read.
+    ``gpus``: what may be used, as CUDA_VISIBLE_DEVICES names them.
     """
     is_central = config.actor.inference == "central"
     threads: dict[Role, int] = {
@@ -68,6 +71,7 @@ def make_plan(config: RunConfig, *, config_path: Path, python: str, source_root:
         "actor": config.actor.num_actors,
         "learner": 1,
     }
+    has_engine: Role = "engine" if is_central else "actor"
     specs = []
     for role, count in counts.items():
         for index in range(count):
@@ -76,9 +80,20 @@ def make_plan(config: RunConfig, *, config_path: Path, python: str, source_root:
                     role=role,
                     index=index,
                     argv=(python, "-m", "launch.cli", COMMANDS[role], str(config_path), "--index", str(index)),
-                    env={"PYTHONPATH": str(source_root), "OMP_NUM_THREADS": str(threads[role]), **QUIET_LIBRARIES},
+                    env={
+                        "PYTHONPATH": str(source_root), "OMP_NUM_THREADS": str(threads[role]), **QUIET_LIBRARIES,
+                        **(_gpu_of_engine(index, config, gpus) if role == has_engine else {}),
+                    },
                     nice=config.supervisor.learner_nice if role == "learner" else 0,
                     ends_run=role == "learner",
                 )
             )
     return tuple(specs)
+
+
+def _gpu_of_engine(index: int, config: RunConfig, gpus: Sequence[str]) -> dict[str, str]:
+    """The learner's ranks take the first GPUs; engines take turns with the others, or with all when none is left."""
+    if not gpus or config.learner.device == "cpu":
+        return {}
+    free = gpus[config.learner.num_ranks :] or gpus
+    return {"CUDA_VISIBLE_DEVICES": free[index % len(free)]}

@@ -215,10 +215,11 @@ def _weight_sender(config: RunConfig, server: Server, *, model_digest: str, devi
 
 
 def _shares_its_gpu(config: RunConfig) -> bool:
-    """NCCL refuses two processes on one GPU, which is what learner and actor are on a host that has only one."""
+    """NCCL refuses two processes on one GPU, which is what learner and engines are on a host that has none left for them."""
     import torch
 
-    return torch.cuda.device_count() == 1 and config.learner.bind_address in ("127.0.0.1", "::1", "localhost")
+    is_alone = config.learner.bind_address in ("127.0.0.1", "::1", "localhost")
+    return is_alone and torch.cuda.device_count() <= config.learner.num_ranks
 
 
 def _end_in_time(stop: StopToken, done: threading.Event) -> None:

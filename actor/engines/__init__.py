@@ -42,7 +42,8 @@ def _make_one(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int
 
         return make_vllm_engine(
             folder, decode=decode, dtype=config.model.dtype, num_live=num_live, max_tokens=max_tokens, seed=seed,
-            num_threads=config.actor.num_threads, resumes=config.actor.on_new_weights == "resume",
+            num_threads=config.actor.num_threads, gpu_memory=config.actor.gpu_memory,
+            resumes=config.actor.on_new_weights == "resume",
         )  # fmt: skip
     import torch
 

@@ -6,6 +6,7 @@ that vLLM's prefix cache computed with older weights are never found by new requ
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,13 @@ KV_CACHE_BYTES = 512 << 20
 FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Matrices that vLLM keeps as one: reloading only a part of one silently leaves the others undefined."""
 
+ENGINE_OPTIONS = (
+    "async_scheduling", "block_size", "disable_log_stats", "dtype", "enable_prefix_caching", "enforce_eager", "generation_config",
+    "gpu_memory_utilization", "kv_cache_memory_bytes", "logprobs_mode", "max_model_len", "max_num_batched_tokens", "max_num_seqs",
+    "skip_tokenizer_init", "use_tqdm_on_load",
+)  # fmt: skip
+ENGINE_METHODS = ("abort_request", "add_request", "collective_rpc", "from_engine_args", "step")
+
 _PROBE = "probe"
 
 
@@ -41,18 +49,32 @@ class _Running:
     versions: list[int] = field(default_factory=list)
 
 
+def require_known_vllm(engine_args: Any, engine: Any) -> None:
+    """Raises `ConfigError` for a vLLM that lacks what this file builds on: its Python side changes between versions."""
+    options = {field.name for field in dataclasses.fields(engine_args)}
+    missing = [f"EngineArgs.{name}" for name in ENGINE_OPTIONS if name not in options]
+    missing += [f"LLMEngine.{name}" for name in ENGINE_METHODS if not hasattr(engine, name)]
+    if missing:
+        given = f"vllm, but the installed version has no {', '.join(missing)}"
+        step = "install the version that constraints.txt names (make setup), or use actor.engine: transformers"
+        raise ConfigError([Problem("actor.engine", given, step)])
+
+
 class VLLMCore:
     """An `EngineCore` around vLLM's `LLMEngine`."""
 
-    def __init__(self, folder: Path, *, dtype: str, num_live: int, max_tokens: int, seed: int, num_threads: int | None) -> None:
+    def __init__(
+        self, folder: Path, *, dtype: str, num_live: int, max_tokens: int, seed: int, num_threads: int | None, gpu_memory: float
+    ) -> None:
+        """``gpu_memory``: share of the GPU's; without meaning on a CPU."""
         _set_environment(num_threads)
         from vllm import EngineArgs
         from vllm.platforms import current_platform
         from vllm.v1.engine.llm_engine import LLMEngine
 
-        on_cpu = current_platform.is_cpu()
-        options: dict[str, Any] = {}
-        if on_cpu:
+        require_known_vllm(EngineArgs, LLMEngine)
+        options: dict[str, Any] = {"gpu_memory_utilization": gpu_memory}
+        if current_platform.is_cpu():
             # Eager with an explicit cache size: no compilation and no warm-up, which took 20 of 33 s to start.
             options = {"enforce_eager": True, "block_size": CPU_BLOCK_TOKENS, "kv_cache_memory_bytes": KV_CACHE_BYTES}
         with refusing_model("vllm", folder):
@@ -234,8 +256,10 @@ def _reload_in_worker(worker: Any, tensors: list[tuple[str, torch.Tensor]]) -> N
 
 def make_vllm_engine(
     folder: Path, *, decode: Callable[[Sequence[int]], str], dtype: str, num_live: int, max_tokens: int, seed: int,
-    num_threads: int | None, resumes: bool = False,
+    num_threads: int | None, gpu_memory: float = 0.4, resumes: bool = False,
 ) -> ThreadedEngine:  # fmt: skip
     """The engine for the model in ``folder``."""
-    core = VLLMCore(folder, dtype=dtype, num_live=num_live, max_tokens=max_tokens, seed=seed, num_threads=num_threads)
+    core = VLLMCore(
+        folder, dtype=dtype, num_live=num_live, max_tokens=max_tokens, seed=seed, num_threads=num_threads, gpu_memory=gpu_memory
+    )
     return ThreadedEngine(core, decode=decode, name="vllm-engine", dtype=dtype, resumes=resumes)

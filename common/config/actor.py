@@ -116,6 +116,9 @@ class ActorConfig(Section):
     num_threads: int | None = Field(1, ge=1)
     """CPU threads of the engine; None: all cores. Several threads wait for each other after every matrix, which costs more than
     it gives while a learner or desktops use the same cores."""
+    gpu_memory: float = Field(0.4, gt=0, le=1)
+    """Share of its GPU's memory that a vLLM engine takes for weights, keys and values. A learner or another engine on that GPU
+    needs the rest; 0.9 where the engine is alone."""
     prompt: PromptConfig = PromptConfig()
 
     @property

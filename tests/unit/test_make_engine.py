@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
 from actor.engines import make_engine
+from actor.engines.vllm_engine import ENGINE_METHODS, ENGINE_OPTIONS, require_known_vllm
 from common.config import ModelConfig, RunConfig
 from common.errors import ConfigError
 from learner.model_store import ensure_model
@@ -29,3 +31,13 @@ def test_model_that_the_library_cannot_load_is_a_problem_of_the_configuration(
         make_engine(config, tmp_path, decode=lambda _: "")
     (problem,) = raised.value.problems
     assert problem.field == "model.name" and reason in problem.reason and "actor.engine" in problem.next_step
+
+
+def test_vllm_that_lacks_what_the_adapter_builds_on_is_named() -> None:
+    known = dataclasses.make_dataclass("EngineArgs", [(name, object) for name in ENGINE_OPTIONS])
+    engine = type("LLMEngine", (), dict.fromkeys(ENGINE_METHODS))
+    require_known_vllm(known, engine)
+    newer = dataclasses.make_dataclass("EngineArgs", [(name, object) for name in ENGINE_OPTIONS if name != "logprobs_mode"])
+    del engine.collective_rpc  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r"EngineArgs\.logprobs_mode, LLMEngine\.collective_rpc"):
+        require_known_vllm(newer, engine)
