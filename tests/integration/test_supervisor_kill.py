@@ -95,8 +95,13 @@ class Run:
         self.seen |= processes.descendants([self.process.pid])
 
     def wait_running(self, num_descendants: int) -> None:
-        """Until that many processes run below the supervisor (the guardian is one of them)."""
-        self.wait_until(lambda: len(processes.descendants([self.process.pid])) == num_descendants)
+        """Until that many processes run below the supervisor (the guardian is one of them) and it has said so."""
+
+        def are_running() -> bool:
+            states = [state for state, _, _ in self.views().values()]
+            return states == ["running"] * 4 and len(processes.descendants([self.process.pid])) == num_descendants
+
+        self.wait_until(are_running)
 
     def wait_adopted(self) -> None:
         """Until the supervisor has adopted the process that ``forks`` set free, and has looked at it: two whole rounds later."""
@@ -197,6 +202,7 @@ def test_sigkill_of_supervisor_leaves_nothing(start: Callable[..., Run]) -> None
 def test_sigkill_of_a_process_is_repaired_and_its_grandchildren_end(start: Callable[..., Run]) -> None:
     run = start("good", "forks", "good", "good")
     run.wait_running(6)
+    run.wait_adopted()
     first = run.views()["env_server-0"][1]
     assert first is not None
     before = processes.descendants([run.process.pid])
