@@ -30,7 +30,7 @@ train: setup ## train CONFIG (default configs/quickstart.yaml) and write its rep
 	$(VENV)/bin/computerrl train $(CONFIG) $(ARGS)
 
 test: IMAGE := full
-test: setup ## all tests, real desktops included (about 20 minutes on 2 cores)
+test: setup ## all tests, real desktops included (13 to 23 minutes on 2 cores)
 	$(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile $(TESTS) $(ARGS)
 
 check: setup ## ruff, mypy and the import rule

@@ -1,4 +1,4 @@
-"""Shared by all tests: the one switch that rewrites golden files, and logging that one test does not leave to the next."""
+"""Shared by all tests: the switches for golden files and for long repetitions, and logging that one test does not leave to the next."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ CheckGolden = Callable[[str, bytes], None]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--whole", action="store_true", help="also the repetitions that take long: every seed of every web page")
     parser.addoption("--regenerate-golden", action="store_true", help="rewrite tests/golden from what the code gives now")
 
 
