@@ -1,4 +1,4 @@
-"""Shared by all tests: the switches for golden files and for long repetitions, and logging that one test does not leave to the next."""
+"""Shared by all tests: switches for golden files and long repetitions, and logging that one test does not leave to the next."""
 
 from __future__ import annotations
 
