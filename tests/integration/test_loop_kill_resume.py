@@ -263,6 +263,6 @@ def test_learner_stopped_by_signal_ends_within_three_seconds_and_resumes(run: Ru
     wait_until(lambda: not followers & processes.parents().keys(), timeout_s=5.0)
     done = max(line["update"] for line in run.metrics() if line["event"] == "update")
     run.start("learner")
-    run.wait_update(done + 2)
+    run.wait_update(min(done + 2, run.config.learner.recipe.max_updates))
     updates = [line["update"] for line in run.metrics() if line["event"] == "update"]
     assert updates == list(range(1, len(updates) + 1))
