@@ -14,7 +14,7 @@ CheckGolden = Callable[[str, bytes], None]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--whole", action="store_true", help="also the repetitions that take long: every seed of every web page")
+    parser.addoption("--whole", action="store_true", help="also the repetitions that take long: every seed of web pages, every near miss")
     parser.addoption("--regenerate-golden", action="store_true", help="rewrite tests/golden from what the code gives now")
 
 
