@@ -14,7 +14,7 @@ CheckGolden = Callable[[str, bytes], None]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--whole", action="store_true", help="also the repetitions that take long: every seed of web pages, every near miss")
+    parser.addoption("--whole", action="store_true", help="every seed of every web page and every near miss on desktops")
     parser.addoption("--regenerate-golden", action="store_true", help="rewrite tests/golden from what the code gives now")
 
 
