@@ -37,6 +37,8 @@ PROCESS_MB = {
     "actor/central": 450, "learner": 1000,
 }  # fmt: skip
 """Resident memory of each kind of process without its model: interpreter, libraries, buffers (measured, rounded up)."""
+VLLM_CACHE_MB = 512
+"""Of the keys and values that a second vLLM engine in a process keeps on a CPU; the first one's are counted above."""
 BUILT_IN_PARAMETERS = {"smollm2-135m": (135_000_000, 30), "tiny-random": (4_000_000, 2)}
 """Parameters and layers of models that may not have been made yet."""
 
@@ -291,6 +293,8 @@ def memory_parts(config: RunConfig) -> list[tuple[str, int, int]]:
     packed = config.actor.engine == "transformers" and config.learner.device != "cuda"
     served = num_parameters * (2 if packed else 1) * (1 if config.actor.older_policy_every is None else 2)
     actor_mb = PROCESS_MB[f"actor/{config.actor.engine}"] + int((served + trained) * compute_bytes / 2**20)
+    if config.actor.engine == "vllm" and config.actor.older_policy_every is not None:
+        actor_mb += VLLM_CACHE_MB
     if config.mode == "serial":
         return [("one process", 1, learner_mb)]
     return [

@@ -7,12 +7,14 @@ that vLLM's prefix cache computed with older weights are never found by new requ
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -41,6 +43,9 @@ ENGINE_METHODS = ("abort_request", "add_request", "collective_rpc", "from_engine
 
 _PROBE = "probe"
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
 
 @dataclass(slots=True)
 class _Running:
@@ -58,6 +63,33 @@ def require_known_vllm(engine_args: Any, engine: Any) -> None:
         given = f"vllm, but the installed version has no {', '.join(missing)}"
         step = "install the version that constraints.txt names (make setup), or use actor.engine: transformers"
         raise ConfigError([Problem("actor.engine", given, step)])
+
+
+class _Turns:
+    """A lock that goes to whoever waits; an ordinary one is mostly taken again by the thread that has just given it back."""
+
+    def __init__(self) -> None:
+        self._next, self._held = threading.Lock(), threading.Lock()
+
+    def __enter__(self) -> None:
+        with self._next:
+            self._held.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._held.release()
+
+
+_TURNS = _Turns()
+"""vLLM keeps the batch it computes in variables of its modules: of several engines in a process, one computes at a time."""
+
+
+def _by_turns(method: Callable[_P, _T]) -> Callable[_P, _T]:
+    @functools.wraps(method)
+    def alone(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        with _TURNS:
+            return method(*args, **kwargs)
+
+    return alone
 
 
 class VLLMCore:
@@ -105,6 +137,7 @@ class VLLMCore:
         self._finished: list[Sampled] = []
         self._probed: Any = None
 
+    @_by_turns
     def add(self, key: int, request: GenerationRequest) -> bool:
         if len(request.prompt_tokens) == 0 or len(request.prompt_tokens) + request.max_new_tokens > self._max_tokens:
             raise EngineFailed(
@@ -130,6 +163,7 @@ class VLLMCore:
         self._running[key] = _Running()
         return True
 
+    @_by_turns
     def step(self) -> Sequence[Sampled]:
         self._advance()
         finished, self._finished = self._finished, []
@@ -154,6 +188,7 @@ class VLLMCore:
                 stopped = delta.finish_reason == "stop"
                 self._finished.append(Sampled(key, running.tokens, running.logprobs, running.versions, stopped))
 
+    @_by_turns
     def load(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
         self._check(tensors)
         if tensors:
@@ -175,6 +210,7 @@ class VLLMCore:
                 if missing:
                     raise WeightError(f"{name} came without {', '.join(missing)}: vLLM can only replace them together")
 
+    @_by_turns
     def probe(self, tokens: np.ndarray) -> np.ndarray:
         from vllm import SamplingParams
 
@@ -186,6 +222,7 @@ class VLLMCore:
         entries = self._probed[1:]
         return np.asarray([entry[int(token)].logprob for token, entry in zip(tokens[1:], entries, strict=True)], dtype=np.float32)
 
+    @_by_turns
     def abort(self) -> Sequence[Sampled]:
         self._llm.abort_request([_PROBE, *map(str, self._running)])
         found = [Sampled(key, one.tokens, one.logprobs, one.versions, False) for key, one in self._running.items()]
@@ -197,7 +234,8 @@ class VLLMCore:
 
     def close(self) -> None:
         self.abort()
-        self._llm.engine_core.shutdown()
+        with _TURNS:
+            self._llm.engine_core.shutdown()
 
 
 def _set_environment(num_threads: int | None) -> None:

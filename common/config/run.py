@@ -250,9 +250,6 @@ def _combination_problems(config: RunConfig) -> list[Problem]:
         )
     if config.mode == "serial" and config.actor.engine == "vllm":
         problems.append(Problem("actor.engine", "vllm needs its own process", "use actor.engine: transformers in serial mode"))
-    if config.actor.older_policy_every is not None and config.actor.engine == "vllm":
-        step = "use actor.engine: transformers, or leave it out"
-        problems.append(Problem("actor.older_policy_every", "vllm keeps one set of weights in a process", step))
     problems.extend(_endpoint_problems(config))
     problems.extend(_inference_problems(config))
     if config.mode == "serial" and config.learner.num_ranks > 1:

@@ -7,6 +7,7 @@ COMPUTERRL_TEST_ENGINE=vllm, on the real model (vLLM's kernels do not take the t
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import pytest
 import torch
 
 from actor.engines.base import GenerationRequest
+from actor.engines.cross_policy import CrossPolicyEngine
 from actor.engines.threaded import ThreadedEngine
 from actor.prompt import FolderTokenizer
 from common.errors import EngineFailed, WeightError
@@ -45,7 +47,8 @@ class Subject:
         # Different numerics in bf16 (see PROBE_TOLERANCE), none to speak of in float32.
         self.tolerance = 0.15 if self.dtype == "bfloat16" else 2e-4
         tokenizer = FolderTokenizer(folder)
-        self.engine = make(name, folder, tokenizer, self.dtype)
+        self.make_engine = functools.partial(make, name, folder, tokenizer, self.dtype)
+        self.engine = self.make_engine()
         from actor.engines.transformers_engine import load_model
 
         self.model: Any = load_model(folder, dtype=self.dtype, device="cpu")
@@ -99,8 +102,10 @@ def prompt(seed: int, length: int = 40) -> np.ndarray:
     return np.random.default_rng(seed).integers(100, 5000, length).astype(np.int32)
 
 
-def ask(tokens: np.ndarray, *, temperature: float = 1.0, most: int = 8, stop: frozenset[int] = frozenset()) -> GenerationRequest:
-    return GenerationRequest(tokens, temperature, most, stop)
+def ask(
+    tokens: np.ndarray, *, temperature: float = 1.0, most: int = 8, stop: frozenset[int] = frozenset(), may_be_older: bool = False
+) -> GenerationRequest:
+    return GenerationRequest(tokens, temperature, most, stop, may_be_older)
 
 
 def test_engine_of_an_export_has_the_probe_of_the_model_and_of_the_learner(subject: Subject) -> None:
@@ -239,6 +244,26 @@ def test_engine_whose_new_weights_do_not_prove_right_says_nothing_with_them(subj
     subject.engine.load(31, changed, expected_probe=subject.expected(np.array(PROBE_TOKENS)))
     completion = subject.engine.submit(ask(prompt(98))).result(60)
     assert set(completion.policy_versions.tolist()) == {31}
+
+
+def test_two_engines_in_one_process_sample_at_the_same_time_each_with_its_own_weights(subject: Subject) -> None:
+    older = subject.make_engine()
+    try:
+        older.load(50, subject.change(50, top_only=False))
+        engine = CrossPolicyEngine(subject.engine, older, refresh_every=3, seed=0)
+        before = older.probe()
+        subject.engine.load(51, subject.change(51, top_only=False))
+        tokens = [prompt(200 + i) for i in range(12)]
+        asked = [engine.submit(ask(one, most=16, may_be_older=True)) for one in tokens]
+        answers = [future.result(120) for future in asked]
+        assert {version for answer in answers for version in answer.policy_versions.tolist()} == {50, 51}
+        for one, answer in zip(tokens, answers, strict=True):
+            if answer.policy_versions[0] == 51:
+                expected = subject.expected(np.concatenate([one, answer.tokens]), start=len(one))
+                assert np.abs(answer.logprobs - expected).mean() < subject.tolerance
+        assert np.abs(older.probe() - before).max() < 1e-3, "its weights stayed"
+    finally:
+        older.close()
 
 
 if VARIABLE not in os.environ:
