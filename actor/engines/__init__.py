@@ -25,7 +25,7 @@ def make_engine(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[i
         return _make_one(config, folder, decode=decode, seed=seed)
     from actor.engines.cross_policy import CrossPolicyEngine
 
-    present, older = (_make_one(config, folder, decode=decode, seed=own) for own in (seed, seed ^ 1 << 32))
+    present, older = (_make_one(config, folder, decode=decode, seed=own) for own in (seed, seed ^ 1 << 31))
     return CrossPolicyEngine(present, older, refresh_every=every, seed=seed)
 
 

@@ -115,7 +115,7 @@ class VLLMCore:
                     model=str(folder),
                     skip_tokenizer_init=True,
                     dtype=dtype,
-                    seed=seed,
+                    seed=seed % 2**32,  # It takes no larger one.
                     max_model_len=max_tokens,
                     max_num_seqs=num_live + 1,
                     # All admitted prompts fit into one step, so none waits inside vLLM with an outdated cache salt.
