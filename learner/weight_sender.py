@@ -39,8 +39,8 @@ FORM_TIMEOUT_S = 2.0
 MAX_PATIENCE = 16
 """Both deadlines double after each group that was lost, for machines and networks that are slower, up to so many times."""
 
-WRITE_AGAIN_S = 1.0
-"""Pause after a file of weights that could not be written."""
+SEND_AGAIN_S = 1.0
+"""Pause after weights that could not be sent at all, or not written to their file."""
 
 LIVE_S = 3 * PARK_S
 """A receiver not heard of for this long is not waited for."""
@@ -357,7 +357,7 @@ class WeightSender:
                 "weights.not_written", policy_version=snapshot.policy_version, error=str(error),
                 next_step="make room in the run folder; actors play on with the version before",
             )  # fmt: skip
-            time.sleep(WRITE_AGAIN_S)
+            time.sleep(SEND_AGAIN_S)
             return
         members = self._take_members(snapshot)
         self._invite(members, snapshot, store_address=name, backend="file")
@@ -400,8 +400,11 @@ class WeightSender:
         return self._group
 
     def _give_up_group(self, error: Exception) -> None:
+        """After a round that failed, in the group or before there was one."""
         group, self._group = self._group, None
         if group is None:
+            log.get_logger().error("weights.not_sent", error=f"{type(error).__name__}: {error}"[:500])
+            time.sleep(SEND_AGAIN_S)
             return
         self._num_failed_broadcasts += 1
         self._patience = min(2 * self._patience, MAX_PATIENCE)
