@@ -270,7 +270,6 @@ def test_files_receiver_that_hangs_costs_the_others_nothing(by_file: Bench) -> N
 @pytest.mark.timeout(120)
 def test_files_damaged_on_the_disk_are_never_served(by_file: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     receiver = by_file.start("actor-0:a", "waiting")
-    by_file.publish()
     write, damaged = WeightFiles.write, []
 
     def write_damaged(self: WeightFiles, version: int, buffers: list[torch.Tensor]) -> str:
@@ -287,6 +286,7 @@ def test_files_damaged_on_the_disk_are_never_served(by_file: Bench, monkeypatch:
         return name
 
     monkeypatch.setattr(WeightFiles, "write", write_damaged)
+    by_file.publish()
     receiver.signal(signal.SIGCONT)
     assert receiver.wait("serving")["values"] == values(1)
     assert damaged
