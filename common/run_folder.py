@@ -111,7 +111,7 @@ class RunFolder:
 
 def config_digest(config: RunConfig) -> str:
     """Digest of all that decides what a run learns; where it lies and how it is repaired does not count."""
-    tree: dict[str, Any] = config.model_dump(mode="json", exclude={"run_dir", "name", "supervisor"})
+    tree: dict[str, Any] = config.model_dump(mode="json", exclude={"run_dir", "name", "supervisor", "cluster"})
     tree["broker"] = {"eta": tree["broker"]["eta"]}
     for place in ("desktop", "learner"):
         tree[place].pop("bind_address", None)

@@ -24,7 +24,7 @@ from common.host_compute import Dtype
 CONFIG_FILE, REPORT_FILE, LOCK_FILE = "config.yaml", "report.json", ".lock"
 
 MAY_CHANGE = re.compile(
-    r"""name | run_dir | supervisor\..* | .*bind_address | .*num_threads | .*_deadline_s
+    r"""name | run_dir | supervisor\..* | cluster\..* | .*bind_address | .*num_threads | .*_deadline_s
     | broker\.(?!eta$).* | desktop\.(num_desktops|memory_per_desktop_mb|image|lease_time_limit_s|settle_.*)
     | actor\.(num_actors|num_episodes|inference|num_engines)
     | learner\.(checkpoint_every_updates|num_checkpoints_kept|weight_.*|device)

@@ -5,17 +5,20 @@ Each area has its own file here; `RunConfig` puts them together. Nothing here st
 
 from common.config.actor import VISION_PROBLEM, ActorConfig, EndpointConfig, PromptConfig
 from common.config.broker import BrokerConfig
+from common.config.cluster import ClusterConfig
 from common.config.curriculum import CurriculumConfig, RolloutsConfig
 from common.config.desktop import DesktopConfig
 from common.config.learner import AlgorithmConfig, EntropulseConfig, LearnerConfig, LoraConfig, OptimizerConfig, RecipeConfig
 from common.config.model import ModelConfig
 from common.config.run import RunConfig, SupervisorConfig, TasksConfig, load_config
+from common.config.site import NodeKind, SiteProfile, load_site
 
 __all__ = [
     "VISION_PROBLEM",
     "ActorConfig",
     "AlgorithmConfig",
     "BrokerConfig",
+    "ClusterConfig",
     "CurriculumConfig",
     "DesktopConfig",
     "EndpointConfig",
@@ -23,12 +26,15 @@ __all__ = [
     "LearnerConfig",
     "LoraConfig",
     "ModelConfig",
+    "NodeKind",
     "OptimizerConfig",
     "PromptConfig",
     "RecipeConfig",
     "RolloutsConfig",
     "RunConfig",
+    "SiteProfile",
     "SupervisorConfig",
     "TasksConfig",
     "load_config",
+    "load_site",
 ]
