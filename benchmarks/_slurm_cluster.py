@@ -187,7 +187,7 @@ def _network(folder: Path, addresses: dict[str, str]) -> None:
         holder = subprocess.Popen(["unshare", "--net", "--uts", "--mount", "sleep", "infinity"])
         (folder / f"{name}.pid").write_text(str(holder.pid))
         inside = ["nsenter", f"--target={holder.pid}", "--net", "--uts"]
-        _until(lambda holder=holder: _differs(holder.pid), "a node's namespace")  # type: ignore[misc]
+        _until(lambda holder=holder: _differs(holder.pid), "a node's namespace")
         _call("ip", "link", "add", f"v{number}", "type", "veth", "peer", "name", "eth0", "netns", str(holder.pid))
         _call("ip", "link", "set", f"v{number}", "master", "br0", "up")
         _call(*inside, "hostname", name)

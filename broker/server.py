@@ -18,6 +18,7 @@ from broker.core import BrokerCore
 from broker.journal import FileJournal, MemoryJournal
 from broker.service import Batch, BrokerService
 from common import log
+from common.addresses import own_address
 from common.config import RunConfig
 from common.errors import ComputerRLError, ConfigError, Problem, SetupError
 from common.host_memory import keep_freed_memory
@@ -136,13 +137,14 @@ class _Writer:
 def _bind(config: RunConfig, folder: RunFolder, *, keys: Keys, sender: str, stop: StopToken) -> Server:
     """The server, on the port this run had before, if any: its clients reconnect to that."""
     known = folder.read_broker()
+    address = own_address(config.broker.bind_address)
     port = config.broker.port
     if port == 0 and known is not None:
         port = int(known["address"].rpartition(":")[2])
     deadline = time.monotonic() + (_REBIND_S if known is not None else 0.0)
     while True:
         try:
-            return Server(f"tcp://{config.broker.bind_address}:{port}", keys=keys, sender=sender)
+            return Server(f"tcp://{address}:{port}", keys=keys, sender=sender)
         except SetupError as error:
             # A predecessor that was killed may hold the port for a moment longer.
             if time.monotonic() < deadline and not stop.wait(0.2):

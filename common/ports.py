@@ -1,9 +1,13 @@
-"""Which TCP ports a server should try. Opens no sockets."""
+"""Which TCP ports a server should try, and ports that must be known before anybody listens on them."""
 
 from __future__ import annotations
 
 import random
+import socket
 from pathlib import Path
+from typing import Self
+
+from common.errors import Problem, SetupError
 
 _EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
@@ -22,3 +26,47 @@ def free_looking_ports(count: int) -> list[int]:
     if first_ephemeral <= low + count:
         return []
     return random.SystemRandom().sample(range(low, first_ephemeral), count)
+
+
+_CANDIDATES = 64
+
+
+class PortLease:
+    """A port on this host that no other run takes, whoever's it is, for as long as this object lives.
+
+    A name in the kernel's abstract socket namespace stands for it: all users of the host see it, it leaves no file, and it goes
+    with the process that holds it. The port itself stays free for whoever is told to listen on it.
+    """
+
+    def __init__(self, address: str) -> None:
+        """``address``: where it will be listened. Raises `SetupError` when none of many candidates is free."""
+        for port in free_looking_ports(_CANDIDATES):
+            holder = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                holder.bind(f"\0computerrl-port-{port}")
+                _try(address, port)
+            except OSError:
+                holder.close()
+                continue
+            self._holder = holder
+            self.port = port
+            return
+        step = "look for what takes them (`ss -ltn`), or end other runs on this host"
+        raise SetupError(Problem("ports", f"none of {_CANDIDATES} ports is free on {address}", step))
+
+    def close(self) -> None:
+        """Give the port back."""
+        self._holder.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _try(address: str, port: int) -> None:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((address, port))

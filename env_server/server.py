@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from common import log
+from common.addresses import own_address
 from common.config import RunConfig
 from common.errors import ConfigError, PeerTimeout
 from common.lifecycle import Heartbeat, StopToken, new_incarnation
@@ -47,7 +48,7 @@ def run_env_server(config: RunConfig, *, index: int, stop: StopToken) -> None:
         logs = folder.logs / f"desktop-{index}-{desktop}"
         return make_driver(config.desktop, index=desktop, folder=logs, screenshots=screenshots)
 
-    server = Server(f"tcp://{config.desktop.bind_address}:0", keys=keys, sender=sender)
+    server = Server(f"tcp://{own_address(config.desktop.bind_address)}:0", keys=keys, sender=sender)
     service = None
     try:
         # Desktops start while the broker is still being found.

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from launch import cli_cluster
+
 if TYPE_CHECKING:
     from common.config import RunConfig
     from common.errors import ComputerRLError
@@ -39,6 +41,8 @@ def cli() -> None:
     First time:       computerrl setup
                       computerrl doctor
     Train:            computerrl train configs/quickstart.yaml
+    On a cluster:     computerrl plan CONFIG --site SITE
+                      computerrl submit CONFIG --site SITE
     Continue:         computerrl train configs/quickstart.yaml --resume
     Look:             computerrl status latest
                       computerrl report latest
@@ -78,7 +82,7 @@ def _dry_run(path: Path, overrides: tuple[str, ...]) -> None:
 
     from common.config import load_config
     from launch.local import plan_for
-    from launch.preflight import memory_parts
+    from launch.resources import memory_parts
 
     config = load_config(path, overrides=overrides)
     click.echo(f"# {path}, resolved\n{yaml.safe_dump(config.model_dump(mode='json'), sort_keys=False)}")
@@ -287,11 +291,16 @@ def evaluate(source: str, families: str | None, overrides: tuple[str, ...], *, a
 @click.argument("run", default="latest", metavar="[RUN]")
 @click.option("--watch", is_flag=True, help="Stay and follow the run; Ctrl-C leaves, the run goes on.")
 def status(run: str, *, watch: bool) -> None:
-    """Show how RUN stands: asks its broker, and reads its metrics."""
+    """Show how RUN stands: asks its broker (and Slurm, for a run that was submitted), and reads its metrics."""
     from launch.run_names import find_run
     from launch.status import show_status
+    from launch.submit import describe_job
 
-    show_status(find_run(run), stay=watch)
+    folder = find_run(run)
+    job = describe_job(folder)
+    if job:
+        click.echo(job)
+    show_status(folder, stay=watch)
 
 
 @cli.group()
@@ -460,6 +469,8 @@ class _LazySetup(click.Command):
 
 
 cli.add_command(_LazySetup())
+for _command in cli_cluster.COMMANDS:
+    cli.add_command(_command)
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------

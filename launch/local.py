@@ -10,9 +10,9 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ from launch.supervisor import Outcome
 
 if TYPE_CHECKING:
     from common.run_folder import RunFolder
+    from launch.supervisor import Supervisor
 
 TICK_S = 1.0
 
@@ -68,15 +69,32 @@ def play(config: RunConfig, *, resume: bool, is_latest: bool = True) -> tuple[in
             run_preflight(config)
         if is_latest:
             point_latest(config.folder)
-        return _run(config, resumed=resume), config.folder
+        outcome = run_attempt(config, resumed=resume, supervise=lambda attempt: supervise(attempt, plan_for(config)))
+    return outcome.exit_code, config.folder
 
 
-def _run(config: RunConfig, *, resumed: bool) -> int:
+@dataclass(frozen=True, slots=True)
+class RunAttempt:
+    """One start of a run, until it ends or has to be resumed."""
+
+    config: RunConfig
+    folder: RunFolder
+    logs: Path
+
+
+def run_attempt(
+    config: RunConfig, *, resumed: bool, supervise: Callable[[RunAttempt], tuple[Outcome, dict[str, int]]]
+) -> Outcome:
+    """Play ``config`` in its folder, which the caller holds locked, and leave a report. ``supervise`` runs the processes and
+    gives the outcome and the restarts by process."""
     from common.run_folder import RunFolder
     from launch.report import write_attempt
+    from learner.client import clear_stop_request
 
     folder = RunFolder(config.folder)
     folder.create(config)
+    folder.forget_broker()
+    clear_stop_request(folder.folder)
     log_folder = new_attempt(config.folder)
     print(f"{'resuming' if resumed else 'run'} {config.folder}, logs in {log_folder}", flush=True)
     attempt = Attempt(started=time.time(), ended=None)
@@ -85,7 +103,7 @@ def _run(config: RunConfig, *, resumed: bool) -> int:
         if config.mode == "serial":
             outcome, num_restarts = _run_serial(config)
         else:
-            outcome, num_restarts = _supervise(config, folder, log_folder)
+            outcome, num_restarts = supervise(RunAttempt(config, folder, log_folder))
         attempt = replace(
             attempt,
             ended=time.time(),
@@ -96,7 +114,7 @@ def _run(config: RunConfig, *, resumed: bool) -> int:
         )
         write_attempt(log_folder, attempt)
         _conclude(config, outcome)
-    return outcome.exit_code
+    return outcome
 
 
 def _run_serial(config: RunConfig) -> tuple[Outcome, dict[str, int]]:
@@ -114,12 +132,23 @@ def _run_serial(config: RunConfig) -> tuple[Outcome, dict[str, int]]:
     return Outcome("finished", "finished", exit_code=0), {}
 
 
-def _supervise(config: RunConfig, folder: RunFolder, log_folder: Path) -> tuple[Outcome, dict[str, int]]:
+def supervise(
+    attempt: RunAttempt,
+    specs: Sequence[ProcessSpec],
+    *,
+    look: Callable[[Supervisor], Outcome | None] = lambda _: None,
+    extra_stop_s: float = 0.0,
+) -> tuple[Outcome, dict[str, int]]:
+    """Run ``specs`` to the end of the attempt. ``look`` is asked each second, and may end the run or drain the supervisor;
+    ``extra_stop_s``: what a stop takes longer where processes are on other nodes."""
     from launch.dashboard import make_display
     from launch.report import write_status
     from launch.supervisor import Supervisor
     from launch.watch import RunWatch
+    from learner.client import request_stop
 
+    config, folder = attempt.config, attempt.folder
+    settings = config.supervisor.model_copy(update={"stop_s": config.supervisor.stop_s + extra_stop_s})
     with make_display(name=config.name) as display:
         watch = RunWatch(folder, on_record=lambda record: display.record(record, watch.state))
 
@@ -128,11 +157,12 @@ def _supervise(config: RunConfig, folder: RunFolder, log_folder: Path) -> tuple[
 
         def tick() -> Outcome | None:
             display.update(watch.refresh(), supervisor.views())
-            return disk_outcome(folder.folder)
+            return look(supervisor) or disk_outcome(folder.folder)
 
         supervisor = Supervisor(
-            plan_for(config), config=config.supervisor, log_folder=log_folder, notify=display.note, is_finished=finished
-        )
+            specs, config=settings, log_folder=attempt.logs, notify=display.note, is_finished=finished,
+            ask_to_drain=lambda: request_stop(folder.folder),
+        )  # fmt: skip
         try:
             outcome = supervisor.run(tick=tick, tick_s=TICK_S)
         finally:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import errno
 import importlib.util
-import json
 import shutil
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.addresses import own_address
 from common.config import RunConfig, load_config
 from common.endpoint import Endpoint
 from common.errors import ComputerRLError, ConfigError, Problem, SetupError
@@ -28,19 +28,10 @@ from common.model_folder import (
 )
 from common.run_folder import RunFolder
 from launch.machine import Machine, inspect_machine
+from launch.resources import memory_parts
 
 MIN_FREE_DISK_MB = 1024
 """Journal, checkpoints and screenshots of a quickstart run take about 700 MiB."""
-
-PROCESS_MB = {
-    "broker": 150, "env_server": 200, "actor/transformers": 900, "actor/vllm": 1900, "actor/endpoint": 700,
-    "actor/central": 450, "learner": 1000,
-}  # fmt: skip
-"""Resident memory of each kind of process without its model: interpreter, libraries, buffers (measured, rounded up)."""
-VLLM_CACHE_MB = 512
-"""Of the keys and values that a second vLLM engine in a process keeps on a CPU; the first one's are counted above."""
-BUILT_IN_PARAMETERS = {"smollm2-135m": (135_000_000, 30), "tiny-random": (4_000_000, 2)}
-"""Parameters and layers of models that may not have been made yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +217,12 @@ def check_addresses(config: RunConfig, _machine: Machine) -> list[Finding]:
         "actor": (config.actor.bind_address, 0),
         "learner": (config.learner.bind_address, 0),
     }
-    for section, (address, port) in wanted.items():
+    for section, (setting, port) in wanted.items():
+        try:
+            address = own_address(setting)
+        except SetupError as error:
+            findings.append(Finding(SetupError, error.problem))
+            continue
         reason = _cannot_bind(address, port)
         if reason == errno.EADDRINUSE:
             problem = Problem(
@@ -268,77 +264,6 @@ def check_memory(config: RunConfig, machine: Machine) -> list[Finding]:
     step = f"set desktop.num_desktops: {fit}" if fit else "use a machine with more memory, or a smaller model"
     reason = f"{sums} = {need_mb} MiB, but only {have_mb} MiB of memory are available"
     return [Finding(ConfigError, Problem("desktop.num_desktops", reason, f"{step} or less" if fit else step))]
-
-
-_KEPT_WIDTHS = {"none": 37.0, "selective": 10.0, "full": 1.0}
-"""Numbers that a trained layer keeps of a token, by those of the token's state. Measured (`computerrl bench learner`):
-SmolLM2-135M in packs of 4,096 tokens, where probabilities of attention are half of what is kept without recomputation."""
-
-
-def memory_parts(config: RunConfig) -> list[tuple[str, int, int]]:
-    """(what, how many, MiB each) of a run; estimates, see `PROCESS_MB`."""
-    num_parameters, num_layers = model_size(config.model.name) if config.actor.endpoint is None else (0, 1)
-    top = config.model.trainable_top_layers
-    trained = num_parameters if top is None else num_parameters * min(1.0, top / max(1, num_layers))
-    compute_bytes = 2 if config.model.dtype == "bfloat16" else 4
-    # Learner: compute weights, which each rank loads whole; for what is trained two Adam moments and a gradient in fp32, and a
-    # master where the weights are none themselves, which ranks divide; what a pack's forward pass keeps.
-    num_ranks = config.learner.num_ranks
-    trained_bytes = 12 if compute_bytes == 4 else 16
-    kept = _activation_bytes(config, num_parameters, num_layers, compute_bytes=compute_bytes)
-    learner_bytes = num_parameters * compute_bytes + trained * trained_bytes / num_ranks + kept
-    learner_mb = PROCESS_MB["learner"] + int(learner_bytes / 2**20)
-    # Actor: serving weights, which the transformers engine packs anew on a CPU, older ones beside them where it keeps some, and a
-    # staging copy of what is broadcast.
-    packed = config.actor.engine == "transformers" and config.learner.device != "cuda"
-    served = num_parameters * (2 if packed else 1) * (1 if config.actor.older_policy_every is None else 2)
-    actor_mb = PROCESS_MB[f"actor/{config.actor.engine}"] + int((served + trained) * compute_bytes / 2**20)
-    if config.actor.engine == "vllm" and config.actor.older_policy_every is not None:
-        actor_mb += VLLM_CACHE_MB
-    if config.mode == "serial":
-        return [("one process", 1, learner_mb)]
-    return [
-        ("desktops", config.desktop.num_desktops, config.desktop.memory_per_desktop_mb),
-        *_sampling_parts(config, actor_mb),
-        ("learner ranks" if num_ranks > 1 else "learner", num_ranks, learner_mb),
-        ("broker and env_server", 1, PROCESS_MB["broker"] + PROCESS_MB["env_server"]),
-    ]
-
-
-def _sampling_parts(config: RunConfig, engine_mb: int) -> list[tuple[str, int, int]]:
-    """Actors, and engine processes where those have the engines."""
-    actor = config.actor
-    if actor.inference == "local":
-        return [("actors" if actor.num_actors > 1 else "actor", actor.num_actors, engine_mb)]
-    return [
-        ("engines" if actor.num_engines > 1 else "engine", actor.num_engines, engine_mb),
-        ("actors" if actor.num_actors > 1 else "actor", actor.num_actors, PROCESS_MB["actor/central"]),
-    ]
-
-
-def _activation_bytes(config: RunConfig, num_parameters: int, num_layers: int, *, compute_bytes: int) -> float:
-    """Of one pack, estimated."""
-    top = config.model.trainable_top_layers
-    layers = num_layers if top is None else min(top, num_layers)
-    # A layer of a transformer has about 12 times the square of its width.
-    width = (num_parameters / (12 * max(1, num_layers))) ** 0.5
-    numbers = width * _KEPT_WIDTHS[config.learner.activation_checkpointing]
-    return config.max_pack_tokens * numbers * compute_bytes * layers
-
-
-def model_size(name: str) -> tuple[int, int]:
-    """(parameters, layers), from the files' sizes; (0, 1) when there is no such model (another check reports it)."""
-    if name in BUILT_IN_MODELS:
-        return BUILT_IN_PARAMETERS[name]
-    folder = model_folder(name)
-    try:
-        tree = json.loads((folder / "config.json").read_text())
-        num_bytes = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-        element_bytes = 4 if (tree.get("dtype") or tree.get("torch_dtype")) == "float32" else 2
-        # A model that takes pictures has its language model's sizes in a tree of their own.
-        return num_bytes // element_bytes, int((tree.get("text_config") or tree).get("num_hidden_layers", 1))
-    except (OSError, ValueError, AttributeError, TypeError):
-        return 0, 1
 
 
 def check_disk(config: RunConfig, _machine: Machine) -> list[Finding]:

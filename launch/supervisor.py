@@ -10,6 +10,8 @@ It decides nothing about training: the restart rule is `launch.restarts`, what a
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import secrets
 import selectors
@@ -33,6 +35,8 @@ from launch.restarts import EndRun, Restart, RestartHistory, describe_exit
 from launch.role_errors import ERROR_FILE_VARIABLE, last_words
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+DRAIN_SIGNAL = signal.SIGUSR1
+"""A scheduler sends it some minutes before it takes the nodes away."""
 SWEEP_S = 1.0
 """The final sweep looks for leftovers at most this long."""
 SWEEP_PASS_S = 0.01
@@ -53,6 +57,8 @@ class Outcome:
     exit_code: int
     message: str = ""
     """For people: what went wrong, where to read more."""
+    last_exit_code: int = 0
+    """Of the process whose end ended the run; negative: killed by that signal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +102,24 @@ class Supervisor:
         specs: Sequence[ProcessSpec],
         *,
         config: SupervisorConfig,
-        log_folder: Path,
+        log_folder: Path | None,
         notify: Callable[[str], None],
         is_finished: Callable[[], bool] = lambda: True,
+        ask_to_drain: Callable[[], None] | None = None,
+        stop_signals: Sequence[signal.Signals] = SIGNALS,
     ) -> None:
-        """``is_finished``: whether exit code 0 of a process that ends the run is believed; a learner that somebody else stopped
-        ends with 0 as well, and is started again."""
+        """``log_folder``: None: processes write where this one does. ``is_finished``: whether exit code 0 of a process that ends
+        the run is believed; a learner that somebody else stopped ends with 0 as well, and is started again. ``ask_to_drain`` asks
+        the process that ends the run to save what it has and to end; None: it is stopped like the others."""
         self._config = config
         self._log_folder = log_folder
         self._notify = notify
         self._is_finished = is_finished
+        self._ask_to_drain = ask_to_drain
+        self._stop_signals = stop_signals
+        self._drain_signalled = False
+        self._drain_reason = ""
+        self._drain_until = math.inf
         self._processes = [_Process(spec, config) for spec in specs]
         self._run_token = secrets.token_hex(8)
         self._selector = selectors.DefaultSelector()
@@ -129,11 +143,11 @@ class Supervisor:
         """Start everything and stay until the end; ``tick`` is called every ``tick_s`` (displays) and may give an outcome to end
         with. Main thread only.
 
-        SIGINT, SIGTERM and SIGHUP stop the run; a second one kills at once.
+        ``stop_signals`` stop the run; a second one kills at once. SIGUSR1 drains it.
         """
         processes.become_subreaper()
         self._strangers = processes.descendants([os.getpid()])
-        before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+        before = {number: signal.signal(number, self._on_signal) for number in (*self._stop_signals, DRAIN_SIGNAL)}
         before_fd = signal.set_wakeup_fd(self._wake_sender.fileno(), warn_on_full_buffer=False)
         self._guardian = self._start_guardian()
         try:
@@ -164,21 +178,45 @@ class Supervisor:
     # --- events ------------------------------------------------------------------------------------------------------
 
     def _on_signal(self, number: int, _frame: object) -> None:
-        self._signals.append(number)
+        if number == DRAIN_SIGNAL:
+            self._drain_signalled = True
+        else:
+            self._signals.append(number)
 
     def _wait(self, next_tick: float) -> None:
         """Until a process ends, a signal comes, or something is due."""
         due = [process.restart_at for process in self._processes if process.restart_at is not None]
-        timeout_s = max(0.0, min([next_tick, *due]) - time.monotonic())
+        timeout_s = max(0.0, min([next_tick, self._drain_until, *due]) - time.monotonic())
         for key, _ in self._selector.select(timeout_s):
             if key.data is None:
                 self._drain_wakeups()
             else:
                 self._ended(key.data)
-        if self._signals and self._outcome is None:
+        if self._drain_signalled:
+            self.drain(DRAIN_SIGNAL.name)
+        if self._outcome is not None:
+            return
+        if self._signals:
             number = self._signals[0]
             name = signal.Signals(number).name
             self._outcome = Outcome("stopped", f"stopped by {name}", exit_code=128 + number)
+        elif time.monotonic() >= self._drain_until:
+            self._notify(f"nothing was saved within {self._config.drain_s:g} s; the last checkpoint counts")
+            self._outcome = self._drained()
+
+    def drain(self, reason: str) -> None:
+        """Have the run save what it has and end, in `supervisor.drain_s` at most; everything else goes on meanwhile."""
+        if self._drain_reason:
+            return
+        self._drain_reason = reason
+        self._drain_until = time.monotonic()
+        if self._ask_to_drain is not None:
+            self._ask_to_drain()
+            self._drain_until += self._config.drain_s
+            self._notify(f"{reason}: the learner writes a checkpoint, then everything stops")
+
+    def _drained(self) -> Outcome:
+        return Outcome("stopped", f"stopped by {self._drain_reason}", exit_code=128 + DRAIN_SIGNAL)
 
     def _drain_wakeups(self) -> None:
         try:
@@ -188,6 +226,9 @@ class Supervisor:
 
     def _ended(self, process: _Process) -> None:
         exit_code, lived_s = self._reap(process)
+        if process.spec.ends_run and exit_code == 0 and self._drain_reason and not self._is_finished():
+            self._outcome = self._outcome or self._drained()
+            return
         finished = process.spec.ends_run and exit_code == 0 and self._is_finished()
         verdict = process.history.ended(exit_code, lived_s=lived_s, finished=finished)
         name = process.spec.name
@@ -206,13 +247,13 @@ class Supervisor:
         if verdict.finished:
             return Outcome("finished", "finished", exit_code=0)
         if verdict.reason != RestartLimitReached.code:
-            return Outcome("failed", verdict.reason, exit_code, self._message_of(process, exit_code))
+            return Outcome("failed", verdict.reason, exit_code, self._message_of(process, exit_code), exit_code)
         message = (
             f"{process.spec.name} ended {self._config.max_restarts + 1} times in a row, the last time with "
             f"{describe_exit(exit_code)}; supervisor.max_restarts is {self._config.max_restarts}\n"
             f"{self._message_of(process, exit_code)}"
         )
-        return Outcome("failed", verdict.reason, RestartLimitReached.exit_code, message)
+        return Outcome("failed", verdict.reason, RestartLimitReached.exit_code, message, exit_code)
 
     def _message_of(self, process: _Process, exit_code: int) -> str:
         paths = {"error_path": self._error_path(process), "log_path": self._log_path(process)}
@@ -221,9 +262,12 @@ class Supervisor:
     # --- starting ----------------------------------------------------------------------------------------------------
 
     def _log_path(self, process: _Process) -> Path:
-        return self._log_folder / f"{process.spec.name}.log"
+        return (self._log_folder or Path()) / f"{process.spec.name}.log"
 
     def _error_path(self, process: _Process) -> Path:
+        """Without a folder of its own: where whoever started this process wants it."""
+        if self._log_folder is None:
+            return Path(os.environ.get(ERROR_FILE_VARIABLE, os.devnull))
         return self._log_folder / f"{process.spec.name}.error.json"
 
     def _start_guardian(self) -> subprocess.Popen[bytes]:
@@ -243,7 +287,8 @@ class Supervisor:
         spec = process.spec
         process.restart_at = None
         process.token = f"{self._run_token}:{spec.name}:{process.history.num_restarts_total}"
-        self._error_path(process).unlink(missing_ok=True)
+        if self._log_folder is not None:
+            self._error_path(process).unlink(missing_ok=True)
         env = {
             **os.environ,
             **spec.env,
@@ -252,10 +297,11 @@ class Supervisor:
             SUPERVISOR_VARIABLE: str(os.getpid()),
             ERROR_FILE_VARIABLE: str(self._error_path(process)),
         }
-        with self._log_path(process).open("ab") as log:
+        with contextlib.ExitStack() as stack:
+            log = None if self._log_folder is None else stack.enter_context(self._log_path(process).open("ab"))
             # The role itself asks to die with its parent: preexec_fn is unsafe in a process with threads.
             process.popen = subprocess.Popen(
-                spec.argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                spec.argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log and subprocess.STDOUT, start_new_session=True
             )
         process.started_at = time.monotonic()
         if spec.nice:
@@ -290,7 +336,7 @@ class Supervisor:
             asked = [process for process in self._processes if process.spec.role in roles and process.popen is not None]
             for process in asked:
                 assert process.popen is not None
-                process.popen.terminate()
+                process.popen.send_signal(process.spec.stop_signal)
             self._wait_for_ends(asked, until=began + share * self._config.stop_s, num_signals=num_signals)
         self._wait_for_ends(self._processes, until=began + self._config.stop_s, num_signals=num_signals)
         for process in self._processes:

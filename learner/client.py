@@ -43,6 +43,7 @@ _NUM_UNDER_WAY = 2
 _LOOK_AGAIN_S = 0.05
 
 _PHASE_REQUEST_FILE = "phase.request"
+_STOP_REQUEST_FILE = "stop.request"
 
 
 class Channel(Protocol):
@@ -297,3 +298,18 @@ def read_phase_request(folder: Path) -> str:
 def clear_phase_request(folder: Path) -> None:
     """The request was honoured (or refused)."""
     (folder / _PHASE_REQUEST_FILE).unlink(missing_ok=True)
+
+
+def request_stop(folder: Path) -> None:
+    """Ask the learner of the run in ``folder`` to finish its update, write a checkpoint and end; the run is not finished then."""
+    (folder / _STOP_REQUEST_FILE).touch()
+
+
+def stop_requested(folder: Path) -> bool:
+    """`request_stop` was called and nobody has cleared it."""
+    return (folder / _STOP_REQUEST_FILE).exists()
+
+
+def clear_stop_request(folder: Path) -> None:
+    """Whoever starts the run (again) calls it first."""
+    (folder / _STOP_REQUEST_FILE).unlink(missing_ok=True)

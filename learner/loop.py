@@ -4,7 +4,8 @@
     actors ◄── WeightSender ◄──┴── LearnerLoop.tick() ─┴──► Records, CheckpointStore
 
 A stop is never waited for: what is on disk is always enough to resume, so a long optimizer step is cut off by the exit
-itself. Decisions are the conductor's.
+itself. A request to stop (`learner.client.request_stop`) is honoured between two ticks, with a checkpoint. Decisions are the
+conductor's.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from broker.client import BrokerClient
 from common import log
+from common.addresses import own_address
 from common.config import RunConfig
 from common.errors import PeerTimeout, WeightError
 from common.lifecycle import Heartbeat, StopToken, new_incarnation
@@ -30,7 +32,7 @@ from common.weight_plan import base_digest
 from env_server.client import family_names
 from learner import rank_processes, recipe
 from learner.checkpoint import Checkpoint, CheckpointStore
-from learner.client import WEIGHTS_ENDPOINT
+from learner.client import WEIGHTS_ENDPOINT, stop_requested
 from learner.conductor import LearnerLoop
 from learner.served_model import ServedModel
 from learner.weight_files import WeightFiles
@@ -75,7 +77,7 @@ def run_learner(config: RunConfig, *, index: int, stop: StopToken) -> None:
             return
         raise
     broker = BrokerClient(Client(address, keys=keys, sender=sender))
-    server = Server(f"tcp://{config.learner.bind_address}:0", keys=keys, sender=sender)
+    server = Server(f"tcp://{own_address(config.learner.bind_address)}:0", keys=keys, sender=sender)
     try:
         _Process(config, folder, broker, server, index=index, incarnation=incarnation, families=families, stop=stop).run()
     except PeerTimeout:
@@ -169,7 +171,8 @@ class _Process:
             loop.begin(announced_version=announced_version, checkpoint=checkpoint)
             self._loop = loop
             self._tick_until_done(loop)
-            if _can_checkpoint(loop) and 0 < checkpoints.last_write_s < CHEAP_CHECKPOINT_S:
+            is_cheap = 0 < checkpoints.last_write_s < CHEAP_CHECKPOINT_S
+            if _can_checkpoint(loop) and (is_cheap or not self._stop.stopped):
                 loop.checkpoint(wait=True)
         finally:
             self._note = "ending"
@@ -178,7 +181,7 @@ class _Process:
 
     def _tick_until_done(self, loop: LearnerLoop) -> None:
         idle_s = IDLE_S[0]
-        while not (loop.finished or self._stop.stopped):
+        while not (loop.finished or self._stop.stopped or stop_requested(self._folder.folder)):
             if loop.tick():
                 idle_s = IDLE_S[0]
             else:
@@ -204,7 +207,7 @@ def _weight_sender(config: RunConfig, server: Server, *, model_digest: str, devi
         backend = "nccl" if device == "cuda" and not _shares_its_gpu(config) else "gloo"
     if backend == "nccl" and device != "cuda":
         raise WeightError("learner.weight_backend is nccl, but the learner computes on the CPU: use auto or gloo")
-    host = config.learner.bind_address
+    host = own_address(config.learner.bind_address)
     if host in ("0.0.0.0", "::", "*"):
         host = socket.gethostbyname(socket.gethostname())
     files = WeightFiles(RunFolder(config.folder).weights) if backend == "file" else None

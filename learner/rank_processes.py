@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common import log
+from common.addresses import interface_of, own_address
 from common.config import RunConfig
 from common.errors import ConfigError, Problem, RankLost
 from common.lifecycle import SUPERVISOR_VARIABLE, StopToken
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 _HOST = "127.0.0.1"
 """Ranks that are started here are on this machine; nobody else needs to reach their store."""
+
+INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 END_TIMEOUT_S = 10.0
 """For followers to end after they were told to; then they are killed."""
@@ -160,7 +163,7 @@ def _make(config: RunConfig, store: Any, *, rank: int) -> tuple[RankGroup, Any]:
 
 def _start(followers: _Followers, config: RunConfig, config_path: Path, index: int) -> Any:
     # torch.distributed authenticates nobody: its connections stay on this machine. By itself it takes the host's first address.
-    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+    for variable in INTERFACE_VARIABLES:
         os.environ.setdefault(variable, "lo")
     store, address = serve_store(_HOST)
     followers.start(config_path, address=address, num_ranks=config.learner.num_ranks, index=index)
@@ -171,6 +174,11 @@ def _store_of_torchrun(config: RunConfig) -> Any:
     """The store that the variables in the environment name."""
     import torch.distributed as dist
 
+    # torch takes the host's first address, which may be another network's.
+    interface = interface_of(own_address(config.learner.bind_address))
+    if interface is not None:
+        for variable in INTERFACE_VARIABLES:
+            os.environ.setdefault(variable, interface)
     store, _, num_ranks = next(dist.rendezvous("env://"))
     if num_ranks != config.learner.num_ranks:
         reason = f"{config.learner.num_ranks}, but torchrun has started {num_ranks} processes"

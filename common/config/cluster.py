@@ -16,6 +16,9 @@ class ClusterConfig(Section):
     """Nodes that share `learner.num_ranks` evenly; more than one: torchrun starts the ranks."""
     num_worker_nodes: int = Field(0, ge=0)
     """Nodes with desktops, actors and engines. 0: they are on the learner's first node."""
+    elastic: bool = False
+    """Workers may join and leave while it runs (`computerrl submit --workers-for RUN`): processes listen on the site's network
+    even when all that are planned are on one node."""
     cores_per_rank: int = Field(4, ge=1)
     """Processor cores of a learner rank, where `learner.num_threads` does not say."""
     cores_per_engine: int = Field(4, ge=1)

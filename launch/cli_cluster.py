@@ -1,0 +1,157 @@
+"""Commands of `computerrl` for runs on more than one machine. Thin: each imports what does the work when it is called."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from launch.cluster_plan import ClusterPlan
+
+CONFIG = click.argument("config", type=click.Path(path_type=Path), metavar="CONFIG")
+RUN = click.argument("run", default="latest", metavar="[RUN]")
+SET = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a field; may be given often.")
+SITE = click.option("--site", metavar="SITE", help="A name in configs/sites/, or the path of a site profile.")
+
+
+@click.command()
+@CONFIG
+@SET
+@SITE
+def plan(config: Path, overrides: tuple[str, ...], site: str | None) -> None:
+    """Print where every process of CONFIG would run on a cluster, what it takes, and the job that `submit` would queue.
+
+    Starts nothing and asks nobody: without --site the nodes are taken as they come.
+
+    \b
+    computerrl plan configs/quickstart.yaml --set cluster.num_worker_nodes=2
+    computerrl plan configs/quickstart.yaml --site configs/sites/gpu-and-cpu.yaml
+    """
+    from launch.submit import make_plan_of
+
+    show_plan(make_plan_of(config, overrides=overrides, site=site))
+
+
+def show_plan(made: ClusterPlan) -> None:
+    """The plan, for people."""
+    import yaml
+
+    from launch.cluster_plan import describe
+
+    click.echo(f"# resolved configuration\n{yaml.safe_dump(made.config.model_dump(mode='json'), sort_keys=False)}")
+    click.echo("# processes")
+    for node, needs, spec in describe(made):
+        if spec is None:
+            click.echo(f"{node}: {needs}")
+        else:
+            click.echo(f"    {spec.name:14} {needs:28} OMP_NUM_THREADS={spec.env['OMP_NUM_THREADS']}  {' '.join(spec.argv)}")
+    click.echo(f"\n# job\n{made.script}", nl=False)
+
+
+@click.command()
+@click.argument("config", type=click.Path(path_type=Path), metavar="[CONFIG]", required=False)
+@SET
+@click.option("--site", required=True, metavar="SITE", help="A name in configs/sites/, or the path of a site profile.")
+@click.option("--resume", is_flag=True, help="Continue the newest run of this name instead of starting a new one.")
+@click.option("--workers-for", metavar="RUN", help="Queue workers that join RUN, instead of a run.")
+@click.option("--array", default="0", show_default=True, metavar="RANGE", help="With --workers-for: one job for each, as 0-7.")
+@click.option("--dry-run", is_flag=True, help="Print what would be queued, as `computerrl plan` does, and queue nothing.")
+def submit(
+    config: Path | None,
+    overrides: tuple[str, ...],
+    site: str,
+    *,
+    resume: bool,
+    workers_for: str | None,
+    array: str,
+    dry_run: bool,
+) -> None:
+    """Queue CONFIG as one Slurm job: learner and broker on the learner nodes, desktops and actors on the worker nodes.
+
+    The job is told before its time is over (and when it is preempted), writes a checkpoint, queues itself again and goes on:
+    nothing is lost or trained twice. A process that dies is started again inside the job. docs/slurm.md begins at the beginning.
+
+    \b
+    computerrl submit configs/quickstart.yaml --site configs/sites/my-cluster.yaml
+    computerrl status latest; computerrl logs latest learner-0; computerrl cancel latest
+    computerrl submit configs/quickstart.yaml --site my-cluster --resume
+
+    With --workers-for, nodes of a scavenger partition play for a run that is at work, and may be taken away at any moment:
+
+    \b
+    computerrl submit --workers-for latest --array 0-7 --site my-cluster
+    """
+    from launch import submit as submission
+    from launch.run_names import find_run
+
+    if workers_for is not None:
+        from launch.join import submit_workers
+
+        click.echo(submit_workers(find_run(workers_for), site=site, array=array, dry_run=dry_run))
+        return
+    if config is None:
+        raise click.UsageError("give a CONFIG, or --workers-for RUN")
+    if dry_run:
+        show_plan(submission.make_plan_of(config, overrides=overrides, site=site))
+        return
+    run, job_id = submission.submit(config, overrides=overrides, site=site, resume=resume)
+    steps = f"computerrl status {run.folder}, computerrl logs {run.folder} --follow"
+    click.echo(f"{run.folder}: job {job_id} is queued\n    -> {steps}")
+
+
+@click.command(hidden=True)
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="RUN_FOLDER")
+def job(folder: Path) -> None:
+    """What a submitted job becomes: supervises RUN_FOLDER's processes on the nodes of the allocation."""
+    from launch.job import run_job
+
+    sys.exit(run_job(folder))
+
+
+@click.command()
+@RUN
+@click.option("--site", metavar="SITE", help="Where this machine's network is described; else the run's own site.")
+@click.option("--actors", default=1, show_default=True, type=click.IntRange(1, 64), help="Actors to start here.")
+def join(run: str, site: str | None, *, actors: int) -> None:
+    """Play for RUN on this machine: an env_server and actors that find its broker, and leave when it ends or Ctrl-C says so.
+
+    The run must be reachable from here: submitted on more than one node, or with --set cluster.elastic=true.
+    """
+    from launch.join import join_run
+    from launch.run_names import find_run
+
+    sys.exit(join_run(find_run(run), site=site, num_actors=actors))
+
+
+@click.command()
+@RUN
+def cancel(run: str) -> None:
+    """End RUN's Slurm job, and those of workers that joined it. What was acknowledged is safe; --resume continues."""
+    from launch.run_names import find_run
+    from launch.submit import cancel
+
+    click.echo(cancel(find_run(run)))
+
+
+@click.command()
+@RUN
+@click.argument("process", required=False, metavar="[PROCESS]")
+@click.option("-f", "--follow", is_flag=True, help="Stay and print what is added; Ctrl-C leaves.")
+@click.option("-n", "--lines", default=40, show_default=True, type=click.IntRange(min=0), help="So many from the end.")
+def logs(run: str, process: str | None, *, follow: bool, lines: int) -> None:
+    """Print the end of RUN's logs: the supervisor's (a submitted job's), or PROCESS's, such as learner-0 or actor-3.
+
+    \b
+    computerrl logs latest
+    computerrl logs latest learner-0 --follow
+    """
+    from launch.logs import show_logs
+    from launch.run_names import find_run
+
+    show_logs(find_run(run), process=process, follow=follow, num_lines=lines)
+
+
+COMMANDS = (plan, submit, job, join, cancel, logs)
