@@ -81,7 +81,7 @@ class RunFolder:
         write_atomically(self.broker_file, json.dumps({"address": address, "run_id": run_id}).encode())
 
     def forget_broker(self) -> None:
-        """At the start of an attempt: the broker of the last one is gone, and its address may be another run's by now."""
+        """Between attempts: the broker of the last one is gone, and its address may be another run's by now."""
         self.broker_file.unlink(missing_ok=True)
 
     def read_broker(self) -> dict[str, str] | None:

@@ -113,9 +113,8 @@ def job(folder: Path) -> None:
 
 @click.command()
 @RUN
-@click.option("--site", metavar="SITE", help="Where this machine's network is described; else the run's own site.")
 @click.option("--actors", default=1, show_default=True, type=click.IntRange(1, 64), help="Actors to start here.")
-def join(run: str, site: str | None, *, actors: int) -> None:
+def join(run: str, *, actors: int) -> None:
     """Play for RUN on this machine: an env_server and actors that find its broker, and leave when it ends or Ctrl-C says so.
 
     The run must be reachable from here: submitted on more than one node, or with --set cluster.elastic=true.
@@ -123,7 +122,7 @@ def join(run: str, site: str | None, *, actors: int) -> None:
     from launch.join import join_run
     from launch.run_names import find_run
 
-    sys.exit(join_run(find_run(run), site=site, num_actors=actors))
+    sys.exit(join_run(find_run(run), num_actors=actors))
 
 
 @click.command()

@@ -104,6 +104,7 @@ def run_attempt(
             outcome, num_restarts = _run_serial(config)
         else:
             outcome, num_restarts = supervise(RunAttempt(config, folder, log_folder))
+            folder.forget_broker()
         attempt = replace(
             attempt,
             ended=time.time(),
