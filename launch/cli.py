@@ -106,11 +106,13 @@ def _run_role(path: Path, overrides: tuple[str, ...], entry: RoleEntry, *, role:
     """What every role does at its start: die with its supervisor, log, stop on signals."""
     from common import lifecycle, log
     from common.config import load_config
+    from launch import processes
 
     supervisor = os.environ.get(lifecycle.SUPERVISOR_VARIABLE)
     if supervisor is not None:
         lifecycle.die_with_parent()
-        if os.getppid() != int(supervisor):
+        # Between it and us may be torchrun or a container's runtime, which die with it.
+        if int(supervisor) not in processes.ancestors(os.getpid()):
             sys.exit(f"supervisor {supervisor} has ended before this process began")
     log.configure()
     config = load_config(path, overrides=overrides)

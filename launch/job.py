@@ -23,7 +23,8 @@ from launch.run_names import locked, point_latest
 from launch.supervisor import Outcome, Supervisor
 
 NOTICE_FILE = "leave"
-"""In the attempt's log folder: the scheduler has told a process to end (SIGTERM: preempted, cancelled)."""
+"""In the attempt's log folder, with a process's name: the scheduler has told it to end (SIGTERM). That of the broker counts: it
+means preemption or cancellation. A learner on several nodes gets one as well when one of them has failed."""
 SRUN_STOP_S = 4.0
 """What a stop takes longer than on one machine: srun tells the node, the node says that all has ended."""
 REQUEUE_WAIT_S = 60.0
@@ -51,7 +52,7 @@ def _supervise(attempt: local.RunAttempt, site: SiteProfile, allocation: slurm.A
     notice = attempt.logs / NOTICE_FILE
 
     def look(supervisor: Supervisor) -> Outcome | None:
-        if notice.exists():
+        if notice.with_name(f"{NOTICE_FILE}-broker-0").exists():
             supervisor.drain("SIGTERM from Slurm")
         return None
 

@@ -62,6 +62,19 @@ def _states() -> dict[int, tuple[str, int]]:
     return found
 
 
+def ancestors(pid: int) -> list[int]:
+    """Parent of ``pid``, its parent, and so on."""
+    found: list[int] = []
+    while pid > 1:
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        except OSError:
+            break  # ended meanwhile
+        pid = int(stat.rpartition(")")[2].split()[1])
+        found.append(pid)
+    return found
+
+
 def start_time(pid: int) -> str:
     """When ``pid`` was started, in the kernel's ticks: tells it from a later process of the same number. Empty: it is gone."""
     try:

@@ -20,6 +20,14 @@ def leave_error(error: ComputerRLError) -> None:
         Path(path).write_text(json.dumps({"exit_code": error.exit_code, "code": error.code, "message": str(error)}))
 
 
+def left_exit_code(error_path: Path) -> int | None:
+    """The exit code of the typed error a role left; None: it left none. What started it may have ended with another (torchrun)."""
+    try:
+        return int(json.loads(error_path.read_text())["exit_code"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def last_words(name: str, *, exit_code: int, error_path: Path, log_path: Path) -> str:
     """The typed error process ``name`` left, else the end of its log."""
     try:

@@ -132,7 +132,7 @@ def srun(
         options.insert(0, f"--het-group={group}")
     on_node = (
         python, "-m", "launch.node_process", "--role", spec.role, "--index", str(spec.index), "--stop-s", f"{stop_s:g}",
-        "--nice", str(spec.nice), "--notice", str(notice), "--",
+        "--nice", str(spec.nice), "--notice", f"{notice}-{spec.name}", "--",
     )  # fmt: skip
     argv = ("srun", *options, *site.srun, *on_node, *spec.argv)
     return replace(spec, argv=argv, nice=0, stop_signal=STOP_SIGNAL)

@@ -32,7 +32,7 @@ from launch import processes
 from launch.plan import ProcessSpec
 from launch.processes import PROCESS_VARIABLE, RUN_VARIABLE
 from launch.restarts import EndRun, Restart, RestartHistory, describe_exit
-from launch.role_errors import ERROR_FILE_VARIABLE, last_words
+from launch.role_errors import ERROR_FILE_VARIABLE, last_words, left_exit_code
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DRAIN_SIGNAL = signal.SIGUSR1
@@ -226,6 +226,8 @@ class Supervisor:
 
     def _ended(self, process: _Process) -> None:
         exit_code, lived_s = self._reap(process)
+        if exit_code > 0:
+            exit_code = left_exit_code(self._error_path(process)) or exit_code
         if process.spec.ends_run and exit_code == 0 and self._drain_reason and not self._is_finished():
             self._outcome = self._outcome or self._drained()
             return
