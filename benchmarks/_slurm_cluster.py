@@ -28,7 +28,7 @@ CONTROLLER_ADDRESS = "10.211.0.1"
 PACKAGES = ("slurm-wlm", "munge")
 START_LIMIT_S = 30.0
 NODE_MEMORY_MB = 12000
-NODE_CORES = 2
+NODE_CORES = 4
 NODE_GPUS = 2
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 
@@ -80,14 +80,14 @@ class SlurmCluster:
     pid: int
     """Of its first process."""
 
-    def command(self, argv: Sequence[str], *, node: str | None = None) -> list[str]:
-        """``argv`` as seen from inside: from the login node, or from ``node``."""
+    def command(self, argv: Sequence[str], *, node: str | None = None, folder: Path | None = None) -> list[str]:
+        """``argv`` as given inside, in ``folder``: on the login node, or on ``node``."""
         target = self.pid if node is None else int((self.folder / f"{node}.pid").read_text())
         # A node's holder is known by its number inside; its namespaces are entered from within the cluster's.
         enter = ["nsenter", f"--target={self.pid}", "--pid", "--net", "--mount", "--uts"]
         if node is not None:
             enter += ["nsenter", f"--target={target}", "--net", "--uts", "--mount"]
-        return [*enter, "env", f"SLURM_CONF={self.folder}/slurm.conf", *argv]
+        return [*enter, "env", f"--chdir={folder or '/'}", f"SLURM_CONF={self.folder}/slurm.conf", *argv]
 
     def run(self, *argv: str, node: str | None = None, check: bool = True, **kwargs: Any) -> subprocess.CompletedProcess[str]:
         """Run a command inside, its output captured."""

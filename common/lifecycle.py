@@ -62,7 +62,7 @@ class StopToken:
 
 
 def stop_on_signals(stop: StopToken) -> None:
-    """SIGINT and SIGTERM set ``stop``. Call once, from the main thread.
+    """SIGINT and SIGTERM set ``stop``; one that is ignored when the process starts stays so. Call once, from the main thread.
 
     The handler only writes to a pipe: setting an event inside a signal handler can deadlock with a main thread that is just
     about to wait on it.
@@ -75,14 +75,18 @@ def stop_on_signals(stop: StopToken) -> None:
 
     threading.Thread(target=watch, name="signals", daemon=True).start()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda received, _frame: os.write(writer, bytes([received])) and None)
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda received, _frame: os.write(writer, bytes([received])) and None)
 
 
-def die_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
-    """Have the kernel send ``number`` to this process when the thread that started it ends.
+def die_with_parent(number: signal.Signals | None = None) -> None:
+    """Have the kernel send ``number`` to this process when the thread that started it ends; None: SIGTERM, or SIGINT where that
+    is ignored.
 
     Start such processes from a thread that lives as long as the supervisor: its main thread.
     """
+    if number is None:
+        number = signal.SIGINT if signal.getsignal(signal.SIGTERM) is signal.SIG_IGN else signal.SIGTERM
     parent = os.getppid()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0) != 0:

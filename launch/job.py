@@ -86,6 +86,7 @@ def under_torchrun(spec: ProcessSpec, config: RunConfig, *, endpoint: str, job_i
     torchrun = (
         python, "-m", "torch.distributed.run", f"--nnodes={spec.num_nodes}", f"--nproc-per-node={ranks_per_node}",
         "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", f"--rdzv-id={job_id}", "--max-restarts=0",
+        "--signals-to-handle=SIGINT",
     )  # fmt: skip
     return replace(spec, argv=(*torchrun, *command))
 

@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 from common.config import SupervisorConfig
@@ -21,7 +22,10 @@ from launch.plan import COMMANDS, ProcessSpec
 from launch.supervisor import Outcome, Supervisor
 
 STOP_SIGNAL = signal.SIGUSR2
-"""From the supervisor: end the role. SIGTERM may come from the scheduler, which tells every process at once; see `--notice`."""
+"""From the supervisor: end the role. SIGTERM may come from the scheduler as well; see `--notice`."""
+DEAF_TO_SIGTERM = ("sh", "-c", 'trap "" TERM; exec "$@"', "sh")
+"""Before a command: it and all it starts ignore SIGTERM, unless they ask for it. Slurm sends it to every process of a job that is
+to be preempted, while the supervisor still wants a checkpoint of them."""
 TICK_S = 0.5
 
 
@@ -32,14 +36,14 @@ def main() -> int:
     parser.add_argument("--index", type=int, default=0)
     parser.add_argument("--stop-s", type=float, default=3.0, help="what the role gets to end by itself")
     parser.add_argument("--nice", type=int, default=0)
-    parser.add_argument("--notice", type=Path, help="file to make when SIGTERM comes, which then stops nothing by itself")
+    parser.add_argument("--notice", type=Path, help="file to make when SIGTERM comes, which then stops nothing")
     parser.add_argument("--until-eof", action="store_true", help="end when standard input does")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
     if options.until_eof:
         threading.Thread(target=_end_at_eof, name="connection", daemon=True).start()
     signal.signal(STOP_SIGNAL, lambda *_: os.kill(os.getpid(), signal.SIGINT))
-    spec = ProcessSpec(options.role, options.index, tuple(options.command), nice=options.nice, ends_run=True)
+    spec = _spec(options)
     supervisor = Supervisor(
         [spec], config=SupervisorConfig(max_restarts=0, stop_s=options.stop_s), log_folder=None,
         notify=lambda line: print(line, file=sys.stderr, flush=True), stop_signals=(signal.SIGINT, signal.SIGHUP),
@@ -47,6 +51,13 @@ def main() -> int:
     _leave_notice_on_sigterm(options.notice)
     outcome = supervisor.run(tick=lambda: None, tick_s=TICK_S)
     return exit_code_of(outcome)
+
+
+def _spec(options: argparse.Namespace) -> ProcessSpec:
+    spec = ProcessSpec(options.role, options.index, tuple(options.command), nice=options.nice, ends_run=True)
+    if options.notice is None:
+        return spec
+    return replace(spec, argv=(*DEAF_TO_SIGTERM, *spec.argv), stop_signal=signal.SIGINT)
 
 
 def exit_code_of(outcome: Outcome) -> int:

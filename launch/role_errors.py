@@ -21,7 +21,7 @@ def leave_error(error: ComputerRLError) -> None:
 
 
 def left_exit_code(error_path: Path) -> int | None:
-    """The exit code of the typed error a role left; None: it left none. What started it may have ended with another (torchrun)."""
+    """The exit code of the typed error a role left, None when it left none. What started it (torchrun) may end with another."""
     try:
         return int(json.loads(error_path.read_text())["exit_code"])
     except (OSError, ValueError, KeyError, TypeError):

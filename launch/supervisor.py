@@ -228,7 +228,7 @@ class Supervisor:
         exit_code, lived_s = self._reap(process)
         if exit_code > 0:
             exit_code = left_exit_code(self._error_path(process)) or exit_code
-        if process.spec.ends_run and exit_code == 0 and self._drain_reason and not self._is_finished():
+        if process.spec.ends_run and self._drain_reason and not (exit_code == 0 and self._is_finished()):
             self._outcome = self._outcome or self._drained()
             return
         finished = process.spec.ends_run and exit_code == 0 and self._is_finished()

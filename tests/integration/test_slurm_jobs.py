@@ -1,0 +1,206 @@
+"""Runs as jobs of a real Slurm cluster, nodes with network namespaces of their own: submit, repair, preempt, requeue, cancel.
+
+Real desktops, real training of a tiny model. Nodes share this machine's two cores, so what is checked is what happens, never how
+fast.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks._slurm_cluster import SlurmCluster, missing, slurm_cluster
+from common.metrics import read_json_lines
+from common.run_folder import RunFolder
+from launch import processes
+
+ROOT = Path(__file__).resolve().parents[2]
+SITE = {
+    "time_limit": "00:20:00", "warning_s": 60, "network": "10.211.0.0/24",
+    "learner": {"partition": "scavenger"}, "worker": {"partition": "scavenger"},
+}  # fmt: skip
+DAEMONS = {"munged", "slurmctld", ":", "slurmd", "sleep"}
+"""What runs in a cluster without jobs: each node is held by a `sleep`; a helper of slurmctld calls itself `: slurmscriptd`."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    lacking = missing()
+    assert not lacking, f"not found: {lacking}; make setup IMAGE=full installs slurm-wlm and munge on Debian"
+    with slurm_cluster(tmp_path_factory.mktemp("cluster"), num_nodes=4) as running:
+        yield running
+
+
+class Site:
+    """A folder on the cluster's shared file system, and our command given in it on the login node."""
+
+    def __init__(self, cluster: SlurmCluster, folder: Path) -> None:
+        self.cluster = cluster
+        self.folder = folder
+        (folder / "site.yaml").write_text(json.dumps(SITE))
+
+    def computerrl(self, *arguments: str, code: int = 0) -> str:
+        argv = [sys.executable, "-m", "launch.cli", *arguments]
+        done = subprocess.run(
+            self.cluster.command(argv, folder=self.folder), env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True,
+            text=True, check=False, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == code, f"{arguments} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
+
+    def submit(self, *settings: str) -> RunFolder:
+        chosen = [part for setting in settings for part in ("--set", setting)]
+        said = self.computerrl("submit", str(ROOT / "configs" / "smoke.yaml"), "--site", "site.yaml", *chosen)
+        assert "is queued" in said
+        return RunFolder(self.folder / said.partition(":")[0])
+
+    def job_id(self, run: RunFolder) -> str:
+        return str(json.loads((run.folder / "launch" / "job.json").read_text())["job_id"])
+
+    def log(self, run: RunFolder) -> str:
+        return "".join(path.read_text(errors="replace") for path in (run.folder / "launch").glob("*.log"))
+
+    def wait(self, run: RunFolder, what: str, condition: Callable[[], bool], *, limit_s: float = 240.0) -> None:
+        deadline = time.monotonic() + limit_s
+        while not condition():
+            states = self.cluster.run("squeue", "--noheader", check=False).stdout
+            assert time.monotonic() < deadline, f"waited for {what}\n{states}\n{self.log(run)[-6000:]}"
+            time.sleep(0.2)
+
+    def wait_state(self, run: RunFolder, state: str) -> None:
+        self.wait(run, f"job state {state}", lambda: self.cluster.job(self.job_id(run)).get("JobState") == state)
+
+    def num_updates(self, run: RunFolder) -> int:
+        lines = read_json_lines(run.metrics_path) if run.metrics_path.exists() else []
+        return sum(line.get("event") == "update" for line in lines)
+
+    def wait_nothing_left(self) -> None:
+        deadline = time.monotonic() + 20.0
+        while left := self.left():
+            assert time.monotonic() < deadline, f"still there: {left}"
+            time.sleep(0.2)
+
+    def left(self) -> set[str]:
+        """Names of what runs in the cluster beside its own daemons."""
+        inside = processes.descendants([self.cluster.pid])
+        commands = {pid: _command(pid) for pid in inside}
+        return {command for command in commands.values() if command and command.split()[0].rpartition("/")[2] not in DAEMONS}
+
+
+def _command(pid: int) -> str:
+    """Its command line, empty for the dead."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+@pytest.fixture
+def site(cluster: SlurmCluster, tmp_path: Path) -> Iterator[Site]:
+    yield Site(cluster, tmp_path)
+    cluster.run("scancel", "--full", "--user=root", check=False)
+
+
+def assert_each_trained_once(run: RunFolder) -> None:
+    """Every trajectory that was acknowledged is in the ledger, once, or was given up with its order."""
+    ledger = [line["trajectory_id"] for line in read_json_lines(run.folder / "ledger.jsonl")]
+    assert len(ledger) == len(set(ledger)) > 0
+    (summary,) = (line for line in read_json_lines(run.metrics_path) if line.get("event") == "summary")
+    assert summary["num_trajectories_lost"] == 0
+    assert json.loads((run.folder / "report.json").read_text())["finished"]
+
+
+def processes_of(site: Site, run: RunFolder, role: str) -> set[int]:
+    """Pids, as this process sees them, of everything that plays ``role`` for ``run``."""
+    found = set()
+    for pid in processes.descendants([site.cluster.pid]):
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"launch.cli" in command and role.encode() in command and any(run.folder.name.encode() in part for part in command):
+            found.add(pid)
+    return found
+
+
+@pytest.mark.timeout(420)
+def test_job_over_three_nodes_survives_node_failure_and_preemption(site: Site) -> None:
+    """Two learner nodes under torchrun, a worker node, and a worker that joins: everything on it is killed, then the job is
+    preempted; the run goes on to its end and every trajectory counts once."""
+    run = site.submit(
+        "cluster.num_learner_nodes=2", "learner.num_ranks=2", "cluster.num_worker_nodes=1", "learner.recipe.max_updates=14",
+        "learner.recipe.eval_episodes_per_family=1",
+    )  # fmt: skip
+    site.wait(run, "a first update", lambda: site.num_updates(run) >= 1)
+    assert "RUNNING" in site.computerrl("status", str(run.folder))
+    site.computerrl("submit", "--workers-for", str(run.folder), "--array", "0", "--site", "site.yaml")
+
+    struck = processes_of(site, run, "env-server")
+    assert struck
+    for pid in struck | processes.descendants(struck):
+        os.kill(pid, signal.SIGKILL)
+    site.wait(run, "the env_server's repair", lambda: "env_server-0 ended" in site.log(run))
+    before = site.num_updates(run)
+    site.wait(run, "an update after the repair", lambda: site.num_updates(run) > before or site.log(run).count("report:") > 0)
+
+    urgent = site.cluster.run("sbatch", "--parsable", "-N4", "-c2", "--partition=main", "--wrap", "sleep 3").stdout.strip()
+    site.wait(run, "the preemption", lambda: "is queued again" in site.log(run) or "report:" in site.log(run))
+    assert "SIGTERM from Slurm: the learner writes a checkpoint" in site.log(run)
+    site.wait(run, "the urgent job", lambda: site.cluster.job(urgent).get("JobState") == "COMPLETED")
+    site.wait_state(run, "COMPLETED")
+    assert "start 2, on" in site.log(run)
+    assert_each_trained_once(run)
+    site.computerrl("journal", "verify", str(run.folder))
+    assert "env_server-1000" in site.log(run)
+    site.wait(run, "the workers to leave", lambda: not site.cluster.run("squeue", "--noheader").stdout)
+    site.wait_nothing_left()
+
+
+@pytest.mark.timeout(300)
+def test_job_before_its_time_limit_checkpoints_requeues_and_is_cancelled_without_a_trace(site: Site) -> None:
+    run = site.submit("cluster.elastic=true", "learner.recipe.max_updates=200", "learner.checkpoint_every_updates=100")
+    site.wait(run, "two updates", lambda: site.num_updates(run) >= 2)
+    said = site.computerrl("submit", str(ROOT / "configs" / "smoke.yaml"), "--site", "site.yaml", code=2)
+    assert "is job" in said and "computerrl cancel" in said
+
+    site.cluster.run("scancel", "--batch", "--signal=USR1", site.job_id(run))
+    site.wait(run, "the requeue", lambda: "is queued again" in site.log(run))
+    resumed_from = site.num_updates(run)
+    site.wait(run, "the second start", lambda: "start 2, on" in site.log(run))
+    site.wait(run, "training to go on", lambda: site.num_updates(run) > resumed_from)
+    numbers = [line["update"] for line in read_json_lines(run.metrics_path) if line.get("event") == "update"]
+    assert numbers == list(range(1, len(numbers) + 1)), "the checkpoint of the drain is where it went on"
+
+    said = site.computerrl("cancel", str(run.folder))
+    assert "cancelled job" in said
+    site.wait_state(run, "CANCELLED")
+    site.wait_nothing_left()
+    ledger = [line["trajectory_id"] for line in read_json_lines(run.folder / "ledger.jsonl")]
+    assert len(ledger) == len(set(ledger)) > 0
+    assert "start 3" not in site.log(run)
+    assert "has ended already" in site.computerrl("cancel", str(run.folder))
+
+
+@pytest.mark.timeout(60)
+def test_submit_names_what_cannot_be_before_anything_is_queued(site: Site) -> None:
+    config = str(ROOT / "configs" / "smoke.yaml")
+
+    def refused(changes: dict[str, object], *settings: str, code: int = 2) -> str:
+        (site.folder / "bad.yaml").write_text(json.dumps({**SITE, **changes}))
+        chosen = [part for setting in settings for part in ("--set", setting)]
+        return site.computerrl("submit", config, "--site", "bad.yaml", *chosen, code=code)
+
+    assert "there is no partition 'night'" in refused({"worker": {"partition": "night"}}, "cluster.num_worker_nodes=1")
+    assert "desktop.num_desktops" in refused({}, "desktop.num_desktops=100", "cluster.num_worker_nodes=1")
+    assert "9 nodes are asked for" in refused({}, "cluster.num_worker_nodes=9")
+    assert "unknown key" in refused({"partitions": "main"})
+    assert not (site.folder / "runs").exists()
+    assert site.cluster.run("squeue", "--noheader").stdout == ""
