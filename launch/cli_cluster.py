@@ -126,6 +126,28 @@ def join(run: str, *, actors: int) -> None:
 
 
 @click.command()
+@CONFIG
+@SET
+@click.option(
+    "--hosts", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The machines; see configs/hosts.yaml."
+)
+@click.option("--resume", is_flag=True, help="Continue the newest run of this name instead of starting a new one.")
+def up(config: Path, overrides: tuple[str, ...], *, hosts: Path, resume: bool) -> None:
+    """Run CONFIG on machines without a scheduler, over ssh: the same plan as `submit`, supervised from here.
+
+    The hosts must be reached without a password and see this folder under the same path. Ctrl-C stops everything on all of them;
+    so does the end of this process, however it ends. To leave it running, start it in tmux or as a service
+    (launch/systemd/computerrl.service).
+
+    \b
+    computerrl up configs/quickstart.yaml --hosts configs/hosts.yaml
+    """
+    from launch import up as bare_metal
+
+    sys.exit(bare_metal.up(config, hosts_path=hosts, overrides=overrides, resume=resume))
+
+
+@click.command()
 @RUN
 def cancel(run: str) -> None:
     """End RUN's Slurm job, and those of workers that joined it. What was acknowledged is safe; --resume continues."""
@@ -153,4 +175,4 @@ def logs(run: str, process: str | None, *, follow: bool, lines: int) -> None:
     show_logs(find_run(run), process=process, follow=follow, num_lines=lines)
 
 
-COMMANDS = (plan, submit, job, join, cancel, logs)
+COMMANDS = (plan, submit, up, job, join, cancel, logs)

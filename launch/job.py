@@ -29,7 +29,7 @@ SRUN_STOP_S = 4.0
 """What a stop takes longer than on one machine: srun tells the node, the node says that all has ended."""
 REQUEUE_WAIT_S = 60.0
 """Slurm ends this process when it has queued the job again; longer than this it never takes."""
-_CONTAINED = ("actor", "engine", "learner")
+CONTAINED = ("actor", "engine", "learner")
 
 
 def run_job(folder: Path) -> int:
@@ -72,7 +72,7 @@ def specs_on(
         if spec.num_nodes > 1:
             address = own_address(config.learner.bind_address)
             placed = under_torchrun(spec, config, endpoint=f"{address}:{rendezvous_port}", job_id=allocation.job_id)
-        if site.container is not None and spec.role in _CONTAINED:
+        if site.container is not None and spec.role in CONTAINED:
             placed = in_container(placed, site, config)
         stop_s = config.supervisor.stop_s
         specs.append(slurm.srun(placed, allocation, site=site, stop_s=stop_s, notice=notice.resolve(), python=plan.python))

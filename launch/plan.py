@@ -52,8 +52,8 @@ class ProcessSpec:
     """From ``node`` on, with the same command on each: ranks of a learner that is larger than a node."""
     resources: Resources = ONE_CORE
     """What it takes on a node."""
-    stop_signal: signal.Signals = signal.SIGTERM
-    """Asks it to end."""
+    stop_signal: signal.Signals | None = signal.SIGTERM
+    """Asks it to end. None: its standard input, which is a pipe then, is closed."""
 
     @property
     def name(self) -> str:

@@ -50,7 +50,7 @@ def submit(path: Path, *, overrides: Sequence[str], site: str, resume: bool) -> 
     config = load_config(path, overrides=overrides)
     _refuse_live(config)
     plan = cluster_plan.here(find_resumable(config) if resume else config, profile)
-    findings = [*_machine_independent(plan.config), *_queue_findings(plan), *_folder_findings(plan.config)]
+    findings = [*machine_independent(plan.config), *_queue_findings(plan), *_folder_findings(plan.config)]
     if findings:
         raise PreflightFailed(findings)
     if not resume:
@@ -155,7 +155,8 @@ _HERE_AND_THERE = (
 """What can be judged on a login node, which has the nodes' files and neither their memory nor their GPUs."""
 
 
-def _machine_independent(config: RunConfig) -> list[Finding]:
+def machine_independent(config: RunConfig) -> list[Finding]:
+    """What is wrong wherever the processes run."""
     machine = preflight.inspect_machine()
     return [finding for check in _HERE_AND_THERE for finding in check(config, machine)]
 

@@ -303,8 +303,9 @@ class Supervisor:
             log = None if self._log_folder is None else stack.enter_context(self._log_path(process).open("ab"))
             # The role itself asks to die with its parent: preexec_fn is unsafe in a process with threads.
             process.popen = subprocess.Popen(
-                spec.argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log and subprocess.STDOUT, start_new_session=True
-            )
+                spec.argv, env=env, stdin=subprocess.DEVNULL if spec.stop_signal else subprocess.PIPE, stdout=log,
+                stderr=log and subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
         process.started_at = time.monotonic()
         if spec.nice:
             os.setpriority(os.PRIO_PROCESS, process.popen.pid, os.getpriority(os.PRIO_PROCESS, 0) + spec.nice)
@@ -321,6 +322,8 @@ class Supervisor:
     def _reap(self, process: _Process) -> tuple[int, float]:
         assert process.popen is not None
         exit_code = process.popen.wait()
+        if process.popen.stdin is not None:
+            process.popen.stdin.close()
         self._shared_memory |= processes.named_after([process.popen.pid])
         self._selector.unregister(process.pidfd)
         os.close(process.pidfd)
@@ -338,7 +341,11 @@ class Supervisor:
             asked = [process for process in self._processes if process.spec.role in roles and process.popen is not None]
             for process in asked:
                 assert process.popen is not None
-                process.popen.send_signal(process.spec.stop_signal)
+                if process.spec.stop_signal is None:
+                    assert process.popen.stdin is not None
+                    process.popen.stdin.close()
+                else:
+                    process.popen.send_signal(process.spec.stop_signal)
             self._wait_for_ends(asked, until=began + share * self._config.stop_s, num_signals=num_signals)
         self._wait_for_ends(self._processes, until=began + self._config.stop_s, num_signals=num_signals)
         for process in self._processes:

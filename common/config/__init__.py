@@ -8,6 +8,7 @@ from common.config.broker import BrokerConfig
 from common.config.cluster import ClusterConfig
 from common.config.curriculum import CurriculumConfig, RolloutsConfig
 from common.config.desktop import DesktopConfig
+from common.config.hosts import HostList, load_hosts
 from common.config.learner import AlgorithmConfig, EntropulseConfig, LearnerConfig, LoraConfig, OptimizerConfig, RecipeConfig
 from common.config.model import ModelConfig
 from common.config.run import RunConfig, SupervisorConfig, TasksConfig, load_config
@@ -23,6 +24,7 @@ __all__ = [
     "DesktopConfig",
     "EndpointConfig",
     "EntropulseConfig",
+    "HostList",
     "LearnerConfig",
     "LoraConfig",
     "ModelConfig",
@@ -36,5 +38,6 @@ __all__ = [
     "SupervisorConfig",
     "TasksConfig",
     "load_config",
+    "load_hosts",
     "load_site",
 ]
