@@ -8,6 +8,7 @@ MIRROR ?=
 # Desktop image: core, or full (core and all other applications). All tests need full.
 IMAGE ?= core
 # For example ARGS="--set learner.lr=1e-6", TESTS=tests/unit, BENCH=codec
+FOR_TESTS ?=
 ARGS ?=
 TESTS ?=
 # Test files played side by side: desktops mostly wait.
@@ -24,12 +25,13 @@ help: ## this list
 
 setup: ## make .venv, Apptainer, the desktop image and the model; skips what is there
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: Python 3.11 is needed, this is %s\n    -> make setup PYTHON=python3.11" % sys.version.split()[0])'
-	@$(PYTHON) -m launch.machine_setup --venv $(VENV) --image $(IMAGE) --mirror "$(MIRROR)"
+	@$(PYTHON) -m launch.machine_setup --venv $(VENV) --image $(IMAGE) --mirror "$(MIRROR)" $(FOR_TESTS)
 
 train: setup ## train CONFIG (default configs/quickstart.yaml) and write its report
 	$(VENV)/bin/computerrl train $(CONFIG) $(ARGS)
 
 test: IMAGE := full
+test: FOR_TESTS := --for-tests
 test: setup ## all tests, real desktops included (13 to 23 minutes on 2 cores)
 	$(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile $(TESTS) $(ARGS)
 

