@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from launch import cli_cluster
+from launch.simulate import simulate
 
 if TYPE_CHECKING:
     from common.config import RunConfig
@@ -473,6 +474,7 @@ class _LazySetup(click.Command):
 cli.add_command(_LazySetup())
 for _command in cli_cluster.COMMANDS:
     cli.add_command(_command)
+cli.add_command(simulate)
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
