@@ -1,4 +1,4 @@
-"""The simulator: a day of a thousand desktops, and its bookkeeping against Little's law. `figures` needs no desktop.
+"""The simulator: a day of a thousand desktops, and its bookkeeping against Little's law. No desktop takes part.
 
     computerrl bench simulate
 """
@@ -38,7 +38,10 @@ def run(quick: bool) -> list[dict[str, Any]]:
             "name": "1,000 desktops, 64 actors, 24 h", "value": sorted(times)[len(times) // 2], "unit": "s",
             "spread": max(times) - min(times), "target": _TARGET_S, "better": "lower",
         },
-        {"name": "... episodes played through the broker core", "value": simulation.counts.episodes, "unit": "episodes", "better": "higher"},
+        {
+            "name": "... episodes through the broker core", "value": simulation.counts.episodes, "unit": "episodes",
+            "better": "higher",
+        },
         {"name": "... desktops in use", "value": figures.desktop_use, "unit": "share", "better": "higher"},
         {"name": "mean age against Little's law", "value": gap, "unit": "share", "target": 0.01, "better": "lower"},
         {"name": "... mean age", "value": figures.mean_age, "unit": "versions", "better": "lower"},

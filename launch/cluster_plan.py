@@ -73,7 +73,10 @@ def cluster_plan(
         raise ConfigError(problems)
     return ClusterPlan(
         config=on_network(config, site, layout), site=site, layout=layout, specs=specs, parts=parts, python=python, folder=folder,
-        environment={"PYTHONPATH": str(source_root), "COMPUTERRL_CACHE": str(cache), "PYTHONUNBUFFERED": "1"},
+        environment={
+            "PYTHONPATH": str(source_root), "COMPUTERRL_CACHE": str(cache), "PYTHONUNBUFFERED": "1",
+            **({} if site.local_folder is None else {"TMPDIR": site.local_folder}),
+        },
     )  # fmt: skip
 
 

@@ -132,7 +132,11 @@ class Simulation:
         self._taken: list[TrajectoryGroup] = []
         self._cursor = 0
         self._in_training: list[TrajectoryGroup] | None = None
+        self._train_s = 0.0
+        """Of the batch in training."""
         self._training_epoch = 0
+        self._num_steps: dict[str, Counter[int]] = {}
+        """Trajectory handed in and not trained -> version -> steps."""
         self._since_checkpoint_s: list[float] = []
         """Training times of updates since the last checkpoint."""
         self._learner_up = True
@@ -270,10 +274,12 @@ class Simulation:
         self._idle += [(one.actor, one.slot, one.ended_s) for one in freed if self._is_up[one.actor]]
 
     def _trajectory(self, play: Play) -> Trajectory:
-        """Steps spread evenly over the time they took; each has the version its actor had loaded."""
+        """Steps spread evenly over the time they took; each has the version its actor had loaded. The message has one step for
+        each version: the broker looks at every one, and 15 alike tell it nothing more."""
         granted, number = play.granted, play.times.num_steps
         loaded, each_s = self._loaded_at[play.actor], (play.ended_s - play.began_s) / number
-        versions = [bisect_right(loaded, play.began_s + (step + 0.5) * each_s) - 1 for step in range(number)]
+        versions = Counter(bisect_right(loaded, play.began_s + (step + 0.5) * each_s) - 1 for step in range(number))
+        self._num_steps[granted.assignment_id] = versions
         success = granted.index % 2 == 0
         return Trajectory(
             trajectory_id=granted.assignment_id, group_id=granted.group_id, index=granted.index, order_id=granted.order_id,
@@ -314,31 +320,34 @@ class Simulation:
 
     def _train(self, cut: Cut) -> None:
         self._in_training, self._taken = self._taken[: cut.num_groups], self._taken[cut.num_groups :]
-        steps = [step for group in self._in_training for trajectory in group.trajectories for step in trajectory.steps]
-        ages = Counter(self._version - int(step.policy_versions[0]) for step in steps)
+        ages: Counter[int] = Counter()
+        for trajectory in (one for group in self._in_training for one in group.trajectories):
+            for version, count in self._num_steps.pop(trajectory.trajectory_id).items():
+                ages[self._version - version] += count
+        num_steps = sum(ages.values())
         bound = self.config.learner.age_bound
         too_old = sum(count for age, count in ages.items() if age > bound)
         self.counts.ages.update(ages)
         self.counts.steps_too_old += too_old
-        self.counts.steps_trained += len(steps) - too_old
-        self._num_waiting_steps -= len(steps)
-        train_s = self.cluster.train_fixed_s + self.cluster.train_step_s * len(steps)
+        self.counts.steps_trained += num_steps - too_old
+        self._num_waiting_steps -= num_steps
+        self._train_s = self.cluster.train_fixed_s + self.cluster.train_step_s * num_steps
         if self.cluster.pauses_while_training:
             self._pause_all()
-        self._run_training(train_s)
+        self._run_training()
 
-    def _run_training(self, train_s: float) -> None:
+    def _run_training(self) -> None:
         self._training_epoch += 1
-        self._later(train_s + self.cluster.overhead_s, self._trained, self._training_epoch, train_s, self.now)
+        self._later(self._train_s + self.cluster.overhead_s, self._trained, self._training_epoch, self.now)
 
-    def _trained(self, epoch: int, train_s: float, began_s: float) -> None:
+    def _trained(self, epoch: int, began_s: float) -> None:
         if epoch != self._training_epoch:
             return  # The learner failed meanwhile; it is made again.
         assert self._in_training is not None
         self._span("learner", "training", began_s)
-        self.counts.train_s += train_s
+        self.counts.train_s += self._train_s
         self.counts.updates += 1
-        self._since_checkpoint_s.append(train_s)
+        self._since_checkpoint_s.append(self._train_s)
         self._cursor += len(self._in_training)
         self._in_training = None
         self._version += 1
@@ -495,8 +504,7 @@ class Simulation:
     def _learner_up_again(self) -> None:
         self._learner_up = True
         if self._in_training is not None:
-            steps = sum(len(one.steps) for group in self._in_training for one in group.trajectories)
-            self._run_training(self.cluster.train_fixed_s + self.cluster.train_step_s * steps)
+            self._run_training()
         else:
             self._learn()
             self._assign()

@@ -246,3 +246,44 @@ def test_learner_that_finishes_ends_the_run_and_stops_the_others(start: Callable
     (kind, _, exit_code, _), _ = run.end()
     assert (kind, exit_code) == ("finished", 0)
     assert not run.left()
+
+
+DRAIN = """
+import sys
+from pathlib import Path
+from common.config import SupervisorConfig
+from launch.plan import ProcessSpec
+from launch.supervisor import Supervisor
+folder, learner = Path(sys.argv[1]), sys.argv[2]
+specs = [ProcessSpec(role=role, index=0, argv=(sys.executable, '-c', code), ends_run=role == 'learner')
+         for role, code in (('broker', 'import signal; signal.pause()'), ('learner', learner))]
+supervisor = Supervisor(specs, config=SupervisorConfig(drain_s=1.5, stop_s=1.0), log_folder=folder, notify=print,
+                        is_finished=lambda: False, ask_to_drain=(folder / 'asked').touch)
+(folder / 'ready').touch()
+outcome = supervisor.run(tick=lambda: None, tick_s=0.05)
+print(outcome.kind, outcome.exit_code, outcome.reason)
+"""
+
+SAVES = "import os, sys, time\nwhile not os.path.exists('asked'): time.sleep(0.02)\nopen('saved', 'w').close(); sys.exit({code})"
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    ("learner", "saved"),
+    [(SAVES.format(code=0), True), (SAVES.format(code=3), True), ("import time; time.sleep(99)", False)],
+)
+def test_sigusr1_lets_the_learner_save_before_everything_stops(tmp_path: Path, learner: str, saved: bool) -> None:
+    """Also when it fails at that, or takes too long: a draining run starts nobody again."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", DRAIN, str(tmp_path), learner], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while not processes.descendants([process.pid]) or not (tmp_path / "learner-0.log").exists():
+        time.sleep(0.02)
+    seen = processes.descendants([process.pid])
+    process.send_signal(signal.SIGUSR1)
+    output, _ = process.communicate(timeout=20)
+    assert output.splitlines()[-1] == "stopped 138 stopped by SIGUSR1", output
+    assert (tmp_path / "saved").exists() == saved
+    assert "starts again" not in output
+    assert not seen & processes.parents().keys()
