@@ -218,12 +218,23 @@ def learner(config: Path, overrides: tuple[str, ...], index: int) -> None:
 
 
 @cli.command()
+@click.argument("config", type=click.Path(path_type=Path), metavar="[CONFIG]", required=False)
+@click.option("--site", metavar="SITE", help="Also check what this site's profile says: Slurm, partitions, network, folders.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def doctor(*, as_json: bool) -> None:
-    """Print what this machine has, what is missing, and what to do about it."""
+def doctor(config: Path | None, site: str | None, *, as_json: bool) -> None:
+    """Print what this machine has, what is missing, and what to do about it or ask the administrator for.
+
+    On a cluster, ask a node as well as the login node:
+
+    \b
+    computerrl doctor configs/quickstart.yaml --site my-cluster
+    srun --partition gpu --gres=gpu:1 computerrl doctor --site my-cluster
+    """
+    from common.config import load_config, load_site
     from launch.doctor import run_doctor
 
-    sys.exit(run_doctor(as_json=as_json))
+    chosen = load_site(site) if site is not None else None
+    sys.exit(run_doctor(as_json=as_json, site=chosen, config=load_config(config) if config is not None else None))
 
 
 @cli.command()

@@ -9,34 +9,25 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
 
+from common.config import RunConfig, SiteProfile
 from common.errors import SetupError
 from common.model_folder import BUILT_IN_MODELS, cache_folder, is_model_folder, model_folder
+from launch.doctor_cluster import Row, cluster_rows
 from launch.machine import Machine, inspect_machine, package_versions
 from launch.preflight import MIN_FREE_DISK_MB
 
-Verdict = Literal["ok", "missing", "note"]
 MIN_PYTHON = (3, 11)
 QUICKSTART_MEMORY_MB = 6700
 """What `computerrl train configs/quickstart.yaml --dry-run` adds up to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the table."""
-
-    what: str
-    verdict: Verdict
-    found: str
-    next_step: str = ""
-
-
-def run_doctor(*, as_json: bool) -> int:
-    """Print the table (or JSON); exit code 3 when something a run needs is missing."""
-    rows = diagnose()
+def run_doctor(*, as_json: bool, site: SiteProfile | None = None, config: RunConfig | None = None) -> int:
+    """Print the table (or JSON); exit code 3 when something a run needs is missing. ``site`` or ``config``: also look at what a
+    cluster needs."""
+    rows = diagnose(site, config)
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
     else:
@@ -44,18 +35,20 @@ def run_doctor(*, as_json: bool) -> int:
     return SetupError.exit_code if any(row.verdict == "missing" for row in rows) else 0
 
 
-def diagnose() -> list[Row]:
+def diagnose(site: SiteProfile | None = None, config: RunConfig | None = None) -> list[Row]:
     """All rows, in the order of what depends on what."""
     machine = inspect_machine()
+    cluster = (lambda: cluster_rows(site, config, machine)) if site is not None or config is not None else list
     checks: tuple[Callable[[], list[Row]], ...] = (
         lambda: _machine_rows(machine),
         _python_rows,
         lambda: _device_rows(machine),
         _apptainer_rows,
-        _image_rows,
+        lambda: _image_rows("core" if config is None else config.desktop.image),
         _kernel_rows,
         _model_rows,
         _disk_rows,
+        cluster,
     )
     return [row for check in checks for row in check()]
 
@@ -103,11 +96,12 @@ def _apptainer_rows() -> list[Row]:
     return rows
 
 
-def _image_rows() -> list[Row]:
+def _image_rows(image: str) -> list[Row]:
+    """A recipe's image has the recipe's digest in its name: an old one is not found."""
     from env_server.image.find import image_path
 
     try:
-        return [Row("desktop image", "ok", str(image_path()))]
+        return [Row("desktop image", "ok", str(image_path(image)))]
     except SetupError as error:
         return [Row("desktop image", "missing", error.problem.reason, error.problem.next_step)]
 

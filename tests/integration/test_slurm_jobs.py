@@ -204,3 +204,15 @@ def test_submit_names_what_cannot_be_before_anything_is_queued(site: Site) -> No
     assert "unknown key" in refused({"partitions": "main"})
     assert not (site.folder / "runs").exists()
     assert site.cluster.run("squeue", "--noheader").stdout == ""
+
+
+@pytest.mark.timeout(60)
+def test_doctor_finds_the_cluster_in_order_and_names_what_is_not(site: Site) -> None:
+    rows = {row["what"]: row for row in json.loads(site.computerrl("doctor", "--site", "site.yaml", "--json"))}
+    assert rows["Slurm"]["verdict"] == "ok" and "UP" in rows["Slurm"]["found"]
+    assert "4 nodes" in rows["partition, learner"]["found"]
+    assert "10.211.0.1" in rows["network"]["found"]
+    assert "5 s" in rows["requeue delay"]["found"]
+    (site.folder / "site.yaml").write_text(json.dumps({**SITE, "worker": {"partition": "night"}}))
+    rows = {row["what"]: row for row in json.loads(site.computerrl("doctor", "--site", "site.yaml", "--json", code=3))}
+    assert rows["partition, worker"]["verdict"] == "missing"
