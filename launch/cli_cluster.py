@@ -175,4 +175,23 @@ def logs(run: str, process: str | None, *, follow: bool, lines: int) -> None:
     show_logs(find_run(run), process=process, follow=follow, num_lines=lines)
 
 
-COMMANDS = (plan, submit, up, job, join, cancel, logs)
+@click.command()
+@click.argument("out", type=click.Path(path_type=Path, file_okay=False), metavar="OUT_FOLDER")
+@click.option("--image", default="core", show_default=True, help="Desktop image: a recipe's name, a path, or none.")
+@click.option("--model", default="smollm2-135m", show_default=True, help="A built-in model, or a model folder to take along.")
+def bundle(out: Path, *, image: str, model: str) -> None:
+    """Collect in OUT_FOLDER what a site without internet needs: packages, project, desktop image, model, and install.sh.
+
+    Make it on a machine of the same kind (Linux release, Python version, processor) that has internet and where `computerrl
+    setup` has run; a second call goes on where the first was broken off. On the site, Apptainer must be there:
+
+    \b
+    computerrl bundle /media/disk/computerrl --model models/my-model
+    cd /media/disk/computerrl; ./install.sh ~/computerrl          (checks every file first)
+    """
+    from launch.bundle import make_bundle
+
+    make_bundle(out, image=None if image == "none" else image, model=model, say=click.echo)
+
+
+COMMANDS = (plan, submit, up, job, join, cancel, logs, bundle)

@@ -98,7 +98,8 @@ def in_container(spec: ProcessSpec, site: SiteProfile, config: RunConfig) -> Pro
 
     assert site.container is not None
     apptainer = find_apptainer()
-    folders = [str(Path.cwd()), str(Path(config.run_dir).resolve()), str(cache_folder()), *site.binds]
+    source_root = str(Path(__file__).resolve().parent.parent)
+    folders = [str(Path.cwd()), source_root, str(Path(config.run_dir).resolve()), str(cache_folder()), *site.binds]
     binds = [part for folder in dict.fromkeys(folders) for part in ("--bind", folder)]
     gpu = ["--nv"] if spec.resources.num_gpus else []
     inside = ("python3", *spec.argv[1:])

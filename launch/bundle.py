@@ -1,0 +1,144 @@
+"""`computerrl bundle`: everything a site without internet needs, in one folder, and the script that installs it there.
+
+    OUT/
+      wheels/          every package of constraints.txt, built for this kind of machine
+      source.tar.gz    this project
+      images/          the desktop image
+      models/          the model folder, where one is asked for (built-in ones are made from their wheel)
+      SHA256SUMS       checked by install.sh before anything is unpacked
+      install.sh       makes .venv, unpacks, ends with `computerrl doctor`
+
+Files whose checksum is right are kept: a bundle that was broken off goes on. Apptainer itself is the site's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from common.errors import Problem, SetupError
+from common.model_folder import BUILT_IN_MODELS, check_model_folder, model_folder
+from env_server.host import run_logged
+from launch.machine_setup import REPOSITORY, TORCH
+
+SUMS_FILE, INSTALL_FILE = "SHA256SUMS", "install.sh"
+_CHUNK = 1 << 20
+_PACKAGES = ("actor", "benchmarks", "broker", "common", "configs", "docs", "env_server", "launch", "learner")
+_FILES = ("LICENSE", "Makefile", "README.md", "CONTRIBUTING.md", "constraints.txt", "pyproject.toml", "setup.cfg")
+_MIN_FREE_MB = 6000
+
+Say = Callable[[str], None]
+
+
+def make_bundle(out: Path, *, image: str | None, model: str, say: Say) -> Path:
+    """Fill ``out``; gives it. ``image``: a recipe's name or a path, None: none. Raises `SetupError`."""
+    out.mkdir(parents=True, exist_ok=True)
+    free_mb = shutil.disk_usage(out).free >> 20
+    if free_mb < _MIN_FREE_MB and not (out / SUMS_FILE).exists():
+        raise SetupError(Problem(str(out), f"{free_mb} MiB are free, a bundle takes about {_MIN_FREE_MB}", "choose another disk"))
+    for what, work in (
+        ("wheels", lambda: _wheels(out, say)),
+        ("source", lambda: _source(out)),
+        ("image", lambda: _image(out, image) if image is not None else "none asked for"),
+        ("model", lambda: _model(out, model)),
+    ):
+        began = time.monotonic()
+        say(f"{what:8} {work()} ({time.monotonic() - began:.1f} s)")
+    shutil.copyfile(Path(__file__).with_name("bundle_install.sh"), out / INSTALL_FILE)
+    (out / INSTALL_FILE).chmod(0o755)
+    write_sums(out)
+    total_mb = sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) >> 20
+    say(f"{'done':8} {out}: {total_mb} MiB; copy it to the site and run ./{INSTALL_FILE} there")
+    return out
+
+
+def _wheels(out: Path, say: Say) -> str:
+    folder, log = out / "wheels", out.parent / f"{out.name}.log"
+    constraints = REPOSITORY / "constraints.txt"
+    stamp = folder / ".complete"
+    digest = hashlib.sha256(constraints.read_bytes()).hexdigest()
+    if stamp.is_file() and stamp.read_text() == digest:
+        return f"{len(list(folder.glob('*.whl')))} there already"
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-input", "--progress-bar", "off"]
+    say(f"{'wheels':8} fetching and building; the output is in {log}")
+    run_logged([*pip, "--wheel-dir", folder, f"torch=={TORCH}"], log=log)
+    run_logged([*pip, "--wheel-dir", folder, "-r", constraints, "setuptools", "wheel", "pip"], log=log)
+    shutil.copyfile(constraints, folder / "constraints.txt")
+    stamp.write_text(digest)
+    return f"{len(list(folder.glob('*.whl')))} packages"
+
+
+def _source(out: Path) -> str:
+    """What git tracks or, in a tree that git does not know, the packages."""
+    listed = subprocess.run(["git", "-C", REPOSITORY, "ls-files", "-z"], capture_output=True, text=True, check=False)
+    names = [name for name in listed.stdout.split("\0") if name] if listed.returncode == 0 else [*_PACKAGES, *_FILES]
+    with tarfile.open(out / "source.tar.gz", "w:gz", compresslevel=6) as archive:
+        for name in names:
+            if (REPOSITORY / name).exists():
+                archive.add(REPOSITORY / name, arcname=f"computerrl/{name}", filter=_clean)
+    return f"{len(names)} files"
+
+
+def _clean(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    if "__pycache__" in member.name:
+        return None
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member
+
+
+def _image(out: Path, image: str) -> str:
+    from env_server.image.find import image_path
+
+    path = image_path(image)
+    folder = out / "images"
+    folder.mkdir(exist_ok=True)
+    target = folder / (f"{path.name}.tar.gz" if path.is_dir() else path.name)
+    if target.is_file():
+        return f"{target.name} is there already"
+    partial = target.with_suffix(".partial")
+    if path.is_dir():
+        run_logged(["tar", "-C", path.parent, "-I", "gzip -1", "-cf", partial, path.name], log=out.parent / f"{out.name}.log")
+    else:
+        shutil.copyfile(path, partial)
+    partial.rename(target)
+    return f"{target.name}, {target.stat().st_size >> 20} MiB"
+
+
+def _model(out: Path, model: str) -> str:
+    if model in BUILT_IN_MODELS:
+        return f"{model} is made from its wheel"
+    folder = model_folder(model)
+    check_model_folder(folder)
+    (out / "models").mkdir(exist_ok=True)
+    target = out / "models" / f"{folder.name}.tar"
+    if not target.is_file():
+        partial = target.with_suffix(".partial")
+        run_logged(["tar", "-C", folder.parent, "-cf", partial, folder.name], log=out.parent / f"{out.name}.log")
+        partial.rename(target)
+    return f"{target.name}, {target.stat().st_size >> 20} MiB"
+
+
+def write_sums(out: Path) -> None:
+    """`SHA256SUMS` of everything else in ``out``, as sha256sum reads it."""
+    lines = [f"{sha256(path)}  {path.relative_to(out)}\n" for path in _files(out)]
+    (out / SUMS_FILE).write_text("".join(lines))
+
+
+def _files(out: Path) -> Iterable[Path]:
+    return sorted(path for path in out.rglob("*") if path.is_file() and path.name != SUMS_FILE and not path.name.startswith("."))
+
+
+def sha256(path: Path) -> str:
+    """Of the file's bytes."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
