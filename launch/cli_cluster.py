@@ -36,7 +36,13 @@ def plan(config: Path, overrides: tuple[str, ...], site: str | None) -> None:
 
 
 def show_plan(made: ClusterPlan) -> None:
-    """The plan, for people."""
+    """The plan and the job's script, for people."""
+    show_processes(made)
+    click.echo(f"\n# job\n{made.script}", nl=False)
+
+
+def show_processes(made: ClusterPlan) -> None:
+    """Resolved configuration, and what runs where."""
     import yaml
 
     from launch.cluster_plan import describe
@@ -48,7 +54,6 @@ def show_plan(made: ClusterPlan) -> None:
             click.echo(f"{node}: {needs}")
         else:
             click.echo(f"    {spec.name:14} {needs:28} OMP_NUM_THREADS={spec.env['OMP_NUM_THREADS']}  {' '.join(spec.argv)}")
-    click.echo(f"\n# job\n{made.script}", nl=False)
 
 
 @click.command()
@@ -132,7 +137,8 @@ def join(run: str, *, actors: int) -> None:
     "--hosts", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The machines; see configs/hosts.yaml."
 )
 @click.option("--resume", is_flag=True, help="Continue the newest run of this name instead of starting a new one.")
-def up(config: Path, overrides: tuple[str, ...], *, hosts: Path, resume: bool) -> None:
+@click.option("--dry-run", is_flag=True, help="Print what would run on which host; asks and starts nobody.")
+def up(config: Path, overrides: tuple[str, ...], *, hosts: Path, resume: bool, dry_run: bool) -> None:
     """Run CONFIG on machines without a scheduler, over ssh: the same plan as `submit`, supervised from here.
 
     The hosts must be reached without a password and see this folder under the same path. Ctrl-C stops everything on all of them;
@@ -144,6 +150,9 @@ def up(config: Path, overrides: tuple[str, ...], *, hosts: Path, resume: bool) -
     """
     from launch import up as bare_metal
 
+    if dry_run:
+        show_processes(bare_metal.plan_of(config, hosts_path=hosts, overrides=overrides))
+        return
     sys.exit(bare_metal.up(config, hosts_path=hosts, overrides=overrides, resume=resume))
 
 

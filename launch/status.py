@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -55,9 +56,15 @@ def request_sft(folder: Path) -> str:
 
 
 def is_running(folder: Path) -> bool:
-    """A supervisor on this machine holds the run."""
+    """A supervisor on this machine holds the run, or its job is running."""
     from launch.run_names import LOCK_FILE
+    from launch.slurm_commands import job_state
+    from launch.submit import job_of
 
+    job = job_of(folder)
+    if job is not None and shutil.which("scontrol") is not None:
+        state = job_state(job.job_id)
+        return state is not None and state.state == "RUNNING"
     try:
         os.kill(int((folder / LOCK_FILE).read_text()), 0)
     except (OSError, ValueError):

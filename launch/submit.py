@@ -101,6 +101,8 @@ def describe_job(run: Path) -> str:
     job = job_of(run)
     if job is None:
         return ""
+    if shutil.which("scontrol") is None:
+        return f"job {job.job_id}: this machine has no Slurm commands to ask for its state"
     state = slurm_commands.job_state(job.job_id)
     if state is None:
         return f"job {job.job_id}: Slurm does not know it any more"

@@ -56,6 +56,12 @@ def up(path: Path, *, hosts_path: Path, overrides: Sequence[str], resume: bool) 
     return outcome.exit_code
 
 
+def plan_of(path: Path, *, hosts_path: Path, overrides: Sequence[str]) -> ClusterPlan:
+    """What `up` would run on the hosts; nobody is asked."""
+    hosts = load_hosts(hosts_path)
+    return cluster_plan.here(with_shape(load_config(path, overrides=overrides), hosts), hosts.as_site())
+
+
 def with_shape(config: RunConfig, hosts: HostList) -> RunConfig:
     """``config`` with as many nodes as there are hosts; several learner hosts need a rank for each."""
     cluster = config.cluster.model_copy(

@@ -174,11 +174,11 @@ def _store_of_torchrun(config: RunConfig) -> Any:
     """The store that the variables in the environment name."""
     import torch.distributed as dist
 
-    # torch takes the host's first address, which may be another network's.
+    # torch takes the host's first address, which may be another network's; loopback, where somebody has set that, reaches nobody.
     interface = interface_of(own_address(config.learner.bind_address))
-    if interface is not None:
-        for variable in INTERFACE_VARIABLES:
-            os.environ.setdefault(variable, interface)
+    for variable in INTERFACE_VARIABLES:
+        if interface is not None and os.environ.get(variable, "lo") == "lo":
+            os.environ[variable] = interface
     store, _, num_ranks = next(dist.rendezvous("env://"))
     if num_ranks != config.learner.num_ranks:
         reason = f"{config.learner.num_ranks}, but torchrun has started {num_ranks} processes"

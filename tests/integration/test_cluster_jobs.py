@@ -187,6 +187,11 @@ def test_job_before_its_time_limit_checkpoints_requeues_and_is_cancelled_without
     assert len(ledger) == len(set(ledger)) > 0
     assert "start 3" not in site.log(run)
     assert "has ended already" in site.computerrl("cancel", str(run.folder))
+    (run.keys / "server.key").chmod(0o644)
+    again = ("submit", str(ROOT / "configs" / "smoke.yaml"), "--site", "site.yaml", "--resume")
+    settings = ("--set", "cluster.elastic=true", "--set", "learner.recipe.max_updates=200")
+    assert "others can read it" in site.computerrl(*again, *settings, code=3)
+    assert site.cluster.run("squeue", "--noheader").stdout == ""
 
 
 @pytest.mark.timeout(60)
