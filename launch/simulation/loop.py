@@ -52,6 +52,7 @@ _MAX_ASSIGNMENT_S = 1e9
 class Play:
     """One episode under way."""
 
+    number: int
     granted: Assignment
     times: Episode
     actor: int
@@ -146,8 +147,9 @@ class Simulation:
         self._draining: set[int] = set()
         self._held: dict[str, list[Play]] = {}
         """Group -> rollouts that are through and keep their desktops, where tasks come in waves."""
-        self._plays: dict[int, set[int]] = {actor: set() for actor in range(cluster.num_actors)}
-        self._play_of: dict[int, Play] = {}
+        self._num_plays = 0
+        self._plays: list[dict[int, Play]] = [{} for _ in range(cluster.num_actors)]
+        """For each actor its episodes under way, by number: in an order that is the same in every run of a seed."""
 
     def play(self, duration_s: float, *, on_progress: Callable[[float], None] = lambda share: None) -> Simulation:
         """Until ``duration_s`` simulated seconds have passed; gives itself."""
@@ -212,9 +214,10 @@ class Simulation:
                 return
             self._idle.pop(place)
             self.counts.idle_slot_s += self.now - since
-            play = Play(granted, self.workload.draw(granted.task.family, self._chance), actor, slot, self.now)
-            self._play_of[id(play)] = play
-            self._plays[actor].add(id(play))
+            self._num_plays += 1
+            times = self.workload.draw(granted.task.family, self._chance)
+            play = Play(self._num_plays, granted, times, actor, slot, self.now)
+            self._plays[actor][play.number] = play
             self._later(play.times.reset_s, self._begin, play)
 
     def _begin(self, play: Play) -> None:
@@ -259,8 +262,7 @@ class Simulation:
         self._assign()
 
     def _forget(self, play: Play) -> None:
-        del self._play_of[id(play)]
-        self._plays[play.actor].discard(id(play))
+        del self._plays[play.actor][play.number]
 
     def _free(self, play: Play) -> None:
         """Its slot can be used again: now, or when the last rollout of its task is through."""
@@ -429,8 +431,9 @@ class Simulation:
         assert failures.desktop_mtbf_s is not None
         self._later(self._chance.expovariate(self.cluster.num_desktops / failures.desktop_mtbf_s), self._desktop_fails)
         number = self._chance.randrange(self.cluster.num_desktops)
-        if number < len(self._play_of):
-            play = list(self._play_of.values())[number]
+        under_way = [play for plays in self._plays for play in plays.values()]
+        if number < len(under_way):
+            play = under_way[number]
             self._lose(play)
             self._later(failures.desktop_repair_s, self._repaired, play.actor, play.slot)
         self._assign()
@@ -468,8 +471,8 @@ class Simulation:
         if not self._is_up[actor]:
             return
         self._is_up[actor] = False
-        for key in list(self._plays[actor]):
-            self._lose(self._play_of[key])
+        for play in list(self._plays[actor].values()):
+            self._lose(play)
         for entry in [entry for entry in self._idle if entry[0] == actor]:
             self._idle.remove(entry)
             self.counts.idle_slot_s += self.now - entry[2]

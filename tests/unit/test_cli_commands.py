@@ -123,11 +123,11 @@ def test_role_whose_supervisor_is_gone_ends_at_once(tmp_path: Path, serial: Path
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
-        env={"PYTHONPATH": str(ROOT), "COMPUTERRL_SUPERVISOR_PID": "1"},
+        env={"PYTHONPATH": str(ROOT), "COMPUTERRL_SUPERVISOR_PID": "4194303"},
         check=False,
     )
     assert done.returncode != 0
-    assert "supervisor 1 has ended" in done.stderr
+    assert "supervisor 4194303 has ended" in done.stderr
     assert time.monotonic() - began < LIMIT_S
 
 

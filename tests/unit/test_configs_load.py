@@ -7,13 +7,15 @@ from typing import get_args
 
 import pytest
 
-from common.config import load_config
+from common.config import load_config, load_hosts
 from env_server.client import family_names
 from learner.algorithms import ALGORITHMS, make_algorithm
 from learner.algorithms.grpo import GRPO, GRPOOptions
 
 FOLDER = Path(__file__).resolve().parents[2] / "configs"
-FILES = sorted(FOLDER.rglob("*.yaml"))
+MACHINES = sorted([FOLDER / "hosts.yaml", *(FOLDER / "sites").glob("*.yaml")])
+"""What runs where, not what a run is; sites are loaded in test_cluster_plan.py."""
+FILES = sorted(set(FOLDER.rglob("*.yaml")) - set(MACHINES))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -22,6 +24,11 @@ def test_config_file_loads_and_names_known_families(path: Path) -> None:
     assert family_names(config)
     make_algorithm(config.learner)
     assert path.read_text().startswith("#"), "a comment on top says what it is for"
+
+
+def test_machines_have_a_comment_on_top_and_the_hosts_load() -> None:
+    assert load_hosts(FOLDER / "hosts.yaml").workers
+    assert all(path.read_text().startswith("#") for path in MACHINES) and len(MACHINES) >= 3
 
 
 def test_quickstart_plays_six_families_over_three_applications_contained() -> None:
