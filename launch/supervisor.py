@@ -1,9 +1,7 @@
 """Starts the processes of a run, repairs what dies, and leaves nothing behind.
 
 Each role runs in a session of its own, so that a Ctrl-C on the terminal reaches the supervisor alone, which then stops all of
-them in order: SIGTERM, `stop_s` to end by themselves, SIGKILL, and a sweep of everything they started. The supervisor is a
-subreaper (orphaned grandchildren become its children) and marks processes by an environment variable, so the sweep finds what
-left its process group; a `launch.guardian` does the same when the supervisor itself is killed.
+them in order: SIGTERM, `stop_s` to end by themselves, SIGKILL, and a sweep of everything they started (`launch.household`).
 
 It decides nothing about training: the restart rule is `launch.restarts`, what a person sees is `launch.dashboard`.
 """
@@ -13,12 +11,10 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import secrets
 import selectors
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,7 +24,7 @@ from typing import Literal
 from common.config import SupervisorConfig
 from common.errors import RestartLimitReached
 from common.lifecycle import SUPERVISOR_VARIABLE
-from launch import processes
+from launch.household import Household
 from launch.plan import ProcessSpec
 from launch.processes import PROCESS_VARIABLE, RUN_VARIABLE
 from launch.restarts import EndRun, Restart, RestartHistory, describe_exit
@@ -37,12 +33,6 @@ from launch.role_errors import ERROR_FILE_VARIABLE, last_words, left_exit_code
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DRAIN_SIGNAL = signal.SIGUSR1
 """A scheduler sends it some minutes before it takes the nodes away."""
-SWEEP_S = 1.0
-"""The final sweep looks for leftovers at most this long."""
-SWEEP_PASS_S = 0.01
-"""Time between two looks of the sweep: adopted grandchildren have no pidfd that could be waited for."""
-SHARED_MEMORY_EVERY_S = 10.0
-"""How often the shared memory of the living is written down, to be removed when they die badly."""
 STOP_ORDER = ((("learner", "actor", "engine"), 0.6), (("env_server", "broker"), 1.0))
 """Roles, and the share of `stop_s` after which the next are asked too: those who ask go first, so that they can still hand in
 trajectories and give desktops back."""
@@ -121,18 +111,13 @@ class Supervisor:
         self._drain_reason = ""
         self._drain_until = math.inf
         self._processes = [_Process(spec, config) for spec in specs]
-        self._run_token = secrets.token_hex(8)
+        self._household = Household(self._role_pids, notify=notify)
         self._selector = selectors.DefaultSelector()
         self._wake_receiver, self._wake_sender = socket.socketpair()
         for end in (self._wake_receiver, self._wake_sender):
             end.setblocking(False)
         self._selector.register(self._wake_receiver, selectors.EVENT_READ, None)
         self._signals: list[int] = []
-        self._strangers: set[int] = set()
-        self._guardian: subprocess.Popen[bytes]
-        self._told_guardian: set[int] = set()
-        self._shared_memory: set[Path] = set()
-        self._next_shared_memory = 0.0
         self._outcome: Outcome | None = None
 
     def views(self) -> list[ProcessView]:
@@ -145,11 +130,9 @@ class Supervisor:
 
         ``stop_signals`` stop the run; a second one kills at once. SIGUSR1 drains it.
         """
-        processes.become_subreaper()
-        self._strangers = processes.descendants([os.getpid()])
+        self._household.begin()
         before = {number: signal.signal(number, self._on_signal) for number in (*self._stop_signals, DRAIN_SIGNAL)}
         before_fd = signal.set_wakeup_fd(self._wake_sender.fileno(), warn_on_full_buffer=False)
-        self._guardian = self._start_guardian()
         try:
             for process in self._processes:
                 self._start(process)
@@ -158,7 +141,7 @@ class Supervisor:
                 now = time.monotonic()
                 if now >= next_tick:
                     self._outcome = tick()
-                    self._look_after_orphans(now)
+                    self._household.look(now)
                     next_tick = now + tick_s
                 self._restart_due(now)
                 self._wait(next_tick)
@@ -168,8 +151,7 @@ class Supervisor:
             try:
                 self._stop_all()
             finally:
-                self._guardian.kill()
-                self._guardian.wait()
+                self._household.end()
                 signal.set_wakeup_fd(before_fd)
                 for number, handler in before.items():
                     signal.signal(number, handler)
@@ -235,7 +217,7 @@ class Supervisor:
         verdict = process.history.ended(exit_code, lived_s=lived_s, finished=finished)
         name = process.spec.name
         if isinstance(verdict, Restart):
-            self._sweep_after(process)
+            self._household.sweep_after(process.token)
             process.restart_at = time.monotonic() + verdict.delay_s
             self._notify(
                 f"{name} ended ({describe_exit(exit_code)}) after {lived_s:.1f} s; starts again in {verdict.delay_s:g} s "
@@ -272,29 +254,16 @@ class Supervisor:
             return Path(os.environ.get(ERROR_FILE_VARIABLE, os.devnull))
         return self._log_folder / f"{process.spec.name}.error.json"
 
-    def _start_guardian(self) -> subprocess.Popen[bytes]:
-        source_root = str(Path(__file__).resolve().parent.parent)
-        env = {name: value for name, value in os.environ.items() if name not in (RUN_VARIABLE, PROCESS_VARIABLE)}
-        return subprocess.Popen(
-            [sys.executable, "-S", "-m", "launch.guardian", self._run_token],
-            env={**env, "PYTHONPATH": source_root},
-            stdin=subprocess.PIPE,
-            bufsize=0,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
     def _start(self, process: _Process) -> None:
         spec = process.spec
         process.restart_at = None
-        process.token = f"{self._run_token}:{spec.name}:{process.history.num_restarts_total}"
+        process.token = f"{self._household.token}:{spec.name}:{process.history.num_restarts_total}"
         if self._log_folder is not None:
             self._error_path(process).unlink(missing_ok=True)
         env = {
             **os.environ,
             **spec.env,
-            RUN_VARIABLE: self._run_token,
+            RUN_VARIABLE: self._household.token,
             PROCESS_VARIABLE: process.token,
             SUPERVISOR_VARIABLE: str(os.getpid()),
             ERROR_FILE_VARIABLE: str(self._error_path(process)),
@@ -319,12 +288,15 @@ class Supervisor:
 
     # --- ending ------------------------------------------------------------------------------------------------------
 
+    def _role_pids(self) -> set[int]:
+        return {process.popen.pid for process in self._processes if process.popen is not None}
+
     def _reap(self, process: _Process) -> tuple[int, float]:
         assert process.popen is not None
         exit_code = process.popen.wait()
         if process.popen.stdin is not None:
             process.popen.stdin.close()
-        self._shared_memory |= processes.named_after([process.popen.pid])
+        self._household.ended(process.popen.pid)
         self._selector.unregister(process.pidfd)
         os.close(process.pidfd)
         process.popen, process.pidfd = None, -1
@@ -334,7 +306,7 @@ class Supervisor:
         """SIGTERM to every role, wait, SIGKILL the rest, sweep."""
         for process in self._processes:
             process.restart_at = None
-        self._note_shared_memory()
+        self._household.note_shared_memory()
         num_signals = len(self._signals)
         began = time.monotonic()
         for roles, share in STOP_ORDER:
@@ -353,7 +325,7 @@ class Supervisor:
                 self._notify(f"{process.spec.name} did not end within {self._config.stop_s:g} s: killed")
                 os.killpg(process.popen.pid, signal.SIGKILL)
                 self._reap(process)
-        self._sweep(self._everything_of_the_run)
+        self._household.sweep_everything()
 
     def _wait_for_ends(self, asked: Sequence[_Process], *, until: float, num_signals: int) -> None:
         """Until all of ``asked`` have ended, the time is over, or the person asks once more."""
@@ -366,80 +338,6 @@ class Supervisor:
                     self._drain_wakeups()
                 else:
                     self._reap(key.data)
-
-    def _sweep_after(self, process: _Process) -> None:
-        """End what a dead role left: what carries its mark, and adopted processes that carry nobody's (containers)."""
-
-        def left() -> set[int]:
-            found = processes.marked(PROCESS_VARIABLE, process.token)
-            adopted = self._adopted()
-            unmarked = adopted - processes.marks(adopted, PROCESS_VARIABLE).keys()
-            return found | unmarked | processes.descendants(unmarked)
-
-        self._sweep(left)
-
-    def _everything_of_the_run(self) -> set[int]:
-        adopted = self._adopted()
-        return processes.marked(RUN_VARIABLE, self._run_token) | adopted | processes.descendants(adopted)
-
-    def _sweep(self, left: Callable[[], set[int]]) -> None:
-        """Kill what ``left()`` names until it names nothing."""
-        deadline = time.monotonic() + SWEEP_S
-        ended: set[int] = set()
-        while pids := left():
-            ended |= pids
-            self._shared_memory |= processes.shared_memory_of(pids)
-            processes.kill_all(pids)
-            self._reap_adopted()
-            if time.monotonic() > deadline:
-                self._notify(f"could not end: {sorted(pids)}")
-                break
-            time.sleep(SWEEP_PASS_S)
-        self._reap_adopted()
-        if all(process.popen is None for process in self._processes):
-            processes.remove_shared_memory(self._shared_memory)
-
-    def _own_pids(self) -> set[int]:
-        """Children that are no orphans: the roles, the guardian, and what was there before the run."""
-        roles = {process.popen.pid for process in self._processes if process.popen is not None}
-        return roles | {self._guardian.pid} | self._strangers
-
-    def _adopted(self) -> set[int]:
-        """Orphaned grandchildren that became our children."""
-        return (processes.children_of(os.getpid()) & processes.parents().keys()) - self._own_pids()
-
-    def _reap_adopted(self) -> None:
-        for pid in processes.children_of(os.getpid()) - self._own_pids():
-            try:
-                os.waitpid(pid, os.WNOHANG)
-            except ChildProcessError:
-                continue  # waited for by its owner meanwhile
-
-    def _look_after_orphans(self, now: float) -> None:
-        self._reap_adopted()
-        self._tell_guardian()
-        if now >= self._next_shared_memory:
-            self._next_shared_memory = now + SHARED_MEMORY_EVERY_S
-            self._note_shared_memory()
-
-    def _tell_guardian(self) -> None:
-        """Names newly adopted orphans; a guardian that somebody killed is replaced."""
-        adopted = processes.children_of(os.getpid()) - self._own_pids()
-        new = {pid: processes.start_time(pid) for pid in adopted - self._told_guardian}
-        self._told_guardian = adopted
-        if self._guardian.poll() is not None:
-            self._guardian = self._start_guardian()
-            self._told_guardian = set()
-            return
-        assert self._guardian.stdin is not None
-        try:
-            self._guardian.stdin.write("".join(f"{pid} {start}\n" for pid, start in new.items() if start).encode())
-        except BrokenPipeError:
-            self._told_guardian = set()  # it has just been killed: the next look replaces it
-
-    def _note_shared_memory(self) -> None:
-        roles = {process.popen.pid for process in self._processes if process.popen is not None}
-        self._shared_memory |= processes.shared_memory_of(roles | processes.descendants(roles))
 
     def _close(self) -> None:
         self._selector.close()
