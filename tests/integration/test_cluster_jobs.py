@@ -133,12 +133,9 @@ def processes_of(site: Site, run: RunFolder, role: str) -> set[int]:
 
 @pytest.mark.timeout(420)
 def test_job_over_three_nodes_survives_node_failure_and_preemption(site: Site) -> None:
-    """Two learner nodes under torchrun, a worker node, and a worker that joins: everything on it is killed, then the job is
-    preempted; the run goes on to its end and every trajectory counts once."""
-    run = site.submit(
-        "cluster.num_learner_nodes=2", "learner.num_ranks=2", "cluster.num_worker_nodes=1", "learner.recipe.max_updates=14",
-        "learner.recipe.eval_episodes_per_family=1",
-    )  # fmt: skip
+    """A learner node, two worker nodes, and a worker that joins: everything on one node is killed, then the job is preempted; the
+    run goes on to its end and every trajectory counts once. (A learner on two nodes: test_cluster_hosts.py.)"""
+    run = site.submit("cluster.num_worker_nodes=2", "learner.recipe.max_updates=14", "learner.recipe.eval_episodes_per_family=1")
     site.wait(run, "a first update", lambda: site.num_updates(run) >= 1)
     assert "RUNNING" in site.computerrl("status", str(run.folder))
     site.computerrl("submit", "--workers-for", str(run.folder), "--array", "0", "--site", "site.yaml")
