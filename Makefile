@@ -12,7 +12,7 @@ FOR_TESTS ?=
 ARGS ?=
 TESTS ?=
 # Test files played side by side: desktops mostly wait.
-JOBS ?= 2
+JOBS ?= 3
 BENCH ?=
 # Seconds for each target of make fuzz.
 FUZZ_S ?= 300
