@@ -13,7 +13,6 @@ import random
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,6 @@ from common.config import RunConfig
 from common.messages import (
     Assignment,
     AssignmentRequest,
-    AssignmentReturn,
     ConsumptionReport,
     GroupRequest,
     Message,
@@ -36,9 +34,11 @@ from common.messages import (
     TrajectoryGroup,
     VersionAnnouncement,
 )
+from launch.simulation.breakdowns import Breakdowns
 from launch.simulation.cluster import Cluster
 from launch.simulation.engine import Engine
-from launch.simulation.workload import AnyWorkload, Episode
+from launch.simulation.records import Counts, Play, Span
+from launch.simulation.workload import AnyWorkload
 from learner.lineage import Lineage
 from learner.pacing import Cut, Pacer
 
@@ -46,62 +46,6 @@ _KEPT_VERSIONS = 1000
 """Older versions' shared steps are forgotten."""
 _MAX_ASSIGNMENT_S = 1e9
 """The broker's time limit for an episode plays no part: the simulation gives lost ones back itself."""
-
-
-@dataclass(slots=True)
-class Play:
-    """One episode under way."""
-
-    number: int
-    granted: Assignment
-    times: Episode
-    actor: int
-    slot: int
-    asked_s: float
-    began_s: float = 0.0
-    """First step."""
-    ended_s: float = 0.0
-    gone: bool = False
-    """Lost with its desktop or actor."""
-
-
-@dataclass(slots=True)
-class Span:
-    """A stage of somebody, for the picture."""
-
-    who: str
-    stage: str
-    began_s: float
-    ended_s: float
-
-
-@dataclass(slots=True)
-class Counts:
-    """What is counted while it runs."""
-
-    episodes: int = 0
-    steps: int = 0
-    """Of finished episodes."""
-    episodes_lost: int = 0
-    """Played in vain: their desktop or actor failed."""
-    updates: int = 0
-    updates_repeated: int = 0
-    steps_trained: int = 0
-    steps_too_old: int = 0
-    ages: Counter[int] = field(default_factory=Counter)
-    """Age in versions when trained -> steps, those too old included."""
-    train_s: float = 0.0
-    learner_down_s: float = 0.0
-    actors_down_s: float = 0.0
-    """Added up over actors."""
-    idle_slot_s: float = 0.0
-    """Slots without work: the staleness bound held them back, or there was none."""
-    reset_s: float = 0.0
-    evaluate_s: float = 0.0
-    occupancy_sum: float = 0.0
-    """Steps sampled and not yet trained, added up over publications."""
-    publications: int = 0
-    episode_s: list[float] = field(default_factory=list)
 
 
 class Simulation:
@@ -120,48 +64,48 @@ class Simulation:
         self._keep_spans_s = keep_spans_s
         self._core = BrokerCore.from_config(_unlimited(config), run_id="simulated")
         self._pacer = Pacer(config)
-        self._chance = random.Random(seed)
+        self.chance = random.Random(seed)
         self._order = itertools.count()
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
-        self._engines = [Engine(crowding=cluster.crowding) for _ in range(cluster.num_actors)]
-        self._idle: list[tuple[int, int, float]] = []
+        self.engines = [Engine(crowding=cluster.crowding) for _ in range(cluster.num_actors)]
+        self.idle: list[tuple[int, int, float]] = []
         """(actor, slot, since)."""
-        self._is_up = [True] * cluster.num_actors
+        self.is_up = [True] * cluster.num_actors
         self._loaded_at: list[list[float]] = [[0.0] for _ in range(cluster.num_actors)]
         """For each actor when it had version 0, 1, ..."""
         self._version = 0
         self._taken: list[TrajectoryGroup] = []
         self._cursor = 0
-        self._in_training: list[TrajectoryGroup] | None = None
+        self.in_training: list[TrajectoryGroup] | None = None
         self._train_s = 0.0
         """Of the batch in training."""
-        self._training_epoch = 0
+        self.training_epoch = 0
         self._num_steps: dict[str, Counter[int]] = {}
         """Trajectory handed in and not trained -> version -> steps."""
-        self._since_checkpoint_s: list[float] = []
+        self.since_checkpoint_s: list[float] = []
         """Training times of updates since the last checkpoint."""
-        self._learner_up = True
-        self._num_waiting_steps = 0
+        self.learner_up = True
+        self.num_waiting_steps = 0
         """Of finished episodes, not yet trained."""
         self._steps: dict[int, Step] = {}
         self._draining: set[int] = set()
         self._held: dict[str, list[Play]] = {}
         """Group -> rollouts that are through and keep their desktops, where tasks come in waves."""
         self._num_plays = 0
-        self._plays: list[dict[int, Play]] = [{} for _ in range(cluster.num_actors)]
+        self.plays: list[dict[int, Play]] = [{} for _ in range(cluster.num_actors)]
         """For each actor its episodes under way, by number: in an order that is the same in every run of a seed."""
 
     def play(self, duration_s: float, *, on_progress: Callable[[float], None] = lambda share: None) -> Simulation:
         """Until ``duration_s`` simulated seconds have passed; gives itself."""
-        self._ask(VersionAnnouncement(0, 0))
+        self.ask(VersionAnnouncement(0, 0))
         learner = self.config.learner
-        self._ask(
+        self.ask(
             RolloutOrder("rl-1", "training", self.workload.families, None, learner.group_size, 0, 1.0, 1000, 0)
         )
         for actor in range(self.cluster.num_actors):
-            self._idle += [(actor, slot, 0.0) for slot in range(self.cluster.slots_of(actor))]
-        self._schedule_failures()
-        self._assign()
+            self.idle += [(actor, slot, 0.0) for slot in range(self.cluster.slots_of(actor))]
+        Breakdowns(self).schedule()
+        self.assign()
         next_report = 0.0
         while self._events and self._events[0][0] <= duration_s:
             self.now, _, handle, arguments = heapq.heappop(self._events)
@@ -170,22 +114,22 @@ class Simulation:
                 on_progress(self.now / duration_s)
                 next_report += duration_s / 100
         self.now = duration_s
-        for engine in self._engines:
+        for engine in self.engines:
             engine.advance(duration_s)
-        self.counts.idle_slot_s += sum(duration_s - since for _, _, since in self._idle)
+        self.counts.idle_slot_s += sum(duration_s - since for _, _, since in self.idle)
         return self
 
     @property
     def generating_s(self) -> float:
         """Answers under way, integrated over time and added up over engines."""
-        return sum(engine.generating_integral for engine in self._engines)
+        return sum(engine.generating_integral for engine in self.engines)
 
     # --- plumbing ----------------------------------------------------------------------------------------------------
 
-    def _later(self, delay_s: float, handle: Callable[..., None], *arguments: Any) -> None:
+    def later(self, delay_s: float, handle: Callable[..., None], *arguments: Any) -> None:
         heapq.heappush(self._events, (self.now + delay_s, next(self._order), handle, arguments))
 
-    def _ask(self, message: Message) -> Message:
+    def ask(self, message: Message) -> Message:
         (effect, *_) = self._core.handle(MessageReceived(0, message, "sim-0:x"), self.now)
         effects = [effect]
         if isinstance(effect, Persist):
@@ -198,27 +142,27 @@ class Simulation:
 
     # --- actors ------------------------------------------------------------------------------------------------------
 
-    def _assign(self) -> None:
+    def assign(self) -> None:
         """Give idle slots work until the broker has none, in the order in which they became idle."""
-        while self._idle:
+        while self.idle:
             place = 0
             if self._draining:
-                ready = [number for number, entry in enumerate(self._idle) if entry[0] not in self._draining]
+                ready = [number for number, entry in enumerate(self.idle) if entry[0] not in self._draining]
                 if not ready:
                     return
                 place = ready[0]
-            actor, slot, since = self._idle[place]
+            actor, slot, since = self.idle[place]
             version = len(self._loaded_at[actor]) - 1
-            granted = self._ask(AssignmentRequest("x", version))
+            granted = self.ask(AssignmentRequest("x", version))
             if not isinstance(granted, Assignment):
                 return
-            self._idle.pop(place)
+            self.idle.pop(place)
             self.counts.idle_slot_s += self.now - since
             self._num_plays += 1
-            times = self.workload.draw(granted.task.family, self._chance)
+            times = self.workload.draw(granted.task.family, self.chance)
             play = Play(self._num_plays, granted, times, actor, slot, self.now)
-            self._plays[actor][play.number] = play
-            self._later(play.times.reset_s, self._begin, play)
+            self.plays[actor][play.number] = play
+            self.later(play.times.reset_s, self._begin, play)
 
     def _begin(self, play: Play) -> None:
         if play.gone:
@@ -226,43 +170,43 @@ class Simulation:
         play.began_s = self.now
         self.counts.reset_s += play.times.reset_s
         self._span(f"slot {play.actor}.{play.slot}", "reset", play.asked_s)
-        engine = self._engines[play.actor]
+        engine = self.engines[play.actor]
         engine.start(play, desktop_s=play.times.desktop_s, generate_s=play.times.generate_s, now=self.now)
-        self._expect_end(play.actor)
+        self.expect_end(play.actor)
 
-    def _expect_end(self, actor: int) -> None:
-        engine = self._engines[actor]
+    def expect_end(self, actor: int) -> None:
+        engine = self.engines[actor]
         delay_s = engine.next_end()
         if delay_s is not None:
-            self._later(delay_s, self._end, actor, engine.epoch)
+            self.later(delay_s, self._end, actor, engine.epoch)
 
     def _end(self, actor: int, epoch: int) -> None:
-        engine = self._engines[actor]
+        engine = self.engines[actor]
         if engine.epoch != epoch:
             return  # Something changed since; another event has taken its place.
         play = engine.finish(self.now)
         play.ended_s = self.now
-        self._num_waiting_steps += play.times.num_steps
-        self._expect_end(actor)
-        self._later(play.times.evaluate_s, self._submit, play)
+        self.num_waiting_steps += play.times.num_steps
+        self.expect_end(actor)
+        self.later(play.times.evaluate_s, self._submit, play)
 
     def _submit(self, play: Play) -> None:
         if play.gone:
             return
-        self._forget(play)
+        self.forget(play)
         self._span(f"slot {play.actor}.{play.slot}", "steps", play.began_s)
         self.counts.evaluate_s += play.times.evaluate_s
         self.counts.episodes += 1
         self.counts.steps += play.times.num_steps
         self.counts.episode_s.append(self.now - play.asked_s)
-        self._ask(self._trajectory(play))
+        self.ask(self._trajectory(play))
         self._free(play)
         self._load_when_drained(play.actor)
-        self._learn()
-        self._assign()
+        self.learn()
+        self.assign()
 
-    def _forget(self, play: Play) -> None:
-        del self._plays[play.actor][play.number]
+    def forget(self, play: Play) -> None:
+        del self.plays[play.actor][play.number]
 
     def _free(self, play: Play) -> None:
         """Its slot can be used again: now, or when the last rollout of its task is through."""
@@ -273,7 +217,7 @@ class Simulation:
             if len(held) < self.config.learner.group_size:
                 return
             freed = self._held.pop(play.granted.group_id)
-        self._idle += [(one.actor, one.slot, one.ended_s) for one in freed if self._is_up[one.actor]]
+        self.idle += [(one.actor, one.slot, one.ended_s) for one in freed if self.is_up[one.actor]]
 
     def _trajectory(self, play: Play) -> Trajectory:
         """Steps spread evenly over the time they took; each has the version its actor had loaded. The message has one step for
@@ -303,10 +247,10 @@ class Simulation:
 
     # --- the learner -------------------------------------------------------------------------------------------------
 
-    def _learn(self) -> None:
+    def learn(self) -> None:
         """As the conductor does between updates, until there is nothing more to do."""
-        while self._in_training is None and self._learner_up:
-            answer = self._ask(GroupRequest(self._cursor + len(self._taken)))
+        while self.in_training is None and self.learner_up:
+            answer = self.ask(GroupRequest(self._cursor + len(self._taken)))
             in_flight = answer.training_versions if isinstance(answer, NoGroup) else None
             if isinstance(answer, TrajectoryGroup):
                 self._taken.append(answer)
@@ -317,13 +261,13 @@ class Simulation:
                 return
             if isinstance(answer, NoGroup):
                 if self._pacer.is_stalling and not was_stalling:
-                    self._later(self.config.learner.staleness.stall_budget_s, self._learn)
+                    self.later(self.config.learner.staleness.stall_budget_s, self.learn)
                 return
 
     def _train(self, cut: Cut) -> None:
-        self._in_training, self._taken = self._taken[: cut.num_groups], self._taken[cut.num_groups :]
+        self.in_training, self._taken = self._taken[: cut.num_groups], self._taken[cut.num_groups :]
         ages: Counter[int] = Counter()
-        for trajectory in (one for group in self._in_training for one in group.trajectories):
+        for trajectory in (one for group in self.in_training for one in group.trajectories):
             for version, count in self._num_steps.pop(trajectory.trajectory_id).items():
                 ages[self._version - version] += count
         num_steps = sum(ages.values())
@@ -332,52 +276,52 @@ class Simulation:
         self.counts.ages.update(ages)
         self.counts.steps_too_old += too_old
         self.counts.steps_trained += num_steps - too_old
-        self._num_waiting_steps -= num_steps
+        self.num_waiting_steps -= num_steps
         self._train_s = self.cluster.train_fixed_s + self.cluster.train_step_s * num_steps
         if self.cluster.pauses_while_training:
             self._pause_all()
-        self._run_training()
+        self.run_training()
 
-    def _run_training(self) -> None:
-        self._training_epoch += 1
-        self._later(self._train_s + self.cluster.overhead_s, self._trained, self._training_epoch, self.now)
+    def run_training(self) -> None:
+        self.training_epoch += 1
+        self.later(self._train_s + self.cluster.overhead_s, self._trained, self.training_epoch, self.now)
 
     def _trained(self, epoch: int, began_s: float) -> None:
-        if epoch != self._training_epoch:
+        if epoch != self.training_epoch:
             return  # The learner failed meanwhile; it is made again.
-        assert self._in_training is not None
+        assert self.in_training is not None
         self._span("learner", "training", began_s)
         self.counts.train_s += self._train_s
         self.counts.updates += 1
-        self._since_checkpoint_s.append(self._train_s)
-        self._cursor += len(self._in_training)
-        self._in_training = None
+        self.since_checkpoint_s.append(self._train_s)
+        self._cursor += len(self.in_training)
+        self.in_training = None
         self._version += 1
         if self.counts.updates % self.cluster.checkpoint_every_updates == 0:
-            self._since_checkpoint_s.clear()
-        self._ask(VersionAnnouncement(self._version, self._cursor))
-        self._ask(ConsumptionReport(self._cursor))
+            self.since_checkpoint_s.clear()
+        self.ask(VersionAnnouncement(self._version, self._cursor))
+        self.ask(ConsumptionReport(self._cursor))
         if self.cluster.pauses_while_training:
             self._resume_all()
         self.counts.publications += 1
-        self.counts.occupancy_sum += self._num_waiting_steps + self._num_steps_under_way()
+        self.counts.occupancy_sum += self.num_waiting_steps + self._num_steps_under_way()
         if self.cluster.drains_for_weights:
-            self._draining |= {actor for actor in range(self.cluster.num_actors) if self._is_up[actor]}
+            self._draining |= {actor for actor in range(self.cluster.num_actors) if self.is_up[actor]}
             for actor in list(self._draining):
                 self._load_when_drained(actor)
-            self._learn()
+            self.learn()
             return
         for actor in range(self.cluster.num_actors):
             turn_s = actor * self.cluster.load_stall_s if self.cluster.actors_load_in_turn else 0.0
-            self._later(self.cluster.weight_s + turn_s, self._stall, actor)
-            self._later(self.cluster.weight_s + turn_s + self.cluster.load_stall_s, self._loaded, actor)
-        self._learn()
-        self._assign()
+            self.later(self.cluster.weight_s + turn_s, self._stall, actor)
+            self.later(self.cluster.weight_s + turn_s + self.cluster.load_stall_s, self._loaded, actor)
+        self.learn()
+        self.assign()
 
     def _num_steps_under_way(self) -> float:
         """Sampled by episodes in play, counted by their progress."""
         total = 0.0
-        for engine in self._engines:
+        for engine in self.engines:
             engine.advance(self.now)
             for left_s, play in engine.episodes():
                 own_s = play.times.desktop_s + play.times.generate_s
@@ -385,10 +329,10 @@ class Simulation:
         return total
 
     def _load_when_drained(self, actor: int) -> None:
-        if actor in self._draining and not self._plays[actor]:
+        if actor in self._draining and not self.plays[actor]:
             self._draining.discard(actor)
             self._stall(actor)
-            self._later(self.cluster.weight_s + self.cluster.load_stall_s, self._loaded_to, actor, self._version)
+            self.later(self.cluster.weight_s + self.cluster.load_stall_s, self._loaded_to, actor, self._version)
 
     def _loaded_to(self, actor: int, version: int) -> None:
         """Versions that came while it drained are skipped."""
@@ -397,120 +341,22 @@ class Simulation:
         self._loaded(actor)
 
     def _stall(self, actor: int) -> None:
-        self._engines[actor].pause(self.now)
+        self.engines[actor].pause(self.now)
 
     def _loaded(self, actor: int) -> None:
-        self._engines[actor].resume(self.now)
-        self._expect_end(actor)
+        self.engines[actor].resume(self.now)
+        self.expect_end(actor)
         self._loaded_at[actor].append(self.now)
-        self._assign()
+        self.assign()
 
     def _pause_all(self) -> None:
-        for engine in self._engines:
+        for engine in self.engines:
             engine.pause(self.now)
 
     def _resume_all(self) -> None:
-        for actor, engine in enumerate(self._engines):
+        for actor, engine in enumerate(self.engines):
             engine.resume(self.now)
-            self._expect_end(actor)
-
-    # --- failures ----------------------------------------------------------------------------------------------------
-
-    def _schedule_failures(self) -> None:
-        failures = self.cluster.failures
-        if failures.desktop_mtbf_s:
-            self._later(self._chance.expovariate(self.cluster.num_desktops / failures.desktop_mtbf_s), self._desktop_fails)
-        if failures.actor_mtbf_s:
-            self._later(self._chance.expovariate(self.cluster.num_actors / failures.actor_mtbf_s), self._actor_fails)
-        if failures.learner_mtbf_s:
-            self._later(self._chance.expovariate(1 / failures.learner_mtbf_s), self._learner_fails)
-
-    def _desktop_fails(self) -> None:
-        """Any desktop, in use or not; its episode goes back to the broker."""
-        failures = self.cluster.failures
-        assert failures.desktop_mtbf_s is not None
-        self._later(self._chance.expovariate(self.cluster.num_desktops / failures.desktop_mtbf_s), self._desktop_fails)
-        number = self._chance.randrange(self.cluster.num_desktops)
-        under_way = [play for plays in self._plays for play in plays.values()]
-        if number < len(under_way):
-            play = under_way[number]
-            self._lose(play)
-            self._later(failures.desktop_repair_s, self._repaired, play.actor, play.slot)
-        self._assign()
-
-    def _repaired(self, actor: int, slot: int) -> None:
-        if self._is_up[actor]:
-            self._idle.append((actor, slot, self.now))
-        self._assign()
-
-    def _lose(self, play: Play) -> None:
-        play.gone = True
-        engine = self._engines[play.actor]
-        if play.began_s and not play.ended_s:
-            engine.remove(play, self.now)
-            self._expect_end(play.actor)
-        elif play.ended_s:
-            self._num_waiting_steps -= play.times.num_steps
-        self._forget(play)
-        self.counts.episodes_lost += 1
-        self._ask(AssignmentReturn(play.granted.assignment_id, "x", "desktop_broken"))
-
-    def _actor_fails(self) -> None:
-        failures = self.cluster.failures
-        assert failures.actor_mtbf_s is not None
-        self._later(self._chance.expovariate(self.cluster.num_actors / failures.actor_mtbf_s), self._actor_fails)
-        struck = range(self.cluster.num_actors) if failures.job_restarts else [self._chance.randrange(self.cluster.num_actors)]
-        repair_s = max(failures.actor_repair_s, failures.learner_repair_s) if failures.job_restarts else failures.actor_repair_s
-        for actor in struck:
-            self._down(actor, repair_s)
-        if failures.job_restarts:
-            self._learner_down(repair_s)
-        self._assign()
-
-    def _down(self, actor: int, repair_s: float) -> None:
-        if not self._is_up[actor]:
-            return
-        self._is_up[actor] = False
-        for play in list(self._plays[actor].values()):
-            self._lose(play)
-        for entry in [entry for entry in self._idle if entry[0] == actor]:
-            self._idle.remove(entry)
-            self.counts.idle_slot_s += self.now - entry[2]
-        self.counts.actors_down_s += repair_s
-        self._later(repair_s, self._up, actor)
-
-    def _up(self, actor: int) -> None:
-        self._is_up[actor] = True
-        self._idle += [(actor, slot, self.now) for slot in range(self.cluster.slots_of(actor))]
-        self._assign()
-
-    def _learner_fails(self) -> None:
-        failures = self.cluster.failures
-        assert failures.learner_mtbf_s is not None
-        self._later(self._chance.expovariate(1 / failures.learner_mtbf_s), self._learner_fails)
-        if failures.job_restarts:
-            for actor in range(self.cluster.num_actors):
-                self._down(actor, max(failures.actor_repair_s, failures.learner_repair_s))
-        self._learner_down(failures.learner_repair_s)
-
-    def _learner_down(self, repair_s: float) -> None:
-        """Restart, then the updates since the last checkpoint again (the broker hands their groups out again), then on."""
-        if not self._learner_up:
-            return
-        self._learner_up = False
-        self._training_epoch += 1
-        redo_s = sum(self._since_checkpoint_s) + self.cluster.overhead_s * len(self._since_checkpoint_s)
-        self.counts.updates_repeated += len(self._since_checkpoint_s)
-        self.counts.learner_down_s += repair_s + redo_s
-        self._later(repair_s + redo_s, self._learner_up_again)
-
-    def _learner_up_again(self) -> None:
-        self._learner_up = True
-        if self._in_training is not None:
-            self._run_training()
-        else:
-            self._learn()
-            self._assign()
+            self.expect_end(actor)
 
 
 def _unlimited(config: RunConfig) -> RunConfig:
