@@ -27,14 +27,16 @@ def ssh(host: str, command: Sequence[str], *, hosts: HostList, folder: Path, env
 
 
 def over_ssh(
-    spec: ProcessSpec, hosts: HostList, *, folder: Path, logs: Path, stop_s: float, python: str, here: str
+    spec: ProcessSpec, hosts: HostList, *, folder: Path, logs: Path, stop_s: float, python: str, here: str, num_rank_gpus: int
 ) -> ProcessSpec:
-    """``spec`` as the command that runs it on its host or, for a learner on several, on all. ``here``: this interpreter."""
+    """``spec`` as the command that runs it on its host or, for a learner on several, on all. ``here``: this interpreter;
+    ``num_rank_gpus``: what the learner takes of a learner host's GPUs."""
     wrapper = (
         python, "-m", "launch.node_process", "--role", spec.role, "--index", str(spec.index), "--stop-s", f"{stop_s:g}",
         "--nice", str(spec.nice), "--until-eof", "--",
     )  # fmt: skip
-    env = {**spec.env, **gpus_of(spec, hosts), ERROR_FILE_VARIABLE: str(logs.resolve() / f"{spec.name}.error.json")}
+    gpus, errors = gpus_of(spec, hosts, num_rank_gpus=num_rank_gpus), logs.resolve() / f"{spec.name}.error.json"
+    env = {**spec.env, **gpus, ERROR_FILE_VARIABLE: str(errors)}
     chosen = hosts.hosts[spec.node : spec.node + spec.num_nodes]
     commands = [ssh(host, (*wrapper, *spec.argv), hosts=hosts, folder=folder, env=env) for host in chosen]
     if len(commands) == 1:
@@ -43,15 +45,17 @@ def over_ssh(
     return replace(spec, argv=(here, "-m", "launch.together", *together), env={}, nice=0, stop_signal=None)
 
 
-def gpus_of(spec: ProcessSpec, hosts: HostList) -> dict[str, str]:
-    """CUDA_VISIBLE_DEVICES of ``spec``; nothing where it has no GPUs."""
+def gpus_of(spec: ProcessSpec, hosts: HostList, *, num_rank_gpus: int) -> dict[str, str]:
+    """CUDA_VISIBLE_DEVICES of ``spec``; nothing where it has no GPUs. Ranks take a host's first ones, engines take turns with the
+    others, or with all when none is left."""
     if spec.resources.num_gpus == 0:
         return {}
     if spec.role == "learner":
-        return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(spec.resources.num_gpus)))}
-    count = hosts.gpus_per_worker if hosts.workers else hosts.gpus_per_learner
-    turn = spec.index // max(1, len(hosts.workers))
-    if not hosts.workers and count > 1:
-        # The learner's ranks have the first ones.
-        return {"CUDA_VISIBLE_DEVICES": str(1 + turn % (count - 1))}
-    return {"CUDA_VISIBLE_DEVICES": str(turn % max(1, count))}
+        return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(num_rank_gpus)))}
+    if hosts.workers:
+        free = range(hosts.gpus_per_worker)
+        turn = spec.index // len(hosts.workers)
+    else:
+        free = range(num_rank_gpus, hosts.gpus_per_learner) or range(hosts.gpus_per_learner)
+        turn = spec.index
+    return {"CUDA_VISIBLE_DEVICES": str(free[turn % len(free)])}

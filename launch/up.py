@@ -72,6 +72,7 @@ def with_shape(config: RunConfig, hosts: HostList) -> RunConfig:
 
 def _specs(plan: ClusterPlan, hosts: HostList, facts: Sequence[HostFacts], attempt: local.RunAttempt) -> list[ProcessSpec]:
     specs = []
+    num_rank_gpus = max(spec.resources.num_gpus for spec in plan.specs if spec.role == "learner")
     for spec in plan.specs:
         placed = spec
         if spec.num_nodes > 1:
@@ -81,7 +82,7 @@ def _specs(plan: ClusterPlan, hosts: HostList, facts: Sequence[HostFacts], attem
             placed = in_container(placed, plan.site, plan.config)
         over = over_ssh(
             placed, hosts, folder=plan.folder, logs=attempt.logs, stop_s=plan.config.supervisor.stop_s, python=plan.python,
-            here=sys.executable,
+            here=sys.executable, num_rank_gpus=num_rank_gpus,
         )  # fmt: skip
         specs.append(over)
     return specs

@@ -15,6 +15,7 @@ from launch.job import under_torchrun
 from launch.node_process import STOP_SIGNAL
 from launch.plan import Layout, make_plan
 from launch.ssh import over_ssh
+from launch.up import with_shape
 from tests.conftest import CheckGolden
 
 SITE = SiteProfile.model_validate(
@@ -139,11 +140,12 @@ def test_torchrun_starts_each_nodes_ranks_and_leaves_sigterm_alone() -> None:
 
 def ssh(name: str, **hosts: Any) -> tuple[str, ...]:
     listed = HostList.model_validate({"learner": ["g1", "g2"], "workers": ["c1", "c2"], **hosts})
-    specs = plan(site=listed.as_site()).specs
+    specs = plan(with_shape(config(), listed), listed.as_site()).specs
     spec = next(spec for spec in specs if spec.name == name)
     made = over_ssh(
-        spec, listed, folder=Path("/work/my runs"), logs=Path("/runs/logs/1"), stop_s=3.0, python="python3", here="python3"
-    )
+        spec, listed, folder=Path("/work/my runs"), logs=Path("/runs/logs/1"), stop_s=3.0, python="python3", here="python3",
+        num_rank_gpus=4,
+    )  # fmt: skip
     assert made.stop_signal is None and made.env == {}
     return made.argv
 
@@ -161,6 +163,12 @@ def test_ssh_gives_engines_their_gpus_in_turn() -> None:
     found = [ssh(f"actor-{index}", gpus_per_worker=2)[-1] for index in range(4)]
     assert [line.partition("CUDA_VISIBLE_DEVICES=")[2][0] for line in found] == ["0", "0", "1", "1"]
     assert "CUDA_VISIBLE_DEVICES" not in ssh("actor-0")[-1]
+
+
+@pytest.mark.parametrize(("gpus_per_learner", "given"), [(6, "4545"), (4, "0123")])
+def test_ssh_gives_engines_beside_the_learner_what_its_ranks_leave(gpus_per_learner: int, given: str) -> None:
+    found = [ssh(f"actor-{index}", workers=[], gpus_per_learner=gpus_per_learner)[-1] for index in range(4)]
+    assert [line.partition("CUDA_VISIBLE_DEVICES=")[2][0] for line in found] == list(given)
 
 
 def test_ssh_starts_a_learner_on_several_hosts_together() -> None:

@@ -196,7 +196,7 @@ def test_run_that_has_not_trained_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="at least 3"):
         calibrate(record(tmp_path / "run", num_updates=1), crowding=0.0)
     (tmp_path / "run" / "metrics.jsonl").unlink()
-    with pytest.raises(ConfigError, match="metrics.jsonl is missing"):
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl is missing"):
         calibrate(tmp_path / "run", crowding=0.0)
 
 
