@@ -131,6 +131,16 @@ def processes_of(site: Site, run: RunFolder, role: str) -> set[int]:
     return found
 
 
+def gpus_of(site: Site, run: RunFolder, role: str) -> set[str]:
+    """CUDA_VISIBLE_DEVICES of what plays ``role`` on its node; empty: none."""
+    found = set()
+    for pid in processes_of(site, run, role):
+        if not _command(pid).startswith("srun "):
+            variables = dict(pair.partition("=")[::2] for pair in Path(f"/proc/{pid}/environ").read_text().split("\0"))
+            found.add(variables.get("CUDA_VISIBLE_DEVICES", ""))
+    return found
+
+
 @pytest.mark.timeout(420)
 def test_job_over_three_nodes_survives_node_failure_and_preemption(site: Site) -> None:
     """A learner node, two worker nodes, and a worker that joins: everything on one node is killed, then the job is preempted; the
@@ -163,8 +173,15 @@ def test_job_over_three_nodes_survives_node_failure_and_preemption(site: Site) -
 
 @pytest.mark.timeout(300)
 def test_job_before_its_time_limit_checkpoints_requeues_and_is_cancelled_without_a_trace(site: Site) -> None:
-    run = site.submit("cluster.elastic=true", "learner.recipe.max_updates=200", "learner.checkpoint_every_updates=100")
+    # GPUs that Slurm counts and hands out, and that are not there: torch sees none and computes on the processor.
+    (site.folder / "site.yaml").write_text(json.dumps({**SITE, "learner": {"partition": "scavenger", "has_gpus": True}}))
+    run = site.submit(
+        "cluster.elastic=true", "learner.recipe.max_updates=200", "learner.checkpoint_every_updates=100", "learner.device=auto"
+    )
     site.wait(run, "two updates", lambda: site.num_updates(run) >= 2)
+    given = {role: gpus_of(site, run, role) for role in ("broker", "env-server", "actor", "learner")}
+    assert given["learner"] | given["actor"] == {"0", "1"} and len(given["learner"]) == len(given["actor"]) == 1
+    assert given["broker"] == given["env-server"] == {""}
     said = site.computerrl("submit", str(ROOT / "configs" / "smoke.yaml"), "--site", "site.yaml", code=2)
     assert "is job" in said and "computerrl cancel" in said
 
