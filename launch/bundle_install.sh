@@ -41,5 +41,5 @@ $pip --no-build-isolation -e "$target"
 
 echo "looking whether everything is there"
 cd "$target"
-COMPUTERRL_CACHE=$cache .venv/bin/computerrl doctor || true
+COMPUTERRL_CACHE=$cache .venv/bin/computerrl doctor || echo "not everything is: see the rows that say missing"
 echo "ready: cd $target; .venv/bin/computerrl train configs/smoke.yaml"

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING
 
 from common.config import RunConfig, load_config
 from common.errors import DiskFull
+from common.model_folder import BUILT_IN_MODELS
 from launch.machine import inspect_machine, visible_gpus
+from launch.machine_setup import bring_model
 from launch.plan import ProcessSpec, make_plan
 from launch.preflight import run_preflight
 from launch.report_data import EVALUATIONS, Attempt
@@ -67,10 +69,19 @@ def play(config: RunConfig, *, resume: bool, is_latest: bool = True) -> tuple[in
     with locked(config.folder):
         if resume:
             run_preflight(config)
+        make_model(config)
         if is_latest:
             point_latest(config.folder)
         outcome = run_attempt(config, resumed=resume, supervise=lambda attempt: supervise(attempt, plan_for(config)))
     return outcome.exit_code, config.folder
+
+
+def make_model(config: RunConfig) -> None:
+    """Make the built-in model that ``config`` names where it is not there yet: its processes start at the same time and all look
+    for it. Raises `SetupError`."""
+    name = config.model.name
+    if name in BUILT_IN_MODELS:
+        bring_model(name, progress=lambda line: print(f"model {name}: {line}", flush=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from common.errors import ComputerRLError, Problem, SetupError
 from common.model_folder import BUILT_IN_MODELS, cache_folder, check_model_folder, is_model_folder, model_folder
-from env_server.host import Progress, apt_install, exclusive, is_root, missing_commands, run_logged
+from env_server.host import Progress, apt_install, exclusive, is_root, missing_commands, no_progress, run_logged
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -92,7 +92,7 @@ def run_setup(
     def packages_then_model() -> None:
         if venv is not None:
             report.stage("python packages", lambda progress: _packages(venv.absolute(), cache, progress))
-        report.stage("model", lambda progress: _model(model, cache, python, progress))
+        report.stage("model", lambda progress: str(bring_model(model, cache=cache, python=python, progress=progress)))
 
     def apptainer_then_image() -> None:
         if for_tests:
@@ -154,17 +154,23 @@ def _image(image: str, cache: Path, mirror: str | None, progress: Progress) -> s
     return str(image_path(image, cache))
 
 
-def _model(name: str, cache: Path, python: Path, progress: Progress) -> str:
-    """Torch is needed to convert a model, and launch never imports torch: another process does it."""
+def bring_model(
+    name: str, *, cache: Path | None = None, python: Path | None = None, progress: Progress = no_progress
+) -> Path:
+    """The folder of model ``name``, a built-in one made first when it is not there. Raises `ConfigError`, `SetupError`.
+
+    Torch is needed to convert a model, and launch never imports torch: another process of ``python`` (this one's) does it.
+    """
+    cache = cache or cache_folder()
     folder = cache / "models" / name if name in BUILT_IN_MODELS else model_folder(name)
     if name not in BUILT_IN_MODELS:
         check_model_folder(folder)
     elif not is_model_folder(folder):
         progress(f"converting {name}")
         environment = {**os.environ, "COMPUTERRL_CACHE": str(cache), "PYTHONPATH": str(REPOSITORY)}
-        command: list[str | Path] = [python, "-m", "learner.model_store", "ensure", name]
+        command = [python or sys.executable, "-m", "learner.model_store", "ensure", name]
         run_logged(command, log=cache / "logs" / "model.log", environment=environment)
-    return str(folder)
+    return folder
 
 
 def _packages(venv: Path, cache: Path, progress: Progress) -> str:

@@ -20,6 +20,7 @@ from common.errors import ConfigError, Problem, SetupError
 from common.run_folder import RunFolder, write_atomically
 from launch import cluster_plan, preflight, slurm_commands
 from launch.cluster_plan import LAUNCH_FOLDER, SCRIPT_FILE, SITE_FILE, ClusterPlan
+from launch.local import make_model
 from launch.preflight import Finding, PreflightFailed
 from launch.run_names import claim, find_resumable, runs_named
 
@@ -50,9 +51,12 @@ def submit(path: Path, *, overrides: Sequence[str], site: str, resume: bool) -> 
     config = load_config(path, overrides=overrides)
     _refuse_live(config)
     plan = cluster_plan.here(find_resumable(config) if resume else config, profile)
-    findings = [*machine_independent(plan.config), *_queue_findings(plan), *_folder_findings(plan.config)]
-    if findings:
+    has_container = profile.container is not None
+    found_here = machine_independent(plan.config, has_container=has_container)
+    if findings := [*found_here, *_queue_findings(plan), *_folder_findings(plan.config)]:
         raise PreflightFailed(findings)
+    if not has_container:
+        make_model(plan.config)
     if not resume:
         plan = cluster_plan.here(claim(config), profile)
     try:
@@ -144,7 +148,6 @@ def _refuse_live(config: RunConfig) -> None:
 
 
 _HERE_AND_THERE = (
-    preflight.check_packages,
     preflight.check_families,
     preflight.check_algorithm,
     preflight.check_specialists,
@@ -157,10 +160,11 @@ _HERE_AND_THERE = (
 """What can be judged on a login node, which has the nodes' files and neither their memory nor their GPUs."""
 
 
-def machine_independent(config: RunConfig) -> list[Finding]:
-    """What is wrong wherever the processes run."""
+def machine_independent(config: RunConfig, *, has_container: bool) -> list[Finding]:
+    """What is wrong wherever the processes run. ``has_container``: torch and the others are in there, not here."""
     machine = preflight.inspect_machine()
-    return [finding for check in _HERE_AND_THERE for finding in check(config, machine)]
+    checks = _HERE_AND_THERE if has_container else (preflight.check_packages, *_HERE_AND_THERE)
+    return [finding for check in checks for finding in check(config, machine)]
 
 
 def _queue_findings(plan: ClusterPlan) -> list[Finding]:

@@ -38,9 +38,11 @@ def up(path: Path, *, hosts_path: Path, overrides: Sequence[str], resume: bool) 
     hosts = load_hosts(hosts_path)
     config = with_shape(load_config(path, overrides=overrides), hosts)
     plan = cluster_plan.here(find_resumable(config) if resume else config, hosts.as_site())
-    findings = machine_independent(plan.config)
+    findings = machine_independent(plan.config, has_container=hosts.container is not None)
     if findings:
         raise PreflightFailed(findings)
+    if hosts.container is None:
+        local.make_model(plan.config)
     Path(plan.config.run_dir).mkdir(parents=True, exist_ok=True)
     facts = ask_hosts(plan, hosts)
     if not resume:

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from common.config import RunConfig
 from common.errors import ConfigError, SetupError
+from common.model_folder import is_model_folder
 from launch import machine_setup
+from launch.local import make_model
 from launch.machine_setup import REPOSITORY, run_setup
 
 
@@ -81,3 +84,15 @@ def test_main_wrong_option_ends_with_two() -> None:
     assert answer.returncode in (2, 3)
     assert "error:" in answer.stderr
     assert "Traceback" not in answer.stderr
+
+
+def test_model_that_is_not_there_is_made_before_the_processes_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COMPUTERRL_CACHE", str(tmp_path))
+    config = RunConfig.model_validate({"name": "trial", "model": {"name": "tiny-random"}})
+    make_model(config)
+    assert is_model_folder(tmp_path / "models" / "tiny-random")
+    assert capsys.readouterr().out == "model tiny-random: converting tiny-random\n"
+    make_model(config)
+    assert capsys.readouterr().out == ""

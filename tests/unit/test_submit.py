@@ -142,3 +142,12 @@ def test_logs_are_the_jobs_or_a_processes_and_others_are_named(tmp_path: Path) -
     (tmp_path / "launch").mkdir()
     (tmp_path / "launch" / "job-7.log").touch()
     assert find_log(tmp_path, None).name == "job-7.log"
+
+
+def test_torch_is_asked_for_here_only_without_a_container(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launch.preflight.importlib.util.find_spec", lambda name: None if name == "torch" else object())
+    with pytest.raises(PreflightFailed, match="not installed: torch"):
+        send()
+    with (site / "site.yaml").open("a") as file:
+        file.write("container: side.sif\n")
+    assert send()[1] == "77"
