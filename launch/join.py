@@ -16,11 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from common.addresses import is_loopback
-from common.config import RunConfig, load_config, load_site
+from common.config import RunConfig, SiteProfile, load_config, load_site
 from common.errors import ConfigError, Problem, SetupError
 from common.run_folder import RunFolder
 from launch import cluster_plan, slurm, slurm_commands
 from launch.cluster_plan import LAUNCH_FOLDER
+from launch.job import CONTAINED, in_container
 from launch.plan import Layout, ProcessSpec, make_plan, node_resources
 from launch.run_names import is_finished
 from launch.submit import job_of, remember
@@ -70,7 +71,7 @@ def join_run(run: Path, *, num_actors: int) -> int:
     logs = folder.folder / "logs" / f"{JOINED_FOLDER}-{numbers[0]}"
     logs.mkdir(parents=True, exist_ok=True)
     print(f"joining {folder.folder} as env_server-{numbers[0]}, logs in {logs}", flush=True)
-    specs = specs_here(config, numbers, has_gpus=bool(os.environ.get("CUDA_VISIBLE_DEVICES")))
+    specs = _contained(specs_here(config, numbers, has_gpus=bool(os.environ.get("CUDA_VISIBLE_DEVICES"))), config)
     while True:
         if not _wait_for_broker(folder):
             print(f"{folder.folder} has ended", flush=True)
@@ -94,6 +95,15 @@ def specs_here(config: RunConfig, numbers: Sequence[int], *, has_gpus: bool) -> 
         for spec in plan
         if spec.role in _JOINING
     )
+
+
+def _contained(specs: Sequence[ProcessSpec], config: RunConfig) -> list[ProcessSpec]:
+    """What the run's own job has in a container is in one here, too."""
+    path = config.folder / LAUNCH_FOLDER / cluster_plan.SITE_FILE
+    site = load_site(path) if path.exists() else SiteProfile()
+    if site.container is None:
+        return list(specs)
+    return [in_container(spec, site, config) if spec.role in CONTAINED else spec for spec in specs]
 
 
 def claim_numbers(run: Path, owner: str, *, count: int) -> tuple[int, ...]:
