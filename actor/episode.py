@@ -62,7 +62,7 @@ class Desktops(Protocol):
 
     def reset(self, lease: Lease, task: TaskRef) -> TaskStarted: ...
 
-    def step(self, lease: Lease, action: Action) -> StepResult: ...
+    def step(self, lease: Lease, action: Action, *, answer: str = "") -> StepResult: ...
 
     def demonstrate(self, lease: Lease) -> str: ...
 
@@ -326,7 +326,7 @@ class _Episode:
         if action.name in FINAL_ACTIONS:
             return True, "", "done_action" if action.name == "done" else "fail_action", 0.0
         with self._setting.during("desktop"):
-            result = self._desktops.step(self._lease, action)
+            result = self._desktops.step(self._lease, action, answer=text)
         self.observation = result.observation
         self._history.append(PastAction(text, error=result.action_error, result=result.observation.result))
         end: EndReason | None = "task_finished" if result.finished else None

@@ -83,6 +83,8 @@ Version = Annotated[int, Meta(ge=-1, lt=2**31)]
 """Policy version, -1 for none; fits the arrays that hold one a token."""
 Index = Annotated[int, Meta(ge=0, lt=4096)]
 """Which process of its role, below 4,096."""
+DesktopChoice = Annotated[int, Meta(ge=-1, lt=4096)]
+"""One of a host's desktops, -1 for none."""
 NewTokens = Annotated[int, Meta(ge=1, le=65536)]
 """Tokens of an answer at most, 1 to 65,536."""
 Temperature = Annotated[float, Meta(ge=0, le=100)]
@@ -634,6 +636,11 @@ class StepRequest(Part, frozen=True):
 
     lease: Lease
     action: Action
+    answer: Text = ""
+    """What the policy said, for those who look on (`DesktopView`)."""
+
+    def __post_init__(self) -> None:
+        _cut(self, "answer", _MAX_TEXT)
 
 
 class StepResult(Part, frozen=True):
@@ -679,6 +686,51 @@ class LeaseRelease(Part, frozen=True):
     """Give the desktop back. Answered by `Ack`."""
 
     lease: Lease
+
+
+class DesktopsRequest(Part, frozen=True):
+    """What do the desktops of this host show? Changes nothing. Answered by `Desktops`."""
+
+    elements_of: DesktopChoice = -1
+    """A desktop whose elements are wanted as well; -1: none."""
+
+
+class DesktopView(Part, frozen=True):
+    """One desktop, for people who look on."""
+
+    desktop: Number
+    state: Name
+    """`idle`, `preparing`, `leased`, `new`, `starting`, `broken` or `quarantined`."""
+    reason: Line
+    """Why it broke, empty while it works."""
+    holder: Id
+    """Whose it is: `actor-<index>:<incarnation>`, empty: nobody's."""
+    task: TaskRef | None
+    instruction: Line
+    num_steps: Number
+    action: Line
+    """The last one, as text."""
+    answer: Text
+    """What the policy said with it."""
+    action_error: Line
+    reward: float | None
+    """The evaluator's, None before."""
+    screenshot: ScreenshotRef | None
+    """What it showed last."""
+    age_s: float
+    """Seconds since that."""
+
+    def __post_init__(self) -> None:
+        for name in ("reason", "instruction", "action", "action_error"):
+            _cut(self, name, _MAX_LINE)
+
+
+class Desktops(Part, frozen=True):
+    """All desktops of a host."""
+
+    desktops: tuple[DesktopView, ...]
+    elements: tuple[Element, ...]
+    """Of the one that was asked for."""
 
 
 # --- weights ---------------------------------------------------------------------------------------------------------
@@ -794,7 +846,7 @@ class CompletionResult(Part, frozen=True):
 RequestMessage = (
     Hello | Heartbeat | DirectoryRequest | StatusRequest | RolloutOrder | OrderClosure | AssignmentRequest | AssignmentReturn
     | Trajectory | TrajectoryBatch | GroupRequest | ConsumptionReport | VersionAnnouncement
-    | LeaseRequest | TaskReset | StepRequest | DemonstrationRequest | EvaluationRequest | LeaseRelease
+    | LeaseRequest | TaskReset | StepRequest | DemonstrationRequest | EvaluationRequest | LeaseRelease | DesktopsRequest
     | WeightJoin | WeightLoaded | EngineQuery | CompletionRequest
 )  # fmt: skip
 """What a server takes; it refuses the other kinds before it unpacks them."""
@@ -802,7 +854,7 @@ RequestMessage = (
 AnswerMessage = (
     Welcome | HeartbeatAck | Ack | ErrorReply | Directory | Status | Assignment | NoAssignment | TrajectoryReceipt | ReceiptBatch
     | TrajectoryGroup | NoGroup
-    | Lease | TaskStarted | StepResult | Demonstration | Evaluation | WeightInvitation
+    | Lease | TaskStarted | StepResult | Demonstration | Evaluation | Desktops | WeightInvitation
     | EngineState | CompletionResult
 )  # fmt: skip
 
@@ -847,6 +899,8 @@ _SIZE_LIMITS = {
     TaskStarted: SizeLimit(16 << 20, 16 << 20),
     StepResult: SizeLimit(16 << 20, 16 << 20),
     Evaluation: SizeLimit(1 << 20, 1 << 20),
+    # 4,096 desktops with a text each.
+    Desktops: SizeLimit(64 << 20, 64 << 20),
     # Names, shapes and checksums of a large model's tensors.
     WeightInvitation: SizeLimit(64 << 20, 64 << 20),
     # A million tokens of a prompt; an answer's numbers and its text.

@@ -18,6 +18,8 @@ from common.messages import (
     Action,
     Demonstration,
     DemonstrationRequest,
+    Desktops,
+    DesktopsRequest,
     Evaluation,
     EvaluationRequest,
     FinalAction,
@@ -67,9 +69,10 @@ class DesktopClient:
         """Put ``task`` on screen. Raises `TaskFailed`, `DesktopBroken`, `LeaseRefused`."""
         return self._ask(TaskReset(lease=lease, task=task), TaskStarted, self._reset_timeout_s)
 
-    def step(self, lease: Lease, action: Action) -> StepResult:
-        """Do ``action``. Raises `DesktopBroken`, `LeaseRefused`; the policy's mistakes are in ``action_error``."""
-        return self._ask(StepRequest(lease=lease, action=action), StepResult, self._step_timeout_s)
+    def step(self, lease: Lease, action: Action, *, answer: str = "") -> StepResult:
+        """Do ``action``, said as ``answer``. Raises `DesktopBroken`, `LeaseRefused`; the policy's mistakes are in
+        ``action_error``."""
+        return self._ask(StepRequest(lease=lease, action=action, answer=answer), StepResult, self._step_timeout_s)
 
     def demonstrate(self, lease: Lease) -> str:
         """What the scripted demonstrator would do now, in the policy's words."""
@@ -78,6 +81,10 @@ class DesktopClient:
     def evaluate(self, lease: Lease, final_action: FinalAction = "") -> Evaluation:
         """The verdict on the desktop's state after ``final_action``."""
         return self._ask(EvaluationRequest(lease=lease, final_action=final_action), Evaluation, self._reset_timeout_s)
+
+    def look(self, *, elements_of: int = -1) -> Desktops:
+        """What all desktops show, with the elements of one; changes nothing."""
+        return self._ask(DesktopsRequest(elements_of), Desktops, self._step_timeout_s)
 
     def release(self, lease: Lease) -> None:
         """Give the desktop back. Raises `LeaseRefused` when it was taken back before."""

@@ -61,6 +61,8 @@ class Call:
     """None: the service's own (health checks, spares)."""
     work: Callable[[DesktopWorker], Message]
     reply: Reply = field(default=lambda message: None)
+    request: Message | None = None
+    """What was asked for; None: the service's own."""
 
 
 class WorkerEvents(Protocol):

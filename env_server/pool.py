@@ -236,6 +236,14 @@ class DesktopPool:
         """What the desktop is doing."""
         return self._slots[desktop].state
 
+    def look(self, desktop: int) -> tuple[str, str, str]:
+        """(state, why it failed last, holder) for displays."""
+        slot = self._slots[desktop]
+        if slot.state == "leased":
+            return "leased", "", slot.holder
+        state = "quarantined" if slot.failures >= QUARANTINE_FAILURES else slot.state
+        return state, slot.reason if slot.failures else "", ""
+
     def count(self, state: DesktopState) -> int:
         """Desktops in ``state``."""
         return sum(slot.state == state for slot in self._slots)

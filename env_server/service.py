@@ -30,8 +30,9 @@ from common.errors import (
 from common.messages import (
     Ack,
     DemonstrationRequest,
+    Desktops,
+    DesktopsRequest,
     EvaluationRequest,
-    Lease,
     LeaseRelease,
     LeaseRequest,
     Message,
@@ -51,6 +52,7 @@ from env_server.desktop_worker import (
 from env_server.driver import DesktopDriver
 from env_server.pool import DesktopPool, DesktopState, PoolLimits
 from env_server.tasks import families_of
+from env_server.wall import Wall
 
 DEADLINE_GRACE_S = 1.0
 """A driver keeps its own deadlines and says more about it; only one that does not is cut off from here."""
@@ -65,6 +67,9 @@ HEALTH_PERIOD_S = 20.0
 """An idle desktop is asked this often whether it still answers."""
 
 _HEALTH_DEADLINE_S = 2.0
+
+OnDesktop = TaskReset | StepRequest | DemonstrationRequest | EvaluationRequest
+"""Requests that are done on a leased desktop."""
 
 
 @dataclass(slots=True)
@@ -109,6 +114,7 @@ class DesktopService:
             limits=PoolLimits(lease_time_limit_s=config.lease_time_limit_s, max_starting=config.max_starting),
             first_token=first_token,
         )
+        self._wall = Wall(time.monotonic)
         self._waiting: deque[_WaitingLease] = deque()
         self._health_due = [0.0] * config.num_desktops
         self._not_preparable: TaskRef | None = None
@@ -160,15 +166,17 @@ class DesktopService:
             self._after_change()
         elif isinstance(message, TaskReset):
             call = calls.reset(message, tasks=self._tasks, timings=self.timings)
-            self._begin("reset", message.lease, call, reply, limit_s=self._config.reset_deadline_s)
+            self._begin("reset", message, call, reply, limit_s=self._config.reset_deadline_s)
         elif isinstance(message, StepRequest):
-            self._begin("step", message.lease, calls.step(message, timings=self.timings), reply)
+            self._begin("step", message, calls.step(message, timings=self.timings), reply)
         elif isinstance(message, DemonstrationRequest):
-            self._begin("demonstrate", message.lease, calls.demonstrate(message), reply)
+            self._begin("demonstrate", message, calls.demonstrate(message), reply)
         elif isinstance(message, EvaluationRequest):
             # Judging may have to save files and end programs: it gets as long as a reset.
             call = calls.evaluate(message, timings=self.timings)
-            self._begin("evaluate", message.lease, call, reply, limit_s=self._config.reset_deadline_s)
+            self._begin("evaluate", message, call, reply, limit_s=self._config.reset_deadline_s)
+        elif isinstance(message, DesktopsRequest):
+            reply(self._look(message))
         else:
             raise ProtocolError(f"an env_server does not answer {type(message).__name__}")
 
@@ -182,14 +190,21 @@ class DesktopService:
         self._waiting.append(_WaitingLease(holder, message, now + self._lease_wait_s, reply))
         self._after_change()
 
+    def _look(self, message: DesktopsRequest) -> Desktops:
+        views = []
+        for desktop in range(self._config.num_desktops):
+            state, reason, holder = self._pool.look(desktop)
+            views.append(self._wall.view(desktop, state=state, reason=reason, holder=holder))
+        return Desktops(tuple(views), self._wall.elements(message.elements_of))
+
     def _begin(
-        self, name: str, lease: Lease, work: Callable[[DesktopWorker], Message], reply: Reply, *, limit_s: float = 0.0
+        self, name: str, request: OnDesktop, work: Callable[[DesktopWorker], Message], reply: Reply, *, limit_s: float = 0.0
     ) -> None:
-        now = time.monotonic()
+        lease, now = request.lease, time.monotonic()
         self._pool.begin_call(lease, now=now)
         worker = self._workers[lease.desktop]
         deadline = now + (limit_s or self._config.step_deadline_s) + self._grace_s
-        call = Call(name, deadline, lease, work, reply)
+        call = Call(name, deadline, lease, work, reply, request)
         worker.pending.append(call)
         worker.submit(call)
         self._changed.notify_all()
@@ -221,6 +236,8 @@ class DesktopService:
                 if call.name == "prepare":
                     self._prepared(worker, outcome, now)
                 if call.lease is not None:
+                    if not isinstance(outcome, ComputerRLError):
+                        self._wall.take(worker.index, call.request, outcome)
                     self._pool.end_call(worker.index, call.lease.token, now=now)
                     self._health_due[worker.index] = now + self._health_period_s
                 call.reply(error_reply(outcome) if isinstance(outcome, ComputerRLError) else outcome)
@@ -234,6 +251,7 @@ class DesktopService:
         if isinstance(error, HostBroken | DiskFull) or not isinstance(error, EnvError):
             self._end(error)
         self._pool.broke(worker.index, reason, now=time.monotonic())
+        self._wall.forget(worker.index)
         if self._pool.host_reason:
             self._end(HostBroken(self._pool.host_reason))
         lost = [*([call] if call is not None else []), *worker.pending]

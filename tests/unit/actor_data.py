@@ -128,7 +128,7 @@ class FakeDesktops:
         self._call("reset")
         return TaskStarted("Click ok.", make_observation(make_element(1, "ok")))
 
-    def step(self, lease: Lease, action: Action) -> StepResult:
+    def step(self, lease: Lease, action: Action, *, answer: str = "") -> StepResult:
         self._call("step")
         self.actions.append(action)
         finished = self.finish_after is not None and len(self.actions) >= self.finish_after

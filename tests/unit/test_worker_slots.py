@@ -121,7 +121,7 @@ def test_worker_stopped_in_a_hanging_desktop_call_closes_in_time() -> None:
     cut = threading.Event()
 
     class Hanging(FakeDesktops):
-        def step(self, lease, action):  # type: ignore[no-untyped-def]
+        def step(self, lease, action, *, answer=""):  # type: ignore[no-untyped-def]
             self._call("step")
             cut.wait(30.0)
             raise PeerTimeout("the connection was cut")

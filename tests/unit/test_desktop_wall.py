@@ -1,0 +1,60 @@
+"""What a host tells about its desktops to those who look on."""
+
+from __future__ import annotations
+
+import time
+
+from common.actions import parse_action
+from common.config import DesktopConfig, TasksConfig
+from common.errors import DesktopBroken
+from common.messages import TaskRef
+from common.transport import LocalChannel
+from env_server.client import DesktopClient
+from env_server.driver import DesktopDriver
+from env_server.drivers.scripted import ScriptedDriver
+from env_server.service import DesktopService
+
+CONFIG = DesktopConfig(driver="scripted", observation="tree", num_desktops=2, lease_time_limit_s=30.0)
+TASK = TaskRef("calc-set-cell", 5, "demonstration")
+
+
+def make(index: int) -> DesktopDriver:
+    if index == 1:
+        raise DesktopBroken("no such image")
+    return ScriptedDriver(CONFIG)
+
+
+def test_wall_follows_an_episode_and_changes_nothing() -> None:
+    service = DesktopService(CONFIG, tasks=TasksConfig(), make=make)
+    client = DesktopClient(LocalChannel(service.handle, sender="actor-0:a"), config=CONFIG)
+    try:
+        assert service.wait_ready(1, timeout_s=10)
+        (idle, broken), _ = looked = _parts(client)
+        assert (idle.state, idle.holder, idle.task) == ("idle", "", None)
+        assert (broken.state, "no such image" in broken.reason) in {("broken", True), ("quarantined", True), ("starting", True)}
+        assert looked == _parts(client)
+
+        lease = client.lease("a", TASK)
+        started = client.reset(lease, TASK)
+        client.step(lease, parse_action("wait()"), answer="<think>I wait</think> wait()")
+        client.evaluate(lease)
+        (view, _), elements = _parts(client, elements_of=0)
+        assert (view.state, view.holder, view.task) == ("leased", "actor-0:a", TASK)
+        assert view.instruction == started.instruction
+        assert (view.num_steps, view.action, view.answer) == (1, "wait()", "<think>I wait</think> wait()")
+        assert view.reward == 0.0
+        assert 0 <= view.age_s < 10
+        assert elements == started.observation.elements and elements
+
+        client.release(lease)
+        (view, _), elements = _parts(client)
+        assert (view.state, view.holder, view.num_steps) == ("idle", "", 1)
+        assert elements == ()
+    finally:
+        service.close()
+
+
+def _parts(client: DesktopClient, elements_of: int = -1):  # type: ignore[no-untyped-def]
+    time.sleep(0.05)
+    found = client.look(elements_of=elements_of)
+    return found.desktops, found.elements
