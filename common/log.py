@@ -1,4 +1,4 @@
-"""Structured logs: console text on stderr, or JSON lines into a file.
+"""Structured logs: text for people or JSON lines on stderr, or JSON lines into a file.
 
 Events are constants `noun.verb` with fields: ``log.get_logger().info("group.completed", group_id=...)``. Role, index and
 incarnation are bound once per process. Does not collect or rotate anything.
@@ -18,23 +18,26 @@ import structlog
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
-def configure(*, json_file: Path | None = None, level: str = "info") -> None:
-    """Send logs to ``json_file`` (appended, one JSON object a line), or as text to stderr when None."""
+def configure(*, json_file: Path | None = None, as_json: bool = False, level: str = "info") -> None:
+    """Send logs to ``json_file`` (appended, one JSON object a line), or to stderr when None: as text, or ``as_json``."""
     processors: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
     ]
-    if json_file is None:
+    if json_file is None and not as_json:
         # The plain formatter: rich tracebacks with all local variables would show keys.
         plain = structlog.dev.plain_traceback
         processors.append(structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain))
         factory: Any = structlog.PrintLoggerFactory(_as_file(sys.stderr))
     else:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-        factory = structlog.PrintLoggerFactory(_as_file(json_file.open("a", encoding="utf-8", buffering=1)))
+        processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+        file = sys.stderr
+        if json_file is not None:
+            json_file.parent.mkdir(parents=True, exist_ok=True)
+            file = json_file.open("a", encoding="utf-8", buffering=1)
+        factory = structlog.PrintLoggerFactory(_as_file(file))
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),

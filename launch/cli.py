@@ -115,7 +115,7 @@ def _run_role(path: Path, overrides: tuple[str, ...], entry: RoleEntry, *, role:
         # Between it and us may be torchrun or a container's runtime, which die with it.
         if int(supervisor) not in processes.ancestors(os.getpid()):
             sys.exit(f"supervisor {supervisor} has ended before this process began")
-    log.configure()
+    log.configure(as_json=supervisor is not None)
     config = load_config(path, overrides=overrides)
     if supervisor is None:
         config = _prepare_folder(config, role=role)

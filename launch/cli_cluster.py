@@ -168,20 +168,23 @@ def cancel(run: str) -> None:
 
 @click.command()
 @RUN
-@click.argument("process", required=False, metavar="[PROCESS]")
+@click.argument("processes", nargs=-1, metavar="[PROCESS...]")
 @click.option("-f", "--follow", is_flag=True, help="Stay and print what is added; Ctrl-C leaves.")
 @click.option("-n", "--lines", default=40, show_default=True, type=click.IntRange(min=0), help="So many from the end.")
-def logs(run: str, process: str | None, *, follow: bool, lines: int) -> None:
-    """Print the end of RUN's logs: the supervisor's (a submitted job's), or PROCESS's, such as learner-0 or actor-3.
+@click.option(
+    "--level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"]), help="This and worse."
+)
+def logs(run: str, processes: tuple[str, ...], *, follow: bool, lines: int, level: str) -> None:
+    """Print the end of RUN's logs, those of all processes in the order of time; or of PROCESSes (learner-0) and roles (actor).
 
     \b
-    computerrl logs latest
-    computerrl logs latest learner-0 --follow
+    computerrl logs latest --follow
+    computerrl logs latest learner actor-3 --level warning
     """
     from launch.logs import show_logs
     from launch.run_names import find_run
 
-    show_logs(find_run(run), process=process, follow=follow, num_lines=lines)
+    show_logs(find_run(run), processes=processes, level=level, follow=follow, num_lines=lines)
 
 
 @click.command()

@@ -37,7 +37,14 @@ def last_words(name: str, *, exit_code: int, error_path: Path, log_path: Path) -
     except (OSError, ValueError, KeyError, TypeError):
         pass  # it died before it could write one
     try:
-        lines = log_path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+        lines = [_said(line) for line in log_path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]]
     except OSError:
         lines = []
     return "\n".join([f"the end of {log_path}:", *(f"    {line}" for line in lines)])
+
+
+def _said(line: str) -> str:
+    """A line of a log, for people."""
+    from launch.logs import parse_line
+
+    return parse_line(line, process="", before=0.0).text

@@ -10,7 +10,6 @@ import pytest
 
 from common.errors import ConfigError, SetupError
 from launch import slurm_commands, submit
-from launch.logs import find_log
 from launch.preflight import PreflightFailed
 from launch.slurm_commands import JobState, NodesOf
 from launch.submit import SubmittedJob, cancel, describe_job, job_of, remember
@@ -128,20 +127,6 @@ def test_job_file_that_is_damaged_is_named(site: Path) -> None:
     (folder / "launch" / "job.json").write_text(json.dumps({"job": 1}))
     with pytest.raises(SetupError, match=r"job\.json"):
         describe_job(folder)
-
-
-def test_logs_are_the_jobs_or_a_processes_and_others_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no logs yet"):
-        find_log(tmp_path, None)
-    logs = tmp_path / "logs" / "latest"
-    logs.mkdir(parents=True)
-    (logs / "learner-0.log").touch()
-    assert find_log(tmp_path, "learner-0") == logs / "learner-0.log"
-    with pytest.raises(ConfigError, match=r"(?s)'actor-9'.*learner-0"):
-        find_log(tmp_path, "actor-9")
-    (tmp_path / "launch").mkdir()
-    (tmp_path / "launch" / "job-7.log").touch()
-    assert find_log(tmp_path, None).name == "job-7.log"
 
 
 def test_torch_is_asked_for_here_only_without_a_container(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
