@@ -50,6 +50,8 @@ class RunFolder:
         """What optimizer steps that were not finite were made of."""
         self.metrics_path = self.folder / "metrics.jsonl"
         self.episodes_path = self.trajectories / "episodes.jsonl"
+        self.samples_path = self.trajectories / "samples.jsonl"
+        """The tokens of the same episodes."""
         self.resolved_config = self.folder / "config.yaml"
         self.digest_path = self.folder / "config.digest"
         self.broker_file = self.folder / "broker.json"

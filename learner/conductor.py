@@ -311,7 +311,7 @@ class LearnerLoop:
             self._trainer.algorithm.remember(list(translated.values()))
         trained = summary.TrainedSteps(batch, position=position, age_bound=self._config.learner.age_bound)
         fates, ages = trained.fates(taken, translated)
-        self._intake.decide(taken, fates, ages)
+        self._intake.decide(taken, fates, ages, trained.advantages(translated.values()))
         self._ledger.note_age_trained(trained.max_age_trained)
         tally = Tally()
         for group in groups:

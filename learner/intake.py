@@ -76,24 +76,30 @@ class Intake:
         groups: Sequence[TrajectoryGroup],
         outcomes: Sequence[Sequence[Outcome]],
         ages: Mapping[str, AgeSpan] | None = None,
+        advantages: Mapping[str, Sequence[float | None]] | None = None,
     ) -> None:
-        """Record what became of ``groups``: the next ones from the cursor on, the first of those taken."""
+        """Record what became of ``groups``: the next ones from the cursor on, the first of those taken. ``ages`` and
+        ``advantages`` (of each step): by trajectory, of those in the batch."""
         state = self._state
         for group, fates in zip(groups, outcomes, strict=True):
             assert group.group_seq == state.cursor
             for trajectory, outcome in zip(group.trajectories, fates, strict=True):
+                span = (ages or {}).get(trajectory.trajectory_id)
                 self._ledger.record(
-                    trajectory, outcome, group_seq=group.group_seq, update=state.update,
-                    policy_version=state.policy_version, ages=(ages or {}).get(trajectory.trajectory_id),
+                    trajectory, outcome, group_seq=group.group_seq, update=state.update, policy_version=state.policy_version,
+                    ages=span,
                 )  # fmt: skip
-                self._records.episode(trajectory)
+                self._records.episode(
+                    trajectory, outcome, age_max=None if span is None else span.maximum,
+                    advantages=(advantages or {}).get(trajectory.trajectory_id, ()),
+                )  # fmt: skip
             poisoned = self._poisoned.pop(group.group_seq, [])
             for trajectory, poison in poisoned:
                 self._ledger.record(
                     trajectory, poison, group_seq=group.group_seq, update=state.update,
                     policy_version=state.policy_version, ages=None,
                 )  # fmt: skip
-                self._records.episode(trajectory)
+                self._records.episode(trajectory, poison)
                 log.get_logger().error("trajectory.poisoned", trajectory_id=trajectory.trajectory_id, reason=poison)
             if group.num_given_up:
                 log.get_logger().warning("group.incomplete", task=group.task.task_id, num_given_up=group.num_given_up)

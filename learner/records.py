@@ -1,4 +1,5 @@
-"""What the learner writes for people, reports and tests: metrics.jsonl, episodes.jsonl, ledger.jsonl, TensorBoard events.
+"""What the learner writes for people, reports and tests: metrics.jsonl, episodes.jsonl with samples.jsonl (their tokens),
+ledger.jsonl, TensorBoard events.
 
 All are append-only. A checkpoint remembers their lengths, and a resumed learner goes on with copies of that much, since what
 follows happens again; so each line stands for something that is part of the surviving run, and a learner that was replaced in
@@ -7,16 +8,19 @@ its sleep writes into files that nobody reads any more. Computes nothing.
 
 from __future__ import annotations
 
+import base64
 import os
 import time
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from msgspec.structs import asdict
 
 from common import log
-from common.messages import ScreenshotRef, Trajectory
+from common.messages import ScreenshotRef, Step, Trajectory
 from common.metrics import JsonLines
 from common.run_folder import RunFolder
 
@@ -41,6 +45,7 @@ class Records:
         self._paths = {
             "metrics": folder.metrics_path,
             "episodes": folder.episodes_path,
+            "samples": folder.samples_path,
             "ledger": folder.folder / LEDGER_FILE,
         }
         for name, path in self._paths.items():
@@ -64,9 +69,16 @@ class Records:
         """One line of ledger.jsonl."""
         self._files["ledger"].append(line)
 
-    def episode(self, trajectory: Trajectory) -> None:
-        """One line of episodes.jsonl."""
-        self._files["episodes"].append(_episode_record(trajectory))
+    def episode(
+        self, trajectory: Trajectory, outcome: str, *, age_max: int | None = None, advantages: Sequence[float | None] = ()
+    ) -> None:
+        """One line of episodes.jsonl and one of samples.jsonl. ``outcome``: as in the ledger; ``age_max``: of its oldest step,
+        where it was in a batch; ``advantages``: of its steps, None for those that were not in the loss."""
+        record = _episode_record(trajectory)
+        self._files["episodes"].append({**record, "outcome": outcome, "age_max": age_max})
+        samples = [_sample(step) for step in trajectory.steps]
+        line = {"trajectory_id": trajectory.trajectory_id, "steps": samples, "advantages": list(advantages)}
+        self._files["samples"].append(line)
 
     def positions(self) -> dict[str, int]:
         """Lengths of the files now."""
@@ -99,6 +111,7 @@ def _episode_record(trajectory: Trajectory) -> dict[str, Any]:
     ]
     return {
         "trajectory_id": trajectory.trajectory_id,
+        "group_id": trajectory.group_id,
         "order_id": trajectory.order_id,
         "kind": trajectory.kind,
         "family": trajectory.task.family,
@@ -116,6 +129,17 @@ def _episode_record(trajectory: Trajectory) -> dict[str, Any]:
         "actor": trajectory.actor,
         "steps": steps,
         "final_screenshot": _screenshot(trajectory.final_screenshot),
+    }
+
+
+def _sample(step: Step) -> dict[str, Any]:
+    """What the policy read and said, token by token."""
+    prompt = zlib.compress(np.ascontiguousarray(step.prompt_tokens, dtype="<i4").tobytes(), level=1)
+    return {
+        "prompt": base64.b64encode(prompt).decode(),
+        "tokens": step.action_tokens.tolist(),
+        "logprobs": [round(float(logprob), 4) for logprob in step.behavior_logprobs],
+        "versions": step.policy_versions.tolist(),
     }
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from common.config import RunConfig
-from common.messages import Status, Trajectory, TrajectoryGroup
+from common.messages import Status, Step, Trajectory, TrajectoryGroup
 from learner import recipe
 from learner.algorithms import TrainBatch
 from learner.ledger import AgeSpan, Ledger, Outcome
@@ -27,7 +27,8 @@ class TrainedSteps:
 
     def __init__(self, batch: TrainBatch, *, position: int, age_bound: float) -> None:
         """``position``: of the version being trained (see `learner.lineage`)."""
-        self._ids = {id(step) for step in batch.samples}
+        self._places = {id(step): place for place, step in enumerate(batch.samples)}
+        self._batch = batch
         self._position = position
         self._age_bound = age_bound
         self._not_chosen = batch.not_chosen
@@ -66,8 +67,24 @@ class TrainedSteps:
         self.num_trajectories = sum(outcome == "trained" for group in outcomes for outcome in group)
         return outcomes, ages
 
+    def advantages(self, groups: Iterable[TrajectoryGroup]) -> dict[str, list[float | None]]:
+        """Of each step by trajectory, the mean over its tokens; None: it was not in the loss."""
+        return {
+            trajectory.trajectory_id: [self._advantage(step) for step in trajectory.steps]
+            for group in groups
+            for trajectory in group.trajectories
+        }
+
+    def _advantage(self, step: Step) -> float | None:
+        place = self._places.get(id(step))
+        if place is None:
+            return None
+        batch = self._batch
+        of_tokens = None if batch.token_advantages is None else batch.token_advantages[place]
+        return round(float(batch.advantage_S[place] if of_tokens is None or not len(of_tokens) else of_tokens.mean()), 4)
+
     def _fate(self, trajectory: Trajectory) -> Outcome:
-        if any(id(step) in self._ids for step in trajectory.steps):
+        if any(id(step) in self._places for step in trajectory.steps):
             return "trained"
         if trajectory.trajectory_id in self._not_chosen:
             return "not_chosen"

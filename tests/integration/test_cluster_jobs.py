@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -152,8 +151,7 @@ def test_job_over_three_nodes_survives_node_failure_and_preemption(site: Site) -
 
     struck = processes_of(site, run, "env-server")
     assert struck
-    for pid in struck | processes.descendants(struck):
-        os.kill(pid, signal.SIGKILL)
+    processes.kill_all(struck | processes.descendants(struck))
     site.wait(run, "the env_server's repair", lambda: "env_server-0 ended" in site.log(run))
     before = site.num_updates(run)
     site.wait(run, "an update after the repair", lambda: site.num_updates(run) > before or site.log(run).count("report:") > 0)

@@ -196,7 +196,8 @@ def test_engine_that_resumes_reads_prompt_and_answer_anew_and_gives_the_answer_a
     engine = make_engine(core, resumes=True)
     engine.load(4, {})
     core.gate.clear()
-    futures = [engine.submit(request(3, stop=999, most=40)) for _ in range(3)]
+    with engine._condition:  # its thread sees none of them before all are there
+        futures = [engine.submit(request(3, stop=999, most=40)) for _ in range(3)]
     wait_until(lambda: core.most_running == 2)
     loading = threading.Thread(target=engine.load, args=(5, {}))
     loading.start()
