@@ -16,12 +16,12 @@ from benchmarks import _fault_roles
 from benchmarks._fault_accounts import Accounts, settle
 from benchmarks._fault_roles import Place
 from broker.client import BrokerClient
+from common import requests
 from common.config import BrokerConfig, LearnerConfig, RunConfig
 from common.config.learner import RecipeConfig
 from common.lifecycle import StopToken
 from common.run_folder import RunFolder
 from common.transport import Client
-from learner.client import request_phase
 
 PEER_TIMEOUT_S = 1.0
 DRAIN_LIMIT_S = 120.0
@@ -106,7 +106,7 @@ class Fleet:
 
     def drain(self) -> Accounts:
         """Have the recipe finished without further harm; what came of everything. Raises `TimeoutError`."""
-        request_phase(self.folder.folder, "finish")
+        requests.ask(self.folder.folder, "phase", "finish")
         (learner,) = (place for place in self.places if place.role == "learner")
         deadline = time.monotonic() + DRAIN_LIMIT_S
         while not (self.processes[learner].exitcode == 0 and self._finished(learner)):

@@ -20,6 +20,7 @@ from typing import Any
 from broker import verdict
 from broker.delivery import DeliveryQueue
 from broker.events import (
+    AdmissionSet,
     Context,
     Effect,
     Event,
@@ -54,6 +55,7 @@ from common.messages import (
     HeartbeatAck,
     Hello,
     Message,
+    NoAssignment,
     NoGroup,
     OrderClosure,
     ReceiptBatch,
@@ -73,12 +75,18 @@ _MAX_REASONS = 64
 """Distinct return reasons counted by name; a peer cannot grow the counters without end."""
 
 
+PAUSED_RETRY_S = 1.0
+"""An actor asks a paused run again after this."""
+
+
 class BrokerCore:
     """State of the broker."""
 
     def __init__(self, *, run_id: str, eta: int, groups_per_batch: int, max_assignment_s: float, peer_timeout_s: float) -> None:
         self.run_id = run_id
         self.policy_version = -1
+        self.is_paused = False
+        """Nothing new is started; what is under way goes on."""
         self.counters: Counter[str] = Counter()
         self.delivery = DeliveryQueue()
         self.orders = OrderBook(eta=eta, groups_per_batch=groups_per_batch, max_assignment_s=max_assignment_s)
@@ -143,6 +151,8 @@ class BrokerCore:
                 self._restore_trajectory(trajectory)
             case TimePassed():
                 self._look_at_deadlines()
+            case AdmissionSet(is_paused):
+                self._pause(is_paused=is_paused)
         return self._effects
 
     # --- requests
@@ -205,6 +215,11 @@ class BrokerCore:
             self.counters["expired"] += 1
             self._log("assignment.expired", assignment_id=assignment_id)
 
+    def _pause(self, *, is_paused: bool) -> None:
+        if is_paused != self.is_paused:
+            self.is_paused = is_paused
+            self._log("admission.paused" if is_paused else "admission.resumed")
+
     def _release_all(self, incarnation: str) -> None:
         self.counters["released"] += self.orders.release_all(incarnation)
 
@@ -239,6 +254,8 @@ class BrokerCore:
         granted = self.orders.granted_before(request)
         if granted is not None:
             return granted
+        if self.is_paused:
+            return NoAssignment("paused", PAUSED_RETRY_S)
         answer = self.orders.assign(request, num_trained=self._num_trained, now=self._now)
         self.counters["assigned"] += isinstance(answer, Assignment)
         return _OnDiskFirst(answer, request) if isinstance(answer, GroupDrawn) else answer
@@ -378,7 +395,7 @@ class BrokerCore:
         return Ack()
 
     def _status(self) -> Message:
-        gauges = {**self.orders.gauges(), **self.delivery.gauges()}
+        gauges = {**self.orders.gauges(), **self.delivery.gauges(), "paused": self.is_paused}
         names = ("received", "accepted", "delivered", "held", "rejected", "assigned", "returned")
         return Status(
             run_id=self.run_id,

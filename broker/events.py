@@ -63,7 +63,14 @@ class TimePassed:
     """Look at deadlines."""
 
 
-Event = MessageReceived | MessagePersisted | PersistFailed | StateRestored | TrajectoryRestored | TimePassed
+@dataclass(frozen=True, slots=True)
+class AdmissionSet:
+    """A person has paused the run, or goes on with it."""
+
+    is_paused: bool
+
+
+Event = MessageReceived | MessagePersisted | PersistFailed | StateRestored | TrajectoryRestored | TimePassed | AdmissionSet
 
 
 @dataclass(frozen=True, slots=True)

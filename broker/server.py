@@ -17,7 +17,7 @@ from typing import Self
 from broker.core import BrokerCore
 from broker.journal import FileJournal, MemoryJournal
 from broker.service import Batch, BrokerService
-from common import log
+from common import log, requests
 from common.addresses import own_address
 from common.config import RunConfig
 from common.errors import ComputerRLError, ConfigError, Problem, SetupError
@@ -38,6 +38,8 @@ back from the disk."""
 _GC_PERIOD_S = 600.0
 """Python's own rhythm would look at every trajectory at least twice, in pauses of up to 80 ms; hardly anything here is garbage in
 cycles. Looking through all, with 30,000 trajectories held, takes 0.1 s."""
+_LOOK_S = 0.5
+"""How often the run folder is looked at for a person's request."""
 _REBIND_S = 5.0
 """How long a restarted broker waits for the port of its predecessor."""
 
@@ -70,19 +72,21 @@ def run_broker(config: RunConfig, *, stop: StopToken) -> None:
     try:
         folder.write_broker(address=server.address, run_id=service.core.run_id)
         log.get_logger().info("broker.started", address=server.address)
-        serve_batches(server, service, stop)
+        serve_batches(server, service, stop, is_paused=lambda: requests.asked(folder.folder, "pause") is not None)
     finally:
         server.close()
         service.close()
         log.get_logger().info("broker.ended", reason=stop.reason)
 
 
-def serve_batches(server: Server, service: BrokerService, stop: StopToken) -> None:
-    """Answer what comes until ``stop``; what is with the journal then is still answered."""
+def serve_batches(
+    server: Server, service: BrokerService, stop: StopToken, *, is_paused: Callable[[], bool] = lambda: False
+) -> None:
+    """Answer what comes until ``stop``; what is with the journal then is still answered. ``is_paused`` is asked now and then."""
     service.transport_counters = server.counters
     waiting: dict[int, Request] = {}
     tickets = itertools.count()
-    collected_at = time.monotonic()
+    collected_at = looked_at = time.monotonic()
     with _Writer(service, wake=server.wake) as writer:
         while not stop.stopped or writer.busy:
             for request in server.poll(_POLL_S):
@@ -95,9 +99,13 @@ def serve_batches(server: Server, service: BrokerService, stop: StopToken) -> No
             service.look_at_deadlines()
             for ticket, answer in service.take_answers():
                 waiting.pop(ticket).reply(answer)
-            if time.monotonic() > collected_at + _GC_PERIOD_S:
+            now = time.monotonic()
+            if now > looked_at + _LOOK_S:
+                service.set_admission(is_paused=is_paused())
+                looked_at = now
+            if now > collected_at + _GC_PERIOD_S:
                 gc.collect()
-                collected_at = time.monotonic()
+                collected_at = now
 
 
 class _Writer:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from broker import records
 from broker.core import BrokerCore
 from broker.events import (
+    AdmissionSet,
     Event,
     Log,
     MessagePersisted,
@@ -153,6 +154,10 @@ class BrokerService:
     def look_at_deadlines(self) -> None:
         """Once a turn."""
         self._handle(TimePassed())
+
+    def set_admission(self, *, is_paused: bool) -> None:
+        """Start nothing new, or go on."""
+        self._handle(AdmissionSet(is_paused))
 
     def close(self) -> None:
         """Close the journal."""

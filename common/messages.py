@@ -334,7 +334,7 @@ class Assignment(Part, frozen=True):
 class NoAssignment(Part, frozen=True):
     """Nothing to do now."""
 
-    reason: Literal["no_order", "staleness_bound", "policy_version", "all_assigned", "stopping"]
+    reason: Literal["no_order", "staleness_bound", "policy_version", "all_assigned", "paused", "stopping"]
     retry_after_s: float
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import subprocess
+import threading
 import time
 from importlib import metadata
 from pathlib import Path
@@ -126,7 +127,7 @@ def config_digest(config: RunConfig) -> str:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace ``path`` by ``data``: a reader sees all of the old or all of the new content, after a power cut too."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.new")
     with temporary.open("wb") as file:
         file.write(data)
         file.flush()

@@ -14,7 +14,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from common import ports
+from common import ports, requests
 from common.addresses import own_address
 from common.config import RunConfig, SiteProfile, load_config, load_site
 from launch import cluster_plan, local, slurm, slurm_commands
@@ -43,7 +43,8 @@ def run_job(folder: Path) -> int:
     with locked(config.folder):
         point_latest(config.folder)
         outcome = local.run_attempt(config, resumed=resumed, supervise=lambda attempt: _supervise(attempt, site, allocation))
-    if outcome.kind == "stopped" and site.requeue and may_requeue(allocation.job_id):
+    is_wanted = requests.asked(config.folder, "end") is None
+    if outcome.kind == "stopped" and is_wanted and site.requeue and may_requeue(allocation.job_id):
         _requeue(allocation.job_id)
     return outcome.exit_code
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from common import requests
 from common.config import RunConfig, load_config
 from common.errors import DiskFull
 from common.model_folder import BUILT_IN_MODELS
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from launch.supervisor import Supervisor
 
 TICK_S = 1.0
+BY_A_PERSON = "a person's request"
 
 MIN_FREE_BYTES = 32 << 20
 """With less free space a run ends while it still can: room for the last lines of logs and metrics, and for the report."""
@@ -100,12 +103,12 @@ def run_attempt(
     gives the outcome and the restarts by process."""
     from common.run_folder import RunFolder
     from launch.report import write_attempt
-    from learner.client import clear_stop_request
 
     folder = RunFolder(config.folder)
     folder.create(config)
     folder.forget_broker()
-    clear_stop_request(folder.folder)
+    for kind in requests.ENDS_WITH_ATTEMPT:
+        requests.withdraw(folder.folder, kind)
     log_folder = new_attempt(config.folder)
     print(f"{'resuming' if resumed else 'run'} {config.folder}, logs in {log_folder}", flush=True)
     attempt = Attempt(started=time.time(), ended=None)
@@ -157,7 +160,6 @@ def supervise(
     from launch.report import write_status
     from launch.supervisor import Supervisor
     from launch.watch import RunWatch
-    from learner.client import request_stop
 
     config, folder = attempt.config, attempt.folder
     settings = config.supervisor.model_copy(update={"stop_s": config.supervisor.stop_s + extra_stop_s})
@@ -169,11 +171,11 @@ def supervise(
 
         def tick() -> Outcome | None:
             display.update(watch.refresh(), supervisor.views())
-            return look(supervisor) or disk_outcome(folder.folder)
+            return look(supervisor) or _asked_to_end(folder.folder, supervisor) or disk_outcome(folder.folder)
 
         supervisor = Supervisor(
             specs, config=settings, log_folder=attempt.logs, notify=display.note, is_finished=finished,
-            ask_to_drain=lambda: request_stop(folder.folder),
+            ask_to_drain=lambda: requests.ask(folder.folder, "save"),
         )  # fmt: skip
         try:
             outcome = supervisor.run(tick=tick, tick_s=TICK_S)
@@ -183,6 +185,13 @@ def supervise(
     if watch.last_status is not None:
         write_status(folder.folder, watch.last_status)
     return outcome, {view.name: view.num_restarts for view in supervisor.views()}
+
+
+def _asked_to_end(folder: Path, supervisor: Supervisor) -> Outcome | None:
+    wish = requests.asked(folder, "end")
+    if wish == "drain":
+        supervisor.drain(BY_A_PERSON)
+    return Outcome("stopped", f"stopped by {BY_A_PERSON}", exit_code=128 + signal.SIGTERM) if wish == "stop" else None
 
 
 def disk_outcome(folder: Path, *, min_free_bytes: int = MIN_FREE_BYTES) -> Outcome | None:

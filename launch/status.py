@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+from common import requests
 from common.errors import ResumeError
 from common.run_folder import RunFolder
 from launch.supervisor import ProcessView
@@ -49,9 +50,7 @@ def request_sft(folder: Path) -> str:
     """Leave the request where the learner looks. Raises `ResumeError` when nobody runs the run."""
     if not is_running(folder):
         raise ResumeError(f"{folder} is not running\n    -> ask while `computerrl train` is at work on it")
-    from learner.client import request_phase
-
-    request_phase(folder, "sft")
+    requests.ask(folder, "phase", "sft")
     return f"asked {folder.resolve().name} for an Entropulse round; it begins after the current update"
 
 

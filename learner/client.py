@@ -1,4 +1,4 @@
-"""What other folders may use of the learner: its weight endpoint, the broadcast group, and the request for a phase.
+"""What other folders may use of the learner: its weight endpoint and the broadcast group.
 
 `WeightClient` is the control side (who takes part in which broadcast); `BroadcastGroup` moves the bytes. Deciding what is
 sent and loading it into an engine happen elsewhere (`learner.weight_sender`, `actor.weight_receiver`).
@@ -12,7 +12,6 @@ travels over the encrypted control socket; on a shared network put them on the c
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import time
 from collections import deque
@@ -41,9 +40,6 @@ _NUM_UNDER_WAY = 2
 """Buckets: one whose bytes come while the one before it is checked. More only wait for each other."""
 
 _LOOK_AGAIN_S = 0.05
-
-_PHASE_REQUEST_FILE = "phase.request"
-_STOP_REQUEST_FILE = "stop.request"
 
 
 class Channel(Protocol):
@@ -274,42 +270,3 @@ class DirectWeights:
 
     def metrics(self) -> dict[str, float]:
         return {}
-
-
-def request_phase(folder: Path, phase: str) -> None:
-    """Ask the learner of the run in ``folder`` to switch; ``phase`` is `sft` (an Entropulse round now) or `finish` (end RL).
-
-    Read at the next update, then removed.
-    """
-    path = folder / _PHASE_REQUEST_FILE
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    draft.write_text(phase + "\n", encoding="utf-8")
-    draft.replace(path)
-
-
-def read_phase_request(folder: Path) -> str:
-    """What was asked for, empty when nothing."""
-    try:
-        return (folder / _PHASE_REQUEST_FILE).read_text(encoding="utf-8").strip()
-    except FileNotFoundError:
-        return ""
-
-
-def clear_phase_request(folder: Path) -> None:
-    """The request was honoured (or refused)."""
-    (folder / _PHASE_REQUEST_FILE).unlink(missing_ok=True)
-
-
-def request_stop(folder: Path) -> None:
-    """Ask the learner of the run in ``folder`` to finish its update, write a checkpoint and end; the run is not finished then."""
-    (folder / _STOP_REQUEST_FILE).touch()
-
-
-def stop_requested(folder: Path) -> bool:
-    """`request_stop` was called and nobody has cleared it."""
-    return (folder / _STOP_REQUEST_FILE).exists()
-
-
-def clear_stop_request(folder: Path) -> None:
-    """Whoever starts the run (again) calls it first."""
-    (folder / _STOP_REQUEST_FILE).unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from common import log
+from common import log, requests
 from common.clock import Clock
 from common.config import RunConfig
 from common.errors import ComputerRLError
@@ -24,7 +24,7 @@ from common.run_folder import RunFolder
 from learner import limits, orders, recipe, sft, summary
 from learner.algorithms import SamplesDynamically, WantsGuidance
 from learner.checkpoint import Checkpoint, CheckpointStore
-from learner.client import WeightSink, clear_phase_request, read_phase_request
+from learner.client import WeightSink
 from learner.entropulse import PhaseMachine
 from learner.intake import Intake
 from learner.ledger import Ledger
@@ -281,9 +281,9 @@ class LearnerLoop:
         if reason and not self._pacer.is_stalling:
             self._leave(reason)
             return True
-        request = read_phase_request(self._folder.folder)
+        request = requests.asked(self._folder.folder, "phase")
         if request:
-            clear_phase_request(self._folder.folder)
+            requests.withdraw(self._folder.folder, "phase")
             if self._honour(request):
                 return True
         group = self._intake.fetch()

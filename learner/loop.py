@@ -4,7 +4,7 @@
     actors ◄── WeightSender ◄──┴── LearnerLoop.tick() ─┴──► Records, CheckpointStore
 
 A stop is never waited for: what is on disk is always enough to resume, so a long optimizer step is cut off by the exit
-itself. A request to stop (`learner.client.request_stop`) is honoured between two ticks, with a checkpoint. Decisions are the
+itself. A request to save and end (`common.requests`) is honoured between two ticks, with a checkpoint. Decisions are the
 conductor's.
 """
 
@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from broker.client import BrokerClient
-from common import log
+from common import log, requests
 from common.addresses import own_address
 from common.config import RunConfig
 from common.errors import PeerTimeout, WeightError
@@ -32,7 +32,7 @@ from common.weight_plan import base_digest
 from env_server.client import family_names
 from learner import rank_processes, recipe
 from learner.checkpoint import Checkpoint, CheckpointStore
-from learner.client import WEIGHTS_ENDPOINT, stop_requested
+from learner.client import WEIGHTS_ENDPOINT
 from learner.conductor import LearnerLoop
 from learner.served_model import ServedModel
 from learner.weight_files import WeightFiles
@@ -181,7 +181,11 @@ class _Process:
 
     def _tick_until_done(self, loop: LearnerLoop) -> None:
         idle_s = IDLE_S[0]
-        while not (loop.finished or self._stop.stopped or stop_requested(self._folder.folder)):
+        folder = self._folder.folder
+        while not (loop.finished or self._stop.stopped or requests.asked(folder, "save") is not None):
+            if requests.asked(folder, "checkpoint") is not None and _can_checkpoint(loop):
+                requests.withdraw(folder, "checkpoint")
+                loop.checkpoint()
             if loop.tick():
                 idle_s = IDLE_S[0]
             else:

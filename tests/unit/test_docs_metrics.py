@@ -27,7 +27,8 @@ def test_metrics_of_a_whole_run_are_all_in_the_tables(tmp_path: Path, documented
     bench = Bench(tmp_path, make_config(entropulse={"force_after_fraction": 0.5}))
     loop = bench.run(bench.start())
     written = set(loop.metrics())
-    for path in (bench.folder.metrics_path, bench.folder.folder / "ledger.jsonl", bench.folder.episodes_path):
+    folder = bench.folder
+    for path in (folder.metrics_path, folder.folder / "ledger.jsonl", folder.episodes_path, folder.samples_path):
         for line in read_json_lines(path):
             written |= set(line)
             written |= {f"steps[].{name}" for step in line.get("steps", ()) for name in step}

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from loop_fakes import FAMILIES, Bench, FakeWeights, make_config
 
+from common import requests
 from common.metrics import read_json_lines
 from learner.algorithms.arpo import ARPO
-from learner.client import request_phase
 
 
 def events(bench: Bench, kind: str) -> list[dict]:
@@ -130,7 +130,7 @@ def test_rl_person_asks_for_phase_switches_at_next_unit(tmp_path: Path, request_
     loop = bench.start()
     while loop.state.update < 2:
         loop.tick()
-    request_phase(bench.folder.folder, request_)
+    requests.ask(bench.folder.folder, "phase", request_)
     loop.tick()
     assert loop.state.phase == expected
 
