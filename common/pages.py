@@ -1,0 +1,119 @@
+"""Web pages that this program serves to one person: who may have them, and what they may load. Knows no page.
+
+Whoever has the address may use the page and nobody else: a random token is the first part of every path, compared in constant
+time. Host names other than ours are refused (a page elsewhere may make its own name point here), and so is whatever changes
+something and does not come from this very page. A page loads nothing from anywhere else, and says so to the browser.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from socket import gethostname
+
+from aiohttp import web
+
+from common.errors import Problem, SetupError
+
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
+EVERYWHERE = frozenset({"0.0.0.0", "::"})
+_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_SHUTDOWN_S = 0.2
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def page_files(folder: Path) -> dict[str, bytes]:
+    """The page's own files by name."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in _TYPES}
+
+
+def make_app(
+    files: Mapping[str, bytes], *, token: str, host: str, routes: Sequence[web.AbstractRouteDef], styles: str = "'self'"
+) -> web.Application:
+    """An application that serves ``files`` below the token, and ``routes``, whose paths begin with `/{token}/`.
+
+    ``host`` is what the server listens on; ``styles``: where styles may come from.
+    """
+    headers = {
+        "Content-Security-Policy": f"default-src 'none'; script-src 'self'; style-src {styles}; img-src 'self' blob: data:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        "Referrer-Policy": "no-referrer",
+        "X-Content-Type-Options": "nosniff",
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        "Cache-Control": "no-store",
+    }
+    # Listening everywhere, this machine has names that we do not know.
+    host_names = None if host in EVERYWHERE else LOOPBACK | {in_address(host)}
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            _check(request, token=token, host_names=host_names)
+            response = await handler(request)
+        except web.HTTPException as refused:
+            response = web.Response(status=refused.status, text=f"{refused.status} {refused.text or refused.reason}\n")
+        if not response.prepared:
+            response.headers.update({name: value for name, value in headers.items() if name not in response.headers})
+        return response
+
+    async def file(request: web.Request) -> web.StreamResponse:
+        name = request.match_info["name"] or "index.html"
+        if name not in files:
+            raise web.HTTPNotFound
+        return web.Response(body=files[name], content_type=_TYPES[Path(name).suffix], charset="utf-8")
+
+    app = web.Application(middlewares=[guard])
+    # The files come last: their route takes every name that is left.
+    app.add_routes([*routes, web.get("/{token}/{name:[^/]*}", file)])
+    return app
+
+
+def require_same_origin(request: web.Request, *, what: str) -> None:
+    """Browsers always say where such a request comes from; a program that has the token can say it as well."""
+    if request.headers.get("Origin") != f"http://{request.host}":
+        raise web.HTTPForbidden(text=f"this page's own {what} only")
+
+
+def in_address(host: str) -> str:
+    """``host`` as it stands in an address."""
+    return f"[{host}]" if ":" in host else host
+
+
+def _check(request: web.Request, *, token: str, host_names: frozenset[str] | None) -> None:
+    host_name = request.host.rsplit(":", 1)[0] if not request.host.endswith("]") else request.host
+    if host_names is not None and host_name not in host_names:
+        raise web.HTTPForbidden(text="unknown host name")
+    given = request.path.split("/")[1]
+    if not hmac.compare_digest(given.encode("utf-8", "replace"), token.encode()):
+        raise web.HTTPForbidden(text="use the whole address that was printed")
+
+
+async def serve(
+    app: web.Application,
+    *,
+    token: str,
+    host: str,
+    port: int,
+    command: str,
+    on_ready: Callable[[str], None],
+    stop: asyncio.Event,
+) -> None:
+    """Serve ``app`` until ``stop``; ``on_ready`` gets the address. Raises `SetupError`, in the name of ``command``."""
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_S)
+    try:
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError as error:
+            reason = f"cannot listen on {host}, port {port}: {error.strerror}"
+            raise SetupError(Problem(command, reason, "use --port 0 (any free one)")) from error
+        bound_port = runner.addresses[0][1]
+        shown_host = gethostname() if host in EVERYWHERE else in_address(host)
+        on_ready(f"http://{shown_host}:{bound_port}/{token}/")
+        await stop.wait()
+    finally:
+        await runner.cleanup()
