@@ -1,20 +1,25 @@
-"""Line charts as inline SVG text: pure functions, no library, coloured by the page's CSS variables (light and dark).
+"""Charts as Plotly figures: plain dicts, drawn in the page by `page/charts.js`. Pure; knows neither runs nor pages.
 
-Draws only what it is given; smoothing and scaling choices are the caller's.
+Colours are the page's: a trace says in `meta`, a band in `name`, which of its CSS variables is meant, so that one figure fits
+light and dark.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from html import escape
-from math import ceil, floor, log10
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 Point = tuple[float, float]
+Figure = dict[str, Any]
 
-LABEL_HEIGHT, AXIS_HEIGHT, RIGHT = 18, 22, 10
-CHARACTER_WIDTH = 6.2
-"""Mean width of a character at the charts' font size, for deciding what fits."""
+MIN_LABELLED = 0.12
+"""Share of the x axis that a band needs for its name."""
+PAGE_FOLDER = Path(__file__).parent / "page"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +29,7 @@ class Series:
     label: str
     points: Sequence[Point]
     style: str
-    """CSS class, e.g. `s1`."""
+    """CSS variable of its colour without the dashes, e.g. `s1`."""
     dots: bool = False
     dashed: bool = False
 
@@ -47,31 +52,13 @@ class Chart:
     series: Sequence[Series]
     x_end: float
     x_label: str = "minutes"
-    y_low: float = 0.0
     y_high: float | None = None
-    """None: as high as the points go."""
+    """None: as high as the points go. Every chart begins at 0."""
     percent: bool = False
     bands: Sequence[Band] = ()
-    area: Sequence[tuple[float, float, float]] = field(default_factory=tuple)
+    area: Sequence[tuple[float, float, float]] = ()
     """(x, low, high): a shaded span, such as minimum to maximum."""
-    width: int = 520
-    height: int = 220
-
-
-def nice_step(span: float, num_steps: int) -> float:
-    """A step of 1, 2 or 5 times a power of ten that cuts ``span`` into about ``num_steps``."""
-    if span <= 0:
-        return 1.0
-    raw = span / num_steps
-    magnitude = 10.0 ** floor(log10(raw))
-    return next(factor * magnitude for factor in (1.0, 2.0, 5.0, 10.0) if factor * magnitude >= raw * 0.999)
-
-
-def ticks(low: float, high: float, num_steps: int) -> list[float]:
-    """Round values from ``low`` to ``high``."""
-    step = nice_step(high - low, num_steps)
-    first = ceil(low / step - 1e-9)
-    return [round(index * step, 10) for index in range(first, floor(high / step + 1e-9) + 1)]
+    height: int = 240
 
 
 def smooth(points: Sequence[Point], *, weight: float = 0.35) -> list[Point]:
@@ -85,92 +72,97 @@ def smooth(points: Sequence[Point], *, weight: float = 0.35) -> list[Point]:
     return smoothed
 
 
-def render(chart: Chart) -> str:
-    """The chart as an ``<svg>`` element; its title is read to those who cannot see it."""
-    high = chart.y_high if chart.y_high is not None else _highest(chart)
-    if high <= chart.y_low:
-        high = chart.y_low + 1.0
-    y_ticks = ticks(chart.y_low, high, 2 if chart.height < 150 else 4)
-    labels = [_label(value, percent=chart.percent) for value in y_ticks]
-    left = 10 + int(CHARACTER_WIDTH * max(map(len, labels), default=1)) + 4
-    place = _Place(chart, high, left)
-    parts = [f'<svg viewBox="0 0 {chart.width} {chart.height}" role="img" aria-label="{escape(chart.title)}">']
-    parts += [_band(band, place) for band in chart.bands if band.end > band.start]
-    for value, label in zip(y_ticks, labels, strict=True):
-        y = place.y(value)
-        parts.append(f'<line class="grid" x1="{left}" x2="{chart.width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text x="{left - 5}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
-    parts += _x_axis(chart, place)
-    if chart.area:
-        outline = [(x, top) for x, _, top in chart.area] + [(x, bottom) for x, bottom, _ in reversed(chart.area)]
-        parts.append(f'<polygon class="area" points="{place.points(outline)}"/>')
-    parts += [_series(series, place) for series in chart.series if series.points]
-    return "".join([*parts, "</svg>"])
+def figure(chart: Chart) -> Figure:
+    """``chart`` for `Plotly.react`."""
+    top = {} if chart.y_high is None else {"range": [0, chart.y_high * 1.02]}
+    return {
+        "data": [*_area(chart.area), *(_trace(series) for series in chart.series if series.points)],
+        "layout": {
+            **_layout(chart.title, chart.height),
+            "xaxis": {"range": [0, chart.x_end or 1.0], "title": {"text": chart.x_label}},
+            "yaxis": {"rangemode": "tozero", "tickformat": ".0%" if chart.percent else "", **top},
+            "shapes": [_shape(band, whole=chart.x_end) for band in chart.bands if band.end > band.start],
+        },
+    }
 
 
-class _Place:
-    """From values to picture units."""
-
-    def __init__(self, chart: Chart, high: float, left: int) -> None:
-        self.left, self.right = left, chart.width - RIGHT
-        self.top, self.bottom = LABEL_HEIGHT if chart.bands else 8, chart.height - AXIS_HEIGHT
-        self._low, self._high, self._x_end = chart.y_low, high, chart.x_end or 1.0
-
-    def x(self, value: float) -> float:
-        return self.left + (self.right - self.left) * min(1.0, max(0.0, value / self._x_end))
-
-    def y(self, value: float) -> float:
-        share = (value - self._low) / (self._high - self._low)
-        return self.bottom - (self.bottom - self.top) * min(1.0, max(0.0, share))
-
-    def points(self, points: Sequence[Point]) -> str:
-        return " ".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in points)
+def bars(
+    title: str, values: Sequence[tuple[str, float]], *, style: str = "s1", limit: str | None = None, height: int = 240
+) -> Figure:
+    """One bar for each (label, value); ``limit``: the label after which a line is drawn."""
+    labels = [label for label, _ in values]
+    shapes = []
+    if limit in labels:
+        place = labels.index(limit) + 0.5
+        shapes = [{"type": "line", "name": "bad", "x0": place, "x1": place, "yref": "paper", "y0": 0, "y1": 1}]
+    trace = {"type": "bar", "x": labels, "y": [value for _, value in values], "meta": style, "name": title}
+    axes = {"xaxis": {"type": "category"}, "yaxis": {"rangemode": "tozero"}}
+    return {"data": [trace], "layout": {**_layout(title, height), **axes, "shapes": shapes}}
 
 
-def _highest(chart: Chart) -> float:
-    values = [y for series in chart.series for _, y in series.points] + [top for _, _, top in chart.area]
-    return max(values, default=1.0) * 1.05
+def intervals(title: str, rows: Sequence[tuple[str, float, float, float]]) -> Figure:
+    """(label, value, low, high) in shares, from top to bottom."""
+    labels, values, lows, highs = zip(*rows[::-1], strict=True) if rows else ((), (), (), ())
+    above = [high - value for value, high in zip(values, highs, strict=True)]
+    below = [value - low for value, low in zip(values, lows, strict=True)]
+    trace = {
+        "type": "scatter", "mode": "markers", "meta": "s1", "name": title, "y": labels, "x": values,
+        "error_x": {"type": "data", "symmetric": False, "array": above, "arrayminus": below},
+    }  # fmt: skip
+    axes = {"xaxis": {"range": [0, 1], "tickformat": ".0%"}, "yaxis": {"type": "category", "automargin": True}}
+    return {"data": [trace], "layout": {**_layout(title, 60 + 24 * len(rows)), **axes}}
 
 
-def _label(value: float, *, percent: bool) -> str:
-    if percent:
-        return f"{value * 100:.0f}%"
-    if abs(value) >= 1000:
-        return f"{value / 1000:g}k"
-    return f"{value:g}"
+def _layout(title: str, height: int) -> Figure:
+    return {
+        "meta": title, "height": height, "margin": {"l": 44, "r": 12, "t": 14, "b": 36}, "showlegend": False,
+        "hovermode": "x unified", "autosize": True,
+    }  # fmt: skip
 
 
-def _band(band: Band, place: _Place) -> str:
-    start, end = place.x(band.start), place.x(band.end)
-    text = ""
-    if len(band.label) * CHARACTER_WIDTH < end - start:
-        text = f'<text class="band-label" x="{(start + end) / 2:.1f}" y="12" text-anchor="middle">{escape(band.label)}</text>'
-    return (
-        f'<rect class="band {band.style}" x="{start:.1f}" y="{place.top}" width="{end - start:.1f}" '
-        f'height="{place.bottom - place.top}"><title>{escape(band.label)}</title></rect>{text}'
-    )
+def _trace(series: Series) -> Figure:
+    x, y = zip(*series.points, strict=True)
+    trace: Figure = {"type": "scatter", "x": _short(x), "y": _short(y), "name": series.label, "meta": series.style}
+    if series.dots or len(series.points) == 1:
+        return {**trace, "mode": "markers", "marker": {"size": 5}}
+    return {**trace, "mode": "lines", "line": {"width": 2, **({"dash": "dash"} if series.dashed else {})}}
 
 
-def _x_axis(chart: Chart, place: _Place) -> list[str]:
-    values = ticks(0.0, chart.x_end, 4 if chart.width < 400 else 7)
-    parts = []
-    for value in values:
-        is_last = value is values[-1]
-        text = f"{value:g} {chart.x_label}" if is_last and chart.x_label else f"{value:g}"
-        x = place.x(value)
-        fits = x + len(text) * CHARACTER_WIDTH / 2 < chart.width
-        anchor, x = ("middle", x) if fits else ("end", chart.width - 2.0)
-        parts.append(f'<text x="{x:.1f}" y="{place.bottom + 16}" text-anchor="{anchor}">{text}</text>')
-    return [f'<line class="axis" x1="{place.left}" x2="{place.right}" y1="{place.bottom}" y2="{place.bottom}"/>', *parts]
+def _area(span: Sequence[tuple[float, float, float]]) -> list[Figure]:
+    if not span:
+        return []
+    x, low, high = (_short(values) for values in zip(*span, strict=True))
+    edge = {"type": "scatter", "mode": "lines", "x": x, "line": {"width": 0}, "meta": "s1"}
+    return [{**edge, "y": low, "name": "least"}, {**edge, "y": high, "name": "greatest", "fill": "tonexty"}]
 
 
-def _series(series: Series, place: _Place) -> str:
-    if series.dots:
-        dots = (f'<circle cx="{place.x(x):.1f}" cy="{place.y(y):.1f}" r="2"/>' for x, y in series.points)
-        return f'<g class="dots {series.style}"><title>{escape(series.label)}</title>{"".join(dots)}</g>'
-    dash = ' stroke-dasharray="5 4"' if series.dashed else ""
-    points = place.points(series.points)
-    if len(series.points) == 1:
-        x, y = series.points[0]
-        return f'<circle class="mark {series.style}" cx="{place.x(x):.1f}" cy="{place.y(y):.1f}" r="3"/>'
-    return f'<polyline class="line {series.style}"{dash} points="{points}"><title>{escape(series.label)}</title></polyline>'
+def _shape(band: Band, *, whole: float) -> Figure:
+    # Where there is no room for its name, the colour has to do.
+    text = band.label if band.end - band.start >= MIN_LABELLED * whole else ""
+    return {
+        "type": "rect", "name": band.style, "x0": band.start, "x1": band.end, "yref": "paper", "y0": 0, "y1": 1, "layer": "below",
+        "line": {"width": 0}, "label": {"text": text, "textposition": "top center", "font": {"size": 9}},
+    }  # fmt: skip
+
+
+def _short(values: Sequence[float]) -> list[float]:
+    """Five digits are more than a screen shows."""
+    return [float(f"{value:.5g}") for value in values]
+
+
+@cache
+def library() -> str:
+    """Plotly's JavaScript, out of its Python package."""
+    spec = find_spec("plotly")
+    assert spec is not None and spec.origin is not None, "plotly is a declared dependency"
+    return (Path(spec.origin).parent / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+
+
+def drawing_script() -> str:
+    """What draws figures in a page."""
+    return (PAGE_FOLDER / "charts.js").read_text(encoding="utf-8")
+
+
+def as_json(drawn: Figure) -> str:
+    """For a ``<script type="application/json">``: nothing in it ends that."""
+    return json.dumps(drawn, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

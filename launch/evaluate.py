@@ -19,6 +19,7 @@ from common.errors import ConfigError, Problem
 from common.metrics import read_json_lines
 from common.model_folder import check_model_folder, is_model_folder
 from common.run_folder import RunFolder, write_atomically
+from launch.charts import intervals
 from launch.evaluation_figures import evaluation_figures, ks
 from launch.report import latest_of_each, page_environment
 from launch.run_names import CONFIG_FILE, find_checkpoint, read_resolved
@@ -123,7 +124,12 @@ def write_evaluation(folder: Path) -> dict[str, Any]:
         **evaluation_figures(count_results(episodes), rollouts_per_task=recipe["eval_rollouts_per_task"]),
     }
     write_atomically(folder / FIGURES_FILE, json.dumps(figures, indent=2).encode())
-    page = page_environment().get_template("evaluation.html.j2").render(figures=figures, ks=ks(figures["rollouts_per_task"]))
+    known = {name: found["pass@1"] for name, found in figures["families"].items() if found["pass@1"]["mean"] is not None}
+    rows = [(name, one["mean"], one["low"], one["high"]) for name, one in known.items()]
+    drawn = intervals("pass@1 of each family with its interval", rows)
+    page = page_environment().get_template("evaluation.html.j2").render(
+        figures=figures, ks=ks(figures["rollouts_per_task"]), family_figure=drawn
+    )
     write_atomically(folder / PAGE_FILE, page.encode())
     return figures
 

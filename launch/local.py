@@ -133,7 +133,7 @@ def run_attempt(
 
 
 def _run_serial(config: RunConfig) -> tuple[Outcome, dict[str, int]]:
-    from launch.dashboard import LineDisplay
+    from launch.display import LineDisplay
     from launch.report import write_status
     from launch.serial import run_serial
 
@@ -156,7 +156,7 @@ def supervise(
 ) -> tuple[Outcome, dict[str, int]]:
     """Run ``specs`` to the end of the attempt. ``look`` is asked each second, and may end the run or drain the supervisor;
     ``extra_stop_s``: what a stop takes longer where processes are on other nodes."""
-    from launch.dashboard import make_display
+    from launch.display import make_display
     from launch.report import write_status
     from launch.supervisor import Supervisor
     from launch.watch import RunWatch

@@ -1,6 +1,6 @@
 """`report.json` and a self-contained `report.html` of a run, finished or not.
 
-Reads the run folder only. Numbers come from `launch.report_data`, charts from `launch.charts`, the page from `report.html.j2`;
+Reads the run folder only. Numbers come from `launch.report_data`, figures from `launch.charts`, the page from `report.html.j2`;
 here they are put together. The page refers to nothing outside itself.
 """
 
@@ -18,7 +18,8 @@ import msgspec
 from common.messages import Status
 from common.metrics import read_json_lines
 from common.run_folder import RunFolder, write_atomically
-from launch.charts import Band, Chart, Point, Series, render, smooth
+from launch import charts as drawing
+from launch.charts import Band, Chart, Figure, Point, Series, figure, smooth
 from launch.film_strips import Strip, make_strips
 from launch.machine import inspect_machine
 from launch.report_data import EVALUATIONS, ActiveTime, Attempt, figures
@@ -127,7 +128,8 @@ def page_environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(percent=_percent, duration=_duration, figure=_figure)
+    environment.filters.update(percent=_percent, duration=_duration, figure=_figure, as_json=drawing.as_json)
+    environment.globals.update(chart_library=drawing.library, chart_script=drawing.drawing_script)
     return environment
 
 
@@ -157,8 +159,8 @@ def _curve(state: RunState, active: ActiveTime, key: str) -> list[Point]:
     ]
 
 
-def main_charts(state: RunState, active: ActiveTime, bands: Sequence[Band]) -> list[tuple[str, str, str]]:
-    """(title, what is seen, svg)."""
+def main_charts(state: RunState, active: ActiveTime, bands: Sequence[Band]) -> list[tuple[str, str, Figure]]:
+    """(title, what is seen, figure)."""
     end = active.total_s / 60
     success = _curve(state, active, "success")
     evaluations = [
@@ -183,7 +185,7 @@ def main_charts(state: RunState, active: ActiveTime, bands: Sequence[Band]) -> l
                     Series("training batch", success, "s1", dots=True),
                     Series("training, smoothed", smooth(success), "s1"),
                     Series("held-out evaluation", evaluations, "s2", dashed=True),
-                    Series("held-out evaluation", evaluations, "s2 big", dots=True),
+                    Series("held-out evaluation", evaluations, "s2", dots=True),
                 ],
                 end,
                 y_high=1.0,
@@ -223,11 +225,11 @@ def main_charts(state: RunState, active: ActiveTime, bands: Sequence[Band]) -> l
             Chart("Trained tokens per second", [Series("tokens/s", speeds, "s1")], end, bands=bands),
         ),
     ]
-    return [(title, caption, render(chart)) for title, caption, chart in charts if any(series.points for series in chart.series)]
+    return [(title, caption, figure(chart)) for title, caption, chart in charts if any(series.points for series in chart.series)]
 
 
-def family_charts(state: RunState, active: ActiveTime, bands: Sequence[Band], report: dict[str, Any]) -> list[tuple[str, str]]:
-    """(family, svg): training success and held-out evaluations of each family."""
+def family_charts(state: RunState, active: ActiveTime, bands: Sequence[Band], report: dict[str, Any]) -> list[tuple[str, Figure]]:
+    """(family, figure): training success and held-out evaluations of each family."""
     charts = []
     quiet = [Band(band.start, band.end, "", band.style) for band in bands]
     for family in _families(report, state):
@@ -245,17 +247,17 @@ def family_charts(state: RunState, active: ActiveTime, bands: Sequence[Band], re
             Series("training batch", curve, "s1", dots=True),
             Series("training, smoothed", smooth(curve), "s1"),
             Series("held-out evaluation", evaluations, "s2", dashed=True),
-            Series("held-out evaluation", evaluations, "s2 big", dots=True),
+            Series("held-out evaluation", evaluations, "s2", dots=True),
         ]
         chart = Chart(
-            f"Success in {family}", series, active.total_s / 60, y_high=1.0, percent=True, bands=quiet, width=340, height=140
+            f"Success in {family}", series, active.total_s / 60, y_high=1.0, percent=True, bands=quiet, height=170
         )
-        charts.append((family, render(chart)))
+        charts.append((family, figure(chart)))
     return charts
 
 
-def more_charts(state: RunState, active: ActiveTime, bands: Sequence[Band]) -> list[tuple[str, str]]:
-    """(title, svg) of what only someone who debugs training wants."""
+def more_charts(state: RunState, active: ActiveTime, bands: Sequence[Band]) -> list[tuple[str, Figure]]:
+    """(title, figure) of what only someone who debugs training wants."""
     quiet = [Band(band.start, band.end, "", band.style) for band in bands]
     charts = []
     for key, title in (("kl", "KL to the reference"), ("clip_fraction", "Clipped tokens"), ("grad_norm", "Gradient norm")):
@@ -263,9 +265,9 @@ def more_charts(state: RunState, active: ActiveTime, bands: Sequence[Band]) -> l
         if points:
             high = max(0.01, max(y for _, y in points) * 1.05)
             chart = Chart(
-                title, [Series(key, points, "s1")], active.total_s / 60, y_high=high, bands=quiet, width=340, height=140
+                title, [Series(key, points, "s1")], active.total_s / 60, y_high=high, bands=quiet, height=170
             )
-            charts.append((title, render(chart)))
+            charts.append((title, figure(chart)))
     return charts
 
 

@@ -19,7 +19,7 @@ def show_status(folder: Path, *, stay: bool) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from launch.dashboard import render
+    from launch.display import render
     from launch.watch import STATUS_EVERY_S, RunWatch
 
     watch = RunWatch(RunFolder(folder))

@@ -3,7 +3,7 @@
 Each role runs in a session of its own, so that a Ctrl-C on the terminal reaches the supervisor alone, which then stops all of
 them in order: SIGTERM, `stop_s` to end by themselves, SIGKILL, and a sweep of everything they started (`launch.household`).
 
-It decides nothing about training: the restart rule is `launch.restarts`, what a person sees is `launch.dashboard`.
+It decides nothing about training: the restart rule is `launch.restarts`, what a person sees is `launch.display`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from launch.charts import Chart, Point, Series, render
+from launch.charts import Chart, Figure, Point, Series, figure
 
 Waste = Mapping[str, Any]
 """`waste` of an update or summary record (docs/metrics.md)."""
@@ -58,14 +58,14 @@ def waste_rows(waste: Waste, drops: Mapping[str, int]) -> list[dict[str, Any]]:
     return [*rows[:-1], *unknown, rows[-1]]
 
 
-def length_chart(waste: Waste) -> str:
-    """Shares of trajectories by length, submitted and trained, as svg; empty when there is nothing to compare."""
+def length_chart(waste: Waste) -> Figure | None:
+    """Shares of trajectories by length, submitted and trained, as a figure; None when there is nothing to compare."""
     rows = waste.get("lengths", [])
     submitted, trained = (_shares([(row[0], row[column]) for row in rows]) for column in (1, 2))
     if not submitted or not trained:
-        return ""
+        return None
     series = [Series("submitted", submitted, "s1"), Series("trained", trained, "s2", dashed=True)]
-    return render(Chart("Lengths of trajectories submitted and trained", series, rows[-1][0], x_label="steps", percent=True))
+    return figure(Chart("Lengths of trajectories submitted and trained", series, rows[-1][0], x_label="steps", percent=True))
 
 
 def _shares(points: Sequence[Point]) -> list[Point]:

@@ -14,7 +14,7 @@ WHY = {
     "env_server/live/recorder.py": "when a demonstration was recorded",
     "env_server/tasks/osworld/getters/values.py": "tasks that ask for a date relative to today",
     "env_server/tasks/osworld/steps.py": "a browser history of some days ago",
-    "launch/dashboard.py": "shown",
+    "launch/display.py": "shown",
     "launch/doctor_cluster.py": "compared with a file server's clock",
     "launch/local.py": "when an attempt began and ended, for the report",
     "launch/status.py": "shown",

@@ -12,7 +12,7 @@ from synthetic_run import FAMILIES, write_run
 from common.messages import PeerEntry, Status
 from common.metrics import read_json_lines
 from launch import dashboard
-from launch.dashboard import LineDisplay, duration, line_for, render, sparkline
+from launch.display import LineDisplay, duration, line_for, render, sparkline
 from launch.run_state import MetricsTail, RunState
 from launch.supervisor import ProcessView
 
