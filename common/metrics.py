@@ -153,7 +153,7 @@ class JsonLines:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Write one line. Not synced to disk. Numbers that JSON has no word for (nan, inf) become null."""
-        data = (json.dumps(_plain(record), separators=(",", ":"), allow_nan=False) + "\n").encode()
+        data = (json.dumps(json_ready(record), separators=(",", ":"), allow_nan=False) + "\n").encode()
         with self._lock:
             while data:
                 data = data[os.write(self._descriptor, data) :]
@@ -180,13 +180,14 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-def _plain(value: Any) -> Any:
+def json_ready(value: Any) -> Any:
+    """``value`` as JSON has it: numpy's numbers as plain ones, those that JSON has no word for (nan, inf) as null."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): json_ready(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [json_ready(item) for item in value]
     if hasattr(value, "tolist"):  # numpy scalars and arrays
-        return _plain(value.tolist())
+        return json_ready(value.tolist())
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return None
     return value

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from launch import cli_cluster
+from launch import cli_cluster, cli_watch
 from launch.simulate import simulate
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def cli() -> None:
 @SET
 @click.option("--resume", is_flag=True, help="Continue the newest run of this name instead of starting a new one.")
 @click.option("--dry-run", is_flag=True, help="Print the resolved configuration and the processes, start nothing.")
-def train(config: Path, overrides: tuple[str, ...], *, resume: bool, dry_run: bool) -> None:
+@click.option("--dashboard", is_flag=True, help="Show the run on a page, too; its address is printed.")
+def train(config: Path, overrides: tuple[str, ...], *, resume: bool, dry_run: bool, dashboard: bool) -> None:
     """Run CONFIG from set-up check to report, all processes on this machine.
 
     A new run never touches an old one: when runs/NAME exists, it is called NAME-2. Ctrl-C stops everything within five seconds;
@@ -75,7 +76,7 @@ def train(config: Path, overrides: tuple[str, ...], *, resume: bool, dry_run: bo
     if dry_run:
         _dry_run(config, overrides)
         return
-    sys.exit(local.train(config, overrides=overrides, resume=resume))
+    sys.exit(local.train(config, overrides=overrides, resume=resume, has_dashboard=dashboard))
 
 
 def _dry_run(path: Path, overrides: tuple[str, ...]) -> None:
@@ -483,7 +484,7 @@ class _LazySetup(click.Command):
 
 
 cli.add_command(_LazySetup())
-for _command in cli_cluster.COMMANDS:
+for _command in (*cli_cluster.COMMANDS, *cli_watch.COMMANDS):
     cli.add_command(_command)
 cli.add_command(simulate)
 

@@ -7,33 +7,38 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from common import requests
 from common.config import RunConfig, load_config
 from common.errors import DiskFull
 from common.model_folder import BUILT_IN_MODELS
+from common.run_folder import write_atomically
 from launch.machine import inspect_machine, visible_gpus
 from launch.machine_setup import bring_model
 from launch.plan import ProcessSpec, make_plan
 from launch.preflight import run_preflight
 from launch.report_data import EVALUATIONS, Attempt
 from launch.run_names import claim, find_resumable, locked, new_attempt, point_latest
-from launch.supervisor import Outcome
+from launch.supervisor import Outcome, ProcessView
 
 if TYPE_CHECKING:
     from common.run_folder import RunFolder
     from launch.supervisor import Supervisor
 
 TICK_S = 1.0
+PROCESSES_FILE = "processes.json"
+"""In the attempt's log folder."""
 BY_A_PERSON = "a person's request"
 
 MIN_FREE_BYTES = 32 << 20
@@ -53,13 +58,13 @@ def plan_for(config: RunConfig) -> tuple[ProcessSpec, ...]:
     )
 
 
-def train(path: Path, *, overrides: Sequence[str], resume: bool) -> int:
+def train(path: Path, *, overrides: Sequence[str], resume: bool, has_dashboard: bool = False) -> int:
     """Run ``path`` to its end; gives the exit code. Raises only typed errors, before anything was started."""
-    code, _ = play(load_config(path, overrides=overrides), resume=resume)
+    code, _ = play(load_config(path, overrides=overrides), resume=resume, has_dashboard=has_dashboard)
     return code
 
 
-def play(config: RunConfig, *, resume: bool, is_latest: bool = True) -> tuple[int, Path]:
+def play(config: RunConfig, *, resume: bool, is_latest: bool = True, has_dashboard: bool = False) -> tuple[int, Path]:
     """(exit code, run folder) of ``config``, run to its end; ``is_latest``: `runs/latest` leads to it from now on.
 
     Raises only typed errors, before anything was started.
@@ -75,8 +80,22 @@ def play(config: RunConfig, *, resume: bool, is_latest: bool = True) -> tuple[in
         make_model(config)
         if is_latest:
             point_latest(config.folder)
-        outcome = run_attempt(config, resumed=resume, supervise=lambda attempt: supervise(attempt, plan_for(config)))
+        with watched(config.folder) if has_dashboard else nullcontext():
+            outcome = run_attempt(config, resumed=resume, supervise=lambda attempt: supervise(attempt, plan_for(config)))
     return outcome.exit_code, config.folder
+
+
+@contextmanager
+def watched(folder: Path) -> Iterator[None]:
+    """Serve the dashboard of the run in ``folder`` meanwhile, in a process that gives way to the run's."""
+    argv = [sys.executable, "-m", "launch.cli", "dashboard", str(folder), "--with-parent"]
+    root = str(Path(__file__).resolve().parent.parent)
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": root})
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def make_model(config: RunConfig) -> None:
@@ -170,9 +189,12 @@ def supervise(
             return watch.refresh().summary is not None
 
         def tick() -> Outcome | None:
-            display.update(watch.refresh(), supervisor.views())
+            views = supervisor.views()
+            display.update(watch.refresh(), views)
+            tell.processes(views)
             return look(supervisor) or _asked_to_end(folder.folder, supervisor) or disk_outcome(folder.folder)
 
+        tell = _Teller(attempt.logs / PROCESSES_FILE)
         supervisor = Supervisor(
             specs, config=settings, log_folder=attempt.logs, notify=display.note, is_finished=finished,
             ask_to_drain=lambda: requests.ask(folder.folder, "save"),
@@ -185,6 +207,21 @@ def supervise(
     if watch.last_status is not None:
         write_status(folder.folder, watch.last_status)
     return outcome, {view.name: view.num_restarts for view in supervisor.views()}
+
+
+class _Teller:
+    """Writes down what the supervisor knows of its processes, for pages in other processes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._told: dict[str, dict[str, Any]] = {}
+
+    def processes(self, views: Sequence[ProcessView]) -> None:
+        """When something has changed."""
+        now = {view.name: {"state": view.state, "pid": view.pid, "restarts": view.num_restarts} for view in views}
+        if now != self._told:
+            self._told = now
+            write_atomically(self._path, json.dumps(now).encode())
 
 
 def _asked_to_end(folder: Path, supervisor: Supervisor) -> Outcome | None:

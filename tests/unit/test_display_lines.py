@@ -11,7 +11,7 @@ from synthetic_run import FAMILIES, write_run
 
 from common.messages import PeerEntry, Status
 from common.metrics import read_json_lines
-from launch import dashboard
+from launch import display
 from launch.display import LineDisplay, duration, line_for, render, sparkline
 from launch.run_state import MetricsTail, RunState
 from launch.supervisor import ProcessView
@@ -154,7 +154,7 @@ def test_run_state_rates_are_summed_and_medians_averaged() -> None:
 
 def test_sparkline_scales_and_leaves_gaps() -> None:
     assert sparkline([0.0, None, 0.5, 1.0, 2.0], low=0.0, high=1.0) == "▁ ▅██"
-    assert len(sparkline([0.1] * 99, low=0, high=1)) == dashboard.SPARKLINE_WIDTH
+    assert len(sparkline([0.1] * 99, low=0, high=1)) == display.SPARKLINE_WIDTH
 
 
 def test_duration_formats() -> None:

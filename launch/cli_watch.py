@@ -1,0 +1,64 @@
+"""Commands of `computerrl` for looking at a run. Thin: each imports what does the work when it is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+RUN = click.argument("run", default="latest", metavar="[RUN]")
+HOST = click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; others let other machines in.")
+PORT = click.option("--port", default=0, show_default=True, type=click.IntRange(0, 65535), help="0: any free one.")
+
+
+@click.command()
+@RUN
+@HOST
+@PORT
+@click.option("--with-parent", is_flag=True, hidden=True, help="End with the process that started this one.")
+def dashboard(run: str, host: str, port: int, *, with_parent: bool) -> None:
+    """Show RUN on a page: desktops live, learning curves, queues, processes, and buttons to pause, checkpoint, drain or stop it.
+
+    Prints the page's address, which holds a token: whoever has it may use the page, nobody else. It works for a finished run,
+    too, and for one on other machines that see the same run folder; over ssh the tunnel to type is printed. Ctrl-C ends the page
+    only.
+
+    \b
+    computerrl train configs/quickstart.yaml --dashboard
+    computerrl dashboard latest
+    """
+    from launch.pages import show_run
+    from launch.run_names import find_run
+
+    show_run(find_run(run), host=host, port=port, page="", command="computerrl dashboard", with_parent=with_parent)
+
+
+@click.command()
+@RUN
+@click.argument("episode", required=False, metavar="[EPISODE]")
+@HOST
+@PORT
+@click.option("--beside", metavar="EPISODE", help="A second episode, side by side with the first.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write EPISODE as one HTML file, and serve nothing.")
+def replay(run: str, episode: str | None, host: str, port: int, *, beside: str | None, out: Path | None) -> None:
+    """Show RUN's stored episodes on a page: each step with its screen, prompt, answer, log-probs, versions and advantage.
+
+    \b
+    computerrl replay latest
+    computerrl replay latest rl-1/4/0 --beside rl-1/4/1
+    computerrl replay latest eval-after-rl/3/0 --out episode.html      (one file, to share)
+    """
+    from launch.pages import show_run, write_episode
+    from launch.run_names import find_run
+
+    folder, names = find_run(run), [name for name in (episode, beside) if name]
+    if out is not None:
+        if not names:
+            raise click.UsageError("--out needs an EPISODE; `computerrl replay RUN` lists them")
+        click.echo(write_episode(folder, names, out=out))
+        return
+    query = "".join(f"{sign}{name}={value}" for sign, name, value in zip("#&", ("id", "beside"), names, strict=False))
+    show_run(folder, host=host, port=port, page=f"replay.html{query}", command="computerrl replay", with_parent=False)
+
+
+COMMANDS = (dashboard, replay)

@@ -1,0 +1,10 @@
+"""The pages that show a run: the dashboard of one that is under way, the replay of its episodes.
+
+    run folder ── files ──────────────────────────► snapshot (pure) ──► JSON once a second ─┐
+    broker, env_servers ── status, desktops ──────►                                         ├─► server ──► page/
+    trajectories/ ── episodes, samples, pictures ─► episodes ─────────► JSON when asked ────┘      │
+    run folder ◄── request files, controls.jsonl ◄── controls ◄── POST, after a confirmation ──────┘
+
+Looking changes nothing: nothing here writes, except `controls`. Rules: no torch, no drawing (the page draws `launch.charts`), and
+nobody waits for a page.
+"""

@@ -1,0 +1,278 @@
+"""The pages of a run over HTTP. Who may have them: `common.pages`. Everything shown comes from the other files of this folder.
+
+    state.json once a second  curves.json when there are new records  thumb/…, shot/…  episodes.json, episode.json  POST control/…
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from common import pages
+from common.errors import ComputerRLError, ResumeError
+from common.messages import DesktopView, ScreenshotRef
+from common.metrics import json_ready
+from common.run_folder import RunFolder
+from launch import charts
+from launch.local import PROCESSES_FILE
+from launch.report import last_moment, read_attempts
+from launch.report_data import ActiveTime
+from launch.run_names import read_resolved
+from launch.watch import RunWatch
+from launch.web import controls, snapshot
+from launch.web.desktops import LOOK_EVERY_S, DesktopWatch, Place, Thumbnails
+from launch.web.episodes import Episodes, Wanted
+
+if TYPE_CHECKING:
+    from launch.run_state import RunState
+
+PLOTLY_FILE = "plotly.js"
+_STYLES = "'self' 'unsafe-inline'"
+"""Plotly sets styles of what it draws."""
+_FOREVER = {"Cache-Control": "private, max-age=31536000, immutable"}
+"""Pictures are named by their content."""
+
+
+class RunPages:
+    """One run, for its pages. Make it, and call everything, in one event loop. Close it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.run = RunFolder(folder)
+        self.config = read_resolved(folder)
+        _require_known(folder, self.config)
+        self._watch = RunWatch(self.run)
+        self._desktops = DesktopWatch(self.run)
+        self._views: dict[Place, DesktopView] = {}
+        self._episodes = Episodes(self.run, model=self.config["model"]["name"])
+        self._thumbnails = Thumbnails(self.run.trajectories)
+        self._state_made = 0.0
+        self._state = b"{}"
+        # A thread of its own: making pictures rests between two, and nobody else should wait for that.
+        self._picture_thread = ThreadPoolExecutor(1, thread_name_prefix="pictures")
+        self._looking: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        """Start to look at the desktops."""
+        self._looking = asyncio.create_task(self._look())
+
+    async def close(self) -> None:
+        """End everything."""
+        if self._looking is not None:
+            self._looking.cancel()
+        self._picture_thread.shutdown(wait=False, cancel_futures=True)
+        await asyncio.to_thread(self._watch.close)
+        self._desktops.close()
+
+    async def _look(self) -> None:
+        while True:
+            self._views = await asyncio.to_thread(self._desktops.look, self._watch.refresh().status)
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    async def state(self, _request: web.Request) -> web.Response:
+        """Everything but curves; made once a second however many pages look."""
+        if time.monotonic() - self._state_made > LOOK_EVERY_S / 2:
+            self._state = _dumps(self._snapshot()).encode()
+            self._state_made = time.monotonic()
+        return web.Response(body=self._state, content_type="application/json")
+
+    def _snapshot(self) -> dict[str, Any]:
+        state = self._watch.refresh()
+        folder, max_age = self.run.folder, self._max_age
+        is_live = state.status is not None and state.summary is None
+        return {
+            "name": folder.resolve().name,
+            "phase": state.phase, "reason": state.phase_reason, "note": state.learner_note(),
+            "is_live": is_live, "is_finished": state.summary is not None,
+            "is_paused": bool(state.status is not None and state.status.gauges.get("paused")),
+            "tiles": snapshot.tiles(state, max_age=max_age),
+            "desktops": snapshot.desktop_rows(self._views),
+            "processes": snapshot.process_rows(state.status, _supervised(self.run.logs)),
+            "flow": snapshot.flow(state),
+            "controls": controls.available(folder, is_live=is_live, phase=state.phase),
+            "pressed": controls.pressed(folder),
+            "num_records": _num_records(state),
+        }  # fmt: skip
+
+    @property
+    def _max_age(self) -> float:
+        return float(self.config["learner"]["max_age"])
+
+    async def curves(self, request: web.Request) -> web.Response:
+        """The figures; 304 when nothing was recorded since ``?have=``."""
+        state = self._watch.refresh()
+        num_records = _num_records(state)
+        if request.query.get("have") == str(num_records):
+            return web.Response(status=304)
+        newest = time.time() if state.status is not None else last_moment(state)
+        active = ActiveTime(read_attempts(self.run.logs), last_record=newest)
+        found = snapshot.curves(state, active, max_age=self._max_age)
+        return web.json_response({"num_records": num_records, **found}, dumps=_dumps)
+
+    async def desktop(self, request: web.Request) -> web.Response:
+        """One desktop with the tree its agent saw."""
+        place = f"{request.match_info['index']}/{request.match_info['desktop']}"
+        view = self._views.get(place)
+        if view is None:
+            raise web.HTTPNotFound(text="no such desktop, or its env_server does not answer")
+        elements = await asyncio.to_thread(self._desktops.elements, self._watch.refresh().status, place)
+        rows = [
+            {
+                "number": one.number, "role": one.role, "text": one.text[:200], "states": list(one.states),
+                "x": one.x, "y": one.y, "width": one.width, "height": one.height,
+            }
+            for one in elements
+        ]  # fmt: skip
+        size = [view.screenshot.width, view.screenshot.height] if view.screenshot is not None else None
+        (row,) = snapshot.desktop_rows({place: view})
+        more = {"instruction": view.instruction, "answer": view.answer, "action": view.action, "elements": rows, "size": size}
+        return web.json_response({**row, **more}, dumps=_dumps)
+
+    async def thumbnail(self, request: web.Request) -> web.Response:
+        """A small picture of what a desktop showed."""
+        return await self._picture(self._desktops.ref(request.match_info["hash"]), small=True)
+
+    async def shot(self, request: web.Request) -> web.Response:
+        """The whole picture of what a desktop showed."""
+        return await self._picture(self._desktops.ref(request.match_info["hash"]), small=False)
+
+    async def frame(self, request: web.Request) -> web.Response:
+        """A stored step's picture: `?episode=&step=&small=1`."""
+        step = int(request.query["step"]) if request.query.get("step", "").lstrip("-").isdigit() else -1
+        ref = self._episodes.ref(request.query.get("episode", ""), step)
+        return await self._picture(ref, small="small" in request.query)
+
+    async def _picture(self, ref: ScreenshotRef | None, *, small: bool) -> web.Response:
+        if ref is None:
+            raise web.HTTPNotFound(text="no such picture")
+        try:
+            if small:
+                loop = asyncio.get_running_loop()
+                data = await loop.run_in_executor(self._picture_thread, self._thumbnails.get, ref)
+            else:
+                data = await asyncio.to_thread(self._whole, ref)
+        except (OSError, ValueError) as error:
+            raise web.HTTPNotFound(text=f"the picture cannot be read: {error}") from None
+        return web.Response(body=data, content_type=f"image/{_kind_of(data)}", headers=_FOREVER)
+
+    def _whole(self, ref: ScreenshotRef) -> bytes:
+        from env_server.client import read_screenshot
+
+        return read_screenshot(self.run.trajectories, ref)
+
+    async def list_episodes(self, request: web.Request) -> web.Response:
+        """Rows of stored episodes: see `Wanted` for the query."""
+        self._episodes.refresh()
+        query = request.query
+        start, age = (int(query[name]) if query.get(name, "").isdigit() else None for name in ("start", "min_age"))
+        wanted = Wanted(
+            **{name: query.get(name, "") for name in ("kind", "family", "success", "outcome", "text")}, min_age=age
+        )
+        return web.json_response(self._episodes.list(wanted, start=start or 0), dumps=_dumps)
+
+    async def episode(self, request: web.Request) -> web.Response:
+        """One stored episode: `?id=`."""
+        self._episodes.refresh()
+        try:
+            return web.json_response(self._episodes.get(request.query.get("id", "")), dumps=_dumps)
+        except ComputerRLError as error:
+            raise web.HTTPNotFound(text=str(error)) from None
+
+    async def share(self, request: web.Request) -> web.Response:
+        """One episode, or two side by side, as a page of its own: `?id=&beside=`."""
+        from launch.web.share import episode_page
+
+        self._episodes.refresh()
+        names = [request.query[name] for name in ("id", "beside") if request.query.get(name)]
+        try:
+            text = await asyncio.to_thread(episode_page, self.run, self._episodes, names)
+        except ComputerRLError as error:
+            raise web.HTTPNotFound(text=str(error)) from None
+        file = f"{self.run.folder.resolve().name}-{names[0].replace('/', '-')}.html"
+        headers = {"Content-Disposition": f'attachment; filename="{file}"'}
+        return web.Response(text=text, content_type="text/html", headers=headers)
+
+    async def control(self, request: web.Request) -> web.Response:
+        """A person has pressed a button and confirmed it."""
+        pages.require_same_origin(request, what="buttons")
+        state = self._watch.refresh()
+        is_live = state.status is not None and state.summary is None
+        try:
+            said = controls.press(self.run.folder, request.match_info["name"], is_live=is_live, phase=state.phase)
+        except ComputerRLError as error:
+            return web.json_response({"refused": str(error)}, status=409)
+        except OSError as error:
+            return web.json_response({"refused": f"{self.run.folder} cannot be written to: {error.strerror}"}, status=409)
+        self._state_made = 0.0
+        return web.json_response({"done": said})
+
+
+def make_app(run: RunPages, *, token: str, host: str) -> web.Application:
+    """The pages of ``run`` for whoever knows ``token``."""
+    files = {**pages.page_files(charts.PAGE_FOLDER), PLOTLY_FILE: charts.library().encode()}
+    routes = [
+        web.get("/{token}/state.json", run.state),
+        web.get("/{token}/curves.json", run.curves),
+        web.get("/{token}/desktop/{index}/{desktop}", run.desktop),
+        web.get("/{token}/thumb/{hash}", run.thumbnail),
+        web.get("/{token}/shot/{hash}", run.shot),
+        web.get("/{token}/frame", run.frame),
+        web.get("/{token}/episodes.json", run.list_episodes),
+        web.get("/{token}/episode.json", run.episode),
+        web.get("/{token}/share", run.share),
+        web.post("/{token}/control/{name}", run.control),
+    ]
+    return pages.make_app(files, token=token, host=host, routes=routes, styles=_STYLES)
+
+
+async def serve_run(
+    folder: Path, *, host: str, port: int, command: str, on_ready: Callable[[str], None], stop: asyncio.Event
+) -> None:
+    """Serve the pages of the run in ``folder`` until ``stop``; ``on_ready`` gets their address. Raises `SetupError`."""
+    token = secrets.token_urlsafe(24)
+    run = RunPages(folder)
+    try:
+        await run.begin()
+        app = make_app(run, token=token, host=host)
+        await pages.serve(app, token=token, host=host, port=port, command=command, on_ready=on_ready, stop=stop)
+    finally:
+        await run.close()
+
+
+def _require_known(folder: Path, config: dict[str, Any]) -> None:
+    """Raises `ResumeError` for a run whose configuration another version of this program wrote."""
+    try:
+        str(config["model"]["name"]), float(config["learner"]["max_age"])
+    except (KeyError, TypeError, ValueError) as error:
+        reason = f"{folder} was made by another version: {error!r} of its configuration is not what this one expects"
+        step = f"look at its report.html, or use the version named in {folder / 'versions.json'}"
+        raise ResumeError(f"{reason}\n    -> {step}") from None
+
+
+def _num_records(state: RunState) -> int:
+    return len(state.updates) + len(state.evaluations) + len(state.phases) + len(state.sft_steps)
+
+
+def _supervised(logs: Path) -> dict[str, dict[str, Any]]:
+    try:
+        tree = json.loads((logs / "latest" / PROCESSES_FILE).read_text())
+    except (OSError, ValueError):
+        return {}
+    return tree if isinstance(tree, dict) else {}
+
+
+def _kind_of(data: bytes) -> str:
+    return "png" if data.startswith(b"\x89PNG") else "jpeg" if data.startswith(b"\xff\xd8") else "webp"
+
+
+def _dumps(tree: Any) -> str:
+    return json.dumps(json_ready(tree), separators=(",", ":"))

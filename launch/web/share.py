@@ -1,0 +1,49 @@
+"""One episode, or two side by side, as a page that needs nothing else: pictures, texts, style and script are in it."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from common.run_folder import RunFolder
+from launch.charts import PAGE_FOLDER, as_json
+from launch.web.episodes import Episodes
+
+
+def episode_page(run: RunFolder, episodes: Episodes, names: Sequence[str]) -> str:
+    """The page as text. Raises `ConfigError` for an episode that is not there."""
+    import jinja2
+
+    found = [episodes.get(name) for name in names]
+    for name, episode in zip(names, found, strict=True):
+        episode["pictures"] = [_picture(run, episodes, name, index) for index in (*range(len(episode["steps"])), -1)]
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True)
+    environment.filters.update(as_json=as_json)
+    return environment.get_template("share.html.j2").render(
+        title=" and ".join(names),
+        remark=f"run {run.folder.resolve().name}, {found[0].get('family', '')} #{found[0].get('seed', '')}",
+        style=_file("style.css"),
+        script=_file("episode.js"),
+        data={"episodes": found},
+    )
+
+
+def _file(name: str) -> str:
+    return (PAGE_FOLDER / name).read_text(encoding="utf-8")
+
+
+def _picture(run: RunFolder, episodes: Episodes, name: str, index: int) -> str:
+    """As a data URI; empty where there is none, or it cannot be read."""
+    from env_server.client import read_screenshot
+
+    ref: Any = episodes.ref(name, index)
+    if ref is None:
+        return ""
+    try:
+        data = read_screenshot(run.trajectories, ref)
+    except (OSError, ValueError):
+        return ""
+    kind = "png" if data.startswith(b"\x89PNG") else "jpeg" if data.startswith(b"\xff\xd8") else "webp"
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
