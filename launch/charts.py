@@ -14,6 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from common.metrics import json_ready
+
 Point = tuple[float, float]
 Figure = dict[str, Any]
 
@@ -165,4 +167,4 @@ def drawing_script() -> str:
 
 def as_json(drawn: Figure) -> str:
     """For a ``<script type="application/json">``: nothing in it ends that."""
-    return json.dumps(drawn, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    return json.dumps(json_ready(drawn), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
