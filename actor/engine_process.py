@@ -15,6 +15,7 @@ from broker.client import BrokerClient
 from common import log
 from common.addresses import own_address
 from common.config import RunConfig
+from common.exporter import exporting
 from common.lifecycle import Heartbeat, StopToken, new_incarnation
 from common.model_folder import check_model_folder, model_folder
 from common.run_folder import RunFolder
@@ -50,17 +51,22 @@ class EngineProcess:
             server = EngineServer(socket)
             channel, pulse = self._client(address), self._client(address)
             stack.callback(channel.close)
+
+            def metrics() -> dict[str, float]:
+                return server.metrics() | ({} if self._host is None else self._host.metrics())
+
             heartbeat = Heartbeat(
                 pulse,
                 role="engine",
                 index=self._index,
                 incarnation=self._incarnation,
                 endpoints={ENGINE_ENDPOINT: socket.address},
-                metrics=lambda: server.metrics() | ({} if self._host is None else self._host.metrics()),
+                metrics=metrics,
                 note=lambda: f"starting {self._config.actor.engine}" if self._host is None else "serving",
                 stop=self._stop,
             )
             stack.callback(heartbeat.close)
+            stack.enter_context(exporting(self._config, role="engine", index=self._index, metrics=metrics))
             # Before the heartbeat ends, so that it does not wait for a broker that has ended first.
             stack.callback(pulse.close)
             stack.callback(self._close_host)

@@ -17,6 +17,7 @@ from actor.worker import ActorWorker
 from broker.client import BrokerClient
 from common import log
 from common.config import RunConfig
+from common.exporter import exporting
 from common.lifecycle import Heartbeat, StopToken, new_incarnation
 from common.model_folder import check_model_folder, model_folder
 from common.run_folder import RunFolder
@@ -64,6 +65,7 @@ class ActorProcess:
                 stop=self._stop,
             )
             stack.callback(heartbeat.close)
+            stack.enter_context(exporting(self._config, role="actor", index=self._index, metrics=self._metrics))
             # Before the heartbeat ends, so that it does not wait for a broker that has ended first.
             stack.callback(pulse.close)
             tokenizer = FolderTokenizer(self._model)

@@ -97,7 +97,7 @@ class BrokerCore:
             Hello: self._greet,
             Heartbeat: self._beat,
             DirectoryRequest: lambda message, _: Directory(self.peers.entries(self._now, role=message.role)),
-            StatusRequest: lambda _message, _sender: self._status(),
+            StatusRequest: lambda _message, _sender: self.status(),
             AssignmentRequest: self._assign,
             AssignmentReturn: self._take_back,
             GroupRequest: self._deliver,
@@ -394,7 +394,8 @@ class BrokerCore:
             self._log("version.announced", policy_version=self.policy_version, group_seq=announcement.group_seq)
         return Ack()
 
-    def _status(self) -> Message:
+    def status(self) -> Status:
+        """All that is known now."""
         gauges = {**self.orders.gauges(), **self.delivery.gauges(), "paused": self.is_paused}
         names = ("received", "accepted", "delivered", "held", "rejected", "assigned", "returned")
         return Status(

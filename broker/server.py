@@ -21,6 +21,7 @@ from common import log, requests
 from common.addresses import own_address
 from common.config import RunConfig
 from common.errors import ComputerRLError, ConfigError, Problem, SetupError
+from common.exporter import exporting
 from common.host_memory import keep_freed_memory
 from common.lifecycle import StopToken, new_incarnation
 from common.limits import allow_files
@@ -72,7 +73,16 @@ def run_broker(config: RunConfig, *, stop: StopToken) -> None:
     try:
         folder.write_broker(address=server.address, run_id=service.core.run_id)
         log.get_logger().info("broker.started", address=server.address)
-        serve_batches(server, service, stop, is_paused=lambda: requests.asked(folder.folder, "pause") is not None)
+        latest: dict[str, float] = {}
+
+        def look() -> None:
+            nonlocal latest
+            service.set_admission(is_paused=requests.asked(folder.folder, "pause") is not None)
+            # Made here: the thread that answers collectors may not look into the core while it changes.
+            latest = {f"broker/{name}": float(value) for name, value in service.figures().items()}
+
+        with exporting(config, role="broker", index=0, metrics=lambda: latest):
+            serve_batches(server, service, stop, look=look)
     finally:
         server.close()
         service.close()
@@ -80,9 +90,9 @@ def run_broker(config: RunConfig, *, stop: StopToken) -> None:
 
 
 def serve_batches(
-    server: Server, service: BrokerService, stop: StopToken, *, is_paused: Callable[[], bool] = lambda: False
+    server: Server, service: BrokerService, stop: StopToken, *, look: Callable[[], None] = lambda: None
 ) -> None:
-    """Answer what comes until ``stop``; what is with the journal then is still answered. ``is_paused`` is asked now and then."""
+    """Answer what comes until ``stop``; what is with the journal then is still answered. ``look`` is called now and then."""
     service.transport_counters = server.counters
     waiting: dict[int, Request] = {}
     tickets = itertools.count()
@@ -101,7 +111,7 @@ def serve_batches(
                 waiting.pop(ticket).reply(answer)
             now = time.monotonic()
             if now > looked_at + _LOOK_S:
-                service.set_admission(is_paused=is_paused())
+                look()
                 looked_at = now
             if now > collected_at + _GC_PERIOD_S:
                 gc.collect()

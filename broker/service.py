@@ -159,6 +159,12 @@ class BrokerService:
         """Start nothing new, or go on."""
         self._handle(AdmissionSet(is_paused))
 
+    def figures(self) -> dict[str, float]:
+        """Counters and gauges of a `Status`."""
+        status = self._with_own_figures(self.core.status())
+        assert isinstance(status, Status)
+        return {**status.counters, **status.gauges}
+
     def close(self) -> None:
         """Close the journal."""
         self._journal.close()

@@ -7,11 +7,13 @@ disk full, image gone) and then raises that error, whose exit code the process e
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from common import log
 from common.addresses import own_address
 from common.config import RunConfig
 from common.errors import ConfigError, PeerTimeout
+from common.exporter import exporting
 from common.lifecycle import Heartbeat, StopToken, new_incarnation
 from common.run_folder import RunFolder
 from common.transport import Client, Server
@@ -58,7 +60,11 @@ def run_env_server(config: RunConfig, *, index: int, stop: StopToken) -> None:
         if address is not None:
             channel = Client(address, keys=keys, sender=sender)
             try:
-                with _heartbeat(channel, index, incarnation, server, service, stop):
+                figures = lambda: {**service.metrics(), **server.counters}  # noqa: E731
+                with (
+                    _heartbeat(channel, index, incarnation, server, service, figures, stop),
+                    exporting(config, role="env_server", index=index, metrics=figures),
+                ):
                     _serve(server, service, stop)
             finally:
                 channel.close()
@@ -82,7 +88,13 @@ def _broker_address(folder: RunFolder, stop: StopToken) -> str | None:
 
 
 def _heartbeat(
-    channel: Client, index: int, incarnation: str, server: Server, service: DesktopService, stop: StopToken
+    channel: Client,
+    index: int,
+    incarnation: str,
+    server: Server,
+    service: DesktopService,
+    metrics: Callable[[], dict[str, float]],
+    stop: StopToken,
 ) -> Heartbeat:
     return Heartbeat(
         channel,
@@ -90,7 +102,7 @@ def _heartbeat(
         index=index,
         incarnation=incarnation,
         endpoints={"desktops": server.address},
-        metrics=lambda: {**service.metrics(), **server.counters},
+        metrics=metrics,
         note=service.note,
         stop=stop,
     )

@@ -75,6 +75,9 @@ def check_packages(config: RunConfig, _machine: Machine) -> list[Finding]:
     if config.learner.lora is not None and importlib.util.find_spec("peft") is None:
         step = ".venv/bin/pip install peft, or remove learner.lora"
         findings.append(Finding(SetupError, Problem("peft", "not installed, and learner.lora needs it", step)))
+    if config.metrics.wandb and importlib.util.find_spec("wandb") is None:
+        step = ".venv/bin/pip install wandb, or set metrics.wandb to false"
+        findings.append(Finding(SetupError, Problem("wandb", "not installed, and metrics.wandb needs it", step)))
     return findings
 
 

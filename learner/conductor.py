@@ -99,7 +99,7 @@ class LearnerLoop:
         self._last_tick = self._clock()
         if checkpoint is not None:
             self._restore(checkpoint)
-        self._records = Records(self._folder, positions=self.state.positions)
+        self._records = Records(self._folder, positions=self.state.positions, has_wandb=self._config.metrics.wandb)
         self._ledger = Ledger(self._records.ledger_line)
         if checkpoint is not None:
             self._ledger.restore(self.state.ledger)

@@ -93,6 +93,7 @@ class Intake:
                     trajectory, outcome, age_max=None if span is None else span.maximum,
                     advantages=(advantages or {}).get(trajectory.trajectory_id, ()),
                 )  # fmt: skip
+                self._records.picture(trajectory, step=state.update)
             poisoned = self._poisoned.pop(group.group_seq, [])
             for trajectory, poison in poisoned:
                 self._ledger.record(

@@ -22,6 +22,7 @@ from common import log, requests
 from common.addresses import own_address
 from common.config import RunConfig
 from common.errors import PeerTimeout, WeightError
+from common.exporter import exporting
 from common.lifecycle import Heartbeat, StopToken, new_incarnation
 from common.messages import Hello
 from common.model_folder import model_folder
@@ -125,7 +126,7 @@ class _Process:
             endpoints=self._hello.endpoints, metrics=self._metrics, note=self._say, stop=self._stop,
         )  # fmt: skip
         checkpoints = CheckpointStore(self._folder.checkpoints, num_kept=self._config.learner.num_checkpoints_kept)
-        with heartbeat:
+        with heartbeat, exporting(self._config, role="learner", index=self._index, metrics=self._metrics):
             checkpoint = checkpoints.load()
             if checkpoint is None:
                 self._order_demonstrations_early()

@@ -23,6 +23,7 @@ from common import log
 from common.messages import ScreenshotRef, Step, Trajectory
 from common.metrics import JsonLines
 from common.run_folder import RunFolder
+from learner.episode_pictures import strip
 
 if TYPE_CHECKING:
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -40,8 +41,9 @@ _CHUNK_BYTES = 1 << 20
 class Records:
     """The learner's append-only files."""
 
-    def __init__(self, folder: RunFolder, *, positions: Mapping[str, int]) -> None:
-        """Keep ``positions`` of the files (file name -> bytes; missing: none) and append from there."""
+    def __init__(self, folder: RunFolder, *, positions: Mapping[str, int], has_wandb: bool = False) -> None:
+        """Keep ``positions`` of the files (file name -> bytes; missing: none) and append from there. ``has_wandb``: the numbers
+        of updates for Weights & Biases as well, offline."""
         self._paths = {
             "metrics": folder.metrics_path,
             "episodes": folder.episodes_path,
@@ -53,6 +55,9 @@ class Records:
         self._files = {name: JsonLines(path) for name, path in self._paths.items()}
         self._tensorboard_folder = folder.folder / TENSORBOARD_FOLDER
         self._tensorboard: EventFileWriter | None = None
+        self._wandb = _open_wandb(folder.folder) if has_wandb else None
+        self._trajectories = folder.trajectories
+        self._pictured: set[tuple[str, str]] = set()
 
     def event(self, event: str, **fields: Any) -> None:
         """One line of metrics.jsonl."""
@@ -60,10 +65,15 @@ class Records:
 
     def scalars(self, step: int, values: Mapping[str, Any]) -> None:
         """Numbers of one update for TensorBoard; anything else in ``values`` is left out."""
+        numbers = {name: float(value) for name, value in values.items() if _is_number(value)}
+        _add_scalars(self._writer(step), step, numbers)
+        if self._wandb is not None:
+            self._wandb.log(numbers, step=step)
+
+    def _writer(self, step: int) -> EventFileWriter:
         if self._tensorboard is None:
             self._tensorboard = _open_tensorboard(self._tensorboard_folder, step=step)
-        if self._tensorboard is not None:
-            _add_scalars(self._tensorboard, step, values)
+        return self._tensorboard
 
     def ledger_line(self, line: Mapping[str, Any]) -> None:
         """One line of ledger.jsonl."""
@@ -80,6 +90,17 @@ class Records:
         line = {"trajectory_id": trajectory.trajectory_id, "steps": samples, "advantages": list(advantages)}
         self._files["samples"].append(line)
 
+    def picture(self, trajectory: Trajectory, *, step: int) -> None:
+        """An episode's screens for TensorBoard: the first of each family in every evaluation."""
+        key = (trajectory.order_id, trajectory.task.family)
+        if trajectory.kind != "evaluation" or key in self._pictured:
+            return
+        self._pictured.add(key)
+        found = strip(trajectory, self._trajectories)
+        if found is not None:
+            verdict = "solved" if trajectory.success else "failed"
+            _add_image(self._writer(step), step, f"{trajectory.task.family}/{key[0]} {verdict}", *found)
+
     def positions(self) -> dict[str, int]:
         """Lengths of the files now."""
         return {name: path.stat().st_size for name, path in self._paths.items()}
@@ -94,6 +115,8 @@ class Records:
             file.close()
         if self._tensorboard is not None:
             self._tensorboard.close()
+        if self._wandb is not None:
+            self._wandb.finish()
 
 
 def _episode_record(trajectory: Trajectory) -> dict[str, Any]:
@@ -164,7 +187,7 @@ def _cut(path: Path, num_bytes: int) -> None:
         log.get_logger().error("records.shorter_than_checkpoint", path=str(path), size=size, expected=num_bytes)
 
 
-def _open_tensorboard(folder: Path, *, step: int) -> EventFileWriter | None:
+def _open_tensorboard(folder: Path, *, step: int) -> EventFileWriter:
     # Not torch.utils.tensorboard: importing that takes five seconds, this one half a second.
     from tensorboard.compat.proto.event_pb2 import Event, SessionLog
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -176,13 +199,31 @@ def _open_tensorboard(folder: Path, *, step: int) -> EventFileWriter | None:
     return writer
 
 
-def _add_scalars(writer: EventFileWriter, step: int, values: Mapping[str, Any]) -> None:
+def _add_image(writer: EventFileWriter, step: int, tag: str, jpeg: bytes, width: int, height: int) -> None:
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
 
-    entries = [
-        Summary.Value(tag=name, simple_value=float(value))
-        for name, value in values.items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool)
-    ]
+    image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=jpeg)
+    writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=[Summary.Value(tag=tag, image=image)])))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _open_wandb(folder: Path) -> Any:
+    import wandb
+
+    (folder / "wandb").mkdir(exist_ok=True)
+    # The same id for every attempt: `wandb sync` puts them together.
+    settings = wandb.Settings(mode="offline", console="off", disable_git=True, x_disable_stats=True)
+    name = folder.resolve().name
+    return wandb.init(project="computerrl", name=name, id=name, dir=folder, settings=settings)
+
+
+def _add_scalars(writer: EventFileWriter, step: int, values: Mapping[str, float]) -> None:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    entries = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
     writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=entries)))

@@ -16,6 +16,7 @@ from common.config.cluster import ClusterConfig
 from common.config.curriculum import CurriculumConfig, RolloutsConfig, horizon_problems, rollout_problems, weight_problems
 from common.config.desktop import DesktopConfig
 from common.config.learner import LearnerConfig
+from common.config.metrics import MetricsConfig
 from common.config.model import ModelConfig
 from common.config.reading import read_section
 from common.errors import ConfigError, Problem
@@ -122,6 +123,7 @@ class RunConfig(Section):
     broker: BrokerConfig = BrokerConfig()
     learner: LearnerConfig = LearnerConfig()
     supervisor: SupervisorConfig = SupervisorConfig()
+    metrics: MetricsConfig = MetricsConfig()
     cluster: ClusterConfig = ClusterConfig()
 
     @property
