@@ -61,4 +61,39 @@ def replay(run: str, episode: str | None, host: str, port: int, *, beside: str |
     show_run(folder, host=host, port=port, page=f"replay.html{query}", command="computerrl replay", with_parent=False)
 
 
-COMMANDS = (dashboard, replay)
+@click.command()
+@RUN
+@click.argument("episode", required=False, metavar="[EPISODE]")
+@click.option("--last", default=500, show_default=True, type=click.IntRange(1), help="Without EPISODE: so many episodes.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write; by default trace.json in RUN.")
+def trace(run: str, episode: str | None, *, last: int, out: Path | None) -> None:
+    """Write a trace of RUN for Perfetto: each episode's steps on its actor, its wait in the broker, the update it was trained in.
+
+    \b
+    computerrl trace latest
+    computerrl trace latest rl-1/4/0 --out episode.json
+    """
+    from launch.run_names import find_run
+    from launch.trace_file import write_trace
+
+    click.echo(write_trace(find_run(run), episode=episode, last=last, out=out))
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN RUN...")
+@click.option("--out", default="compare.html", show_default=True, type=click.Path(path_type=Path, dir_okay=False))
+def compare(runs: tuple[str, ...], *, out: Path) -> None:
+    """Compare two or more RUNs on one page: learning curves over each other, figures side by side, settings that differ.
+
+    \b
+    computerrl compare quickstart quickstart-2
+    """
+    from launch.compare import write_comparison
+    from launch.run_names import find_run
+
+    if len(runs) < 2:
+        raise click.UsageError("give two RUNs or more")
+    click.echo(write_comparison([find_run(run) for run in runs], out=out))
+
+
+COMMANDS = (dashboard, replay, trace, compare)

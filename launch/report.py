@@ -49,10 +49,28 @@ def write_status(folder: Path, status: Status) -> None:
 def write_report(folder: Path) -> Path:
     """Write both files into ``folder``; gives the page's path."""
     run = RunFolder(folder)
+    state, episodes, active = _records(run)
+    report = _report(folder, state, episodes, active)
+    write_atomically(folder / REPORT_FILE, json.dumps(report, indent=2).encode())
+    strips = make_strips(episodes, trajectories=run.trajectories)
+    page = render_page(report, state=state, active=active, strips=strips, config_text=run.resolved_config.read_text())
+    write_atomically(folder / PAGE_FILE, page.encode())
+    return folder / PAGE_FILE
+
+
+def report_of(folder: Path) -> dict[str, Any]:
+    """What report.json would say now; writes nothing."""
+    return _report(folder, *_records(RunFolder(folder)))
+
+
+def _records(run: RunFolder) -> tuple[RunState, list[Record], ActiveTime]:
     state = RunState().take_all(read_json_lines(run.metrics_path))
-    episodes = latest_of_each(read_json_lines(run.episodes_path))
-    attempts = read_attempts(run.logs)
-    active = ActiveTime(attempts, last_record=last_moment(state))
+    active = ActiveTime(read_attempts(run.logs), last_record=last_moment(state))
+    return state, latest_of_each(read_json_lines(run.episodes_path)), active
+
+
+def _report(folder: Path, state: RunState, episodes: Sequence[Record], active: ActiveTime) -> dict[str, Any]:
+    attempts = read_attempts(RunFolder(folder).logs)
     config = read_resolved(folder)
     status = _read_status(folder)
     numbers = figures(state, episodes=episodes, active=active, driver=config["desktop"]["driver"], final_status=status)
@@ -70,11 +88,7 @@ def write_report(folder: Path) -> Path:
         "written_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
     report["commit"] = report["versions"].get("commit", "unknown")
-    write_atomically(folder / REPORT_FILE, json.dumps(report, indent=2).encode())
-    strips = make_strips(episodes, trajectories=run.trajectories)
-    page = render_page(report, state=state, active=active, strips=strips, config_text=run.resolved_config.read_text())
-    write_atomically(folder / PAGE_FILE, page.encode())
-    return folder / PAGE_FILE
+    return report
 
 
 def latest_of_each(episodes: Sequence[Record]) -> list[Record]:

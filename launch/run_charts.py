@@ -26,7 +26,8 @@ def phase_bands(state: RunState, active: ActiveTime) -> list[Band]:
     return bands
 
 
-def _curve(state: RunState, active: ActiveTime, key: str) -> list[Point]:
+def curve_of(state: RunState, active: ActiveTime, key: str) -> list[Point]:
+    """(minutes, value) of ``key`` over the updates."""
     return [
         (active.at(record["time"]) / 60, float(record[key]))
         for record in state.updates
@@ -37,7 +38,7 @@ def _curve(state: RunState, active: ActiveTime, key: str) -> list[Point]:
 def main_charts(state: RunState, active: ActiveTime, bands: Sequence[Band]) -> list[tuple[str, str, Figure]]:
     """(title, what is seen, figure)."""
     end = active.total_s / 60
-    success = _curve(state, active, "success")
+    success = curve_of(state, active, "success")
     evaluations = [
         (active.at(record["time"]) / 60, float(record["success"]))
         for record in state.evaluations
@@ -49,7 +50,7 @@ def main_charts(state: RunState, active: ActiveTime, bands: Sequence[Band]) -> l
         if record.get("policy_age_min") is not None and record.get("policy_age_max") is not None
     ]
     # An update whose groups were each of one mind has nothing to train on: no speed either.
-    speeds = [point for point in _curve(state, active, "trained_tokens_per_s") if point[1] > 0]
+    speeds = [point for point in curve_of(state, active, "trained_tokens_per_s") if point[1] > 0]
     charts = [
         (
             "Success",
@@ -71,14 +72,14 @@ def main_charts(state: RunState, active: ActiveTime, bands: Sequence[Band]) -> l
         (
             "Entropy of the policy",
             "Nats per action token in training. When it collapses, Entropulse trains on the run's own successes (SFT).",
-            Chart("Entropy over time", [Series("entropy", _curve(state, active, "entropy"), "s1")], end, bands=bands),
+            Chart("Entropy over time", [Series("entropy", curve_of(state, active, "entropy"), "s1")], end, bands=bands),
         ),
         (
             "Policy age",
             "Versions between sampling and training of each step. Line: mean; shade: minimum to maximum.",
             Chart(
                 "Policy age over time",
-                [Series("mean age", _curve(state, active, "policy_age_mean"), "s1")],
+                [Series("mean age", curve_of(state, active, "policy_age_mean"), "s1")],
                 end,
                 bands=bands,
                 area=ages,
@@ -89,7 +90,7 @@ def main_charts(state: RunState, active: ActiveTime, bands: Sequence[Band]) -> l
             "Actions carried out on all desktops.",
             Chart(
                 "Environment steps per second",
-                [Series("env steps/s", _curve(state, active, "env_steps_per_s"), "s1")],
+                [Series("env steps/s", curve_of(state, active, "env_steps_per_s"), "s1")],
                 end,
                 bands=bands,
             ),
@@ -136,7 +137,7 @@ def more_charts(state: RunState, active: ActiveTime, bands: Sequence[Band]) -> l
     quiet = [Band(band.start, band.end, "", band.style) for band in bands]
     charts = []
     for key, title in (("kl", "KL to the reference"), ("clip_fraction", "Clipped tokens"), ("grad_norm", "Gradient norm")):
-        points = _curve(state, active, key)
+        points = curve_of(state, active, key)
         if points:
             high = max(0.01, max(y for _, y in points) * 1.05)
             chart = Chart(title, [Series(key, points, "s1")], active.total_s / 60, y_high=high, bands=quiet, height=170)
