@@ -21,7 +21,9 @@ LEDGER_FILE = "ledger.jsonl"
 def write_trace(folder: Path, *, episode: str | None, last: int, out: Path | None) -> str:
     """Write the trace of one episode, or of the ``last`` ones; gives what to tell the person. Raises `ConfigError`."""
     run = RunFolder(folder)
-    episodes = latest_of_each(read_json_lines(run.episodes_path))
+    # Those of older versions do not say when they were played.
+    timed = (record for record in read_json_lines(run.episodes_path) if record.get("started_at") and record.get("actor"))
+    episodes = latest_of_each(list(timed))
     chosen = [record for record in episodes if record["trajectory_id"] == episode] if episode else episodes[-last:]
     if not chosen:
         what = f"there is no {episode!r}" if episode else f"{folder} has no episode yet"
