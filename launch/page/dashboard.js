@@ -11,7 +11,8 @@ const set = (element, text) => { if (element.textContent !== text) element.textC
 
 const EVERY_MS = 1000;
 const SHOWN_MS = 2000;  // a picture is asked for at most so often, when many are seen
-let state = null, numRecords = null, failures = 0, seen = new Set(), tiles = new Map(), opened = null;
+const CURVES_MS = 5000;  // learning is slower than desktops
+let state = null, numRecords = null, curvesAt = -CURVES_MS, failures = 0, seen = new Set(), tiles = new Map(), opened = null;
 
 async function ask(path) {
   const answer = await fetch(path, { cache: "no-store" });
@@ -25,7 +26,10 @@ async function beat() {
     state = await ask("state.json");
     failures = 0;
     show();
-    if (state.num_records !== numRecords) await showCurves();
+    if (state.num_records !== numRecords && performance.now() - curvesAt >= CURVES_MS) {
+      curvesAt = performance.now();
+      await showCurves();
+    }
     if (opened) await showDetail(opened);
   } catch (error) {
     failures += 1;
