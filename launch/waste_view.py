@@ -1,4 +1,4 @@
-"""What was not trained, as people see it: a short text for the dashboard, rows and a chart for the report. Pure.
+"""What was not trained, as people see it: a short text for the display, rows and a chart for the report. Pure.
 
 Shows what `learner.waste` counted; computes nothing of its own but shares.
 """
