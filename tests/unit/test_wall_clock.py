@@ -18,6 +18,8 @@ WHY = {
     "launch/doctor_cluster.py": "compared with a file server's clock",
     "launch/local.py": "when an attempt began and ended, for the report",
     "launch/status.py": "shown",
+    "launch/web/controls.py": "when a control was used, for the log",
+    "launch/web/server.py": "where the curves of a live run end",
     "learner/records.py": "when a line was written",
 }
 """File -> what it wants the wall clock for."""
