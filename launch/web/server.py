@@ -30,6 +30,7 @@ from launch.watch import RunWatch
 from launch.web import controls, snapshot
 from launch.web.desktops import LOOK_EVERY_S, DesktopWatch, Place, Thumbnails
 from launch.web.episodes import Episodes, Wanted
+from launch.web.share import episode_page, picture_type
 
 if TYPE_CHECKING:
     from launch.run_state import RunState
@@ -162,7 +163,7 @@ class RunPages:
                 data = await asyncio.to_thread(self._whole, ref)
         except (OSError, ValueError) as error:
             raise web.HTTPNotFound(text=f"the picture cannot be read: {error}") from None
-        return web.Response(body=data, content_type=f"image/{_kind_of(data)}", headers=_FOREVER)
+        return web.Response(body=data, content_type=picture_type(data), headers=_FOREVER)
 
     def _whole(self, ref: ScreenshotRef) -> bytes:
         from env_server.client import read_screenshot
@@ -189,8 +190,6 @@ class RunPages:
 
     async def share(self, request: web.Request) -> web.Response:
         """One episode, or two side by side, as a page of its own: `?id=&beside=`."""
-        from launch.web.share import episode_page
-
         self._episodes.refresh()
         names = [request.query[name] for name in ("id", "beside") if request.query.get(name)]
         try:
@@ -268,10 +267,6 @@ def _supervised(logs: Path) -> dict[str, dict[str, Any]]:
     except (OSError, ValueError):
         return {}
     return tree if isinstance(tree, dict) else {}
-
-
-def _kind_of(data: bytes) -> str:
-    return "png" if data.startswith(b"\x89PNG") else "jpeg" if data.startswith(b"\xff\xd8") else "webp"
 
 
 def _dumps(tree: Any) -> str:

@@ -45,5 +45,9 @@ def _picture(run: RunFolder, episodes: Episodes, name: str, index: int) -> str:
         data = read_screenshot(run.trajectories, ref)
     except (OSError, ValueError):
         return ""
-    kind = "png" if data.startswith(b"\x89PNG") else "jpeg" if data.startswith(b"\xff\xd8") else "webp"
-    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+    return f"data:{picture_type(data)};base64,{base64.b64encode(data).decode()}"
+
+
+def picture_type(data: bytes) -> str:
+    """MIME type of a stored screenshot."""
+    return "image/png" if data.startswith(b"\x89PNG") else "image/jpeg" if data.startswith(b"\xff\xd8") else "image/webp"

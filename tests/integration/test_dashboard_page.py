@@ -14,9 +14,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from playwright.async_api import Page, expect
 
 from common.metrics import read_json_lines
-from tests.browser import Page, open_browser
+from tests.browser import DESK, PHONE, open_page
 from tests.integration.test_desktop_life import assert_gone, processes_below
 
 pytestmark = pytest.mark.timeout(300)
@@ -25,14 +26,14 @@ ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = (
     "learner.recipe.max_updates=1000", "desktop.num_desktops=3", "actor.num_episodes=3", "metrics.prometheus=true",
 )  # fmt: skip
-DRAWN = "document.querySelectorAll('#charts .js-plotly-plot .scatterlayer').length >= 4"
-SIZES = ((1280, False), (390, True))
+LOADED = "async image => { await image.decode(); return image.naturalWidth; }"
 START_LIMIT_S = 120.0
+START_LIMIT_MS = 1000 * START_LIMIT_S
 END_LIMIT_S = 30.0
 
 
 @asynccontextmanager
-async def live_run(folder: Path) -> AsyncIterator[tuple[Page, subprocess.Popen[str], str]]:
+async def live_run(folder: Path) -> AsyncIterator[tuple[Page, list[str], subprocess.Popen[str], str]]:
     """`computerrl train --dashboard` as people run it, the page in a browser; afterwards nothing is left."""
     settings = [part for setting in SETTINGS for part in ("--set", setting)]
     command = [sys.executable, "-m", "launch.cli", "train", str(ROOT / "configs" / "smoke.yaml"), "--dashboard", *settings]
@@ -41,11 +42,10 @@ async def live_run(folder: Path) -> AsyncIterator[tuple[Page, subprocess.Popen[s
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT, text=True)
     try:
         address = await said(folder / "train.log", r"dashboard: (http://127\.0\.0\.1:\S+)", process)
-        async with open_browser() as page:
-            await page.show(width=1280, height=900)
-            await page.open(address)
-            yield page, process, address
-            assert page.problems == []
+        async with open_page() as (page, problems):
+            await page.goto(address)
+            yield page, problems, process, address
+            assert problems == []
     finally:
         below = processes_below(process.pid)
         process.send_signal(signal.SIGINT)
@@ -65,12 +65,12 @@ async def said(path: Path, pattern: str, process: subprocess.Popen[str]) -> str:
 
 async def press(page: Page, name: str) -> str:
     """Press a control, confirm it, and give what the page says."""
-    await page.wait(f"document.querySelector('#do-{name}') && !document.querySelector('#do-{name}').disabled")
-    await page.run("document.querySelector('#answer').textContent = ''")
-    await page.click_on(f"#do-{name}")
-    await page.wait("document.querySelector('#sure').open")
-    await page.click_on("#yes")
-    return str(await page.wait("document.querySelector('#answer').textContent"))
+    answer = page.locator("#answer")
+    await answer.evaluate("answer => { answer.textContent = ''; }")
+    await page.locator(f"#do-{name}").click()
+    await page.locator("#yes").click()
+    await expect(answer).not_to_be_empty()
+    return await answer.inner_text()
 
 
 def checkpoints(run: Path) -> set[tuple[str, int]]:
@@ -85,17 +85,17 @@ async def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("waited in vain")
 
 
-async def choose(page: Page, which: str) -> None:
-    place = "const s = document.querySelector('#which')"
-    await page.run(f"(() => {{ {place}; s.value = '{which}'; s.dispatchEvent(new Event('change')); }})()")
-
-
 async def assert_fits(page: Page) -> None:
-    for width, is_dark in SIZES:
-        await page.show(width=width, height=900, dark=is_dark, mobile=width < 600)
+    for size, scheme in ((DESK, "light"), (PHONE, "dark")):
+        await page.set_viewport_size(size)
+        await page.emulate_media(color_scheme=scheme)
         await asyncio.sleep(0.3)
-        assert await page.run("document.documentElement.scrollWidth") <= width
-    await page.show(width=1280, height=900)
+        assert await page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+    await page.set_viewport_size(DESK)
+
+
+async def has_curves(page: Page) -> None:
+    await expect(page.locator("#charts .js-plotly-plot .scatterlayer").nth(3)).to_be_attached(timeout=START_LIMIT_MS)
 
 
 def test_dashboard_shows_a_live_run_and_its_buttons_reach_it(tmp_path: Path) -> None:
@@ -104,84 +104,88 @@ def test_dashboard_shows_a_live_run_and_its_buttons_reach_it(tmp_path: Path) -> 
 
 async def _dashboard(folder: Path) -> None:
     run = folder / "runs" / "smoke"
-    async with live_run(folder) as (page, process, address):
-        await page.wait("document.querySelectorAll('.desktop img:not([hidden])').length === 3", limit_s=START_LIMIT_S)
-        await page.wait(DRAWN, limit_s=START_LIMIT_S)
-        assert "3 desktops" in await page.run("document.querySelector('#counts').textContent")
-        assert await page.run("document.querySelector('#live').textContent") == "live"
+    async with live_run(folder) as (page, problems, process, address):
+        desktops, live = page.locator(".desktop"), page.locator("#live")
+        await expect(desktops.locator("img:not([hidden])")).to_have_count(3, timeout=START_LIMIT_MS)
+        await has_curves(page)
+        await expect(page.locator("#counts")).to_contain_text("3 desktops")
+        await expect(live).to_have_text("live")
         await assert_fits(page)
+        await _one_desktop(page)
 
-        # A desktop at full size, by keyboard alone; the tree lies over the picture; Escape leads back to it.
-        await page.run("document.querySelector('.desktop').focus()")
-        await page.key("Enter", code=13)
-        await page.wait("document.querySelectorAll('#one .screen .box').length > 2")
-        assert await page.run("document.querySelector('#one dl').textContent.includes('instruction')")
-        await page.click_on("#overlay")
-        assert await page.run("document.querySelector('#one .screen').classList.contains('plain')")
-        await page.key("Escape", code=27)
-        await page.wait("!document.querySelector('#one').open && document.activeElement.className === 'desktop'")
+        await page.locator("#which").select_option("unwell")
+        await expect(desktops.filter(visible=True)).to_have_count(0)
+        await page.locator("#which").select_option("")
+        await expect(desktops.filter(visible=True)).to_have_count(3)
 
-        await choose(page, "unwell")
-        assert await page.run("[...document.querySelectorAll('.desktop')].every(tile => tile.hidden)")
-        await choose(page, "")
-
-        # What the broker says of it, as Prometheus is told.
+        # Every process can be asked by Prometheus.
         targets = {path.stem for path in (run / "metrics").glob("*.json")}
         assert targets == {"actor-0", "broker-0", "env_server-0", "learner-0"}
 
         # A process that dies is shown with its restart.
         pid = json.loads((run / "logs" / "latest" / "processes.json").read_text())["actor-0"]["pid"]
         os.kill(pid, signal.SIGKILL)
-        await page.wait(
-            "[...document.querySelectorAll('#peers tr')].some(row => row.children[0].textContent === 'actor-0' "
-            "&& row.children[4].textContent === '1')"
-        )
+        await expect(page.locator("#peers tr").filter(has_text="actor-0").locator("td").nth(4)).to_have_text("1")
 
         # Nothing happens unless it is confirmed.
-        await page.click_on("#do-stop")
-        await page.wait("document.querySelector('#sure').open")
-        await page.click_on("#cancel")
+        await page.locator("#do-stop").click()
+        await page.locator("#cancel").click()
         assert not (run / "controls.jsonl").exists()
 
         assert "No new episode starts" in await press(page, "pause")
-        await page.wait("document.querySelector('#live').textContent === 'paused'")
-        await page.wait("document.querySelector('#queues tr').children[1].textContent === '0'")
+        await expect(live).to_have_text("paused")
+        await expect(page.locator("#queues tr").first.locator("td").nth(1)).to_have_text("0")
         await press(page, "resume")
-        await page.wait("document.querySelector('#live').textContent === 'live'")
+        await expect(live).to_have_text("live")
         before = checkpoints(run)
         await press(page, "checkpoint")
         await until(lambda: checkpoints(run) != before and not (run / "checkpoint.request").exists())
         await _episodes(page, address)
-        await page.open(address)
-        await page.wait(DRAWN)
+        await page.goto(address)
+        await has_curves(page)
         await press(page, "drain")
         await asyncio.to_thread(process.wait, END_LIMIT_S)
         assert "stopped by a person's request" in (folder / "train.log").read_text()
         pressed = [line["control"] for line in read_json_lines(run / "controls.jsonl")]
         assert pressed == ["pause", "resume", "checkpoint", "drain"]
         # The page had its address from the run's own server, which has ended with it.
-        page.problems.clear()
+        problems.clear()
+
+
+async def _one_desktop(page: Page) -> None:
+    """At full size, by keyboard alone; the tree lies over the picture; Escape leads back to it."""
+    tile, dialog = page.locator(".desktop").first, page.locator("#one")
+    await tile.focus()
+    await page.keyboard.press("Enter")
+    await expect(dialog.locator(".screen .box").nth(2)).to_be_attached()
+    await expect(dialog.locator("dl")).to_contain_text("instruction")
+    await page.locator("#overlay").click()
+    await expect(dialog.locator(".screen")).to_have_class(re.compile(r"\bplain\b"))
+    await page.keyboard.press("Escape")
+    await expect(dialog).not_to_be_visible()
+    await expect(tile).to_be_focused()
 
 
 async def _episodes(page: Page, address: str) -> None:
     """The list with its filters, one episode, two of a group side by side, and the file to share."""
-    await page.open(f"{address}replay.html")
-    await page.wait("document.querySelectorAll('#list tr').length > 3")
-    everything = await page.run("document.querySelector('#total').textContent")
-    await page.run(
-        "(() => { const f = document.querySelector('#filter'); f.elements.kind.value = 'training';"
-        " f.dispatchEvent(new Event('input')); })()"
-    )
-    await page.wait(f"document.querySelector('#total').textContent !== {json.dumps(everything)}")
-    await page.click_on("#list a")
-    await page.wait("document.querySelectorAll('.step').length > 1")
-    await page.wait("[...document.querySelectorAll('.step img')].some(image => image.naturalWidth > 0)")
-    assert await page.run("document.querySelectorAll('.token').length") > 0
-    assert "Task:" in await page.run("document.querySelector('.step details pre').textContent")
-    assert "policy version" in await page.run("document.querySelector('.step').textContent")
-    await page.run("(() => { const s = document.querySelector('article select'); s.selectedIndex = 1; s.onchange(); })()")
-    await page.wait("document.querySelectorAll('article').length === 2")
+    await page.goto(f"{address}replay.html")
+    await expect(page.locator("#list tr").nth(3)).to_be_visible()
+    everything = await page.locator("#total").inner_text()
+    await page.locator("#filter [name=kind]").select_option("training")
+    await expect(page.locator("#total")).not_to_have_text(everything)
+    await page.locator("#list a").first.click()
+    steps = page.locator(".step")
+    await expect(steps.nth(1)).to_be_visible()
+    assert await steps.locator("img").first.evaluate(LOADED) > 0
+    await expect(page.locator(".token").first).to_be_attached()
+    await expect(steps.locator("details pre").first).to_contain_text("Task:")
+    await expect(steps.first).to_contain_text("policy version")
+    await page.locator("article select").select_option(index=1)
+    await expect(page.locator("article")).to_have_count(2)
     await assert_fits(page)
-    fetched = "fetch(document.querySelector('article a').href).then(answer => answer.text())"
-    size = await page.run(f"{fetched}.then(text => text.length)")
-    assert size > 20_000
+    link = await page.locator("article a").first.get_attribute("href")
+    answer = await page.request.get(f"{address}{link}")
+    await page.goto("about:blank")
+    await page.set_content(await answer.text())
+    await expect(page.locator("article")).to_have_count(2)
+    assert await page.locator(".step img").first.evaluate(LOADED) > 0

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.async_api import Page, expect
 
 from actor.episode import EpisodeSetting, play_episode
 from common.config import DesktopConfig, TasksConfig
@@ -24,7 +25,7 @@ from common.transport import LocalChannel
 from env_server.client import DesktopClient
 from env_server.drivers import make_driver
 from env_server.service import DesktopService
-from tests.browser import Page, open_browser
+from tests.browser import open_page
 from tests.integration.test_desktop_life import assert_gone, processes_below
 from tests.unit.actor_data import make_prompt
 
@@ -33,7 +34,6 @@ pytestmark = pytest.mark.timeout(240)
 ROOT = Path(__file__).resolve().parents[2]
 START_LIMIT_S = 90.0
 END_LIMIT_S = 10.0
-READY = "document.querySelector('#pill').dataset.state === 'ready'"
 
 
 @asynccontextmanager
@@ -48,18 +48,21 @@ async def desktop_page(folder: Path, *options: str) -> AsyncIterator[tuple[Page,
         line = await asyncio.to_thread(process.stdout.readline)
         assert line.startswith("desktop: http://127.0.0.1:"), ((folder / "desktop.log").read_text(), line)
         address = line.split()[1]
-        async with open_browser() as page:
-            await page.show(width=1280, height=900)
-            await page.open(address)
-            await page.wait(READY, limit_s=START_LIMIT_S)
-            await page.wait("document.querySelectorAll('#elements li').length > 0")
+        async with open_page() as (page, problems):
+            await page.goto(address)
+            await ready(page)
             yield page, process, address
-            assert page.problems == []
+            assert problems == []
     finally:
         below = processes_below(process.pid)
         process.send_signal(signal.SIGINT)
         assert await asyncio.to_thread(process.wait, END_LIMIT_S) == 0
         assert_gone(below)
+
+
+async def ready(page: Page) -> None:
+    await expect(page.locator("#pill[data-state=ready]")).to_be_attached(timeout=1000 * START_LIMIT_S)
+    await expect(page.locator("#elements li").first).to_be_attached()
 
 
 def visit(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -68,17 +71,17 @@ def visit(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 async def point_at(page: Page, text: str) -> tuple[float, float]:
     """Where on the page the live picture shows the element of that text."""
-    row = await page.run(
-        "[...document.querySelectorAll('#elements li')].map(li => ({number: li.querySelector('b').textContent, "
-        "text: li.querySelector('span').childNodes[1].textContent.trim()}))"
-        f".find(row => row.text === {json.dumps(text)} || row.text.endsWith(' ' + {json.dumps(text)}))?.number"
-    )
-    assert row, (text, await page.run("document.querySelector('#elements').innerText"))
-    place = await page.run(
-        f"(() => {{ const box = [...document.querySelectorAll('.box')].find(b => b.textContent === {json.dumps(row)});"
-        " const overlay = document.querySelector('#overlay'), hidden = overlay.hidden;"
-        " overlay.hidden = false; const r = box.getBoundingClientRect(); overlay.hidden = hidden;"
-        " return [r.left + r.width / 2, r.top + r.height / 2]; })()"
+    place = await page.evaluate(
+        """text => {
+            const row = [...document.querySelectorAll('#elements li')].find(
+                li => (' ' + li.querySelector('span').childNodes[1].textContent.trim()).endsWith(' ' + text));
+            const number = row.querySelector('b').textContent;
+            const box = [...document.querySelectorAll('.box')].find(b => b.textContent === number);
+            const overlay = document.querySelector('#overlay'), hidden = overlay.hidden;
+            overlay.hidden = false; const r = box.getBoundingClientRect(); overlay.hidden = hidden;
+            return [r.left + r.width / 2, r.top + r.height / 2];
+        }""",
+        text,
     )
     return float(place[0]), float(place[1])
 
@@ -102,20 +105,20 @@ def replay(folder: Path, task: TaskRef) -> Trajectory:
 def test_page_task_solved_by_mouse_and_keys_is_scored_saved_and_replayed(tmp_path: Path) -> None:
     async def work() -> None:
         async with desktop_page(tmp_path, "--task", "calc-type-cell", "--seed", "11") as (page, _, _):
-            instruction = await page.wait("document.querySelector('#instruction').textContent")
+            instruction = await page.locator("#instruction").inner_text()
             old, new = instruction.removeprefix("Click the cell ").removesuffix(".").split(" and type ")
-            await page.click_on("#score")
-            await page.wait("document.querySelector('#verdict').dataset.success === 'false'")
-            await page.click(*await point_at(page, old))
-            await page.wait("document.querySelectorAll('#log li').length === 1")
-            await page.type(new)
-            await page.key("Enter", code=13)
-            await page.wait("document.querySelectorAll('#log li').length === 2")
-            await page.click_on("#score")
-            await page.wait("document.querySelector('#verdict').dataset.success === 'true'")
-            assert "Score 1" in await page.run("document.querySelector('#verdict').textContent")
-            await page.click_on("#save")
-            await page.wait("document.querySelector('#notice').textContent.startsWith('Saved')")
+            await page.locator("#score").click()
+            await expect(page.locator("#verdict[data-success=false]")).to_be_visible()
+            await page.mouse.click(*await point_at(page, old))
+            await expect(page.locator("#log li")).to_have_count(1)
+            await page.keyboard.type(new)
+            await page.keyboard.press("Enter")
+            await expect(page.locator("#log li")).to_have_count(2)
+            await page.locator("#score").click()
+            await expect(page.locator("#verdict[data-success=true]")).to_be_visible()
+            await expect(page.locator("#verdict")).to_contain_text("Score 1")
+            await page.locator("#save").click()
+            await expect(page.locator("#notice")).to_have_text(re.compile("^Saved"))
 
     visit(work)
     task = TaskRef("calc-type-cell", 11, "demonstration")
@@ -132,28 +135,28 @@ def test_page_task_solved_by_mouse_and_keys_is_scored_saved_and_replayed(tmp_pat
 def test_page_live_picture_shows_what_the_action_line_does(tmp_path: Path) -> None:
     async def work() -> None:
         async with desktop_page(tmp_path, "--task", "calc-set-cell", "--seed", "2") as (page, _, _):
-            pixels = "document.querySelector('#canvas').toDataURL().length + document.querySelector('#canvas').toDataURL()"
-            before = await page.run(pixels)
-            await page.click_on("#line")
-            await page.type("calc.set")
-            assert "calc.set_cell(cell, value)" in await page.run("document.querySelector('#choices').innerText")
-            await page.key("Enter", code=13)
-            await page.type('"B9", 12345)')
-            await page.key("Enter", code=13)
-            await page.wait("document.querySelectorAll('#log li').length === 1")
-            await page.wait(f"({pixels}) !== {json.dumps(before)}")
-            await page.click_on("#line")
-            await page.type('calc.get_cell("B9")')
-            await page.key("Enter", code=13)
-            await page.wait("document.querySelector('#log .result')?.textContent === '12345'")
-            await page.click_on("#show-elements")
-            assert await page.run("!document.querySelector('#overlay').hidden && document.querySelectorAll('.box').length > 10")
-            await page.click(*await point_at(page, "12345"))
-            await page.wait("document.querySelector('#tip').checkVisibility()")
-            assert "table-cell 12345" in await page.run("document.querySelector('#tip').innerText")
-            await page.wait("document.querySelectorAll('#log li').length === 3")
-            await page.key("F8", code=119)
-            assert await page.run("document.activeElement.id") == "line"
+            pixels = "document.querySelector('#canvas').toDataURL()"
+            before = await page.evaluate(pixels)
+            await page.locator("#line").click()
+            await page.keyboard.type("calc.set")
+            await expect(page.locator("#choices")).to_contain_text("calc.set_cell(cell, value)")
+            await page.keyboard.press("Enter")
+            await page.keyboard.type('"B9", 12345)')
+            await page.keyboard.press("Enter")
+            await expect(page.locator("#log li")).to_have_count(1)
+            await page.wait_for_function(f"before => {pixels} !== before", arg=before)
+            await page.locator("#line").click()
+            await page.keyboard.type('calc.get_cell("B9")')
+            await page.keyboard.press("Enter")
+            await expect(page.locator("#log .result").last).to_have_text("12345")
+            await page.locator("#show-elements").click()
+            await expect(page.locator("#overlay .box").nth(10)).to_be_visible()
+            await page.mouse.click(*await point_at(page, "12345"))
+            await expect(page.locator("#tip")).to_be_visible()
+            await expect(page.locator("#tip")).to_contain_text("table-cell 12345")
+            await expect(page.locator("#log li")).to_have_count(3)
+            await page.keyboard.press("F8")
+            await expect(page.locator("#line")).to_be_focused()
 
     visit(work)
 
@@ -168,36 +171,36 @@ def test_page_gestures_become_the_actions_of_an_agent(tmp_path: Path) -> None:
 
             async def logged(*texts: str) -> None:
                 expected.extend(texts)
-                await page.wait(f"document.querySelectorAll('#log li').length >= {len(expected)}")
-                assert await page.run("[...document.querySelectorAll('#log button')].map(b => b.textContent)") == expected
+                await expect(page.locator("#log button")).to_have_text(expected)
 
-            await page.click(*galaxy, count=2)
+            await page.mouse.dblclick(*galaxy)
             await logged('double_click("galaxy")')
-            await page.click(*breeze, button="right")
+            await page.mouse.click(*breeze, button="right")
             await logged('click("breeze", button="right")')
-            await page.drag(galaxy, breeze)
+            await page.mouse.move(*galaxy)
+            await page.mouse.down()
+            await page.mouse.move(*breeze)
+            await page.mouse.up()
             await logged('drag("galaxy", "breeze")')
-            await page.call("Input.dispatchMouseEvent", type="mouseWheel", x=galaxy[0], y=galaxy[1], deltaX=0, deltaY=-120)
+            await page.mouse.move(*galaxy)
+            await page.mouse.wheel(0, -120)
             await logged('scroll("galaxy", direction="up")')
             # Several things at once keep their order: a click that might still become double, then text, then a chord.
-            await page.click(*galaxy)
-            await page.type("a b")
-            await page.key("a", code=65, modifiers=2)
+            await page.mouse.click(*galaxy)
+            await page.keyboard.type("a b")
+            await page.keyboard.press("Control+a")
             await logged('click("galaxy")', 'type("a b")', 'key("ctrl+a")')
-            await page.key("Tab", code=9, modifiers=8)
+            await page.keyboard.press("Shift+Tab")
             await logged('key("shift+tab")')
-            await page.click_on("#exact")
-            await page.click(*galaxy)
-            await page.wait("document.querySelectorAll('#log li').length === 9")
-            last = await page.run("[...document.querySelectorAll('#log button')].at(-1).textContent")
+            await page.locator("#exact").click()
+            await page.mouse.click(*galaxy)
+            await expect(page.locator("#log button")).to_have_count(9)
+            last = await page.locator("#log button").last.inner_text()
             assert last.startswith("click(") and '"' not in last and ", " in last
-            touch = {"x": breeze[0], "y": breeze[1]}
-            await page.click_on("#exact")
-            await page.call("Emulation.setTouchEmulationEnabled", enabled=True)
-            await page.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[touch])
-            await page.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
-            await page.wait("document.querySelectorAll('#log li').length === 10")
-            assert await page.run("[...document.querySelectorAll('#log button')].at(-1).textContent") == 'click("breeze")'
+            await page.locator("#exact").click()
+            await page.touchscreen.tap(*breeze)
+            await expect(page.locator("#log button")).to_have_count(10)
+            await expect(page.locator("#log button").last).to_have_text('click("breeze")')
 
     visit(work)
 
@@ -207,12 +210,11 @@ def test_page_broken_desktop_is_shown_and_restarted(tmp_path: Path) -> None:
         async with desktop_page(tmp_path, "--task", "files-move", "--seed", "1") as (page, process, _):
             keepers = [pid for pid, name in processes_below(process.pid).items() if name == "unshare"]
             os.kill(min(keepers), signal.SIGKILL)
-            await page.wait("document.querySelector('#pill').dataset.state === 'broken'")
-            await page.wait("document.activeElement.id === 'restart'")
-            await page.click_on("#restart")
-            await page.wait(READY, limit_s=START_LIMIT_S)
-            await page.wait("document.querySelectorAll('#elements li').length > 0")
-            assert await page.run("document.querySelector('#scrim').hidden")
+            await expect(page.locator("#pill[data-state=broken]")).to_be_attached()
+            await expect(page.locator("#restart")).to_be_focused()
+            await page.locator("#restart").click()
+            await ready(page)
+            await expect(page.locator("#scrim")).to_be_hidden()
 
     visit(work)
 
@@ -222,16 +224,16 @@ def test_page_of_another_site_can_neither_connect_nor_guess(tmp_path: Path) -> N
 
     async def work() -> None:
         async with desktop_page(tmp_path, "--driver", "scripted") as (page, _, address):
-            await page.call("Page.navigate", url="data:text/html,<p>another site</p>")
-            await page.wait("location.protocol === 'data:'")
+            other = await page.context.new_page()
+            await other.goto("data:text/html,<p>another site</p>")
             socket = address.replace("http:", "ws:") + "socket"
             for target in (socket, socket.replace("127.0.0.1", "localhost")):
-                outcome = await page.run(
-                    f"new Promise(done => {{ const s = new WebSocket({json.dumps(target)});"
-                    " s.onopen = () => done('open'); s.onerror = () => done('refused'); })"
+                outcome = await other.evaluate(
+                    "target => new Promise(done => { const s = new WebSocket(target);"
+                    " s.onopen = () => done('open'); s.onerror = () => done('refused'); })",
+                    target,
                 )
                 assert outcome == "refused"
-            page.problems.clear()
 
     visit(work)
 
