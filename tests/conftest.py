@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +13,12 @@ import structlog
 GOLDEN = Path(__file__).parent / "golden"
 
 CheckGolden = Callable[[str, bytes], None]
+
+
+def pytest_configure() -> None:
+    """Shells start what runs in the background with SIGINT ignored, and processes that tests start would inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
