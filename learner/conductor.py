@@ -87,6 +87,7 @@ class LearnerLoop:
         self._last_tick = clock()
         self._last_update = clock()
         self._phase_started_s = 0.0
+        self._published_version = -1
         self._gauges: dict[str, float] = {}
 
     # --- beginning ---------------------------------------------------------------------------------------------------
@@ -116,6 +117,7 @@ class LearnerLoop:
             if self.state.policy_version == 0:
                 self._announce()
                 self._weights.publish_base(0, probe_logprobs=self._trainer.probe_logprobs())
+                self._published_version = 0
             else:
                 self._publish()
             first = recipe.first_phase(self._config, temperature=self._temperature, recorded=self.state.recorded)
@@ -168,6 +170,8 @@ class LearnerLoop:
 
     def _leave(self, reason: str, *, sft_round: bool = False) -> None:
         """Go on to the phase after this one."""
+        if self._published_version != self.state.policy_version:
+            self._hand_out()
         following = recipe.phase_after(
             self._phase, self._config, sft_round=sft_round, next_seed=self.state.next_seed, temperature=self._temperature,
             recorded=self.state.recorded,
@@ -322,7 +326,10 @@ class LearnerLoop:
         self.state.note_success(tally.success)
         # The version goes up once per batch whether or not anything in it trained: the staleness bound counts batches.
         self.state.policy_version += 1
-        self._publish()
+        if self.state.update % self._config.learner.publish_every_updates == 0:
+            self._publish()
+        else:
+            self._announce()
         self._machine.observe(entropy=None if batch.replayed_S.all() else metrics.get("entropy"), success=tally.success)
         self._record_update(metrics, trained, tally, cut=cut, waited_s=waited_s)
         self._last_update = self._clock()
@@ -375,9 +382,13 @@ class LearnerLoop:
         """Hand the present weights out as the present version, once the broker has its number on disk: a successor of this
         process will then not give other weights the same."""
         self._announce()
+        self._hand_out()
+
+    def _hand_out(self) -> None:
         self._weights.publish(
             self.state.policy_version, self._trainer.trainable_tensors(), probe_logprobs=self._trainer.probe_logprobs()
         )
+        self._published_version = self.state.policy_version
 
     def _announce(self) -> None:
         self._broker.announce_version(self.state.policy_version, group_seq=self.state.cursor)

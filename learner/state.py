@@ -60,6 +60,8 @@ class LoopState:
     """Of which in RL phases and their SFT rounds; what `max_rl_s` limits."""
     env_steps: int = 0
     """Desktop steps in all trajectories taken."""
+    rl_env_steps: int = 0
+    """Of which in RL's; what `max_rl_env_steps` limits."""
     episodes: int = 0
     next_seed: int = 0
     """First training seed that no order has played."""
@@ -87,6 +89,7 @@ class LoopState:
         """Count trajectories whose fate is decided."""
         self.episodes += len(trajectories)
         self.env_steps += sum(len(trajectory.steps) for trajectory in trajectories)
+        self.rl_env_steps += sum(len(trajectory.steps) for trajectory in trajectories if trajectory.kind == "training")
 
     def note_success(self, success: float) -> None:
         """One update's success rate."""

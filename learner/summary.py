@@ -141,6 +141,7 @@ def update_fields(
         "length_ks": waste["within_bound"]["length_ks"],
         "family_tv": waste["within_bound"]["family_tv"],
         "env_steps": state.env_steps,
+        "rl_env_steps": state.rl_env_steps,
         "env_steps_per_s": state.env_steps / state.run_s if state.run_s > 0 else 0.0,
         "episodes": state.episodes,
         "run_s": state.run_s,
@@ -179,6 +180,8 @@ def time_left_s(state: LoopState, config: RunConfig, *, phase_started_s: float) 
         estimates.append(limits.max_rl_s - state.rl_s)
     if state.update >= 1 and limits.max_updates:
         estimates.append((limits.max_updates - state.update) * state.rl_s / state.update)
+    if state.rl_env_steps and limits.max_rl_env_steps:
+        estimates.append((limits.max_rl_env_steps - state.rl_env_steps) * state.rl_s / state.rl_env_steps)
     if not estimates:
         return None
     return max(0.0, min(estimates)) + evaluation_s
@@ -203,6 +206,7 @@ def summary_fields(
         "num_updates": state.update,
         "num_entropulse_phases": num_rounds,
         "env_steps": state.env_steps,
+        "rl_env_steps": state.rl_env_steps,
         "env_steps_per_s": state.env_steps / state.run_s if state.run_s > 0 else 0.0,
         "episodes": state.episodes,
         "run_s": state.run_s,

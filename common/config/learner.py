@@ -48,8 +48,8 @@ class EntropulseConfig(Section):
     confirm_updates: int = Field(2, ge=1)
     """Both must hold this many updates in a row; an entropy 10 % above the threshold starts the count again (hysteresis)."""
     force_after_fraction: float | None = Field(None, gt=0, lt=1)
-    """Start an SFT round once this fraction of the RL budget (updates or time) is used, even when entropy has not collapsed;
-    the k-th of n rounds at k/n of it. None: only the triggers above, or a person (`computerrl phase sft`)."""
+    """Start an SFT round once this fraction of the RL budget (updates, time or steps) is used, even when entropy has not
+    collapsed; the k-th of n rounds at k/n of it. None: only the triggers above, or a person (`computerrl phase sft`)."""
     max_phases: int = Field(1, ge=0)
     """SFT rounds in a run at most."""
     samples_per_task: int = Field(2, ge=1)
@@ -59,8 +59,9 @@ class EntropulseConfig(Section):
     fill_with_demonstrations: bool = False
     """What a family lacks of its share in the SFT pool is filled with its demonstrations: one that RL has never solved has no
     successes, its groups carry no signal, and rounds without it unlearn the little that cloning taught. The paper does not."""
-    epochs: int = Field(1, ge=1)
-    """Passes over the SFT pool."""
+    epochs: int = Field(1, ge=0)
+    """Passes over the SFT pool. 0: nothing is trained in a round; the reference becomes the present policy and the optimizer
+    starts anew, which is what a round does besides training."""
     lr: float = Field(5e-5, gt=0)
     """Learning rate of the SFT round."""
 
@@ -95,6 +96,9 @@ class RecipeConfig(Section):
     """RL updates at most."""
     max_rl_s: float | None = Field(None, gt=0)
     """RL ends after this many seconds (all RL and SFT phases together); None: no limit."""
+    max_rl_env_steps: int | None = Field(None, ge=1)
+    """RL ends with the update that brings the desktop steps of its episodes to so many; None: no limit. For comparisons: how
+    many steps an update takes depends on the algorithm."""
     target_success: float | None = Field(None, gt=0, le=1)
     """RL ends early when the training success EMA reaches this; None: never."""
 
@@ -177,6 +181,9 @@ class LearnerConfig(Section):
     weight_backend: Literal["auto", "gloo", "nccl", "file"] = "auto"
     """How new weights reach actors. auto: nccl on CUDA, gloo on CPU. file: through the run folder, where all nodes see it and
     collectives have no network; costs a file of the trained weights for each version."""
+    publish_every_updates: int = Field(1, ge=1)
+    """RL updates from one hand-over of weights to the next. More than 1 saves broadcasts, and makes what actors sample up to so
+    many versions older, less one; the end of a phase hands the weights over in any case."""
     weight_timeout_s: float = Field(3.0, gt=0)
     """A bucket of 64 MiB that takes longer has met an actor that hangs: the broadcast is given up and made again, with twice
     the time, with those that still live."""

@@ -49,6 +49,7 @@ class FakeBroker:
         self.made: dict[str, int] = {}
         self.forgotten = 0
         self.version = -1
+        self.announced: list[int] = []
         self.delivered: set[int] = set()
         self.in_flight: tuple[int, ...] = ()
         self.num_released: int | None = None
@@ -108,6 +109,7 @@ class FakeBroker:
     def announce_version(self, policy_version: int, *, group_seq: int) -> None:
         assert policy_version > self.version, "a version number was used twice"
         self.version = policy_version
+        self.announced.append(policy_version)
 
     def status(self, *, timeout_s: float | None = None) -> Status:
         delivered = sum(len(self.groups[seq].trajectories) for seq in self.delivered)

@@ -73,6 +73,33 @@ def test_rl_every_version_published_once_and_announced(tmp_path: Path) -> None:
     assert bench.broker.version == loop.state.policy_version
 
 
+def test_rl_versions_published_every_third_update_and_when_a_phase_ends(tmp_path: Path) -> None:
+    """Version 1 is of cloning; updates make 2 to 9, of which the third and the sixth are handed out, and the last."""
+    bench = Bench(tmp_path, make_config(publish_every_updates=3, recipe={"max_updates": 8}, entropulse={"enabled": False}))
+    bench.run(bench.start())
+    assert sorted(bench.weights.published) == [0, 1, 4, 7, 9]
+    assert bench.broker.announced == list(range(10))
+
+
+def test_rl_steps_budget_ends_phase_with_the_update_that_reaches_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_config(recipe={"max_updates": 1000, "max_rl_env_steps": 60}))
+    bench.run(bench.start())
+    updates = events(bench, "update")
+    steps = [update["rl_env_steps"] for update in updates]
+    assert steps[-2] < 60 <= steps[-1]
+    assert steps[-1] == sum(update["num_steps"] for update in updates) < updates[-1]["env_steps"]
+
+
+def test_recipe_round_of_no_epochs_resets_reference_and_optimizer_and_trains_nothing(tmp_path: Path) -> None:
+    config = make_config(entropulse={"force_after_fraction": 0.5, "epochs": 0, "lr": 3e-5})
+    bench = Bench(tmp_path, config)
+    bench.run(bench.start())
+    assert {event["phase"] for event in events(bench, "sft")} == {"bc"}
+    assert "sft-1" in [event["phase"] for event in events(bench, "phase")]
+    learner = config.learner
+    assert bench.trainer.lrs == [learner.recipe.bc_lr, learner.optimizer.lr, 3e-5, learner.optimizer.lr]
+
+
 def test_rl_batch_without_signal_advances_version_without_training(tmp_path: Path) -> None:
     bench = Bench(tmp_path, make_config())
     bench.broker.success = lambda order, group, index: True
