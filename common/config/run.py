@@ -246,7 +246,7 @@ def _staleness_problems(config: RunConfig) -> list[Problem]:
         step = f"set learner.max_age to {every - 1 + eta} or more, or this lower"
         problems.append(Problem("actor.older_policy_every", reason, step))
     lag = config.learner.publish_every_updates - 1
-    if lag + eta > config.learner.age_bound:
+    if lag and lag + eta > config.learner.age_bound:
         reason = f"weights up to {lag} versions behind, with broker.eta {eta}, would be past learner.max_age {max_age}"
         step = f"set learner.max_age to {lag + eta} or more, or this lower"
         problems.append(Problem("learner.publish_every_updates", reason, step))
