@@ -65,7 +65,7 @@ class RunFolder:
         text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
         write_atomically(self.resolved_config, text.encode())
         write_atomically(self.digest_path, config_digest(config).encode())
-        write_atomically(self.folder / "versions.json", json.dumps(_versions(), indent=2).encode())
+        write_atomically(self.folder / "versions.json", json.dumps(versions(), indent=2).encode())
         return keys
 
     def load_keys(self) -> Keys:
@@ -135,14 +135,15 @@ def write_atomically(path: Path, data: bytes) -> None:
     temporary.replace(path)
 
 
-def _versions() -> dict[str, str]:
-    versions = {"commit": _commit()}
+def versions() -> dict[str, str]:
+    """Commit of the source and installed version of each package that results depend on; missing ones are left out."""
+    found = {"commit": _commit()}
     for package in _PACKAGES:
         try:
-            versions[package] = metadata.version(package)
+            found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return versions
+    return found
 
 
 def _commit() -> str:

@@ -413,26 +413,23 @@ def bench(name: str | None, json_file: Path | None, *, quick: bool) -> None:
 
 @cli.command()
 @click.argument("name", required=False)
+@click.option("--seeds", "num_seeds", type=click.IntRange(1, 100), help="Runs of each arm; by default what the study says.")
 @click.option("--out", "folder", type=click.Path(path_type=Path, file_okay=False), help="Where to write; default: studies/NAME.")
-@click.option("--quick", is_flag=True, help="Fewer runs, fewer updates: shows that it works, not what it says.")
-def study(name: str | None, folder: Path | None, *, quick: bool) -> None:
+@click.option("--quick", is_flag=True, help="A minute with an untrained model: shows that it works, and answers nothing.")
+def study(name: str | None, folder: Path | None, num_seeds: int | None, *, quick: bool) -> None:
     """Run study NAME (a file in benchmarks/studies/): what a choice does to training. Without NAME, list them.
 
-    A study trains many small policies and writes a folder: data.json (settings and learning curves), data.csv (a line per run),
-    table.md (mean and standard error over seeds) and plot.png. No desktop takes part.
+    A study trains many policies, most on real desktops and for hours. It writes a folder: README.md (the question, a table, a
+    plot, and what it does not show), data.json and data.csv. Broken off, the same command goes on where it ended.
 
     \b
-    staleness   Walks on a board, sampled by policies eta = 0, 1, 2, 4, 8, 16 updates old. naive takes them for fresh ones
-                (learner.algorithm.options.correction: none); decoupled is the default, with log pi_p recomputed or log-linear.
-                Look at how far success falls from eta 0 to eta 16 in each column.
-
-    \b
-    computerrl study staleness
+    computerrl study
+    computerrl study asynchrony
     computerrl study staleness --quick --out /tmp/staleness
     """
     from launch.study import run_study
 
-    run_study(name, folder=folder, quick=quick)
+    run_study(name, folder=folder, quick=quick, num_seeds=num_seeds)
 
 
 @cli.group()

@@ -1,7 +1,7 @@
 """`computerrl study NAME`: runs one file of benchmarks/studies/, which writes a folder with data, a table and a plot.
 
-A study is a module `benchmarks/studies/<name>.py` with a docstring and `run(folder: Path, *, quick: bool) -> None`. Where a
-benchmark asks how fast something is, a study asks what it does to training.
+A study is a module `benchmarks/studies/<name>.py` with a docstring and `run(folder: Path, *, quick: bool, num_seeds: int | None)
+-> None`. Where a benchmark asks how fast something is, a study asks what it does to training.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ def study_names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.py") if not path.stem.startswith("_"))
 
 
-def run_study(name: str | None, *, folder: Path | None, quick: bool) -> None:
-    """Run ``name`` (or list all when None) into ``folder`` (None: studies/NAME below the current one).
+def run_study(name: str | None, *, folder: Path | None, quick: bool, num_seeds: int | None) -> None:
+    """Run ``name`` (or list all when None) into ``folder`` (None: studies/NAME below the current one, with ``quick``
+    studies/NAME-quick).
 
     Raises `ConfigError` for an unknown name.
     """
@@ -37,4 +38,5 @@ def run_study(name: str | None, *, folder: Path | None, quick: bool) -> None:
     root = str(FOLDER.parent.parent)
     if root not in sys.path:
         sys.path.insert(0, root)
-    importlib.import_module(f"benchmarks.studies.{name}").run(folder or Path("studies") / name, quick=quick)
+    place = folder or Path("studies") / (f"{name}-quick" if quick else name)
+    importlib.import_module(f"benchmarks.studies.{name}").run(place, quick=quick, num_seeds=num_seeds)

@@ -15,20 +15,18 @@ AReaL's table (arXiv 2505.24298, AIME24, naive / decoupled): eta 0 42.0; 1 41.8 
 from __future__ import annotations
 
 import copy
-import csv
-import json
 import multiprocessing
 import statistics
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
+from benchmarks.studies._study import Page, Record, Study, markdown, mean_and_error
 from benchmarks.studies._walks import MAX_STEPS, WalkPolicy, play
 from common.config import AlgorithmConfig, LearnerConfig
 from common.config.learner import StalenessConfig
@@ -44,6 +42,11 @@ VARIANTS = {
     "decoupled": {"correction": "decoupled", "proximal": "recomputed", "eps_high": _EPS_HIGH},
     "decoupled, log-linear": {"correction": "decoupled", "proximal": "loglinear", "eps_high": _EPS_HIGH},
 }
+LIMITS = (
+    "A language model, or desktops: `staleness_desktops` has both.",
+    "AReaL's numbers: the task is another one, its order is what can be compared.",
+    "Ages that spread more than from eta // 2 to eta.",
+)
 _EVALUATED_WALKS = 512
 _NUM_PROCESSES = 2
 
@@ -91,29 +94,37 @@ class Run:
         return statistics.mean(success for _, success in self.curve[-2:])
 
 
-def run(folder: Path, *, quick: bool) -> None:
-    """Write data.json, data.csv, table.md and plot.png into ``folder``, and print the table."""
+def run(folder: Path, *, quick: bool, num_seeds: int | None) -> None:
+    """Write the study into ``folder``."""
     settings = QUICK if quick else Settings()
-    started = time.perf_counter()
+    settings = replace(settings, num_seeds=num_seeds or settings.num_seeds)
+    study = Study(folder, name="staleness", settings={k: v for k, v in asdict(settings).items() if k != "num_seeds"})
     jobs = [(v, eta, seed, settings) for seed in range(settings.num_seeds) for eta in settings.etas for v in VARIANTS]
-    folder.mkdir(parents=True, exist_ok=True)
-    runs: list[Run] = []
+    missing = [job for job in jobs if study.kept(_key(job)) is None]
     with multiprocessing.get_context("spawn").Pool(_NUM_PROCESSES) as pool:
-        for one in pool.imap(_train, jobs):
-            runs.append(one)
-            # Long enough to be broken off: what is done is on disk.
-            write_data(folder, runs, settings)
-            print(f"{len(runs)} of {len(jobs)}: {one.variant}, eta {one.eta}, seed {one.seed}: {one.final:.3f}", flush=True)
-    took_s = time.perf_counter() - started
-    text = table(runs, settings)
-    (folder / "table.md").write_text(text, encoding="utf-8")
-    plot(folder / "plot.png", runs, settings)
-    print(text)
-    print(f"{len(runs)} runs in {took_s:.0f} s: {folder}")
+        for job, (one, took_s) in zip(missing, pool.imap(_train, missing), strict=True):
+            study.keep(_key(job), {**asdict(one), "final": one.final}, took_s=took_s, of=len(jobs), show=_in_words)
+    cells = [cell for job in jobs if (cell := study.kept(_key(job)))]
+    runs = [Run(**{name: cell[name] for name in Run.__slots__}) for cell in cells]
+    page = Page(
+        "Stale rollouts on the delayed-data task", __doc__ or "", table(runs, settings), lambda path: plot(path, runs, settings),
+        LIMITS,
+    )  # fmt: skip
+    study.write(page, cells, quick=quick)
 
 
-def _train(job: tuple[str, int, int, Settings]) -> Run:
-    return train(*job)
+def _key(job: tuple[str, int, int, Settings]) -> str:
+    variant, eta, seed, _ = job
+    return f"{variant}, eta {eta}, seed {seed}"
+
+
+def _in_words(cell: Record) -> str:
+    return f"success {cell['final']:.3f}"
+
+
+def _train(job: tuple[str, int, int, Settings]) -> tuple[Run, float]:
+    began = time.perf_counter()
+    return train(*job), time.perf_counter() - began
 
 
 # --- training ------------------------------------------------------------------------------------------------------------
@@ -217,31 +228,9 @@ def _tensor(batch: TrainBatch, members: np.ndarray, name: str) -> torch.Tensor:
 # --- results -------------------------------------------------------------------------------------------------------------
 
 
-def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and its standard error; the error of a single value is 0."""
-    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
-    return statistics.mean(values), error
-
-
-def write_data(folder: Path, runs: Sequence[Run], settings: Settings) -> None:
-    """data.json (settings and whole curves) and data.csv (a line per run)."""
-    data: dict[str, Any] = {"settings": asdict(settings), "runs": [{**asdict(one), "final": one.final} for one in runs]}
-    (folder / "data.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    with (folder / "data.csv").open("w", newline="", encoding="utf-8") as file:
-        lines = csv.writer(file)
-        lines.writerow(["variant", "eta", "seed", "final_success", "clip_fraction", "mean_age"])
-        lines.writerows([r.variant, r.eta, r.seed, f"{r.final:.4f}", f"{r.clip_fraction:.4f}", f"{r.mean_age:.3f}"] for r in runs)
-
-
 def table(runs: Sequence[Run], settings: Settings) -> str:
     """Markdown: a line per eta, a column per variant, mean and standard error over seeds."""
-    lines = [
-        f"Success on the way, mean of {settings.num_updates} updates, with the standard error of {settings.num_seeds} seeds; in "
-        "brackets the success in the end, and the share of tokens clipped.",
-        "",
-        "| eta | mean age | " + " | ".join(VARIANTS) + " |",
-        "| --- | --- |" + " --- |" * len(VARIANTS),
-    ]
+    rows = []
     for eta in settings.etas:
         cells = []
         for variant in VARIANTS:
@@ -251,8 +240,11 @@ def table(runs: Sequence[Run], settings: Settings) -> str:
             clipped = statistics.mean(one.clip_fraction for one in mine)
             cells.append(f"{mean:.3f} ± {error:.3f} ({final:.3f}, {clipped:.1%})")
         age = statistics.mean(one.mean_age for one in runs if one.eta == eta)
-        lines.append(f"| {eta} | {age:.1f} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+        rows.append([str(eta), f"{age:.1f}", *cells])
+    return markdown(["eta", "mean age", *VARIANTS], rows) + (
+        f"\nSuccess on the way, mean of {settings.num_updates} updates, with the standard error of {settings.num_seeds} seeds; "
+        "in brackets the success in the end, and the share of tokens clipped.\n"
+    )
 
 
 def _of(runs: Sequence[Run], variant: str, eta: int) -> list[Run]:

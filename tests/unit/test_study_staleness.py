@@ -84,24 +84,20 @@ def test_train_learns() -> None:
     assert curve[-1][1] > 2 * curve[0][1]
 
 
-def test_mean_and_error_is_the_standard_error() -> None:
-    assert staleness.mean_and_error([1.0, 2.0, 3.0]) == pytest.approx((2.0, 1.0 / 3**0.5))
-    assert staleness.mean_and_error([0.5]) == (0.5, 0.0)
-
-
 def test_run_writes_data_table_and_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staleness, "QUICK", TINY)
-    run_study("staleness", folder=tmp_path / "out", quick=True)
+    run_study("staleness", folder=tmp_path / "out", quick=True, num_seeds=None)
     data = json.loads((tmp_path / "out" / "data.json").read_text())
     with (tmp_path / "out" / "data.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
-    assert len(data["runs"]) == len(lines) == len(TINY.etas) * len(staleness.VARIANTS)
+    assert len(data["cells"]) == len(lines) == len(TINY.etas) * len(staleness.VARIANTS)
     assert {line["variant"] for line in lines} == set(staleness.VARIANTS)
     assert (tmp_path / "out" / "table.md").read_text().count("\n| ") == 2 + len(TINY.etas)
     assert (tmp_path / "out" / "plot.png").read_bytes().startswith(b"\x89PNG")
+    assert "What this does not show" in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_run_study_unknown_name_lists_those_there_are() -> None:
     assert "staleness" in study_names()
     with pytest.raises(ConfigError, match="staleness"):
-        run_study("stale", folder=None, quick=True)
+        run_study("stale", folder=None, quick=True, num_seeds=None)

@@ -27,6 +27,7 @@ _QUIT_LIMIT_S = 5.0
 _POLL_S = 0.05
 _CONTENT = "document.visibilityState === 'visible' ? document.documentElement.outerHTML : ''"
 _BLANK = "about:blank"
+_LOADED = f"location.href !== '{_BLANK}' && document.readyState === 'complete'"
 PAGES: Mapping[str, str] = {
     "open_profile_settings": "chrome://settings/people",
     "open_password_settings": "chrome://password-manager/passwords",
@@ -123,8 +124,8 @@ class Browser(OnDemandApp):
         target = self.open_page(address)
         deadline = time.monotonic() + (limit_s if address != _BLANK else 0.0)
         while time.monotonic() < deadline:
-            began = any(page["targetId"] == target and page["url"] not in ("", _BLANK) for page in self.pages())
-            if began and self._evaluate(target, "document.readyState") == "complete":
+            # A tab has the address before it has the page: until then an empty document answers, which is complete.
+            if self._evaluate(target, _LOADED):
                 return
             time.sleep(_POLL_S)
 

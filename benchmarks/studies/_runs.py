@@ -1,0 +1,230 @@
+"""Training runs on real desktops as cells of a study: `computerrl train` as people start it, and what its records say.
+
+A run that was broken off is gone on with from its checkpoint. Of a finished one only the records are kept; checkpoints and
+screenshots of dozens of runs would fill a disk.
+
+    runs/cloned-0/    behaviour cloning, once per seed ──► models/cloned-0, the policy that all arms of that seed start from
+    runs/ARM-0/       RL of one arm
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from common.errors import ComputerRLError
+from common.metrics import read_json_lines
+from common.run_folder import RunFolder
+from launch.report_data import EVALUATIONS
+from launch.run_names import CONFIG_FILE, REPORT_FILE, is_finished, read_resolved
+
+Record = dict[str, Any]
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = Path(__file__).with_name("desktop.yaml")
+"""What all runs have in common."""
+QUICK: Mapping[str, Any] = {
+    "model.name": "tiny-random", "model.trainable_top_layers": None, "model.dtype": "float32", "desktop.num_desktops": 2,
+    "tasks.families": ["web-click-button", "calc-set-cell"], "tasks.max_steps": 3, "actor.num_episodes": 2,
+    "learner.group_size": 2, "learner.groups_per_batch": 2, "learner.recipe.max_updates": 3,
+    "learner.recipe.eval_episodes_per_family": 1, "learner.recipe.max_rl_env_steps": None,
+}  # fmt: skip
+"""An untrained tiny model for a few updates: shows that everything works, and learns nothing."""
+_UPDATE = (
+    "update", "phase", "rl_s", "rl_env_steps", "success", "entropy", "policy_age_mean", "policy_age_max", "wait_s", "train_s",
+    "stall_s", "clip_fraction", "importance_weight", "num_steps_trained", "num_steps", "logprob_gap",
+)  # fmt: skip
+_REPORT = (
+    "wall_s", "env_steps", "env_steps_per_s", "num_updates", "num_trajectories_lost", "max_policy_age_trained", "step_p50_s",
+    "actor_idle_fraction", "actor_load_stall_s", "trained_tokens_per_s",
+)  # fmt: skip
+_END_LIMIT_S = 60.0
+_KEPT = {CONFIG_FILE, REPORT_FILE, "report.html", "metrics.jsonl", "versions.json", "logs"}
+
+
+class RunFailed(ComputerRLError):
+    """A run of a study ended with an error."""
+
+    code = "run_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One way of doing it: a name, and where it departs from what the runs have in common."""
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def train(folder: Path, name: str, settings: Mapping[str, Any], *, config: Path = CONFIG) -> Path:
+    """Train in ``folder``/runs/``name``, or go on with it; gives the run's folder. Raises `RunFailed`."""
+    run = folder / "runs" / name
+    if is_finished(run):
+        return run
+    command = [sys.executable, "-m", "launch.cli", "train", str(config)]
+    for key, value in {"name": name, **settings}.items():
+        command += ["--set", f"{key}={json.dumps(value)}"]
+    if (run / CONFIG_FILE).exists():
+        command.append("--resume")
+    log = folder / "runs" / f"{name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a", encoding="utf-8") as out:
+        code = _wait(subprocess.Popen(command, cwd=folder, env=_environment(), stdout=out, stderr=subprocess.STDOUT))
+    if code != 0 or not is_finished(run):
+        said = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
+        step = "the same command goes on where it ended"
+        raise RunFailed(f"run {name} ended with exit code {code}; the end of {log}:\n{said}\n    -> {step}")
+    return run
+
+
+def cloned_model(folder: Path, seed: int, settings: Mapping[str, Any]) -> tuple[Path, Record]:
+    """A policy that has cloned some demonstrations, made once per seed: its folder, and its success on held-out instances."""
+    name = f"cloned-{seed}"
+    model, kept = folder / "models" / name, folder / "models" / f"{name}.json"
+    if not kept.exists():
+        run = train(folder, name, {**settings, "seed": seed, "learner.recipe.max_updates": 0})
+        shutil.rmtree(model, ignore_errors=True)
+        model.parent.mkdir(exist_ok=True)
+        command = [sys.executable, "-m", "launch.cli", "export", str(run), str(model)]
+        done = subprocess.run(command, cwd=folder, env=_environment(), capture_output=True, text=True)
+        if done.returncode != 0:
+            raise RunFailed(f"export of {run} failed: {done.stderr.strip()}")
+        kept.write_text(json.dumps(evaluations(run).get("success_after_bc", {})))
+        slim(run)
+    return model, json.loads(kept.read_text())
+
+
+def play(folder: Path, arm: Arm, seed: int, settings: Mapping[str, Any]) -> Record:
+    """RL of one arm with one seed: its figures, a row per update, its evaluations. The run is slimmed then."""
+    name = re.sub(r"[^a-z0-9]+", "-", f"{arm.name}-{seed}".lower())
+    run = train(folder, name, {**settings, **arm.settings, "seed": seed})
+    found = {"arm": arm.name, "seed": seed, **harvest(run)}
+    slim(run)
+    return found
+
+
+def harvest(run: Path) -> Record:
+    """What a finished run's records say."""
+    report = json.loads((run / REPORT_FILE).read_text())
+    updates = [record for record in read_json_lines(RunFolder(run).metrics_path) if record["event"] == "update"]
+    last = evaluations(run).get("success_after_rl") or {}
+    played = list(episodes(run))
+    rl_s = updates[-1]["rl_s"] if updates else 0.0
+    lines = read_json_lines(run / "ledger.jsonl")
+    return {
+        **{name: report.get(name) for name in _REPORT},
+        "success": last.get("mean"),
+        "rl_s": rl_s,
+        "rl_env_steps": updates[-1]["rl_env_steps"] if updates else 0,
+        "num_ledger_lines": len(lines),
+        "num_recorded_twice": len(lines) - len({line["trajectory_id"] for line in lines}),
+        **shares(updates, played, rl_s=rl_s, num_slots=num_slots(run)),
+        "distinct_solutions": distinct_solutions(played[len(played) * 3 // 4 :]),
+        "steps_per_success": steps_per_success(played[len(played) * 3 // 4 :]),
+        "families": {name: item["success"] for name, item in last.get("families", {}).items()},
+        "updates": [{name: update.get(name) for name in _UPDATE} for update in updates],
+    }
+
+
+def evaluations(run: Path) -> dict[str, Record]:
+    """Those of report.json that were played."""
+    report = json.loads((run / REPORT_FILE).read_text())
+    return {name: report[name] for name in EVALUATIONS if report.get(name)}
+
+
+def episodes(run: Path) -> Iterator[Record]:
+    """Stored episodes of RL, with their steps."""
+    for record in read_json_lines(RunFolder(run).episodes_path):
+        if record["kind"] == "training":
+            yield record
+
+
+def num_slots(run: Path) -> int:
+    """Episodes that its actors play at a time."""
+    actor = read_resolved(run)["actor"]
+    return int(actor["num_actors"]) * int(actor["num_episodes"])
+
+
+def shares(updates: Sequence[Record], played: Sequence[Record], *, rl_s: float, num_slots: int) -> Record:
+    """What the learner and the actors' slots did in RL's time, as shares of it; waiting is what is left."""
+    slots_s = rl_s * num_slots
+    if not slots_s:
+        return {}
+    timings = [step["timing"] for episode in played for step in episode["steps"]]
+    generate = sum(timing["generate_s"] for timing in timings) / slots_s
+    desktop = (sum(timing["desktop_s"] for timing in timings) + sum(episode["reset_s"] for episode in played)) / slots_s
+    train = sum(update["train_s"] for update in updates) / rl_s
+    return {
+        "learner_training": train, "learner_waiting": 1 - train,
+        "slots_generating": generate, "slots_on_desktop": desktop, "slots_waiting": max(0.0, 1 - generate - desktop),
+    }  # fmt: skip
+
+
+def distinct_solutions(played: Sequence[Record]) -> float | None:
+    """Different scripts per success, mean over groups with at least two: 1 when no two are alike. None: no group has."""
+    groups: dict[str, list[tuple[str, ...]]] = {}
+    for episode in played:
+        if episode["success"]:
+            groups.setdefault(episode["group_id"], []).append(tuple(step["action_text"] for step in episode["steps"]))
+    found = [len(set(scripts)) / len(scripts) for scripts in groups.values() if len(scripts) > 1]
+    return sum(found) / len(found) if found else None
+
+
+def steps_per_success(played: Sequence[Record]) -> float | None:
+    """Mean length of the episodes that succeeded; None: none did."""
+    lengths = [len(episode["steps"]) for episode in played if episode["success"]]
+    return sum(lengths) / len(lengths) if lengths else None
+
+
+def slim(run: Path) -> None:
+    """Keep the records alone."""
+    for path in run.iterdir():
+        if path.name in _KEPT:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def curve(updates: Sequence[Record], x: str, y: str, *, window: int = 5) -> tuple[list[float], list[float]]:
+    """(x, y) over updates, y as the mean of the last ``window`` that have one."""
+    xs: list[float] = []
+    ys: list[float] = []
+    recent: list[float] = []
+    for update in updates:
+        if update.get(y) is None:
+            continue
+        recent = [*recent, float(update[y])][-window:]
+        xs.append(float(update[x]))
+        ys.append(sum(recent) / len(recent))
+    return xs, ys
+
+
+def at(updates: Sequence[Record], x: str, y: str, where: float, *, window: int = 5) -> float | None:
+    """``y``, smoothed as by `curve`, at the last update whose ``x`` is at most ``where``; None before the first."""
+    values = [value for place, value in zip(*curve(updates, x, y, window=window), strict=True) if place <= where]
+    return values[-1] if values else None
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    """Its exit code. Whoever breaks the study off also ends the run, which keeps what it has."""
+    try:
+        return process.wait()
+    except BaseException:
+        process.send_signal(signal.SIGINT)
+        process.wait(_END_LIMIT_S)
+        raise

@@ -1,0 +1,185 @@
+"""What every study shares: results that are kept as they come, and what is written of them.
+
+    studies/NAME/cells/CELL.json   one result each, kept as soon as it is there: what is done is not done again
+    studies/NAME/data.json         all of them, with settings, seeds, machine and versions
+    studies/NAME/data.csv          a line for each
+    studies/NAME/table.md, plot.png, README.md   for people: the last holds the first two, and what the study does not show
+
+A study is a question, cells (one run of one arm with one seed, for example) that answer it, and a way to draw them.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import ConfigError, Problem, SetupError
+from common.run_folder import versions, write_atomically
+from launch.machine import inspect_machine
+
+Record = dict[str, Any]
+
+
+class Study:
+    """The folder of one study."""
+
+    def __init__(self, folder: Path, *, name: str, settings: Mapping[str, Any]) -> None:
+        """``settings``: whatever results depend on, JSON-ready. Raises `ConfigError` when the folder holds results of others."""
+        self.folder = folder.resolve()
+        self.name = name
+        self.settings = json.loads(json.dumps(settings))
+        self._began = time.monotonic()
+        self._num_made = 0
+        self._cells = self.folder / "cells"
+        try:
+            self._cells.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SetupError(Problem(str(self._cells), f"cannot be made: {error.strerror}", "give another --out")) from None
+        self._require_same_settings()
+
+    def _require_same_settings(self) -> None:
+        path = self.folder / "settings.json"
+        if not path.exists():
+            write_atomically(path, _json(self.settings))
+            return
+        before = json.loads(path.read_text(encoding="utf-8"))
+        if before == self.settings:
+            return
+        differing = sorted(key for key in before.keys() | self.settings.keys() if before.get(key) != self.settings.get(key))
+        reason = f"holds results of other settings ({', '.join(differing)})"
+        raise ConfigError([Problem(str(self.folder), reason, "give another folder with --out, or remove this one")])
+
+    def cell(self, key: str, make: Callable[[], Record], *, of: int, show: Callable[[Record], str] = lambda found: "") -> Record:
+        """The result ``key``: the one kept, or what ``make`` gives, kept then. ``of``: how many there will be; ``show``: a result
+        in a few words."""
+        kept = self.kept(key)
+        if kept is not None:
+            return kept
+        began = time.monotonic()
+        made = make()
+        return self.keep(key, made, took_s=time.monotonic() - began, of=of, show=show)
+
+    def kept(self, key: str) -> Record | None:
+        """The result ``key``, None when there is none yet."""
+        path = self._path(key)
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+    def keep(
+        self, key: str, made: Record, *, took_s: float, of: int, show: Callable[[Record], str] = lambda found: ""
+    ) -> Record:
+        """Keep a result, and say so."""
+        found = {"cell": key, **made, "took_s": round(took_s, 1)}
+        write_atomically(self._path(key), _json(found))
+        self._num_made += 1
+        done = sum(1 for _ in self._cells.glob("*.json"))
+        left_s = (of - done) * (time.monotonic() - self._began) / self._num_made
+        print(f"{done} of {of}: {key}: {show(found)} ({found['took_s']:.0f} s; about {_minutes(left_s)} left)", flush=True)
+        return found
+
+    def _path(self, key: str) -> Path:
+        return self._cells / f"{key.replace('/', '_')}.json"
+
+    def write(self, page: Page, cells: Sequence[Record], *, quick: bool) -> None:
+        """Everything for people and programs, of all results."""
+        data = {
+            "study": self.name, "quick": quick, "settings": self.settings,
+            "machine": inspect_machine().as_dict(), "versions": versions(), "cells": cells,
+        }  # fmt: skip
+        write_atomically(self.folder / "data.json", _json(data))
+        _write_csv(self.folder / "data.csv", cells)
+        (self.folder / "table.md").write_text(page.table, encoding="utf-8")
+        page.draw(self.folder / "plot.png")
+        (self.folder / "README.md").write_text(self._page(page, data), encoding="utf-8")
+        print(page.table)
+        print(f"{len(cells)} results: {self.folder / 'README.md'}")
+
+    def _page(self, page: Page, data: Mapping[str, Any]) -> str:
+        machine, versions = data["machine"], data["versions"]
+        hours = sum(float(cell["took_s"]) for cell in data["cells"]) / 3600
+        gpus = f", {', '.join(machine['gpus'])}" if machine["gpus"] else ", no GPU"
+        settings = "\n".join(f"- {key}: {json.dumps(value)}" for key, value in self.settings.items())
+        command = f"computerrl study {self.name}{' --quick' if data['quick'] else ''}"
+        return "\n\n".join([
+            f"# {page.title}",
+            *(["**This is the quick form: it shows that the study works, and answers nothing.**"] if data["quick"] else []),
+            page.question.strip(),
+            "## What came out",
+            page.table.strip(),
+            "![plot](plot.png)",
+            "## What this does not show",
+            "\n".join(f"- {line}" for line in page.limits),
+            "## How it was made",
+            f"`{command}`, {hours:.1f} hours in all. {machine['num_cores']} cores ({machine['cpu']}), "
+            f"{machine['memory_mb'] / 1024:.0f} GB{gpus}, {machine['system']}; "
+            + ", ".join(f"{name} {version}" for name, version in versions.items()) + ".",
+            settings,
+            "All results, one by one, are in data.json and data.csv.",
+        ]) + "\n"  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What people read of a study."""
+
+    title: str
+    question: str
+    """What is asked, how it was tried, and what others found; from the module's docstring."""
+    table: str
+    """Markdown."""
+    draw: Callable[[Path], None]
+    """Writes the plot."""
+    limits: Sequence[str]
+    """What it does not show, a line each."""
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and its standard error; the error of a single value is 0."""
+    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    return statistics.mean(values), error
+
+
+def with_error(values: Iterable[float | None], form: str = ".3f") -> str:
+    """`0.912 ± 0.011`: mean and standard error of those that are known; a single value has no error."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return "–"
+    mean, error = mean_and_error(known)
+    return f"{mean:{form}} ± {error:{form}}" if len(known) > 1 else f"{mean:{form}}"
+
+
+def wilson(successes: int, trials: int, *, z: float = 1.96) -> tuple[float, float]:
+    """Wilson's interval of a share (95 % by default); (0, 1) without trials."""
+    if not trials:
+        return 0.0, 1.0
+    share, weight = successes / trials, z * z / trials
+    centre, half = share + weight / 2, z * (share * (1 - share) / trials + weight / (4 * trials)) ** 0.5
+    return max(0.0, (centre - half) / (1 + weight)), min(1.0, (centre + half) / (1 + weight))
+
+
+def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table."""
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
+
+
+def _write_csv(path: Path, cells: Sequence[Record]) -> None:
+    flat = [{name: value for name, value in cell.items() if not isinstance(value, list | dict)} for cell in cells]
+    names = list(dict.fromkeys(name for cell in flat for name in cell))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        lines = csv.DictWriter(file, names)
+        lines.writeheader()
+        lines.writerows(flat)
+
+
+def _json(tree: Any) -> bytes:
+    return (json.dumps(tree, indent=1) + "\n").encode()
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} s"

@@ -1,0 +1,96 @@
+"""Algorithms side by side: one task set, one cloned policy to begin with, equal desktop steps.
+
+Each is what its file in configs/algorithms says, options and task settings included, except what would compare something else:
+learning rate, temperature, batch (four groups) and minibatches are the same for all. GRPO-RoC samples groups of sixteen and
+trains on eight of each, DAPO samples on until enough groups teach something: at equal steps they have fewer updates, which is
+what their choice costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.studies._arms import compare
+from benchmarks.studies._plots import curves, figure
+from benchmarks.studies._runs import ROOT, Arm, Record
+from benchmarks.studies._study import markdown, mean_and_error, with_error
+
+FILES = {
+    "step-level GRPO": "computerrl", "decoupled GRPO": "grpo", "DART": "dart", "AgentRL": "agentrl", "AdaGRPO": "adagrpo",
+    "ARPO": "arpo", "GRPO-RoC": "grpo_roc", "RLOO": "rloo", "DAPO": "dapo",
+}  # fmt: skip
+SAME = {"optimizer", "num_minibatches", "groups_per_batch", "recipe", "entropulse"}
+"""Parts of those files' sections `learner` that stay as they are in desktop.yaml."""
+TEMPERATURE = 0.7
+NUM_SEEDS = 3
+SETTINGS = {"learner.recipe.max_rl_env_steps": 2000}
+LIMITS = (
+    "Which algorithm is best: published learning rates and sizes differ by orders of magnitude, and one setting suits some.",
+    "What memories (DART, AdaGRPO, ARPO) give where successes are rare: here every family succeeds now and then from the start.",
+    "Differences of less than twice the errors shown; three seeds do not tell more.",
+)
+
+
+def _arm(name: str, file: str) -> Arm:
+    tree: dict[str, Any] = yaml.safe_load((ROOT / "configs" / "algorithms" / f"{file}.yaml").read_text(encoding="utf-8"))
+    learner = {key: value for key, value in tree["learner"].items() if key not in SAME}
+    algorithm = learner.pop("algorithm")
+    options = {**algorithm.get("options", {}), "temperature": TEMPERATURE}
+    others = {f"{part}.{key}": value for part in ("tasks", "actor") for key, value in tree.get(part, {}).items()}
+    of_learner = {f"learner.{key}": value for key, value in learner.items()}
+    return Arm(name, {**of_learner, **others, "learner.algorithm": {"name": algorithm["name"], "options": options}})
+
+
+ARMS = tuple(_arm(name, file) for name, file in FILES.items())
+
+
+def run(folder: Path, *, quick: bool, num_seeds: int | None) -> None:
+    """Write the study into ``folder``."""
+    compare(
+        folder, name="algorithms", arms=ARMS if not quick else [arm for arm in ARMS if arm.name in ("DART", "AgentRL", "RLOO")],
+        settings=SETTINGS, num_seeds=num_seeds or NUM_SEEDS, quick=quick, title="Algorithms side by side", question=__doc__ or "",
+        table=table, draw=draw, limits=LIMITS,
+    )  # fmt: skip
+
+
+def table(cells: Sequence[Record]) -> str:
+    """A line per algorithm, the one with the highest success first."""
+    by_arm = {arm.name: [cell for cell in cells if cell["arm"] == arm.name] for arm in ARMS}
+    found = {name: mine for name, mine in by_arm.items() if mine}
+    ranked = sorted(found, key=lambda name: -mean_and_error([cell["success"] or 0.0 for cell in found[name]])[0])
+    rows = []
+    for name in ranked:
+        mine = found[name]
+        rows.append([
+            name,
+            with_error([cell["success"] for cell in mine]),
+            with_error([mean_and_error([update["success"] for update in cell["updates"]])[0] for cell in mine]),
+            with_error([cell["num_updates"] for cell in mine], ".0f"),
+            with_error([cell["updates"][-1]["entropy"] for cell in mine], ".2f"),
+            with_error([cell["distinct_solutions"] for cell in mine], ".2f"),
+            with_error([cell["steps_per_success"] for cell in mine], ".2f"),
+            with_error([cell["rl_s"] for cell in mine], ".0f"),
+        ])  # fmt: skip
+    headings = [
+        "algorithm", "held-out success", "training success, mean of the way", "updates", "entropy at the end",
+        "different solutions per success", "steps per success", "seconds of RL",
+    ]  # fmt: skip
+    return markdown(headings, rows) + "\nMean and standard error over seeds, at equal desktop steps.\n"
+
+
+def draw(path: Path, cells: Sequence[Record]) -> None:
+    """Learning curves, and held-out success."""
+    drawing, (left, right) = figure(2)
+    names = [arm.name for arm in ARMS if any(cell["arm"] == arm.name for cell in cells)]
+    curves(left, cells, names, x="rl_env_steps", y="success", labels=("desktop steps of RL", "training success"))
+    found = [mean_and_error([cell["success"] or 0.0 for cell in cells if cell["arm"] == name]) for name in names]
+    right.barh(range(len(names)), [mean for mean, _ in found], xerr=[error for _, error in found], capsize=2)
+    right.set_yticks(range(len(names)), names)
+    right.invert_yaxis()
+    right.set(xlabel="held-out success")
+    right.grid(alpha=0.3, axis="x")
+    drawing.savefig(path, dpi=110)

@@ -1,0 +1,85 @@
+"""Asynchronous against synchronous training: the same desktops, cores and updates; throughput, success, ages, idle time.
+
+Synchronous: `broker.eta` 0, no rollout of the next batch begins before the update is done and its weights are out. Asynchronous:
+eta 1 (the default: one batch ahead) and eta 4. Everything else is the same: the cloned policy that all begin with, tasks,
+batches, number of updates. Equal updates: success on held-out instances at the end. Equal wall time: what each arm had reached
+when the fastest arm of its seed was done, by its training success then.
+
+AReaL (arXiv 2505.24298) reports 2.77 times the speed of a synchronous system at equal success, on GPUs of their own for
+generation and training. Here both share two threads of one core, so that whatever one does not use the other can take: what is
+gained is the time when nothing of the two could run, and no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.studies._arms import compare
+from benchmarks.studies._plots import bars, curves, figure
+from benchmarks.studies._runs import Arm, Record, at
+from benchmarks.studies._study import markdown, with_error
+
+ARMS = (
+    Arm("synchronous", {"broker.eta": 0}),
+    Arm("asynchronous, eta 1", {"broker.eta": 1}),
+    Arm("asynchronous, eta 4", {"broker.eta": 4, "learner.max_age": 8}),
+)
+NUM_SEEDS = 3
+SETTINGS = {"learner.recipe.max_updates": 24, "learner.recipe.max_rl_env_steps": None}
+LIMITS = (
+    "Generation, training and desktops on hardware of their own, where a synchronous system leaves whole GPUs idle.",
+    "Long episodes: here they have at most four actions, so that a batch has hardly any stragglers.",
+    "Whether eta 4 costs success in long runs: ages stay near 1, since one batch is hardly ever ready before the one before it "
+    "is trained.",
+)
+
+
+def run(folder: Path, *, quick: bool, num_seeds: int | None) -> None:
+    """Write the study into ``folder``."""
+    compare(
+        folder, name="asynchrony", arms=ARMS, settings=SETTINGS, num_seeds=num_seeds or NUM_SEEDS, quick=quick,
+        title="Asynchronous against synchronous", question=__doc__ or "", table=table, draw=draw, limits=LIMITS,
+    )  # fmt: skip
+
+
+def table(cells: Sequence[Record]) -> str:
+    """A line per arm."""
+    shortest = {seed: min(cell["rl_s"] for cell in cells if cell["seed"] == seed) for seed in {cell["seed"] for cell in cells}}
+    rows = []
+    for arm in ARMS:
+        mine = [cell for cell in cells if cell["arm"] == arm.name]
+        rows.append([
+            arm.name,
+            with_error([cell["rl_env_steps"] / cell["rl_s"] for cell in mine], ".2f"),
+            with_error([cell["rl_s"] for cell in mine], ".0f"),
+            with_error([cell["success"] for cell in mine]),
+            with_error([at(cell["updates"], "rl_s", "success", shortest[cell["seed"]]) for cell in mine]),
+            with_error([_mean_age(cell) for cell in mine], ".2f"),
+            str(max(cell["max_policy_age_trained"] for cell in mine)),
+            with_error([cell["learner_waiting"] for cell in mine], ".0%"),
+            with_error([cell["slots_waiting"] for cell in mine], ".0%"),
+            with_error([cell["slots_generating"] for cell in mine], ".0%"),
+            with_error([cell["slots_on_desktop"] for cell in mine], ".0%"),
+        ])  # fmt: skip
+    headings = [
+        "arm", "env steps/s", "seconds of RL", "held-out success, equal updates", "training success, equal time",
+        "mean age trained", "greatest", "learner waits", "episode slots wait", "generate", "on the desktop",
+    ]  # fmt: skip
+    return markdown(headings, rows) + "\nMean and standard error over seeds. Shares are of RL's time.\n"
+
+
+def _mean_age(cell: Record) -> float:
+    ages = [update["policy_age_mean"] for update in cell["updates"] if update["policy_age_mean"] is not None]
+    return sum(ages) / len(ages) if ages else 0.0
+
+
+def draw(path: Path, cells: Sequence[Record]) -> None:
+    """Training success over time and over updates, and where the time went."""
+    drawing, (left, middle, right) = figure(3)
+    names = [arm.name for arm in ARMS]
+    curves(left, cells, names, x="rl_s", y="success", labels=("seconds of RL", "training success"))
+    curves(middle, cells, names, x="update", y="success", labels=("updates", "training success"))
+    stages = ("learner_training", "slots_generating", "slots_on_desktop", "slots_waiting")
+    bars(right, cells, names, stages, label="share of RL's time")
+    drawing.savefig(path, dpi=110)

@@ -1,0 +1,119 @@
+"""Stale rollouts on real desktops: naive GRPO against the decoupled objective, with weights handed out later and later.
+
+The language model of all studies learns on real desktops. With eta 0 nothing is sampled while weights are out of date
+(`broker.eta` 0); with eta 1 one batch is under way; beyond, actors get weights only after every eta-th update
+(`learner.publish_every_updates`), so that what is trained is up to eta versions old. Batches are small (two groups of eight), so
+that there are enough updates for sixteen versions to pass. Nothing is masked (`learner.staleness.mode: admit`). naive takes all
+tokens for the present policy's (correction `none`); decoupled is the default. Everything else is the same, the cloned policy
+that all begin with included.
+
+AReaL's table (arXiv 2505.24298, AIME24, naive / decoupled): eta 0 42.0; 1 41.8 / 42.1; 2 40.0 / 41.8; 4 23.3 / 42.2; 8 35.7 /
+41.0; 16 35.8 / 38.7. `computerrl study staleness` has the same on a task so small that seeds are many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.studies._arms import compare
+from benchmarks.studies._plots import curves, figure
+from benchmarks.studies._runs import Arm, Record
+from benchmarks.studies._study import markdown, mean_and_error, with_error
+
+ETAS = (0, 1, 2, 4, 8, 16)
+CORRECTIONS = {"naive": "none", "decoupled": "decoupled"}
+NUM_SEEDS = 2
+SETTINGS = {
+    "learner.groups_per_batch": 2, "learner.staleness.mode": "admit", "learner.recipe.max_rl_env_steps": 2000,
+    "learner.optimizer.lr": 3e-5,
+}  # fmt: skip
+LIMITS = (
+    "More seeds than two: differences of less than twice the errors shown are noise.",
+    "Long training: an eta of 16 has had new weights three times when the steps are used up.",
+    "Ages as a busy cluster makes them, where each token's differs; here whole stretches of updates share one.",
+)
+
+
+def _name(variant: str, eta: int) -> str:
+    return f"{variant}, eta {eta}"
+
+
+def _arm(variant: str, eta: int) -> Arm:
+    settings = {
+        "broker.eta": min(eta, 1), "learner.publish_every_updates": max(eta, 1),
+        "learner.algorithm.options.correction": CORRECTIONS[variant],
+    }  # fmt: skip
+    return Arm(_name(variant, eta), settings)
+
+
+# On policy both are the same.
+ARMS = (
+    Arm("on policy, eta 0", _arm("decoupled", 0).settings),
+    *(_arm(variant, eta) for eta in ETAS[1:] for variant in CORRECTIONS),
+)
+
+
+def run(folder: Path, *, quick: bool, num_seeds: int | None) -> None:
+    """Write the study into ``folder``."""
+    compare(
+        folder, name="staleness_desktops", arms=ARMS if not quick else ARMS[:1] + ARMS[-2:], settings=SETTINGS,
+        num_seeds=num_seeds or NUM_SEEDS, quick=quick, title="Stale rollouts on real desktops", question=__doc__ or "",
+        table=table, draw=draw, limits=LIMITS,
+    )  # fmt: skip
+
+
+def _of(cells: Sequence[Record], variant: str, eta: int) -> list[Record]:
+    name = ARMS[0].name if eta == 0 else _name(variant, eta)
+    return [cell for cell in cells if cell["arm"] == name]
+
+
+def _on_the_way(cell: Record) -> float:
+    return mean_and_error([update["success"] for update in cell["updates"]])[0]
+
+
+def _age(cell: Record) -> float:
+    ages = [update["policy_age_mean"] for update in cell["updates"] if update["policy_age_mean"] is not None]
+    return mean_and_error(ages)[0] if ages else 0.0
+
+
+def table(cells: Sequence[Record]) -> str:
+    """A line per eta."""
+    rows = []
+    for eta in ETAS:
+        found = [_of(cells, variant, eta) for variant in CORRECTIONS]
+        if not any(found):
+            continue
+        ages = [_age(cell) for mine in found for cell in mine]
+        greatest = max(cell["max_policy_age_trained"] for mine in found for cell in mine)
+        rows.append([
+            str(eta), f"{mean_and_error(ages)[0]:.1f}", str(greatest),
+            *(with_error([cell["success"] for cell in mine]) for mine in found),
+            *(with_error([_on_the_way(cell) for cell in mine]) for mine in found),
+        ])  # fmt: skip
+    headings = [
+        "eta", "mean age trained", "greatest", *(f"{name}: held-out success" for name in CORRECTIONS),
+        *(f"{name}: success on the way" for name in CORRECTIONS),
+    ]  # fmt: skip
+    return markdown(headings, rows) + "\nMean and standard error over seeds; on the way: training success, mean of all updates.\n"
+
+
+def draw(path: Path, cells: Sequence[Record]) -> None:
+    """Held-out success and success on the way over eta, and learning curves at the largest eta."""
+    drawing, (left, middle, right) = figure(3)
+    places = range(len(ETAS))
+    for axes, value, label in (
+        (left, lambda cell: cell["success"] or 0.0, "held-out success"), (middle, _on_the_way, "training success, on the way"),
+    ):  # fmt: skip
+        for variant in CORRECTIONS:
+            found = [(at, [value(cell) for cell in _of(cells, variant, eta)]) for at, eta in zip(places, ETAS, strict=True)]
+            points = [(at, *mean_and_error(values)) for at, values in found if values]
+            where, means, errors = zip(*points, strict=True)
+            axes.errorbar(where, means, yerr=errors, marker="o", capsize=3, label=variant)
+        axes.set_xticks(list(places), [str(eta) for eta in ETAS])
+        axes.set(xlabel="eta", ylabel=label)
+        axes.grid(alpha=0.3)
+        axes.legend()
+    names = [ARMS[0].name, *(_name(variant, ETAS[-1]) for variant in CORRECTIONS)]
+    curves(right, cells, names, x="rl_env_steps", y="success", labels=("desktop steps of RL", "training success"))
+    drawing.savefig(path, dpi=110)

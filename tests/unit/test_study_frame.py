@@ -1,0 +1,116 @@
+"""What studies share: results that are kept, statistics, and what records of runs say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.studies import _runs
+from benchmarks.studies._study import Page, Study, markdown, mean_and_error, wilson, with_error
+from common.errors import ConfigError, SetupError
+
+
+def make_page() -> Page:
+    def draw(path: Path) -> None:
+        path.write_bytes(b"picture")
+
+    return Page("A title", "What is asked?", markdown(["arm"], [["one"]]), draw, ["the rest"])
+
+
+def test_cell_is_made_once_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made: list[int] = []
+
+    def make() -> dict[str, object]:
+        made.append(1)
+        return {"value": 7, "rows": [1, 2]}
+
+    for _ in range(2):
+        study = Study(tmp_path / "out", name="x", settings={"lr": 1e-4, "pair": (1, 2)})
+        cell = study.cell("a/b, seed 0", make, of=2, show=lambda found: f"value {found['value']}")
+        assert cell["value"] == 7 and cell["cell"] == "a/b, seed 0"
+    assert len(made) == 1
+    assert "1 of 2: a/b, seed 0: value 7 (0 s; about 0 s left)" in capsys.readouterr().out
+    study.write(make_page(), [cell], quick=True)
+    assert (tmp_path / "out" / "data.csv").read_text().splitlines() == ["cell,value,took_s", '"a/b, seed 0",7,0.0']
+    page = (tmp_path / "out" / "README.md").read_text()
+    for text in ("# A title", "What is asked?", "quick form", "- the rest", "| one |", "torch", "- lr: 0.0001"):
+        assert text in page
+    data = json.loads((tmp_path / "out" / "data.json").read_text())
+    assert data["cells"] == [cell] and data["machine"]["num_cores"] >= 1 and data["versions"]["commit"]
+
+
+def test_cell_that_fails_is_not_kept(tmp_path: Path) -> None:
+    study = Study(tmp_path, name="x", settings={})
+    with pytest.raises(ZeroDivisionError):
+        study.cell("a", lambda: {"value": 1 // 0}, of=1)
+    assert study.kept("a") is None
+
+
+def test_folder_of_other_settings_is_refused_and_says_which(tmp_path: Path) -> None:
+    Study(tmp_path, name="x", settings={"lr": 1e-4, "steps": 5})
+    with pytest.raises(ConfigError, match=r"other settings \(lr\)[\s\S]*--out"):
+        Study(tmp_path, name="x", settings={"lr": 1e-5, "steps": 5})
+
+
+def test_folder_that_cannot_be_made_is_an_error_with_a_next_step(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SetupError, match="--out"):
+        Study(tmp_path / "file", name="x", settings={})
+
+
+def test_mean_and_error_is_the_standard_error() -> None:
+    assert mean_and_error([1.0, 2.0, 3.0]) == pytest.approx((2.0, 1.0 / 3**0.5))
+    assert mean_and_error([0.5]) == (0.5, 0.0)
+    assert (with_error([1.0, None, 2.0]), with_error([0.25], ".0%"), with_error([None])) == ("1.500 ± 0.500", "25%", "–")
+
+
+def test_wilson_interval_is_that_of_the_textbook() -> None:
+    assert wilson(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
+    assert wilson(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+def episode(group: str, success: bool, *actions: str, seconds: float = 1.0) -> dict:
+    steps = [{"action_text": text, "timing": {"generate_s": seconds, "desktop_s": seconds / 2}} for text in actions]
+    return {"group_id": group, "success": success, "steps": steps, "reset_s": 0.5}
+
+
+def test_different_solutions_count_within_groups_of_two_successes_or_more() -> None:
+    played = [
+        episode("a", True, "x", "done()"), episode("a", True, "x", "done()"), episode("a", True, "y", "done()"),
+        episode("a", False, "z"), episode("b", True, "x"), episode("c", True, "x"), episode("c", True, "y"),
+    ]  # fmt: skip
+    assert _runs.distinct_solutions(played) == pytest.approx((2 / 3 + 1) / 2)
+    assert _runs.distinct_solutions(played[3:5]) is None
+    assert _runs.steps_per_success(played[:5]) == pytest.approx((2 + 2 + 2 + 1) / 4)
+    assert _runs.steps_per_success(played[3:4]) is None
+
+
+def test_shares_of_time_are_of_all_slots() -> None:
+    found = _runs.shares([{"train_s": 2.0}], [episode("a", True, "x", "y")], rl_s=10.0, num_slots=2)
+    assert found == pytest.approx({
+        "learner_training": 0.2, "learner_waiting": 0.8, "slots_generating": 0.1, "slots_on_desktop": 0.075,
+        "slots_waiting": 0.825,
+    })  # fmt: skip
+
+
+def test_curve_smooths_and_leaves_out_what_is_unknown() -> None:
+    updates = [{"x": 1, "y": 0.0}, {"x": 2, "y": None}, {"x": 3, "y": 1.0}, {"x": 4, "y": 1.0}]
+    assert _runs.curve(updates, "x", "y", window=2) == ([1.0, 3.0, 4.0], [0.0, 0.5, 1.0])
+    assert [_runs.at(updates, "x", "y", where, window=2) for where in (0, 2, 3.5, 9)] == [None, 0.0, 0.5, 1.0]
+
+
+def test_slim_keeps_records_and_reports_alone(tmp_path: Path) -> None:
+    for name in ("checkpoints", "trajectories", "logs"):
+        (tmp_path / name).mkdir()
+    for name in ("report.json", "metrics.jsonl", "config.yaml", "journal.log"):
+        (tmp_path / name).write_text("")
+    _runs.slim(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"logs", "report.json", "metrics.jsonl", "config.yaml"}
+
+
+def test_run_that_fails_shows_the_end_of_its_log(tmp_path: Path) -> None:
+    with pytest.raises(_runs.RunFailed, match=r"max_stepz[\s\S]*goes on where it ended"):
+        _runs.train(tmp_path, "a", {"tasks.max_stepz": 1})
