@@ -92,13 +92,19 @@ def _put_on_screen(worker: DesktopWorker, task: TaskRef, tasks: TasksConfig) -> 
     return Prepared(task, instance, instruction, observation.app, observation.window_title, time.monotonic()), observation
 
 
-def step(message: StepRequest, *, timings: Mapping[str, Timings]) -> Work:
+NO_CALLS = "there are no calls of applications here; use mouse and keyboard"
+"""For the agent, where `tasks.actions` is gui."""
+
+
+def step(message: StepRequest, *, tasks: TasksConfig, timings: Mapping[str, Timings]) -> Work:
     """Do one action. After the task's own end nothing is done any more: a further click may start the page anew."""
 
     def work(worker: DesktopWorker) -> Message:
         session = _session(worker, message.lease)
         if session.finished or message.action.name in FINAL_ACTIONS:
             return StepResult(observation=session.observation, action_error="", finished=True)
+        if tasks.actions == "gui" and "." in message.action.name:
+            return StepResult(observation=session.observation, action_error=NO_CALLS, finished=False)
         started = time.perf_counter()
         result = _checked(_driver(worker).step(message.action), StepResult, "step")
         duration_s = time.perf_counter() - started

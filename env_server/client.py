@@ -36,7 +36,7 @@ from common.messages import (
 )  # fmt: skip
 from common.transport import Channel
 from env_server import memory
-from env_server.tasks import advice, families_of, osworld_families
+from env_server.tasks import advice, families_of, is_shown_by_hand, osworld_families
 
 _SLACK_S = 5.0
 """A server answers by its own deadline; the client waits this much longer before it gives the server up."""
@@ -130,6 +130,9 @@ def family_names(config: RunConfig) -> tuple[str, ...]:
         if name in possible and number > 0 and not possible[name].has_demonstrator:
             reason = f"{number} demonstrations of {name!r} are asked for, which has no demonstrator"
             problems.append(Problem(f"learner.recipe.demos_of_family.{name}", reason, "set it to 0, or leave the family out"))
+        elif name in possible and number > 0 and config.tasks.actions == "gui" and not is_shown_by_hand(possible[name]):
+            reason = f"{name!r} is demonstrated by calls of applications alone, which tasks.actions gui refuses"
+            problems.append(Problem("tasks.families", reason, "leave the family out, or ask for no demonstrations of it"))
     if problems:
         raise ConfigError(problems)
     return names

@@ -72,6 +72,10 @@ class TaskInstance:
     evaluate: Callable[[Getter], Evaluation]
     demonstrate: Callable[[str, Observation, Sequence[Action], Getter], Action]
     """(instruction, observation, actions so far, get) -> next action. The getter is for facts no screen shows."""
+    calls_applications: bool = False
+    """``demonstrate`` does; else it is mouse and keyboard alone."""
+    demonstrate_by_hand: Callable[[str, Observation, Sequence[Action], Getter], Action] | None = None
+    """The same with mouse and keyboard alone, where ``demonstrate`` calls applications; None: nobody has shown how."""
     judges_giving_up: bool = False
     """The evaluator decides what a final ``fail()`` is worth (`final_action`); else it is worth nothing: the task can be done."""
     finishes_itself: bool = False

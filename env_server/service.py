@@ -168,7 +168,7 @@ class DesktopService:
             call = calls.reset(message, tasks=self._tasks, timings=self.timings)
             self._begin("reset", message, call, reply, limit_s=self._config.reset_deadline_s)
         elif isinstance(message, StepRequest):
-            self._begin("step", message, calls.step(message, timings=self.timings), reply)
+            self._begin("step", message, calls.step(message, tasks=self._tasks, timings=self.timings), reply)
         elif isinstance(message, DemonstrationRequest):
             self._begin("demonstrate", message, calls.demonstrate(message), reply)
         elif isinstance(message, EvaluationRequest):

@@ -3,54 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from benchmarks.studies import _runs
-from benchmarks.studies._runs import Arm, Record
+from benchmarks.studies._runs import Arm, Play, Record
 from benchmarks.studies._study import Page, Study
 
 
-def compare(
-    folder: Path,
-    *,
-    name: str,
-    arms: Sequence[Arm],
-    settings: Mapping[str, Any],
-    num_seeds: int,
-    quick: bool,
-    title: str,
-    question: str,
-    table: Callable[[Sequence[Record]], str],
-    draw: Callable[[Path, Sequence[Record]], None],
-    limits: Sequence[str],
-) -> None:
-    """Train each of ``arms`` with each seed and write the page (`_study.Page`) of the results. ``settings``: of all runs, beyond
-    desktop.yaml."""
-    if quick:
-        settings, num_seeds = {**settings, **_runs.QUICK}, 1
-    common = {"config": yaml.safe_load(_runs.CONFIG.read_text(encoding="utf-8")), "settings": dict(settings)}
-    study = Study(folder, name=name, settings={**common, "arms": {arm.name: dict(arm.settings) for arm in arms}})
-    cells = []
-    # Seed by seed, so that whoever breaks off has whole comparisons, and a machine that grows slower meets all arms alike.
-    for seed in range(num_seeds):
-        for arm in arms:
-            def make(arm: Arm = arm, seed: int = seed) -> Record:
-                start = settings if quick else from_cloned(study.folder, seed, settings)
-                return _runs.play(study.folder, arm, seed, start)
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A study of training runs."""
 
-            cells.append(study.cell(f"{arm.name}, seed {seed}", make, of=num_seeds * len(arms), show=in_words))
-    page = Page(title, question, table(cells), lambda path: draw(path, cells), limits)
-    study.write(page, cells, quick=quick)
+    name: str
+    title: str
+    question: str
+    """See `_study.Page`."""
+    arms: Sequence[Arm]
+    num_seeds: int
+    table: Callable[[Sequence[Record]], str]
+    """Results -> Markdown."""
+    draw: Callable[[Path, Sequence[Record]], None]
+    """Writes the plot of the results."""
+    limits: Sequence[str]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Of all runs, beyond desktop.yaml."""
+    quick_arms: Sequence[str] = ()
+    """Names of those that the quick form has; none: all."""
+    own_cloning: bool = False
+    """Each arm clones demonstrations of its own, where they differ."""
+    how: Play = _runs.train
 
+    def run(self, folder: Path, *, quick: bool, num_seeds: int | None) -> None:
+        """Train each arm with each seed and write the page."""
+        arms = [arm for arm in self.arms if not quick or arm.name in (self.quick_arms or [arm.name])]
+        settings = {**self.settings, **(_runs.QUICK if quick else {})}
+        seeds = range(num_seeds or (1 if quick else self.num_seeds))
+        common = yaml.safe_load(_runs.CONFIG.read_text(encoding="utf-8"))
+        made_of = {"config": common, "settings": settings, "arms": {arm.name: dict(arm.settings) for arm in arms}}
+        study = Study(folder, name=self.name, settings=made_of)
+        cells = []
+        # Seed by seed, so that whoever breaks off has whole comparisons, and a machine that grows slower meets all arms alike.
+        for seed in seeds:
+            for arm in arms:
+                def make(arm: Arm = arm, seed: int = seed) -> Record:
+                    if quick:
+                        return _runs.play(study.folder, arm, seed, settings, how=self.how)
+                    return self._from_cloned(study.folder, arm, seed, settings)
 
-def from_cloned(folder: Path, seed: int, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a run that starts from the cloned policy of ``seed``."""
-    cloning = {key: value for key, value in settings.items() if key.startswith(("tasks.", "desktop.", "actor.", "model."))}
-    model, _ = _runs.cloned_model(folder, seed, cloning)
-    return {**settings, "model.name": str(model), "learner.recipe.demos_per_family": 0}
+                cells.append(study.cell(f"{arm.name}, seed {seed}", make, of=len(seeds) * len(arms), show=in_words))
+        page = Page(self.title, self.question, self.table(cells), lambda path: self.draw(path, cells), self.limits)
+        study.write(page, cells, quick=quick)
+
+    def _from_cloned(self, folder: Path, arm: Arm, seed: int, settings: Mapping[str, Any]) -> Record:
+        """RL of ``arm`` from the cloned policy of ``seed``, which is made if it is not there yet."""
+        name = _runs.run_name(f"cloned-{arm.name}" if self.own_cloning else "cloned", seed)
+        model, cloned = _runs.cloned_model(folder, name, seed, {**settings, **(arm.settings if self.own_cloning else {})})
+        start = {**settings, "model.name": str(model), "learner.recipe.demos_per_family": 0}
+        shown = {"success_cloned": cloned.get("mean"), "demonstration_steps": cloned.get("demonstration_steps")}
+        return {**_runs.play(folder, arm, seed, start, how=self.how), **shown}
 
 
 def in_words(cell: Record) -> str:

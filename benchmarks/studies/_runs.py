@@ -3,7 +3,7 @@
 A run that was broken off is gone on with from its checkpoint. Of a finished one only the records are kept; checkpoints and
 screenshots of dozens of runs would fill a disk.
 
-    runs/cloned-0/    behaviour cloning, once per seed ──► models/cloned-0, the policy that all arms of that seed start from
+    runs/cloned-0/    behaviour cloning, once per seed ──► models/cloned-0, the policy that arms of that seed start from
     runs/ARM-0/       RL of one arm
 """
 
@@ -16,12 +16,15 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from common.errors import ComputerRLError
+from common.lifecycle import die_with_parent
 from common.metrics import read_json_lines
 from common.run_folder import RunFolder
 from launch.report_data import EVALUATIONS
@@ -48,7 +51,9 @@ _REPORT = (
     "actor_idle_fraction", "actor_load_stall_s", "trained_tokens_per_s",
 )  # fmt: skip
 _END_LIMIT_S = 60.0
-_KEPT = {CONFIG_FILE, REPORT_FILE, "report.html", "metrics.jsonl", "versions.json", "logs"}
+KILLS_FILE = "kills.json"
+"""In the folder of a run that was disturbed: which processes were killed, and how long it took with that."""
+_KEPT = {CONFIG_FILE, REPORT_FILE, "report.html", "metrics.jsonl", "versions.json", "logs", KILLS_FILE}
 
 
 class RunFailed(ComputerRLError):
@@ -65,12 +70,26 @@ class Arm:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-def train(folder: Path, name: str, settings: Mapping[str, Any], *, config: Path = CONFIG) -> Path:
+def train(folder: Path, name: str, settings: Mapping[str, Any]) -> Path:
     """Train in ``folder``/runs/``name``, or go on with it; gives the run's folder. Raises `RunFailed`."""
     run = folder / "runs" / name
     if is_finished(run):
         return run
-    command = [sys.executable, "-m", "launch.cli", "train", str(config)]
+    with started(folder, name, settings) as process:
+        code = process.wait()
+    if code != 0 or not is_finished(run):
+        log = folder / "runs" / f"{name}.log"
+        said = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
+        step = "the same command goes on where it ended"
+        raise RunFailed(f"run {name} ended with exit code {code}; the end of {log}:\n{said}\n    -> {step}")
+    return run
+
+
+@contextmanager
+def started(folder: Path, name: str, settings: Mapping[str, Any]) -> Iterator[subprocess.Popen[bytes]]:
+    """`computerrl train` under way, resumed if it was begun before; whoever breaks off here ends it, and it keeps what it has."""
+    run = folder / "runs" / name
+    command = [sys.executable, "-m", "launch.cli", "train", str(CONFIG)]
     for key, value in {"name": name, **settings}.items():
         command += ["--set", f"{key}={json.dumps(value)}"]
     if (run / CONFIG_FILE).exists():
@@ -78,17 +97,22 @@ def train(folder: Path, name: str, settings: Mapping[str, Any], *, config: Path 
     log = folder / "runs" / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as out:
-        code = _wait(subprocess.Popen(command, cwd=folder, env=_environment(), stdout=out, stderr=subprocess.STDOUT))
-    if code != 0 or not is_finished(run):
-        said = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
-        step = "the same command goes on where it ended"
-        raise RunFailed(f"run {name} ended with exit code {code}; the end of {log}:\n{said}\n    -> {step}")
-    return run
+        process = subprocess.Popen(
+            command, cwd=folder, env=_environment(), stdout=out, stderr=subprocess.STDOUT,
+            # Whatever becomes of the study: nothing of it goes on.
+            preexec_fn=partial(die_with_parent, signal.SIGINT),  # noqa: PLW1509  # one thread
+        )  # fmt: skip
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+                process.wait(_END_LIMIT_S)
 
 
-def cloned_model(folder: Path, seed: int, settings: Mapping[str, Any]) -> tuple[Path, Record]:
-    """A policy that has cloned some demonstrations, made once per seed: its folder, and its success on held-out instances."""
-    name = f"cloned-{seed}"
+def cloned_model(folder: Path, name: str, seed: int, settings: Mapping[str, Any]) -> tuple[Path, Record]:
+    """A policy that has cloned some demonstrations, made once for each ``name``: its folder, its evaluation on held-out instances
+    and the mean length of its demonstrations."""
     model, kept = folder / "models" / name, folder / "models" / f"{name}.json"
     if not kept.exists():
         run = train(folder, name, {**settings, "seed": seed, "learner.recipe.max_updates": 0})
@@ -98,18 +122,31 @@ def cloned_model(folder: Path, seed: int, settings: Mapping[str, Any]) -> tuple[
         done = subprocess.run(command, cwd=folder, env=_environment(), capture_output=True, text=True)
         if done.returncode != 0:
             raise RunFailed(f"export of {run} failed: {done.stderr.strip()}")
-        kept.write_text(json.dumps(evaluations(run).get("success_after_bc", {})))
+        shown = list(episodes(run, kind="demonstration"))
+        found = {**evaluations(run).get("success_after_bc", {}), "demonstration_steps": steps_per_success(shown)}
+        kept.write_text(json.dumps(found))
         slim(run)
     return model, json.loads(kept.read_text())
 
 
-def play(folder: Path, arm: Arm, seed: int, settings: Mapping[str, Any]) -> Record:
+Play = Callable[[Path, str, Mapping[str, Any]], Path]
+"""How a run is brought to its end: `train`, or something that disturbs it."""
+
+
+def play(folder: Path, arm: Arm, seed: int, settings: Mapping[str, Any], *, how: Play = train) -> Record:
     """RL of one arm with one seed: its figures, a row per update, its evaluations. The run is slimmed then."""
-    name = re.sub(r"[^a-z0-9]+", "-", f"{arm.name}-{seed}".lower())
-    run = train(folder, name, {**settings, **arm.settings, "seed": seed})
+    run = how(folder, run_name(arm.name, seed), {**settings, **arm.settings, "seed": seed})
     found = {"arm": arm.name, "seed": seed, **harvest(run)}
+    if (run / KILLS_FILE).exists():
+        disturbed = json.loads((run / KILLS_FILE).read_text())
+        found |= {**disturbed, "num_kills": len(disturbed["kills"])}
     slim(run)
     return found
+
+
+def run_name(what: str, seed: int) -> str:
+    """A run's name: letters, digits and dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", f"{what}-{seed}".lower())
 
 
 def harvest(run: Path) -> Record:
@@ -141,10 +178,10 @@ def evaluations(run: Path) -> dict[str, Record]:
     return {name: report[name] for name in EVALUATIONS if report.get(name)}
 
 
-def episodes(run: Path) -> Iterator[Record]:
-    """Stored episodes of RL, with their steps."""
+def episodes(run: Path, *, kind: str = "training") -> Iterator[Record]:
+    """Stored episodes of a kind, with their steps."""
     for record in read_json_lines(RunFolder(run).episodes_path):
-        if record["kind"] == "training":
+        if record["kind"] == kind:
             yield record
 
 
@@ -218,13 +255,3 @@ def at(updates: Sequence[Record], x: str, y: str, where: float, *, window: int =
 
 def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
-
-
-def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Its exit code. Whoever breaks the study off also ends the run, which keeps what it has."""
-    try:
-        return process.wait()
-    except BaseException:
-        process.send_signal(signal.SIGINT)
-        process.wait(_END_LIMIT_S)
-        raise

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.studies._arms import compare
+from benchmarks.studies._arms import Comparison
 from benchmarks.studies._plots import curves, figure
 from benchmarks.studies._runs import ROOT, Arm, Record
 from benchmarks.studies._study import markdown, mean_and_error, with_error
@@ -46,15 +46,6 @@ def _arm(name: str, file: str) -> Arm:
 
 
 ARMS = tuple(_arm(name, file) for name, file in FILES.items())
-
-
-def run(folder: Path, *, quick: bool, num_seeds: int | None) -> None:
-    """Write the study into ``folder``."""
-    compare(
-        folder, name="algorithms", arms=ARMS if not quick else [arm for arm in ARMS if arm.name in ("DART", "AgentRL", "RLOO")],
-        settings=SETTINGS, num_seeds=num_seeds or NUM_SEEDS, quick=quick, title="Algorithms side by side", question=__doc__ or "",
-        table=table, draw=draw, limits=LIMITS,
-    )  # fmt: skip
 
 
 def table(cells: Sequence[Record]) -> str:
@@ -94,3 +85,18 @@ def draw(path: Path, cells: Sequence[Record]) -> None:
     right.set(xlabel="held-out success")
     right.grid(alpha=0.3, axis="x")
     drawing.savefig(path, dpi=110)
+
+
+STUDY = Comparison(
+    name="algorithms",
+    title="Algorithms side by side",
+    question=__doc__ or "",
+    arms=ARMS,
+    num_seeds=NUM_SEEDS,
+    settings=SETTINGS,
+    table=table,
+    draw=draw,
+    limits=LIMITS,
+    quick_arms=["DART", "AgentRL"],
+)
+run = STUDY.run

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.studies._arms import compare
+from benchmarks.studies._arms import Comparison
 from benchmarks.studies._plots import bars, curves, figure
 from benchmarks.studies._runs import Arm, Record, at
 from benchmarks.studies._study import markdown, with_error
@@ -33,14 +33,6 @@ LIMITS = (
     "Whether eta 4 costs success in long runs: ages stay near 1, since one batch is hardly ever ready before the one before it "
     "is trained.",
 )
-
-
-def run(folder: Path, *, quick: bool, num_seeds: int | None) -> None:
-    """Write the study into ``folder``."""
-    compare(
-        folder, name="asynchrony", arms=ARMS, settings=SETTINGS, num_seeds=num_seeds or NUM_SEEDS, quick=quick,
-        title="Asynchronous against synchronous", question=__doc__ or "", table=table, draw=draw, limits=LIMITS,
-    )  # fmt: skip
 
 
 def table(cells: Sequence[Record]) -> str:
@@ -83,3 +75,18 @@ def draw(path: Path, cells: Sequence[Record]) -> None:
     stages = ("learner_training", "slots_generating", "slots_on_desktop", "slots_waiting")
     bars(right, cells, names, stages, label="share of RL's time")
     drawing.savefig(path, dpi=110)
+
+
+STUDY = Comparison(
+    name="asynchrony",
+    title="Asynchronous against synchronous",
+    question=__doc__ or "",
+    arms=ARMS,
+    num_seeds=NUM_SEEDS,
+    settings=SETTINGS,
+    table=table,
+    draw=draw,
+    limits=LIMITS,
+    quick_arms=[ARMS[0].name, ARMS[1].name],
+)
+run = STUDY.run

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.studies._arms import compare
+from benchmarks.studies._arms import Comparison
 from benchmarks.studies._plots import curves, figure
 from benchmarks.studies._runs import Arm, Record, at
 from benchmarks.studies._study import markdown, with_error
@@ -35,14 +35,6 @@ LIMITS = (
     "What the trigger of our own (entropy and success flat) would do: the round is placed at half of the steps.",
     "Other sizes of the KL term, of the round, or of its learning rate.",
 )
-
-
-def run(folder: Path, *, quick: bool, num_seeds: int | None) -> None:
-    """Write the study into ``folder``."""
-    compare(
-        folder, name="entropulse", arms=ARMS, settings=SETTINGS, num_seeds=num_seeds or NUM_SEEDS, quick=quick,
-        title="Entropulse, continued RL, and the control", question=__doc__ or "", table=table, draw=draw, limits=LIMITS,
-    )  # fmt: skip
 
 
 def table(cells: Sequence[Record]) -> str:
@@ -91,3 +83,18 @@ def draw(path: Path, cells: Sequence[Record]) -> None:
     curves(middle, cells, names, x="rl_env_steps", y="entropy", labels=("desktop steps of RL", "entropy, nats per action token"))
     curves(right, cells, names, x="rl_s", y="success", labels=("seconds of RL", "training success"))
     drawing.savefig(path, dpi=110)
+
+
+STUDY = Comparison(
+    name="entropulse",
+    title="Entropulse, continued RL, and the control",
+    question=__doc__ or "",
+    arms=ARMS,
+    num_seeds=NUM_SEEDS,
+    settings=SETTINGS,
+    table=table,
+    draw=draw,
+    limits=LIMITS,
+    quick_arms=[ARMS[0].name, ARMS[2].name],
+)
+run = STUDY.run

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.studies._arms import compare
+from benchmarks.studies._arms import Comparison
 from benchmarks.studies._plots import curves, figure
 from benchmarks.studies._runs import Arm, Record
 from benchmarks.studies._study import markdown, mean_and_error, with_error
@@ -52,15 +52,6 @@ ARMS = (
     Arm("on policy, eta 0", _arm("decoupled", 0).settings),
     *(_arm(variant, eta) for eta in ETAS[1:] for variant in CORRECTIONS),
 )
-
-
-def run(folder: Path, *, quick: bool, num_seeds: int | None) -> None:
-    """Write the study into ``folder``."""
-    compare(
-        folder, name="staleness_desktops", arms=ARMS if not quick else ARMS[:1] + ARMS[-2:], settings=SETTINGS,
-        num_seeds=num_seeds or NUM_SEEDS, quick=quick, title="Stale rollouts on real desktops", question=__doc__ or "",
-        table=table, draw=draw, limits=LIMITS,
-    )  # fmt: skip
 
 
 def _of(cells: Sequence[Record], variant: str, eta: int) -> list[Record]:
@@ -117,3 +108,18 @@ def draw(path: Path, cells: Sequence[Record]) -> None:
     names = [ARMS[0].name, *(_name(variant, ETAS[-1]) for variant in CORRECTIONS)]
     curves(right, cells, names, x="rl_env_steps", y="success", labels=("desktop steps of RL", "training success"))
     drawing.savefig(path, dpi=110)
+
+
+STUDY = Comparison(
+    name="staleness_desktops",
+    title="Stale rollouts on real desktops",
+    question=__doc__ or "",
+    arms=ARMS,
+    num_seeds=NUM_SEEDS,
+    settings=SETTINGS,
+    table=table,
+    draw=draw,
+    limits=LIMITS,
+    quick_arms=[ARMS[-2].name, ARMS[-1].name],
+)
+run = STUDY.run

@@ -31,6 +31,10 @@ class TasksConfig(Section):
     page."""
     max_steps: int = Field(6, ge=1)
     """Actions per episode at most."""
+    actions: Literal["api_gui", "gui"] = "api_gui"
+    """What agents may do. api_gui: use mouse and keyboard, and call applications (`calc.set_cell(...)`; ComputerRL's API-GUI
+    paradigm). gui: mouse and keyboard alone; calls are refused and demonstrations do without, though ComputerRL formats list them
+    all the same. Read by env_server."""
     horizon: tuple[tuple[int, int], ...] = Field((), max_length=64)
     """[update, actions] pairs: from that RL update on (counted in `learner.groups_per_batch` groups), training episodes have at
     most so many actions (AgentGym-RL's ScalingInter: short at first, longer when that is learned); before the first pair, and

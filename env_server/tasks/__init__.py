@@ -7,13 +7,14 @@ every family (untouched state scores 0, demonstrator scores 1) without further c
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from common.config import TasksConfig
 from common.errors import TaskFailed
-from common.messages import TaskRef
-from env_server.driver import TaskInstance
+from common.messages import Action, Observation, TaskRef
+from env_server.driver import Getter, TaskInstance
 from env_server.tasks import calc, editor, files, forge, miniwob, web
 from env_server.tasks.family import Family
 
@@ -51,7 +52,25 @@ def task_instance(task: TaskRef, *, tasks: TasksConfig) -> TaskInstance:
     first, past_last = tasks.seeds_of(task.split)
     if not first <= task.seed < past_last:
         raise TaskFailed(f"seed {task.seed} of {task.family} is outside the {task.split} seeds {first}..{past_last - 1}")
-    return family.make(task.seed)
+    instance = family.make(task.seed)
+    return instance if tasks.actions == "api_gui" else _by_hand(instance, task.family)
+
+
+def is_shown_by_hand(family: Family) -> bool:
+    """Can it be demonstrated with mouse and keyboard alone? Makes an instance."""
+    instance = family.make(0)
+    return instance.demonstrate_by_hand is not None or not instance.calls_applications
+
+
+def _by_hand(instance: TaskInstance, family: str) -> TaskInstance:
+    """The same instance, demonstrated with mouse and keyboard alone."""
+    if not instance.calls_applications:
+        return instance
+
+    def refuse(said: str, observation: Observation, actions: Sequence[Action], get: Getter) -> Action:
+        raise TaskFailed(f"the task family {family} is not demonstrated with mouse and keyboard alone; tasks.actions is gui")
+
+    return replace(instance, demonstrate=instance.demonstrate_by_hand or refuse)
 
 
 def advice(name: str, tasks: TasksConfig) -> str:

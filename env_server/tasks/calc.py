@@ -14,6 +14,8 @@ from env_server.tasks.words import nouns
 
 _COLUMNS = "ABCDEF"
 _NUM_ROWS = 9
+GO_TO = Action(name="key", args={"keys": "ctrl+shift+t"})
+"""Puts the cursor into Calc's name box, which takes a cell's address."""
 _RANGE = f"A1:{_COLUMNS[-1]}{_NUM_ROWS}"
 """What the evaluators read: the wanted cell and everything that must not have changed."""
 
@@ -70,8 +72,14 @@ def _build_set_cell(rng: random.Random) -> TaskInstance:
     def demonstrate(text: str, observation: Observation, actions: Sequence[Action], get: Getter) -> Action:
         return DONE if actions else Action(name="calc.set_cell", args={"cell": cell, "value": value})
 
+    def by_hand(text: str, observation: Observation, actions: Sequence[Action], get: Getter) -> Action:
+        script = (GO_TO, type_text(cell, enter=True), type_text(str(value), enter=True), DONE)
+        return script[min(len(actions), 3)]
+
     evaluate = _sheet_evaluator(cells, {cell: str(value)})
-    return TaskInstance(instruction, (_open(cells, "A1"),), evaluate, demonstrate)
+    return TaskInstance(
+        instruction, (_open(cells, "A1"),), evaluate, demonstrate, calls_applications=True, demonstrate_by_hand=by_hand
+    )
 
 
 # --- by mouse and keyboard -------------------------------------------------------------------------------------------

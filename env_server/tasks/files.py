@@ -38,7 +38,7 @@ def _task(
     def demonstrate(said: str, observation: Observation, actions: Sequence[Action], get: Getter) -> Action:
         return DONE if actions else action
 
-    return TaskInstance(instruction, setup, evaluate, demonstrate)
+    return TaskInstance(instruction, setup, evaluate, demonstrate, calls_applications=True)
 
 
 def _build_move(rng: random.Random) -> TaskInstance:

@@ -57,6 +57,21 @@ def test_family_on_desktop_untouched_zero_solution_one(desktop: DesktopDriver, f
     assert solved.success and solved.reward == 1.0, (forged.instruction, solved.detail)
 
 
+BY_HAND = [family for family in FAMILIES if family.forged(0).by_hand is not None]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("shown", BY_HAND, ids=lambda family: family.name)
+def test_family_on_desktop_is_solved_by_hand_on_every_level(desktop: DesktopDriver, shown: ForgeFamily) -> None:
+    seeds = {shown.level(seed): seed for seed in range(20)}
+    assert set(seeds) == set(shown.levels)
+    for seed in seeds.values():
+        forged = shown.forged(seed)
+        assert forged.by_hand is not None and not any(isinstance(move, Action) and "." in move.name for move in forged.by_hand)
+        _, solved, _ = play(desktop, forged, forged.by_hand)
+        assert solved.success, (seed, forged.instruction, solved.detail)
+
+
 @pytest.mark.timeout(120)
 def test_near_miss_on_desktop_scores_zero(desktop: DesktopDriver, family: ForgeFamily) -> None:
     forged = family.forged(0)

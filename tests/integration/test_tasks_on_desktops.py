@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from common.actions import parse_action, render_action
-from common.messages import Action
+from common.config import TasksConfig
+from common.messages import Action, TaskRef
 from env_server.client import read_screenshot
-from env_server.driver import DesktopDriver
-from env_server.tasks import FAMILIES
+from env_server.driver import DesktopDriver, TaskInstance
+from env_server.tasks import FAMILIES, task_instance
 from env_server.tasks.pages import page
 from tests.desktops import open_desktop
 
@@ -37,9 +38,22 @@ def desktop(folder: Path) -> Iterator[DesktopDriver]:
 def test_family_on_desktop_untouched_scores_zero_and_demonstrated_one(
     desktop: DesktopDriver, folder: Path, family: str, seed: int
 ) -> None:
-    task = FAMILIES[family].make(seed)
+    _untouched_zero_and_demonstrated_one(desktop, folder, FAMILIES[family].make(seed), app=FAMILIES[family].app)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_cell_is_set_by_hand_where_calls_are_refused(desktop: DesktopDriver, folder: Path, seed: int) -> None:
+    task = task_instance(TaskRef("calc-set-cell", seed, "demonstration"), tasks=TasksConfig(actions="gui"))
+    actions = _untouched_zero_and_demonstrated_one(desktop, folder, task, app="calc")
+    assert [action.name for action in actions] == ["key", "type", "type"]
+
+
+def _untouched_zero_and_demonstrated_one(
+    desktop: DesktopDriver, folder: Path, task: TaskInstance, *, app: str
+) -> list[Action]:
     instruction, observation = desktop.reset(task)
-    assert observation.app == FAMILIES[family].app
+    assert observation.app == app
     assert observation.screenshot is not None and read_screenshot(folder, observation.screenshot)
     assert task.evaluate(desktop.get).reward == 0.0
     actions: list[Action] = []
@@ -55,6 +69,7 @@ def test_family_on_desktop_untouched_scores_zero_and_demonstrated_one(
             break
     outcome = task.evaluate(desktop.get)
     assert outcome.success, (instruction, list(map(render_action, actions)), outcome.detail, _seen(observation.elements))
+    return actions
 
 
 @pytest.mark.timeout(60)

@@ -9,7 +9,7 @@ from env_server.tasks.forge.books import Book, Value
 from env_server.tasks.forge.calc_base import NUM_ROWS, book_task, letter, tables
 from env_server.tasks.forge.content import Table
 from env_server.tasks.forge.plan import SAVE_BY_KEYS, Forged, Move, call, forge_family, key, typed
-from env_server.tasks.forge.scripts import click_cell, listed, wording
+from env_server.tasks.forge.scripts import click_cell, into_cell, listed, wording
 
 
 def _set(cell: str, value: Value) -> Move:
@@ -35,6 +35,14 @@ def _column_total(rng: random.Random, level: int) -> Forged:
     def script(last: int) -> list[Move]:
         return [_set(f"{letter(column)}{row}", f"={function}({letter(column)}2:{letter(column)}{last})") for column in columns]
 
+    def by_hand() -> list[Move]:
+        return [
+            move
+            for column in columns
+            for name in (letter(column),)
+            for move in into_cell(f"{name}{row}", f"={function}({name}2:{name}{data.last_row})")
+        ]
+
     full = data.last_row
     short = next(last for last in range(full - 1, 1, -1) if all(result(c, last) != result(c, full) for c in columns))
     places = listed([f"{letter(column)}{row}" for column in columns])
@@ -49,7 +57,7 @@ def _column_total(rng: random.Random, level: int) -> Forged:
     return book_task(
         rng, found, said=said,
         change=lambda book: fill(book, data.last_row), near=lambda book: fill(book, short),
-        solution=script(data.last_row), near_miss=script(short),
+        solution=script(data.last_row), near_miss=script(short), by_hand=by_hand(),
     )  # fmt: skip
 
 
@@ -200,6 +208,8 @@ def _compute_column(rng: random.Random, level: int) -> Forged:
     def script(operator: str) -> list[Move]:
         return [_set("E1", heading), *(_set(f"E{row}", f"=C{row}{operator}D{row}") for row in rows)]
 
+    # Enter leads to the cell below.
+    by_hand = [*into_cell("E1", heading), *(typed(f"=C{row}{sign}D{row}", enter=True) for row in rows)]
     said = wording(
         rng,
         "Write the heading {heading} into E1 and fill E2 to E{last} with formulas: {first} {word} {second} of the same row.",
@@ -209,6 +219,7 @@ def _compute_column(rng: random.Random, level: int) -> Forged:
     return book_task(
         rng, tables(rng, level, data), said=said,
         change=lambda book: fill(book, sign), near=lambda book: fill(book, "+"), solution=script(sign), near_miss=script("+"),
+        by_hand=by_hand,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, NotRequired, Protocol, TypedDict, TypeVar, Unpack
 
 from env_server.tasks.forge.facts import Check
-from env_server.tasks.forge.plan import Forged, Move
+from env_server.tasks.forge.plan import SAVE_BY_KEYS, Forged, Move
 from env_server.tasks.forge.scripts import and_save
 
 
@@ -32,6 +32,8 @@ class Plan(TypedDict, Generic[D]):
     """Makes it as the near miss leaves it."""
     solution: Sequence[Move]
     near_miss: Sequence[Move]
+    by_hand: NotRequired[Sequence[Move]]
+    """The solution with mouse and keyboard alone, where ``solution`` calls the application."""
     save: NotRequired[Sequence[Move]]
     """How both scripts save; left out: by the application's API."""
     checks: NotRequired[Mapping[str, Check]]
@@ -59,6 +61,7 @@ def document_task(
         return document.to_bytes()
 
     save = plan.get("save", (usual_save,))
+    by_hand = plan.get("by_hand")
     return Forged(
         instruction=f"{plan['said']}{and_save(rng, kind)}",
         files={**(beside or {}), path: make().to_bytes()},
@@ -66,6 +69,7 @@ def document_task(
         nearly=lambda: {path: made(plan["near"])},
         solution=(*plan["solution"], *save),
         near_miss=(*plan["near_miss"], *save),
+        by_hand=None if by_hand is None else (*by_hand, SAVE_BY_KEYS),
         opened=(path,),
         checks=plan.get("checks", {}),
     )

@@ -41,6 +41,8 @@ class Forged:
     solution: Sequence[Move]
     near_miss: Sequence[Move]
     """A script that does nearly the right thing: a wrong argument, or a step left out."""
+    by_hand: Sequence[Move] | None = None
+    """The solution with mouse and keyboard alone, where ``solution`` calls applications."""
     opened: Sequence[str] = ()
     """What is opened, the last one in front: files or folders; pages (.html) in the browser."""
     folders: Sequence[str] = ()
@@ -59,7 +61,11 @@ class Forged:
         setup = [SetupStep("make_folder", {"path": path}) for path in self.folders]
         setup += [SetupStep("put_file", {"path": path, "data": data}) for path, data in self.files.items()]
         setup += [SetupStep("web_file" if path.endswith(".html") else "open", {"path": path}) for path in self.opened]
-        return TaskInstance(self.instruction, tuple(setup), self.evaluate, self.play(self.solution))
+        return TaskInstance(
+            self.instruction, tuple(setup), self.evaluate, self.play(self.solution),
+            calls_applications=any(isinstance(move, Action) and "." in move.name for move in self.solution),
+            demonstrate_by_hand=None if self.by_hand is None else self.play(self.by_hand),
+        )  # fmt: skip
 
     def play(self, script: Sequence[Move]) -> Callable[[str, Observation, Sequence[Action], Getter], Action]:
         """A demonstrator that carries out ``script``."""

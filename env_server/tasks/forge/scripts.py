@@ -6,9 +6,10 @@ import random
 from collections.abc import Collection
 
 from common.messages import Action, Observation
+from env_server.tasks.calc import GO_TO
 from env_server.tasks.elements import ANY, CELL, find
 from env_server.tasks.family import click
-from env_server.tasks.forge.plan import Move
+from env_server.tasks.forge.plan import Move, key, typed
 
 
 def click_on(text: str | None, roles: Collection[str] = ANY) -> Move:
@@ -23,6 +24,16 @@ def click_on(text: str | None, roles: Collection[str] = ANY) -> Move:
 def click_cell(text: str) -> Move:
     """A click on the spreadsheet's cell that shows ``text``."""
     return click_on(text, CELL)
+
+
+def into_cell(cell: str, text: str) -> list[Move]:
+    """Type into a spreadsheet's cell, which the name box leads to."""
+    return [GO_TO, typed(cell, enter=True), typed(text, enter=True)]
+
+
+def at_paragraph(number: int) -> list[Move]:
+    """The text cursor to the beginning of a text document's paragraph, from 0."""
+    return [key("ctrl+home"), *[key("ctrl+down")] * number]
 
 
 def wording(rng: random.Random, *forms: str, **values: object) -> str:

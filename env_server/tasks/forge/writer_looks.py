@@ -7,7 +7,7 @@ import random
 from env_server.tasks.forge.content import COLORS
 from env_server.tasks.forge.papers import Paper
 from env_server.tasks.forge.plan import SAVE_BY_KEYS, Forged, Move, call, forge_family, key
-from env_server.tasks.forge.scripts import wording
+from env_server.tasks.forge.scripts import at_paragraph, wording
 from env_server.tasks.forge.writer_base import beginning, paper_task, report
 
 _FONTS = ("DejaVu Sans", "DejaVu Serif", "Liberation Mono", "Liberation Sans")
@@ -88,12 +88,14 @@ def _align(rng: random.Random, level: int) -> Forged:
 
     what = ("the heading and " if level == 3 else "") + _named([pars[place].text for place in places if place])
     words = {"center": "centred", "right": "right-aligned", "justify": "justified"}[side]
+    chord = {"center": "ctrl+e", "right": "ctrl+r", "justify": "ctrl+j"}[side]
+    by_hand = [move for place in places for move in (*at_paragraph(place), key(chord))]
     said = wording(
         rng, "Align {what} so that the text is {words}.", "Set {what} {words}, the rest as it is.", what=what, words=words
     )
     return paper_task(
         rng, level, pars, said=said, change=lambda paper: change(paper, places), near=lambda paper: change(paper, wrong),
-        solution=script(places), near_miss=script(wrong),
+        solution=script(places), near_miss=script(wrong), by_hand=by_hand,
     )  # fmt: skip
 
 

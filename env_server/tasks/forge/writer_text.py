@@ -7,7 +7,7 @@ import random
 from env_server.tasks.forge import content
 from env_server.tasks.forge.papers import Paper, par
 from env_server.tasks.forge.plan import SAVE_BY_KEYS, Forged, Move, call, forge_family, key, typed
-from env_server.tasks.forge.scripts import wording
+from env_server.tasks.forge.scripts import at_paragraph, click_on, wording
 from env_server.tasks.forge.writer_base import beginning, paper_task, report
 
 _BY_KEYS = (SAVE_BY_KEYS,)
@@ -38,6 +38,7 @@ def _replace_name(rng: random.Random, level: int) -> Forged:
     return paper_task(
         rng, level, pars, said=said, change=lambda paper: change(paper, places), near=lambda paper: change(paper, places[:-1]),
         solution=script(None), near_miss=script(places[:-1]),
+        by_hand=(key("ctrl+h"), typed(old), key("alt+p"), typed(new), click_on("Replace All"), click_on("Close")),
     )  # fmt: skip
 
 
@@ -148,9 +149,11 @@ def _capitals(rng: random.Random, level: int) -> Forged:
     def script(pattern: str) -> list[Move]:
         return [call("writer.change_text_case", case_type="uppercase", pattern=pattern, paragraph_indices=[place])]
 
+    select = [key("shift+end")] if is_heading else [key("ctrl+right"), *[key("ctrl+shift+right")] * 2]
+    by_hand = [*at_paragraph(place), *select, typed(words.upper() + ("" if is_heading else " "))]
     return paper_task(
         rng, level, pars, said=said, change=lambda paper: change(paper, words), near=lambda paper: change(paper, words[:-1]),
-        solution=script(words), near_miss=script(words[:-1]),
+        solution=script(words), near_miss=script(words[:-1]), by_hand=by_hand,
     )  # fmt: skip
 
 

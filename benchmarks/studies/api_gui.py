@@ -1,0 +1,81 @@
+"""API-GUI against mouse and keyboard alone, on spreadsheets and texts: steps per success, and success.
+
+ComputerRL's first claim is its action space: an agent that may call applications besides using mouse and keyboard needs a
+third of the steps. Here the same families, instances and checkers are played both ways (`tasks.actions`). Each arm clones
+demonstrations of its own kind, as many of both, and then learns by RL for equal desktop steps; episodes may have 20 actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.studies._arms import Comparison
+from benchmarks.studies._plots import bars, curves, figure
+from benchmarks.studies._runs import Arm, Record
+from benchmarks.studies._study import markdown, with_error
+
+ARMS = (Arm("API-GUI", {"tasks.actions": "api_gui"}), Arm("GUI only", {"tasks.actions": "gui"}))
+FAMILIES = (
+    "calc-set-cell", "forge-calc-column-total", "forge-calc-compute-column",
+    "forge-writer-replace-name", "forge-writer-align", "forge-writer-capitals",
+)  # fmt: skip
+NUM_SEEDS = 2
+SETTINGS = {
+    "tasks.families": FAMILIES, "tasks.max_steps": 20, "learner.recipe.demos_per_family": 16,
+    "learner.recipe.max_rl_env_steps": 2000, "learner.recipe.eval_episodes_per_family": 15, "actor.max_new_tokens": 40,
+}  # fmt: skip
+LIMITS = (
+    "An agent that finds its own way: both arms begin with scripted demonstrations, and keep their manner.",
+    "Work for which there is no call, or no keyboard way: the families are those that have both.",
+    "Large models: one of 135M parameters copies what it was shown, and counts badly.",
+)
+
+
+def table(cells: Sequence[Record]) -> str:
+    """A line per arm, and one per family."""
+    rows = []
+    for arm in ARMS:
+        mine = [cell for cell in cells if cell["arm"] == arm.name]
+        rows.append([
+            arm.name,
+            with_error([cell.get("demonstration_steps") for cell in mine], ".2f"),
+            with_error([cell["steps_per_success"] for cell in mine], ".2f"),
+            with_error([cell.get("success_cloned") for cell in mine]),
+            with_error([cell["success"] for cell in mine]),
+            with_error([cell["rl_s"] for cell in mine], ".0f"),
+        ])  # fmt: skip
+    headings = [
+        "arm", "steps of a demonstration", "steps per success, at the end of RL", "success cloned", "after RL", "seconds of RL",
+    ]  # fmt: skip
+    families = sorted({name for cell in cells for name in cell["families"]})
+    of_family = [
+        [name, *(with_error([cell["families"].get(name) for cell in cells if cell["arm"] == arm.name], ".2f") for arm in ARMS)]
+        for name in families
+    ]
+    heads = ["family, success after RL", *(arm.name for arm in ARMS)]
+    return f"{markdown(headings, rows)}\n{markdown(heads, of_family)}\nMean and standard error over seeds; held-out instances.\n"
+
+
+def draw(path: Path, cells: Sequence[Record]) -> None:
+    """Learning curves, and steps per success beside those of demonstrations."""
+    drawing, (left, right) = figure(2)
+    names = [arm.name for arm in ARMS]
+    curves(left, cells, names, x="rl_env_steps", y="success", labels=("desktop steps of RL", "training success"))
+    bars(right, cells, names, ("demonstration_steps", "steps_per_success"), label="actions")
+    drawing.savefig(path, dpi=110)
+
+
+STUDY = Comparison(
+    name="api_gui",
+    title="API-GUI against mouse and keyboard alone",
+    question=__doc__ or "",
+    arms=ARMS,
+    num_seeds=NUM_SEEDS,
+    settings=SETTINGS,
+    table=table,
+    draw=draw,
+    limits=LIMITS,
+    own_cloning=True,
+)
+run = STUDY.run

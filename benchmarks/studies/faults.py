@@ -1,0 +1,169 @@
+"""Faults: the same run undisturbed, with a process killed every 30 seconds, and with the whole job restarted each time instead.
+
+Every 30 seconds (ours) SIGKILL hits the broker, the learner, an env_server with its desktops, or an actor, at random. `roles
+restarted`: as `computerrl train` does it, the supervisor starts that process again and the others go on. `job restarted`: the
+baseline, what a job without a supervisor does; the death of one process is the end of all, and the job is started again and
+resumes. Both get the same kills at the same moments, checkpoint every second update, and have the same desktop steps to do.
+
+RobustRL reports 80 % effective time for restarts of roles and 60 % for restarts of the job. Effective time
+here: what the undisturbed run of that seed took, by what this one took, from its start to the end of the evaluation after RL.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.studies import _runs
+from benchmarks.studies._arms import Comparison
+from benchmarks.studies._plots import bars, curves, figure
+from benchmarks.studies._runs import KILLS_FILE, Arm, Record, RunFailed
+from benchmarks.studies._study import markdown, with_error
+from launch.local import PROCESSES_FILE
+from launch.run_names import is_finished
+
+UNDISTURBED, JOB = "undisturbed", "job restarted"
+ARMS = (Arm(UNDISTURBED), Arm("roles restarted"), Arm(JOB))
+ROLES = ("broker-0", "learner-0", "env_server-0", "actor-0")
+NUM_SEEDS = 2
+EVERY_S = 30.0
+QUICK_EVERY_S, QUICK_KILLS = 6.0, 2
+"""Of the quick form, whose runs are shorter than a start."""
+LIMIT_S = 2700.0
+"""A run that is not done after so long is given up, and the study says so."""
+SETTINGS = {
+    "learner.recipe.max_rl_env_steps": 2500, "learner.checkpoint_every_updates": 2, "supervisor.max_restarts": 1000,
+}  # fmt: skip
+LIMITS = (
+    "Hosts that die with all that is on them, and networks that part: here processes die on one machine.",
+    "What start-up costs with models of many GPUs, which makes restarts of jobs far more expensive than here.",
+    "Failures as rare as real ones; one every 30 seconds is a torture, so that a run of minutes meets enough of them.",
+)
+_POLL_S = 0.2
+
+
+def disturbed(folder: Path, name: str, settings: Mapping[str, Any]) -> Path:
+    """Train from the beginning, with kills as the arm in ``name`` has them; gives the run's folder. Raises `RunFailed`."""
+    run = folder / "runs" / name
+    shutil.rmtree(run, ignore_errors=True)
+    is_job = name.startswith(_runs.run_name(JOB, 0)[:-2])
+    is_quick = settings["model.name"] == _runs.QUICK["model.name"]
+    every_s, most = (QUICK_EVERY_S, QUICK_KILLS) if is_quick else (EVERY_S, math.inf)
+    if name.startswith(UNDISTURBED):
+        most = 0
+    rng = random.Random(f"kills:{settings['seed']}")
+    began, due_s, kills = time.monotonic(), every_s, list[str]()
+    while not is_finished(run):
+        with _runs.started(folder, name, settings) as process:
+            while process.poll() is None:
+                passed_s = time.monotonic() - began
+                if passed_s > LIMIT_S:
+                    raise RunFailed(f"run {name} is not done after {passed_s:.0f} s and {len(kills)} kills")
+                if passed_s >= due_s and len(kills) < most:
+                    due_s += every_s
+                    role = rng.choice(ROLES)
+                    if kill(run, role, process if is_job else None):
+                        kills.append(role)
+                time.sleep(_POLL_S)
+        if not is_job and not is_finished(run):
+            raise RunFailed(f"run {name} ended with exit code {process.returncode}; see {folder / 'runs' / name}.log")
+    (run / KILLS_FILE).write_text(json.dumps({"kills": kills, "run_took_s": round(time.monotonic() - began, 1)}))
+    return run
+
+
+def kill(run: Path, role: str, job: subprocess.Popen[bytes] | None) -> bool:
+    """SIGKILL the process ``role`` of a run, or all of ``job``; False when there is none at this moment."""
+    if job is not None:
+        job.kill()
+        job.wait()
+        # The others die with it; whoever starts again before they are gone would find its desktops and its lock taken.
+        return _wait_gone(_pids(run).values())
+    pid = _pids(run).get(role)
+    if pid is None:
+        return False
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+        return True
+    return False
+
+
+def _pids(run: Path) -> dict[str, int]:
+    try:
+        tree = json.loads((run / "logs" / "latest" / PROCESSES_FILE).read_text())
+    except (OSError, ValueError):
+        return {}
+    return {name: int(item["pid"]) for name, item in tree.items() if item.get("pid")}
+
+
+def _wait_gone(pids: Iterable[int]) -> bool:
+    for pid in pids:
+        while _lives(pid):
+            time.sleep(_POLL_S)
+    return True
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def table(cells: Sequence[Record]) -> str:
+    """A line per arm."""
+    undisturbed = {cell["seed"]: cell["run_took_s"] for cell in cells if cell["arm"] == UNDISTURBED}
+    rows = []
+    for arm in ARMS:
+        mine = [cell for cell in cells if cell["arm"] == arm.name]
+        rows.append([
+            arm.name,
+            with_error([cell["num_kills"] for cell in mine], ".0f"),
+            with_error([cell["run_took_s"] for cell in mine], ".0f"),
+            with_error([undisturbed[cell["seed"]] / cell["run_took_s"] for cell in mine], ".0%"),
+            with_error([cell["success"] for cell in mine]),
+            with_error([cell["num_updates"] for cell in mine], ".0f"),
+            str(sum(cell["num_trajectories_lost"] for cell in mine)),
+            str(sum(cell["num_recorded_twice"] for cell in mine)),
+            str(max(cell["max_policy_age_trained"] for cell in mine)),
+        ])  # fmt: skip
+    headings = [
+        "arm", "kills", "seconds", "effective time", "held-out success", "updates", "trajectories lost", "trained twice",
+        "greatest age trained",
+    ]  # fmt: skip
+    return markdown(headings, rows) + "\nMean and standard error over seeds; lost and twice: sums.\n"
+
+
+def draw(path: Path, cells: Sequence[Record]) -> None:
+    """Success over the run's time, and the time that each arm took."""
+    drawing, (left, right) = figure(2)
+    names = [arm.name for arm in ARMS]
+    curves(left, cells, names, x="rl_env_steps", y="success", labels=("desktop steps of RL", "training success"))
+    bars(right, cells, names, ("run_took_s",), label="seconds")
+    drawing.savefig(path, dpi=110)
+
+
+STUDY = Comparison(
+    name="faults",
+    title="Faults: roles restarted, job restarted",
+    question=__doc__ or "",
+    arms=ARMS,
+    num_seeds=NUM_SEEDS,
+    settings=SETTINGS,
+    table=table,
+    draw=draw,
+    limits=LIMITS,
+    how=disturbed,
+)
+run = STUDY.run
