@@ -39,12 +39,12 @@ QUICK: Mapping[str, Any] = {
     "model.name": "tiny-random", "model.trainable_top_layers": None, "model.dtype": "float32", "desktop.num_desktops": 2,
     "tasks.families": ["web-click-button", "calc-set-cell"], "tasks.max_steps": 3, "actor.num_episodes": 2,
     "learner.group_size": 2, "learner.groups_per_batch": 2, "learner.recipe.max_updates": 3,
-    "learner.recipe.eval_episodes_per_family": 1, "learner.recipe.max_rl_env_steps": None,
+    "learner.recipe.eval_episodes_per_family": 1, "learner.recipe.max_rl_env_steps": None, "actor.engine": "transformers",
 }  # fmt: skip
 """An untrained tiny model for a few updates: shows that everything works, and learns nothing."""
 _UPDATE = (
     "update", "phase", "rl_s", "rl_env_steps", "success", "entropy", "policy_age_mean", "policy_age_max", "wait_s", "train_s",
-    "stall_s", "clip_fraction", "importance_weight", "num_steps_trained", "num_steps", "logprob_gap",
+    "stall_s", "clip_fraction", "importance_weight", "num_steps_trained", "num_steps", "logprob_gap", "success_by_family",
 )  # fmt: skip
 _REPORT = (
     "wall_s", "env_steps", "env_steps_per_s", "num_updates", "num_trajectories_lost", "max_policy_age_trained", "step_p50_s",
@@ -116,17 +116,22 @@ def cloned_model(folder: Path, name: str, seed: int, settings: Mapping[str, Any]
     model, kept = folder / "models" / name, folder / "models" / f"{name}.json"
     if not kept.exists():
         run = train(folder, name, {**settings, "seed": seed, "learner.recipe.max_updates": 0})
-        shutil.rmtree(model, ignore_errors=True)
-        model.parent.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", "launch.cli", "export", str(run), str(model)]
-        done = subprocess.run(command, cwd=folder, env=_environment(), capture_output=True, text=True)
-        if done.returncode != 0:
-            raise RunFailed(f"export of {run} failed: {done.stderr.strip()}")
+        export(run, model)
         shown = list(episodes(run, kind="demonstration"))
         found = {**evaluations(run).get("success_after_bc", {}), "demonstration_steps": steps_per_success(shown)}
         kept.write_text(json.dumps(found))
         slim(run)
     return model, json.loads(kept.read_text())
+
+
+def export(run: Path, model: Path) -> None:
+    """The trained model of ``run`` as a model folder. Raises `RunFailed`."""
+    shutil.rmtree(model, ignore_errors=True)
+    model.parent.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "launch.cli", "export", str(run), str(model)]
+    done = subprocess.run(command, env=_environment(), capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RunFailed(f"export of {run} failed: {done.stderr.strip()}")
 
 
 Play = Callable[[Path, str, Mapping[str, Any]], Path]
@@ -245,6 +250,16 @@ def curve(updates: Sequence[Record], x: str, y: str, *, window: int = 5) -> tupl
         xs.append(float(update[x]))
         ys.append(sum(recent) / len(recent))
     return xs, ys
+
+
+def family_curve(updates: Sequence[Record], family: str, *, window: int = 10) -> tuple[list[float], list[float]]:
+    """(desktop steps of RL, success of one family), over the updates that played it."""
+    rows = [
+        {"x": update["rl_env_steps"], "y": update["success_by_family"][family]}
+        for update in updates
+        if family in (update.get("success_by_family") or {})
+    ]
+    return curve(rows, "x", "y", window=window)
 
 
 def at(updates: Sequence[Record], x: str, y: str, where: float, *, window: int = 5) -> float | None:

@@ -153,15 +153,6 @@ def with_error(values: Iterable[float | None], form: str = ".3f") -> str:
     return f"{mean:{form}} ± {error:{form}}" if len(known) > 1 else f"{mean:{form}}"
 
 
-def wilson(successes: int, trials: int, *, z: float = 1.96) -> tuple[float, float]:
-    """Wilson's interval of a share (95 % by default); (0, 1) without trials."""
-    if not trials:
-        return 0.0, 1.0
-    share, weight = successes / trials, z * z / trials
-    centre, half = share + weight / 2, z * (share * (1 - share) / trials + weight / (4 * trials)) ** 0.5
-    return max(0.0, (centre - half) / (1 + weight)), min(1.0, (centre + half) / (1 + weight))
-
-
 def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table."""
     lines = [headings, ["---"] * len(headings), *rows]

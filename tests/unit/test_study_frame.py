@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.studies import _runs
-from benchmarks.studies._study import Page, Study, markdown, mean_and_error, wilson, with_error
+from benchmarks.studies import _policies, _runs, scale
+from benchmarks.studies._study import Page, Study, markdown, mean_and_error, with_error
 from common.errors import ConfigError, SetupError
 
 
@@ -66,12 +66,6 @@ def test_mean_and_error_is_the_standard_error() -> None:
     assert (with_error([1.0, None, 2.0]), with_error([0.25], ".0%"), with_error([None])) == ("1.500 ± 0.500", "25%", "–")
 
 
-def test_wilson_interval_is_that_of_the_textbook() -> None:
-    assert wilson(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
-    assert wilson(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
-    assert wilson(0, 0) == (0.0, 1.0)
-
-
 def episode(group: str, success: bool, *actions: str, seconds: float = 1.0) -> dict:
     steps = [{"action_text": text, "timing": {"generate_s": seconds, "desktop_s": seconds / 2}} for text in actions]
     return {"group_id": group, "success": success, "steps": steps, "reset_s": 0.5}
@@ -114,3 +108,37 @@ def test_slim_keeps_records_and_reports_alone(tmp_path: Path) -> None:
 def test_run_that_fails_shows_the_end_of_its_log(tmp_path: Path) -> None:
     with pytest.raises(_runs.RunFailed, match=r"max_stepz[\s\S]*goes on where it ended"):
         _runs.train(tmp_path, "a", {"tasks.max_stepz": 1})
+
+
+def test_rates_are_those_of_the_middle_of_the_time() -> None:
+    """One episode of two steps ends each second for 100 s; the processor is busy from second 15 to second 85."""
+    played = [
+        {
+            "started_at": float(second), "duration_s": 1.0, "reset_s": 0.25,
+            "steps": [{"timing": {"desktop_s": 0.1}}, {"timing": {"desktop_s": 0.0}}],
+        }
+        for second in range(100)
+    ]  # fmt: skip
+    samples = [(float(second), float(15 < second <= 85), 3.0 + second / 100) for second in range(100)]
+    found = scale.rates(played, samples)
+    assert found["steps_per_s"] == pytest.approx(2.0) and found["episodes_per_s"] == pytest.approx(1.0)
+    assert (found["step_p50_s"], found["reset_p50_s"], found["processor_busy"]) == (0.1, 0.25, 1.0)
+    assert found["memory_gb"] == pytest.approx(3.99) and found["num_episodes"] == 70
+
+
+def test_stages_are_pooled_over_families_and_seeds_with_intervals() -> None:
+    cells = [
+        {"stage": stage, "seed": seed, "mean": 0.5, "counts": {"a": [seed + 1, 4], "b": [0, 4], "new": [1, 2]}}
+        for stage in _policies.STAGES
+        for seed in (0, 1)
+    ]
+    assert _policies.pooled(cells, "cloned", ["a", "b"]) == (3, 16)
+    text = _policies.table(cells, families=["a", "b"], unseen=["new"], remarks={"note": lambda name: f"of {name}"})
+    assert "| families trained on (2) | 0.188 (0.066 to 0.430; 16 episodes) |" in text
+    assert "| families never trained on (1) | 0.500 (0.150 to 0.850; 4 episodes) |" in text
+    assert "| b | 0/8 | 0/8 | 0/8 | of b |" in text
+
+
+def test_family_curve_leaves_out_updates_without_the_family() -> None:
+    updates = [{"rl_env_steps": n, "success_by_family": {"a": n / 10} if n % 2 else {"b": 1.0}} for n in range(5)]
+    assert _runs.family_curve(updates, "a", window=1) == ([1.0, 3.0], [0.1, 0.3])

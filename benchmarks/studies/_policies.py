@@ -1,0 +1,167 @@
+"""Studies of one policy on many families: untouched, after cloning, after RL; on those it learned and on others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.studies import _runs
+from benchmarks.studies._plots import curves, figure
+from benchmarks.studies._runs import Record
+from benchmarks.studies._study import Page, Study, markdown
+from launch.evaluation_figures import wilson_interval
+
+STAGES = ("untouched", "cloned", "trained")
+QUICK_FAMILIES, QUICK_UNSEEN = ("web-click-button", "calc-set-cell"), ("web-click-option",)
+_OFF: Mapping[str, Any] = {"learner.recipe.eval_episodes_per_family": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Generalist:
+    """A study of one policy."""
+
+    name: str
+    title: str
+    question: str
+    limits: Sequence[str]
+    """See `_study.Page`."""
+    families: Sequence[str]
+    """What it is trained on."""
+    unseen: Sequence[str] = ()
+    """What it is only evaluated on."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Of all runs, beyond desktop.yaml."""
+    num_episodes: int = 10
+    """Held-out instances of each family in each evaluation, the same ones each time; played greedily."""
+    remarks: Mapping[str, Callable[[str], str]] = field(default_factory=dict)
+    """More columns of the table of families: heading -> what to say of a family."""
+
+    def run(self, folder: Path, *, quick: bool, num_seeds: int | None) -> None:
+        """Clone, train, evaluate, write the page."""
+        families, unseen = (QUICK_FAMILIES, QUICK_UNSEEN) if quick else (tuple(self.families), tuple(self.unseen))
+        settings = {**self.settings, **(_runs.QUICK if quick else {}), "tasks.families": families}
+        num_episodes = 1 if quick else self.num_episodes
+        common = yaml.safe_load(_runs.CONFIG.read_text(encoding="utf-8"))
+        made_of = {"config": common, "settings": settings, "unseen": unseen, "num_episodes": num_episodes}
+        study = Study(folder, name=self.name, settings=made_of)
+        seeds = range(num_seeds or 1)
+        cells = []
+        for seed in seeds:
+            number = len(seeds) * (1 + len(STAGES))
+
+            def train(seed: int = seed) -> Record:
+                return self._train(study.folder, seed, settings)
+
+            cells.append(study.cell(f"RL, seed {seed}", train, of=number, show=lambda cell: f"{cell['num_updates']} updates"))
+            for stage in STAGES:
+                def evaluate(seed: int = seed, stage: str = stage) -> Record:
+                    played = {**settings, "learner.recipe.eval_episodes_per_family": num_episodes, "seed": seed}
+                    return _evaluate(study.folder, stage, seed, played, (*families, *unseen))
+
+                cells.append(study.cell(f"{stage}, seed {seed}", evaluate, of=number, show=lambda cell: f"{cell['mean']:.3f}"))
+        text = table(cells, families=families, unseen=unseen, remarks=self.remarks)
+        plot = partial(draw, cells=cells, families=families, unseen=unseen)
+        page = Page(self.title, self.question, text, plot, self.limits)
+        study.write(page, cells, quick=quick)
+
+    def _train(self, folder: Path, seed: int, settings: Mapping[str, Any]) -> Record:
+        """RL from the cloned policy; its model is kept."""
+        model, cloned = _runs.cloned_model(folder, f"cloned-{seed}", seed, {**settings, **_OFF})
+        start = {"model.name": str(model), "learner.recipe.demos_per_family": 0, "seed": seed}
+        run = _runs.train(folder, f"rl-{seed}", {**settings, **_OFF, **start})
+        _runs.export(run, folder / "models" / f"trained-{seed}")
+        found = {"stage": "RL", "arm": "RL", "seed": seed, **_runs.harvest(run), **cloned}
+        _runs.slim(run)
+        return found
+
+
+def _evaluate(folder: Path, stage: str, seed: int, settings: Mapping[str, Any], families: Sequence[str]) -> Record:
+    """Held-out success of one stage: successes and episodes of each family."""
+    only = {
+        "tasks.families": families, "learner.recipe.demos_per_family": 0, "learner.recipe.max_updates": 0,
+        "learner.recipe.eval_before": True,
+    }  # fmt: skip
+    model = {} if stage == STAGES[0] else {"model.name": str(folder / "models" / f"{stage}-{seed}")}
+    run = _runs.train(folder, f"eval-{stage}-{seed}", {**settings, **only, **model})
+    found = _runs.evaluations(run)["success_before"]
+    _runs.slim(run)
+    counts = {name: [one["successes"], one["episodes"]] for name, one in found["families"].items()}
+    return {"stage": stage, "seed": seed, "mean": found["mean"], "counts": counts}
+
+
+def pooled(cells: Sequence[Record], stage: str, families: Sequence[str]) -> tuple[int, int]:
+    """(successes, episodes) of a stage on some families, all seeds together."""
+    counts = [cell["counts"][name] for cell in cells if cell["stage"] == stage for name in families if name in cell["counts"]]
+    return sum(successes for successes, _ in counts), sum(episodes for _, episodes in counts)
+
+
+def table(
+    cells: Sequence[Record],
+    *,
+    families: Sequence[str],
+    unseen: Sequence[str],
+    remarks: Mapping[str, Callable[[str], str]],
+) -> str:
+    """Success of each stage with its interval, and of each family."""
+    groups = {"families trained on": families, **({"families never trained on": unseen} if unseen else {})}
+    overall = [
+        [f"{what} ({len(names)})", *(_with_interval(*pooled(cells, stage, names)) for stage in STAGES)]
+        for what, names in groups.items()
+    ]
+    rows = [
+        [name, *(_counted(*pooled(cells, stage, [name])) for stage in STAGES), *(say(name) for say in remarks.values())]
+        for names in groups.values()
+        for name in sorted(names)
+    ]
+    trained = [cell for cell in cells if cell["stage"] == "RL"]
+    effort = "; ".join(
+        f"seed {cell['seed']}: {cell['num_updates']} updates, {cell['rl_env_steps']:,} desktop steps in {cell['rl_s'] / 60:.0f} "
+        f"minutes of RL, {cell['num_trajectories_lost']} lost, greatest age {cell['max_policy_age_trained']}"
+        for cell in trained
+    )
+    return (
+        f"{markdown(['held-out success', *STAGES], overall)}\nWith 95 % intervals (Wilson). {effort}.\n\n"
+        f"{markdown(['family', *STAGES, *remarks], rows)}"
+    )
+
+
+def _with_interval(successes: int, episodes: int) -> str:
+    if not episodes:
+        return "–"
+    low, high = wilson_interval(successes / episodes, episodes)
+    return f"{successes / episodes:.3f} ({low:.3f} to {high:.3f}; {episodes} episodes)"
+
+
+def _counted(successes: int, episodes: int) -> str:
+    return f"{successes}/{episodes}" if episodes else "–"
+
+
+def draw(path: Path, *, cells: Sequence[Record], families: Sequence[str], unseen: Sequence[str]) -> None:
+    """Learning curve, its families one by one, and success of the stages."""
+    drawing, (left, middle, right) = figure(3)
+    curves(left, cells, ["RL"], x="rl_env_steps", y="success", labels=("desktop steps of RL", "training success"))
+    trained = [cell for cell in cells if cell["stage"] == "RL"]
+    for name in families:
+        found = _runs.family_curve(trained[0]["updates"], name) if trained else ([], [])
+        middle.plot(*found, alpha=0.5, linewidth=1)
+    middle.set(xlabel="desktop steps of RL", ylabel="training success of each family", ylim=(0, 1))
+    middle.grid(alpha=0.3)
+    groups = {"trained on": families, **({"never trained on": unseen} if unseen else {})}
+    for number, (what, names) in enumerate(groups.items()):
+        counts = [pooled(cells, stage, names) for stage in STAGES]
+        shares = [successes / max(1, episodes) for successes, episodes in counts]
+        ends = [wilson_interval(share, episodes) for share, (_, episodes) in zip(shares, counts, strict=True)]
+        lows = [max(0.0, share - low) for share, (low, _) in zip(shares, ends, strict=True)]
+        highs = [max(0.0, high - share) for share, (_, high) in zip(shares, ends, strict=True)]
+        places = [index + 0.38 * number for index in range(len(STAGES))]
+        right.bar(places, shares, 0.36, yerr=(lows, highs), capsize=3, label=what)
+    right.set_xticks(range(len(STAGES)), STAGES)
+    right.set(ylabel="held-out success", ylim=(0, 1))
+    right.legend()
+    right.grid(alpha=0.3, axis="y")
+    drawing.savefig(path, dpi=110)

@@ -1,0 +1,189 @@
+"""Density and scale: how desktop steps per second grow with desktops and actors on one machine, and what stops them.
+
+Twice: `desktops alone` plays scripted demonstrations of light tasks, without any model, which shows what desktops cost;
+`the loop` trains the language model, engines and learner beside the desktops on the same cores. Next to the loop stands what
+`computerrl simulate` says of it, calibrated from the run with four desktops and one actor alone; its engines have processors of
+their own, as GPUs are, so where cores are shared it must be too high. What it says of 1,000 desktops is a simulation and nothing
+else.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from benchmarks.studies import _runs
+from benchmarks.studies._plots import figure
+from benchmarks.studies._runs import Record
+from benchmarks.studies._study import Page, Study, markdown
+from launch.simulation.calibrate import calibrate
+from launch.simulation.cluster import Cluster
+from launch.simulation.what_if import Setting
+
+ALONE, LOOP = "desktops alone", "the loop"
+DESKTOPS, ACTORS = (1, 2, 4, 8, 16, 32, 48), (1, 2, 4)
+LOOP_DESKTOPS = (1, 2, 4, 8, 16)
+CALIBRATED = (4, 1)
+LARGE = (1000, 64)
+_EPISODES_PER_DESKTOP, _MIN_EPISODES = 10, 90
+_FAMILIES = ("calc-set-cell", "web-click-button", "files-move")
+_RL_S = 100
+_SIMULATED_S = 1800.0
+_MIDDLE = (0.15, 0.85)
+"""Part of a run's time that is measured: not while desktops start, nor while the last episodes end."""
+LIMITS = (
+    "Machines of more cores: the two here are threads of one core, and every part of the loop shares them.",
+    "Engines on GPUs: with one, generation would not compete with desktops.",
+    "Spread: each point is one run of one or two minutes; repeated ones differ by up to a tenth.",
+    "1,000 desktops: that line is a simulation with the times of this machine, engines on processors of their own.",
+)
+
+
+def run(folder: Path, *, quick: bool, num_seeds: int | None) -> None:
+    """Measure every point, write the page. ``num_seeds``: the seed that is used, less one."""
+    common = yaml.safe_load(_runs.CONFIG.read_text(encoding="utf-8"))
+    points = [(ALONE, *point) for point in ([(1, 1), (2, 1)] if quick else _pairs(DESKTOPS))]
+    points += [(LOOP, *point) for point in ([] if quick else sorted(_pairs(LOOP_DESKTOPS), key=lambda p: p != CALIBRATED))]
+    study = Study(folder, name="scale", settings={"config": common, "points": points, "rl_s": _RL_S})
+    seed = (num_seeds or 1) - 1
+    cells = []
+    for kind, desktops, actors in points:
+        def make(kind: str = kind, desktops: int = desktops, actors: int = actors) -> Record:
+            return _measure(study.folder, kind, desktops, actors, seed=seed, quick=quick)
+
+        key = f"{kind}, {desktops} desktops, {actors} actors, seed {seed}"
+        cells.append(study.cell(key, make, of=len(points), show=lambda cell: f"{cell['steps_per_s']:.1f} steps/s"))
+    page = Page("Density and scale", __doc__ or "", table(cells), lambda path: draw(path, cells), LIMITS)
+    study.write(page, cells, quick=quick)
+
+
+def _pairs(desktops: Sequence[int]) -> list[tuple[int, int]]:
+    return [(number, actors) for number in desktops for actors in ACTORS if actors <= number]
+
+
+def _measure(folder: Path, kind: str, desktops: int, actors: int, *, seed: int, quick: bool) -> Record:
+    """One point: steps per second, and what the machine did meanwhile."""
+    settings: dict[str, Any] = {
+        "desktop.num_desktops": desktops, "actor.num_actors": actors, "actor.num_episodes": -(-desktops // actors), "seed": seed,
+        "learner.recipe.eval_episodes_per_family": 0,
+    }  # fmt: skip
+    if kind == ALONE:
+        episodes = 4 if quick else max(_MIN_EPISODES, _EPISODES_PER_DESKTOP * desktops)
+        settings |= {
+            "model.name": "tiny-random", "model.trainable_top_layers": None, "model.dtype": "float32",
+            "tasks.families": _FAMILIES, "learner.recipe.max_updates": 0,
+            "learner.recipe.demos_per_family": -(-episodes // len(_FAMILIES)), "learner.recipe.bc_batch_size": 64,
+            "learner.recipe.bc_epochs": 1,
+        }  # fmt: skip
+    else:
+        model, _ = _runs.cloned_model(folder, f"cloned-{seed}", seed, {"learner.recipe.eval_episodes_per_family": 0})
+        settings |= {
+            "model.name": str(model), "learner.recipe.demos_per_family": 0, "learner.recipe.max_rl_s": _RL_S,
+            "learner.recipe.max_rl_env_steps": None,
+        }  # fmt: skip
+    name = _runs.run_name(f"{kind}-{desktops}-{actors}", seed)
+    samples: list[tuple[float, float, float]] = []
+    with _runs.started(folder, name, settings) as process:
+        while process.poll() is None:
+            busy = psutil.cpu_percent(interval=0.5)
+            samples.append((time.time(), busy / 100, psutil.virtual_memory().used / 2**30))
+    run_folder = _runs.train(folder, name, settings)
+    played = list(_runs.episodes(run_folder, kind="demonstration" if kind == ALONE else "training"))
+    found = {"kind": kind, "desktops": desktops, "actors": actors, **rates(played, samples)}
+    if kind == LOOP and (desktops, actors) == CALIBRATED:
+        found["predicted"] = _predictions(run_folder, seed=seed)
+    _runs.slim(run_folder)
+    return found
+
+
+def rates(played: Sequence[Record], samples: Sequence[tuple[float, float, float]]) -> Record:
+    """Steps and episodes per second in the middle of the time that ``played`` took; how busy the processor was, memory in GiB.
+
+    ``samples``: (Unix seconds, share of all cores, GiB in use).
+    """
+    ends = [episode["started_at"] + episode["duration_s"] for episode in played]
+    first, last = min(episode["started_at"] for episode in played), max(ends)
+    low, high = (first + share * (last - first) for share in _MIDDLE)
+    inside = [episode for episode, end in zip(played, ends, strict=True) if low < end <= high]
+    busy = [share for at, share, _ in samples if low < at <= high]
+    timings = [step["timing"]["desktop_s"] for episode in inside for step in episode["steps"] if step["timing"]["desktop_s"] > 0]
+    return {
+        "steps_per_s": sum(len(episode["steps"]) for episode in inside) / (high - low),
+        "episodes_per_s": len(inside) / (high - low),
+        "step_p50_s": statistics.median(timings) if timings else None,
+        "reset_p50_s": statistics.median([episode["reset_s"] for episode in inside]) if inside else None,
+        "processor_busy": statistics.mean(busy) if busy else None,
+        "memory_gb": max((used for _, _, used in samples), default=None),
+        "num_episodes": len(inside),
+    }  # fmt: skip
+
+
+def _predictions(run_folder: Path, *, seed: int) -> dict[str, float]:
+    """Steps per second that the simulator expects of each point of the loop, and of `LARGE`."""
+    found = calibrate(run_folder, crowding=Cluster().crowding)
+    predicted = {}
+    for desktops, actors in [*_pairs(LOOP_DESKTOPS), LARGE]:
+        cluster = replace(found.cluster, num_desktops=desktops, num_actors=actors)
+        figures = Setting("scale", found.config, cluster, found.workload).run(_SIMULATED_S, seed=seed)
+        predicted[f"{desktops}, {actors}"] = figures.env_steps_per_s
+    return predicted
+
+
+def _predicted(cells: Sequence[Record]) -> dict[str, float]:
+    return next((cell["predicted"] for cell in cells if "predicted" in cell), {})
+
+
+def table(cells: Sequence[Record]) -> str:
+    """A line per point."""
+    predicted = _predicted(cells)
+    rows = []
+    for cell in sorted(cells, key=lambda cell: (cell["kind"], cell["actors"], cell["desktops"])):
+        expected = predicted.get(f"{cell['desktops']}, {cell['actors']}") if cell["kind"] == LOOP else None
+        rows.append([
+            cell["kind"], str(cell["desktops"]), str(cell["actors"]), f"{cell['steps_per_s']:.1f}",
+            "" if expected is None else f"{expected:.1f}",
+            "–" if cell["step_p50_s"] is None else f"{1000 * cell['step_p50_s']:.0f} ms",
+            "–" if cell["reset_p50_s"] is None else f"{1000 * cell['reset_p50_s']:.0f} ms",
+            "–" if cell["processor_busy"] is None else f"{cell['processor_busy']:.0%}",
+            f"{cell['memory_gb']:.1f}",
+        ])  # fmt: skip
+    headings = [
+        "what", "desktops", "actors", "env steps/s", "simulated", "step, median", "reset, median", "processor busy", "GiB in use",
+    ]  # fmt: skip
+    large = predicted.get(f"{LARGE[0]}, {LARGE[1]}")
+    extrapolated = (
+        f"\n**Simulation, not measurement:** {LARGE[0]:,} desktops and {LARGE[1]} actors with engines of their own would play "
+        f"{large:.0f} steps/s.\n"
+        if large is not None
+        else ""
+    )
+    return markdown(headings, rows) + extrapolated
+
+
+def draw(path: Path, cells: Sequence[Record]) -> None:
+    """Steps per second over desktops, a line for each number of actors; measured and simulated."""
+    drawing, axes = figure(2)
+    predicted = _predicted(cells)
+    for place, kind in zip(axes, (ALONE, LOOP), strict=True):
+        for actors in ACTORS:
+            mine = sorted((c for c in cells if (c["kind"], c["actors"]) == (kind, actors)), key=lambda cell: cell["desktops"])
+            if not mine:
+                continue
+            places = [cell["desktops"] for cell in mine]
+            (line,) = place.plot(places, [cell["steps_per_s"] for cell in mine], marker="o", label=f"{actors} actors")
+            expected = [predicted.get(f"{number}, {actors}") for number in places]
+            if kind == LOOP and None not in expected:
+                place.plot(places, expected, linestyle=":", color=line.get_color(), label=f"{actors} actors, simulated")
+        place.set(title=kind, xlabel="desktops", ylabel="env steps/s", xscale="log")
+        place.set_xticks(DESKTOPS, [str(number) for number in DESKTOPS])
+        place.grid(alpha=0.3)
+        if any(cell["kind"] == kind for cell in cells):
+            place.legend(fontsize="small")
+    drawing.savefig(path, dpi=110)

@@ -1,0 +1,26 @@
+"""The quick form of the studies of one policy, and of scale: real desktops, an untrained model, everything written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.quick_study import quick_study
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.mark.parametrize("name", ["language_model", "many_tasks"])
+def test_quick_study_of_a_policy_evaluates_every_stage(tmp_path: Path, name: str) -> None:
+    trained, *evaluated = quick_study(tmp_path, name)
+    assert trained["num_updates"] == 3 and trained["num_trajectories_lost"] == trained["num_recorded_twice"] == 0
+    assert {cell["stage"]: sum(number for _, number in cell["counts"].values()) for cell in evaluated} == {
+        "untouched": 3, "cloned": 3, "trained": 3
+    }  # fmt: skip
+
+
+def test_quick_study_of_scale_measures_desktops(tmp_path: Path) -> None:
+    cells = quick_study(tmp_path, "scale")
+    assert [(cell["desktops"], cell["actors"]) for cell in cells] == [(1, 1), (2, 1)]
+    assert all(cell["steps_per_s"] > 0 and cell["num_episodes"] > 0 and cell["memory_gb"] > 0 for cell in cells)
