@@ -199,6 +199,7 @@ class WeightSender:
                 "learner/weight_broadcasts": float(self._num_broadcasts),
                 "learner/weight_broadcasts_failed": float(self._num_failed_broadcasts),
                 "learner/weight_receivers": float(len(live)),
+                "learner/weight_epochs": float(self._next_epoch),
             }
 
     def close(self) -> None:

@@ -100,6 +100,7 @@ def flow(state: RunState) -> dict[str, Any]:
                 ("generation stood still", _number(state.metric("engine/load_stall_s"), 3, " s")),
                 ("receivers", _number(state.metric("learner/weight_receivers"), 0)),
                 ("broadcasts", _number(state.metric("learner/weight_broadcasts"), 0)),
+                ("epochs (groups formed)", _number(state.metric("learner/weight_epochs"), 0)),
                 ("broken off", _number(state.metric("learner/weight_broadcasts_failed"), 0)),
             )
         ],
