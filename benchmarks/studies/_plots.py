@@ -26,7 +26,7 @@ def curves(
 ) -> None:
     """Mean over seeds with its standard error, as far as all seeds of an arm go."""
     for name in names:
-        found = [curve(cell["updates"], x, y) for cell in cells if cell[key] == name]
+        found = [curve(cell["updates"], x, y) for cell in cells if cell.get(key) == name]
         found = [(xs, ys) for xs, ys in found if xs]
         if not found:
             continue
@@ -47,7 +47,7 @@ def bars(
     width = 0.8 / max(1, len(names))
     for number, name in enumerate(names):
         found = [
-            mean_and_error([cell[field] for cell in cells if cell[key] == name and cell.get(field) is not None] or [0.0])
+            mean_and_error([cell[field] for cell in cells if cell.get(key) == name and cell.get(field) is not None] or [0.0])
             for field in fields
         ]
         places = [index - 0.4 + width * (number + 0.5) for index in range(len(fields))]

@@ -41,6 +41,8 @@ def table(cells: Sequence[Record]) -> str:
     rows = []
     for arm in ARMS:
         mine = [cell for cell in cells if cell["arm"] == arm.name]
+        if not mine:
+            continue
         rows.append([
             arm.name,
             with_error([cell["rl_env_steps"] / cell["rl_s"] for cell in mine], ".2f"),
