@@ -58,14 +58,14 @@ def alive(pids: dict[int, str]) -> dict[int, str]:
 
 
 def files_of_desktops() -> set[str]:
-    """What of desktops can be seen on the host; other tests' files come and go."""
+    """What of desktops can be seen on the host. Other tests' files come and go, trials of Apptainer by runs that start too."""
     places = (Path("/tmp"), Path("/dev/shm"), Path("/tmp/.X11-unix"))
     return {
         str(entry)
         for place in places
         if place.is_dir()
         for entry in place.iterdir()
-        if "X" in entry.name or "computerrl" in entry.name
+        if entry.name.startswith(("X", ".X")) or ("computerrl" in entry.name and not entry.name.startswith("computerrl-smoke-"))
     }
 
 
