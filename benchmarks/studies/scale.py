@@ -22,7 +22,7 @@ import yaml
 from benchmarks.studies import _runs
 from benchmarks.studies._plots import figure
 from benchmarks.studies._runs import Record
-from benchmarks.studies._study import Page, Study, markdown
+from benchmarks.studies._study import Page, Study, markdown, mean_and_error, with_error
 from launch.simulation.calibrate import calibrate
 from launch.simulation.cluster import Cluster
 from launch.simulation.what_if import Setting
@@ -41,25 +41,25 @@ _MIDDLE = (0.15, 0.85)
 LIMITS = (
     "Machines of more cores: the two here are threads of one core, and every part of the loop shares them.",
     "Engines on GPUs: with one, generation would not compete with desktops.",
-    "Spread: each point is one run of one or two minutes; repeated ones differ by up to a tenth.",
+    "Spread: unless --seeds asks for more, each point is one run of one or two minutes.",
     "1,000 desktops: that line is a simulation with the times of this machine, engines on processors of their own.",
 )
 
 
 def run(folder: Path, *, quick: bool, num_seeds: int | None) -> None:
-    """Measure every point, write the page. ``num_seeds``: the seed that is used, less one."""
+    """Measure every point with every seed, write the page."""
     common = yaml.safe_load(_runs.CONFIG.read_text(encoding="utf-8"))
     points = [(ALONE, *point) for point in ([(1, 1), (2, 1)] if quick else _pairs(DESKTOPS))]
     points += [(LOOP, *point) for point in ([] if quick else sorted(_pairs(LOOP_DESKTOPS), key=lambda p: p != CALIBRATED))]
     study = Study(folder, name="scale", settings={"config": common, "points": points, "rl_s": _RL_S})
-    seed = (num_seeds or 1) - 1
+    jobs = [(seed, *point) for seed in range(num_seeds or 1) for point in points]
     cells = []
-    for kind, desktops, actors in points:
-        def make(kind: str = kind, desktops: int = desktops, actors: int = actors) -> Record:
+    for seed, kind, desktops, actors in jobs:
+        def make(seed: int = seed, kind: str = kind, desktops: int = desktops, actors: int = actors) -> Record:
             return _measure(study.folder, kind, desktops, actors, seed=seed, quick=quick)
 
         key = f"{kind}, {desktops} desktops, {actors} actors, seed {seed}"
-        cells.append(study.cell(key, make, of=len(points), show=lambda cell: f"{cell['steps_per_s']:.1f} steps/s"))
+        cells.append(study.cell(key, make, of=len(jobs), show=lambda cell: f"{cell['steps_per_s']:.1f} steps/s"))
     page = Page("Density and scale", __doc__ or "", table(cells), lambda path: draw(path, cells), LIMITS)
     study.write(page, cells, quick=quick)
 
@@ -96,7 +96,7 @@ def _measure(folder: Path, kind: str, desktops: int, actors: int, *, seed: int, 
             samples.append((time.time(), busy / 100, psutil.virtual_memory().used / 2**30))
     run_folder = _runs.train(folder, name, settings)
     played = list(_runs.episodes(run_folder, kind="demonstration" if kind == ALONE else "training"))
-    found = {"kind": kind, "desktops": desktops, "actors": actors, **rates(played, samples)}
+    found = {"kind": kind, "desktops": desktops, "actors": actors, "seed": seed, **rates(played, samples)}
     if kind == LOOP and (desktops, actors) == CALIBRATED:
         found["predicted"] = _predictions(run_folder, seed=seed)
     _runs.slim(run_folder)
@@ -140,22 +140,29 @@ def _predicted(cells: Sequence[Record]) -> dict[str, float]:
     return next((cell["predicted"] for cell in cells if "predicted" in cell), {})
 
 
+def _points(cells: Sequence[Record]) -> list[tuple[tuple[str, int, int], list[Record]]]:
+    """((kind, actors, desktops), results of all seeds), in that order."""
+    found: dict[tuple[str, int, int], list[Record]] = {}
+    for cell in cells:
+        found.setdefault((cell["kind"], cell["actors"], cell["desktops"]), []).append(cell)
+    return sorted(found.items())
+
+
 def table(cells: Sequence[Record]) -> str:
     """A line per point."""
     predicted = _predicted(cells)
     rows = []
-    for cell in sorted(cells, key=lambda cell: (cell["kind"], cell["actors"], cell["desktops"])):
-        expected = predicted.get(f"{cell['desktops']}, {cell['actors']}") if cell["kind"] == LOOP else None
+    for (kind, actors, desktops), mine in _points(cells):
+        expected = predicted.get(f"{desktops}, {actors}") if kind == LOOP else None
         rows.append([
-            cell["kind"], str(cell["desktops"]), str(cell["actors"]), f"{cell['steps_per_s']:.1f}",
+            kind, str(desktops), str(actors), with_error([cell["steps_per_s"] for cell in mine], ".1f"),
             "" if expected is None else f"{expected:.1f}",
-            "–" if cell["step_p50_s"] is None else f"{1000 * cell['step_p50_s']:.0f} ms",
-            "–" if cell["reset_p50_s"] is None else f"{1000 * cell['reset_p50_s']:.0f} ms",
-            "–" if cell["processor_busy"] is None else f"{cell['processor_busy']:.0%}",
-            f"{cell['memory_gb']:.1f}",
+            with_error([cell["step_p50_s"] for cell in mine]), with_error([cell["reset_p50_s"] for cell in mine]),
+            with_error([cell["processor_busy"] for cell in mine], ".0%"), with_error([cell["memory_gb"] for cell in mine], ".1f"),
         ])  # fmt: skip
     headings = [
-        "what", "desktops", "actors", "env steps/s", "simulated", "step, median", "reset, median", "processor busy", "GiB in use",
+        "what", "desktops", "actors", "env steps/s", "simulated", "step, median (s)", "reset, median (s)", "processor busy",
+        "GiB in use",
     ]  # fmt: skip
     large = predicted.get(f"{LARGE[0]}, {LARGE[1]}")
     extrapolated = (
@@ -173,14 +180,15 @@ def draw(path: Path, cells: Sequence[Record]) -> None:
     predicted = _predicted(cells)
     for place, kind in zip(axes, (ALONE, LOOP), strict=True):
         for actors in ACTORS:
-            mine = sorted((c for c in cells if (c["kind"], c["actors"]) == (kind, actors)), key=lambda cell: cell["desktops"])
+            mine = {number: of for (what, who, number), of in _points(cells) if (what, who) == (kind, actors)}
             if not mine:
                 continue
-            places = [cell["desktops"] for cell in mine]
-            (line,) = place.plot(places, [cell["steps_per_s"] for cell in mine], marker="o", label=f"{actors} actors")
-            expected = [predicted.get(f"{number}, {actors}") for number in places]
+            found = [mean_and_error([cell["steps_per_s"] for cell in of]) for of in mine.values()]
+            means, errors = zip(*found, strict=True)
+            (line, *_) = place.errorbar(list(mine), means, yerr=errors, marker="o", capsize=2, label=f"{actors} actors")
+            expected = [predicted.get(f"{number}, {actors}") for number in mine]
             if kind == LOOP and None not in expected:
-                place.plot(places, expected, linestyle=":", color=line.get_color(), label=f"{actors} actors, simulated")
+                place.plot(list(mine), expected, linestyle=":", color=line.get_color(), label=f"{actors} actors, simulated")
         place.set(title=kind, xlabel="desktops", ylabel="env steps/s", xscale="log")
         place.set_xticks(DESKTOPS, [str(number) for number in DESKTOPS])
         place.grid(alpha=0.3)
