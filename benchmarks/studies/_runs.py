@@ -13,13 +13,11 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,13 +98,13 @@ def started(folder: Path, name: str, settings: Mapping[str, Any]) -> Iterator[su
         process = subprocess.Popen(
             command, cwd=folder, env=_environment(), stdout=out, stderr=subprocess.STDOUT,
             # Whatever becomes of the study: nothing of it goes on.
-            preexec_fn=partial(die_with_parent, signal.SIGINT),  # noqa: PLW1509  # one thread
+            preexec_fn=die_with_parent,  # noqa: PLW1509  # one thread
         )  # fmt: skip
         try:
             yield process
         finally:
             if process.poll() is None:
-                process.send_signal(signal.SIGINT)
+                process.terminate()
                 process.wait(_END_LIMIT_S)
 
 
