@@ -266,5 +266,17 @@ def at(updates: Sequence[Record], x: str, y: str, where: float, *, window: int =
     return values[-1] if values else None
 
 
+def at_equal_time(cells: Sequence[Record]) -> Callable[[Record], float | None]:
+    """Training success of a cell at the moment when the fastest of its seed was done."""
+    shortest = {seed: min(cell["rl_s"] for cell in cells if cell["seed"] == seed) for seed in {cell["seed"] for cell in cells}}
+    return lambda cell: at(cell["updates"], "rl_s", "success", shortest[cell["seed"]])
+
+
+def mean_of(cell: Record, name: str) -> float:
+    """Mean of a figure over the updates that have one; 0 without any."""
+    values = [update[name] for update in cell["updates"] if update.get(name) is not None]
+    return sum(values) / len(values) if values else 0.0
+
+
 def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}

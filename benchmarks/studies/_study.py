@@ -150,13 +150,25 @@ def with_error(values: Iterable[float | None], form: str = ".3f") -> str:
     if not known:
         return "–"
     mean, error = mean_and_error(known)
-    return f"{mean:{form}} ± {error:{form}}" if len(known) > 1 else f"{mean:{form}}"
+    return f"{mean:{form}} ± {error:{form.lstrip('+')}}" if len(known) > 1 else f"{mean:{form}}"
 
 
 def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table."""
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
+
+
+def by_arm(names: Iterable[str], cells: Sequence[Record], columns: Mapping[str, Callable[[list[Record]], str]]) -> str:
+    """A table with a line per arm that has results. ``columns``: heading -> what to say of an arm's results."""
+    found = {name: [cell for cell in cells if cell.get("arm") == name] for name in names}
+    rows = [[name, *(say(mine) for say in columns.values())] for name, mine in found.items() if mine]
+    return markdown(["arm", *columns], rows)
+
+
+def means(value: Callable[[Record], float | None], form: str = ".3f") -> Callable[[list[Record]], str]:
+    """A column of `by_arm`: mean and standard error of ``value`` over an arm's results."""
+    return lambda mine: with_error([value(cell) for cell in mine], form)
 
 
 def _write_csv(path: Path, cells: Sequence[Record]) -> None:

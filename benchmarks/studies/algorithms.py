@@ -16,8 +16,8 @@ import yaml
 
 from benchmarks.studies._arms import Comparison
 from benchmarks.studies._plots import curves, figure
-from benchmarks.studies._runs import ROOT, Arm, Record
-from benchmarks.studies._study import markdown, mean_and_error, with_error
+from benchmarks.studies._runs import ROOT, Arm, Record, mean_of
+from benchmarks.studies._study import by_arm, mean_and_error, means
 
 FILES = {
     "step-level GRPO": "computerrl", "decoupled GRPO": "grpo", "DART": "dart", "AgentRL": "agentrl", "AdaGRPO": "adagrpo",
@@ -50,27 +50,18 @@ ARMS = tuple(_arm(name, file) for name, file in FILES.items())
 
 def table(cells: Sequence[Record]) -> str:
     """A line per algorithm, the one with the highest success first."""
-    by_arm = {arm.name: [cell for cell in cells if cell["arm"] == arm.name] for arm in ARMS}
-    found = {name: mine for name, mine in by_arm.items() if mine}
-    ranked = sorted(found, key=lambda name: -mean_and_error([cell["success"] or 0.0 for cell in found[name]])[0])
-    rows = []
-    for name in ranked:
-        mine = found[name]
-        rows.append([
-            name,
-            with_error([cell["success"] for cell in mine]),
-            with_error([mean_and_error([update["success"] for update in cell["updates"]])[0] for cell in mine]),
-            with_error([cell["num_updates"] for cell in mine], ".0f"),
-            with_error([cell["updates"][-1]["entropy"] for cell in mine], ".2f"),
-            with_error([cell["distinct_solutions"] for cell in mine], ".2f"),
-            with_error([cell["steps_per_success"] for cell in mine], ".2f"),
-            with_error([cell["rl_s"] for cell in mine], ".0f"),
-        ])  # fmt: skip
-    headings = [
-        "algorithm", "held-out success", "training success, mean of the way", "updates", "entropy at the end",
-        "different solutions per success", "steps per success", "seconds of RL",
-    ]  # fmt: skip
-    return markdown(headings, rows) + "\nMean and standard error over seeds, at equal desktop steps.\n"
+    successes = {arm.name: [cell["success"] or 0.0 for cell in cells if cell["arm"] == arm.name] for arm in ARMS}
+    ranked = sorted((name for name in successes if successes[name]), key=lambda name: -mean_and_error(successes[name])[0])
+    columns = {
+        "held-out success": means(lambda cell: cell["success"]),
+        "training success, mean of the way": means(lambda cell: mean_of(cell, "success")),
+        "updates": means(lambda cell: cell["num_updates"], ".0f"),
+        "entropy at the end": means(lambda cell: cell["updates"][-1]["entropy"], ".2f"),
+        "different solutions per success": means(lambda cell: cell["distinct_solutions"], ".2f"),
+        "steps per success": means(lambda cell: cell["steps_per_success"], ".2f"),
+        "seconds of RL": means(lambda cell: cell["rl_s"], ".0f"),
+    }
+    return by_arm(ranked, cells, columns) + "\nMean and standard error over seeds, at equal desktop steps.\n"
 
 
 def draw(path: Path, cells: Sequence[Record]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.studies._arms import Comparison
 from benchmarks.studies._plots import bars, curves, figure
 from benchmarks.studies._runs import Arm, Record
-from benchmarks.studies._study import markdown, with_error
+from benchmarks.studies._study import by_arm, markdown, means, with_error
 
 ARMS = (Arm("API-GUI", {"tasks.actions": "api_gui"}), Arm("GUI only", {"tasks.actions": "gui"}))
 FAMILIES = (
@@ -34,27 +34,21 @@ LIMITS = (
 
 def table(cells: Sequence[Record]) -> str:
     """A line per arm, and one per family."""
-    rows = []
-    for arm in ARMS:
-        mine = [cell for cell in cells if cell["arm"] == arm.name]
-        rows.append([
-            arm.name,
-            with_error([cell.get("demonstration_steps") for cell in mine], ".2f"),
-            with_error([cell["steps_per_success"] for cell in mine], ".2f"),
-            with_error([cell.get("success_cloned") for cell in mine]),
-            with_error([cell["success"] for cell in mine]),
-            with_error([cell["rl_s"] for cell in mine], ".0f"),
-        ])  # fmt: skip
-    headings = [
-        "arm", "steps of a demonstration", "steps per success, at the end of RL", "success cloned", "after RL", "seconds of RL",
-    ]  # fmt: skip
+    columns = {
+        "steps of a demonstration": means(lambda cell: cell.get("demonstration_steps"), ".2f"),
+        "steps per success, at the end of RL": means(lambda cell: cell["steps_per_success"], ".2f"),
+        "success cloned": means(lambda cell: cell.get("success_cloned")),
+        "after RL": means(lambda cell: cell["success"]),
+        "seconds of RL": means(lambda cell: cell["rl_s"], ".0f"),
+    }
     families = sorted({name for cell in cells for name in cell["families"]})
     of_family = [
         [name, *(with_error([cell["families"].get(name) for cell in cells if cell["arm"] == arm.name], ".2f") for arm in ARMS)]
         for name in families
     ]
     heads = ["family, success after RL", *(arm.name for arm in ARMS)]
-    return f"{markdown(headings, rows)}\n{markdown(heads, of_family)}\nMean and standard error over seeds; held-out instances.\n"
+    arms = by_arm([arm.name for arm in ARMS], cells, columns)
+    return f"{arms}\n{markdown(heads, of_family)}\nMean and standard error over seeds; held-out instances.\n"
 
 
 def draw(path: Path, cells: Sequence[Record]) -> None:

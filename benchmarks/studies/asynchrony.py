@@ -17,8 +17,8 @@ from pathlib import Path
 
 from benchmarks.studies._arms import Comparison
 from benchmarks.studies._plots import bars, curves, figure
-from benchmarks.studies._runs import Arm, Record, at
-from benchmarks.studies._study import markdown, with_error
+from benchmarks.studies._runs import Arm, Record, at_equal_time, mean_of
+from benchmarks.studies._study import by_arm, means
 
 ARMS = (
     Arm("synchronous", {"broker.eta": 0}),
@@ -37,35 +37,20 @@ LIMITS = (
 
 def table(cells: Sequence[Record]) -> str:
     """A line per arm."""
-    shortest = {seed: min(cell["rl_s"] for cell in cells if cell["seed"] == seed) for seed in {cell["seed"] for cell in cells}}
-    rows = []
-    for arm in ARMS:
-        mine = [cell for cell in cells if cell["arm"] == arm.name]
-        if not mine:
-            continue
-        rows.append([
-            arm.name,
-            with_error([cell["rl_env_steps"] / cell["rl_s"] for cell in mine], ".2f"),
-            with_error([cell["rl_s"] for cell in mine], ".0f"),
-            with_error([cell["success"] for cell in mine]),
-            with_error([at(cell["updates"], "rl_s", "success", shortest[cell["seed"]]) for cell in mine]),
-            with_error([_mean_age(cell) for cell in mine], ".2f"),
-            str(max(cell["max_policy_age_trained"] for cell in mine)),
-            with_error([cell["learner_waiting"] for cell in mine], ".0%"),
-            with_error([cell["slots_waiting"] for cell in mine], ".0%"),
-            with_error([cell["slots_generating"] for cell in mine], ".0%"),
-            with_error([cell["slots_on_desktop"] for cell in mine], ".0%"),
-        ])  # fmt: skip
-    headings = [
-        "arm", "env steps/s", "seconds of RL", "held-out success, equal updates", "training success, equal time",
-        "mean age trained", "greatest", "learner waits", "episode slots wait", "generate", "on the desktop",
-    ]  # fmt: skip
-    return markdown(headings, rows) + "\nMean and standard error over seeds. Shares are of RL's time.\n"
-
-
-def _mean_age(cell: Record) -> float:
-    ages = [update["policy_age_mean"] for update in cell["updates"] if update["policy_age_mean"] is not None]
-    return sum(ages) / len(ages) if ages else 0.0
+    columns = {
+        "env steps/s": means(lambda cell: cell["rl_env_steps"] / cell["rl_s"], ".2f"),
+        "seconds of RL": means(lambda cell: cell["rl_s"], ".0f"),
+        "held-out success, equal updates": means(lambda cell: cell["success"]),
+        "training success, equal time": means(at_equal_time(cells)),
+        "mean age trained": means(lambda cell: mean_of(cell, "policy_age_mean"), ".2f"),
+        "greatest": lambda mine: str(max(cell["max_policy_age_trained"] for cell in mine)),
+        "learner waits": means(lambda cell: cell["learner_waiting"], ".0%"),
+        "episode slots wait": means(lambda cell: cell["slots_waiting"], ".0%"),
+        "generate": means(lambda cell: cell["slots_generating"], ".0%"),
+        "on the desktop": means(lambda cell: cell["slots_on_desktop"], ".0%"),
+    }
+    text = by_arm([arm.name for arm in ARMS], cells, columns)
+    return text + "\nMean and standard error over seeds. Shares are of RL's time.\n"
 
 
 def draw(path: Path, cells: Sequence[Record]) -> None:

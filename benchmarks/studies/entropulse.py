@@ -16,8 +16,8 @@ from pathlib import Path
 
 from benchmarks.studies._arms import Comparison
 from benchmarks.studies._plots import curves, figure
-from benchmarks.studies._runs import Arm, Record, at
-from benchmarks.studies._study import markdown, with_error
+from benchmarks.studies._runs import Arm, Record, at_equal_time
+from benchmarks.studies._study import by_arm, means
 
 _ROUND = {
     "learner.entropulse.enabled": True, "learner.entropulse.force_after_fraction": 0.5, "learner.entropulse.max_phases": 1,
@@ -39,34 +39,21 @@ LIMITS = (
 
 def table(cells: Sequence[Record]) -> str:
     """A line per arm."""
-    seeds = {cell["seed"] for cell in cells}
-    shortest = {seed: min(cell["rl_s"] for cell in cells if cell["seed"] == seed) for seed in seeds}
     continued = {cell["seed"]: cell["success"] for cell in cells if cell["arm"] == ARMS[0].name}
-    rows = []
-    for arm in ARMS:
-        mine = [cell for cell in cells if cell["arm"] == arm.name]
-        if not mine:
-            continue
-        rows.append([
-            arm.name,
-            with_error([cell["success"] for cell in mine]),
-            with_error([cell["success"] - continued[cell["seed"]] for cell in mine], "+.3f") if arm is not ARMS[0] else "",
-            with_error([at(cell["updates"], "rl_s", "success", shortest[cell["seed"]]) for cell in mine]),
-            with_error([_part(cell, "entropy", 0.35, 0.5) for cell in mine]),
-            with_error([_part(cell, "entropy", 0.5, 0.65) for cell in mine]),
-            with_error([_part(cell, "entropy", 0.85, 1.0) for cell in mine]),
-            with_error([cell["distinct_solutions"] for cell in mine]),
-            with_error([cell["rl_s"] for cell in mine], ".0f"),
-        ])  # fmt: skip
-    headings = [
-        "arm", "held-out success, equal steps", "difference to continued RL, seed by seed", "training success, equal time",
-        "entropy before the round", "after it", "at the end", "different solutions per success", "seconds",
-    ]  # fmt: skip
-    text = markdown(headings, rows)
+    columns = {
+        "held-out success, equal steps": means(lambda cell: cell["success"]),
+        "difference to continued RL, seed by seed": means(lambda cell: cell["success"] - continued[cell["seed"]], "+.3f"),
+        "training success, equal time": means(at_equal_time(cells)),
+        "entropy before the round": means(lambda cell: _part(cell, "entropy", 0.35, 0.5)),
+        "after it": means(lambda cell: _part(cell, "entropy", 0.5, 0.65)),
+        "at the end": means(lambda cell: _part(cell, "entropy", 0.85, 1.0)),
+        "different solutions per success": means(lambda cell: cell["distinct_solutions"]),
+        "seconds": means(lambda cell: cell["rl_s"], ".0f"),
+    }
     return (
-        f"{text}\nMean and standard error of {len(seeds)} seeds. Entropy: nats per action token, between 35 and 50 %, 50 and 65, "
-        "85 and 100 % of the steps. Different solutions: of a group's successes in the last quarter, the share of scripts that "
-        "differ.\n"
+        f"{by_arm([arm.name for arm in ARMS], cells, columns)}\nMean and standard error of {len(continued)} seeds. Entropy: nats "
+        "per action token, between 35 and 50 %, 50 and 65, 85 and 100 % of the steps. Different solutions: of a group's "
+        "successes in the last quarter, the share of scripts that differ.\n"
     )
 
 

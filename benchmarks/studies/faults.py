@@ -30,7 +30,7 @@ from benchmarks.studies import _runs
 from benchmarks.studies._arms import Comparison
 from benchmarks.studies._plots import bars, curves, figure
 from benchmarks.studies._runs import KILLS_FILE, Arm, Record, RunFailed
-from benchmarks.studies._study import markdown, with_error
+from benchmarks.studies._study import by_arm, means
 from launch.local import PROCESSES_FILE
 from launch.run_names import is_finished
 
@@ -124,25 +124,18 @@ def _lives(pid: int) -> bool:
 def table(cells: Sequence[Record]) -> str:
     """A line per arm."""
     undisturbed = {cell["seed"]: cell["run_took_s"] for cell in cells if cell["arm"] == UNDISTURBED}
-    rows = []
-    for arm in ARMS:
-        mine = [cell for cell in cells if cell["arm"] == arm.name]
-        rows.append([
-            arm.name,
-            with_error([cell["num_kills"] for cell in mine], ".0f"),
-            with_error([cell["run_took_s"] for cell in mine], ".0f"),
-            with_error([undisturbed[cell["seed"]] / cell["run_took_s"] for cell in mine], ".0%"),
-            with_error([cell["success"] for cell in mine]),
-            with_error([cell["num_updates"] for cell in mine], ".0f"),
-            str(sum(cell["num_trajectories_lost"] for cell in mine)),
-            str(sum(cell["num_recorded_twice"] for cell in mine)),
-            str(max(cell["max_policy_age_trained"] for cell in mine)),
-        ])  # fmt: skip
-    headings = [
-        "arm", "kills", "seconds", "effective time", "held-out success", "updates", "trajectories lost", "trained twice",
-        "greatest age trained",
-    ]  # fmt: skip
-    return markdown(headings, rows) + "\nMean and standard error over seeds; lost and twice: sums.\n"
+    columns = {
+        "kills": means(lambda cell: cell["num_kills"], ".0f"),
+        "seconds": means(lambda cell: cell["run_took_s"], ".0f"),
+        "effective time": means(lambda cell: undisturbed[cell["seed"]] / cell["run_took_s"], ".0%"),
+        "held-out success": means(lambda cell: cell["success"]),
+        "updates": means(lambda cell: cell["num_updates"], ".0f"),
+        "trajectories lost": lambda mine: str(sum(cell["num_trajectories_lost"] for cell in mine)),
+        "trained twice": lambda mine: str(sum(cell["num_recorded_twice"] for cell in mine)),
+        "greatest age trained": lambda mine: str(max(cell["max_policy_age_trained"] for cell in mine)),
+    }
+    text = by_arm([arm.name for arm in ARMS], cells, columns)
+    return text + "\nMean and standard error over seeds; lost and twice: sums.\n"
 
 
 def draw(path: Path, cells: Sequence[Record]) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.studies._arms import Comparison
 from benchmarks.studies._plots import curves, figure
-from benchmarks.studies._runs import Arm, Record
+from benchmarks.studies._runs import Arm, Record, mean_of
 from benchmarks.studies._study import markdown, mean_and_error, with_error
 
 ETAS = (0, 1, 2, 4, 8, 16)
@@ -60,12 +60,7 @@ def _of(cells: Sequence[Record], variant: str, eta: int) -> list[Record]:
 
 
 def _on_the_way(cell: Record) -> float:
-    return mean_and_error([update["success"] for update in cell["updates"]])[0]
-
-
-def _age(cell: Record) -> float:
-    ages = [update["policy_age_mean"] for update in cell["updates"] if update["policy_age_mean"] is not None]
-    return mean_and_error(ages)[0] if ages else 0.0
+    return mean_of(cell, "success")
 
 
 def table(cells: Sequence[Record]) -> str:
@@ -75,7 +70,7 @@ def table(cells: Sequence[Record]) -> str:
         found = [_of(cells, variant, eta) for variant in CORRECTIONS]
         if not any(found):
             continue
-        ages = [_age(cell) for mine in found for cell in mine]
+        ages = [mean_of(cell, "policy_age_mean") for mine in found for cell in mine]
         greatest = max(cell["max_policy_age_trained"] for mine in found for cell in mine)
         rows.append([
             str(eta), f"{mean_and_error(ages)[0]:.1f}", str(greatest),

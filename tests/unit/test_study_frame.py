@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.studies import _policies, _runs, scale
-from benchmarks.studies._study import Page, Study, markdown, mean_and_error, with_error
+from benchmarks.studies._study import Page, Study, by_arm, markdown, mean_and_error, means, with_error
 from common.errors import ConfigError, SetupError
 
 
@@ -64,6 +64,25 @@ def test_mean_and_error_is_the_standard_error() -> None:
     assert mean_and_error([1.0, 2.0, 3.0]) == pytest.approx((2.0, 1.0 / 3**0.5))
     assert mean_and_error([0.5]) == (0.5, 0.0)
     assert (with_error([1.0, None, 2.0]), with_error([0.25], ".0%"), with_error([None])) == ("1.500 ± 0.500", "25%", "–")
+    assert with_error([1.0, 2.0], "+.1f") == "+1.5 ± 0.5"
+
+
+def test_table_by_arm_has_a_line_for_each_arm_with_results() -> None:
+    cells = [{"arm": "one", "x": 1.0}, {"arm": "one", "x": 3.0}, {"arm": "two", "x": None}]
+    columns = {"mean": means(lambda cell: cell["x"], ".1f"), "number": lambda mine: str(len(mine))}
+    assert by_arm(["two", "one", "three"], cells, columns).splitlines() == [
+        "| arm | mean | number |", "| --- | --- | --- |", "| two | – | 1 |", "| one | 2.0 ± 1.0 | 2 |"
+    ]  # fmt: skip
+
+
+def test_equal_time_is_when_the_fastest_of_a_seed_was_done() -> None:
+    def run(seed: int, *times: float) -> dict:
+        return {"seed": seed, "rl_s": times[-1], "updates": [{"rl_s": at, "success": at / 10, "age": None} for at in times]}
+
+    fast, slow, other = run(0, 1.0, 2.0), run(0, 1.5, 3.0), run(1, 5.0)
+    success = _runs.at_equal_time([fast, slow, other])
+    assert [success(cell) for cell in (fast, slow, other)] == pytest.approx([0.15, 0.15, 0.5])
+    assert (_runs.mean_of(slow, "success"), _runs.mean_of(slow, "age")) == (pytest.approx(0.225), 0.0)
 
 
 def episode(group: str, success: bool, *actions: str, seconds: float = 1.0) -> dict:
