@@ -22,6 +22,11 @@ MAX_WHOLE_NUMBER = 2**63 - 1
 """A message holds no larger one."""
 
 
+def calls_application(name: str) -> bool:
+    """Is it a call of an application (`calc.set_cell`), beyond mouse and keyboard?"""
+    return "." in name
+
+
 class ActionSyntaxError(ValueError):
     """The text is no action; the message is written for the agent."""
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from common.actions import FINAL_ACTIONS, parse_action, render_action
+from common.actions import FINAL_ACTIONS, calls_application, parse_action, render_action
 from common.config import TasksConfig
 from common.errors import DesktopBroken, TaskFailed
 from common.messages import (
@@ -103,7 +103,7 @@ def step(message: StepRequest, *, tasks: TasksConfig, timings: Mapping[str, Timi
         session = _session(worker, message.lease)
         if session.finished or message.action.name in FINAL_ACTIONS:
             return StepResult(observation=session.observation, action_error="", finished=True)
-        if tasks.actions == "gui" and "." in message.action.name:
+        if tasks.actions == "gui" and calls_application(message.action.name):
             return StepResult(observation=session.observation, action_error=NO_CALLS, finished=False)
         started = time.perf_counter()
         result = _checked(_driver(worker).step(message.action), StepResult, "step")

@@ -25,7 +25,16 @@ from typing import ClassVar
 from actor.formats.base import ChatMessage, PastAction
 from actor.formats.published_calls import CALLS, CLASSES, Grid, from_action, to_action
 from common.action_spec import ActionSpec, Param
-from common.actions import ACTIONS, FINAL_ACTIONS, MAX_ACTION_CHARS, ActionSyntaxError, bind_call, parse_action, render_call
+from common.actions import (
+    ACTIONS,
+    FINAL_ACTIONS,
+    MAX_ACTION_CHARS,
+    ActionSyntaxError,
+    bind_call,
+    calls_application,
+    parse_action,
+    render_call,
+)
 from common.config import PromptConfig
 from common.messages import Action, Element, Observation
 from common.screen_text import SHOWN_STATES, one_line
@@ -289,7 +298,7 @@ def _thought(action: Action, elements: Sequence[Element]) -> str:
     """What a demonstrator, who says nothing, may have thought: what the action does, and to which element by name."""
     spec = ACTIONS[action.name]
     target = action.args.get("target")
-    if "." in action.name or action.name in FINAL_ACTIONS:
+    if calls_application(action.name) or action.name in FINAL_ACTIONS:
         text = spec.help
     elif target is not None and action.args.get("y") is None:
         element = find_target(elements, target)

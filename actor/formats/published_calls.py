@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from common.action_spec import ActionSpec, Param, flag, table, text
-from common.actions import ACTIONS, ActionSyntaxError
+from common.actions import ACTIONS, ActionSyntaxError, calls_application
 from common.messages import Action, Element
 from common.targets import find_target
 
@@ -109,7 +109,7 @@ def _published_with_ours(spec: ActionSpec) -> tuple[ActionSpec, list[_Row]]:
 
 
 def _own_call(spec: ActionSpec, row: _Row) -> ActionSpec:
-    if "." in spec.name:
+    if calls_application(spec.name):
         return ActionSpec(row.call, spec.params, spec.help)
     params = [
         _place("coordinates") if param.name == "target" else _KEYS if param.name == "keys" else param

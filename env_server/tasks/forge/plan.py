@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from common.actions import calls_application
 from common.messages import Action, Evaluation, Observation
 from env_server.driver import Getter, SetupStep, TaskInstance
 from env_server.tasks.family import DONE, Family
@@ -63,7 +64,7 @@ class Forged:
         setup += [SetupStep("web_file" if path.endswith(".html") else "open", {"path": path}) for path in self.opened]
         return TaskInstance(
             self.instruction, tuple(setup), self.evaluate, self.play(self.solution),
-            calls_applications=any(isinstance(move, Action) and "." in move.name for move in self.solution),
+            calls_applications=any(isinstance(move, Action) and calls_application(move.name) for move in self.solution),
             demonstrate_by_hand=None if self.by_hand is None else self.play(self.by_hand),
         )  # fmt: skip
 
