@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -38,8 +39,10 @@ class Generalist:
     """Of all runs, beyond desktop.yaml."""
     num_episodes: int = 10
     """Held-out instances of each family in each evaluation, the same ones each time; played greedily."""
-    remarks: Mapping[str, Callable[[str], str]] = field(default_factory=dict)
-    """More columns of the table of families: heading -> what to say of a family."""
+    published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Success of others: who -> family -> success; more columns of the table of families."""
+    published_note: str = ""
+    """Where that is from, and in what it differs."""
 
     def run(self, folder: Path, *, quick: bool, num_seeds: int | None) -> None:
         """Clone, train, evaluate, write the page."""
@@ -64,7 +67,7 @@ class Generalist:
                     return _evaluate(study.folder, stage, seed, played, (*families, *unseen))
 
                 cells.append(study.cell(f"{stage}, seed {seed}", evaluate, of=number, show=lambda cell: f"{cell['mean']:.3f}"))
-        text = table(cells, families=families, unseen=unseen, remarks=self.remarks)
+        text = table(cells, families=families, unseen=unseen, published=self.published, note=self.published_note)
         plot = partial(draw, cells=cells, families=families, unseen=unseen)
         page = Page(self.title, self.question, text, plot, self.limits)
         study.write(page, cells, quick=quick)
@@ -105,19 +108,31 @@ def table(
     *,
     families: Sequence[str],
     unseen: Sequence[str],
-    remarks: Mapping[str, Callable[[str], str]],
+    published: Mapping[str, Mapping[str, float]],
+    note: str = "",
 ) -> str:
-    """Success of each stage with its interval, and of each family."""
+    """Success of each stage with its interval, and of each family beside what others have published of it."""
     groups = {"families trained on": families, **({"families never trained on": unseen} if unseen else {})}
     overall = [
         [f"{what} ({len(names)})", *(_with_interval(*pooled(cells, stage, names)) for stage in STAGES)]
         for what, names in groups.items()
     ]
     rows = [
-        [name, *(_counted(*pooled(cells, stage, [name])) for stage in STAGES), *(say(name) for say in remarks.values())]
+        [
+            name, *(_counted(*pooled(cells, stage, [name])) for stage in STAGES),
+            *(_score(of.get(name)) for of in published.values()),
+        ]  # fmt: skip
         for names in groups.values()
         for name in sorted(names)
     ]
+    known = [name for name in (*families, *unseen) if any(name in of for of in published.values())]
+    if known:
+        ours = [pooled(cells, stage, known) for stage in STAGES]
+        rows.append([
+            f"mean of the {len(known)} with figures of others",
+            *(_score(successes / episodes if episodes else None) for successes, episodes in ours),
+            *(_score(statistics.mean(of[name] for name in known if name in of)) for of in published.values()),
+        ])  # fmt: skip
     trained = [cell for cell in cells if cell["stage"] == "RL"]
     effort = "; ".join(
         f"seed {cell['seed']}: {cell['num_updates']} updates, {cell['rl_env_steps']:,} desktop steps in {cell['rl_s'] / 60:.0f} "
@@ -126,7 +141,7 @@ def table(
     )
     return (
         f"{markdown(['held-out success', *STAGES], overall)}\nWith 95 % intervals (Wilson). {effort}.\n\n"
-        f"{markdown(['family', *STAGES, *remarks], rows)}"
+        f"{markdown(['family', *STAGES, *published], rows)}" + (f"\n{note}\n" if known else "")
     )
 
 
@@ -135,6 +150,10 @@ def _with_interval(successes: int, episodes: int) -> str:
         return "–"
     low, high = wilson_interval(successes / episodes, episodes)
     return f"{successes / episodes:.3f} ({low:.3f} to {high:.3f}; {episodes} episodes)"
+
+
+def _score(share: float | None) -> str:
+    return "" if share is None else f"{share:.2f}"
 
 
 def _counted(successes: int, episodes: int) -> str:

@@ -8,6 +8,7 @@ that it never saw, which tells whether anything carries over.
 from __future__ import annotations
 
 from benchmarks.studies._policies import Generalist
+from benchmarks.studies._published import MINIWOB, MINIWOB_NOTE
 
 FAMILIES = (
     "web-click-button", "web-click-option", "web-click-link", "web-click-tab", "web-click-dialog-2", "web-enter-text",
@@ -31,6 +32,8 @@ STUDY = Generalist(
         "learner.entropulse.force_after_fraction": 0.75, "learner.entropulse.max_samples": 256, "learner.entropulse.lr": 1e-4,
         "learner.entropulse.fill_with_demonstrations": True, "learner.checkpoint_every_updates": 10,
     },
+    published=MINIWOB,
+    published_note=MINIWOB_NOTE,
     limits=(
         "Other seeds: one run; the intervals are of its episodes, not of runs.",
         "What a model that can read would do: 135M parameters match words more than they follow instructions.",

@@ -8,9 +8,10 @@ them cloning teaches, which RL improves, and which stay at nothing.
 from __future__ import annotations
 
 from benchmarks.studies._policies import Generalist
+from benchmarks.studies._published import MINIWOB, MINIWOB_NOTE
 from env_server.tasks import FAMILIES as ALL
 
-MINIWOB = tuple(
+PAGES = tuple(
     f"web-{page}"
     for page in (
         "click-button", "click-option", "click-checkboxes", "enter-text", "click-link", "click-tab", "click-tab-2-easy",
@@ -24,17 +25,18 @@ STUDY = Generalist(
     name="many_tasks",
     title="Many tasks",
     question=__doc__ or "",
-    families=(*FORGE, *MINIWOB),
+    families=(*FORGE, *PAGES),
     num_episodes=6,
     settings={
         "desktop.image": "full", "tasks.max_steps": 8, "actor.max_new_tokens": 48, "actor.prompt.max_prompt_tokens": 320,
         "learner.groups_per_batch": 8, "learner.recipe.max_rl_env_steps": None, "learner.recipe.max_rl_s": 3600,
         "learner.checkpoint_every_updates": 10,
     },
+    published=MINIWOB,
+    published_note=MINIWOB_NOTE,
     limits=(
         "Other seeds: one run.",
-        "Comparison with MiniWoB++ results of others: here pages are seen as accessibility rows, actions name elements, time "
-        "limits are lifted and animations ended; people and published agents play them otherwise.",
+        "Which agent is better: figures of others stand beside ours for the scale of things, measured otherwise.",
         "What more demonstrations or a larger model would give.",
     ),
 )  # fmt: skip

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.studies import _policies, _runs, scale
+from benchmarks.studies import _policies, _published, _runs, scale
 from benchmarks.studies._study import Page, Study, by_arm, markdown, mean_and_error, means, with_error
 from common.errors import ConfigError, SetupError
+from env_server.tasks import FAMILIES
 
 
 def make_page() -> Page:
@@ -152,10 +153,18 @@ def test_stages_are_pooled_over_families_and_seeds_with_intervals() -> None:
         for seed in (0, 1)
     ]
     assert _policies.pooled(cells, "cloned", ["a", "b"]) == (3, 16)
-    text = _policies.table(cells, families=["a", "b"], unseen=["new"], remarks={"note": lambda name: f"of {name}"})
+    others = {"others": {"b": 0.5, "new": 1.0}}
+    text = _policies.table(cells, families=["a", "b"], unseen=["new"], published=others, note="From a paper.")
     assert "| families trained on (2) | 0.188 (0.066 to 0.430; 16 episodes) |" in text
     assert "| families never trained on (1) | 0.500 (0.150 to 0.850; 4 episodes) |" in text
-    assert "| b | 0/8 | 0/8 | 0/8 | of b |" in text
+    assert "| a | 3/8 | 3/8 | 3/8 |  |" in text and "| b | 0/8 | 0/8 | 0/8 | 0.50 |" in text
+    # Ours: 0 of 8 and 2 of 4 on the two that others have figures of.
+    assert "| mean of the 2 with figures of others | 0.17 | 0.17 | 0.17 | 0.75 |\n\nFrom a paper.\n" in text
+
+
+def test_figures_of_others_are_of_families_that_there_are() -> None:
+    assert all(0 <= score <= 1 for of in _published.MINIWOB.values() for score in of.values())
+    assert {name for of in _published.MINIWOB.values() for name in of} <= set(FAMILIES)
 
 
 def test_family_curve_leaves_out_updates_without_the_family() -> None:
