@@ -121,7 +121,7 @@ def table(
         [
             name, *(_counted(*pooled(cells, stage, [name])) for stage in STAGES),
             *(_score(of.get(name)) for of in published.values()),
-        ]  # fmt: skip
+        ]
         for names in groups.values()
         for name in sorted(names)
     ]
