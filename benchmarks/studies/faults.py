@@ -49,8 +49,8 @@ SETTINGS = {
 LIMITS = (
     "Hosts that die with all that is on them, and networks that part: here processes die on one machine.",
     "What start-up costs with models of many GPUs, which makes restarts of jobs far more expensive than here.",
-    "Failures as rare as real ones; one every 30 seconds is a torture, so that a run of minutes meets enough of them. One that is "
-    f"not done after {PEACE_AFTER_S / 60:.0f} minutes of it is left in peace.",
+    "Failures as rare as real ones; one every 30 seconds is a torture, so that a run of minutes meets enough of them. One that "
+    f"is not done after {PEACE_AFTER_S / 60:.0f} minutes of it is left in peace.",
 )
 _POLL_S = 0.2
 
