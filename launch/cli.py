@@ -8,31 +8,23 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from launch import cli_cluster, cli_watch
+from launch import cli_cluster, cli_roles, cli_watch
+from launch.cli_options import CONFIG, SET, SectionedGroup
 from launch.simulate import simulate
 
 if TYPE_CHECKING:
-    from common.config import RunConfig
     from common.errors import ComputerRLError
-    from common.lifecycle import StopToken
-
-RoleEntry = Callable[["RunConfig", int, "StopToken"], None]
-
-CONFIG = click.argument("config", type=click.Path(path_type=Path), metavar="CONFIG")
-SET = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a field; may be given often.")
-INDEX = click.option("--index", default=0, type=click.IntRange(min=0), show_default=True, help="Which process of this role.")
 
 
 @click.group(
+    cls=SectionedGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Every process of a run can also be started alone: broker, env-server, engine, actor, learner, each with the same "
-    "CONFIG. CONFIG is a YAML file; see configs/.",
+    epilog="CONFIG is a YAML file; see configs/. `computerrl COMMAND --help` has the options and examples.",
 )
 @click.version_option(package_name="computerrl", message="computerrl %(version)s")
 def cli() -> None:
@@ -54,7 +46,7 @@ def cli() -> None:
     """
 
 
-@cli.command()
+@click.command()
 @CONFIG
 @SET
 @click.option("--resume", is_flag=True, help="Continue the newest run of this name instead of starting a new one.")
@@ -101,124 +93,7 @@ def _dry_run(path: Path, overrides: tuple[str, ...]) -> None:
         click.echo(f"{what:22} {count} x {each_mb} MiB")
 
 
-# --- the processes of a run ------------------------------------------------------------------------------------------
-
-
-def _run_role(path: Path, overrides: tuple[str, ...], entry: RoleEntry, *, role: str, index: int) -> None:
-    """What every role does at its start: die with its supervisor, log, stop on signals."""
-    from common import lifecycle, log
-    from common.config import load_config
-    from launch import processes
-
-    supervisor = os.environ.get(lifecycle.SUPERVISOR_VARIABLE)
-    if supervisor is not None:
-        lifecycle.die_with_parent()
-        # Between it and us may be torchrun or a container's runtime, which die with it.
-        if int(supervisor) not in processes.ancestors(os.getpid()):
-            sys.exit(f"supervisor {supervisor} has ended before this process began")
-    log.configure(as_json=supervisor is not None)
-    config = load_config(path, overrides=overrides)
-    if supervisor is None:
-        config = _prepare_folder(config, role=role)
-    stop = lifecycle.StopToken()
-    lifecycle.stop_on_signals(stop)
-    entry(config, index, stop)
-
-
-def _prepare_folder(config: RunConfig, *, role: str) -> RunConfig:
-    """Started by hand, whoever comes first makes the run folder; only the broker writes the configuration anew. Returns it with
-    what the first one found for all."""
-    from common.run_folder import RunFolder
-    from launch.run_names import with_recorded_dtype
-
-    folder = RunFolder(config.folder)
-    there = folder.resolved_config.exists()
-    if there:
-        config = with_recorded_dtype(config, config.folder)
-    if role == "broker" or not there:
-        folder.create(config)
-    return config
-
-
-@cli.command()
-@CONFIG
-@SET
-@INDEX
-def broker(config: Path, overrides: tuple[str, ...], index: int) -> None:
-    """Run the broker: hands out work, journals trajectories, knows where everybody is."""
-
-    def entry(run_config: RunConfig, _index: int, stop: StopToken) -> None:
-        from broker.server import run_broker
-
-        run_broker(run_config, stop=stop)
-
-    _run_role(config, overrides, entry, role="broker", index=index)
-
-
-@cli.command("env-server")
-@CONFIG
-@SET
-@INDEX
-def env_server(config: Path, overrides: tuple[str, ...], index: int) -> None:
-    """Run an env_server: keeps desktops and lends them to actors. One per node."""
-
-    def entry(run_config: RunConfig, index: int, stop: StopToken) -> None:
-        from env_server.server import run_env_server
-
-        run_env_server(run_config, index=index, stop=stop)
-
-    _run_role(config, overrides, entry, role="env_server", index=index)
-
-
-@cli.command()
-@CONFIG
-@SET
-@INDEX
-def actor(config: Path, overrides: tuple[str, ...], index: int) -> None:
-    """Run an actor: plays episodes with the current policy."""
-
-    def entry(run_config: RunConfig, index: int, stop: StopToken) -> None:
-        from actor.worker import run_actor
-
-        run_actor(run_config, index=index, stop=stop)
-
-    _run_role(config, overrides, entry, role="actor", index=index)
-
-
-@cli.command()
-@CONFIG
-@SET
-@INDEX
-def engine(config: Path, overrides: tuple[str, ...], index: int) -> None:
-    """Run an engine process: samples for all actors (actor.inference central)."""
-
-    def entry(run_config: RunConfig, index: int, stop: StopToken) -> None:
-        from actor.engine_process import run_engine
-
-        run_engine(run_config, index=index, stop=stop)
-
-    _run_role(config, overrides, entry, role="engine", index=index)
-
-
-@cli.command()
-@CONFIG
-@SET
-@INDEX
-def learner(config: Path, overrides: tuple[str, ...], index: int) -> None:
-    """Run the learner: conducts the recipe, trains, broadcasts weights. Ends when the recipe is finished."""
-
-    def entry(run_config: RunConfig, index: int, stop: StopToken) -> None:
-        from learner.loop import run_learner
-
-        run_learner(run_config, index=index, stop=stop)
-
-    _run_role(config, overrides, entry, role="learner", index=index)
-
-
-# --- before, during and after a run ----------------------------------------------------------------------------------
-
-
-@cli.command()
+@click.command()
 @click.argument("config", type=click.Path(path_type=Path), metavar="[CONFIG]", required=False)
 @click.option("--site", metavar="SITE", help="Also check what this site's profile says: Slurm, partitions, network, folders.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
@@ -238,17 +113,7 @@ def doctor(config: Path | None, site: str | None, *, as_json: bool) -> None:
     sys.exit(run_doctor(as_json=as_json, site=chosen, config=load_config(config) if config is not None else None))
 
 
-@cli.command()
-@click.argument("run", default="latest", metavar="[RUN]")
-def report(run: str) -> None:
-    """Write report.json and report.html of RUN (a folder, a name below runs/, or latest), finished or not."""
-    from launch.report import write_report
-    from launch.run_names import find_run
-
-    click.echo(write_report(find_run(run)))
-
-
-@cli.command()
+@click.command()
 @click.argument("source", metavar="RUN_OR_CHECKPOINT")
 @click.argument("out", type=click.Path(path_type=Path), metavar="OUT_FOLDER")
 def export(source: str, out: Path) -> None:
@@ -269,7 +134,7 @@ def export(source: str, out: Path) -> None:
     click.echo(export_model(run, out, checkpoint=checkpoint))
 
 
-@cli.command("eval")
+@click.command("eval")
 @click.argument("source", default="latest", metavar="[CHECKPOINT]")
 @click.option("--tasks", "families", help="Task families, separated by commas; else those of the run.")
 @click.option("--episodes", type=click.IntRange(min=1), help="Held-out instances of each family; else as the run has it.")
@@ -302,81 +167,7 @@ def evaluate(source: str, families: str | None, overrides: tuple[str, ...], *, a
     sys.exit(evaluate(Wish(source, families=chosen, overrides=overrides, **wishes), as_json=as_json))
 
 
-@cli.command()
-@click.argument("run", default="latest", metavar="[RUN]")
-@click.option("--watch", is_flag=True, help="Stay and follow the run; Ctrl-C leaves, the run goes on.")
-def status(run: str, *, watch: bool) -> None:
-    """Show how RUN stands: asks its broker (and Slurm, for a run that was submitted), and reads its metrics."""
-    from launch.run_names import find_run
-    from launch.status import show_status
-    from launch.submit import describe_job
-
-    folder = find_run(run)
-    job = describe_job(folder)
-    if job:
-        click.echo(job)
-    show_status(folder, stay=watch)
-
-
-@cli.group()
-def phase() -> None:
-    """Steer the phases of a run by hand."""
-
-
-@phase.command("sft")
-@click.argument("run", default="latest", metavar="[RUN]")
-def phase_sft(run: str) -> None:
-    """Ask RUN for an Entropulse round (SFT on its own successes) at the next update, whatever its triggers say."""
-    from launch.run_names import find_run
-    from launch.status import request_sft
-
-    click.echo(request_sft(find_run(run)))
-
-
-@cli.group()
-def journal() -> None:
-    """Look into the broker's journal of a run, running or not; nothing is changed."""
-
-
-@journal.command("ls")
-@click.argument("run", default="latest", metavar="[RUN]")
-def journal_ls(run: str) -> None:
-    """List the segments of RUN's journal and what lies in them."""
-    from launch.journal import list_segments
-    from launch.run_names import find_run
-
-    sys.exit(list_segments(find_run(run)))
-
-
-@journal.command("cat")
-@click.argument("run", default="latest", metavar="[RUN]")
-@click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only such: Trajectory, RolloutOrder, Snapshot, ...")
-@click.option("--id", "name", default="", metavar="ID", help="Only what is about this trajectory or order.")
-@click.option("--full", is_flag=True, help="Long lists (tokens, log-probs) too.")
-def journal_cat(run: str, kinds: tuple[str, ...], name: str, *, full: bool) -> None:
-    """Print the records of RUN's journal as JSON, one a line. Exit code 1: there is no such record.
-
-    \b
-    computerrl journal cat latest --kind VersionAnnouncement
-    computerrl journal cat latest --id rl-1/17/2 --full
-    """
-    from launch.journal import print_records
-    from launch.run_names import find_run
-
-    sys.exit(print_records(find_run(run), kinds=kinds, name=name, full=full))
-
-
-@journal.command("verify")
-@click.argument("run", default="latest", metavar="[RUN]")
-def journal_verify(run: str) -> None:
-    """Check every byte of RUN's journal and replay it as a broker would. Exit code 1: something is damaged."""
-    from launch.journal import verify_journal
-    from launch.run_names import find_run
-
-    sys.exit(verify_journal(find_run(run)))
-
-
-@cli.command()
+@click.command()
 @click.option("--task", "family", default="web-click-button", show_default=True, metavar="FAMILY", help="Task to begin with.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Which instance of it.")
 @click.option("--image", default="core", show_default=True, help="Desktop image: a recipe's name or a path.")
@@ -400,7 +191,7 @@ def desktop(**options: Any) -> None:
     sys.exit(run_desktop(DesktopOptions(**options)))
 
 
-@cli.command()
+@click.command()
 @click.argument("name", required=False)
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the rows to this file.")
 @click.option("--quick", is_flag=True, help="Finish within a minute, with wider spread.")
@@ -411,7 +202,7 @@ def bench(name: str | None, json_file: Path | None, *, quick: bool) -> None:
     sys.exit(run_bench(name, json_file=json_file, quick=quick))
 
 
-@cli.command()
+@click.command()
 @click.argument("name", required=False)
 @click.option("--seeds", "num_seeds", type=click.IntRange(1, 100), help="Runs of each arm; by default what the study says.")
 @click.option("--out", "folder", type=click.Path(path_type=Path, file_okay=False), help="Where to write; default: studies/NAME.")
@@ -432,7 +223,7 @@ def study(name: str | None, folder: Path | None, num_seeds: int | None, *, quick
     run_study(name, folder=folder, quick=quick, num_seeds=num_seeds)
 
 
-@cli.group()
+@click.group()
 def tasks() -> None:
     """Look at task files of other collections."""
 
@@ -480,13 +271,12 @@ class _LazySetup(click.Command):
         return setup.main(args=ctx.args, prog_name="computerrl setup", standalone_mode=False)
 
 
-cli.add_command(_LazySetup())
-for _command in (*cli_cluster.COMMANDS, *cli_watch.COMMANDS):
-    cli.add_command(_command)
-cli.add_command(simulate)
-
-
-# --- errors ----------------------------------------------------------------------------------------------------------
+cli.add_section("This machine", (_LazySetup(), doctor, desktop))
+cli.add_section("Runs", (train, evaluate, export, tasks))
+cli.add_section("Looking at a run, and steering it", cli_watch.COMMANDS)
+cli.add_section("Several machines", cli_cluster.COMMANDS)
+cli.add_section("Measuring", (bench, study, simulate))
+cli.add_section("One process of a run alone, each with the same CONFIG", cli_roles.COMMANDS)
 
 
 def main() -> NoReturn:

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from launch.cli_options import CONFIG, RUN, SET
+
 if TYPE_CHECKING:
     from launch.cluster_plan import ClusterPlan
 
-CONFIG = click.argument("config", type=click.Path(path_type=Path), metavar="CONFIG")
-RUN = click.argument("run", default="latest", metavar="[RUN]")
-SET = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a field; may be given often.")
 SITE = click.option("--site", metavar="SITE", help="A name in configs/sites/, or the path of a site profile.")
 
 

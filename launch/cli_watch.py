@@ -1,12 +1,14 @@
-"""Commands of `computerrl` for looking at a run. Thin: each imports what does the work when it is called."""
+"""Commands of `computerrl` for looking at a run and steering it. Thin: each imports what does the work when it is called."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
-RUN = click.argument("run", default="latest", metavar="[RUN]")
+from launch.cli_options import RUN
+
 HOST = click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; others let other machines in.")
 PORT = click.option("--port", default=0, show_default=True, type=click.IntRange(0, 65535), help="0: any free one.")
 
@@ -96,4 +98,88 @@ def compare(runs: tuple[str, ...], *, out: Path) -> None:
     click.echo(write_comparison([find_run(run) for run in runs], out=out))
 
 
-COMMANDS = (dashboard, replay, trace, compare)
+@click.command()
+@RUN
+def report(run: str) -> None:
+    """Write report.json and report.html of RUN (a folder, a name below runs/, or latest), finished or not."""
+    from launch.report import write_report
+    from launch.run_names import find_run
+
+    click.echo(write_report(find_run(run)))
+
+
+@click.command()
+@RUN
+@click.option("--watch", is_flag=True, help="Stay and follow the run; Ctrl-C leaves, the run goes on.")
+def status(run: str, *, watch: bool) -> None:
+    """Show how RUN stands: asks its broker (and Slurm, for a run that was submitted), and reads its metrics."""
+    from launch.run_names import find_run
+    from launch.status import show_status
+    from launch.submit import describe_job
+
+    folder = find_run(run)
+    job = describe_job(folder)
+    if job:
+        click.echo(job)
+    show_status(folder, stay=watch)
+
+
+@click.group()
+def phase() -> None:
+    """Steer the phases of a run by hand."""
+
+
+@phase.command("sft")
+@RUN
+def phase_sft(run: str) -> None:
+    """Ask RUN for an Entropulse round (SFT on its own successes) at the next update, whatever its triggers say."""
+    from launch.run_names import find_run
+    from launch.status import request_sft
+
+    click.echo(request_sft(find_run(run)))
+
+
+@click.group()
+def journal() -> None:
+    """Look into the broker's journal of a run, running or not; nothing is changed."""
+
+
+@journal.command("ls")
+@RUN
+def journal_ls(run: str) -> None:
+    """List the segments of RUN's journal and what lies in them."""
+    from launch.journal import list_segments
+    from launch.run_names import find_run
+
+    sys.exit(list_segments(find_run(run)))
+
+
+@journal.command("cat")
+@RUN
+@click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only such: Trajectory, RolloutOrder, Snapshot, ...")
+@click.option("--id", "name", default="", metavar="ID", help="Only what is about this trajectory or order.")
+@click.option("--full", is_flag=True, help="Long lists (tokens, log-probs) too.")
+def journal_cat(run: str, kinds: tuple[str, ...], name: str, *, full: bool) -> None:
+    """Print the records of RUN's journal as JSON, one a line. Exit code 1: there is no such record.
+
+    \b
+    computerrl journal cat latest --kind VersionAnnouncement
+    computerrl journal cat latest --id rl-1/17/2 --full
+    """
+    from launch.journal import print_records
+    from launch.run_names import find_run
+
+    sys.exit(print_records(find_run(run), kinds=kinds, name=name, full=full))
+
+
+@journal.command("verify")
+@RUN
+def journal_verify(run: str) -> None:
+    """Check every byte of RUN's journal and replay it as a broker would. Exit code 1: something is damaged."""
+    from launch.journal import verify_journal
+    from launch.run_names import find_run
+
+    sys.exit(verify_journal(find_run(run)))
+
+
+COMMANDS = (status, dashboard, replay, report, compare, trace, phase, journal)
