@@ -69,7 +69,8 @@ class ActorProcess:
             # Before the heartbeat ends, so that it does not wait for a broker that has ended first.
             stack.callback(pulse.close)
             tokenizer = FolderTokenizer(self._model)
-            self._worker = self._make_worker(broker, PromptBuilder(tokenizer, self._config.actor.prompt))
+            prompt = PromptBuilder(tokenizer, self._config.actor.prompt, actions=self._config.tasks.actions)
+            self._worker = self._make_worker(broker, prompt)
             # Once started it ends with the stop token, before the connections above are closed.
             stack.callback(self._close_playing, self._worker)
             self._worker.start()

@@ -18,7 +18,7 @@ import numpy as np
 
 from actor.formats import make_format
 from actor.formats.base import ChatMessage, PastAction
-from common.config import VISION_PROBLEM, PromptConfig
+from common.config import VISION_PROBLEM, Actions, PromptConfig
 from common.errors import ConfigError, Problem
 from common.messages import Action, Observation
 
@@ -41,13 +41,13 @@ class Tokenizer(Protocol):
 class PromptBuilder:
     """Builds prompts and reads answers for one tokenizer; safe to share between threads."""
 
-    def __init__(self, tokenizer: Tokenizer, config: PromptConfig) -> None:
+    def __init__(self, tokenizer: Tokenizer, config: PromptConfig, *, actions: Actions = "api_gui") -> None:
         """Raises `ConfigError` when this tokenizer or the token budget is not enough for the format."""
         if config.format == "computerrl_vision":
             raise ConfigError([VISION_PROBLEM])
         self._tokenizer = tokenizer
         self._config = config
-        self._format = make_format(config)
+        self._format = make_format(config, actions=actions)
         newline = tokenizer.encode("\n")
         cue = None if config.chat_template else self._format.plain_cue
         self._cue = cue

@@ -137,7 +137,7 @@ class SerialRun:
             self._config.actor,
             broker=client,
             desktops=OneServer(desktops),
-            prompt=PromptBuilder(tokenizer, self._config.actor.prompt),
+            prompt=PromptBuilder(tokenizer, self._config.actor.prompt, actions=self._config.tasks.actions),
             actor=f"actor-0:{hello.incarnation}",
             incarnation=hello.incarnation,
             stop=self._stop,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from actor.formats.base import PromptFormat
 from actor.formats.compact import CompactFormat
 from actor.formats.computerrl import ComputerRLText, ComputerRLVision
-from common.config import PromptConfig
+from common.config import Actions, PromptConfig
 
 
-def make_format(config: PromptConfig) -> PromptFormat:
-    """The format that ``config`` names."""
+def make_format(config: PromptConfig, *, actions: Actions = "api_gui") -> PromptFormat:
+    """The format that ``config`` names; one that tells the policy what it may do tells of ``actions`` (`tasks.actions`)."""
     if config.format == "computerrl_text":
-        return ComputerRLText(config)
+        return ComputerRLText(config, actions=actions)
     if config.format == "computerrl_vision":
-        return ComputerRLVision(config)
+        return ComputerRLVision(config, actions=actions)
     return CompactFormat(config)

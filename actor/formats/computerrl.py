@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from actor.formats.base import ChatMessage, PastAction
-from actor.formats.published_calls import CALLS, CLASSES, Grid, from_action, to_action
+from actor.formats.published_calls import BY_HAND, CALLS, CLASSES, Grid, from_action, to_action
 from common.action_spec import ActionSpec, Param
 from common.actions import (
     ACTIONS,
@@ -35,7 +35,7 @@ from common.actions import (
     parse_action,
     render_call,
 )
-from common.config import PromptConfig
+from common.config import Actions, PromptConfig
 from common.messages import Action, Element, Observation
 from common.screen_text import SHOWN_STATES, one_line
 from common.targets import find_target
@@ -71,10 +71,11 @@ below, with literal arguments. Like this:
 Only the first call is done. In its place the block may hold DONE (the task is finished), FAIL (it cannot be done) or WAIT (do \
 nothing for one turn).
 
-Where one of the application's own calls does the work, prefer it to many clicks. When the task is done, say so.
+{advice}When the task is done, say so.
 
 Calls:
 """
+_ADVICE = "Where one of the application's own calls does the work, prefer it to many clicks. "
 _TEXT_SCREEN = (
     "one row for each element, with tabs between tag, text, centre (x, y), size (w, h) and states. Coordinates are pixels from "
     "the top left corner of the screen."
@@ -84,6 +85,7 @@ _VISION_SCREEN = (
     "top to 1000 at the bottom."
 )
 _FENCE = "```"
+_EXAMPLE = f"{_FENCE}python\nAgent.click([412, 230])\n{_FENCE}"
 
 
 class _ComputerRL:
@@ -92,11 +94,13 @@ class _ComputerRL:
     plain_cue: str | None = None
     apps: tuple[str, ...] = tuple(_APP_AREAS)
     _scale: ClassVar[int | None] = None
-    _head: ClassVar[str] = ""
+    _words: ClassVar[Mapping[str, str]] = {}
+    """What `_HEAD` says of the screen, and of the answer."""
 
-    def __init__(self, config: PromptConfig) -> None:
+    def __init__(self, config: PromptConfig, *, actions: Actions = "api_gui") -> None:
         self._config = config
-        self._systems = {app: self._head + "\n".join(call_lines(app)) for app in self.apps}
+        self._actions = actions
+        self._systems = {app: self._system(app) for app in self.apps}
 
     def rows(self, instruction: str, observation: Observation) -> list[str]:
         return []
@@ -105,7 +109,7 @@ class _ComputerRL:
         self, instruction: str, observation: Observation, rows: Sequence[str], past: Sequence[PastAction]
     ) -> list[ChatMessage]:
         """System, then a user and an assistant turn for each past action, then the screen of now."""
-        system = self._systems.get(observation.app) or self._head + "\n".join(call_lines(observation.app))
+        system = self._systems.get(observation.app) or self._system(observation.app)
         before = [f"Task: {one_line(instruction, MAX_TASK_CHARS)}"]
         turns = [ChatMessage("system", system)]
         for action in past:
@@ -115,6 +119,11 @@ class _ComputerRL:
         shown = observation.screenshot if self._scale is not None else None
         turns.append(ChatMessage("user", "\n".join([*before, *self._screen(observation, rows)]), shown))
         return turns
+
+    def _system(self, app: str) -> str:
+        example = f"<think>\nWhy this action is the next one.\n</think>\n{self._wrapped(_EXAMPLE)}"
+        head = _HEAD.format(**self._words, example=example, advice=_ADVICE if self._actions == "api_gui" else "")
+        return head + "\n".join(call_lines(app, actions=self._actions))
 
     def _screen(self, observation: Observation, rows: Sequence[str]) -> list[str]:
         title = f", window: {one_line(observation.window_title, 80)}" if self._config.window_title else ""
@@ -154,18 +163,10 @@ class _ComputerRL:
         return Grid(observation.screen_width, observation.screen_height, self._scale)
 
 
-def _head(*, screen: str, where: str, block: str) -> str:
-    example = f"<think>\nWhy this action is the next one.\n</think>\n{block}"
-    return _HEAD.format(screen=screen, where=where, example=example)
-
-
-_EXAMPLE = f"{_FENCE}python\nAgent.click([412, 230])\n{_FENCE}"
-
-
 class ComputerRLText(_ComputerRL):
     """`computerrl_text`: the tree as rows, coordinates in pixels."""
 
-    _head = _head(screen=_TEXT_SCREEN, where="", block=_EXAMPLE)
+    _words: ClassVar = {"screen": _TEXT_SCREEN, "where": ""}
 
     def rows(self, instruction: str, observation: Observation) -> list[str]:
         content = [element for element in observation.elements if element.in_content]
@@ -186,7 +187,7 @@ class ComputerRLVision(_ComputerRL):
     """
 
     _scale = VISION_SCALE
-    _head = _head(screen=_VISION_SCREEN, where="inside <answer> and </answer> ", block=f"<answer>\n{_EXAMPLE}\n</answer>")
+    _words: ClassVar = {"screen": _VISION_SCREEN, "where": "inside <answer> and </answer> "}
 
     def messages(
         self, instruction: str, observation: Observation, rows: Sequence[str], past: Sequence[PastAction]
@@ -211,10 +212,12 @@ class ComputerRLVision(_ComputerRL):
 # --- prompt ----------------------------------------------------------------------------------------------------------
 
 
-def call_lines(app: str) -> list[str]:
-    """One line per call that is of use with ``app`` in front: `Agent`'s, then the application's."""
+def call_lines(app: str, *, actions: Actions = "api_gui") -> list[str]:
+    """One line per call that is of use with ``app`` in front: `Agent`'s, then the application's; with gui only those that use
+    mouse and keyboard."""
     classes = ["Agent", *(CLASSES[area] for area in _APP_AREAS.get(app, ()))]
-    return [_signature(spec) for name in classes for spec in CALLS.values() if spec.name.startswith(f"{name}.")]
+    calls = [spec for name in classes for spec in CALLS.values() if spec.name.startswith(f"{name}.")]
+    return [_signature(spec) for spec in calls if actions == "api_gui" or spec.name in BY_HAND]
 
 
 def _signature(spec: ActionSpec) -> str:

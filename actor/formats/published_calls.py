@@ -136,6 +136,8 @@ def _make() -> tuple[dict[str, ActionSpec], list[_Row]]:
 
 CALLS, _ALL_ROWS = _make()
 """Every call a policy may write, by its full name; the order is that of our tables, `Agent` first."""
+BY_HAND = frozenset(row.call for row in _ALL_ROWS if not calls_application(row.action))
+"""Those that use mouse and keyboard, or end the episode: what is left of them where `tasks.actions` is gui."""
 
 
 @dataclass(frozen=True, slots=True)

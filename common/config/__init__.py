@@ -11,11 +11,12 @@ from common.config.desktop import DesktopConfig
 from common.config.hosts import HostList, load_hosts
 from common.config.learner import AlgorithmConfig, EntropulseConfig, LearnerConfig, LoraConfig, OptimizerConfig, RecipeConfig
 from common.config.model import ModelConfig
-from common.config.run import RunConfig, SupervisorConfig, TasksConfig, load_config
+from common.config.run import Actions, RunConfig, SupervisorConfig, TasksConfig, load_config
 from common.config.site import NodeKind, SiteProfile, load_site
 
 __all__ = [
     "VISION_PROBLEM",
+    "Actions",
     "ActorConfig",
     "AlgorithmConfig",
     "BrokerConfig",

@@ -22,6 +22,8 @@ from common.config.reading import read_section
 from common.errors import ConfigError, Problem
 from common.messages import Split
 
+Actions = Literal["api_gui", "gui"]
+
 
 class TasksConfig(Section):
     """What is played. Read by broker (through the learner's orders) and env_server."""
@@ -31,10 +33,10 @@ class TasksConfig(Section):
     page."""
     max_steps: int = Field(6, ge=1)
     """Actions per episode at most."""
-    actions: Literal["api_gui", "gui"] = "api_gui"
+    actions: Actions = "api_gui"
     """What agents may do. api_gui: use mouse and keyboard, and call applications (`calc.set_cell(...)`; ComputerRL's API-GUI
-    paradigm). gui: mouse and keyboard alone; calls are refused and demonstrations do without, though ComputerRL formats list them
-    all the same. Read by env_server."""
+    paradigm). gui: mouse and keyboard alone; calls are refused, demonstrations do without, and prompts that list calls list
+    none. Read by env_server and actor."""
     horizon: tuple[tuple[int, int], ...] = Field((), max_length=64)
     """[update, actions] pairs: from that RL update on (counted in `learner.groups_per_batch` groups), training episodes have at
     most so many actions (AgentGym-RL's ScalingInter: short at first, longer when that is learned); before the first pair, and

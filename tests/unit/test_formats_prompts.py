@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from actor.formats import make_format
 from actor.formats.base import PastAction
 from actor.formats.computerrl import call_lines
+from common.config import PromptConfig
 from common.errors import ConfigError
 from tests.unit.actor_data import (
     make_element,
@@ -40,6 +42,16 @@ def test_text_prompt_lists_the_calls_of_the_application_in_front() -> None:
     assert "CalcTools.set_cell_value(cell, value)" in calc and "Agent.click(coordinates, num_clicks=1" in calc
     assert "WriterTools" not in calc and "CalcTools" not in browser and "Agent.exit(success)" in browser
     assert calc in TEXT.messages("x", SCREEN, [], [])[0].text
+
+
+def test_prompt_tells_of_no_calls_that_would_be_refused() -> None:
+    made = make_format(PromptConfig.model_validate({"format": "computerrl_text"}), actions="gui")
+    said, with_calls = made.messages("x", SCREEN, [], [])[0].text, TEXT.messages("x", SCREEN, [], [])[0].text
+    assert "CalcTools" in with_calls and "Agent.open_app" in with_calls and "prefer it to many clicks" in with_calls
+    assert "Tools" not in said and "Agent.open_app" not in said and "prefer it" not in said
+    assert [line for line in with_calls.splitlines() if line.startswith(("Agent.click", "Agent.exit", "Agent.hotkey"))] == [
+        line for line in said.splitlines() if line.startswith(("Agent.click", "Agent.exit", "Agent.hotkey"))
+    ]
 
 
 def test_text_prompt_tells_earlier_turns_as_turns() -> None:
