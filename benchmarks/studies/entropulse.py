@@ -55,8 +55,8 @@ def table(cells: Sequence[Record]) -> str:
     }
     return (
         f"{by_arm([arm.name for arm in ARMS], cells, columns)}\nMean and standard error of {len(continued)} seeds. Entropy: nats "
-        f"per action token, over {PART} desktop steps each; continued RL's are those around its middle. Different solutions: of a "
-        "group's successes in the last quarter, the share of scripts that differ.\n"
+        f"per action token, over {PART} desktop steps each; continued RL's are those around its middle. Different solutions: of "
+        "a group's successes in the last quarter, the share of scripts that differ.\n"
     )
 
 
