@@ -21,7 +21,7 @@ import yaml
 
 from benchmarks.studies import _runs
 from benchmarks.studies._plots import figure
-from benchmarks.studies._runs import Record
+from benchmarks.studies._runs import Record, RunFailed
 from benchmarks.studies._study import Page, Study, markdown, mean_and_error, with_error
 from launch.simulation.calibrate import calibrate
 from launch.simulation.cluster import Cluster
@@ -32,12 +32,16 @@ DESKTOPS, ACTORS = (1, 2, 4, 8, 16, 32, 48), (1, 2, 4)
 LOOP_DESKTOPS = (1, 2, 4, 8, 16)
 CALIBRATED = (4, 1)
 LARGE = (1000, 64)
-_EPISODES_PER_DESKTOP, _MIN_EPISODES = 10, 90
+_WARM_EPISODES = 6
+"""Per desktop, before measuring begins: until each family's application has been started everywhere. With dozens of desktops on
+two cores that takes minutes, in which they play next to nothing."""
+_MEASURED_EPISODES, _MIN_EPISODES = 9, 90
+"""Per desktop, and in all; the last one of each desktop does not count, for others are done by then."""
+_MEMORY_MB = 350
+"""Of a desktop, measured with these light families; the default of 700 holds for all, and would allow no 48 here."""
 _FAMILIES = ("calc-set-cell", "web-click-button", "files-move")
-_RL_S = 100
+_RL_S = 120
 _SIMULATED_S = 1800.0
-_MIDDLE = (0.15, 0.85)
-"""Part of a run's time that is measured: not while desktops start, nor while the last episodes end."""
 LIMITS = (
     "Machines of more cores: the two here are threads of one core, and every part of the loop shares them.",
     "Engines on GPUs: with one, generation would not compete with desktops.",
@@ -51,7 +55,7 @@ def run(folder: Path, *, quick: bool, num_seeds: int | None) -> None:
     common = yaml.safe_load(_runs.CONFIG.read_text(encoding="utf-8"))
     points = [(ALONE, *point) for point in ([(1, 1), (2, 1)] if quick else _pairs(DESKTOPS))]
     points += [(LOOP, *point) for point in ([] if quick else sorted(_pairs(LOOP_DESKTOPS), key=lambda p: p != CALIBRATED))]
-    study = Study(folder, name="scale", settings={"config": common, "points": points, "rl_s": _RL_S})
+    study = Study(folder, name="scale", settings={"config": common, "points": points, "rl_s": _RL_S, "warm": _WARM_EPISODES})
     jobs = [(seed, *point) for seed in range(num_seeds or 1) for point in points]
     cells = []
     for seed, kind, desktops, actors in jobs:
@@ -72,10 +76,11 @@ def _measure(folder: Path, kind: str, desktops: int, actors: int, *, seed: int, 
     """One point: steps per second, and what the machine did meanwhile."""
     settings: dict[str, Any] = {
         "desktop.num_desktops": desktops, "actor.num_actors": actors, "actor.num_episodes": -(-desktops // actors), "seed": seed,
-        "learner.recipe.eval_episodes_per_family": 0,
+        "learner.recipe.eval_episodes_per_family": 0, "desktop.memory_per_desktop_mb": _MEMORY_MB,
     }  # fmt: skip
+    warm = 0 if quick else _WARM_EPISODES * desktops
     if kind == ALONE:
-        episodes = 4 if quick else max(_MIN_EPISODES, _EPISODES_PER_DESKTOP * desktops)
+        episodes = 6 if quick else warm + max(_MIN_EPISODES, _MEASURED_EPISODES * desktops)
         settings |= {
             "model.name": "tiny-random", "model.trainable_top_layers": None, "model.dtype": "float32",
             "tasks.families": _FAMILIES, "learner.recipe.max_updates": 0,
@@ -96,22 +101,26 @@ def _measure(folder: Path, kind: str, desktops: int, actors: int, *, seed: int, 
             samples.append((time.time(), busy / 100, psutil.virtual_memory().used / 2**30))
     run_folder = _runs.train(folder, name, settings)
     played = list(_runs.episodes(run_folder, kind="demonstration" if kind == ALONE else "training"))
-    found = {"kind": kind, "desktops": desktops, "actors": actors, "seed": seed, **rates(played, samples)}
+    found = {"kind": kind, "desktops": desktops, "actors": actors, "seed": seed}
+    found |= rates(played, samples, warm=warm, last=desktops)
     if kind == LOOP and (desktops, actors) == CALIBRATED:
         found["predicted"] = _predictions(run_folder, seed=seed)
     _runs.slim(run_folder)
     return found
 
 
-def rates(played: Sequence[Record], samples: Sequence[tuple[float, float, float]]) -> Record:
-    """Steps and episodes per second in the middle of the time that ``played`` took; how busy the processor was, memory in GiB.
+def rates(played: Sequence[Record], samples: Sequence[tuple[float, float, float]], *, warm: int, last: int) -> Record:
+    """Steps and episodes per second from the end of the first ``warm`` episodes to that of all but the ``last``; how busy the
+    processor was then; memory in GiB, at most.
 
-    ``samples``: (Unix seconds, share of all cores, GiB in use).
+    ``samples``: (Unix seconds, share of all cores, GiB in use). Raises `RunFailed` when too few episodes were played.
     """
-    ends = [episode["started_at"] + episode["duration_s"] for episode in played]
-    first, last = min(episode["started_at"] for episode in played), max(ends)
-    low, high = (first + share * (last - first) for share in _MIDDLE)
-    inside = [episode for episode, end in zip(played, ends, strict=True) if low < end <= high]
+    by_end = sorted(played, key=_end)
+    inside = by_end[warm : len(by_end) - last]
+    if not inside:
+        raise RunFailed(f"{len(played)} episodes are too few to measure: {warm} are for warming up, the last {last} do not count")
+    low = _end(by_end[warm - 1]) if warm else min(episode["started_at"] for episode in played)
+    high = _end(inside[-1])
     busy = [share for at, share, _ in samples if low < at <= high]
     timings = [step["timing"]["desktop_s"] for episode in inside for step in episode["steps"] if step["timing"]["desktop_s"] > 0]
     return {
@@ -123,6 +132,10 @@ def rates(played: Sequence[Record], samples: Sequence[tuple[float, float, float]
         "memory_gb": max((used for _, _, used in samples), default=None),
         "num_episodes": len(inside),
     }  # fmt: skip
+
+
+def _end(episode: Record) -> float:
+    return float(episode["started_at"]) + float(episode["duration_s"])
 
 
 def _predictions(run_folder: Path, *, seed: int) -> dict[str, float]:

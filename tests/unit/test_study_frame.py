@@ -130,7 +130,7 @@ def test_run_that_fails_shows_the_end_of_its_log(tmp_path: Path) -> None:
         _runs.train(tmp_path, "a", {"tasks.max_stepz": 1})
 
 
-def test_rates_are_those_of_the_middle_of_the_time() -> None:
+def test_rates_leave_out_warming_up_and_the_end() -> None:
     """One episode of two steps ends each second for 100 s; the processor is busy from second 15 to second 85."""
     played = [
         {
@@ -140,10 +140,15 @@ def test_rates_are_those_of_the_middle_of_the_time() -> None:
         for second in range(100)
     ]  # fmt: skip
     samples = [(float(second), float(15 < second <= 85), 3.0 + second / 100) for second in range(100)]
-    found = scale.rates(played, samples)
+    # The fifteenth ends at 15 s, the eighty-fifth at 85 s; those that end before and after are slower in what they do.
+    for episode in played[:15]:
+        episode["reset_s"] = 9.0
+    found = scale.rates(played, samples, warm=15, last=15)
     assert found["steps_per_s"] == pytest.approx(2.0) and found["episodes_per_s"] == pytest.approx(1.0)
     assert (found["step_p50_s"], found["reset_p50_s"], found["processor_busy"]) == (0.1, 0.25, 1.0)
     assert found["memory_gb"] == pytest.approx(3.99) and found["num_episodes"] == 70
+    with pytest.raises(_runs.RunFailed, match="100 episodes are too few to measure"):
+        scale.rates(played, samples, warm=90, last=10)
 
 
 def test_stages_are_pooled_over_families_and_seeds_with_intervals() -> None:
