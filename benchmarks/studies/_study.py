@@ -1,7 +1,7 @@
 """What every study shares: results that are kept as they come, and what is written of them.
 
     studies/NAME/cells/CELL.json   one result each, kept as soon as it is there: what is done is not done again
-    studies/NAME/data.json         all of them, with settings, seeds, machine and versions
+    studies/NAME/data.json         all of them, a line each, with settings, seeds, machine and versions
     studies/NAME/data.csv          a line for each
     studies/NAME/table.md, plot.png, README.md   for people: the last holds the first two, and what the study does not show
 
@@ -36,6 +36,8 @@ class Study:
         self.settings = json.loads(json.dumps(settings))
         self._began = time.monotonic()
         self._num_made = 0
+        self._machine = inspect_machine().as_dict()
+        self._versions = versions()
         self._cells = self.folder / "cells"
         try:
             self._cells.mkdir(parents=True, exist_ok=True)
@@ -73,8 +75,11 @@ class Study:
     def keep(
         self, key: str, made: Record, *, took_s: float, of: int, show: Callable[[Record], str] = lambda found: ""
     ) -> Record:
-        """Keep a result, and say so."""
-        found = {"cell": key, **made, "took_s": round(took_s, 1)}
+        """Keep a result, and say so. It tells where it is from: a study may go on elsewhere, or with newer code."""
+        found = {
+            "cell": key, **made, "took_s": round(took_s, 1),
+            "commit": self._versions["commit"], "cpu": self._machine["cpu"],
+        }  # fmt: skip
         write_atomically(self._path(key), _json(found))
         self._num_made += 1
         done = sum(1 for _ in self._cells.glob("*.json"))
@@ -89,9 +94,9 @@ class Study:
         """Everything for people and programs, of all results."""
         data = {
             "study": self.name, "quick": quick, "settings": self.settings,
-            "machine": inspect_machine().as_dict(), "versions": versions(), "cells": cells,
+            "machine": self._machine, "versions": self._versions, "cells": cells,
         }  # fmt: skip
-        write_atomically(self.folder / "data.json", _json(data))
+        write_atomically(self.folder / "data.json", _with_lines(data, "cells"))
         _write_csv(self.folder / "data.csv", cells)
         (self.folder / "table.md").write_text(page.table, encoding="utf-8")
         page.draw(self.folder / "plot.png")
@@ -103,6 +108,7 @@ class Study:
         machine, versions = data["machine"], data["versions"]
         hours = sum(float(cell["took_s"]) for cell in data["cells"]) / 3600
         gpus = f", {', '.join(machine['gpus'])}" if machine["gpus"] else ", no GPU"
+        origins = sorted({f"{cell['commit'][:7]} on {cell['cpu']}" for cell in data["cells"]})
         settings = "\n".join(f"- {key}: {json.dumps(value)}" for key, value in self.settings.items())
         command = f"computerrl study {self.name}{' --quick' if data['quick'] else ''}"
         return "\n\n".join([
@@ -117,7 +123,8 @@ class Study:
             "## How it was made",
             f"`{command}`, {hours:.1f} hours in all. {machine['num_cores']} cores ({machine['cpu']}), "
             f"{machine['memory_mb'] / 1024:.0f} GB{gpus}, {machine['system']}; "
-            + ", ".join(f"{name} {version}" for name, version in versions.items()) + ".",
+            + ", ".join(f"{name} {version}" for name, version in versions.items()) + "."
+            + (f" Results are of commits {', '.join(origins)}." if len(origins) > 1 else ""),
             settings,
             "All results, one by one, are in data.json and data.csv.",
         ]) + "\n"  # fmt: skip
@@ -182,6 +189,22 @@ def _write_csv(path: Path, cells: Sequence[Record]) -> None:
 
 def _json(tree: Any) -> bytes:
     return (json.dumps(tree, indent=1) + "\n").encode()
+
+
+def _with_lines(tree: Mapping[str, Any], name: str) -> bytes:
+    """JSON with a line for each item of the list ``name``, so that a changed result is a changed line; floats to six digits."""
+    head = json.dumps({key: value for key, value in tree.items() if key != name}, indent=1).removesuffix("\n}")
+    items = ",\n".join(json.dumps(_rounded(item)) for item in tree[name])
+    return f'{head},\n "{name}": [\n{items}\n ]\n}}\n'.encode()
+
+
+def _rounded(tree: Any) -> Any:
+    """``tree`` with floats to six digits."""
+    if isinstance(tree, float):
+        return float(f"{tree:.6g}")
+    if isinstance(tree, Mapping):
+        return {key: _rounded(value) for key, value in tree.items()}
+    return [_rounded(value) for value in tree] if isinstance(tree, list | tuple) else tree
 
 
 def _minutes(seconds: float) -> str:

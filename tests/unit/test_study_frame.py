@@ -25,7 +25,7 @@ def test_cell_is_made_once_and_kept(tmp_path: Path, capsys: pytest.CaptureFixtur
 
     def make() -> dict[str, object]:
         made.append(1)
-        return {"value": 7, "rows": [1, 2]}
+        return {"value": 7, "rows": [{"share": 1 / 3}, 2]}
 
     for _ in range(2):
         study = Study(tmp_path / "out", name="x", settings={"lr": 1e-4, "pair": (1, 2)})
@@ -34,12 +34,25 @@ def test_cell_is_made_once_and_kept(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert len(made) == 1
     assert "1 of 2: a/b, seed 0: value 7 (0 s; about 0 s left)" in capsys.readouterr().out
     study.write(make_page(), [cell], quick=True)
-    assert (tmp_path / "out" / "data.csv").read_text().splitlines() == ["cell,value,took_s", '"a/b, seed 0",7,0.0']
+    head, line = (tmp_path / "out" / "data.csv").read_text().splitlines()
+    assert head == "cell,value,took_s,commit,cpu" and line.startswith('"a/b, seed 0",7,0.0,')
     page = (tmp_path / "out" / "README.md").read_text()
     for text in ("# A title", "What is asked?", "quick form", "- the rest", "| one |", "torch", "- lr: 0.0001"):
         assert text in page
-    data = json.loads((tmp_path / "out" / "data.json").read_text())
-    assert data["cells"] == [cell] and data["machine"]["num_cores"] >= 1 and data["versions"]["commit"]
+    written = (tmp_path / "out" / "data.json").read_text()
+    data = json.loads(written)
+    assert '\n{"cell": "a/b, seed 0", ' in written  # a line for each
+    assert data["cells"] == [{**cell, "rows": [{"share": 0.333333}, 2]}]
+    assert data["machine"]["num_cores"] >= 1 and data["versions"]["commit"]
+
+
+def test_page_names_the_origins_of_results_that_have_several(tmp_path: Path) -> None:
+    study = Study(tmp_path, name="x", settings={})
+    cells = [study.cell(name, dict, of=2) for name in ("a", "b")]
+    study.write(make_page(), cells, quick=False)
+    assert "Results are of" not in (tmp_path / "README.md").read_text()
+    study.write(make_page(), [cells[0], {**cells[1], "commit": "0123456789", "cpu": "another"}], quick=False)
+    assert "0123456 on another" in (tmp_path / "README.md").read_text()
 
 
 def test_cell_that_fails_is_not_kept(tmp_path: Path) -> None:
