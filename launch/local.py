@@ -269,7 +269,8 @@ def _conclude(config: RunConfig, outcome: Outcome) -> None:
     for name in EVALUATIONS:
         success = report[name]
         if success is not None and success["mean"] is not None:
-            print(f"{name:18} {success['mean']:.3f}  ({success['episodes']} held-out episodes)")
+            given_up = f", {success['num_given_up']} given up" if success["num_given_up"] else ""
+            print(f"{name:18} {success['mean']:.3f}  ({success['episodes']} held-out episodes{given_up})")
     for name in ("wall_s", "env_steps", "env_steps_per_s", "num_updates", "step_p50_s", "actor_idle_fraction"):
         if report[name] is not None:
             print(f"{name:18} {report[name]:g}")

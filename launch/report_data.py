@@ -52,7 +52,8 @@ class ActiveTime:
 
 
 def success_of(record: Record) -> dict[str, Any]:
-    """One evaluation as report.json shows it: counts per family, mean over families."""
+    """One evaluation as report.json shows it: counts per family, mean over families, episodes that were given up and count
+    nowhere."""
     families = {
         name: {
             "successes": item["successes"],
@@ -65,6 +66,7 @@ def success_of(record: Record) -> dict[str, Any]:
     return {
         "mean": sum(known) / len(known) if known else None,
         "episodes": sum(item["episodes"] for item in families.values()),
+        "num_given_up": int(record.get("num_given_up", 0)),
         "policy_version": record.get("policy_version"),
         "families": families,
     }

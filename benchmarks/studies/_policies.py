@@ -94,7 +94,7 @@ def _evaluate(folder: Path, stage: str, seed: int, settings: Mapping[str, Any], 
     found = _runs.evaluations(run)["success_before"]
     _runs.slim(run)
     counts = {name: [one["successes"], one["episodes"]] for name, one in found["families"].items()}
-    return {"stage": stage, "seed": seed, "mean": found["mean"], "counts": counts}
+    return {"stage": stage, "seed": seed, "mean": found["mean"], "counts": counts, "num_given_up": found["num_given_up"]}
 
 
 def pooled(cells: Sequence[Record], stage: str, families: Sequence[str]) -> tuple[int, int]:
@@ -133,6 +133,7 @@ def table(
             *(_score(successes / episodes if episodes else None) for successes, episodes in ours),
             *(_score(statistics.mean(of[name] for name in known if name in of)) for of in published.values()),
         ])  # fmt: skip
+    given_up = sum(cell["num_given_up"] for cell in cells if cell["stage"] in STAGES)
     trained = [cell for cell in cells if cell["stage"] == "RL"]
     effort = "; ".join(
         f"seed {cell['seed']}: {cell['num_updates']} updates, {cell['rl_env_steps']:,} desktop steps in {cell['rl_s'] / 60:.0f} "
@@ -140,7 +141,8 @@ def table(
         for cell in trained
     )
     return (
-        f"{markdown(['held-out success', *STAGES], overall)}\nWith 95 % intervals (Wilson). {effort}.\n\n"
+        f"{markdown(['held-out success', *STAGES], overall)}\nWith 95 % intervals (Wilson); {given_up} evaluation episodes given up. "
+        f"{effort}.\n\n"
         f"{markdown(['family', *STAGES, *published], rows)}" + (f"\n{note}\n" if known else "")
     )
 

@@ -170,11 +170,13 @@ def test_stages_are_pooled_over_families_and_seeds_with_intervals() -> None:
         for stage in _policies.STAGES
         for seed in (0, 1)
     ]
+    cells = [{**cell, "num_given_up": 1} for cell in cells]
     assert _policies.pooled(cells, "cloned", ["a", "b"]) == (3, 16)
     others = {"others": {"b": 0.5, "new": 1.0}}
     text = _policies.table(cells, families=["a", "b"], unseen=["new"], published=others, note="From a paper.")
     assert "| families trained on (2) | 0.188 (0.066 to 0.430; 16 episodes) |" in text
     assert "| families never trained on (1) | 0.500 (0.150 to 0.850; 4 episodes) |" in text
+    assert "(Wilson); 6 evaluation episodes given up." in text
     assert "| a | 3/8 | 3/8 | 3/8 |  |" in text and "| b | 0/8 | 0/8 | 0/8 | 0.50 |" in text
     # Ours: 0 of 8 and 2 of 4 on the two that others have figures of.
     assert "| mean of the 2 with figures of others | 0.17 | 0.17 | 0.17 | 0.75 |\n\nFrom a paper.\n" in text
