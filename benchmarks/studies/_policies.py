@@ -141,8 +141,8 @@ def table(
         for cell in trained
     )
     return (
-        f"{markdown(['held-out success', *STAGES], overall)}\nWith 95 % intervals (Wilson); {given_up} evaluation episodes given up. "
-        f"{effort}.\n\n"
+        f"{markdown(['held-out success', *STAGES], overall)}\nWith 95 % intervals (Wilson); {given_up} evaluation episodes given "
+        f"up. {effort}.\n\n"
         f"{markdown(['family', *STAGES, *published], rows)}" + (f"\n{note}\n" if known else "")
     )
 
