@@ -108,7 +108,7 @@ class Study:
         machine, versions = data["machine"], data["versions"]
         hours = sum(float(cell["took_s"]) for cell in data["cells"]) / 3600
         gpus = f", {', '.join(machine['gpus'])}" if machine["gpus"] else ", no GPU"
-        origins = sorted({f"{cell['commit'][:7]} on {cell['cpu']}" for cell in data["cells"]})
+        origins = {(cell["commit"], cell["cpu"]) for cell in data["cells"]} - {(versions["commit"], machine["cpu"])}
         settings = "\n".join(f"- {key}: {json.dumps(value)}" for key, value in self.settings.items())
         command = f"computerrl study {self.name}{' --quick' if data['quick'] else ''}"
         return "\n\n".join([
@@ -124,7 +124,7 @@ class Study:
             f"`{command}`, {hours:.1f} hours in all. {machine['num_cores']} cores ({machine['cpu']}), "
             f"{machine['memory_mb'] / 1024:.0f} GB{gpus}, {machine['system']}; "
             + ", ".join(f"{name} {version}" for name, version in versions.items()) + "."
-            + (f" Results are of commits {', '.join(origins)}." if len(origins) > 1 else ""),
+            + "".join(f" Some results are of commit {commit} on {cpu}." for commit, cpu in sorted(origins)),
             settings,
             "All results, one by one, are in data.json and data.csv.",
         ]) + "\n"  # fmt: skip

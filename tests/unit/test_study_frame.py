@@ -46,13 +46,13 @@ def test_cell_is_made_once_and_kept(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert data["machine"]["num_cores"] >= 1 and data["versions"]["commit"]
 
 
-def test_page_names_the_origins_of_results_that_have_several(tmp_path: Path) -> None:
+def test_page_names_where_else_results_are_from(tmp_path: Path) -> None:
     study = Study(tmp_path, name="x", settings={})
     cells = [study.cell(name, dict, of=2) for name in ("a", "b")]
     study.write(make_page(), cells, quick=False)
-    assert "Results are of" not in (tmp_path / "README.md").read_text()
+    assert "Some results" not in (tmp_path / "README.md").read_text()
     study.write(make_page(), [cells[0], {**cells[1], "commit": "0123456789", "cpu": "another"}], quick=False)
-    assert "0123456 on another" in (tmp_path / "README.md").read_text()
+    assert "Some results are of commit 0123456789 on another." in (tmp_path / "README.md").read_text()
 
 
 def test_cell_that_fails_is_not_kept(tmp_path: Path) -> None:
