@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from common.config import TasksConfig
 from common.errors import ComputerRLError
 from common.lifecycle import die_with_parent
 from common.metrics import read_json_lines
@@ -49,6 +50,7 @@ _REPORT = (
     "actor_idle_fraction", "actor_load_stall_s", "trained_tokens_per_s",
 )  # fmt: skip
 _END_LIMIT_S = 60.0
+_TASKS = TasksConfig()
 KILLS_FILE = "kills.json"
 """In the folder of a run that was disturbed: which processes were killed, and how long it took with that."""
 _KEPT = {CONFIG_FILE, REPORT_FILE, "report.html", "metrics.jsonl", "versions.json", "logs", KILLS_FILE}
@@ -88,7 +90,7 @@ def started(folder: Path, name: str, settings: Mapping[str, Any]) -> Iterator[su
     """`computerrl train` under way, resumed if it was begun before; whoever breaks off here ends it, and it keeps what it has."""
     run = folder / "runs" / name
     command = [sys.executable, "-m", "launch.cli", "train", str(CONFIG)]
-    for key, value in {"name": name, **settings}.items():
+    for key, value in {"name": name, **instances(int(settings.get("seed", 0))), **settings}.items():
         command += ["--set", f"{key}={json.dumps(value)}"]
     if (run / CONFIG_FILE).exists():
         command.append("--resume")
@@ -106,6 +108,16 @@ def started(folder: Path, name: str, settings: Mapping[str, Any]) -> Iterator[su
             if process.poll() is None:
                 process.terminate()
                 process.wait(_END_LIMIT_S)
+
+
+def instances(seed: int) -> Record:
+    """Settings that give the runs of each seed (0 to 98) demonstrations and training tasks of their own, so that the spread over
+    seeds has that of tasks in it. Arms of one seed meet the same tasks; the held-out ones are the same for all."""
+    (first, past_demonstrations), (training, past_training) = _TASKS.demonstration_seeds, _TASKS.training_seeds
+    return {
+        "tasks.demonstration_seeds": [first + seed * 1_000, past_demonstrations],
+        "tasks.training_seeds": [training + seed * 100_000, past_training],
+    }
 
 
 def cloned_model(folder: Path, name: str, seed: int, settings: Mapping[str, Any]) -> tuple[Path, Record]:

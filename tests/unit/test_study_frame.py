@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.studies import _policies, _published, _runs, scale
 from benchmarks.studies._study import Page, Study, by_arm, markdown, mean_and_error, means, with_error
+from common.config import TasksConfig
 from common.errors import ConfigError, SetupError
 from env_server.tasks import FAMILIES
 
@@ -190,3 +191,13 @@ def test_figures_of_others_are_of_families_that_there_are() -> None:
 def test_family_curve_leaves_out_updates_without_the_family() -> None:
     updates = [{"rl_env_steps": n, "success_by_family": {"a": n / 10} if n % 2 else {"b": 1.0}} for n in range(5)]
     assert _runs.family_curve(updates, "a", window=1) == ([1.0, 3.0], [0.1, 0.3])
+
+
+def test_each_seed_has_tasks_of_its_own_within_the_ranges() -> None:
+    settings = [_runs.instances(seed) for seed in range(99)]
+    for split in ("demonstration", "training"):
+        firsts = [one[f"tasks.{split}_seeds"][0] for one in settings]
+        assert len(set(firsts)) == len(firsts)
+    for one in settings:
+        TasksConfig(**{name.removeprefix("tasks."): seeds for name, seeds in one.items()})
+    assert _runs.instances(0)["tasks.training_seeds"] == list(TasksConfig().training_seeds)
