@@ -86,7 +86,9 @@ class ActorProcess:
 
     def _make_worker(self, broker: BrokerClient, prompt: PromptBuilder) -> ActorWorker:
         def connect(address: str) -> DesktopClient:
-            return DesktopClient(self._client(address), config=self._config.desktop)
+            # An env_server that is started again has another address.
+            client = Client(address, keys=self._keys, sender=self._name, gives_up_refused=True)
+            return DesktopClient(client, config=self._config.desktop)
 
         return ActorWorker(
             self._config.actor,

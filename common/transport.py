@@ -20,7 +20,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from socket import create_connection
 from typing import Protocol
+from urllib.parse import urlsplit
 
 import zmq
 import zmq.auth.thread
@@ -132,12 +134,14 @@ def client_socket(context: zmq.Context[zmq.Socket[bytes]], keys: Keys) -> zmq.So
 class _Connection:
     """One DEALER socket with at most one request in flight."""
 
-    def __init__(self, context: _Context, address: str, keys: Keys) -> None:
+    def __init__(self, context: _Context, address: str, keys: Keys, *, gives_up_refused: bool) -> None:
+        self._address = address
         self.socket = client_socket(context, keys)
         self.socket.setsockopt(zmq.CONNECT_TIMEOUT, _CONNECT_MS)
         self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
-        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+        events = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        self.monitor = self.socket.get_monitor_socket(events | (zmq.EVENT_CONNECT_RETRIED if gives_up_refused else 0))
         self.socket.connect(address)
         self.poller = zmq.Poller()
         self.poller.register(self.socket, zmq.POLLIN)
@@ -154,7 +158,11 @@ class _Connection:
         failure = ""
         while self.monitor.poll(0):
             event = zmq.utils.monitor.recv_monitor_message(self.monitor)["event"]
-            failure = "refused our keys" if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH else failure or "broke the connection"
+            if event == zmq.EVENT_CONNECT_RETRIED:
+                # Says that an attempt failed, not why: a host that is away for a while may be back before the deadline.
+                failure = failure or ("is gone: nothing listens there" if _is_refused(self._address) else "")
+            else:
+                failure = "refused our keys" if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH else failure or "broke the connection"
         return failure
 
     def close(self) -> None:
@@ -163,11 +171,26 @@ class _Connection:
         self.socket.close(linger=0)
 
 
+def _is_refused(address: str) -> bool:
+    """Whether the host answers that nothing listens at ``address`` (tcp://HOST:PORT)."""
+    place = urlsplit(address)
+    try:
+        create_connection((place.hostname, place.port or 0), timeout=_POLL_SLICE_S).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 class Client:
     """A `Channel` to the server at ``address``. Threads may share it: each request in flight has its own socket."""
 
-    def __init__(self, address: str, *, keys: Keys, sender: str) -> None:
+    def __init__(self, address: str, *, keys: Keys, sender: str, gives_up_refused: bool = False) -> None:
+        """``gives_up_refused``: a server that ends never comes back at this address, so that a request which finds nothing
+        listening there fails at once. Without it the request waits for the server until its deadline."""
         self.address = address
+        self._gives_up_refused = gives_up_refused
         self.sender = sender
         self._keys = keys
         self._context: _Context = _Context()
@@ -229,7 +252,7 @@ class Client:
             self._num_busy += 1
             if self._idle:
                 return self._idle.pop()
-        return _Connection(self._context, self.address, self._keys)
+        return _Connection(self._context, self.address, self._keys, gives_up_refused=self._gives_up_refused)
 
     def _give_back(self, connection: _Connection) -> None:
         with self._lock:

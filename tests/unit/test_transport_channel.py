@@ -234,6 +234,19 @@ def test_request_sent_before_the_server_is_there_is_answered_when_it_comes(
     assert answers == [NoGroup(6)]
 
 
+def test_request_to_a_server_that_is_gone_for_good_ends_long_before_its_deadline(keys: transport.Keys) -> None:
+    with served(double, keys) as address:
+        client = Client(address, keys=keys, sender="actor-0:a", gives_up_refused=True)
+        assert client.request(GroupRequest(1), timeout_s=10) == NoGroup(2)
+    # The connection broke while no request was under way.
+    for _ in range(2):
+        with pytest.raises(PeerTimeout, match="is gone: nothing listens there before it answered GroupRequest"):
+            client.request(GroupRequest(2), timeout_s=60)
+    with served(double, keys, bind=address):
+        assert client.request(GroupRequest(3), timeout_s=10) == NoGroup(6)
+    client.close()
+
+
 def test_close_ends_a_waiting_request_and_refuses_new_ones(keys: transport.Keys, client_of: Callable[[str], Client]) -> None:
     server = Server("tcp://127.0.0.1:0", keys=keys, sender="broker-0:b1")
     client = client_of(server.address)
