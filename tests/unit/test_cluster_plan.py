@@ -39,7 +39,7 @@ def config(**sections: Any) -> RunConfig:
 
 def plan(chosen: RunConfig | None = None, site: SiteProfile = SITE) -> cluster_plan.ClusterPlan:
     return cluster_plan.cluster_plan(
-        chosen or config(), site, python="python3", source_root=Path("/src"), folder=Path("/work/my runs"), cache=Path("/cache")
+        chosen or config(), site, python="python3", source_root=Path("/src"), folder=Path("/data/my runs"), cache=Path("/cache")
     )
 
 
@@ -143,7 +143,7 @@ def ssh(name: str, **hosts: Any) -> tuple[str, ...]:
     specs = plan(with_shape(config(), listed), listed.as_site()).specs
     spec = next(spec for spec in specs if spec.name == name)
     made = over_ssh(
-        spec, listed, folder=Path("/work/my runs"), logs=Path("/runs/logs/1"), stop_s=3.0, python="python3", here="python3",
+        spec, listed, folder=Path("/data/my runs"), logs=Path("/runs/logs/1"), stop_s=3.0, python="python3", here="python3",
         num_rank_gpus=4,
     )  # fmt: skip
     assert made.stop_signal is None and made.env == {}
@@ -153,7 +153,7 @@ def ssh(name: str, **hosts: Any) -> tuple[str, ...]:
 def test_ssh_command_quotes_its_folder_and_says_where_errors_go() -> None:
     *_, host, line = ssh("env_server-1", environment={"NOTE": "two words"})
     assert host == "c2"
-    assert line.startswith("cd '/work/my runs' && exec env ")
+    assert line.startswith("cd '/data/my runs' && exec env ")
     assert "'NOTE=two words'" in line
     assert "COMPUTERRL_ERROR_FILE=/runs/logs/1/env_server-1.error.json" in line
     assert "--until-eof --" in line

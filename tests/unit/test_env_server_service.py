@@ -125,6 +125,7 @@ def play(client: DesktopClient) -> float:
 
 def test_episode_through_messages_is_rewarded() -> None:
     with serving(lambda index: Good()) as (service, client):
+        assert service.wait_ready(2, timeout_s=20.0)
         assert play(client) == 1.0
         metrics = service.metrics()
         assert metrics["env_server/desktops_ready"] == 2.0 and metrics["env_server/restarts"] == 0.0
