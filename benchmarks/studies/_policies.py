@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,13 +13,16 @@ from typing import Any
 import yaml
 
 from benchmarks.studies import _runs
-from benchmarks.studies._plots import curves, figure
+from benchmarks.studies._plots import figure
 from benchmarks.studies._runs import Record
 from benchmarks.studies._study import Page, Study, markdown
+from env_server.tasks import FAMILIES
 from launch.evaluation_figures import wilson_interval
 
 STAGES = ("untouched", "cloned", "trained")
 QUICK_FAMILIES, QUICK_UNSEEN = ("web-click-button", "calc-set-cell"), ("web-click-option",)
+_MIN_WINDOW = 5
+"""Updates that a point of a learning curve is the mean of, at least."""
 _OFF: Mapping[str, Any] = {"learner.recipe.eval_episodes_per_family": 0}
 
 
@@ -68,7 +72,8 @@ class Generalist:
 
                 cells.append(study.cell(f"{stage}, seed {seed}", evaluate, of=number, show=lambda cell: f"{cell['mean']:.3f}"))
         text = table(cells, families=families, unseen=unseen, published=self.published, note=self.published_note)
-        plot = partial(draw, cells=cells, families=families, unseen=unseen)
+        turn = math.ceil(len(families) / (settings.get("learner.groups_per_batch") or common["learner"]["groups_per_batch"]))
+        plot = partial(draw, cells=cells, families=families, unseen=unseen, turn=turn)
         page = Page(self.title, self.question, text, plot, self.limits)
         study.write(page, cells, quick=quick)
 
@@ -162,16 +167,23 @@ def _counted(successes: int, episodes: int) -> str:
     return f"{successes}/{episodes}" if episodes else "–"
 
 
-def draw(path: Path, *, cells: Sequence[Record], families: Sequence[str], unseen: Sequence[str]) -> None:
-    """Learning curve, its families one by one, and success of the stages."""
+def draw(path: Path, *, cells: Sequence[Record], families: Sequence[str], unseen: Sequence[str], turn: int) -> None:
+    """Learning curves of each seed and of each application, and success of the stages. ``turn``: updates in which each family
+    is played once; curves are means of whole turns."""
     drawing, (left, middle, right) = figure(3)
-    curves(left, cells, ["RL"], x="rl_env_steps", y="success", labels=("desktop steps of RL", "training success"))
+    window = turn * math.ceil(_MIN_WINDOW / turn)
     trained = [cell for cell in cells if cell["stage"] == "RL"]
+    for cell in trained:
+        left.plot(*_runs.pooled_curve(cell["updates"], families, window=window), label=f"seed {cell['seed']}")
+    by_application: dict[str, list[str]] = {}
     for name in families:
-        found = _runs.family_curve(trained[0]["updates"], name) if trained else ([], [])
-        middle.plot(*found, alpha=0.5, linewidth=1)
-    middle.set(xlabel="desktop steps of RL", ylabel="training success of each family", ylim=(0, 1))
-    middle.grid(alpha=0.3)
+        by_application.setdefault(FAMILIES[name].app, []).append(name)
+    for app, mine in sorted(by_application.items()) if trained else []:
+        middle.plot(*_runs.pooled_curve(trained[0]["updates"], mine, window=window), label=f"{app} ({len(mine)})")
+    for axes, what in ((left, "all families"), (middle, "families by application")):
+        axes.set(xlabel="desktop steps of RL", ylabel=f"training success, {what}", ylim=(0, 1))
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
     groups = {"trained on": families, **({"never trained on": unseen} if unseen else {})}
     for number, (what, names) in enumerate(groups.items()):
         counts = [pooled(cells, stage, names) for stage in STAGES]

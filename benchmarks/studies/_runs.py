@@ -15,7 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -262,14 +262,18 @@ def curve(updates: Sequence[Record], x: str, y: str, *, window: int = 5) -> tupl
     return xs, ys
 
 
-def family_curve(updates: Sequence[Record], family: str, *, window: int = 10) -> tuple[list[float], list[float]]:
-    """(desktop steps of RL, success of one family), over the updates that played it."""
-    rows = [
-        {"x": update["rl_env_steps"], "y": update["success_by_family"][family]}
-        for update in updates
-        if family in (update.get("success_by_family") or {})
-    ]
-    return curve(rows, "x", "y", window=window)
+def pooled_curve(updates: Sequence[Record], families: Collection[str], *, window: int) -> tuple[list[float], list[float]]:
+    """(desktop steps of RL, training success): mean over groups of some families in the last ``window`` updates, where there
+    are any. A window that meets every family as often as the others does not go up and down with which of them are played."""
+    xs: list[float] = []
+    ys: list[float] = []
+    for number, update in enumerate(updates):
+        recent = updates[max(0, number + 1 - window) : number + 1]
+        found = [share for one in recent for name, share in (one["success_by_family"] or {}).items() if name in families]
+        if found and number + 1 >= window:
+            xs.append(float(update["rl_env_steps"]))
+            ys.append(sum(found) / len(found))
+    return xs, ys
 
 
 def at(updates: Sequence[Record], x: str, y: str, where: float, *, window: int = 5) -> float | None:

@@ -37,7 +37,7 @@ from launch.run_names import is_finished
 UNDISTURBED, JOB = "undisturbed", "job restarted"
 ARMS = (Arm(UNDISTURBED), Arm("roles restarted"), Arm(JOB))
 ROLES = ("broker-0", "learner-0", "env_server-0", "actor-0")
-NUM_SEEDS = 2
+NUM_SEEDS = 3
 EVERY_S = 30.0
 QUICK_EVERY_S, QUICK_KILLS = 6.0, 2
 """Of the quick form, whose runs are shorter than a start."""

@@ -1,4 +1,4 @@
-"""Many tasks: one policy over all of OfficeForge and 24 pages of MiniWoB++, 94 families in seven applications.
+"""Many tasks: one policy over all of OfficeForge and 24 pages of MiniWoB++, 94 families in six applications.
 
 The policy clones four scripted demonstrations of each family and learns by RL, groups of all families in turn. What is asked is
 not whether a model of 135M parameters masters office work, it does not, but whether one run carries so many families: which of
@@ -28,7 +28,7 @@ STUDY = Generalist(
     families=(*FORGE, *PAGES),
     num_episodes=6,
     settings={
-        "desktop.image": "full", "tasks.max_steps": 8, "actor.max_new_tokens": 48, "actor.prompt.max_prompt_tokens": 320,
+        "desktop.image": "full", "tasks.max_steps": 14, "actor.max_new_tokens": 48, "actor.prompt.max_prompt_tokens": 320,
         "learner.groups_per_batch": 8, "learner.recipe.max_rl_env_steps": None, "learner.recipe.max_rl_s": 3600,
         "learner.checkpoint_every_updates": 10,
     },

@@ -188,9 +188,12 @@ def test_figures_of_others_are_of_families_that_there_are() -> None:
     assert {name for of in _published.MINIWOB.values() for name in of} <= set(FAMILIES)
 
 
-def test_family_curve_leaves_out_updates_without_the_family() -> None:
-    updates = [{"rl_env_steps": n, "success_by_family": {"a": n / 10} if n % 2 else {"b": 1.0}} for n in range(5)]
-    assert _runs.family_curve(updates, "a", window=1) == ([1.0, 3.0], [0.1, 0.3])
+def test_pooled_curve_is_the_mean_over_whole_windows_of_the_families_asked_for() -> None:
+    played = [{"a": 0.0, "b": 1.0}, {"c": 0.5}, {"a": 1.0}, None, None, {"b": 0.25}]
+    updates = [{"rl_env_steps": number, "success_by_family": found} for number, found in enumerate(played)]
+    assert _runs.pooled_curve(updates, ["a", "b"], window=2) == ([1.0, 2.0, 3.0, 5.0], [0.5, 1.0, 1.0, 0.25])
+    assert _runs.pooled_curve(updates, ["a", "b", "c"], window=3) == ([2.0, 3.0, 4.0, 5.0], [0.625, 0.75, 1.0, 0.25])
+    assert _runs.pooled_curve(updates, ["a"], window=7) == ([], [])
 
 
 def test_each_seed_has_tasks_of_its_own_within_the_ranges() -> None:
