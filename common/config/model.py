@@ -15,8 +15,8 @@ class ModelConfig(Section):
     also trains Qwen2-VL and Qwen2.5-VL, with an image processor in the folder; no engine takes pictures yet."""
     dtype: Dtype = Field(default_factory=fast_dtype)
     """Compute type; trained weights keep float32 master copies. Unless given: bfloat16 where the machine that reads this has
-    a GPU or a processor with instructions for it, else float32. All processes of a run take what the first one wrote into the run
-    folder."""
+    a GPU or a processor with fast instructions for it, else float32. All processes of a run take what the first one wrote into
+    the run folder."""
     trainable_top_layers: int | None = Field(12, ge=1)
     """Train only the last n transformer layers and the final norm; None trains everything, a vision tower
     included. Lower layers run without graph."""

@@ -9,14 +9,16 @@ import pytest
 from common.config import ModelConfig
 from common.host_compute import fast_dtype
 
-SLOW = "model name\t: AMD EPYC\nflags\t\t: fpu sse avx2 fma\n"
+SLOW = "vendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC\nflags\t\t: fpu sse avx2 fma\n"
 
 
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
         (SLOW, "float32"),
-        ("flags\t\t: fpu avx512f avx512_bf16 avx512_vnni\n", "bfloat16"),
+        ("vendor_id\t: AuthenticAMD\nflags\t\t: fpu avx512f avx512_bf16 avx512_vnni\n", "bfloat16"),
+        ("vendor_id\t: GenuineIntel\nflags\t\t: fpu avx512f avx512_bf16 avx512_vnni\n", "float32"),
+        ("vendor_id\t: GenuineIntel\nflags\t\t: fpu avx512f avx512_bf16 amx_bf16\n", "bfloat16"),
         ("flags\t\t: fpu amx_bf16 amx_tile\n", "bfloat16"),
         ("Features\t: fp asimd bf16 i8mm\n", "bfloat16"),
         ("Features\t: fp asimd\n", "float32"),
