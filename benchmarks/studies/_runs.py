@@ -41,6 +41,8 @@ QUICK: Mapping[str, Any] = {
     "learner.recipe.eval_episodes_per_family": 1, "learner.recipe.max_rl_env_steps": None, "actor.engine": "transformers",
 }  # fmt: skip
 """An untrained tiny model for a few updates: shows that everything works, and learns nothing."""
+WIDER: Mapping[str, Any] = {"desktop.num_desktops": 8, "actor.num_episodes": 8}
+"""Twice the desktops: a sixth more steps per second where generation waits for memory (see `scale`)."""
 _UPDATE = (
     "update", "phase", "rl_s", "rl_env_steps", "success", "entropy", "policy_age_mean", "policy_age_max", "wait_s", "train_s",
     "stall_s", "clip_fraction", "importance_weight", "num_steps_trained", "num_steps", "logprob_gap", "success_by_family",

@@ -16,7 +16,7 @@ import yaml
 
 from benchmarks.studies._arms import Comparison
 from benchmarks.studies._plots import curves, figure
-from benchmarks.studies._runs import ROOT, Arm, Record, mean_of
+from benchmarks.studies._runs import ROOT, WIDER, Arm, Record, mean_of
 from benchmarks.studies._study import by_arm, mean_and_error, means
 
 FILES = {
@@ -27,7 +27,7 @@ SAME = {"optimizer", "num_minibatches", "groups_per_batch", "recipe", "entropuls
 """Parts of those files' sections `learner` that stay as they are in desktop.yaml."""
 TEMPERATURE = 0.7
 NUM_SEEDS = 3
-SETTINGS = {"learner.recipe.max_rl_env_steps": 2000}
+SETTINGS = {**WIDER, "learner.recipe.max_rl_env_steps": 2000}
 LIMITS = (
     "Which algorithm is best: published learning rates and sizes differ by orders of magnitude, and one setting suits some.",
     "What memories (DART, AdaGRPO, ARPO) give where successes are rare: here every family succeeds now and then from the start.",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.studies._arms import Comparison
 from benchmarks.studies._plots import bars, curves, figure
-from benchmarks.studies._runs import Arm, Record
+from benchmarks.studies._runs import WIDER, Arm, Record
 from benchmarks.studies._study import by_arm, markdown, means, with_error
 
 ARMS = (Arm("API-GUI", {"tasks.actions": "api_gui"}), Arm("GUI only", {"tasks.actions": "gui"}))
@@ -21,9 +21,11 @@ FAMILIES = (
     "forge-writer-replace-name", "forge-writer-align", "forge-writer-capitals",
 )  # fmt: skip
 NUM_SEEDS = 2
+# Two groups an update: episodes of mouse and keyboard are long, and there would be few updates.
 SETTINGS = {
-    "tasks.families": FAMILIES, "tasks.max_steps": 20, "learner.recipe.demos_per_family": 16,
-    "learner.recipe.max_rl_env_steps": 2000, "learner.recipe.eval_episodes_per_family": 15, "actor.max_new_tokens": 40,
+    **WIDER, "tasks.families": FAMILIES, "tasks.max_steps": 20, "learner.recipe.demos_per_family": 16,
+    "learner.groups_per_batch": 2, "learner.recipe.max_rl_env_steps": 2000, "learner.recipe.eval_episodes_per_family": 15,
+    "actor.max_new_tokens": 40,
 }  # fmt: skip
 LIMITS = (
     "An agent that finds its own way: both arms begin with scripted demonstrations, and keep their manner.",

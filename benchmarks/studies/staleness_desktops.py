@@ -18,14 +18,14 @@ from pathlib import Path
 
 from benchmarks.studies._arms import Comparison
 from benchmarks.studies._plots import curves, figure
-from benchmarks.studies._runs import Arm, Record, mean_of
+from benchmarks.studies._runs import WIDER, Arm, Record, mean_of
 from benchmarks.studies._study import markdown, mean_and_error, with_error
 
 ETAS = (0, 1, 2, 4, 8, 16)
 CORRECTIONS = {"naive": "none", "decoupled": "decoupled"}
 NUM_SEEDS = 2
 SETTINGS = {
-    "learner.groups_per_batch": 2, "learner.staleness.mode": "admit", "learner.recipe.max_rl_env_steps": 2000,
+    **WIDER, "learner.groups_per_batch": 2, "learner.staleness.mode": "admit", "learner.recipe.max_rl_env_steps": 2000,
     "learner.optimizer.lr": 3e-5,
 }  # fmt: skip
 LIMITS = (
