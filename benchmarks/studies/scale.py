@@ -23,6 +23,7 @@ from benchmarks.studies import _runs
 from benchmarks.studies._plots import figure
 from benchmarks.studies._runs import Record, RunFailed
 from benchmarks.studies._study import Page, Study, markdown, mean_and_error, with_error
+from launch.logs import Choice, RunLogs
 from launch.simulation.calibrate import calibrate
 from launch.simulation.cluster import Cluster
 from launch.simulation.what_if import Setting
@@ -32,9 +33,9 @@ DESKTOPS, ACTORS = (1, 2, 4, 8, 16, 32, 48), (1, 2, 4)
 LOOP_DESKTOPS = (1, 2, 4, 8, 16)
 CALIBRATED = (4, 1)
 LARGE = (1000, 64)
-_WARM_EPISODES = 6
-"""Per desktop, before measuring begins: until each family's application has been started everywhere. With dozens of desktops on
-two cores that takes minutes, in which they play next to nothing."""
+_STARTING_EPISODES, _WARM_EPISODES = 16, 6
+"""Per desktop, before measuring begins: about what those that are up play until the last one is, which takes two minutes with 32
+desktops on two cores and halves what is played; and, from there, until each family's application runs everywhere."""
 _MEASURED_EPISODES, _MIN_EPISODES = 9, 90
 """Per desktop, and in all; the last one of each desktop does not count, for others are done by then."""
 _MEMORY_MB = 350
@@ -80,7 +81,7 @@ def _measure(folder: Path, kind: str, desktops: int, actors: int, *, seed: int, 
     }  # fmt: skip
     warm = 0 if quick else _WARM_EPISODES * desktops
     if kind == ALONE:
-        episodes = 6 if quick else warm + max(_MIN_EPISODES, _MEASURED_EPISODES * desktops)
+        episodes = 6 if quick else _STARTING_EPISODES * desktops + warm + max(_MIN_EPISODES, _MEASURED_EPISODES * desktops)
         settings |= {
             "model.name": "tiny-random", "model.trainable_top_layers": None, "model.dtype": "float32",
             "tasks.families": _FAMILIES, "learner.recipe.max_updates": 0,
@@ -102,24 +103,38 @@ def _measure(folder: Path, kind: str, desktops: int, actors: int, *, seed: int, 
     run_folder = _runs.train(folder, name, settings)
     played = list(_runs.episodes(run_folder, kind="demonstration" if kind == ALONE else "training"))
     found = {"kind": kind, "desktops": desktops, "actors": actors, "seed": seed}
-    found |= rates(played, samples, warm=warm, last=desktops)
+    found |= rates(played, samples, since=all_started(run_folder, desktops), warm=warm, last=desktops)
     if kind == LOOP and (desktops, actors) == CALIBRATED:
         found["predicted"] = _predictions(run_folder, seed=seed)
     _runs.slim(run_folder)
     return found
 
 
-def rates(played: Sequence[Record], samples: Sequence[tuple[float, float, float]], *, warm: int, last: int) -> Record:
-    """Steps and episodes per second from the end of the first ``warm`` episodes to that of all but the ``last``; how busy the
-    processor was then; memory in GiB, at most.
+def all_started(run_folder: Path, desktops: int) -> float:
+    """When so many desktops were up for the first time, in Unix seconds. Raises `RunFailed` when they never were."""
+    lines = RunLogs(run_folder, Choice(processes=("env_server",))).read()
+    starts = sorted(line.at for line in lines if line.text.startswith("desktop.started "))
+    if len(starts) < desktops:
+        raise RunFailed(f"{run_folder}: only {len(starts)} of {desktops} desktops started; see its logs/latest/env_server-0.log")
+    return starts[desktops - 1]
+
+
+def rates(
+    played: Sequence[Record], samples: Sequence[tuple[float, float, float]], *, since: float, warm: int, last: int
+) -> Record:
+    """Steps and episodes per second from the end of the first ``warm`` episodes that ended after ``since`` (Unix seconds) to that
+    of all but the ``last``; how busy the processor was then; memory in GiB, at most.
 
     ``samples``: (Unix seconds, share of all cores, GiB in use). Raises `RunFailed` when too few episodes were played.
     """
-    by_end = sorted(played, key=_end)
+    by_end = sorted((episode for episode in played if _end(episode) > since), key=_end)
     inside = by_end[warm : len(by_end) - last]
     if not inside:
-        raise RunFailed(f"{len(played)} episodes are too few to measure: {warm} are for warming up, the last {last} do not count")
-    low = _end(by_end[warm - 1]) if warm else min(episode["started_at"] for episode in played)
+        raise RunFailed(
+            f"{len(by_end)} episodes after the last desktop's start are too few to measure: {warm} are for warming up, the last "
+            f"{last} do not count"
+        )
+    low = _end(by_end[warm - 1]) if warm else max(since, min(episode["started_at"] for episode in by_end))
     high = _end(inside[-1])
     busy = [share for at, share, _ in samples if low < at <= high]
     timings = [step["timing"]["desktop_s"] for episode in inside for step in episode["steps"] if step["timing"]["desktop_s"] > 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -157,12 +158,25 @@ def test_rates_leave_out_warming_up_and_the_end() -> None:
     # The fifteenth ends at 15 s, the eighty-fifth at 85 s; those that end before and after are slower in what they do.
     for episode in played[:15]:
         episode["reset_s"] = 9.0
-    found = scale.rates(played, samples, warm=15, last=15)
+    found = scale.rates(played, samples, since=5.0, warm=10, last=15)
     assert found["steps_per_s"] == pytest.approx(2.0) and found["episodes_per_s"] == pytest.approx(1.0)
     assert (found["step_p50_s"], found["reset_p50_s"], found["processor_busy"]) == (0.1, 0.25, 1.0)
     assert found["memory_gb"] == pytest.approx(3.99) and found["num_episodes"] == 70
-    with pytest.raises(_runs.RunFailed, match="100 episodes are too few to measure"):
-        scale.rates(played, samples, warm=90, last=10)
+    with pytest.raises(_runs.RunFailed, match="90 episodes after the last desktop's start are too few to measure"):
+        scale.rates(played, samples, since=10.0, warm=80, last=10)
+
+
+def test_measuring_begins_when_the_last_desktop_is_up(tmp_path: Path) -> None:
+    lines = [
+        {"event": "desktop.started", "level": "info", "desktop": number % 3, "timestamp": f"2026-01-01T00:00:0{number}Z"}
+        for number in range(4)
+    ]
+    (tmp_path / "logs" / "latest").mkdir(parents=True)
+    (tmp_path / "logs" / "latest" / "env_server-0.log").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    # The fourth start is that of a desktop that broke.
+    assert scale.all_started(tmp_path, 3) == datetime(2026, 1, 1, 0, 0, 2, tzinfo=UTC).timestamp()
+    with pytest.raises(_runs.RunFailed, match="only 4 of 5 desktops started"):
+        scale.all_started(tmp_path, 5)
 
 
 def test_stages_are_pooled_over_families_and_seeds_with_intervals() -> None:
