@@ -195,11 +195,15 @@ def table(cells: Sequence[Record]) -> str:
     large = predicted.get(f"{LARGE[0]}, {LARGE[1]}")
     extrapolated = (
         f"\n**Simulation, not measurement:** {LARGE[0]:,} desktops and {LARGE[1]} actors with engines of their own would play "
-        f"{large:.0f} steps/s.\n"
+        f"{large:.0f} steps/s with the learner of this machine.\n"
         if large is not None
         else ""
     )
     return markdown(headings, rows) + extrapolated
+
+
+def _actors(number: int) -> str:
+    return f"{number} actor{'' if number == 1 else 's'}"
 
 
 def draw(path: Path, cells: Sequence[Record]) -> None:
@@ -213,11 +217,12 @@ def draw(path: Path, cells: Sequence[Record]) -> None:
                 continue
             found = [mean_and_error([cell["steps_per_s"] for cell in of]) for of in mine.values()]
             means, errors = zip(*found, strict=True)
-            (line, *_) = place.errorbar(list(mine), means, yerr=errors, marker="o", capsize=2, label=f"{actors} actors")
+            (line, *_) = place.errorbar(list(mine), means, yerr=errors, marker="o", capsize=2, label=_actors(actors))
             expected = [predicted.get(f"{number}, {actors}") for number in mine]
             if kind == LOOP and None not in expected:
-                place.plot(list(mine), expected, linestyle=":", color=line.get_color(), label=f"{actors} actors, simulated")
+                place.plot(list(mine), expected, linestyle=":", color=line.get_color(), label=f"{_actors(actors)}, simulated")
         place.set(title=kind, xlabel="desktops", ylabel="env steps/s", xscale="log")
+        place.set_ylim(bottom=0)
         place.set_xticks(DESKTOPS, [str(number) for number in DESKTOPS])
         place.grid(alpha=0.3)
         if any(cell["kind"] == kind for cell in cells):
