@@ -28,6 +28,9 @@ from tests.unit.test_trainer_updates import on_policy_batch, plain_model
 from tests.unit.trainer_data import make_step, random_groups
 
 TIMINGS = {"train_s", "trained_tokens_per_s"}
+STEP_ATOL = 5e-5
+"""A twentieth of one optimizer step (learning rate 1e-3): where a gradient is hardly above Adam's eps, dividing by its root mean
+square magnifies the rounding of sums in another order; one element in 786,432 was off by 1.4e-5. A mistake is off by steps."""
 
 
 def make_config(
@@ -136,8 +139,8 @@ def test_two_ranks_train_to_the_same_weights_as_one(tmp_path: Path, top_layers: 
         for name in left.keys() - TIMINGS:
             assert right[name] == pytest.approx(left[name], abs=1e-5, rel=1e-5), name
     assert any(metrics["num_packs"] % 2 for metrics in one["metrics"])  # So somebody was idle.
-    assert_close(two["weights"], one["weights"], atol=1e-5)
-    assert_close(two["state"], one["state"], atol=1e-5)
+    assert_close(two["weights"], one["weights"], atol=STEP_ATOL)
+    assert_close(two["state"], one["state"], atol=STEP_ATOL)
     np.testing.assert_allclose(two["probe"], one["probe"], atol=1e-5)
 
 

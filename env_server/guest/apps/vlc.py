@@ -299,7 +299,12 @@ class VlcTools(Tools):
         if before is None:
             raise Refused("nothing is playing")
         self._vlc.call(_PLAYER, member)
-        self._wait(lambda: self._metadata().get("mpris:trackid") not in (None, before))
+
+        def arrived() -> bool:
+            # The other medium is named first and starts then; between the two VLC calls itself stopped.
+            return self._metadata().get("mpris:trackid") not in (None, before) and self._status() != "stopped"
+
+        self._wait(arrived)
         return self.env_info()
 
     def _told(self, done: Callable[[], bool]) -> str:
