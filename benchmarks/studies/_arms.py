@@ -55,8 +55,9 @@ class Comparison:
                     return self._from_cloned(study.folder, arm, seed, settings)
 
                 cells.append(study.cell(f"{arm.name}, seed {seed}", make, of=len(seeds) * len(arms), show=in_words))
-        page = Page(self.title, self.question, self.table(cells), lambda path: self.draw(path, cells), self.limits)
-        study.write(page, cells, quick=quick)
+            # After each seed, so that whoever breaks off has a page of what is there.
+            page = Page(self.title, self.question, self.table(cells), lambda path: self.draw(path, cells), self.limits)
+            study.write(page, cells, quick=quick)
 
     def _from_cloned(self, folder: Path, arm: Arm, seed: int, settings: Mapping[str, Any]) -> Record:
         """RL of ``arm`` from the cloned policy of ``seed``, which is made if it is not there yet."""

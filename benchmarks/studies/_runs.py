@@ -94,8 +94,10 @@ def started(folder: Path, name: str, settings: Mapping[str, Any]) -> Iterator[su
     command = [sys.executable, "-m", "launch.cli", "train", str(CONFIG)]
     for key, value in {"name": name, **instances(int(settings.get("seed", 0))), **settings}.items():
         command += ["--set", f"{key}={json.dumps(value)}"]
-    if (run / CONFIG_FILE).exists():
+    begun = (run / CONFIG_FILE).exists()
+    if begun:
         command.append("--resume")
+    print(f"{name} {'goes on' if begun else 'begins'}; to watch it: computerrl dashboard {run}", flush=True)
     log = folder / "runs" / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as out:

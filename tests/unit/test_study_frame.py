@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.studies import _policies, _published, _runs, scale
+from benchmarks.studies._arms import Comparison
 from benchmarks.studies._study import Page, Study, by_arm, markdown, mean_and_error, means, with_error
 from common.config import TasksConfig
 from common.errors import ConfigError, SetupError
@@ -140,9 +141,27 @@ def test_slim_keeps_records_and_reports_alone(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"logs", "report.json", "metrics.jsonl", "config.yaml"}
 
 
-def test_run_that_fails_shows_the_end_of_its_log(tmp_path: Path) -> None:
+def test_run_that_fails_shows_the_end_of_its_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(_runs.RunFailed, match=r"max_stepz[\s\S]*goes on where it ended"):
         _runs.train(tmp_path, "a", {"tasks.max_stepz": 1})
+    assert f"a begins; to watch it: computerrl dashboard {tmp_path / 'runs' / 'a'}" in capsys.readouterr().out
+
+
+def test_comparison_is_written_up_after_each_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def play(folder: Path, arm: _runs.Arm, seed: int, settings: object, *, how: object) -> dict[str, object]:
+        if seed == 1:
+            raise _runs.RunFailed("the power went")
+        return {"arm": arm.name, "seed": seed, "success": 0.5, "num_updates": 3, "rl_env_steps": 9}
+
+    monkeypatch.setattr(_runs, "play", play)
+    comparison = Comparison(
+        name="x", title="A title", question="?", arms=(_runs.Arm("one"), _runs.Arm("two")), num_seeds=2,
+        table=lambda cells: ", ".join(f"{cell['arm']} {cell['seed']}" for cell in cells),
+        draw=lambda path, cells: None, limits=(),
+    )  # fmt: skip
+    with pytest.raises(_runs.RunFailed):
+        comparison.run(tmp_path, quick=True, num_seeds=2)
+    assert "one 0, two 0" in (tmp_path / "README.md").read_text()
 
 
 def test_rates_leave_out_warming_up_and_the_end() -> None:
