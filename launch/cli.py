@@ -207,7 +207,11 @@ def bench(name: str | None, json_file: Path | None, *, quick: bool) -> None:
 @click.option("--seeds", "num_seeds", type=click.IntRange(1, 100), help="Runs of each arm; by default what the study says.")
 @click.option("--out", "folder", type=click.Path(path_type=Path, file_okay=False), help="Where to write; default: studies/NAME.")
 @click.option("--quick", is_flag=True, help="A minute with an untrained model: shows that it works, and answers nothing.")
-def study(name: str | None, folder: Path | None, num_seeds: int | None, *, quick: bool) -> None:
+@click.option(
+    "--results", type=click.Path(path_type=Path, dir_okay=False, exists=True), metavar="FILE",
+    help="Begin with the results in FILE, a data.json that this study wrote elsewhere; only what is missing is made.",
+)  # fmt: skip
+def study(name: str | None, folder: Path | None, num_seeds: int | None, results: Path | None, *, quick: bool) -> None:
     """Run study NAME (a file in benchmarks/studies/): what a choice does to training. Without NAME, list them.
 
     A study trains many policies, most on real desktops and for hours. It writes a folder: README.md (the question, a table, a
@@ -217,10 +221,11 @@ def study(name: str | None, folder: Path | None, num_seeds: int | None, *, quick
     computerrl study
     computerrl study asynchrony
     computerrl study staleness --quick --out /tmp/staleness
+    computerrl study algorithms --seeds 5 --results docs/data/algorithms.json
     """
     from launch.study import run_study
 
-    run_study(name, folder=folder, quick=quick, num_seeds=num_seeds)
+    run_study(name, folder=folder, quick=quick, num_seeds=num_seeds, results=results)
 
 
 @click.group()

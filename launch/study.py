@@ -21,11 +21,11 @@ def study_names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.py") if not path.stem.startswith("_"))
 
 
-def run_study(name: str | None, *, folder: Path | None, quick: bool, num_seeds: int | None) -> None:
+def run_study(name: str | None, *, folder: Path | None, quick: bool, num_seeds: int | None, results: Path | None = None) -> None:
     """Run ``name`` (or list all when None) into ``folder`` (None: studies/NAME below the current one, with ``quick``
-    studies/NAME-quick).
+    studies/NAME-quick), beginning with ``results``, a data.json of it.
 
-    Raises `ConfigError` for an unknown name.
+    Raises `ConfigError` for an unknown name, and for results of something else.
     """
     names = study_names()
     if name is None:
@@ -39,4 +39,6 @@ def run_study(name: str | None, *, folder: Path | None, quick: bool, num_seeds: 
     if root not in sys.path:
         sys.path.insert(0, root)
     place = folder or Path("studies") / (f"{name}-quick" if quick else name)
+    if results is not None:
+        importlib.import_module("benchmarks.studies._study").restore(place, results, name=name)
     importlib.import_module(f"benchmarks.studies.{name}").run(place, quick=quick, num_seeds=num_seeds)

@@ -69,7 +69,7 @@ class Study:
 
     def kept(self, key: str) -> Record | None:
         """The result ``key``, None when there is none yet."""
-        path = self._path(key)
+        path = self.path(key)
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
     def keep(
@@ -80,14 +80,15 @@ class Study:
             "cell": key, **made, "took_s": round(took_s, 1),
             "commit": self._versions["commit"], "cpu": self._machine["cpu"],
         }  # fmt: skip
-        write_atomically(self._path(key), _json(found))
+        write_atomically(self.path(key), _json(found))
         self._num_made += 1
         done = sum(1 for _ in self._cells.glob("*.json"))
         left_s = (of - done) * (time.monotonic() - self._began) / self._num_made
         print(f"{done} of {of}: {key}: {show(found)} ({found['took_s']:.0f} s; about {_minutes(left_s)} left)", flush=True)
         return found
 
-    def _path(self, key: str) -> Path:
+    def path(self, key: str) -> Path:
+        """Where the result ``key`` is kept."""
         return self._cells / f"{key.replace('/', '_')}.json"
 
     def write(self, page: Page, cells: Sequence[Record], *, quick: bool) -> None:
@@ -128,6 +129,25 @@ class Study:
             settings,
             "All results, one by one, are in data.json and data.csv.",
         ]) + "\n"  # fmt: skip
+
+
+def restore(folder: Path, file: Path, *, name: str) -> None:
+    """Put the results in ``file``, a data.json of study ``name``, into ``folder`` as if they had been made there; one that is
+    there already stays. Raises `ConfigError` when ``file`` is not such a file."""
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        found = {"study": data["study"], "settings": data["settings"], "cells": {cell["cell"]: cell for cell in data["cells"]}}
+    except OSError as error:
+        raise ConfigError([Problem(str(file), f"cannot be read: {error.strerror}", "give the data.json of a study")]) from None
+    except (ValueError, KeyError, TypeError):
+        raise ConfigError([Problem(str(file), "is not the data.json of a study", "give one that a study wrote")]) from None
+    if found["study"] != name:
+        reason = f"holds results of study {found['study']}, not of {name}"
+        raise ConfigError([Problem(str(file), reason, f"run `computerrl study {found['study']}`, or give another file")])
+    study = Study(folder, name=name, settings=found["settings"])
+    for key, cell in found["cells"].items():
+        if study.kept(key) is None:
+            write_atomically(study.path(key), _json(cell))
 
 
 @dataclass(frozen=True, slots=True)

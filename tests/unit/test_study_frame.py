@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.studies import _policies, _published, _runs, scale
 from benchmarks.studies._arms import Comparison
-from benchmarks.studies._study import Page, Study, by_arm, markdown, mean_and_error, means, with_error
+from benchmarks.studies._study import Page, Study, by_arm, markdown, mean_and_error, means, restore, with_error
 from common.config import TasksConfig
 from common.errors import ConfigError, SetupError
 from env_server.tasks import FAMILIES
@@ -56,6 +56,30 @@ def test_page_names_where_else_results_are_from(tmp_path: Path) -> None:
     assert "Some results" not in (tmp_path / "README.md").read_text()
     study.write(make_page(), [cells[0], {**cells[1], "commit": "0123456789", "cpu": "another"}], quick=False)
     assert "Some results are of commit 0123456789 on another." in (tmp_path / "README.md").read_text()
+
+
+def test_results_made_elsewhere_are_begun_with(tmp_path: Path) -> None:
+    there = Study(tmp_path / "there", name="x", settings={"lr": 1e-4})
+    there.write(make_page(), [there.cell(key, lambda: {"value": 1}, of=2) for key in ("a/b", "c")], quick=False)
+    here = Study(tmp_path / "here", name="x", settings={"lr": 1e-4})
+    here.cell("c", lambda: {"value": 2}, of=2)
+    restore(here.folder, tmp_path / "there" / "data.json", name="x")
+    assert [(here.kept(key) or {})["value"] for key in ("a/b", "c")] == [1, 2]
+    with pytest.raises(ConfigError, match=r"holds results of study x, not of y"):
+        restore(tmp_path / "other", tmp_path / "there" / "data.json", name="y")
+    Study(tmp_path / "differs", name="x", settings={"lr": 1e-5})
+    with pytest.raises(ConfigError, match=r"holds results of other settings \(lr\)"):
+        restore(tmp_path / "differs", tmp_path / "there" / "data.json", name="x")
+    with pytest.raises(ConfigError, match=r"cannot be read: No such file"):
+        restore(tmp_path / "other", tmp_path / "nothing.json", name="x")
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"study": "x", "settings": {}, "cells": [1]}'])
+def test_file_that_is_not_of_a_study_is_not_begun_with(tmp_path: Path, content: str) -> None:
+    (tmp_path / "data.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"data\.json: is not the data\.json of a study"):
+        restore(tmp_path / "out", tmp_path / "data.json", name="x")
+    assert not (tmp_path / "out").exists()
 
 
 def test_cell_that_fails_is_not_kept(tmp_path: Path) -> None:
