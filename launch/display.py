@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 BLOCKS = "▁▂▃▄▅▆▇█"
 SPARKLINE_WIDTH = 24
 NUM_NOTES = 4
+QUIET_S = 60.0
+"""After so long without a line, one says how far the phase is: evaluations and demonstrations take minutes."""
 SHARE_UPDATES = 10
 """Updates over which a family's share of the training rollouts is taken."""
 QUEUES = {"assignments": "playing", "trajectories_pending": "pending", "groups_waiting": "groups", "groups_unconsumed": "unsaved"}
@@ -280,10 +282,12 @@ class LiveDisplay:
 
 
 class LineDisplay:
-    """One plain line per update, phase, evaluation and note, for pipes, logs and batch jobs."""
+    """One plain line per update, phase, evaluation and note, for pipes, logs and batch jobs; and now and then one between."""
 
-    def __init__(self, write: Callable[[str], None]) -> None:
+    def __init__(self, write: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._write = write
+        self._clock = clock
+        self._last_line = clock()
 
     def __enter__(self) -> LineDisplay:
         return self
@@ -293,16 +297,23 @@ class LineDisplay:
 
     def note(self, line: str) -> None:
         """Something happened that a person should see."""
-        self._write(f"{time.strftime('%H:%M:%S')} note {line}")
+        self._line(f"note {line}")
 
     def record(self, record: Record, state: RunState) -> None:
         """A new metrics record."""
         line = line_for(record, state=state)
         if line is not None:
-            self._write(f"{time.strftime('%H:%M:%S')} {line}")
+            self._line(line)
 
     def update(self, state: RunState, views: Sequence[ProcessView]) -> None:
-        """Nothing: lines come with records."""
+        """How far the phase is, where the learner knows and nothing else was said for a while."""
+        note = state.learner_note()
+        if note not in ("", state.phase) and self._clock() - self._last_line >= QUIET_S:
+            self._line(f"progress {note}")
+
+    def _line(self, text: str) -> None:
+        self._last_line = self._clock()
+        self._write(f"{time.strftime('%H:%M:%S')} {text}")
 
 
 Display = LiveDisplay | LineDisplay

@@ -69,6 +69,8 @@ class LearnerLoop:
         self._clock = clock
         recorded = recorded_seeds(config.tasks, families)
         self.state = LoopState(next_seed=config.tasks.training_seeds[0], recorded=recorded)
+        self.note = ""
+        """What the learner is doing and how far it is, for the heartbeat, whose thread reads it."""
         self._phase = recipe.Phase("", "done")
         self._records: Records
         self._ledger: Ledger
@@ -163,11 +165,6 @@ class LearnerLoop:
         """The recipe is done."""
         return self._phase.kind == "done" and self.state.phase == recipe.DONE
 
-    @property
-    def note(self) -> str:
-        """What the learner is doing, for the heartbeat."""
-        return self.state.phase
-
     def _leave(self, reason: str, *, sft_round: bool = False) -> None:
         """Go on to the phase after this one."""
         if self._published_version != self.state.policy_version:
@@ -212,6 +209,7 @@ class LearnerLoop:
         """Begin, or begin again, the work of the present phase."""
         orders.open_all(self.state, self._broker)
         self._last_update = self._clock()
+        self.note = self._rollouts.progress(self._phase) or self.state.phase
         if self._phase.kind == "sft":
             self._begin_sft()
 
@@ -250,6 +248,7 @@ class LearnerLoop:
         if group is None:
             return False
         self._intake.decide_all([group], self._rollouts.take(group, self._phase))
+        self.note = self._rollouts.progress(self._phase)
         return True
 
     # --- supervised rounds -------------------------------------------------------------------------------------------
@@ -269,6 +268,7 @@ class LearnerLoop:
                 "sft", phase=self.state.phase, step=self._round.num_done, num_steps=len(self._round.batches),
                 pool_digest=self._round.pool_digest, **metrics,
             )  # fmt: skip
+            self.note = f"{self.state.phase}: step {self._round.num_done} of {len(self._round.batches)}"
             return True
         # What RL starts from is also what its KL term refers to.
         self._trainer.set_reference()

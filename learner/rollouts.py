@@ -29,9 +29,21 @@ class Rollouts:
 
     def num_missing(self, order: recipe.OrderPlan) -> int:
         """Episodes of ``order`` that have not come in."""
-        expected = (order.num_per_family or 0) * len(order.families or self._families) * order.group_size
         tally = self._state.tallies[order.order_id]
-        return expected - tally.num_episodes - tally.num_given_up
+        return self._num_ordered(order) - tally.num_episodes - tally.num_given_up
+
+    def _num_ordered(self, order: recipe.OrderPlan) -> int:
+        return (order.num_per_family or 0) * len(order.families or self._families) * order.group_size
+
+    def progress(self, phase: recipe.Phase) -> str:
+        """How far the orders of ``phase`` are, in a few words; empty where it orders no certain number."""
+        parts = []
+        for order in phase.orders:
+            ordered, tally = self._num_ordered(order), self._state.tallies.get(order.order_id)
+            if ordered and tally is not None:
+                done = f"{ordered - self.num_missing(order)} of {ordered} episodes"
+                parts.append(f"{order.order_id}: {done}, success {tally.success:.3f}")
+        return "; ".join(parts)
 
     def take(self, group: TrajectoryGroup, phase: recipe.Phase) -> Outcome:
         """Count ``group`` in; gives what becomes of its trajectories."""

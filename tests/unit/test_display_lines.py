@@ -12,7 +12,7 @@ from synthetic_run import FAMILIES, write_run
 from common.messages import PeerEntry, Status
 from common.metrics import read_json_lines
 from launch import display
-from launch.display import LineDisplay, duration, line_for, render, sparkline
+from launch.display import QUIET_S, LineDisplay, duration, line_for, render, sparkline
 from launch.run_state import MetricsTail, RunState
 from launch.supervisor import ProcessView
 
@@ -130,6 +130,22 @@ def test_line_display_writes_records_and_notes_but_not_ticks() -> None:
         display.record({"event": "phase", "phase": "bc", "reason": "demonstrations complete"}, RunState())
         display.note("actor-0 ended")
     assert [line.split(" ", 1)[1] for line in lines] == ["phase=bc reason='demonstrations complete'", "note actor-0 ended"]
+
+
+def test_line_display_says_how_far_a_long_phase_is_when_nothing_else_was_said() -> None:
+    lines: list[str] = []
+    now = 0.0
+    state = RunState(phase="eval-before", status=STATUS)
+    with LineDisplay(lines.append, clock=lambda: now) as display:
+        for now in (0.0, QUIET_S - 1, QUIET_S, QUIET_S + 1, 2 * QUIET_S):
+            display.update(state, VIEWS)
+        display.note("actor-0 ended")
+        now = 3 * QUIET_S - 1
+        display.update(state, VIEWS)
+        now = 9 * QUIET_S
+        display.update(RunState(phase=state.learner_note(), status=STATUS), VIEWS)
+    said = "progress rl-1: waiting for 3 groups"
+    assert [line.split(" ", 1)[1] for line in lines] == [said, said, "note actor-0 ended"]
 
 
 def test_metrics_tail_reads_only_new_whole_lines_and_notices_a_cut(tmp_path: Path) -> None:

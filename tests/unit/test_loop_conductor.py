@@ -44,6 +44,27 @@ def test_recipe_whole_run_walks_phases_and_writes_records(tmp_path: Path) -> Non
     assert loop.metrics()["learner/update"] == 6.0
 
 
+def test_note_says_how_far_each_phase_is(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, make_config(recipe={"max_updates": 1}))
+    loop = bench.start()
+    notes = {loop.note: None}
+    while not loop.finished:
+        bench.clock.advance(1.0)
+        loop.tick()
+        notes[loop.note] = None
+    loop.close()
+    demonstrations = [f"demonstrations: {done} of 4 episodes, success {min(done, 1)}.000; " for done in range(5)]
+    # Of evaluation's, those of the first family succeed and those of the other fail.
+    evaluation = [f": {done} of 6 episodes, success {share}" for done, share in enumerate(["0.000", "1.000", *["0.500"] * 5])]
+    steps = len([event for event in events(bench, "sft") if event["phase"] == "bc"])
+    assert list(notes) == [
+        *(f"{one}eval-before{evaluation[0]}" for one in demonstrations),
+        *(f"{demonstrations[-1]}eval-before{one}" for one in evaluation[1:]),
+        "bc", *(f"bc: step {done} of {steps}" for done in range(1, steps + 1)),
+        *(f"eval-after-bc{one}" for one in evaluation), "rl-1", *(f"eval-after-rl{one}" for one in evaluation), "done",
+    ]  # fmt: skip
+
+
 def test_recipe_several_entropulse_rounds_in_one_run(tmp_path: Path) -> None:
     bench = Bench(tmp_path, make_config(entropulse={"force_after_fraction": 0.75, "max_phases": 3}, recipe={"max_updates": 12}))
     bench.run(bench.start())
