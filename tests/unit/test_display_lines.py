@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 from synthetic_run import FAMILIES, write_run
 
+from common.clock import ManualClock
 from common.messages import PeerEntry, Status
 from common.metrics import read_json_lines
 from launch import display
@@ -134,15 +135,16 @@ def test_line_display_writes_records_and_notes_but_not_ticks() -> None:
 
 def test_line_display_says_how_far_a_long_phase_is_when_nothing_else_was_said() -> None:
     lines: list[str] = []
-    now = 0.0
+    clock = ManualClock()
     state = RunState(phase="eval-before", status=STATUS)
-    with LineDisplay(lines.append, clock=lambda: now) as display:
-        for now in (0.0, QUIET_S - 1, QUIET_S, QUIET_S + 1, 2 * QUIET_S):
+    with LineDisplay(lines.append, clock=clock) as display:
+        for passed_s in (0.0, QUIET_S - 1, 1.0, 1.0, QUIET_S - 1):
+            clock.advance(passed_s)
             display.update(state, VIEWS)
         display.note("actor-0 ended")
-        now = 3 * QUIET_S - 1
+        clock.advance(QUIET_S - 1)
         display.update(state, VIEWS)
-        now = 9 * QUIET_S
+        clock.advance(9 * QUIET_S)
         display.update(RunState(phase=state.learner_note(), status=STATUS), VIEWS)
     said = "progress rl-1: waiting for 3 groups"
     assert [line.split(" ", 1)[1] for line in lines] == [said, said, "note actor-0 ended"]
