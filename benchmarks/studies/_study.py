@@ -84,7 +84,8 @@ class Study:
         self._num_made += 1
         done = sum(1 for _ in self._cells.glob("*.json"))
         left_s = (of - done) * (time.monotonic() - self._began) / self._num_made
-        print(f"{done} of {of}: {key}: {show(found)} ({found['took_s']:.0f} s; about {_minutes(left_s)} left)", flush=True)
+        pace = f"{found['took_s']:.0f} s; about {_minutes(left_s)} left at this pace"
+        print(f"{done} of {of}: {key}: {show(found)} ({pace})", flush=True)
         return found
 
     def path(self, key: str) -> Path:

@@ -35,7 +35,7 @@ def test_cell_is_made_once_and_kept(tmp_path: Path, capsys: pytest.CaptureFixtur
         cell = study.cell("a/b, seed 0", make, of=2, show=lambda found: f"value {found['value']}")
         assert cell["value"] == 7 and cell["cell"] == "a/b, seed 0"
     assert len(made) == 1
-    assert "1 of 2: a/b, seed 0: value 7 (0 s; about 0 s left)" in capsys.readouterr().out
+    assert "1 of 2: a/b, seed 0: value 7 (0 s; about 0 s left at this pace)" in capsys.readouterr().out
     study.write(make_page(), [cell], quick=True)
     head, line = (tmp_path / "out" / "data.csv").read_text().splitlines()
     assert head == "cell,value,took_s,commit,cpu" and line.startswith('"a/b, seed 0",7,0.0,')
