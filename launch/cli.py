@@ -221,7 +221,7 @@ def study(name: str | None, folder: Path | None, num_seeds: int | None, results:
     computerrl study
     computerrl study asynchrony
     computerrl study staleness --quick --out /tmp/staleness
-    computerrl study algorithms --seeds 5 --results docs/data/algorithms.json
+    computerrl study entropulse --seeds 8 --results docs/data/entropulse.json
     """
     from launch.study import run_study
 
