@@ -256,7 +256,9 @@ class BrokerCore:
             return granted
         if self.is_paused:
             return NoAssignment("paused", PAUSED_RETRY_S)
-        answer = self.orders.assign(request, num_trained=self._num_trained, now=self._now)
+        answer = self.orders.assign(
+            request, num_trained=self._num_trained, newest_version=self.policy_version, now=self._now
+        )
         self.counters["assigned"] += isinstance(answer, Assignment)
         return _OnDiskFirst(answer, request) if isinstance(answer, GroupDrawn) else answer
 

@@ -89,16 +89,16 @@ class OrderBook:
     # --- assignments
 
     def assign(
-        self, request: AssignmentRequest, *, num_trained: Callable[[OrderState], int], now: float
+        self, request: AssignmentRequest, *, num_trained: Callable[[OrderState], int], newest_version: int, now: float
     ) -> Assignment | NoAssignment | GroupDrawn:
         """The next slot, or why there is none, or the group that must be on disk before there is one.
 
-        ``num_trained``: groups of an order that its credit counts from.
+        ``num_trained``: groups of an order that its credit counts from. ``newest_version``: the one announced last.
         """
         reasons = set()
         for _ in range(len(self._turns)):
             state = self._orders[self._turns[0]]
-            reason = self._refusal(state, request, num_trained=num_trained)
+            reason = self._refusal(state, request, num_trained=num_trained, newest_version=newest_version)
             if reason is None and (drawn := state.undrawn()) is not None:
                 return drawn  # It is still this order's turn when the request is looked at again.
             self._turns.rotate(-1)
@@ -152,7 +152,7 @@ class OrderBook:
         return (self._orders[order_id] for order_id in self._turns)
 
     def _refusal(
-        self, state: OrderState, request: AssignmentRequest, *, num_trained: Callable[[OrderState], int]
+        self, state: OrderState, request: AssignmentRequest, *, num_trained: Callable[[OrderState], int], newest_version: int
     ) -> str | None:
         order = state.order
         if state.done:
@@ -163,6 +163,9 @@ class OrderBook:
             return "policy_version"
         if order.kind == "training" and not state.has_credit(num_trained=num_trained(state), eta=self._eta):
             return "staleness_bound"
+        # A version gives credit before its weights arrive: with eta 0 an actor without them would play with older ones.
+        if order.kind == "training" and self._eta == 0 and request.policy_version < newest_version:
+            return "policy_version"
         return None
 
     def _assignment(self, state: OrderState, slot: Slot) -> Assignment:

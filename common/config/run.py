@@ -256,6 +256,8 @@ def _staleness_problems(config: RunConfig) -> list[Problem]:
         reason = f"weights up to {lag} versions behind, with broker.eta {eta}, would be past learner.max_age {max_age}"
         step = f"set learner.max_age to {lag + eta} or more, or this lower"
         problems.append(Problem("learner.publish_every_updates", reason, step))
+    if eta == 0:
+        problems.extend(_problems_on_policy(config))
     if staleness.mode != "pace":
         return problems
     if eta == 0:
@@ -266,6 +268,19 @@ def _staleness_problems(config: RunConfig) -> list[Problem]:
         limit_s = config.broker.max_assignment_s
         reason = f"waits {staleness.stall_budget_s:g} s for episodes that end after broker.max_assignment_s {limit_s:g} s"
         problems.append(Problem("learner.staleness.stall_budget_s", reason, f"set it to {limit_s:g} or less"))
+    return problems
+
+
+def _problems_on_policy(config: RunConfig) -> list[Problem]:
+    """With `broker.eta` 0 only the newest weights play for training: what would leave the actors with older ones stops the run."""
+    reason = "broker.eta 0 lets only the version announced last play for training, and this leaves {} with older weights"
+    problems = []
+    if config.learner.publish_every_updates > 1:
+        step = "set it to 1, or broker.eta to 1 or more"
+        problems.append(Problem("learner.publish_every_updates", reason.format("all actors"), step))
+    if config.actor.older_policy_every is not None:
+        step = "leave it out, or set broker.eta to 1 or more"
+        problems.append(Problem("actor.older_policy_every", reason.format("some actors"), step))
     return problems
 
 

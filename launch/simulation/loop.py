@@ -26,6 +26,7 @@ from common.messages import (
     ConsumptionReport,
     GroupRequest,
     Message,
+    NoAssignment,
     NoGroup,
     RolloutOrder,
     Step,
@@ -144,16 +145,14 @@ class Simulation:
 
     def assign(self) -> None:
         """Give idle slots work until the broker has none, in the order in which they became idle."""
-        while self.idle:
-            place = 0
-            if self._draining:
-                ready = [number for number, entry in enumerate(self.idle) if entry[0] not in self._draining]
-                if not ready:
-                    return
-                place = ready[0]
+        passed_over = set(self._draining)
+        while (place := self._next_idle(passed_over)) is not None:
             actor, slot, since = self.idle[place]
             version = len(self._loaded_at[actor]) - 1
             granted = self.ask(AssignmentRequest("x", version))
+            if isinstance(granted, NoAssignment) and granted.reason == "policy_version":
+                passed_over.add(actor)
+                continue
             if not isinstance(granted, Assignment):
                 return
             self.idle.pop(place)
@@ -163,6 +162,10 @@ class Simulation:
             play = Play(self._num_plays, granted, times, actor, slot, self.now)
             self.plays[actor][play.number] = play
             self.later(play.times.reset_s, self._begin, play)
+
+    def _next_idle(self, passed_over: set[int]) -> int | None:
+        """Place in `idle` of the first slot whose actor is not ``passed_over``."""
+        return next((place for place, (actor, *_) in enumerate(self.idle) if actor not in passed_over), None)
 
     def _begin(self, play: Play) -> None:
         if play.gone:

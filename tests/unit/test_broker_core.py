@@ -141,6 +141,28 @@ def test_credit_admits_at_most_eta_plus_one_batches_ahead_of_the_version(desk: D
     assert (len(granted), reason) == (4, "staleness_bound")
 
 
+def test_with_eta_0_an_actor_without_the_announced_weights_plays_nothing_that_is_trained() -> None:
+    desk = Desk(core(eta=0))
+    desk.ask(VersionAnnouncement(3, 0))
+    desk.ask(order())
+    assert desk.assign_all(policy_version=2) == ([], "policy_version")
+    granted, reason = desk.assign_all(policy_version=3)
+    assert (len(granted), reason) == (4, "staleness_bound")
+    # A slot that came back is of the same batch: older weights may not fill it either.
+    desk.ask(AssignmentReturn(granted[0].assignment_id, "a", "engine_failed"))
+    assert desk.assign_all(policy_version=2) == ([], "policy_version")
+    assert [one.assignment_id for one in desk.assign_all(policy_version=3)[0]] == [granted[0].assignment_id]
+    desk.ask(OrderClosure("rl-1"))
+    desk.ask(order("demos", kind="demonstration", num_per_family=1))
+    assert len(desk.assign_all(policy_version=2)[0]) == 4
+
+
+def test_with_eta_1_an_actor_plays_on_while_new_weights_are_on_their_way(desk: Desk) -> None:
+    desk.ask(VersionAnnouncement(3, 0))
+    desk.ask(order())
+    assert len(desk.assign_all(policy_version=2)[0]) == 8
+
+
 def test_credit_counts_versions_from_the_start_of_the_order(desk: Desk) -> None:
     desk.ask(VersionAnnouncement(7, 0))
     desk.ask(order())

@@ -206,7 +206,7 @@ def test_learner_that_takes_batches_of_groups_of_any_size_never_waits_for_ever()
     assert service(order(curriculum=PLAN, group_size=4), "learner-0:l") == Ack()
     for version in range(60):
         played = 0
-        while granted := assignments([service(REQUEST, "actor-0:a")]):
+        while granted := assignments([service(AssignmentRequest("a", version), "actor-0:a")]):
             service(trajectory_for(granted[0], success=(version // 15 + played) % 3 == 0), "actor-0:a")
             played += 1
         for number in (2 * version, 2 * version + 1):

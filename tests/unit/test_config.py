@@ -90,6 +90,14 @@ def test_load_config_staleness_that_contradicts_itself_shows_the_arithmetic_and_
     assert "30 s" in found["learner.staleness.stall_budget_s"] and "20 or less" in found["learner.staleness.stall_budget_s"]
 
 
+def test_load_config_eta_0_with_actors_on_older_weights_is_an_error(tmp_path: Path) -> None:
+    text = "broker: {{eta: {}}}\nlearner: {{publish_every_updates: 2}}\nactor: {{num_actors: 2, older_policy_every: 2}}\n"
+    found = problems(write(tmp_path, text.format(0)))
+    assert set(found) == {"learner.publish_every_updates", "actor.older_policy_every"}
+    assert all("broker.eta to 1" in reason for reason in found.values())
+    assert load_config(write(tmp_path, text.format(1))).broker.eta == 1
+
+
 @pytest.mark.parametrize(("mode", "fine"), [("admit", True), ("mask", False), ("pace", False)])
 def test_load_config_eta_above_max_age_is_an_error_where_there_is_a_hard_bound(tmp_path: Path, mode: str, fine: bool) -> None:
     path = write(tmp_path, f"broker: {{eta: 3}}\nlearner: {{max_age: 2, staleness: {{mode: {mode}}}}}\n")
