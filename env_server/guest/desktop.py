@@ -184,6 +184,8 @@ class Desktop:
             return self._settle_fully()
         app = self._apps[self._open[-1]]
         self._windows.bring_to_front(app, deadline, patience_s=patience_s)
+        if app.name in _OFFICE:
+            self._documents.focus(app.name, timeout_s=left(deadline))
         settled = self._settle_fully()
         if self._windows.front_app() is not app:
             raise self._windows.not_in_front(f"{app.name} did not stay in front")

@@ -122,6 +122,9 @@ def test_calls_on_a_closed_workbook_are_refused_and_its_cells_are_empty(desktop:
     assert desktop.get("calc_cells", range="A1:B2") == [["", ""], ["", ""]]
     assert summary(desktop.reset(task(SHEET))[1])[0] == "calc"
     assert desktop.get("calc_cells", range="A1:C2") == [["apple", "", ""], ["", "", "12"]]
+    # The office was started anew: what is typed must land in it without a click.
+    desktop.step(typed("pear", enter=True))
+    assert desktop.get("calc_cells", range="A1") == [["pear"]]
 
 
 def test_calls_in_a_print_preview_are_refused_and_its_cells_are_still_known(desktop: GuestDriver) -> None:

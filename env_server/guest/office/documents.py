@@ -130,6 +130,17 @@ class Documents:
             lambda: any(not self._calc.is_warm(document) for document in self._components()), timeout_s=timeout_s
         )
 
+    def focus(self, app: str, *, timeout_s: float) -> None:
+        """Give the keyboard to the application's document. The window in front is not enough: an office that started on a busy
+        machine may have noted no part of it that keys go to, and drops all of them until somebody clicks."""
+
+        def work() -> None:
+            document = self._document_in_front(app)
+            if document is not None:
+                document.CurrentController.Frame.ComponentWindow.setFocus()
+
+        self._office.on_main(work, timeout_s=timeout_s)
+
     def finish(self, *, timeout_s: float) -> None:
         """Wait until the office has done what it was told: it saves some time after it has taken the keys for it."""
         for _ in range(_NUM_HOPS):
@@ -156,12 +167,15 @@ class Documents:
         return found
 
     def _document_of(self, app: str) -> Any:
-        document = self._calc.active() if app == "calc" else self._found(SERVICES[app])
+        document = self._document_in_front(app)
         if document is None:
             raise DocumentError(f"no document is open in {app}")
         if app in _EDITED_BY and not hasattr(document.CurrentController, _EDITED_BY[app]):
             raise DocumentError(f"{app} shows a print preview: close that first")
         return document
+
+    def _document_in_front(self, app: str) -> Any:
+        return self._calc.active() if app == "calc" else self._found(SERVICES[app])
 
     def _found(self, service: str) -> Any:
         current = self._office.create("com.sun.star.frame.Desktop").CurrentComponent
