@@ -1,11 +1,11 @@
 """Stale rollouts on real desktops: naive GRPO against the decoupled objective, with weights handed out later and later.
 
 The language model of all studies learns on real desktops. With eta 0 a batch begins when the one before has been trained
-(`broker.eta` 0; the first steps may come before the weights do, and have age 1); with eta 1 one batch is under way; beyond,
-actors get weights only after every eta-th update (`learner.publish_every_updates`), so that what is trained is up to eta
-versions old. Batches are small (two groups of eight), so that there are enough updates for sixteen versions to pass. Nothing
-is masked (`learner.staleness.mode: admit`). naive takes all tokens for the present policy's (correction `none`); decoupled is
-the default. Everything else is the same, the cloned policy that all begin with included.
+and its weights have arrived (`broker.eta` 0); with eta 1 one batch is under way; beyond, actors get weights only after every
+eta-th update (`learner.publish_every_updates`), so that what is trained is up to eta versions old. Batches are small (two
+groups of eight), so that there are enough updates for sixteen versions to pass. Nothing is masked (`learner.staleness.mode:
+admit`). naive takes all tokens for the present policy's (correction `none`); decoupled is the default. Everything else is the
+same, the cloned policy that all begin with included.
 
 AReaL's table (arXiv 2505.24298, AIME24, naive / decoupled): eta 0 42.0; 1 41.8 / 42.1; 2 40.0 / 41.8; 4 23.3 / 42.2; 8 35.7 /
 41.0; 16 35.8 / 38.7. `computerrl study staleness` has the same on a task so small that seeds are many.

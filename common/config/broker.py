@@ -14,7 +14,8 @@ class BrokerConfig(Section):
     """TCP port; 0 picks a free one and writes it into the run folder."""
     eta: int = Field(1, ge=0)
     """Admission: a training group begins only while begun < (version + eta + 1) * groups_per_batch, which with groups of one size
-    is AReaL's submitted <= (version + eta + 1) * batch. Bounds the mean age."""
+    is AReaL's submitted <= (version + eta + 1) * batch. Bounds the mean age; 0 is on policy: only the version announced last
+    plays for training."""
     max_assignment_s: float = Field(120.0, gt=0.0)
     """An episode not submitted after this long is given to somebody else."""
     peer_timeout_s: float = Field(15.0, gt=0.0)

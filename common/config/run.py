@@ -240,9 +240,9 @@ def _inference_problems(config: RunConfig) -> list[Problem]:
 
 
 def _staleness_problems(config: RunConfig) -> list[Problem]:
-    """Bounds that contradict each other, and waits that cannot help."""
+    """Bounds that contradict each other."""
     problems = []
-    eta, max_age, staleness = config.broker.eta, config.learner.max_age, config.learner.staleness
+    eta, max_age = config.broker.eta, config.learner.max_age
     if eta > config.learner.age_bound:
         reason = f"eta {eta} admits a mean age above learner.max_age {max_age}: most steps would be masked"
         problems.append(Problem("broker.eta", reason, f"set broker.eta <= {max_age} or raise learner.max_age"))
@@ -258,21 +258,27 @@ def _staleness_problems(config: RunConfig) -> list[Problem]:
         problems.append(Problem("learner.publish_every_updates", reason, step))
     if eta == 0:
         problems.extend(_problems_on_policy(config))
-    if staleness.mode != "pace":
-        return problems
-    if eta == 0:
-        num_groups = config.learner.groups_per_batch
+    if config.learner.staleness.mode == "pace":
+        problems.extend(_problems_of_pacing(config))
+    return problems
+
+
+def _problems_of_pacing(config: RunConfig) -> list[Problem]:
+    """Waits that cannot help."""
+    problems = []
+    limit_s, num_groups = config.broker.max_assignment_s, config.learner.groups_per_batch
+    if config.broker.eta == 0:
         reason = f"pace waits for (eta + 1) * groups_per_batch = 1 * {num_groups} groups at most, which is every batch anyway"
         problems.append(Problem("learner.staleness.mode", reason, "use mask, or set broker.eta to 1 or more"))
-    if staleness.stall_budget_s > config.broker.max_assignment_s:
-        limit_s = config.broker.max_assignment_s
-        reason = f"waits {staleness.stall_budget_s:g} s for episodes that end after broker.max_assignment_s {limit_s:g} s"
+    budget_s = config.learner.staleness.stall_budget_s
+    if budget_s > limit_s:
+        reason = f"waits {budget_s:g} s for episodes that end after broker.max_assignment_s {limit_s:g} s"
         problems.append(Problem("learner.staleness.stall_budget_s", reason, f"set it to {limit_s:g} or less"))
     return problems
 
 
 def _problems_on_policy(config: RunConfig) -> list[Problem]:
-    """With `broker.eta` 0 only the newest weights play for training: what would leave the actors with older ones stops the run."""
+    """What leaves actors with older weights: with `broker.eta` 0 they would never play for training."""
     reason = "broker.eta 0 lets only the version announced last play for training, and this leaves {} with older weights"
     problems = []
     if config.learner.publish_every_updates > 1:
