@@ -65,12 +65,18 @@ def table(cells: Sequence[Record]) -> str:
 
 
 def draw(path: Path, cells: Sequence[Record]) -> None:
-    """Learning curves, and held-out success."""
+    """Learning curves, and held-out success: bars have their curves' colours, so nine names need not cover the curves."""
     drawing, (left, right) = figure(2)
     names = [arm.name for arm in ARMS if any(cell["arm"] == arm.name for cell in cells)]
     curves(left, cells, names, x="rl_env_steps", y="success", labels=("desktop steps of RL", "training success"))
+    left.get_legend().remove()
+    colors = [line.get_color() for line in left.get_lines()]
     found = [mean_and_error([cell["success"] or 0.0 for cell in cells if cell["arm"] == name]) for name in names]
-    right.barh(range(len(names)), [mean for mean, _ in found], xerr=[error for _, error in found], capsize=2)
+    right.barh(range(len(names)), [mean for mean, _ in found], xerr=[error for _, error in found], capsize=2, color=colors)
+    cloned = [cell["success_cloned"] for cell in cells if cell.get("success_cloned") is not None]
+    if cloned:
+        right.axvline(mean_and_error(cloned)[0], color="black", linestyle=":", label="cloned")
+        right.legend(fontsize="small")
     right.set_yticks(range(len(names)), names)
     right.invert_yaxis()
     right.set(xlabel="held-out success")
