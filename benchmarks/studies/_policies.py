@@ -23,7 +23,6 @@ STAGES = ("untouched", "cloned", "trained")
 QUICK_FAMILIES, QUICK_UNSEEN = ("web-click-button", "calc-set-cell"), ("web-click-option",)
 _MIN_WINDOW = 5
 """Updates that a point of a learning curve is the mean of, at least."""
-_OFF: Mapping[str, Any] = {"learner.recipe.eval_episodes_per_family": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +55,19 @@ class Generalist:
         common = yaml.safe_load(_runs.CONFIG.read_text(encoding="utf-8"))
         made_of = {"config": common, "settings": settings, "unseen": unseen, "num_episodes": num_episodes}
         study = Study(folder, name=self.name, settings=made_of)
+        settings["learner.recipe.eval_episodes_per_family"] = num_episodes
         seeds = range(num_seeds or 1)
         cells = []
         for seed in seeds:
             number = len(seeds) * (1 + len(STAGES))
 
             def train(seed: int = seed) -> Record:
-                return self._train(study.folder, seed, settings)
+                return _trained(study.folder, seed, settings, unseen)
 
             cells.append(study.cell(f"RL, seed {seed}", train, of=number, show=lambda cell: f"{cell['num_updates']} updates"))
             for stage in STAGES:
                 def evaluate(seed: int = seed, stage: str = stage) -> Record:
-                    played = {**settings, "learner.recipe.eval_episodes_per_family": num_episodes, "seed": seed}
-                    return _evaluate(study.folder, stage, seed, played, (*families, *unseen))
+                    return _evaluated(study.folder, stage, seed, settings, unseen)
 
                 cells.append(study.cell(f"{stage}, seed {seed}", evaluate, of=number, show=lambda cell: f"{cell['mean']:.3f}"))
         text = table(cells, families=families, unseen=unseen, published=self.published, note=self.published_note)
@@ -77,27 +76,41 @@ class Generalist:
         page = Page(self.title, self.question, text, plot, self.limits)
         study.write(page, cells, quick=quick)
 
-    def _train(self, folder: Path, seed: int, settings: Mapping[str, Any]) -> Record:
-        """RL from the cloned policy; its model is kept."""
-        model, cloned = _runs.cloned_model(folder, f"cloned-{seed}", seed, {**settings, **_OFF})
-        start = {"model.name": str(model), "learner.recipe.demos_per_family": 0, "seed": seed}
-        run = _runs.train(folder, f"rl-{seed}", {**settings, **_OFF, **start})
-        _runs.export(run, folder / "models" / f"trained-{seed}")
-        found = {"stage": "RL", "arm": "RL", "seed": seed, **_runs.harvest(run), **cloned}
-        _runs.slim(run)
-        return found
 
-
-def _evaluate(folder: Path, stage: str, seed: int, settings: Mapping[str, Any], families: Sequence[str]) -> Record:
-    """Held-out success of one stage: successes and episodes of each family."""
-    only = {
-        "tasks.families": families, "learner.recipe.demos_per_family": 0, "learner.recipe.max_updates": 0,
+def _cloned(folder: Path, seed: int, settings: Mapping[str, Any], unseen: Sequence[str]) -> tuple[Path, Record]:
+    """The policy that has cloned demonstrations of the families trained on, evaluated before and after on all families."""
+    wider = {
+        "tasks.families": (*settings["tasks.families"], *unseen), "learner.recipe.demos_of_family": dict.fromkeys(unseen, 0),
         "learner.recipe.eval_before": True,
     }  # fmt: skip
-    model = {} if stage == STAGES[0] else {"model.name": str(folder / "models" / f"{stage}-{seed}")}
-    run = _runs.train(folder, f"eval-{stage}-{seed}", {**settings, **only, **model})
-    found = _runs.evaluations(run)["success_before"]
+    return _runs.cloned_model(folder, f"cloned-{seed}", seed, {**settings, **wider})
+
+
+def _trained(folder: Path, seed: int, settings: Mapping[str, Any], unseen: Sequence[str]) -> Record:
+    """RL from the cloned policy; its model is kept."""
+    model, cloned = _cloned(folder, seed, settings, unseen)
+    start = {"model.name": str(model), "learner.recipe.demos_per_family": 0, "seed": seed}
+    run = _runs.train(folder, f"rl-{seed}", {**settings, **start, "learner.recipe.eval_episodes_per_family": 0})
+    _runs.export(run, folder / "models" / f"trained-{seed}")
+    found = {"stage": "RL", "arm": "RL", "seed": seed, **_runs.harvest(run), "demonstration_steps": cloned["demonstration_steps"]}
     _runs.slim(run)
+    return found
+
+
+def _evaluated(folder: Path, stage: str, seed: int, settings: Mapping[str, Any], unseen: Sequence[str]) -> Record:
+    """Held-out success of one stage: successes and episodes of each family."""
+    if stage == "trained":
+        only = {
+            "model.name": str(folder / "models" / f"trained-{seed}"), "tasks.families": (*settings["tasks.families"], *unseen),
+            "learner.recipe.demos_per_family": 0, "learner.recipe.max_updates": 0, "learner.recipe.eval_before": True,
+            "seed": seed,
+        }  # fmt: skip
+        run = _runs.train(folder, f"eval-trained-{seed}", {**settings, **only})
+        found = _runs.evaluations(run)["success_before"]
+        _runs.slim(run)
+    else:
+        _, cloned = _cloned(folder, seed, settings, unseen)
+        found = cloned["untouched"] if stage == "untouched" else cloned
     counts = {name: [one["successes"], one["episodes"]] for name, one in found["families"].items()}
     return {"stage": stage, "seed": seed, "mean": found["mean"], "counts": counts, "num_given_up": found["num_given_up"]}
 

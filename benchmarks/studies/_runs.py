@@ -125,14 +125,18 @@ def instances(seed: int) -> Record:
 
 
 def cloned_model(folder: Path, name: str, seed: int, settings: Mapping[str, Any]) -> tuple[Path, Record]:
-    """A policy that has cloned some demonstrations, made once for each ``name``: its folder, its evaluation on held-out instances
-    and the mean length of its demonstrations."""
+    """A policy that has cloned some demonstrations, made once for each ``name``: its folder, its evaluation on held-out
+    instances, that of the untouched model (None unless settings ask for one) and the mean length of its demonstrations."""
     model, kept = folder / "models" / name, folder / "models" / f"{name}.json"
     if not kept.exists():
         run = train(folder, name, {**settings, "seed": seed, "learner.recipe.max_updates": 0})
         export(run, model)
         shown = list(episodes(run, kind="demonstration"))
-        found = {**evaluations(run).get("success_after_bc", {}), "demonstration_steps": steps_per_success(shown)}
+        evaluated = evaluations(run)
+        found = {
+            **evaluated.get("success_after_bc", {}), "untouched": evaluated.get("success_before"),
+            "demonstration_steps": steps_per_success(shown),
+        }  # fmt: skip
         kept.write_text(json.dumps(found))
         slim(run)
     return model, json.loads(kept.read_text())

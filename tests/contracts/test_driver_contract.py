@@ -23,8 +23,6 @@ from env_server.drivers import make_driver
 from env_server.drivers.local import missing_programs
 from env_server.screenshots import ScreenshotStore
 
-pytestmark = pytest.mark.timeout(120)
-
 DRIVERS = ("scripted", "apptainer", *(() if missing_programs() else ("local",)))
 
 PAGE = SetupStep("web_page", {"page": "click-checkboxes", "seed": 11})

@@ -8,8 +8,6 @@ import pytest
 
 from tests.integration.quick_study import quick_study
 
-pytestmark = pytest.mark.timeout(240)
-
 
 @pytest.mark.parametrize("name", ["asynchrony", "entropulse", "staleness_desktops", "api_gui", "algorithms", "faults"])
 def test_quick_study_trains_every_arm_on_desktops(tmp_path: Path, name: str) -> None:

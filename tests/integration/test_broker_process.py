@@ -117,7 +117,6 @@ class Player(threading.Thread):
             self.client.close()
 
 
-@pytest.mark.timeout(300)
 def test_sigkill_in_the_middle_of_submissions_loses_and_doubles_nothing(broker: BrokerProcess) -> None:
     learner = broker.client("learner-0:l")
     families = ("web-click-button", "calc-set-cell")
@@ -194,7 +193,7 @@ def test_sigterm_ends_the_broker_cleanly_and_frees_its_port(broker: BrokerProces
     client = broker.client("learner-0:l", deadline_s=0.5)
     assert client.status().counters["received"] == 0
     broker.process.send_signal(signal.SIGTERM)
-    assert broker.process.wait(timeout=30) == 0
+    assert broker.process.wait(timeout=120) == 0
     with pytest.raises(PeerTimeout):
         client.status()
     client.close()
@@ -206,7 +205,7 @@ def test_port_taken_ends_the_broker_with_a_clear_error_and_its_exit_code(tmp_pat
     taken = transport.Server("tcp://127.0.0.1:0", keys=transport.generate_keys(), sender="x-0:x")
     port = int(taken.address.rpartition(":")[2])
     broker = BrokerProcess(tmp_path, port=port)
-    assert broker.process.wait(timeout=60) == 2
+    assert broker.process.wait(timeout=120) == 2
     taken.close()
 
 

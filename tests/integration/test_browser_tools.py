@@ -10,8 +10,6 @@ from common.config import DesktopConfig
 from env_server.driver import SetupStep
 from tests.desktops import Player, open_desktop
 
-pytestmark = pytest.mark.timeout(120)
-
 PAGE = SetupStep(
     "write_file", {"path": "p.html", "text": "<title>First page</title><h1>Hello there</h1><a href='q.html'>next</a>"}
 )

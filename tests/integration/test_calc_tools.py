@@ -16,8 +16,6 @@ from tests.desktops import open_desktop
 from tests.integration.calc_refusals import REFUSALS
 from tests.integration.calc_workbook import HEADER, Calc
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(scope="module")
 def desktop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuestDriver]:

@@ -50,7 +50,7 @@ class Site:
         argv = [sys.executable, "-m", "launch.cli", *arguments]
         done = subprocess.run(
             self.cluster.command(argv, folder=self.folder), env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True,
-            text=True, check=False, timeout=60,
+            text=True, check=False, timeout=120,
         )  # fmt: skip
         assert done.returncode == code, f"{arguments} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
         return done.stdout + done.stderr
@@ -140,7 +140,6 @@ def gpus_of(site: Site, run: RunFolder, role: str) -> set[str]:
     return found
 
 
-@pytest.mark.timeout(420)
 def test_job_over_three_nodes_survives_node_failure_and_preemption(site: Site) -> None:
     """A learner node, two worker nodes, and a worker that joins: everything on one node is killed, then the job is preempted; the
     run goes on to its end and every trajectory counts once. (A learner on two nodes: test_cluster_hosts.py.)"""
@@ -169,7 +168,6 @@ def test_job_over_three_nodes_survives_node_failure_and_preemption(site: Site) -
     site.wait_nothing_left()
 
 
-@pytest.mark.timeout(300)
 def test_job_before_its_time_limit_checkpoints_requeues_and_is_cancelled_without_a_trace(site: Site) -> None:
     # GPUs that Slurm counts and hands out, and that are not there: torch sees none and computes on the processor.
     (site.folder / "site.yaml").write_text(json.dumps({**SITE, "learner": {"partition": "scavenger", "has_gpus": True}}))
@@ -206,7 +204,6 @@ def test_job_before_its_time_limit_checkpoints_requeues_and_is_cancelled_without
     assert site.cluster.run("squeue", "--noheader").stdout == ""
 
 
-@pytest.mark.timeout(60)
 def test_submit_names_what_cannot_be_before_anything_is_queued(site: Site) -> None:
     config = str(ROOT / "configs" / "smoke.yaml")
 
@@ -223,7 +220,6 @@ def test_submit_names_what_cannot_be_before_anything_is_queued(site: Site) -> No
     assert site.cluster.run("squeue", "--noheader").stdout == ""
 
 
-@pytest.mark.timeout(60)
 def test_doctor_finds_the_cluster_in_order_and_names_what_is_not(site: Site) -> None:
     rows = {row["what"]: row for row in json.loads(site.computerrl("doctor", "--site", "site.yaml", "--json"))}
     assert rows["Slurm"]["verdict"] == "ok" and "UP" in rows["Slurm"]["found"]

@@ -13,14 +13,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
 from playwright.async_api import Page, expect
 
 from common.metrics import read_json_lines
 from tests.browser import DESK, PHONE, open_page
 from tests.integration.test_desktop_life import assert_gone, processes_below
-
-pytestmark = pytest.mark.timeout(300)
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = (

@@ -15,8 +15,6 @@ from env_server.driver import SetupStep, TaskInstance
 from env_server.drivers.guest_driver import GuestDriver
 from tests.desktops import open_desktop
 
-pytestmark = pytest.mark.timeout(120)
-
 PAGE = SetupStep("web_page", {"page": "click-checkboxes", "seed": 3})
 ENTRY = SetupStep("web_page", {"page": "enter-text", "seed": 3})
 SHEET = SetupStep("calc_open", {"cells": {f"A{row}": f"r{row}" for row in range(1, 80)}, "active_cell": "A1"})

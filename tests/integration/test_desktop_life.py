@@ -18,8 +18,6 @@ from env_server.driver import SetupStep
 from env_server.drivers.guest_driver import GuestDriver
 from tests.desktops import Player, open_desktop
 
-pytestmark = pytest.mark.timeout(120)
-
 REPOSITORY = Path(__file__).resolve().parents[2]
 GONE_WITHIN_S = 5.0
 

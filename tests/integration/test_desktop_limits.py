@@ -21,8 +21,6 @@ from env_server.service import DesktopService
 from env_server.tasks.osworld.desktop import CalledDesktop
 from tests.desktops import Player, open_desktop
 
-pytestmark = pytest.mark.timeout(180)
-
 FORK_BOMB = ":() { : | : & }; :"
 HOG = ["python3", "-c", "import time; data = bytearray(3_000_000_000); time.sleep(60)"]
 PAGE = SetupStep("web_page", {"page": "click-button", "seed": 1})

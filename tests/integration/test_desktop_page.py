@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from playwright.async_api import Page, expect
 
 from actor.episode import EpisodeSetting, play_episode
@@ -28,8 +27,6 @@ from env_server.service import DesktopService
 from tests.browser import open_page
 from tests.integration.test_desktop_life import assert_gone, processes_below
 from tests.unit.actor_data import make_prompt
-
-pytestmark = pytest.mark.timeout(240)
 
 ROOT = Path(__file__).resolve().parents[2]
 START_LIMIT_S = 90.0

@@ -15,8 +15,6 @@ from env_server.driver import SetupStep, TaskInstance
 from env_server.drivers.guest_driver import GuestDriver
 from tests.desktops import open_desktop
 
-pytestmark = pytest.mark.timeout(120)
-
 PAGE = SetupStep("web_page", {"page": "click-checkboxes", "seed": 7})
 SHEET = SetupStep("calc_open", {"cells": {"A1": "apple", "C2": "12"}, "active_cell": "A1"})
 EDITOR = SetupStep("editor_open", {"path": "note.txt", "text": "first line\n"})

@@ -89,7 +89,6 @@ def client_of(broker: Broker, keys: Keys) -> DesktopClient:
     return DesktopClient(Client(broker.hello.endpoints["desktops"], keys=keys, sender="actor-0:a"))
 
 
-@pytest.mark.timeout(60)
 def test_env_server_process_serves_and_ends_on_sigterm_within_two_seconds(config: RunConfig, keys: Keys, broker: Broker) -> None:
     process = subprocess.Popen([sys.executable, "-c", PROCESS, config.model_dump_json()], env={**os.environ, "PYTHONPATH": "."})
     try:
@@ -109,7 +108,6 @@ def test_env_server_process_serves_and_ends_on_sigterm_within_two_seconds(config
     assert [path.name for path in RunFolder(config.folder).trajectories.iterdir()] == [started.observation.screenshot.segment]
 
 
-@pytest.mark.timeout(60)
 def test_run_env_server_host_broken_raises_its_error(
     config: RunConfig, keys: Keys, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,7 +119,6 @@ def test_run_env_server_host_broken_raises_its_error(
         env_server.run_env_server(config, index=0, stop=StopToken())
 
 
-@pytest.mark.timeout(20)
 def test_run_env_server_too_many_desktops_refused_with_the_arithmetic(config: RunConfig) -> None:
     desktop = config.desktop.model_copy(update={"driver": "local", "num_desktops": 512, "memory_per_desktop_mb": 4_000_000})
     with pytest.raises(ConfigError, match=r"512 desktops x 4000000 MB .* = 2048000000 MB"):

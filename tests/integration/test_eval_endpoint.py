@@ -58,7 +58,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         try:
-            process.wait(timeout=30)
+            process.wait(timeout=120)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -72,7 +72,6 @@ def _is_up(port: int) -> bool:
         return False
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_answers_of_a_real_server_are_the_models_own(url: str, temperature: float) -> None:
     folder = ensure_model("smollm2-135m")
@@ -93,7 +92,6 @@ def test_answers_of_a_real_server_are_the_models_own(url: str, temperature: floa
     assert np.abs(done.logprobs - expected).mean() < (0.15 if fast_dtype() == "bfloat16" else 1e-3)
 
 
-@pytest.mark.timeout(300)
 def test_evaluation_of_a_served_model_plays_real_desktops_without_its_weights(url: str, tmp_path: Path) -> None:
     folder = tmp_path / "theirs"
     folder.mkdir()

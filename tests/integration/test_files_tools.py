@@ -13,8 +13,6 @@ from common.config import DesktopConfig
 from env_server.driver import SetupStep
 from tests.desktops import Player, open_desktop
 
-pytestmark = pytest.mark.timeout(120)
-
 NOTE = SetupStep("write_file", {"path": "note.txt", "text": "alpha beta\ngamma delta\n"})
 FOLDER = SetupStep("make_folder", {"path": "sub"})
 FILES = SetupStep("files_open", {"folder": "."})

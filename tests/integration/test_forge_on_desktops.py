@@ -48,7 +48,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("family", FAMILIES[::3] if is_part else FAMILIES, ids=lambda family: family.name)
 
 
-@pytest.mark.timeout(120)
 def test_family_on_desktop_untouched_zero_solution_one(desktop: DesktopDriver, family: ForgeFamily) -> None:
     forged = family.forged(0)
     before, solved, app = play(desktop, forged, forged.solution)
@@ -60,7 +59,6 @@ def test_family_on_desktop_untouched_zero_solution_one(desktop: DesktopDriver, f
 BY_HAND = [family for family in FAMILIES if family.forged(0).by_hand is not None]
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("shown", BY_HAND, ids=lambda family: family.name)
 def test_family_on_desktop_is_solved_by_hand_on_every_level(desktop: DesktopDriver, shown: ForgeFamily) -> None:
     seeds = {shown.level(seed): seed for seed in range(20)}
@@ -73,7 +71,6 @@ def test_family_on_desktop_is_solved_by_hand_on_every_level(desktop: DesktopDriv
         assert solved.success, (seed, forged.instruction, solved.detail)
 
 
-@pytest.mark.timeout(120)
 def test_near_miss_on_desktop_scores_zero(desktop: DesktopDriver, family: ForgeFamily) -> None:
     forged = family.forged(0)
     _, missed, _ = play(desktop, forged, forged.near_miss)

@@ -13,8 +13,6 @@ from common.config import DesktopConfig
 from env_server.driver import SetupStep
 from tests.desktops import Player, open_desktop
 
-pytestmark = pytest.mark.timeout(120)
-
 FILES = SetupStep("files_open", {"folder": "."})
 
 

@@ -11,8 +11,6 @@ from gymnasium.utils.env_checker import check_env
 
 from env_server.gym import ENV_ID, DesktopEnv
 
-pytestmark = pytest.mark.timeout(180)
-
 
 def test_gymnasium_s_own_check_passes_on_a_real_desktop() -> None:
     env = gymnasium.make(ENV_ID, task="web-click-option", driver="apptainer")

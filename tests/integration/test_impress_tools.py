@@ -24,8 +24,6 @@ from env_server.drivers.guest_driver import GuestDriver
 from tests.desktops import open_desktop
 from tests.integration.office_files import NUM_SLIDES, many_slides, picture, slides, sound
 
-pytestmark = pytest.mark.timeout(120)
-
 A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
 OOR = "{http://openoffice.org/2001/registry}"

@@ -132,7 +132,6 @@ def no_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributed.distributed_c10d, "_tensor_to_object", refuse)
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize(("top_layers", "algorithm"), [(2, "grpo"), (None, "grpo"), (2, "ppo")])
 @pytest.mark.usefixtures("no_pickle")
 def test_two_ranks_train_to_the_same_weights_as_one(tmp_path: Path, top_layers: int | None, algorithm: str) -> None:
@@ -156,7 +155,6 @@ def test_two_ranks_train_to_the_same_weights_as_one(tmp_path: Path, top_layers: 
     np.testing.assert_allclose(two["probe"], one["probe"], atol=1e-5)
 
 
-@pytest.mark.timeout(180)
 def test_two_ranks_train_adapters_to_the_same_merged_weights_as_one(tmp_path: Path) -> None:
     found = {}
     for num_ranks in (1, 2):
@@ -167,7 +165,6 @@ def test_two_ranks_train_adapters_to_the_same_merged_weights_as_one(tmp_path: Pa
     assert_close(found[2]["state"], found[1]["state"], atol=1e-5)
 
 
-@pytest.mark.timeout(180)
 def test_two_ranks_train_pictures_to_the_same_weights_as_one(tmp_path: Path) -> None:
     """The tower is trained too; a group of one rank shows pictures that the other never sees."""
     folder = vision_data.save_model(tmp_path / "model")
@@ -187,7 +184,6 @@ def test_two_ranks_train_pictures_to_the_same_weights_as_one(tmp_path: Path) -> 
         assert ((tensor - found[2][1][name]).abs() > 1e-5).float().mean() < 0.02, name
 
 
-@pytest.mark.timeout(180)
 def test_two_ranks_packed_step_is_that_of_padded_transformers(tmp_path: Path) -> None:
     """One update on policy against a padded batch through the model's own forward pass, clipped and stepped by plain AdamW."""
     model = plain_model()
@@ -230,7 +226,6 @@ def padded(steps: Any, row: Any) -> torch.Tensor:
 # --- state -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(240)
 def test_state_of_two_ranks_continues_on_two_exactly_and_on_one_closely(tmp_path: Path) -> None:
     two = make_config(tmp_path, num_ranks=2, num_minibatches=2)
     with trainer_of(two) as trainer:
@@ -252,7 +247,6 @@ def test_state_of_two_ranks_continues_on_two_exactly_and_on_one_closely(tmp_path
         assert_close(found[1]["state"], expected[1]["state"], atol=atol)
 
 
-@pytest.mark.timeout(180)
 def test_state_of_one_process_continues_on_two_ranks_in_bfloat16(tmp_path: Path) -> None:
     """Compute type bfloat16, masters float32: what receivers get is the masters, rounded."""
     with trainer_of(make_config(tmp_path, num_ranks=1, dtype="bfloat16")) as trainer:
@@ -274,7 +268,6 @@ def test_state_of_one_process_continues_on_two_ranks_in_bfloat16(tmp_path: Path)
             assert torch.equal(masters[f"master/{name}"].to(torch.bfloat16), tensor)
 
 
-@pytest.mark.timeout(120)
 def test_save_that_a_follower_cannot_write_fails_with_its_name_and_the_one_before_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

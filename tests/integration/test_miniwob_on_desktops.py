@@ -49,7 +49,6 @@ def demonstrate(desktop: DesktopDriver, family: str, seed: int) -> str:
     return played
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("family", [name for name in PAGES if name not in DEMONSTRATED])
 def test_page_without_demonstrator_opens_untouched(desktop: DesktopDriver, family: str) -> None:
     task = FAMILIES[family].make(0)
@@ -58,7 +57,6 @@ def test_page_without_demonstrator_opens_untouched(desktop: DesktopDriver, famil
     assert not desktop.get("web_page")["done"] and task.evaluate(desktop.get).reward == 0.0
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("family", DEMONSTRATED)
 def test_demonstrator_on_desktop_solves_untouched_instances(
     desktop: DesktopDriver, family: str, request: pytest.FixtureRequest

@@ -13,8 +13,6 @@ from env_server.client import read_screenshot
 from env_server.driver import SetupStep
 from tests.desktops import Player, open_desktop
 
-pytestmark = pytest.mark.timeout(60)
-
 FILE = SetupStep("write_file", {"path": "notes.txt", "text": "hello"})
 FOLDER = SetupStep("files_open", {"folder": "."})
 

@@ -17,8 +17,6 @@ from env_server.tasks import task_instance
 from env_server.tasks.osworld.desktop import CalledDesktop
 from tests.desktops import Player, open_desktop
 
-pytestmark = pytest.mark.timeout(180)
-
 PAGES = tuple(
     SetupStep("write_file", {"path": f"{name}.html", "text": f"<title>Page {name}</title><h1>About {name}</h1>"})
     for name in ("apples", "pears", "plums")

@@ -13,8 +13,6 @@ from env_server.driver import SetupStep, TaskInstance
 from env_server.drivers.guest_driver import GuestDriver
 from tests.desktops import open_desktop
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(scope="module")
 def desktop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuestDriver]:

@@ -8,8 +8,6 @@ import pytest
 
 from tests.integration.quick_study import quick_study
 
-pytestmark = pytest.mark.timeout(240)
-
 
 @pytest.mark.parametrize("name", ["language_model", "many_tasks"])
 def test_quick_study_of_a_policy_evaluates_every_stage(tmp_path: Path, name: str) -> None:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from common.config import DesktopConfig
 from env_server.driver import SetupStep
 from tests.desktops import Player, open_desktop
-
-pytestmark = pytest.mark.timeout(90)
 
 
 def test_every_change_of_a_cell_ends_in_quiet(tmp_path: Path) -> None:

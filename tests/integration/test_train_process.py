@@ -94,7 +94,6 @@ def train(tmp_path: Path) -> Iterator[Callable[..., Train]]:
         run.process.wait()
 
 
-@pytest.mark.timeout(420)
 def test_train_killed_stopped_and_resumed_finishes_with_nothing_lost_or_left(train: Callable[..., Train], tmp_path: Path) -> None:
     shared_memory = set(Path("/dev/shm").iterdir())
     run = train(max_updates=1000)
@@ -135,7 +134,6 @@ def test_train_killed_stopped_and_resumed_finishes_with_nothing_lost_or_left(tra
     assert (folder / "report.html").stat().st_size > 10_000
 
 
-@pytest.mark.timeout(60)
 def test_train_role_with_an_impossible_option_ends_the_run_with_its_message(train: Callable[..., Train]) -> None:
     run = train("--set", "learner.algorithm.options={no_such_option: 1}", max_updates=1)
     assert run.end() == 2, run.output

@@ -14,8 +14,6 @@ from common.config import DesktopConfig
 from env_server.driver import SetupStep
 from tests.desktops import Player, open_desktop
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def sound(seconds: float) -> bytes:
     data = io.BytesIO()

@@ -22,8 +22,6 @@ from env_server.drivers.guest_driver import GuestDriver
 from tests.desktops import open_desktop
 from tests.integration.office_files import NUM_LINES, lines, picture, report, written
 
-pytestmark = pytest.mark.timeout(120)
-
 MATH = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 
 

@@ -142,7 +142,7 @@ def submit_all(broker: SlowBroker, trajectories: Sequence[Trajectory]) -> list[o
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=120)
     return results
 
 
@@ -185,7 +185,7 @@ def test_client_whose_threads_submit_at_once_fills_groups() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=120)
     assert len(results) == 4 and all(receipt.accepted for receipt in results)
     status = service(StatusRequest(), "x-0:x")
     assert getattr(status, "counters", {})["groups_completed"] == 2

@@ -54,7 +54,6 @@ def test_second_call_keeps_what_is_there(made: Path, tmp_path: Path) -> None:
     assert any("is there already" in line for line in said)
 
 
-@pytest.mark.timeout(60)
 def test_installer_refuses_a_flipped_byte_before_it_unpacks_anything(made: Path, tmp_path: Path) -> None:
     archive = made / "images" / "core-123.tar.gz"
     data = bytearray(archive.read_bytes())

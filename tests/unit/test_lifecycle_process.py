@@ -105,7 +105,7 @@ class Recorder:
             return sum(isinstance(message, kind) for message in self.requests) >= count
 
         with self.condition:
-            assert self.condition.wait_for(seen, timeout=30)
+            assert self.condition.wait_for(seen, timeout=120)
 
 
 def beating(recorder: Recorder, **options: object) -> Heartbeat:

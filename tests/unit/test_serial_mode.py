@@ -27,7 +27,6 @@ def small(tmp_path: Path) -> RunConfig:
     return config
 
 
-@pytest.mark.timeout(120)
 def test_serial_run_walks_the_whole_recipe_and_loses_nothing(small: RunConfig) -> None:
     state = run_serial(small)
     phases = [record["phase"] for record in state.phases]
@@ -44,7 +43,6 @@ def test_serial_run_walks_the_whole_recipe_and_loses_nothing(small: RunConfig) -
     assert all(episode["success"] for episode in demonstrations), "and solve their tasks"
 
 
-@pytest.mark.timeout(120)
 def test_serial_run_with_a_curriculum_trains_groups_of_other_sizes_and_loses_nothing(tmp_path: Path) -> None:
     from common.run_folder import RunFolder
 
@@ -64,7 +62,6 @@ def test_serial_run_with_a_curriculum_trains_groups_of_other_sizes_and_loses_not
     assert sum(sum(record["rollouts_by_family"].values()) for record in state.updates) == sum(sizes.values())
 
 
-@pytest.mark.timeout(120)
 def test_serial_run_in_the_published_format_clones_demonstrations_said_in_it(tmp_path: Path) -> None:
     from actor.formats import make_format
     from common.run_folder import RunFolder
@@ -88,7 +85,6 @@ def test_serial_run_in_the_published_format_clones_demonstrations_said_in_it(tmp
     assert names == {"calc.set_cell", "click", "type", "key", "done"}
 
 
-@pytest.mark.timeout(120)
 def test_serial_train_writes_the_report_and_refuses_to_resume_what_is_finished(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,7 +101,6 @@ def test_serial_train_writes_the_report_and_refuses_to_resume_what_is_finished(
         train(CONFIG, overrides=overrides, resume=True)
 
 
-@pytest.mark.timeout(120)
 def test_serial_run_trains_on_what_a_person_recorded(tmp_path: Path) -> None:
     """A recording of another seed than the scripted ones, with a step that no scripted demonstrator takes."""
     from common.messages import TaskRef

@@ -78,7 +78,7 @@ def test_main_wrong_option_ends_with_two() -> None:
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert answer.returncode in (2, 3)

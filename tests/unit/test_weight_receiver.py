@@ -71,7 +71,7 @@ def play(client: FakeClient, engine: FakeEngine, *, num_reports: int) -> WeightR
     )
     receiver.start()
     for _ in range(num_reports):
-        assert client.reported.acquire(timeout=10)
+        assert client.reported.acquire(timeout=120)
     receiver.close()
     return receiver
 
