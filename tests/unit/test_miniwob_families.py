@@ -165,6 +165,18 @@ def test_demonstrator_counts_shapes_by_size_color_and_kind() -> None:
         assert _next("count-shape", f"How many {said} are there?", screen, shapes=shapes) == f'click("{number}")'
 
 
+def test_demonstrator_waits_for_a_page_that_answers_late_then_gives_up() -> None:
+    said = 'Use the textbox to enter "Vina" and press "Search", then find and click the 4th search result.'
+    done = ["click(1)", 'type("Vina")', 'click("Search")']
+    late = _observation(("entry", "Vina", 60, 200), ("button", "Search", 60, 240))
+    for waited in range(3):
+        assert _next("search-engine", said, late, *done, *["wait()"] * waited) == "wait()"
+    shown = _observation(("link", "2", 60, 400))
+    assert _next("search-engine", said, shown, *done, "wait()", "wait()") == 'click("2")'
+    with pytest.raises(TaskFailed, match="finds no link '2'"):
+        _next("search-engine", said, late, *done, *["wait()"] * 3)
+
+
 def test_demonstrator_unreadable_instruction_is_task_failure() -> None:
     with pytest.raises(TaskFailed, match="which does not read like"):
         _next("click-tab", "Fly to the moon.", _observation())

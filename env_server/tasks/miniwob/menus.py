@@ -75,7 +75,7 @@ def _search(scene: Scene) -> Action:
         return scene.in_turn(scene.enter, lambda: write(words), lambda: scene.press("Search"))
     if page and scene.step == 3:
         return scene.click(scene.one(frozenset({"link"}), str(page + 1)))
-    return scene.click_on([shape for shape in scene.shapes if shape.kind == "search-title"][place])
+    return scene.click_on(scene.nth_shape(place, lambda shape: shape.kind == "search-title"))
 
 
 def _phone_book(scene: Scene) -> Action:

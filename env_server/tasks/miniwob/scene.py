@@ -25,6 +25,10 @@ _PAGE_SIZE = (160, 210)
 STATIC = frozenset({"static", "label", "paragraph", "heading", "section"})
 
 
+class NotShown(TaskFailed):
+    """The page does not show what the demonstrator looks for; on a busy machine, perhaps not yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """One leaf or shape of the page as a picture shows it."""
@@ -118,7 +122,7 @@ class Scene:
         if text is not None:
             found = [element for element in found if not element.is_plain_text] or found
         if not -len(found) <= nth < len(found):
-            raise TaskFailed(f"the demonstrator finds no {'/'.join(sorted(roles)) or 'element'} {text!r}; {self.seen()}")
+            raise NotShown(f"the demonstrator finds no {'/'.join(sorted(roles)) or 'element'} {text!r}; {self.seen()}")
         return found[nth]
 
     def seen(self) -> str:
@@ -131,11 +135,15 @@ class Scene:
 
     def shape(self, test: Callable[[Shape], bool]) -> Shape:
         """The first shape that passes ``test``."""
-        for shape in self.shapes:
-            if test(shape):
-                return shape
+        return self.nth_shape(0, test)
+
+    def nth_shape(self, nth: int, test: Callable[[Shape], bool]) -> Shape:
+        """The ``nth`` shape that passes ``test``, counted from 0."""
+        found = [shape for shape in self.shapes if test(shape)]
+        if nth < len(found):
+            return found[nth]
         drawn = ", ".join(f"{shape.tag}.{shape.kind} {shape.text!r} {shape.color}" for shape in self.shapes[:30])
-        raise TaskFailed(f"the demonstrator does not see the shape it looks for; drawn: {drawn}")
+        raise NotShown(f"the demonstrator does not see the shape it looks for; drawn: {drawn}")
 
     def has(self, shape_id: str) -> bool:
         """Is there a visible shape with this id?"""
