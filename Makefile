@@ -32,7 +32,7 @@ train: setup ## train CONFIG (default configs/quickstart.yaml) and write its rep
 
 test: IMAGE := full
 test: FOR_TESTS := --for-tests
-test: setup ## all tests, real desktops included (15 to 24 minutes on 2 cores)
+test: setup ## all tests, real desktops included (15 to 25 minutes on 2 cores, 45 on slow ones)
 	$(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(TESTS) $(ARGS)
 
 check: setup ## ruff, mypy and the import rule
