@@ -17,7 +17,7 @@ from common.messages import Action, Element, Observation, TaskRef
 from common.recordings import RecordedStep, RecordedTarget, Recording, find_recording
 from env_server.driver import Getter, TaskInstance
 from env_server.targets import name_of
-from env_server.tasks.family import DONE
+from env_server.tasks.family import DONE, WAIT
 
 MAX_WAITS = 2
 """For one element that is not there yet; each wait is one of the episode's few steps."""
@@ -25,7 +25,6 @@ MAX_WAITS = 2
 MAX_SHIFT = 80
 """Pixels that an element without a text of its own (an empty field) may have moved and still be the recorded one."""
 
-_WAIT = Action(name="wait", args={})
 _FAIL = Action(name="fail", args={})
 
 
@@ -57,7 +56,7 @@ def next_action(recording: Recording, instruction: str, observation: Observation
     action = parse_action(step.action_text)
     names = _names(step.targets, observation.elements)
     if names is None:
-        return _WAIT if num_waits < MAX_WAITS else action
+        return WAIT if num_waits < MAX_WAITS else action
     return Action(name=action.name, args={**action.args, **names})
 
 

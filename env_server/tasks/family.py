@@ -56,6 +56,8 @@ def verdict(expected: object, found: object) -> Evaluation:
 
 DONE = Action(name="done", args={})
 """The demonstrator's last action where the task does not finish itself."""
+WAIT = Action(name="wait", args={})
+"""Its action where the screen does not show yet what it looks for."""
 
 
 def click(observation: Observation, element: Element) -> Action:

@@ -14,7 +14,7 @@ from functools import partial
 from common.errors import TaskFailed
 from common.messages import Action, Evaluation, Observation
 from env_server.driver import Getter, SetupStep, TaskInstance
-from env_server.tasks.family import REAL_DRIVERS, Family
+from env_server.tasks.family import REAL_DRIVERS, WAIT, Family
 from env_server.tasks.miniwob import buttons, choices, dragging, feeds, mail, menus, shapes, sliders, text
 from env_server.tasks.miniwob.registry import RegisteredPage, registered_pages
 from env_server.tasks.miniwob.scene import Demonstrator, NotShown, Scene
@@ -37,7 +37,6 @@ GRADED_SUCCESS = 0.9
 of a colour's levels. On all others only the full reward counts."""
 
 _SEEDS = 2**31
-_WAIT = Action(name="wait", args={})
 _PATIENCE = 3
 """Steps that a demonstrator waits for what it does not find on the page."""
 _SITE_REASON = "it is a copied web site of many files that wants an HTTP server and another window size, not a page"
@@ -57,14 +56,14 @@ def _evaluate(get: Getter, *, least: float) -> Evaluation:
 
 def _demonstrate_with(demonstrator: Demonstrator) -> _Demonstrate:
     def demonstrate(instruction: str, observation: Observation, actions: Sequence[Action], get: Getter) -> Action:
-        done = [action for action in actions if action != _WAIT]
+        done = [action for action in actions if action != WAIT]
         try:
             return demonstrator(Scene(instruction, observation, done, get))
         except NotShown:
             # A page of a busy machine can answer a click later than the observation that follows it.
-            if list(actions[-_PATIENCE:]) == [_WAIT] * _PATIENCE:
+            if list(actions[-_PATIENCE:]) == [WAIT] * _PATIENCE:
                 raise
-            return _WAIT
+            return WAIT
 
     return demonstrate
 
