@@ -18,8 +18,8 @@ from env_server.apptainer_install import find_apptainer
 from env_server.drivers.isolation import FILES, as_ordinary_user, isolation
 from env_server.image.find import image_path
 
-START_LIMIT_S = 60.0
-WAIT_LIMIT_MS = 40_000.0
+START_LIMIT_S = 120.0
+WAIT_LIMIT_MS = 120_000.0
 DESK = {"width": 1280, "height": 900}
 PHONE = {"width": 390, "height": 900}
 

@@ -19,8 +19,7 @@ from .apps import catalog
 from .apps.browser import Browser
 from .apps.on_demand import Surroundings
 from .chords import UnknownKey
-from .chromium import Chromium, ChromiumGone, PageError
-from .dbus import DBusError
+from .chromium import Chromium, PageError
 from .display import DisplayGone
 from .faults import DesktopError, Refused, TaskError
 from .file_tools import FileTools
@@ -28,7 +27,7 @@ from .folder import AgentFolder, FileActionError
 from .gtk_apps import Editor, Files
 from .gui import Gui
 from .office.documents import Documents, OfficeApp
-from .office.process import DocumentError, Office, OfficeGone
+from .office.process import DocumentError, Office
 from .office.sheet import Calc
 from .openers import Openers
 from .osworld import OsworldCalls
@@ -50,9 +49,6 @@ _OSWORLD_READ_LIMIT_S = 5.0
 _CALM_AT_RESET = 2.0
 _OFFICE = frozenset({"calc", "writer", "impress"})
 _FILE_FACTS = frozenset({"file_bytes", "file_text", "folder_listing"})
-
-OUR_FAILURES = (DesktopError, OfficeGone, ChromiumGone, DBusError, AppGone)
-"""What the host must hear of as a broken desktop."""
 
 
 class Desktop:
@@ -122,7 +118,7 @@ class Desktop:
         for app in apps:
             app.start()
         for app in apps:
-            self._windows.ready(app, deadline)
+            self._windows.ready_though_it_dies(app, deadline)
         processes.keep_running()
 
     def check(self) -> None:

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from . import processes
-from .desktop import OUR_FAILURES, Desktop
+from .desktop import Desktop
 from .display import DisplayGone
 from .faults import DesktopError, Refused, TaskError
 from .session import FRAME_NAME, Places, Session
+from .windows import APP_FAILURES
 from .wire import Wire, WireClosed
 
 _FRAME_LIMIT_S = 10.0
@@ -72,7 +73,7 @@ def serve(desktop: Desktop, wire: Wire, *, frame: Path) -> None:
             answer = handle(desktop, request)
         except TaskError as error:
             answer = {"error": "task", "message": str(error)}
-        except (*OUR_FAILURES, *DisplayGone) as error:
+        except (*APP_FAILURES, *DisplayGone) as error:
             traceback.print_exc()
             answer = {"error": "broken", "message": f"{type(error).__name__}: {error}"}
         except Exception as error:  # noqa: BLE001  (process boundary: a mistake of ours must reach the host's log)

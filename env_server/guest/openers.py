@@ -13,12 +13,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import processes
-from .accessibility import AppGone
 from .apps import catalog
 from .apps.on_demand import OnDemandApp, call
-from .chromium import Chromium, ChromiumGone
-from .dbus import DBusError
-from .faults import DesktopError, Refused
+from .chromium import Chromium
+from .faults import Refused
 from .folder import AgentFolder, FileActionError
 from .gtk_apps import Editor, Files
 from .office.documents import Documents, OfficeApp, app_for
@@ -26,7 +24,7 @@ from .office.process import OfficeGone
 from .office.sheet import Calc
 from .reader import TreeReader
 from .session import Session
-from .windows import App, Windows, left
+from .windows import APP_FAILURES, App, Windows, left
 
 _OPEN_LIMIT_S = 4.0
 """An application that has not opened what a task needs after this long is started anew."""
@@ -35,9 +33,6 @@ _DOCUMENT_LIMIT_S = 12.0
 _CLOSE_LIMIT_S = 3.0
 """An office that has not closed its documents after this long is started anew."""
 _MAX_TABS = 20
-
-APP_FAILURES = (DesktopError, OfficeGone, ChromiumGone, DBusError, AppGone)
-"""An application does not answer. On demand ones are closed then and may be opened again; the warm ones' failures are ours."""
 
 
 class Openers:

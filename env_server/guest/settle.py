@@ -10,9 +10,11 @@ import select
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from .accessibility import Accessibility
-from .display import Screen
+if TYPE_CHECKING:
+    from .accessibility import Accessibility
+    from .display import Screen
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,24 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from .chromium import Chromium
-from .display import Window
+from .accessibility import AppGone
+from .chromium import Chromium, ChromiumGone
+from .dbus import DBusError
 from .faults import DesktopError
 from .office.documents import OfficeApp
+from .office.process import OfficeGone
 from .processes import Program
-from .reader import TreeReader
-from .session import Session
 from .settle import Settled, settle
+
+if TYPE_CHECKING:
+    from .display import Window
+    from .reader import TreeReader
+    from .session import Session
+
+APP_FAILURES = (DesktopError, OfficeGone, ChromiumGone, DBusError, AppGone)
+"""An application does not answer. On demand ones are closed then and may be opened again; the warm ones' are a broken desktop."""
 
 
 class App(Protocol):
@@ -44,6 +52,8 @@ _DISCARD = ("Don't Save", "Discard", "Close without Saving")
 """Names of the button that throws changes away."""
 _MAX_DIALOGS = 8
 _ESCAPE_LIMIT_S = 0.4
+_END_LIMIT_S = 1.0
+"""From the failure of an application that has died to the end of its process."""
 _DIALOG_LIMIT_S = 1.0
 """A dialog or old window that has not closed after this long costs its program a restart."""
 
@@ -165,12 +175,25 @@ class Windows:
         if not isinstance(app, OfficeApp):
             self.wait_for_window(app, deadline)
 
-    def wait_for_window(self, app: App, deadline: float) -> None:
-        """Wait for the first window of an application that was just started."""
+    def ready_though_it_dies(self, app: App, deadline: float) -> None:
+        """`ready`, for one that was just started: when it dies meanwhile, which the log is told, it is started once more."""
         try:
-            self.wait(lambda: bool(self.of(app)), deadline, f"a window of {app.name}")
+            self.ready(app, deadline)
+        except APP_FAILURES:
+            how = app.program.how_it_ended(wait_s=_END_LIMIT_S)
+            if not how:
+                raise
+            print(f"{app.name} died while it started and is started again{how}", flush=True)
+            self.restart(app, deadline)
+
+    def wait_for_window(self, app: App, deadline: float) -> None:
+        """Wait for the first window of an application that was just started. Raises `DesktopError`, also when it has ended."""
+        try:
+            self.wait(lambda: bool(self.of(app)) or not app.program.running, deadline, f"a window of {app.name}")
         except DesktopError as error:
             raise DesktopError(f"{error}; it said: {app.program.log_tail()}") from error
+        if not app.program.running:
+            raise DesktopError(f"{app.name} has no window{app.program.how_it_ended(wait_s=0.0)}")
 
     def bring_to_front(self, app: App, deadline: float, *, patience_s: float = math.inf) -> None:
         """Raise and focus the application's topmost window. Raises `NotInFront` when it has none or does not get the focus.

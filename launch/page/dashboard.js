@@ -26,7 +26,7 @@ async function beat() {
     state = await ask("state.json");
     failures = 0;
     show();
-    if (state.num_records !== numRecords && performance.now() - curvesAt >= CURVES_MS) {
+    if (window.Plotly && state.num_records !== numRecords && performance.now() - curvesAt >= CURVES_MS) {
       curvesAt = performance.now();
       await showCurves();
     }

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from common.config import DesktopConfig
 from common.errors import DesktopBroken, EnvError
 from env_server.driver import SetupStep
-from env_server.drivers.guest_driver import GuestDriver
+from env_server.drivers.guest_driver import START_LIMIT_S, GuestDriver
 from tests.desktops import Player, open_desktop
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -134,6 +135,29 @@ def test_kill_of_the_ground_breaks_the_desktop(desktop: GuestDriver, victim: str
         desktop.observe()
     desktop.close()
     assert_gone(processes)
+
+
+@pytest.mark.parametrize(("victim", "after_s"), [("chromium", 0.0), ("soffice.bin", 0.0), ("soffice.bin", 3.0)])
+def test_application_that_dies_while_it_starts_is_started_again(tmp_path: Path, victim: str, after_s: float) -> None:
+    killed: list[int] = []
+
+    def kill_first() -> None:
+        deadline = time.monotonic() + START_LIMIT_S
+        while not killed and time.monotonic() < deadline:
+            found = [pid for pid, name in processes_below(os.getpid()).items() if name == victim]
+            if found:
+                time.sleep(after_s)
+                os.kill(found[0], signal.SIGKILL)
+                killed.append(found[0])
+
+    killer = threading.Thread(target=kill_first)
+    killer.start()
+    with open_desktop(tmp_path) as driver:
+        killer.join()
+        assert Player(driver).start(SetupStep("web_page", {"page": "click-button", "seed": 1})).app == "chromium"
+        running = processes_below(driver.pid or 0)
+        assert killed and killed[0] not in running
+        assert victim in running.values()
 
 
 def test_stopped_guest_is_unhealthy_and_breaks_a_step_at_its_deadline(tmp_path: Path) -> None:

@@ -167,6 +167,14 @@ def test_on_main_without_an_answer_says_so(office: Office) -> None:
         office.on_main(lambda: "", timeout_s=1.0)
 
 
+def test_on_main_does_not_wait_for_an_office_that_has_ended(office: Office, tmp_path: Path) -> None:
+    office.program = Program("office", ["sh", "-c", "exit 3"], env={"PATH": "/usr/bin:/bin"}, log_folder=tmp_path)
+    office.program.start()
+    office._main = FakeMain(None, released_after_s=None)
+    with pytest.raises(OfficeGone, match="did not answer; office ended, exit status 3"):
+        office.on_main(lambda: "", timeout_s=600.0)
+
+
 def test_on_main_says_when_nothing_is_let_go_of(office: Office) -> None:
     office._main = FakeMain((True, "done"), released_after_s=None)
     with pytest.raises(OfficeGone, match="did not let go"):

@@ -125,7 +125,7 @@ class OnDemandApp:
         self.program.start()
 
     def connect(self, *, timeout_s: float) -> None:
-        """Wait until its interface answers. Raises one of `guest.desktop.OUR_FAILURES`."""
+        """Wait until its interface answers. Raises one of `guest.windows.APP_FAILURES`."""
 
     def open(self, place: Path, *, timeout_s: float) -> None:
         """Open a file in the running application. Raises `Refused`."""

@@ -24,6 +24,7 @@ _PIPE = "computerrl"
 _RESOLVE_LIMIT_S = 5.0
 _BROKEN, _END_LIMIT_S = "URP bridge", 1.0
 """What errors say when the connection broke; and from then to the end of the process, which first saves what is open."""
+_LOOK_EVERY_S = 0.2
 _RELEASE_LIMIT_S = 2.0
 """At least so long the office may take to destroy what it is no longer asked for, however little time the call has left."""
 
@@ -58,11 +59,17 @@ def _do(work: Callable[[], Any], answer: queue.SimpleQueue[Outcome]) -> None:
     answer.put(outcome_of(work))
 
 
-def _answer(answer: queue.SimpleQueue[Outcome], timeout_s: float) -> Any:
-    try:
-        done, value = answer.get(timeout=timeout_s)
-    except queue.Empty:
-        raise OfficeGone("the office did not answer in time") from None
+def _answer(answer: queue.SimpleQueue[Outcome], timeout_s: float, *, how_it_ended: Callable[[], str] = str) -> Any:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            done, value = answer.get(timeout=max(0.0, min(deadline - time.monotonic(), _LOOK_EVERY_S)))
+            break
+        except queue.Empty:
+            if how := how_it_ended():
+                raise OfficeGone(f"the office did not answer{how}") from None
+            if time.monotonic() >= deadline:
+                raise OfficeGone("the office did not answer in time") from None
     if done:
         return value
     try:
@@ -161,7 +168,10 @@ class Office:
 
         released = self.call(ask, timeout_s=timeout_s)
         try:
-            value: T = self._checked(lambda: _answer(answer, max(0.0, deadline - time.monotonic())))
+            # Unlike a call, which breaks with the connection, this answer just never comes when the office ends.
+            value: T = self._checked(
+                lambda: _answer(answer, deadline - time.monotonic(), how_it_ended=lambda: self.program.how_it_ended(wait_s=0.0))
+            )
         except DocumentError:
             _wait_for(released, deadline)
             raise
