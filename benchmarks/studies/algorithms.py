@@ -30,7 +30,7 @@ NUM_SEEDS = 3
 SETTINGS = {**WIDER, "learner.recipe.max_rl_env_steps": 2000}
 LIMITS = (
     "Which algorithm is best: published learning rates and sizes differ by orders of magnitude, and one setting suits some.",
-    "What memories (DART, AdaGRPO, ARPO) give where successes are rare: here every family succeeds now and then from the start.",
+    "What memories (DART, AdaGRPO, ARPO) give where successes are rare: here nearly all succeed at times from the start.",
     "Differences of less than twice the errors shown; three seeds do not tell more.",
 )
 
@@ -76,7 +76,7 @@ def draw(path: Path, cells: Sequence[Record]) -> None:
     cloned = [cell["success_cloned"] for cell in cells if cell.get("success_cloned") is not None]
     if cloned:
         right.axvline(mean_and_error(cloned)[0], color="black", linestyle=":", label="cloned")
-        right.legend(fontsize="small")
+        right.legend(fontsize="small", loc="lower right", bbox_to_anchor=(1.0, 1.0))  # above: bars reach every corner
     right.set_yticks(range(len(names)), names)
     right.invert_yaxis()
     right.set(xlabel="held-out success")
