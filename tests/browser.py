@@ -68,7 +68,7 @@ async def open_page() -> AsyncIterator[tuple[Page, list[str]]]:
     finally:
         assert process.stdin is not None
         process.stdin.close()
-        process.wait(10)
+        process.wait(60)
 
 
 def _devtools_address(process: subprocess.Popen[str]) -> str:

@@ -217,7 +217,7 @@ def test_heartbeat_finds_the_restarted_broker(broker: BrokerProcess) -> None:
         broker.kill()
         broker.start()
         asker = broker.client("actor-0:a")
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not asker.directory("env_server") and time.monotonic() < deadline:
             time.sleep(0.05)
         (peer,) = asker.directory("env_server")

@@ -82,7 +82,7 @@ class Site:
         return sum(line.get("event") == "update" for line in lines)
 
     def wait_nothing_left(self) -> None:
-        deadline = time.monotonic() + 20.0
+        deadline = time.monotonic() + 120.0
         while left := self.left():
             assert time.monotonic() < deadline, f"still there: {left}"
             time.sleep(0.2)

@@ -26,7 +26,7 @@ SETTINGS = (
 LOADED = "async image => { await image.decode(); return image.naturalWidth; }"
 START_LIMIT_S = 120.0
 START_LIMIT_MS = 1000 * START_LIMIT_S
-END_LIMIT_S = 30.0
+END_LIMIT_S = 120.0
 
 
 @asynccontextmanager

@@ -48,7 +48,7 @@ def test_fork_bomb_stays_below_its_limit_beside_a_desktop_that_works_and_is_gone
         assert len(seen) >= 250, "no bomb"
         assert Player(other).start(SetupStep("files_open", {"folder": "."})).app == "files"
         victim.close()
-        deadline = time.monotonic() + 10.0
+        deadline = time.monotonic() + 60.0
         while any(map(alive, seen)) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not any(map(alive, seen))

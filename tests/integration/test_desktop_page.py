@@ -29,8 +29,8 @@ from tests.integration.test_desktop_life import assert_gone, processes_below
 from tests.unit.actor_data import make_prompt
 
 ROOT = Path(__file__).resolve().parents[2]
-START_LIMIT_S = 90.0
-END_LIMIT_S = 10.0
+START_LIMIT_S = 120.0
+END_LIMIT_S = 120.0
 
 
 @asynccontextmanager

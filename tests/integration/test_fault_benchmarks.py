@@ -33,7 +33,7 @@ def bench(name: str, folder: Path) -> tuple[int, dict[str, dict[str, Any]]]:
 
 def wait_until_alone(folder: Path) -> list[str]:
     """Processes left in ``folder``; those that end with the benchmark's own get some seconds to notice."""
-    deadline = time.monotonic() + 10.0
+    deadline = time.monotonic() + 60.0
     while (left := processes_in(folder)) and time.monotonic() < deadline:
         time.sleep(0.05)
     return left

@@ -40,7 +40,7 @@ def desktop(player: Player) -> CalledDesktop:
 
 
 def becomes(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 10.0
+    deadline = time.monotonic() + 60.0
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
     return condition()

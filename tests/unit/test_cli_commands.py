@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ import pytest
 from launch.cli import cli
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 20.0
+LIMIT_S = 120.0
 """Far above what anything here takes: tests never assert a time, but none may hang."""
 
 
@@ -105,7 +104,6 @@ def test_role_without_supervisor_and_broker_stops_on_a_signal(tmp_path: Path, se
 
 
 def test_role_whose_supervisor_is_gone_ends_at_once(tmp_path: Path, serial: Path) -> None:
-    began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", "launch.cli", "broker", str(serial)],
         cwd=tmp_path,
@@ -117,7 +115,6 @@ def test_role_whose_supervisor_is_gone_ends_at_once(tmp_path: Path, serial: Path
     )
     assert done.returncode != 0
     assert "supervisor 4194303 has ended" in done.stderr
-    assert time.monotonic() - began < LIMIT_S
 
 
 def test_desktop_unknown_family_says_what_there_is(tmp_path: Path) -> None:
