@@ -56,7 +56,7 @@ class Player:
         assert result.action_error, (text, result.observation.result)
         return result.action_error
 
-    def wait_for(self, condition: Callable[[Observation], bool], *, num_steps: int = 20) -> Observation:
+    def wait_for(self, condition: Callable[[Observation], bool], *, num_steps: int = 100) -> Observation:
         """Let the agent wait until it sees what ``condition`` says."""
         for _ in range(num_steps):
             shown = self.do("wait()")

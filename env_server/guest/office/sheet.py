@@ -111,7 +111,7 @@ class Calc:
         deadline = time.monotonic() + timeout_s
         self._office.connect(timeout_s=timeout_s)
         while self._warm is None:
-            self._office.on_main(self._find_warm, timeout_s=max(1.0, deadline - time.monotonic()))
+            self._office.call(self._find_warm, timeout_s=max(1.0, deadline - time.monotonic()))
             if self._warm is None:
                 if time.monotonic() > deadline or not self.program.running:
                     raise OfficeGone(f"the office opened no document: {self.program.log_tail()}")
@@ -145,11 +145,10 @@ class Calc:
 
         return [[cell_text(value) for value in row] for row in self._office.call(rows, timeout_s=timeout_s)]
 
-    # --- in the office's calls ---
+    # --- in the worker's thread ---
 
     def _find_warm(self) -> None:
-        # The office opens its first document by itself, from its command line. Only its main thread may look at what that
-        # thread is still making.
+        # The office opens its first document by itself, from its command line.
         desktop = self._office.create("com.sun.star.frame.Desktop")
         components = desktop.Components.createEnumeration()
         if not components.hasMoreElements():
