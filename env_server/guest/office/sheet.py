@@ -25,6 +25,7 @@ _COLUMN_WIDTH = 2258
 _NUM_LAYOUTS = 2
 """After a start: on a busy machine the first came out otherwise in 1 of 66 starts; the second mends that."""
 _TOOLBARS = tuple(f"private:resource/toolbar/{name}" for name in ("standardbar", "formatobjectbar"))
+_STATUS_BAR = "private:resource/statusbar/statusbar"
 _EVERYTHING = 1023
 """com.sun.star.sheet.CellFlags: contents, styles, formats, notes, objects."""
 _MAX_CELLS = 400
@@ -225,8 +226,12 @@ class Calc:
         controller.setFirstVisibleRow(0)
         controller.setFirstVisibleColumn(0)
         document.setModified(False)
+        layout = controller.Frame.LayoutManager
         if self._num_layouts < _NUM_LAYOUTS:
-            self._lay_out(controller.Frame.LayoutManager)
+            self._lay_out(layout)
+        # A field that once showed a longer text, such as the sum of a number, stays wider; hidden and shown too.
+        layout.destroyElement(_STATUS_BAR)
+        layout.createElement(_STATUS_BAR)
         controller.Frame.contextChanged()  # the toolbar's buttons follow at once instead of when the office has time
 
     def _lay_out(self, layout: Any) -> None:
