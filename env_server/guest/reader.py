@@ -166,7 +166,7 @@ class TreeReader:
             view = None  # the agent closed the document, or a dialog blocks it: what is on screen is shown without cells
         windows = tuple(window.xid for window in self._screen.windows() if window.pid == pid)
         # Every sheet has an accessible table of its own.
-        key = (pid, windows, self._screen.num_popups, view.layout[-1] if view else "")
+        key = (pid, windows, self._screen.num_popups, view.surroundings if view else ())
         if key != self._office_key or not self._office:
             reading = Reading(bool(self._screen.num_popups), never_entered=_SHEET_ROLES, hidden=hidden)
             nodes = self._accessibility.app_of(pid, deadline=deadline).read(reading, deadline=deadline)

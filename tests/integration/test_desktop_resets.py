@@ -52,6 +52,11 @@ def typed(text: str, *, enter: bool = False) -> Action:
     return Action("type", {"text": text, "enter": enter})
 
 
+def view(item: str) -> list[Action]:
+    """An item of the View menu."""
+    return [key("alt+v"), Action("click", {"target": item})]
+
+
 def summary(observation: Observation) -> tuple[object, ...]:
     rows = [(e.role, e.text, e.x, e.y, e.states) for e in observation.elements]
     return observation.app, observation.window_title, rows, observation.screenshot
@@ -76,6 +81,15 @@ MESSES: dict[str, tuple[SetupStep, list[Action]]] = {
     "calc second sheet and formats": (SHEET, [key("ctrl+b"), typed("5", enter=True), key("ctrl+plus")]),
     "calc scrolled": (SHEET, [key("ctrl+end"), key("pagedown"), key("pagedown")]),
     "calc save as": (SHEET, [key("ctrl+shift+s")]),
+    "calc sidebar": (SHEET, [key("ctrl+f5")]),
+    "calc value highlighting": (SHEET, [key("ctrl+f8")]),
+    "calc extending selection": (SHEET, [key("f8")]),
+    "calc filter": (SHEET, [key("ctrl+shift+l")]),
+    "calc page breaks": (SHEET, view("Page Break")),
+    "calc no formula bar": (SHEET, view("Formula Bar")),
+    "calc no status bar": (SHEET, view("Status Bar")),
+    "calc no headers": (SHEET, view("View Headers")),
+    "calc no grid": (SHEET, view("View Grid Lines")),
     "calc document closed": (SHEET, [key("ctrl+w")]),
     "files rename box": (FILES, [key("ctrl+a"), key("f2")]),
     "files elsewhere": (FILES, [key("alt+up")]),

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..processes import Program
 from .process import DocumentError, Office, OfficeGone
+from .sheet_window import SheetWindow, area_on_screen
 from .uno_values import dispatch
 
 FILE_NAME = "sheet.ods"
@@ -22,10 +23,6 @@ FILE_NAME = "sheet.ods"
 _SHEET = "Sheet1"
 _COLUMN_WIDTH = 2258
 """LibreOffice's default, 1/100 mm."""
-_NUM_LAYOUTS = 2
-"""After a start: on a busy machine the first came out otherwise in 1 of 66 starts; the second mends that."""
-_TOOLBARS = tuple(f"private:resource/toolbar/{name}" for name in ("standardbar", "formatobjectbar"))
-_STATUS_BAR = "private:resource/statusbar/statusbar"
 _EVERYTHING = 1023
 """com.sun.star.sheet.CellFlags: contents, styles, formats, notes, objects."""
 _MAX_CELLS = 400
@@ -47,6 +44,8 @@ class SheetView:
     """First row, last row, first column, last column."""
     layout: tuple[Any, ...]
     """Changes whenever rows or columns move or change size."""
+    surroundings: tuple[Any, ...]
+    """Changes with the sheet, and whenever something around it comes or goes."""
 
 
 def column_name(index: int) -> str:
@@ -92,7 +91,7 @@ class Calc:
         self._warm: Any = None
         self._start = -1
         """Which start of the office the warm sheet belongs to."""
-        self._num_layouts = 0
+        self._window: SheetWindow
 
     @property
     def program(self) -> Program:
@@ -158,8 +157,7 @@ class Calc:
         if document.CurrentController is None:
             return
         document.storeAsURL(f"file://{self._folder}/{FILE_NAME}", ())
-        dispatch(self._office, document, ".uno:Sidebar", Sidebar=False)
-        self._desktop, self._warm, self._num_layouts = desktop, document, 0
+        self._desktop, self._warm, self._window = desktop, document, SheetWindow(self._office, document)
 
     def active(self) -> Any:
         """The workbook in front, else the warm one, None when the agent has closed that; only inside the office's calls."""
@@ -194,6 +192,7 @@ class Calc:
         try:
             for name in sheets.ElementNames[1:]:
                 sheets.removeByName(name)
+            _forget_ranges(document)
             if sheet.Name != _SHEET:
                 sheet.Name = _SHEET
             # Ends a half-typed cell now: ended by a later selection, its text would land in the new sheet.
@@ -225,23 +224,8 @@ class Calc:
         dispatch(self._office, document, ".uno:GoToCell", ToPoint=active_cell)
         controller.setFirstVisibleRow(0)
         controller.setFirstVisibleColumn(0)
+        self._window.restore()
         document.setModified(False)
-        layout = controller.Frame.LayoutManager
-        if self._num_layouts < _NUM_LAYOUTS:
-            self._lay_out(layout)
-        # A field that once showed a longer text, such as the sum of a number, stays wider; hidden and shown too.
-        layout.destroyElement(_STATUS_BAR)
-        layout.createElement(_STATUS_BAR)
-        controller.Frame.contextChanged()  # the toolbar's buttons follow at once instead of when the office has time
-
-    def _lay_out(self, layout: Any) -> None:
-        """Lay out the toolbars once more when the office has nothing left to do: while it starts, its buttons come and go, and on
-        a busy machine that ends one way or another, with a line after the last button that fits, or without."""
-        self._office.create("com.sun.star.awt.Toolkit").processEventsToIdle()
-        for toolbar in _TOOLBARS:
-            layout.hideElement(toolbar)
-            layout.showElement(toolbar)
-        self._num_layouts += 1
 
     def _view(self) -> SheetView:
         document = self.active()
@@ -268,4 +252,15 @@ class Calc:
             active=(address.StartRow, address.StartColumn) if address is not None else (0, 0),
             visible=visible,
             layout=(*visible, corner.X, corner.Y, controller.ZoomValue, sheet.Name),
+            surroundings=(sheet.Name, *area_on_screen(controller)),
         )
+
+
+def _forget_ranges(document: Any) -> None:
+    """Names of ranges, and filters."""
+    for ranges in (document.NamedRanges, document.DatabaseRanges):
+        for name in ranges.ElementNames:
+            ranges.removeByName(name)
+    unnamed = document.getPropertyValue("UnnamedDatabaseRanges")
+    if unnamed.hasByTable(0):
+        unnamed.getByTable(0).AutoFilter = False
