@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from .dbus import Bus, Call, Connection, ConnectionLost, DBusError, DBusTimeout
-from .tree_walk import ACCESSIBLE, COMPONENT, PROPERTIES, ROOT, Extents, Node, Reading, TreeWalk
+from .tree_walk import ACCESSIBLE, COMPONENT, PROPERTIES, ROOT, TEXT, Extents, Node, Reading, TreeWalk
 
 _REGISTRY = "org.a11y.atspi.Registry"
 
@@ -59,6 +59,17 @@ class Application:
         answer = self._ask([Call(self.name, path, "org.a11y.atspi.Action", "DoAction", "i", (0,))], timeout_s)[0]
         if isinstance(answer, DBusError):
             raise answer
+
+    def focus(self, path: str, *, timeout_s: float = 2.0) -> None:
+        """Give the keyboard to the object within its window."""
+        answer = self._ask([Call(self.name, path, COMPONENT, "GrabFocus")], timeout_s)[0]
+        if isinstance(answer, DBusError):
+            raise answer
+
+    def has_selection(self, path: str, *, timeout_s: float = 2.0) -> bool:
+        """Is some of the object's text selected?"""
+        answer = self._ask([Call(self.name, path, TEXT, "GetNSelections")], timeout_s)[0]
+        return not isinstance(answer, DBusError) and answer[0] > 0
 
     def extents(self, paths: Sequence[str], *, timeout_s: float = 1.0) -> list[Extents | None]:
         """Screen rectangles; None for what is gone, and for an empty path: the connection would be closed for it."""

@@ -80,8 +80,8 @@ class Desktop:
             "writer": OfficeApp("writer", office),
             "impress": OfficeApp("impress", office),
         }
-        self._editor = Editor(env=session.env, log_folder=places.logs)
-        self._files = Files(env=session.env, log_folder=places.logs, folder=places.agent)
+        self._editor = Editor(env=session.env, log_folder=places.logs, bus=session.bus)
+        self._files = Files(env=session.env, log_folder=places.logs, folder=places.agent, bus=session.bus)
         around = Surroundings(
             env=session.env,
             log_folder=places.logs,

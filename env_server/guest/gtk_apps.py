@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import configparser
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from .dbus import Bus, Call
 from .processes import Program
 
-THUNAR_SETTINGS = """<?xml version="1.0" encoding="UTF-8"?>
-<channel name="thunar" version="1.0">
-  <property name="default-view" type="string" value="ThunarDetailsView"/>
-  <property name="last-view" type="string" value="ThunarDetailsView"/>
-  <property name="last-side-pane" type="string" value="void"/>
-  <property name="last-statusbar-visible" type="bool" value="false"/>
-  <property name="misc-thumbnail-mode" type="string" value="THUNAR_THUMBNAIL_MODE_NEVER"/>
-  <property name="misc-single-click" type="bool" value="false"/>
-  <property name="last-details-view-fixed-columns" type="bool" value="true"/>
-  <property name="last-details-view-column-widths" type="string"
-    value="100,100,130,100,100,100,100,100,400,100,100,80,100,180,100"/>
-  <property name="misc-remember-geometry" type="bool" value="false"/>
-</channel>
-"""
+_THUNAR_SETTINGS: Mapping[str, str | bool] = {
+    "default-view": "ThunarDetailsView",
+    "last-view": "ThunarDetailsView",
+    "last-details-view-zoom-level": "THUNAR_ZOOM_LEVEL_38_PERCENT",
+    "last-side-pane": "void",
+    "last-statusbar-visible": False,
+    "misc-thumbnail-mode": "THUNAR_THUMBNAIL_MODE_NEVER",
+    "misc-single-click": False,
+    "last-details-view-fixed-columns": True,
+    "misc-remember-geometry": False,
+}
+_COLUMN_WIDTHS = "last-details-view-column-widths", "100,100,130,100,100,100,100,100,400,100,100,80,100,180,100"
+"""Thunar changes them by itself."""
 
-MOUSEPAD_SETTINGS = """[org/xfce/mousepad/preferences/window]
+_MOUSEPAD_SETTINGS = """[org/xfce/mousepad/preferences/window]
 opening-mode='tab'
 path-in-title=false
 recent-menu-items=uint32 0
@@ -33,11 +34,13 @@ remember-size=false
 session-restore='never'
 monitor-changes=false
 add-last-end-of-line=false
+autosave-timer=0
 
 [org/xfce/mousepad/preferences/view]
 auto-indent=false
 word-wrap=true
 """
+_PREFERENCES = "org/xfce/mousepad/preferences/"
 
 GTK_SETTINGS = """[Settings]
 gtk-cursor-blink=0
@@ -52,34 +55,47 @@ GTK_STYLE = "* { outline-style: none; outline-width: 0; }\n"
 """No focus rings: they show only after a key was pressed, so the same screen would look different by how it was reached."""
 
 
+_XFCONF = "org.xfce.Xfconf"
+_XFCONF_LIMIT_S = 5.0
+"""Its daemon starts when it is first called."""
+
+
 class Editor:
     """Mousepad."""
 
     name = "editor"
     window_kind = ""
 
-    def __init__(self, *, env: Mapping[str, str], log_folder: Path) -> None:
+    def __init__(self, *, env: Mapping[str, str], log_folder: Path, bus: Bus) -> None:
         self.program = Program(self.name, ["mousepad"], env=env, log_folder=log_folder)
+        self._bus = bus
+        self._settings = Path(env["XDG_CONFIG_HOME"]) / "glib-2.0/settings/keyfile"
 
     def start(self) -> None:
-        """Start it with an empty window."""
+        """Start it with an empty window and its first settings."""
         self.program.kill()
+        self._settings.parent.mkdir(parents=True, exist_ok=True)
+        self._settings.write_text(_MOUSEPAD_SETTINGS, encoding="utf-8")
         self.program.start()
 
     def connect(self, *, timeout_s: float) -> None:
         """Its window is all there is to wait for."""
 
-    def open(self, session: Bus, path: Path, *, timeout_s: float) -> None:
+    def has_first_settings(self) -> bool:
+        """Are its settings those that it was started with?"""
+        return _preferences(self._settings.read_text(encoding="utf-8")) == _preferences(_MOUSEPAD_SETTINGS)
+
+    def open(self, path: Path, *, timeout_s: float) -> None:
         """Ask the running editor for this file; it takes the place of an empty tab."""
         call = Call(
             "org.xfce.mousepad", "/org/xfce/mousepad", "org.freedesktop.Application", "Open", "asa{sv}", ([path.as_uri()], {})
         )
-        session.call(call, timeout_s=timeout_s)
+        self._bus.call(call, timeout_s=timeout_s)
 
-    def activate(self, session: Bus, action: str) -> None:
+    def activate(self, action: str) -> None:
         """Activate an action of its first window, such as ``file.new``; does not wait for it to be done."""
         place = "/org/xfce/mousepad/window/1"
-        session.send(Call("org.xfce.mousepad", place, "org.gtk.Actions", "Activate", "sava{sv}", (action, (), {})))
+        self._bus.send(Call("org.xfce.mousepad", place, "org.gtk.Actions", "Activate", "sava{sv}", (action, (), {})))
 
 
 class Files:
@@ -88,21 +104,44 @@ class Files:
     name = "files"
     window_kind = ""
 
-    def __init__(self, *, env: Mapping[str, str], log_folder: Path, folder: Path) -> None:
+    def __init__(self, *, env: Mapping[str, str], log_folder: Path, folder: Path, bus: Bus) -> None:
         self.program = Program(self.name, ["thunar", str(folder)], env=env, log_folder=log_folder)
+        self._bus = bus
 
     def start(self) -> None:
-        """Start it showing the agent's folder."""
+        """Start it showing the agent's folder, with its first settings."""
         self.program.kill()
+        for name, value in (*_THUNAR_SETTINGS.items(), _COLUMN_WIDTHS):
+            kind = "b" if isinstance(value, bool) else "s"
+            self._ask_xfconf("SetProperty", "ssv", ("thunar", f"/{name}", (kind, value)))
+        for name in self._settings().keys() - _THUNAR_SETTINGS.keys():
+            self._ask_xfconf("ResetProperty", "ssb", ("thunar", f"/{name}", False))
         self.program.start()
 
     def connect(self, *, timeout_s: float) -> None:
         """Its window is all there is to wait for."""
 
-    def open(self, session: Bus, folder: Path, *, timeout_s: float) -> None:
+    def has_first_settings(self) -> bool:
+        """Are its settings those that it was started with?"""
+        return self._settings() == _THUNAR_SETTINGS
+
+    def open(self, folder: Path, *, timeout_s: float) -> None:
         """Ask the running file manager for a new window on this folder."""
         call = Call(
             "org.xfce.FileManager", "/org/xfce/FileManager", "org.xfce.FileManager", "DisplayFolder", "sss",
             (folder.as_uri(), "", ""),
         )  # fmt: skip
-        session.call(call, timeout_s=timeout_s)
+        self._bus.call(call, timeout_s=timeout_s)
+
+    def _settings(self) -> dict[str, str | bool]:
+        found = self._ask_xfconf("GetAllProperties", "ss", ("thunar", "/"))[0]
+        return {name.removeprefix("/"): value for name, value in found if name != f"/{_COLUMN_WIDTHS[0]}"}
+
+    def _ask_xfconf(self, method: str, signature: str, args: tuple[Any, ...]) -> list[Any]:
+        return self._bus.call(Call(_XFCONF, "/org/xfce/Xfconf", _XFCONF, method, signature, args), timeout_s=_XFCONF_LIMIT_S)
+
+
+def _preferences(settings: str) -> dict[str, dict[str, str]]:
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
+    parser.read_string(settings)
+    return {name: dict(parser[name]) for name in parser.sections() if name.startswith(_PREFERENCES)}

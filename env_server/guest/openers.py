@@ -264,26 +264,33 @@ class Openers:
             self._folder.make_parents(args["path"])
             self._folder.write(args["path"], args["text"])
         app = self._editor
-        self._windows.ready(app, deadline)
-        if len(self._windows.of(app)) != 1:
+        self._ready_to_read(app, deadline)
+        has_bar = self._reader.count(app.program.pid, "tool-bar") > 0  # the one to search
+        if has_bar or len(self._windows.of(app)) != 1 or not app.has_first_settings():
             self._windows.restart(app, deadline)
+            self._ready_to_read(app, deadline)
         # The window stays: a new one costs ten times as much. Old tabs go first, since a file that is still open would only be
         # shown again, with whatever was typed into it.
-        app.activate(self._session.bus, "file.new")
+        app.activate("file.new")
         self._windows.wait(lambda: self._num_tabs() > 1, deadline, "a new tab")
         for _ in range(_MAX_TABS):
             num_tabs = self._num_tabs()
             if num_tabs == 1:
                 break
-            app.activate(self._session.bus, "document.previous-tab")
-            app.activate(self._session.bus, "file.close-tab")
+            app.activate("document.previous-tab")
+            app.activate("file.close-tab")
             self._windows.wait(functools.partial(self._has_closed_tab, num_tabs), deadline, "closing a tab")
         if "path" not in args:
             return
         place = self._folder.resolve(args["path"])
-        app.open(self._session.bus, place, timeout_s=left(deadline))
+        app.open(place, timeout_s=left(deadline))
         title = f"{place.name} - Mousepad"
         self._windows.wait(lambda: any(w.title == title for w in self._windows.of(app)), deadline, "the editor's file")
+
+    def _ready_to_read(self, app: App, deadline: float) -> None:
+        """One that was just started may have its window before it is on the accessibility bus."""
+        self._windows.ready(app, deadline)
+        self._windows.wait(lambda: self._reader.knows(app.program.pid), deadline, f"{app.name} on the accessibility bus")
 
     def _num_tabs(self) -> int:
         return self._reader.count(self._editor.program.pid, "page-tab")
@@ -298,11 +305,17 @@ class Openers:
         if not place.is_dir():
             raise FileActionError(f"there is no folder {folder}")
         app = self._files
-        self._windows.ready(app, deadline)
+        self._ready_to_read(app, deadline)
+        if self._reader.count(app.program.pid, "page-tab") > 1 or not app.has_first_settings():  # two panes have a tab each
+            self._windows.restart(app, deadline)
+            self._ready_to_read(app, deadline)
         windows = self._windows.of(app)
-        if [window.title for window in windows] != [f"{place.name} - Thunar"]:
+        is_there = [window.title for window in windows] == [f"{place.name} - Thunar"]
+        if is_there and self._reader.has_plain_entry(app.program.pid, f"{place}/"):
+            self._reader.focus(app.program.pid, "table")
+        else:
             old = {window.xid for window in windows}
-            app.open(self._session.bus, place, timeout_s=left(deadline))
+            app.open(place, timeout_s=left(deadline))
             self._windows.wait(
                 lambda: any(w.xid not in old for w in self._windows.of(app)), deadline, "the file manager's window"
             )

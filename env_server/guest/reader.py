@@ -99,9 +99,29 @@ class TreeReader:
         largest = max(texts, key=lambda node: node.extents[2] * node.extents[3], default=None)
         return largest.text or "" if largest else ""
 
+    def knows(self, pid: int) -> bool:
+        """Is the application there to be read?"""
+        try:
+            self._accessibility.app_of(pid, deadline=time.monotonic() + _READ_LIMIT_S)
+        except AppGone:
+            return False
+        return True
+
     def count(self, pid: int, role: str) -> int:
         """How many showing objects of this role the application has."""
         return sum(node.role == role for node in self._read(pid, time.monotonic() + _READ_LIMIT_S))
+
+    def focus(self, pid: int, role: str) -> None:
+        """Give the keyboard to the application's first object of this role, if it has one."""
+        node = next((node for node in self._read(pid, time.monotonic() + _READ_LIMIT_S) if node.role == role), None)
+        if node is not None:
+            self._accessibility.app_of(pid, deadline=time.monotonic() + _READ_LIMIT_S).focus(node.path)
+
+    def has_plain_entry(self, pid: int, text: str) -> bool:
+        """Does a text field of the application hold this, with nothing selected in it?"""
+        nodes = [node for node in self._read(pid, time.monotonic() + _READ_LIMIT_S) if node.role == "text" and node.text == text]
+        app = self._accessibility.app_of(pid, deadline=time.monotonic() + _READ_LIMIT_S)
+        return bool(nodes) and not app.has_selection(nodes[0].path)
 
     def press_button(self, pid: int, names: Sequence[str]) -> bool:
         """Press the first button with one of these names, by accessibility."""

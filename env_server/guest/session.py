@@ -135,8 +135,6 @@ def _write_settings(home: Path) -> None:
         ".config/openbox/rc.xml": OPENBOX_SETTINGS,
         ".config/gtk-3.0/settings.ini": gtk_apps.GTK_SETTINGS,
         ".config/gtk-3.0/gtk.css": gtk_apps.GTK_STYLE,
-        ".config/glib-2.0/settings/keyfile": gtk_apps.MOUSEPAD_SETTINGS,
-        ".config/xfce4/xfconf/xfce-perchannel-xml/thunar.xml": gtk_apps.THUNAR_SETTINGS,
     }
     for name, text in files.items():
         file = home / name
