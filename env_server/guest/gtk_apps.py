@@ -22,7 +22,7 @@ _THUNAR_SETTINGS: Mapping[str, str | bool] = {
     "misc-remember-geometry": False,
 }
 _COLUMN_WIDTHS = "last-details-view-column-widths", "100,100,130,100,100,100,100,100,400,100,100,80,100,180,100"
-"""Thunar changes them by itself."""
+"""Thunar changes them by itself: they are not compared."""
 
 _MOUSEPAD_SETTINGS = """[org/xfce/mousepad/preferences/window]
 opening-mode='tab'
@@ -82,8 +82,11 @@ class Editor:
         """Its window is all there is to wait for."""
 
     def has_first_settings(self) -> bool:
-        """Are its settings those that it was started with?"""
-        return _preferences(self._settings.read_text(encoding="utf-8")) == _preferences(_MOUSEPAD_SETTINGS)
+        """Are its settings those that it was started with? Not when an agent's shell has made something else of the file."""
+        try:
+            return _preferences(self._settings.read_text(encoding="utf-8")) == _preferences(_MOUSEPAD_SETTINGS)
+        except (OSError, UnicodeDecodeError, configparser.Error):
+            return False
 
     def open(self, path: Path, *, timeout_s: float) -> None:
         """Ask the running editor for this file; it takes the place of an empty tab."""

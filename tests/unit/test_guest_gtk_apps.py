@@ -1,0 +1,53 @@
+"""Whether the editor's settings are still those that it was started with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from env_server.guest.dbus import Bus
+from env_server.guest.gtk_apps import Editor
+
+WRITTEN_BY_ITSELF = "\n[org/xfce/mousepad/state/window]\nmaximized=true\n"
+
+
+class Idle(Editor):
+    """Writes its settings as for a start, and starts nothing."""
+
+    def __init__(self, home: Path) -> None:
+        env = {"XDG_CONFIG_HOME": str(home), "PATH": ""}
+        super().__init__(env=env, log_folder=home, bus=cast(Bus, None))
+        self.program.start = lambda **_: None  # type: ignore[method-assign]
+        self.start()
+        self.file = next(home.rglob("keyfile"))
+
+
+def test_settings_as_started_with_are_the_first_ones(tmp_path: Path) -> None:
+    editor = Idle(tmp_path)
+    assert editor.has_first_settings()
+    editor.file.write_text(editor.file.read_text() + WRITTEN_BY_ITSELF)
+    assert editor.has_first_settings()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda file: file.write_text(file.read_text().replace("word-wrap=true", "word-wrap=true\nshow-line-numbers=true")),
+        lambda file: file.write_text(file.read_text().replace("word-wrap=true", "word-wrap=false")),
+        lambda file: file.write_text("no settings"),
+        lambda file: file.write_bytes(b"\xff\xfe"),
+        lambda file: file.unlink(),
+    ],
+    ids=["added", "changed", "garbage", "no text", "gone"],
+)
+def test_settings_that_a_task_changed_or_broke_are_not_and_the_next_start_writes_them_anew(
+    tmp_path: Path, change: Callable[[Path], object]
+) -> None:
+    editor = Idle(tmp_path)
+    change(editor.file)
+    assert not editor.has_first_settings()
+    editor.start()
+    assert editor.has_first_settings()
