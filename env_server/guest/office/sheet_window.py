@@ -24,9 +24,10 @@ class SheetWindow:
 
     def __init__(self, office: Office, document: Any) -> None:
         self._office, self._document = office, document
+        self._toolkit = office.create("com.sun.star.awt.Toolkit")
         self._num_layouts = 0
         self._area: tuple[int, ...] = ()
-        """Where the cells are on screen while everything around them is as it should be."""
+        """Where the cells were on screen when everything around them had just been put right."""
 
     def restore(self) -> None:
         """Make it look as it did when it was new."""
@@ -43,7 +44,7 @@ class SheetWindow:
         if area_on_screen(controller) != self._area:
             self._restore_frame(controller, layout)
         if self._num_layouts < _NUM_LAYOUTS:
-            self._lay_out(controller, layout)
+            self._lay_out(layout)
         # A field that once showed a longer text, such as the sum of a number, stays wider; hidden and shown too.
         layout.destroyElement(_STATUS_BAR)
         layout.createElement(_STATUS_BAR)
@@ -58,19 +59,17 @@ class SheetWindow:
                 layout.hideElement(element.ResourceURL)
         for element in (*_TOOLBARS, _STATUS_BAR):
             layout.showElement(element)
+        self._toolkit.processEventsToIdle()
+        self._area = area_on_screen(controller)
 
-    def _lay_out(self, controller: Any, layout: Any) -> None:
+    def _lay_out(self, layout: Any) -> None:
         """Lay out the toolbars once more when the office has nothing left to do: while it starts, its buttons come and go, and on
         a busy machine that ends one way or another, with a line after the last button that fits, or without."""
-        toolkit = self._office.create("com.sun.star.awt.Toolkit")
-        toolkit.processEventsToIdle()
+        self._toolkit.processEventsToIdle()
         for toolbar in _TOOLBARS:
             layout.hideElement(toolbar)
             layout.showElement(toolbar)
         self._num_layouts += 1
-        if self._num_layouts == _NUM_LAYOUTS:
-            toolkit.processEventsToIdle()
-            self._area = area_on_screen(controller)
 
     def _dispatch(self, command: str, value: bool | int) -> None:
         dispatch(self._office, self._document, f".uno:{command}", **{command: value})
