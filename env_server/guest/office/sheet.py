@@ -225,7 +225,6 @@ class Calc:
         controller.setFirstVisibleRow(0)
         controller.setFirstVisibleColumn(0)
         self._window.restore()
-        document.setModified(False)
 
     def _view(self) -> SheetView:
         document = self.active()

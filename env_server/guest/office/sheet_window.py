@@ -30,7 +30,7 @@ class SheetWindow:
         """Where the cells were on screen when everything around them had just been put right."""
 
     def restore(self) -> None:
-        """Make it look as it did when it was new."""
+        """Make it look as it did when it was new, its document without changes."""
         controller = self._document.CurrentController
         layout = controller.Frame.LayoutManager
         self._dispatch("StatusSelectionMode", 0)  # a selection that no key extends
@@ -45,6 +45,8 @@ class SheetWindow:
             self._restore_frame(controller, layout)
         if self._num_layouts < _NUM_LAYOUTS:
             self._lay_out(layout)
+        # Before the status bar, which shows it: told afterwards, a new one sometimes shows what was before and sometimes not.
+        self._document.setModified(False)
         # A field that once showed a longer text, such as the sum of a number, stays wider; hidden and shown too.
         layout.destroyElement(_STATUS_BAR)
         layout.createElement(_STATUS_BAR)
