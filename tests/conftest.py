@@ -15,6 +15,11 @@ GOLDEN = Path(__file__).parent / "golden"
 CheckGolden = Callable[[str, bytes], None]
 
 
+# Before anything imports torch or NumPy. Files are played side by side: threads of several processes that share two cores spin
+# while they wait for each other, and a test of packs took three times the processor time.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
 def pytest_configure() -> None:
     """Shells start what runs in the background with SIGINT ignored, and processes that tests start would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
