@@ -9,12 +9,13 @@ from typing import Any
 from ..folder import AgentFolder
 from ..processes import Program
 from .calc_tools import CalcTools
+from .document_windows import DocumentWindows
 from .impress_tools import ImpressTools
 from .process import DocumentError, Office
-from .registry import restore_options, set_option
+from .registry import restore_options
 from .sheet import Calc
 from .tools import OfficeTools
-from .uno_values import dispatch, properties, refusing, url
+from .uno_values import properties, refusing, url
 from .writer_tools import WriterTools
 
 SERVICES = {
@@ -34,8 +35,6 @@ _NUM_HOPS = 4
 """A key's command is put at the end of the office's queue of events, and there it puts its work at the end again."""
 _FACTORIES = {"writer": "swriter", "impress": "simpress"}
 _TOOLS: Mapping[str, type[OfficeTools]] = {"calc": CalcTools, "writer": WriterTools, "impress": ImpressTools}
-_SLIDE_PANE = "/org.openoffice.Office.Impress/MultiPaneGUI/SlideSorterBar/Visible", "ImpressView"
-"""The office remembers that somebody closed the pane of all slides."""
 _ENDINGS = {
     "calc": (".xlsx", ".xls", ".ods", ".csv", ".tsv"),
     "writer": (".docx", ".doc", ".odt", ".rtf"),
@@ -76,6 +75,7 @@ class Documents:
 
     def __init__(self, office: Office, calc: Calc, *, folder: AgentFolder) -> None:
         self._office, self._calc, self._folder = office, calc, folder
+        self._windows = DocumentWindows(office)
 
     def open(self, path: str, *, timeout_s: float) -> str:
         """Open a file of the agent's folder in a window of its own; gives the application's name."""
@@ -88,14 +88,13 @@ class Documents:
 
         def work() -> None:
             desktop = self._office.create("com.sun.star.frame.Desktop")
-            if app == "impress":
-                set_option(self._office, *_SLIDE_PANE, True)
+            self._windows.prepare(app)
             with refusing():
                 options = _OPTIONS.get(place.suffix.lower(), {})
                 document = desktop.loadComponentFromURL(url(place), "_blank", 0, properties(MacroExecutionMode=0, **options))
             if document is None or not document.supportsService(SERVICES[app]):
                 raise DocumentError(f"{path} is no document that {app} can read")
-            dispatch(self._office, document, ".uno:Sidebar", Sidebar=False)
+            self._windows.restore(app, document)
 
         self._office.on_main(work, timeout_s=timeout_s)
         return app
@@ -105,10 +104,9 @@ class Documents:
 
         def work() -> None:
             desktop = self._office.create("com.sun.star.frame.Desktop")
-            if app == "impress":
-                set_option(self._office, *_SLIDE_PANE, True)
+            self._windows.prepare(app)
             document = desktop.loadComponentFromURL(f"private:factory/{_FACTORIES[app]}", "_blank", 0, ())
-            dispatch(self._office, document, ".uno:Sidebar", Sidebar=False)
+            self._windows.restore(app, document)
 
         self._office.on_main(work, timeout_s=timeout_s)
 
