@@ -28,6 +28,11 @@ def open_desktop(folder: Path, config: DesktopConfig | None = None) -> Iterator[
         store.close()
 
 
+def key(keys: str) -> Action:
+    """A chord as an agent presses it."""
+    return Action("key", {"keys": keys})
+
+
 class Player:
     """Acts on a desktop as an agent's text would, and reads back."""
 

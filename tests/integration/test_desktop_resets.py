@@ -16,7 +16,7 @@ from common.messages import Action, Evaluation, Observation
 from env_server.client import read_screenshot
 from env_server.driver import SetupStep, TaskInstance
 from env_server.drivers.guest_driver import GuestDriver
-from tests.desktops import Player, open_desktop
+from tests.desktops import Player, key, open_desktop
 
 PAGE = SetupStep("web_page", {"page": "click-checkboxes", "seed": 7})
 SHEET = SetupStep("calc_open", {"cells": {"A1": "apple", "C2": "12"}, "active_cell": "A1"})
@@ -42,10 +42,6 @@ def desktop(folder: Path) -> Iterator[GuestDriver]:
 
 def task(*steps: SetupStep) -> TaskInstance:
     return TaskInstance("none", steps, lambda get: Evaluation(0.0, False, ""), lambda *_: Action("done", {}))
-
-
-def key(keys: str) -> Action:
-    return Action("key", {"keys": keys})
 
 
 def typed(text: str, *, enter: bool = False) -> Action:

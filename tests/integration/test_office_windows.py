@@ -14,15 +14,11 @@ from common.config import DesktopConfig
 from common.messages import Action, Observation
 from env_server.client import read_screenshot
 from env_server.driver import SetupStep
-from tests.desktops import Player, open_desktop
+from tests.desktops import Player, key, open_desktop
 
 DOCUMENTS = {app: SetupStep("open_app", {"app": app}) for app in ("writer", "impress")}
 MAX_PIXELS = 1000
 """That may differ: the caret, and digits in the status bar. Every mess here moves much more."""
-
-
-def key(keys: str) -> Action:
-    return Action("key", {"keys": keys})
 
 
 def has_element(text: str, shown: Observation) -> bool:

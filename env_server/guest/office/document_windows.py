@@ -7,10 +7,16 @@ from typing import Any
 
 from .process import Office
 from .registry import set_option
-from .uno_values import dispatch, properties
+from .sheet_window import STATUS_BAR
+from .uno_values import dispatch, properties, set_where_other, values
 
-_STATUS_BAR = "private:resource/statusbar/statusbar"
-_MODULES = {"writer": "com.sun.star.text.TextDocument", "impress": "com.sun.star.presentation.PresentationDocument"}
+SERVICES = {
+    "calc": "com.sun.star.sheet.SpreadsheetDocument",
+    "writer": "com.sun.star.text.TextDocument",
+    "impress": "com.sun.star.presentation.PresentationDocument",
+}
+"""What documents of each application are to UNO, and its windows to the office's memory of them."""
+_RESTORED = ("writer", "impress")
 _STATE = "[]com.sun.star.beans.PropertyValue"
 _SLIDE_PANE = "/org.openoffice.Office.Impress/MultiPaneGUI/SlideSorterBar/Visible", "ImpressView"
 _WRITER_VIEW = {
@@ -35,12 +41,12 @@ class DocumentWindows:
         """Before a document of ``app`` opens."""
         import uno
 
-        if app not in _MODULES:
+        if app not in _RESTORED:
             return
         if app == "impress":
             set_option(self._office, *_SLIDE_PANE, True)
-        states = self._office.create("com.sun.star.ui.WindowStateConfiguration").getByName(_MODULES[app])
-        found = {url: {one.Name: one.Value for one in states.getByName(url)} for url in states.ElementNames}
+        states = self._office.create("com.sun.star.ui.WindowStateConfiguration").getByName(SERVICES[app])
+        found = {url: values(states.getByName(url)) for url in states.ElementNames}
         first = self._first.setdefault(app, {url: bool(state.get("Visible")) for url, state in found.items()})
         for url, state in found.items():
             # One that comes by itself, as a table's does while the cursor is in a table, counts as visible and goes by itself.
@@ -51,21 +57,18 @@ class DocumentWindows:
     def restore(self, app: str, document: Any) -> None:
         """Once it is open."""
         dispatch(self._office, document, ".uno:Sidebar", Sidebar=False)
-        if app not in _MODULES:
+        if app not in _RESTORED:
             return
         controller = document.CurrentController
         layout = controller.Frame.LayoutManager
-        layout.createElement(_STATUS_BAR)  # without one, showing it does nothing
-        layout.showElement(_STATUS_BAR)
+        layout.createElement(STATUS_BAR)  # without one, showing it does nothing
+        layout.showElement(STATUS_BAR)
         if app == "writer":
-            view = controller.ViewSettings
-            for name, value in _WRITER_VIEW.items():
-                if getattr(view, name) != value:
-                    setattr(view, name, value)
+            set_where_other(controller.ViewSettings, _WRITER_VIEW)
             return
         document.setViewData(None)  # else the office gives what it found the last time
         views = document.ViewData
-        now = {one.Name: one.Value for one in views.getByIndex(0)} if views.getCount() else {}
+        now = values(views.getByIndex(0)) if views.getCount() else {}
         for name, command in _IMPRESS_VIEW.items():
             if now.get(name):
                 dispatch(self._office, document, f".uno:{command}")

@@ -9,7 +9,7 @@ from typing import Any
 from ..folder import AgentFolder
 from ..processes import Program
 from .calc_tools import CalcTools
-from .document_windows import DocumentWindows
+from .document_windows import SERVICES, DocumentWindows
 from .impress_tools import ImpressTools
 from .process import DocumentError, Office
 from .registry import restore_options
@@ -18,11 +18,6 @@ from .tools import OfficeTools
 from .uno_values import properties, refusing, url
 from .writer_tools import WriterTools
 
-SERVICES = {
-    "calc": "com.sun.star.sheet.SpreadsheetDocument",
-    "writer": "com.sun.star.text.TextDocument",
-    "impress": "com.sun.star.presentation.PresentationDocument",
-}
 _TEXT_TABLE = "Text - txt - csv (StarCalc)"
 _OPTIONS = {
     ".csv": {"FilterName": _TEXT_TABLE, "FilterOptions": "44,34,76,1"},

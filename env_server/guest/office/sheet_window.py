@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from .process import Office
-from .uno_values import dispatch
+from .uno_values import dispatch, set_where_other, values
 
 _NUM_LAYOUTS = 2
 """After a start: on a busy machine the first came out otherwise in 1 of 66 starts; the second mends that."""
 _TOOLBAR = "private:resource/toolbar/"
 _TOOLBARS = (f"{_TOOLBAR}standardbar", f"{_TOOLBAR}formatobjectbar")
-_STATUS_BAR = "private:resource/statusbar/statusbar"
+STATUS_BAR = "private:resource/statusbar/statusbar"
 _OPTIONS = {"ShowGrid": True, "ShowPageBreaks": False, "ShowFormulas": False, "IsValueHighlightingEnabled": False}
 """Page breaks would show from the first print preview on."""
 _FRAME_COMMANDS = {"Sidebar": False, "InputLineVisible": True, "FullScreen": False}
@@ -34,12 +33,12 @@ class SheetWindow:
         controller = self._document.CurrentController
         layout = controller.Frame.LayoutManager
         self._dispatch("StatusSelectionMode", 0)  # a selection that no key extends
-        _set(controller, _OPTIONS)
+        set_where_other(controller, _OPTIONS)
         self._document.setViewData(None)  # else the office gives what it found the last time
-        view = _values(self._document.ViewData.getByIndex(0))
+        view = values(self._document.ViewData.getByIndex(0))
         if view["ShowPageBreakPreview"]:
             self._dispatch("NormalViewMode", True)
-        if not _values(view["Tables"].getByName(view["ActiveTable"]))["ShowGrid"]:
+        if not values(view["Tables"].getByName(view["ActiveTable"]))["ShowGrid"]:
             self._dispatch("ToggleSheetGrid", True)
         if area_on_screen(controller) != self._area:
             self._restore_frame(controller, layout)
@@ -48,18 +47,18 @@ class SheetWindow:
         # Before the status bar, which shows it: told afterwards, a new one sometimes shows what was before and sometimes not.
         self._document.setModified(False)
         # A field that once showed a longer text, such as the sum of a number, stays wider; hidden and shown too.
-        layout.destroyElement(_STATUS_BAR)
-        layout.createElement(_STATUS_BAR)
+        layout.destroyElement(STATUS_BAR)
+        layout.createElement(STATUS_BAR)
         controller.Frame.contextChanged()  # the toolbar's buttons follow at once instead of when the office has time
 
     def _restore_frame(self, controller: Any, layout: Any) -> None:
         for command, value in _FRAME_COMMANDS.items():
             self._dispatch(command, value)
-        _set(controller, _FRAME_OPTIONS)
+        set_where_other(controller, _FRAME_OPTIONS)
         for element in layout.Elements:
             if element.ResourceURL.startswith(_TOOLBAR) and element.ResourceURL not in _TOOLBARS:
                 layout.hideElement(element.ResourceURL)
-        for element in (*_TOOLBARS, _STATUS_BAR):
+        for element in (*_TOOLBARS, STATUS_BAR):
             layout.showElement(element)
         self._toolkit.processEventsToIdle()
         self._area = area_on_screen(controller)
@@ -81,13 +80,3 @@ def area_on_screen(controller: Any) -> tuple[int, int, int, int]:
     """Left, top, width, height of where the cells are, in pixels: what comes and goes around them changes it."""
     area = controller.VisibleAreaOnScreen
     return area.X, area.Y, area.Width, area.Height
-
-
-def _set(controller: Any, options: dict[str, Any]) -> None:
-    for name, value in options.items():
-        if getattr(controller, name) != value:
-            setattr(controller, name, value)
-
-
-def _values(properties: Sequence[Any]) -> dict[str, Any]:
-    return {one.Name: one.Value for one in properties}

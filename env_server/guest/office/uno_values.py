@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,18 @@ def struct(name: str, *values: Any, **named: Any) -> Any:
 def properties(**values: Any) -> tuple[Any, ...]:
     """``values`` as UNO's named properties."""
     return tuple(struct("beans.PropertyValue", Name=name, Value=value) for name, value in values.items())
+
+
+def values(properties: Sequence[Any]) -> dict[str, Any]:
+    """UNO's named properties by name."""
+    return {one.Name: one.Value for one in properties}
+
+
+def set_where_other(thing: Any, wanted: Mapping[str, Any]) -> None:
+    """Set those properties of one of the office's objects that have another value."""
+    for name, value in wanted.items():
+        if getattr(thing, name) != value:
+            setattr(thing, name, value)
 
 
 def dispatch(office: Office, document: Any, command: str, **values: Any) -> None:
