@@ -11,6 +11,9 @@ from typing import Any
 
 from common.messages import Action, Element
 
+MAX_LABEL_CHARS = 32
+"""Elements with longer texts are shown and demonstrated by number: a prompt may cut them."""
+
 
 def find_target(elements: Sequence[Element], target: int | str) -> Element:
     """The element that ``target`` names. Raises `LookupError`."""
@@ -28,6 +31,19 @@ def find_target(elements: Sequence[Element], target: int | str) -> Element:
         numbers = ", ".join(str(element.number) for element in found[:8])
         raise LookupError(f"{len(found)} elements are {target!r:.80}: give one's number ({numbers})")
     return found[0]
+
+
+def named_alone(elements: Sequence[Element]) -> frozenset[int]:
+    """Numbers of the elements that a short text names: `find_target` finds these and no others by it."""
+    by_label: dict[str, list[Element]] = {}
+    for element in elements:
+        by_label.setdefault(plain(element.text), []).append(element)
+    alone = set()
+    for label, named in by_label.items():
+        found = [element for element in named if not element.is_plain_text] or named
+        if 0 < len(label) <= MAX_LABEL_CHARS and len(found) == 1:
+            alone.add(found[0].number)
+    return frozenset(alone)
 
 
 def same_action(elements: Sequence[Element], one: Action, other: Action) -> bool:

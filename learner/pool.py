@@ -165,21 +165,30 @@ def digest(episodes: Sequence[Episode]) -> str:
 
 
 def make_batches(episodes: Sequence[Episode], *, batch_size: int, epochs: int, seed: str) -> list[list[Step]]:
-    """Minibatches of steps over ``epochs`` passes, each pass shuffled, the families spread evenly over it."""
+    """Minibatches of at least ``batch_size`` steps over ``epochs`` passes, the last of a pass with what is left.
+
+    All episodes of a task instance go into one minibatch, since their prompts share prefixes and a pack computes a prefix once
+    (`learner.batching`). Each pass is shuffled, with the families spread evenly over it.
+    """
     batches: list[list[Step]] = []
     for epoch in range(epochs):
         generator = random.Random(f"{seed}:{epoch}")
-        by_family: dict[str, list[Step]] = {}
+        by_family: dict[str, dict[str, list[Step]]] = {}
         for episode in episodes:
-            by_family.setdefault(episode.family, []).extend(episode.steps)
-        placed: list[tuple[float, int, Step]] = []
+            by_family.setdefault(episode.family, {}).setdefault(episode.task_id, []).extend(episode.steps)
+        placed: list[tuple[float, str, list[Step]]] = []
         for family in sorted(by_family):
-            steps = by_family[family]
-            generator.shuffle(steps)
-            placed += [((i + generator.random()) / len(steps), len(placed) + i, step) for i, step in enumerate(steps)]
-        placed.sort(key=lambda item: item[:2])
-        ordered = [step for _, _, step in placed]
-        batches += [ordered[start : start + batch_size] for start in range(0, len(ordered), batch_size)]
+            tasks = sorted(by_family[family].items())
+            generator.shuffle(tasks)
+            placed += [((i + generator.random()) / len(tasks), task_id, steps) for i, (task_id, steps) in enumerate(tasks)]
+        batch: list[Step] = []
+        for _, _, steps in sorted(placed, key=lambda item: item[:2]):
+            batch += steps
+            if len(batch) >= batch_size:
+                batches.append(batch)
+                batch = []
+        if batch:
+            batches.append(batch)
     return batches
 
 

@@ -83,17 +83,20 @@ def test_pool_restored_draws_the_same() -> None:
     assert np.array_equal(first[0].steps[0].prompt_tokens, second[0].steps[0].prompt_tokens)
 
 
-def test_batches_families_spread_evenly_and_every_step_once_per_epoch() -> None:
-    pool = EpisodePool(seed=1, max_per_family=1000)
-    all_of = trajectories(12)
-    for trajectory in all_of:
-        if trajectory.task.family == "a" or trajectory.task.seed == 0:
-            family_token = 1 if trajectory.task.family == "a" else 2
-            pool.add(replace(trajectory, steps=(make_step(version=1, prompt=[family_token]),) * 2))
-    episodes = pool.draw(per_task=9, max_steps=None, salt="")
+def test_batches_hold_whole_tasks_families_spread_evenly_and_every_step_once_per_epoch() -> None:
+    episodes = filled(48).draw(per_task=9, max_steps=None, salt="")
+    place = {id(step): (epis.family, epis.task_id) for epis in episodes for step in epis.steps}
+    assert len({task for _, task in place.values()}) >= 40
     batches = make_batches(episodes, batch_size=14, epochs=2, seed="s")
-    assert sum(len(batch) for batch in batches) == 2 * pool.num_steps
-    assert all(any(step.prompt_tokens[0] == 2 for step in batch) for batch in batches)
+    for epoch in (batches[: len(batches) // 2], batches[len(batches) // 2 :]):
+        assert sorted(id(step) for batch in epoch for step in batch) == sorted(place)
+        tasks = [{place[id(step)] for step in batch} for batch in epoch]
+        assert len(set.union(*tasks)) == sum(map(len, tasks)), "a task is in two batches"
+        assert all(len(batch) >= 14 for batch in epoch[:-1])
+        shares = [sum(family == "a" for family, _ in batch) / len(batch) for batch in tasks]
+        assert all(0.2 <= share <= 0.8 for share in shares[:-1])
+    orders = [[id(step) for batch in epoch for step in batch] for epoch in (batches[: len(batches) // 2], batches[len(batches) // 2 :])]
+    assert orders[0] != orders[1]
 
 
 def run_with_successes(folder: Path, *, num_groups: int, model: str = "tiny-random") -> Path:

@@ -10,7 +10,8 @@ from actor.formats.base import PastAction
 from actor.prompt import PromptBuilder
 from common.actions import ActionSyntaxError
 from common.config import PromptConfig
-from common.screen_text import one_line
+from common.screen_text import element_rows, one_line
+from common.targets import find_target
 from tests.unit.actor_data import EOS, ByteTokenizer, make_element, make_observation, make_prompt
 
 
@@ -22,7 +23,7 @@ def test_prompt_with_elements_and_history_reads_as_documented() -> None:
     screen = make_observation(make_element(1, "Bella", role="radio", states=("selected", "editable")), make_element(2, "Submit"))
     tokens = make_prompt().build("Select Bella.", screen, [PastAction("click(1)", result="42")])
     assert text_of(tokens) == (
-        "Task: Select Bella.\nApp: chromium, Page\nradio Bella selected 1\nbutton Submit 2\nDone: click(1)\nResult: 42\nAction:"
+        "Task: Select Bella.\nApp: chromium, Page\nradio Bella selected\nbutton Submit\nDone: click(1)\nResult: 42\nAction:"
     )
 
 
@@ -36,7 +37,7 @@ def test_prompt_with_toolbars_shows_content_first_and_few_toolbar_rows() -> None
     toolbar = [make_element(number, f"tool{number}", content=False) for number in range(1, 6)]
     screen = make_observation(*toolbar, make_element(9, "content"))
     text = text_of(make_prompt(max_toolbar_elements=2).build("x", screen, []))
-    assert text.index("button content 9") < text.index("button tool1 1") < text.index("button tool2 2")
+    assert text.index("button content") < text.index("button tool1") < text.index("button tool2")
     assert "tool3" not in text
 
 
@@ -44,7 +45,7 @@ def test_prompt_of_a_page_that_shows_its_own_task_says_it_once() -> None:
     task = 'Click on the "Ok" button.'
     screen = make_observation(make_element(1, task, role="static"), make_element(2, "Ok", role="static"), make_element(3, "Ok"))
     text = text_of(make_prompt(window_title=False).build(task, screen, []))
-    assert text == f"Task: {task}\nApp: chromium\nbutton Ok 3\nAction:"
+    assert text == f"Task: {task}\nApp: chromium\nbutton Ok\nAction:"
 
 
 def test_prompt_with_history_keeps_the_newest_actions() -> None:
@@ -76,6 +77,21 @@ def test_prompt_with_line_break_in_screen_text_escapes_it(break_: str) -> None:
 def test_one_line_of_any_text_is_one_short_line(text: str, max_chars: int) -> None:
     line = one_line(text, max_chars)
     assert len(line) <= max_chars and len(line.splitlines()) <= 1
+
+
+_SHOWN = st.tuples(st.sampled_from(("push-button", "static")), st.sampled_from(("OK", " O K", "a\nb", "x" * 40)))
+
+
+@given(st.lists(_SHOWN, max_size=8))
+def test_row_without_a_number_is_an_element_that_its_text_names(shown: list[tuple[str, str]]) -> None:
+    screen = [make_element(number, text, role=role) for number, (role, text) in enumerate(shown, start=100)]
+    rows = element_rows(screen, PromptConfig())
+    assert len(rows) == len(screen)
+    for row, element in zip(rows, screen, strict=True):
+        _, _, rest = row.partition(" ")
+        if not rest.endswith(str(element.number)):
+            assert find_target(screen, rest) == element
+        assert row.startswith("button " if element.role == "push-button" else "static ")
 
 
 @settings(max_examples=60, deadline=None)

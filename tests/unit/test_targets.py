@@ -3,8 +3,8 @@
 import pytest
 
 from common.messages import Action, Element
-from common.targets import find_target, same_action
-from env_server.targets import MAX_LABEL_CHARS, name_of
+from common.targets import MAX_LABEL_CHARS, find_target, named_alone, same_action
+from env_server.targets import name_of
 
 
 def element(number: int, text: str, role: str = "push-button") -> Element:
@@ -53,6 +53,7 @@ def test_name_of_is_a_text_only_where_it_finds_the_element_again() -> None:
     names = {element.number: name_of(SCREEN, element) for element in SCREEN}
     assert names == {1: "Click on OK", 2: 2, 4: "OK", 5: 5, 6: 6, 7: 7, 8: "two words", 9: 9, 10: "3"}
     assert all(find_target(SCREEN, name).number == number for number, name in names.items())
+    assert named_alone(SCREEN) == {number for number, name in names.items() if isinstance(name, str)}
     assert MAX_LABEL_CHARS < 40
 
 
