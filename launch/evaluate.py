@@ -31,7 +31,7 @@ EXPORTS = "exports"
 
 _ONLY_EVALUATE = (
     "learner.recipe.demos_per_family=0", "learner.recipe.demos_of_family={}", "learner.recipe.specialists=[]",
-    "tasks.recordings=null", "learner.recipe.eval_before=true", "learner.recipe.max_updates=0",
+    "tasks.recordings=null", "learner.recipe.eval_before_episodes_per_family=null", "learner.recipe.max_updates=0",
 )  # fmt: skip
 
 

@@ -257,7 +257,7 @@ class LearnerLoop:
         self._round = sft.make_round(
             self.state.phase, self._config, demonstrations=self._demonstrations, successes=self._successes
         )
-        self._trainer.reset_optimizer(self._round.lr)
+        self._trainer.reset_optimizer(self._round.lr, keep_second_moments=self.state.phase != recipe.CLONING)
 
     def _tick_sft(self) -> bool:
         assert self._round is not None
@@ -272,7 +272,8 @@ class LearnerLoop:
             return True
         # What RL starts from is also what its KL term refers to.
         self._trainer.set_reference()
-        self._trainer.reset_optimizer(self._config.learner.optimizer.lr)
+        keep = self.state.phase != recipe.CLONING
+        self._trainer.reset_optimizer(self._config.learner.optimizer.lr, keep_second_moments=keep)
         self.state.policy_version += 1
         self._publish()
         self._leave(f"{self._round.num_done} optimizer steps done")

@@ -21,6 +21,7 @@ DEMONSTRATIONS = "demonstrations"
 CLONING = "bc"
 EVAL_AFTER_CLONING = "eval-after-bc"
 EVAL_AFTER_RL = "eval-after-rl"
+EVALUATIONS = (EVAL_BEFORE, EVAL_AFTER_CLONING, EVAL_AFTER_RL)
 DONE = "done"
 
 PhaseKind = Literal["rollouts", "sft", "rl", "done"]
@@ -76,7 +77,7 @@ def first_phase(config: RunConfig, *, temperature: float, recorded: Recorded = _
     """What a fresh run begins with."""
     orders = _demonstrations(config, recorded)
     name = DEMONSTRATIONS
-    if config.learner.recipe.eval_before and _has_evaluation(config):
+    if _num_evaluated(config, EVAL_BEFORE):
         orders.append(_evaluation(config, EVAL_BEFORE))
         name = EVAL_BEFORE
     if orders:
@@ -106,13 +107,13 @@ def phase_after(
         return _after_start(config, temperature, recorded)
     if phase.kind == "sft":
         if phase.name == CLONING:
-            if _has_evaluation(config):
+            if _num_evaluated(config, EVAL_AFTER_CLONING):
                 return Phase(EVAL_AFTER_CLONING, "rollouts", (_evaluation(config, EVAL_AFTER_CLONING),))
             return _first_rl(config, temperature)
         return rl_phase(config, _number(phase.name) + 1, first_seed=next_seed, temperature=temperature)
     if phase.kind == "rl" and sft_round:
         return Phase(f"sft-{_number(phase.name)}", "sft")
-    if phase.kind == "rl" and _has_evaluation(config):
+    if phase.kind == "rl" and _num_evaluated(config, EVAL_AFTER_RL):
         return Phase(EVAL_AFTER_RL, "rollouts", (_evaluation(config, EVAL_AFTER_RL),))
     return Phase(DONE, "done")
 
@@ -133,7 +134,7 @@ def phase_named(
     """The phase of that name, for a run that is resumed in the middle of it."""
     if name in (EVAL_BEFORE, DEMONSTRATIONS):
         return first_phase(config, temperature=temperature, recorded=recorded)
-    if name in (EVAL_AFTER_CLONING, EVAL_AFTER_RL):
+    if name in EVALUATIONS:
         return Phase(name, "rollouts", (_evaluation(config, name),))
     if name == DONE:
         return Phase(DONE, "done")
@@ -220,19 +221,23 @@ def _demonstration(order_id: str, families: tuple[str, ...] | None, *, first_see
 
 
 def _evaluation(config: RunConfig, name: str) -> OrderPlan:
-    # Every evaluation plays the same held-out instances: differences between them are the policy's.
+    # Evaluations play the same held-out instances, or the first of them: differences between them are the policy's.
     return OrderPlan(
         order_id=name,
         kind="evaluation",
-        num_per_family=config.learner.recipe.eval_episodes_per_family,
+        num_per_family=_num_evaluated(config, name),
         group_size=config.learner.recipe.eval_rollouts_per_task,
         first_seed=config.tasks.evaluation_seeds[0],
         temperature=config.learner.recipe.eval_temperature,
     )
 
 
-def _has_evaluation(config: RunConfig) -> bool:
-    return config.learner.recipe.eval_episodes_per_family > 0
+def _num_evaluated(config: RunConfig, name: str) -> int:
+    """Episodes of each family in the evaluation ``name``."""
+    recipe = config.learner.recipe
+    wanted = {EVAL_BEFORE: recipe.eval_before_episodes_per_family, EVAL_AFTER_CLONING: recipe.eval_cloned_episodes_per_family}
+    number = wanted.get(name)
+    return recipe.eval_episodes_per_family if number is None else number
 
 
 def _curriculum(config: RunConfig, update: int) -> CurriculumPlan:

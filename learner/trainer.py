@@ -204,8 +204,18 @@ class Trainer:
         metrics["num_skipped"] = float(self._num_skipped)
         return metrics
 
-    def reset_optimizer(self, lr: float) -> None:
-        """Forget moments and warm-up; ``lr`` is the learning rate of the RL updates that follow."""
+    def reset_optimizer(self, lr: float, *, keep_second_moments: bool = False) -> None:
+        """Forget moments and warm-up; ``lr`` is the learning rate of the RL updates that follow.
+
+        ``keep_second_moments``: forget the first moments only, for a supervised round between two phases of RL. Without second
+        moments Adam's first steps are sign steps, as long as the learning rate for every weight; without warm-up they undo
+        what a policy has learnt.
+        """
+        self._lr = lr
+        if keep_second_moments:
+            for state in self._optimizer.state.values():
+                state["exp_avg"].zero_()
+            return
         optimizer = self._learner.optimizer
         self._optimizer = torch.optim.AdamW(
             list(self.policy.masters.values()),
@@ -214,7 +224,6 @@ class Trainer:
             weight_decay=optimizer.weight_decay,
             fused=True,
         )
-        self._lr = lr
         self._num_updates = 0
         if self._value_head is not None:
             self._value_head.reset_optimizer()

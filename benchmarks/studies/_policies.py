@@ -81,7 +81,7 @@ def _cloned(folder: Path, seed: int, settings: Mapping[str, Any], unseen: Sequen
     """The policy that has cloned demonstrations of the families trained on, evaluated before and after on all families."""
     wider = {
         "tasks.families": (*settings["tasks.families"], *unseen), "learner.recipe.demos_of_family": dict.fromkeys(unseen, 0),
-        "learner.recipe.eval_before": True,
+        "learner.recipe.eval_before_episodes_per_family": None,
     }  # fmt: skip
     return _runs.cloned_model(folder, f"cloned-{seed}", seed, {**settings, **wider})
 
@@ -102,7 +102,7 @@ def _evaluated(folder: Path, stage: str, seed: int, settings: Mapping[str, Any],
     if stage == "trained":
         only = {
             "model.name": str(folder / "models" / f"trained-{seed}"), "tasks.families": (*settings["tasks.families"], *unseen),
-            "learner.recipe.demos_per_family": 0, "learner.recipe.max_updates": 0, "learner.recipe.eval_before": True,
+            "learner.recipe.demos_per_family": 0, "learner.recipe.max_updates": 0, "learner.recipe.eval_before_episodes_per_family": None,
             "seed": seed,
         }  # fmt: skip
         run = _runs.train(folder, f"eval-trained-{seed}", {**settings, **only})

@@ -85,11 +85,13 @@ class RecipeConfig(Section):
     bc_lr: float = Field(2e-4, gt=0)
     """Learning rate of behaviour cloning."""
     eval_episodes_per_family: int = Field(20, ge=0)
-    """Held-out episodes per family in each of the evaluations; 0 skips evaluation (tests)."""
+    """Held-out episodes per family in the last evaluation; 0 skips it. They begin with those of the two others."""
+    eval_before_episodes_per_family: int | None = Field(None, ge=0)
+    """Of the untouched model, beside the demonstrations; None: as in the last one; 0 skips it."""
+    eval_cloned_episodes_per_family: int | None = Field(None, ge=0)
+    """Of the cloned policy; None: as in the last one; 0 skips it."""
     eval_rollouts_per_task: int = Field(1, ge=1, le=256)
     """How often each of them is played: more than once tells pass@k (`computerrl eval`), at a temperature above 0."""
-    eval_before: bool = True
-    """Also evaluate the untouched model."""
     eval_temperature: float = Field(0.0, ge=0)
     """Sampling temperature of evaluations; 0 is greedy."""
     max_updates: int = Field(60, ge=0)

@@ -235,6 +235,7 @@ ALGORITHMS: dict[str, str] = {
     "agentrl": "learner.algorithms.agentrl:AgentRL",
     "adagrpo": "learner.algorithms.adagrpo:AdaGRPO",
     "arpo": "learner.algorithms.arpo:ARPO",
+    "gigpo": "learner.algorithms.gigpo:GiGPO",
     "ui_s1": "learner.algorithms.ui_s1:UIS1",
     "grpo_roc": "learner.algorithms.grpo_roc:GRPORoC",
     "dart": "learner.algorithms.dart:DART",

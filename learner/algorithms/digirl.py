@@ -27,6 +27,7 @@ class DigiRLOptions(PPOOptions):
     """`learner.algorithm.options` of digirl."""
 
     unused: ClassVar[frozenset[str]] = frozenset({
+        "negative_scale",
         "gamma", "length_alpha", "gae_lambda", "critic_lambda", "objective", "eps_low", "eps_high", "tv_limit"
     })  # fmt: skip
 

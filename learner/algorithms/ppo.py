@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar, Any
 
 import numpy as np
 from pydantic import Field
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 class PPOOptions(GRPOOptions):
     """`learner.algorithm.options` of ppo."""
+
+    unused: ClassVar[frozenset[str]] = frozenset({"negative_scale"})
 
     aggregation: Aggregation = "token_mean"
     gamma: float = Field(1.0, gt=0, le=1)

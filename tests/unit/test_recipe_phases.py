@@ -35,9 +35,20 @@ def test_phases_whole_recipe_in_order() -> None:
 def test_phases_configured_to_nothing_left_out() -> None:
     assert walk_with(demos_per_family=0) == ["eval-before", "rl-1", "eval-after-rl"]
     assert walk_with(eval_episodes_per_family=0) == ["demonstrations", "bc", "rl-1"]
-    assert walk_with(eval_before=False) == ["demonstrations", "bc", "eval-after-bc", "rl-1", "eval-after-rl"]
+    assert walk_with(eval_before_episodes_per_family=0) == ["demonstrations", "bc", "eval-after-bc", "rl-1", "eval-after-rl"]
+    assert walk_with(eval_cloned_episodes_per_family=0) == ["eval-before", "bc", "rl-1", "eval-after-rl"]
     assert walk_with(max_updates=0) == ["eval-before", "bc", "eval-after-bc"]
-    assert walk_with(demos_per_family=0, eval_episodes_per_family=0, max_updates=0) == []
+    assert walk_with(demos_per_family=0, max_updates=0, eval_episodes_per_family=0) == []
+
+
+def test_evaluations_have_their_own_number_of_episodes_and_begin_with_the_same() -> None:
+    config = make_config(recipe={
+        "eval_episodes_per_family": 20, "eval_before_episodes_per_family": 2, "eval_cloned_episodes_per_family": None
+    })
+    phases = [recipe.phase_named(name, config, first_seed=0, temperature=1.0) for name in recipe.EVALUATIONS]
+    evaluations = [order for phase in phases for order in phase.orders if order.kind == "evaluation"]
+    assert [order.num_per_family for order in evaluations] == [2, 20, 20]
+    assert {order.first_seed for order in evaluations} == {config.tasks.evaluation_seeds[0]}
 
 
 def test_first_phase_demonstrations_and_evaluation_at_the_same_time() -> None:

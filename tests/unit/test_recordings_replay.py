@@ -160,7 +160,7 @@ def test_orders_cover_recorded_seeds_once(tmp_path: Path) -> None:
 
 def test_recordings_alone_are_enough_for_cloning(tmp_path: Path) -> None:
     write_recording(tmp_path, TWO_STEPS)
-    config = RunConfig.model_validate({"learner": {"recipe": {"demos_per_family": 0, "eval_before": False}}})
+    config = RunConfig.model_validate({"learner": {"recipe": {"demos_per_family": 0, "eval_before_episodes_per_family": 0}}})
     recorded = recorded_seeds(TasksConfig(recordings=str(tmp_path)), [FAMILY])
     phase = recipe.first_phase(config, temperature=1.0, recorded=recorded)
     assert [plan.order_id for plan in phase.orders] == ["demonstrations-recorded-3"]

@@ -70,7 +70,7 @@ def test_serial_run_in_the_published_format_clones_demonstrations_said_in_it(tmp
     families = ["calc-set-cell", "calc-type-cell", "editor-type-save", "web-click-button"]
     overrides = [
         *SMALL, f"tasks.families={json.dumps(families)}", f"run_dir={tmp_path}", "actor.prompt.format=computerrl_text",
-        "learner.recipe.max_updates=1", "learner.recipe.eval_before=false",
+        "learner.recipe.max_updates=1", "learner.recipe.eval_before_episodes_per_family=0",
     ]  # fmt: skip
     config = load_config(CONFIG, overrides=overrides)
     RunFolder(config.folder).create(config)
@@ -90,7 +90,7 @@ def test_serial_train_writes_the_report_and_refuses_to_resume_what_is_finished(
 ) -> None:
     from common.errors import ResumeError
 
-    overrides = [*SMALL, f"run_dir={tmp_path}", "learner.recipe.max_updates=1", "learner.recipe.eval_before=false"]
+    overrides = [*SMALL, f"run_dir={tmp_path}", "learner.recipe.max_updates=1", "learner.recipe.eval_before_episodes_per_family=0"]
     assert train(CONFIG, overrides=overrides, resume=False) == 0
     report = json.loads((tmp_path / "serial" / "report.json").read_text())
     assert report["finished"] is True

@@ -1,0 +1,81 @@
+"""GiGPO: group-in-group policy optimization (arXiv 2505.10978). Credit for each step, from the states that rollouts share.
+
+A = ``episode_weight`` * A_episode + ``step_weight`` * A_state. A_episode compares a trajectory's outcome with those of its group
+(equation 3). A_state compares the discounted return of a step with those of all steps of the group that were taken in the same
+state (equations 6 and 7); a state that was seen once gives 0. Both are (x - mean) / (std + delta).
+
+    state A: click(right) x 4, of which 2 succeed     in a trajectory-level advantage, the right clicks of the two failures are
+             click(wrong) x 4, all fail               punished; here only what went wrong after them is
+    state B: type("x") done() x 2, type("x") then done() too early x 2
+
+A desktop after equal actions shows equal prompts, so a state is a prompt here: the same tokens, history included.
+
+Ours: with ``action_values``, equal actions in equal states share the mean of their returns, an estimate of Q(s, a). The gradient is
+the same in expectation and on a batch; with ``negative_scale`` below 1 it is what keeps an action that fails more often than others
+from being reinforced for its few successes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic import Field
+
+from learner.advantages import discounted_returns, group_advantages
+from learner.algorithms.grpo import GRPO, GRPOOptions
+from learner.step_table import StepTable
+
+
+class GiGPOOptions(GRPOOptions):
+    """`learner.algorithm.options` of gigpo."""
+
+    gamma: float = Field(0.95, gt=0, le=1)
+    """Discount of a step in a step's return."""
+    episode_weight: float = Field(1.0, ge=0)
+    """Weight of A_episode (1 in the paper)."""
+    step_weight: float = Field(1.0, ge=0)
+    """Weight of A_state (the paper's omega)."""
+    action_values: bool = False
+    """Steps with equal actions in equal states share the mean of their returns (ours)."""
+
+
+class GiGPO(GRPO):
+    """See the module's docstring."""
+
+    options_model = GiGPOOptions
+    options: GiGPOOptions
+
+    def advantages(self, rewards_n: np.ndarray, table: StepTable) -> np.ndarray:
+        """[n] of the episode plus of the state."""
+        options, delta = self.options, self.options.advantage_delta
+        lengths = np.bincount(table.trajectory_n, minlength=len(table.trajectories))
+        steps_left_n = lengths[table.trajectory_n] - 1 - table.position_n
+        returns_n = discounted_returns(rewards_n, steps_left_n, gamma=options.gamma)
+        advantage_n = np.zeros(len(table))
+        for group in np.unique(table.group_n):
+            members = np.flatnonzero(table.group_n == group)
+            owners, owner_of = np.unique(table.trajectory_n[members], return_inverse=True)
+            outcomes = np.array([float(table.trajectories[owner].success) for owner in owners])
+            advantage_n[members] = options.episode_weight * group_advantages(outcomes, delta=delta)[owner_of]
+            for same in _same_states(members, table):
+                values = _action_values(same, returns_n, table) if options.action_values else returns_n[same]
+                advantage_n[same] += options.step_weight * group_advantages(values, delta=delta)
+        return advantage_n
+
+
+def _same_states(members: np.ndarray, table: StepTable) -> list[np.ndarray]:
+    """``members``, steps of one group, by the prompt that each answered."""
+    found: dict[bytes, list[int]] = {}
+    for step in members:
+        found.setdefault(table.steps[step].prompt_tokens.tobytes(), []).append(int(step))
+    return [np.array(steps) for steps in found.values()]
+
+
+def _action_values(same: np.ndarray, returns_n: np.ndarray, table: StepTable) -> np.ndarray:
+    """[len(same)] mean return of the steps of ``same`` that hold the same action."""
+    found: dict[bytes, list[int]] = {}
+    for place, step in enumerate(same):
+        found.setdefault(table.steps[step].action_tokens.tobytes(), []).append(place)
+    values = np.zeros(len(same))
+    for places in found.values():
+        values[places] = returns_n[same[places]].mean()
+    return values
