@@ -56,6 +56,8 @@ class RunFolder:
         self.resolved_config = self.folder / "config.yaml"
         self.digest_path = self.folder / "config.digest"
         self.broker_file = self.folder / "broker.json"
+        self.started_path = self.folder / "started"
+        """When the run was started, on this machine's monotonic clock."""
 
     def create(self, config: RunConfig) -> Keys:
         """Make the folders, the keys (kept when there), the resolved config and the versions file."""
@@ -67,6 +69,18 @@ class RunFolder:
         write_atomically(self.digest_path, config_digest(config).encode())
         write_atomically(self.folder / "versions.json", json.dumps(versions(), indent=2).encode())
         return keys
+
+    def note_start(self) -> None:
+        """The run starts now: what `recipe.max_run_s` counts from."""
+        write_atomically(self.started_path, json.dumps([_boot_id(), time.monotonic()]).encode())
+
+    def start_s(self) -> float:
+        """Seconds since `note_start` on this machine; 0 where it was called on another one, or not at all."""
+        try:
+            boot_id, started = json.loads(self.started_path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return 0.0
+        return time.monotonic() - started if boot_id == _boot_id() else 0.0
 
     def load_keys(self) -> Keys:
         """The run's keys. Raises `SetupError` when they are missing or damaged."""
@@ -114,6 +128,11 @@ class RunFolder:
             # A file appears without an event we could wait for (it may lie on a parallel file system).
             if stop.wait(min(0.1, left_s)):
                 raise PeerTimeout(f"stopped while waiting for the broker: {stop.reason}")
+
+
+def _boot_id() -> str:
+    """Monotonic clocks of processes agree between two boots of a machine (Linux)."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
 
 
 def config_digest(config: RunConfig) -> str:

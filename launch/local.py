@@ -125,6 +125,8 @@ def run_attempt(
 
     folder = RunFolder(config.folder)
     folder.create(config)
+    if not resumed:
+        folder.note_start()
     folder.forget_broker()
     for kind in requests.ENDS_WITH_ATTEMPT:
         requests.withdraw(folder.folder, kind)

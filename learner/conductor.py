@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from common import log, requests
 from common.clock import Clock
@@ -58,7 +59,9 @@ class LearnerLoop:
         folder: RunFolder,
         checkpoints: CheckpointStore,
         clock: Clock = time.monotonic,
+        start_s: float = 0.0,
     ) -> None:
+        """``start_s``: seconds that have passed since the run was started; a resumed one goes on from its checkpoint's count."""
         self._config = config
         self._families = tuple(families)
         self._broker = broker
@@ -68,7 +71,9 @@ class LearnerLoop:
         self._checkpoints = checkpoints
         self._clock = clock
         recorded = recorded_seeds(config.tasks, families)
-        self.state = LoopState(next_seed=config.tasks.training_seeds[0], recorded=recorded)
+        self.state = LoopState(
+            next_seed=config.tasks.training_seeds[0], recorded=recorded, run_s=start_s, start_s=start_s
+        )
         self.note = ""
         """What the learner is doing and how far it is, for the heartbeat, whose thread reads it."""
         self._phase = recipe.Phase("", "done")
@@ -132,10 +137,10 @@ class LearnerLoop:
             "learner.resumed", checkpoint=checkpoint.number, phase=self.state.phase, update=self.state.update,
             policy_version=self.state.policy_version, cursor=self.state.cursor,
         )  # fmt: skip
-        self._phase = recipe.phase_named(
+        self._phase = self._planned(recipe.phase_named(
             self.state.phase, self._config, first_seed=self.state.next_seed, temperature=self._temperature,
             recorded=self.state.recorded,
-        )  # fmt: skip
+        ))  # fmt: skip
         self._carry_on()
 
     def _restore(self, checkpoint: Checkpoint) -> None:
@@ -183,6 +188,7 @@ class LearnerLoop:
         if self._phase.kind == "rl":
             self._intake.close_phase()
             self._pacer = self._make_pacer()
+        phase = self._planned(phase)
         placed = [
             plan.to_message(
                 self._config, self._families, policy_version=state.policy_version, update=state.update,
@@ -190,7 +196,8 @@ class LearnerLoop:
             )
             for plan in phase.orders
         ]  # fmt: skip
-        orders.enter(state, placed, close_present=self._phase.kind == "rl")
+        is_cut = self._phase.kind == "rollouts" and any(self._rollouts.num_missing(order) for order in self._phase.orders)
+        orders.enter(state, placed, close_present=self._phase.kind == "rl" or is_cut)
         self._phase_started_s = state.run_s
         self._phase = phase
         state.phase = phase.name
@@ -204,6 +211,33 @@ class LearnerLoop:
         # On disk before the broker closes or opens anything: whoever resumes finds orders and phase in agreement.
         self.checkpoint(wait=True)
         self._carry_on()
+
+    def _planned(self, phase: recipe.Phase) -> recipe.Phase:
+        """``phase`` with the evaluations that the time left has room for; decided once."""
+        rollouts = len(self._families) * self._config.learner.recipe.eval_rollouts_per_task
+        planned = []
+        for order in phase.orders:
+            if order.kind == "evaluation":
+                number = self.state.planned.setdefault(order.order_id, limits.planned_episodes(
+                    order.order_id, order.num_per_family or 0, num_episodes_each=rollouts, state=self.state,
+                    limits=self._config.learner.recipe,
+                ))  # fmt: skip
+                if number < (order.num_per_family or 0):
+                    log.get_logger().warning(
+                        "evaluation.shortened", phase=order.order_id, episodes_per_family=number, wanted=order.num_per_family
+                    )
+                order = replace(order, num_per_family=number)
+            planned.append(order)
+        return replace(phase, orders=tuple(planned))
+
+    @property
+    def _num_evaluated_last(self) -> int:
+        """Episodes of the last evaluation, as far as is known."""
+        settings = self._config.learner.recipe
+        each = len(self._families) * settings.eval_rollouts_per_task
+        return each * limits.planned_episodes(
+            recipe.EVAL_AFTER_RL, settings.eval_episodes_per_family, num_episodes_each=each, state=self.state, limits=settings
+        )
 
     def _carry_on(self) -> None:
         """Begin, or begin again, the work of the present phase."""
@@ -242,7 +276,13 @@ class LearnerLoop:
 
     def _tick_rollouts(self) -> bool:
         if not any(self._rollouts.num_missing(order) for order in self._phase.orders):
+            self._note_episode_s()
             self._leave(f"{' and '.join(order.order_id for order in self._phase.orders)} complete")
+            return True
+        if self._is_evaluation_overdue():
+            self._note_episode_s()
+            self._rollouts.cut(self._phase)
+            self._leave(f"time for {self._phase.name} is up ({self.state.run_s:.0f} s)")
             return True
         group = self._intake.fetch()
         if group is None:
@@ -250,6 +290,20 @@ class LearnerLoop:
         self._intake.decide_all([group], self._rollouts.take(group, self._phase))
         self.note = self._rollouts.progress(self._phase)
         return True
+
+    def _is_evaluation_overdue(self) -> bool:
+        if self._phase.name not in recipe.EVALUATIONS:
+            return False
+        ends_s = limits.evaluation_ends_s(
+            self._phase.name, self.state, self._config.learner.recipe, began_s=self._phase_started_s
+        )  # fmt: skip
+        demonstrates = any(order.kind == "demonstration" and self._rollouts.num_missing(order) for order in self._phase.orders)
+        return ends_s is not None and self.state.run_s >= ends_s and not demonstrates
+
+    def _note_episode_s(self) -> None:
+        num_episodes = sum(self.state.tallies[order.order_id].num_episodes for order in self._phase.orders)
+        if num_episodes and any(order.kind == "evaluation" for order in self._phase.orders):
+            self.state.episode_s = (self.state.run_s - self._phase_started_s) / num_episodes
 
     # --- supervised rounds -------------------------------------------------------------------------------------------
 
@@ -282,7 +336,7 @@ class LearnerLoop:
     # --- reinforcement learning --------------------------------------------------------------------------------------
 
     def _tick_rl(self) -> bool:
-        reason = limits.reason_to_end_rl(self.state, self._config.learner.recipe)
+        reason = self._reason_to_end_rl()
         if reason and not self._pacer.is_stalling:
             self._leave(reason)
             return True
@@ -301,6 +355,9 @@ class LearnerLoop:
         if cut is not None:
             self._update(cut)
         return group is not None or cut is not None
+
+    def _reason_to_end_rl(self) -> str:
+        return limits.reason_to_end_rl(self.state, self._config.learner.recipe, num_evaluated=self._num_evaluated_last)
 
     def _update(self, cut: Cut) -> None:
         """Train on the batch, publish the new version, record everything, maybe switch phase."""
@@ -336,8 +393,8 @@ class LearnerLoop:
         self._last_update = self._clock()
         if self.state.update % self._config.learner.checkpoint_every_updates == 0:
             self.checkpoint()
-        if not limits.reason_to_end_rl(self.state, self._config.learner.recipe):
-            used = limits.budget_used(self.state, self._config.learner.recipe)
+        if not self._reason_to_end_rl():
+            used = limits.budget_used(self.state, self._config.learner.recipe, num_evaluated=self._num_evaluated_last)
             self._maybe_pulse(self._machine.reason_to_switch(budget_used=used))
 
     def _record_update(
@@ -375,7 +432,7 @@ class LearnerLoop:
 
     @property
     def _time_left_s(self) -> float | None:
-        return summary.time_left_s(self.state, self._config, phase_started_s=self._phase_started_s)
+        return summary.time_left_s(self.state, self._config, num_evaluated=self._num_evaluated_last)
 
     # --- versions and checkpoints ------------------------------------------------------------------------------------
 

@@ -1,15 +1,69 @@
-"""When RL has had enough: the recipe's limits on updates, time, steps and success. Pure."""
+"""How long the parts of a run may take: the recipe's limits on updates, time, steps and success. Pure.
+
+    0 s            cloning, evaluations                RL            last evaluation      report
+    |--------------------------------------------|=================|-----------------|------| max_run_s
+    start of the run (start-up included)                           rl_ends_s         evaluation_ends_s
+"""
 
 from __future__ import annotations
 
 from common.config import RecipeConfig
+from learner import recipe
 from learner.state import LoopState
 
+EVALUATION_SHARES = {recipe.EVAL_BEFORE: 0.1, recipe.EVAL_AFTER_CLONING: 0.12, recipe.EVAL_AFTER_RL: 0.25}
+"""Part of `max_run_s` that each evaluation may take: what is left for RL on a slow machine decides what there is to evaluate."""
 
-def reason_to_end_rl(state: LoopState, limits: RecipeConfig) -> str:
+EVALUATION_RESERVE = 1.1
+"""The last evaluation is expected to take so many times as long as the one before, by the episode: its policy may fail at length."""
+
+_PATIENCE = 1.5
+"""Evaluations that were planned to fit may take this much longer than planned."""
+
+CLOSING_START_UPS = 0.3
+"""Last checkpoint, end of all processes and report take this part of what the start took (3 of 20 s on two AVX2 cores) ..."""
+
+MIN_CLOSING_S = 6.0
+"""... and at least so long."""
+
+
+def closing_s(state: LoopState) -> float:
+    """Seconds kept free at the end of the run."""
+    return max(MIN_CLOSING_S, CLOSING_START_UPS * state.start_s)
+
+
+def planned_episodes(name: str, wanted: int, *, num_episodes_each: int, state: LoopState, limits: RecipeConfig) -> int:
+    """Episodes per family of evaluation ``name``: ``wanted``, or fewer where the budget has no room. ``num_episodes_each``: what one
+    per family comes to."""
+    if limits.max_run_s is None or state.episode_s is None or not wanted:
+        return wanted
+    fitting = EVALUATION_SHARES[name] * limits.max_run_s / (state.episode_s * num_episodes_each)
+    return max(1, min(wanted, int(fitting)))
+
+
+def rl_ends_s(state: LoopState, limits: RecipeConfig, *, num_evaluated: int) -> float | None:
+    """`LoopState.run_s` at which RL has to end so that ``num_evaluated`` episodes can still be played; None: never."""
+    if limits.max_run_s is None:
+        return None
+    return limits.max_run_s - closing_s(state) - EVALUATION_RESERVE * num_evaluated * (state.episode_s or 0.0)
+
+
+def evaluation_ends_s(name: str, state: LoopState, limits: RecipeConfig, *, began_s: float) -> float | None:
+    """`LoopState.run_s` at which evaluation ``name`` ends with the episodes that it has; None: never. The last one has all time that
+    is left, the others ``_PATIENCE`` times their part."""
+    if limits.max_run_s is None:
+        return None
+    end_s = limits.max_run_s - closing_s(state)
+    return end_s if name == recipe.EVAL_AFTER_RL else min(end_s, began_s + _PATIENCE * EVALUATION_SHARES[name] * limits.max_run_s)
+
+
+def reason_to_end_rl(state: LoopState, limits: RecipeConfig, *, num_evaluated: int) -> str:
     """Which limit is reached, empty when none."""
     if state.update >= limits.max_updates:
         return f"{state.update} updates done"
+    ends_s = rl_ends_s(state, limits, num_evaluated=num_evaluated)
+    if ends_s is not None and state.run_s >= ends_s:
+        return f"{state.run_s:.0f} of {limits.max_run_s:.0f} s used, the rest is for the last evaluation"
     if limits.max_rl_s is not None and state.rl_s >= limits.max_rl_s:
         return f"time for RL used ({state.rl_s:.0f} s)"
     if limits.max_rl_env_steps is not None and state.rl_env_steps >= limits.max_rl_env_steps:
@@ -20,8 +74,10 @@ def reason_to_end_rl(state: LoopState, limits: RecipeConfig) -> str:
     return ""
 
 
-def budget_used(state: LoopState, limits: RecipeConfig) -> float:
-    """Share of the budget (updates, time or steps, whichever is furthest) that is spent."""
+def budget_used(state: LoopState, limits: RecipeConfig, *, num_evaluated: int) -> float:
+    """Share of RL's budget (updates, time or steps, whichever is furthest) that is spent."""
+    ends_s = rl_ends_s(state, limits, num_evaluated=num_evaluated)
+    by_run = state.rl_s / max(state.rl_s, state.rl_s + ends_s - state.run_s, 1e-9) if ends_s is not None else 0.0
     by_time = state.rl_s / limits.max_rl_s if limits.max_rl_s else 0.0
     by_steps = state.rl_env_steps / limits.max_rl_env_steps if limits.max_rl_env_steps else 0.0
-    return max(by_time, by_steps, state.update / limits.max_updates if limits.max_updates else 1.0)
+    return max(by_run, by_time, by_steps, state.update / limits.max_updates if limits.max_updates else 1.0)

@@ -166,7 +166,7 @@ class _Process:
     ) -> None:
         loop = LearnerLoop(
             self._config, families=self._families, broker=self._broker, trainer=trainer, weights=weights,
-            folder=self._folder, checkpoints=checkpoints,
+            folder=self._folder, checkpoints=checkpoints, start_s=self._folder.start_s(),
         )  # fmt: skip
         try:
             loop.begin(announced_version=announced_version, checkpoint=checkpoint)

@@ -61,6 +61,13 @@ class Rollouts:
             self._record_evaluation(order)
         return "demonstrated" if group.kind == "demonstration" else "evaluated"
 
+    def cut(self, phase: recipe.Phase) -> None:
+        """End the evaluations of ``phase`` with the episodes that came in."""
+        for order in phase.orders:
+            is_open = order.kind == "evaluation" and order.order_id not in self._state.evaluations
+            if is_open and self._state.tallies[order.order_id].num_episodes:
+                self._record_evaluation(order)
+
     def _keep_demonstration(self, trajectory: Trajectory) -> None:
         if trajectory.success:
             self._demonstrations.add(trajectory)
@@ -73,6 +80,8 @@ class Rollouts:
         result: dict[str, Any] = {"success": tally.success, "families": families, "policy_version": self._state.policy_version}
         if tally.num_given_up:
             result["num_given_up"] = tally.num_given_up
+        if self.num_missing(order):
+            result["num_cut_off"] = self.num_missing(order)
         self._state.evaluations[order.order_id] = result
         self._records.event("evaluation", phase=order.order_id, **result)
         log.get_logger().info("evaluation.done", phase=order.order_id, success=round(tally.success, 3))

@@ -55,7 +55,13 @@ class LoopState:
     """RL updates so far."""
     policy_version: int = -1
     run_s: float = 0.0
-    """Time this run has run, all attempts together."""
+    """Time since the run was started, start-up included and pauses between attempts left out; what `max_run_s` limits."""
+    start_s: float = 0.0
+    """Of which before the learner's first unit of work."""
+    episode_s: float | None = None
+    """Wall-clock seconds per evaluated episode in the newest evaluation, all desktops together; None before the first."""
+    planned: dict[str, int] = field(default_factory=dict)
+    """Evaluation -> episodes per family that the budget gave it."""
     rl_s: float = 0.0
     """Of which in RL phases and their SFT rounds; what `max_rl_s` limits."""
     env_steps: int = 0

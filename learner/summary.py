@@ -166,22 +166,25 @@ def gauges(fields: Mapping[str, Any]) -> dict[str, float]:
     return {f"learner/{short}": float(fields[name]) for short, name in names.items()}
 
 
-def time_left_s(state: LoopState, config: RunConfig, *, phase_started_s: float) -> float | None:
-    """Estimate of the time until RL ends plus the last evaluation; None while nothing is known."""
-    limits = config.learner.recipe
+def time_left_s(state: LoopState, config: RunConfig, *, num_evaluated: int) -> float | None:
+    """Estimate of the time until the run's end, the last evaluation of ``num_evaluated`` episodes included; None while nothing is
+    known."""
+    recipe_limits = config.learner.recipe
     if state.phase == recipe.DONE:
         return 0.0
-    known = [state.phase_seconds[name] for name in (recipe.EVAL_AFTER_CLONING, recipe.EVAL_BEFORE) if name in state.phase_seconds]
-    evaluation_s = known[0] if known else 0.0
-    if state.phase == recipe.EVAL_AFTER_RL:
-        return max(0.0, evaluation_s - (state.run_s - phase_started_s)) if known else None
+    evaluation_s = num_evaluated * (state.episode_s or 0.0)
+    tally = state.tallies.get(recipe.EVAL_AFTER_RL)
+    if tally is not None:
+        return None if state.episode_s is None else max(0, num_evaluated - tally.num_episodes) * state.episode_s
     estimates = []
-    if limits.max_rl_s is not None:
-        estimates.append(limits.max_rl_s - state.rl_s)
-    if state.update >= 1 and limits.max_updates:
-        estimates.append((limits.max_updates - state.update) * state.rl_s / state.update)
-    if state.rl_env_steps and limits.max_rl_env_steps:
-        estimates.append((limits.max_rl_env_steps - state.rl_env_steps) * state.rl_s / state.rl_env_steps)
+    if recipe_limits.max_run_s is not None:
+        estimates.append(recipe_limits.max_run_s - state.run_s - evaluation_s)
+    if recipe_limits.max_rl_s is not None:
+        estimates.append(recipe_limits.max_rl_s - state.rl_s)
+    if state.update >= 1 and recipe_limits.max_updates:
+        estimates.append((recipe_limits.max_updates - state.update) * state.rl_s / state.update)
+    if state.rl_env_steps and recipe_limits.max_rl_env_steps:
+        estimates.append((recipe_limits.max_rl_env_steps - state.rl_env_steps) * state.rl_s / state.rl_env_steps)
     if not estimates:
         return None
     return max(0.0, min(estimates)) + evaluation_s

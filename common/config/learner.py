@@ -96,8 +96,11 @@ class RecipeConfig(Section):
     """Sampling temperature of evaluations; 0 is greedy."""
     max_updates: int = Field(60, ge=0)
     """RL updates at most."""
+    max_run_s: float | None = Field(None, gt=0)
+    """Seconds from the start of the run to its report at most; None: no limit. Evaluations get the episodes that fit into their part
+    of it at the speed measured before, RL ends when the last evaluation is due, and that one ends with what it has when time is up."""
     max_rl_s: float | None = Field(None, gt=0)
-    """RL ends after this many seconds (all RL and SFT phases together); None: no limit."""
+    """RL ends after this many seconds (all RL and SFT phases together); None: no limit but ``max_run_s``."""
     max_rl_env_steps: int | None = Field(None, ge=1)
     """RL ends with the update that brings the desktop steps of its episodes to so many; None: no limit. For comparisons: how
     many steps an update takes depends on the algorithm."""

@@ -1,0 +1,70 @@
+"""`recipe.max_run_s`: the run ends in time whatever the machine, and says what it left out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from loop_fakes import Bench, make_config
+
+from common.run_folder import RunFolder
+from learner import limits, recipe
+from learner.state import LoopState
+
+BUDGET_S = 400.0
+
+
+def run_with_ticks_of(tick_s: float, folder: Path) -> LoopState:
+    """A whole run on a machine on which a unit of work takes ``tick_s``."""
+    config = make_config(recipe={"max_run_s": BUDGET_S, "max_updates": 100_000, "eval_episodes_per_family": 10})
+    bench = Bench(folder, config)
+    loop = bench.start()
+    while not loop.finished:
+        bench.clock.advance(tick_s)
+        loop.tick()
+    loop.close()
+    return loop.state
+
+
+@pytest.mark.parametrize("tick_s", [0.2, 1.0, 3.0, 10.0, 25.0])
+def test_run_on_any_machine_ends_within_its_budget_and_evaluates(tick_s: float, tmp_path: Path) -> None:
+    state = run_with_ticks_of(tick_s, tmp_path)
+    # A unit of work that has begun is finished.
+    assert state.run_s <= BUDGET_S - limits.MIN_CLOSING_S + 2 * tick_s
+    last = state.evaluations[recipe.EVAL_AFTER_RL]
+    num_played = sum(family["episodes"] for family in last["families"].values())
+    assert num_played + last.get("num_cut_off", 0) == 2 * state.planned[recipe.EVAL_AFTER_RL]
+    assert num_played
+
+
+def test_slow_machine_plays_fewer_evaluation_episodes_and_a_fast_one_all(tmp_path: Path) -> None:
+    fast, slow = (run_with_ticks_of(tick_s, tmp_path / str(tick_s)) for tick_s in (0.2, 10.0))
+    assert fast.planned == dict.fromkeys(recipe.EVALUATIONS, 10)
+    assert slow.planned[recipe.EVAL_AFTER_RL] < 10
+    assert fast.update > 100 > slow.update
+
+
+def test_start_up_counts_and_a_resumed_run_goes_on_from_its_count(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert folder.start_s() == 0.0
+    folder.note_start()
+    assert 0.0 <= folder.start_s() < 60.0
+    boot_id, started = json.loads(folder.started_path.read_text())
+    folder.started_path.write_text(json.dumps([boot_id, started - 50.0]))
+    assert 50.0 <= folder.start_s() < 110.0
+    folder.started_path.write_text(json.dumps(["another machine's", started - 50.0]))
+    assert folder.start_s() == 0.0
+
+
+@pytest.mark.parametrize("start_s", [0.0, 20.0, 200.0])
+def test_rl_ends_when_the_last_evaluation_is_due(start_s: float) -> None:
+    state = LoopState(run_s=start_s, start_s=start_s, episode_s=0.5)
+    config = make_config(recipe={"max_run_s": 600.0}).learner.recipe
+    ends_s = limits.rl_ends_s(state, config, num_evaluated=140)
+    assert ends_s is not None
+    left_s = 600.0 - ends_s
+    assert left_s == pytest.approx(limits.EVALUATION_RESERVE * 70.0 + max(limits.MIN_CLOSING_S, 0.3 * start_s))
+    assert not limits.reason_to_end_rl(state, config, num_evaluated=140)
+    state.run_s = ends_s
+    assert "600 s" in limits.reason_to_end_rl(state, config, num_evaluated=140)
