@@ -14,9 +14,9 @@ from typing import Any
 
 from broker import curriculum
 from broker.curriculum import CURRICULA, RecentResults
-from common.messages import RolloutOrder, Split, TaskRef
+from common.messages import OrderKind, RolloutOrder, Split, TaskRef
 
-_SPLITS: dict[str, Split] = {"demonstration": "demonstration", "evaluation": "evaluation", "training": "training"}
+_SPLITS: dict[OrderKind, Split] = {"demonstration": "demonstration", "evaluation": "evaluation", "training": "training"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class TaskSource:
         family = min(due, key=lambda name: (one - owed[name]) / shares[name])
         seed = self._order.first_seed + self._groups_of[family]
         size = curriculum.group_size(self._order, family, self._results)
-        return Draw(TaskRef(family, seed, _SPLITS[self._order.kind]), size)
+        return Draw(TaskRef(family, seed, self._order.split or _SPLITS[self._order.kind]), size)
 
     def take(self, draw: Draw) -> None:
         """The next group plays this."""

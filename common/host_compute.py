@@ -8,6 +8,9 @@ from typing import Literal
 
 Dtype = Literal["bfloat16", "float32"]
 
+_TOLERATED_LOAD = 0.3
+"""Of a core: heartbeats, a terminal's display."""
+
 _CPU_FLAGS = {"amx_bf16", "bf16"}
 """x86-64's, and ARM's."""
 _CPU_FLAGS_AMD = {"avx512_bf16"}
@@ -29,6 +32,40 @@ def fast_dtype(device: str = "auto", *, cpuinfo: Path = Path("/proc/cpuinfo"), d
 def may_use_gpu(devices: Path = Path("/dev")) -> bool:
     """An NVIDIA GPU is here and this process may open it; a batch job without one may see its device and not open it."""
     return any(_opens(place) for place in devices.glob("nvidia[0-9]*"))
+
+
+class IdleCores:
+    """How many threads may compute here without waiting for a core that another process has: threads that share cores wait for
+    each other at the end of every product, and two of them may then take twice as long as one."""
+
+    def __init__(self, *, num_cores: int, stat: Path = Path("/proc/stat")) -> None:
+        """``num_cores``: of this process's, at most."""
+        self._num_cores = num_cores
+        self._stat = stat
+        self._seen = self._read()
+
+    def num_threads(self, *, at_most: int) -> int:
+        """Cores that other processes left idle since the last call; at least 1."""
+        seen = self._read()
+        busy_s, own_s, all_s = (now - then for now, then in zip(seen, self._seen, strict=True))
+        self._seen = seen
+        if all_s <= 0:
+            return 1
+        others = max(0.0, busy_s - own_s) / (all_s / self._num_cpus())
+        return max(1, min(at_most, self._num_cores, int(self._num_cores - others + _TOLERATED_LOAD)))
+
+    def _read(self) -> tuple[float, float, float]:
+        """(seconds that processes computed, this process's part, seconds of all cores), since the machine started."""
+        ticks = [int(word) / os.sysconf("SC_CLK_TCK") for word in self._stat.read_text().partition("\n")[0].split()[1:9]]
+        user, nice, system, idle, iowait, irq, softirq, steal = ticks
+        own = os.times()
+        # Processes of lower priority give way. Where this one is of that kind, its own time is among theirs.
+        is_nice = os.getpriority(os.PRIO_PROCESS, 0) > 0
+        own_s = own.system + (0.0 if is_nice else own.user)
+        return user + system + irq + softirq + steal, own_s, sum(ticks)
+
+    def _num_cpus(self) -> int:
+        return sum(line.startswith("cpu") for line in self._stat.read_text().splitlines()) - 1
 
 
 def _opens(place: Path) -> bool:

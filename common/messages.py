@@ -21,7 +21,7 @@ import numpy as np
 from msgspec import Meta
 from msgspec.structs import force_setattr
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 """Raised whenever a field changes meaning; peers of another schema version are refused with a clear error."""
 
 INT32, FLOAT32 = np.dtype("<i4"), np.dtype("<f4")
@@ -111,7 +111,7 @@ Horizon = Annotated[tuple[tuple[Number, Number], ...], Meta(max_length=64)]
 
 Role = Literal["broker", "learner", "actor", "engine", "env_server", "supervisor"]
 OrderKind = Literal["demonstration", "evaluation", "training"]
-Split = Literal["demonstration", "training", "evaluation"]
+Split = Literal["demonstration", "training", "evaluation", "tuning"]
 FinalAction = Literal["", "done", "fail"]
 SettledBy = Literal["quiet", "deadline", "none"]
 EndReason = Literal[
@@ -214,7 +214,7 @@ class TaskRef(Part, frozen=True):
     family: Name
     seed: Number
     split: Split
-    """Seeds of the three splits never meet; the environment side refuses a seed outside its split's range."""
+    """Seeds of two splits never meet; the environment side refuses a seed outside its split's range."""
 
     @property
     def task_id(self) -> str:
@@ -271,6 +271,8 @@ class RolloutOrder(Part, frozen=True):
     replaced by that one, so often; the next one ends the episode. None: the policy plays alone."""
     curriculum: CurriculumPlan = CurriculumPlan()
     """Training orders without end only; all others play every family alike."""
+    split: Split | None = None
+    """Whose seeds these are. None: those of the order's kind; an evaluation may play tuning seeds."""
 
 
 class OrderClosure(Part, frozen=True):

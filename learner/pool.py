@@ -165,7 +165,8 @@ def digest(episodes: Sequence[Episode]) -> str:
 
 
 def make_batches(episodes: Sequence[Episode], *, batch_size: int, epochs: int, seed: str) -> list[list[Step]]:
-    """Minibatches of at least ``batch_size`` steps over ``epochs`` passes, the last of a pass with what is left.
+    """Minibatches of about ``batch_size`` steps over ``epochs`` passes, those of a pass about equally large: a small one would be an
+    optimizer step as long as the others that few samples decide.
 
     All episodes of a task instance go into one minibatch, since their prompts share prefixes and a pack computes a prefix once
     (`learner.batching`). Each pass is shuffled, with the families spread evenly over it.
@@ -181,14 +182,13 @@ def make_batches(episodes: Sequence[Episode], *, batch_size: int, epochs: int, s
             tasks = sorted(by_family[family].items())
             generator.shuffle(tasks)
             placed += [((i + generator.random()) / len(tasks), task_id, steps) for i, (task_id, steps) in enumerate(tasks)]
-        batch: list[Step] = []
+        num_steps = sum(len(steps) for _, _, steps in placed)
+        parts: list[list[Step]] = [[] for _ in range(max(1, round(num_steps / batch_size)))]
+        taken = 0
         for _, _, steps in sorted(placed, key=lambda item: item[:2]):
-            batch += steps
-            if len(batch) >= batch_size:
-                batches.append(batch)
-                batch = []
-        if batch:
-            batches.append(batch)
+            parts[taken * len(parts) // num_steps] += steps
+            taken += len(steps)
+        batches += [part for part in parts if part]
     return batches
 
 

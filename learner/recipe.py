@@ -61,6 +61,7 @@ class OrderPlan:
             min_policy_version=-1 if self.kind == "demonstration" else policy_version,
             num_patches=num_patches if self.kind == "training" else None,
             curriculum=_curriculum(config, update) if self.kind == "training" else CurriculumPlan(),
+            split=config.learner.recipe.eval_split if self.kind == "evaluation" else None,
         )
 
 
@@ -227,7 +228,7 @@ def _evaluation(config: RunConfig, name: str) -> OrderPlan:
         kind="evaluation",
         num_per_family=_num_evaluated(config, name),
         group_size=config.learner.recipe.eval_rollouts_per_task,
-        first_seed=config.tasks.evaluation_seeds[0],
+        first_seed=config.tasks.seeds_of(config.learner.recipe.eval_split)[0],
         temperature=config.learner.recipe.eval_temperature,
     )
 

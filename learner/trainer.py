@@ -9,8 +9,10 @@ Shape legend: M action tokens of a pass, U distinct (node, next token) pairs, S 
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,6 +22,7 @@ from safetensors import SafetensorError
 from common import log
 from common.config import RunConfig
 from common.errors import TrainingDiverged
+from common.host_compute import IdleCores
 from common.messages import Step
 from common.run_folder import RunFolder
 from common.weight_plan import folder_digest
@@ -79,6 +82,7 @@ class Trainer:
         self._shuffle = np.random.default_rng(config.seed)
         self._names = list(policy.masters)
         self._reference: dict[str, torch.Tensor] = {}
+        self._idle_cores = IdleCores(num_cores=len(os.sched_getaffinity(0)))
         self._num_skipped = 0
         self._num_skipped_in_a_row = 0
         self._dumps = RunFolder(config.folder).dumps
@@ -177,6 +181,10 @@ class Trainer:
 
         Raises `TrainingDiverged`, `PictureError`.
         """
+        with self._on_idle_cores():
+            return self._sft_step(steps, lr)
+
+    def _sft_step(self, steps: Sequence[Step], lr: float) -> dict[str, float]:
         started = time.perf_counter()
         num_tokens = sum(len(step.action_tokens) for step in steps)
         totals = Totals()
@@ -203,6 +211,20 @@ class Trainer:
         metrics["num_tokens"] = totals.sum("num_sample_tokens")
         metrics["num_skipped"] = float(self._num_skipped)
         return metrics
+
+    @contextmanager
+    def _on_idle_cores(self) -> Iterator[None]:
+        """With the threads of `learner.sft_num_threads`, as far as cores were idle since the last supervised step."""
+        own, limit = torch.get_num_threads(), self._learner.sft_num_threads
+        if limit is None or self.policy.device.type != "cpu":
+            yield
+            return
+        idle = self._idle_cores.num_threads(at_most=max(1, limit // self._learner.num_ranks))
+        torch.set_num_threads(max(own, idle))
+        try:
+            yield
+        finally:
+            torch.set_num_threads(own)
 
     def reset_optimizer(self, lr: float, *, keep_second_moments: bool = False) -> None:
         """Forget moments and warm-up; ``lr`` is the learning rate of the RL updates that follow.

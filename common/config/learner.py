@@ -90,6 +90,8 @@ class RecipeConfig(Section):
     """Of the untouched model, beside the demonstrations; None: as in the last one; 0 skips it."""
     eval_cloned_episodes_per_family: int | None = Field(None, ge=0)
     """Of the cloned policy; None: as in the last one; 0 skips it."""
+    eval_split: Literal["evaluation", "tuning"] = "evaluation"
+    """Whose seeds evaluations play. tuning: `tasks.tuning_seeds`, while settings are being chosen."""
     eval_rollouts_per_task: int = Field(1, ge=1, le=256)
     """How often each of them is played: more than once tells pass@k (`computerrl eval`), at a temperature above 0."""
     eval_temperature: float = Field(0.0, ge=0)
@@ -168,6 +170,8 @@ class LearnerConfig(Section):
     and answer that the run allows, at least 1,024, and more than 4,096 only where one of them is longer."""
     num_threads: int | None = Field(None, ge=1)
     """CPU threads; None: all cores."""
+    sft_num_threads: int | None = Field(None, ge=1)
+    """CPU threads of supervised steps at most, on cores that are idle then: desktops and actors mostly wait. None: num_threads."""
     lora: LoraConfig | None = None
     """None: train the weights themselves."""
     activation_checkpointing: Literal["none", "selective", "full"] = "selective"

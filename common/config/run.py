@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -51,11 +51,13 @@ class TasksConfig(Section):
     curriculum: CurriculumConfig = CurriculumConfig()
     rollouts: RolloutsConfig = RolloutsConfig()
     demonstration_seeds: tuple[int, int] = (0, 100_000)
-    """Half-open seed ranges; the three must not meet."""
+    """Half-open seed ranges; no two may meet."""
     training_seeds: tuple[int, int] = (100_000, 10_000_000)
     """Seeds of RL."""
     evaluation_seeds: tuple[int, int] = (10_000_000, 10_100_000)
-    """Held-out seeds; nothing is ever trained on them."""
+    """Held-out seeds; nothing is ever trained on them, and no setting is chosen by them."""
+    tuning_seeds: tuple[int, int] = (20_000_000, 20_100_000)
+    """Seeds for choosing settings: evaluated in place of the held-out ones with `learner.recipe.eval_split: tuning`."""
     recordings: str | None = None
     """Folder of demonstrations that people recorded (`computerrl desktop`); None: there are none. They are replayed on desktops
     for behaviour cloning, in place of the scripted demonstrator's where both know an instance. Read by learner, env_server."""
@@ -68,17 +70,18 @@ class TasksConfig(Section):
 
     def seeds_of(self, split: Split) -> tuple[int, int]:
         """The split's half-open range."""
-        ranges = {"demonstration": self.demonstration_seeds, "training": self.training_seeds, "evaluation": self.evaluation_seeds}
-        return ranges[split]
+        return {
+            "demonstration": self.demonstration_seeds, "training": self.training_seeds, "evaluation": self.evaluation_seeds,
+            "tuning": self.tuning_seeds,
+        }[split]  # fmt: skip
 
     def split_of(self, seed: int) -> Split | None:
         """The split whose range holds ``seed``, None for none."""
-        splits: tuple[Split, ...] = ("demonstration", "training", "evaluation")
-        return next((split for split in splits if seed in range(*self.seeds_of(split))), None)
+        return next((split for split in get_args(Split) if seed in range(*self.seeds_of(split))), None)
 
     @model_validator(mode="after")
     def _seeds_disjoint(self) -> TasksConfig:
-        ranges = sorted([self.demonstration_seeds, self.training_seeds, self.evaluation_seeds])
+        ranges = sorted(self.seeds_of(split) for split in get_args(Split))
         for low, high in ranges:
             if low >= high:
                 raise ValueError(f"seed range {low}..{high} is empty; give [first, past_last]")

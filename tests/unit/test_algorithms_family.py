@@ -332,3 +332,79 @@ def test_memory_goes_on_from_a_checkpoint_as_it_was() -> None:
         again.restore({"frames": arrays["frames"][::-1].copy()}, rest)
     again.restore(*SuccessMemory(per_family=1).state())
     assert len(again) == 0
+
+
+def slow_gigpo(groups: Sequence[TrajectoryGroup], options: dict[str, Any]) -> list[float]:
+    """A step's advantage by the formulas of arXiv 2505.10978, equations 3, 6 and 7, one step at a time."""
+    found = []
+    for group in groups:
+        outcomes = [float(one.success) for one in group.trajectories]
+        steps = [
+            (one, step, (one.success and step.format_ok) * options["gamma"] ** (len(one.steps) - 1 - place))
+            for one in group.trajectories
+            for place, step in enumerate(one.steps)
+        ]
+
+        def value(one: Step, steps: Sequence[tuple[Trajectory, Step, float]]) -> float:
+            """Mean return of the steps with the prompt and, with action_values, the action of ``one``."""
+            alike = [own for _, step, own in steps if list(step.prompt_tokens) == list(one.prompt_tokens)
+                     and list(step.action_tokens) == list(one.action_tokens)]  # fmt: skip
+            return sum(alike) / len(alike)
+
+        for trajectory, step, own in steps:
+            anchored = [(other, ret) for _, other, ret in steps if list(other.prompt_tokens) == list(step.prompt_tokens)]
+            values = [value(other, steps) if options["action_values"] else ret for other, ret in anchored]
+            mine = value(step, steps) if options["action_values"] else own
+            spread = float(np.std(values))
+            a_state = (mine - float(np.mean(values))) / (spread + 1e-4) if spread > 1e-12 else 0.0
+            a_episode = (float(trajectory.success) - np.mean(outcomes)) / (np.std(outcomes) + 1e-4) if np.ptp(outcomes) else 0.0
+            found.append(float(options["episode_weight"] * a_episode + options["step_weight"] * a_state))
+    return found
+
+
+def shared_states(seed: int) -> list[TrajectoryGroup]:
+    """Groups whose rollouts meet in few states and take few actions."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for number in range(4):
+        members = []
+        for _ in range(8):
+            steps = [
+                make_step([5, place, int(rng.integers(2))], [6, int(rng.integers(3))], format_ok=bool(rng.random() < 0.9))
+                for place in range(int(rng.integers(1, 4)))
+            ]
+            members.append((bool(rng.random() < 0.4), steps))
+        made.append(make_group(members, group_seq=number))
+    return made
+
+
+@pytest.mark.parametrize("negative_scale", [1.0, 0.1])
+@pytest.mark.parametrize("action_values", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_gigpo_compares_episodes_and_the_steps_of_equal_states(seed: int, action_values: bool, negative_scale: float) -> None:
+    options = {"gamma": 0.8, "episode_weight": 0.5, "step_weight": 2.0, "action_values": action_values}
+    groups = shared_states(seed)
+    expected = np.array(slow_gigpo(groups, options))
+    expected = np.where(expected < 0, negative_scale * expected, expected)
+    batch = make("gigpo", negative_scale=negative_scale, **options).prepare(groups, version=0)
+    steps = [id(step) for group in groups for one in group.trajectories for step in one.steps]
+    found = dict(zip(map(id, batch.samples), batch.advantage_S, strict=True))
+    np.testing.assert_allclose([found.get(step, 0.0) for step in steps], expected, atol=1e-5)
+    assert len(found) > 20
+
+
+def test_gigpo_does_not_punish_the_right_step_of_a_failed_episode() -> None:
+    finish, early = make_step([1, 2], [4]), make_step([1, 2], [9])
+    first = {"right": [2], "wrong": [3]}
+    begun = [(True, "right", finish), (False, "right", early), (False, "right", early), (False, "wrong", None), (False, "wrong", None)]
+    members = [(success, [make_step([1], first[name]), *([last] if last else [])]) for success, name, last in begun]
+    group = make_group(members, group_seq=0)
+    failed_right, wrong = group.trajectories[1].steps[0], group.trajectories[3].steps[0]
+
+    def advantages(name: str, **options: object) -> dict[int, float]:
+        batch = make(name, **options).prepare([group], version=0)
+        return by_step(batch, batch.advantage_S)
+
+    by_trajectory, by_state = advantages("grpo"), advantages("gigpo", action_values=True, episode_weight=0.0, gamma=1.0)
+    assert by_trajectory[id(failed_right)] < 0 < by_state[id(failed_right)]
+    assert by_state[id(wrong)] < 0
