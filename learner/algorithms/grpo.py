@@ -66,6 +66,9 @@ class GRPOOptions(Section):
     negative_scale: float = Field(1.0, ge=0, le=1)
     """Negative advantages times this (ours). A failed episode's steps include right ones, which a small policy unlearns from a few
     batches of them: with 1, cloned SmolLM2-135M forgot `done()` of families that it knew; with 0.1 it did not."""
+    imitation_weight: float = Field(0.0, ge=0)
+    """Added to the advantage of each well-formed step of a successful trajectory (ours, after self-imitation learning, arXiv
+    1806.05635): groups that only succeed then hold what the policy can do, while others change the weights that both share."""
     format_penalty: float = Field(0.0, ge=0)
     """Taken from the reward of a badly formed step, besides its reward being 0 (ours)."""
     lr_scaling: Literal["none", "effective_samples"] = "none"
@@ -178,6 +181,7 @@ class GRPO:
         rewards_n = self.rewards(table)
         advantage_n = self.advantages(rewards_n, table)
         advantage_n = np.where(advantage_n < 0, options.negative_scale * advantage_n, advantage_n)
+        advantage_n += options.imitation_weight * (table.success_n & table.format_n)
         counted_n = self.counted(advantage_n, table)
         weight_n = np.zeros(len(table))
         if counted_n.any():
