@@ -59,7 +59,7 @@ class EngineHost:
 
     def metrics(self) -> dict[str, float]:
         """For heartbeats."""
-        return {"engine/load_stall_s": self.receiver.load_stalls.p50}
+        return {"engine/load_stall_s": self.receiver.load_stalls.p50, **self.engine.metrics()}
 
     def close(self) -> None:
         """End the receiver, then the engine."""

@@ -53,5 +53,7 @@ def _make_one(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int
     return make_transformers_engine(
         folder, decode=decode, dtype=config.model.dtype, device=device, num_live=num_live, max_tokens=max_tokens,
         seed=seed, num_threads=config.actor.num_threads, max_draft_tokens=config.actor.max_draft_tokens,
+        # Cross-policy sampling has two engines.
+        memo_bytes=(config.actor.memo_mb << 20) // (1 if config.actor.older_policy_every is None else 2),
         resumes=config.actor.on_new_weights == "resume",
     )  # fmt: skip

@@ -88,5 +88,8 @@ class PolicyEngine(Sampler, Protocol):
         requests fail with `EngineFailed` until a `load` succeeds.
         """
 
+    def metrics(self) -> dict[str, float]:
+        """For heartbeats; empty for an engine that counts nothing."""
+
     def probe(self) -> np.ndarray:
         """Log-probs of `common.weight_plan.PROBE_TOKENS`: entry i is log p(token i+1 | tokens 0..i) at temperature 1."""

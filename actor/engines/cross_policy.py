@@ -57,6 +57,10 @@ class CrossPolicyEngine:
         """Of the present weights."""
         return self._present.probe()
 
+    def metrics(self) -> dict[str, float]:
+        """Of the engine with the present weights."""
+        return self._present.metrics()
+
     def close(self) -> None:
         self._present.close()
         self._older.close()

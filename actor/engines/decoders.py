@@ -1,10 +1,8 @@
 """Forward passes for the transformers engine over a ragged batch: new tokens of all requests laid end to end.
 
 `HFDecoder` runs any Hugging Face causal language model through transformers' attention registry. `LlamaDecoder` runs the
-same weights of Llama-shaped models with fewer, fused calls and oneDNN-packed matrices. Measured with SmolLM2-135M, in bfloat16
-on 2 Zen 5 cores: about half the time per decode step; of packing alone, in float32 with AVX2: 0.7 of the time for 2 to 8 tokens,
-0.85 for 16, 1.05 for 128 and more, and the memory of the weights once more. Both write keys and values straight into the
-`KVCache` rows. No sampling, no scheduling here.
+same weights of Llama-shaped models with fewer, fused calls and packed matrices (`matrices`). Both write keys and values straight
+into the `KVCache` rows. No sampling, no scheduling here.
 
 Shape legend: N new tokens of this pass, S live rows spanned, T cached positions, Q query heads, H key/value heads,
 G = Q / H, D head size, R rows that need logits, V vocabulary.
@@ -12,7 +10,7 @@ G = Q / H, D head size, R rows that need logits, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,6 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from actor.engines.kv_cache import KVCache
+from actor.engines.matrices import Matrix
 from common.errors import WeightError
 
 _ATTENTION = "computerrl_ragged"
@@ -162,54 +161,15 @@ def _hf_attention(
     return attend(q_NQD, ragged_pass, ragged_cache.keys_SHTD[layer], ragged_cache.values_SHTD[layer], scaling)[None], None
 
 
-class _Matrix:
-    """A linear map without bias: packed by oneDNN where that is possible, else plain."""
-
-    def __init__(self, parts: Sequence[torch.Tensor]) -> None:
-        self._parts = parts
-        self._plain = parts[0]
-        self._packed: torch.Tensor | None = None
-        self.refresh()
-
-    def refresh(self) -> None:
-        """The parts have new values."""
-        self._plain = self._parts[0] if len(self._parts) == 1 else torch.cat(list(self._parts))
-        if _can_pack(self._plain):
-            # The batch size is a hint: layouts made for 8 rows also serve 1 to several hundred at full speed.
-            self._packed = torch.ops.mkldnn._reorder_linear_weight(self._plain, 8)
-            self._plain = self._parts[0]
-
-    def __call__(self, x: torch.Tensor, activation: str = "none") -> torch.Tensor:
-        if self._packed is not None:
-            return torch.ops.mkldnn._linear_pointwise(x, self._packed, None, activation, [], "")
-        out = F.linear(x, self._plain)
-        return F.silu(out) if activation == "swish" else out
-
-    def combine(self, x: torch.Tensor, other: torch.Tensor, operation: str) -> torch.Tensor:
-        """(W x) + other, or (W x) * other."""
-        if self._packed is not None:
-            return torch.ops.mkldnn._linear_pointwise.binary(x, other, self._packed, None, operation)
-        out = F.linear(x, self._plain)
-        return out + other if operation == "add" else out * other
-
-
-def _can_pack(weight: torch.Tensor) -> bool:
-    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
-        return False
-    if weight.dtype == torch.bfloat16:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return weight.dtype == torch.float32
-
-
 @dataclass(frozen=True, slots=True)
 class _Layer:
     input_norm: torch.Tensor
-    qkv: _Matrix
-    out: _Matrix
+    qkv: Matrix
+    out: Matrix
     post_norm: torch.Tensor
-    gate: _Matrix
-    up: _Matrix
-    down: _Matrix
+    gate: Matrix
+    up: Matrix
+    down: Matrix
 
 
 class LlamaDecoder:
@@ -227,19 +187,21 @@ class LlamaDecoder:
             and rope.get("rope_type", "default") in ("default", "linear", "llama3")
         )
 
-    def __init__(self, model: Any, cache: KVCache) -> None:
+    def __init__(self, model: Any, cache: KVCache, *, half: bool = False) -> None:
+        """``half``: see `Matrix`."""
         self._cache = cache
+        self._half = half
         self._weights = named_weights(model)
         self._eps = float(model.config.rms_norm_eps)
         self._head_dim = int(model.model.layers[0].self_attn.head_dim)
         self._num_heads = int(model.config.num_attention_heads)
         self._num_kv = int(model.config.num_key_value_heads)
         self._scale = float(model.model.layers[0].self_attn.scaling)
-        self._owners: dict[str, _Matrix] = {}
+        self._owners: dict[str, Matrix] = {}
         self._embedding = model.get_input_embeddings().weight.data
         self._layers = [self._layer(index) for index in range(model.config.num_hidden_layers)]
         self._final_norm = self._weights["model.norm.weight"]
-        self._head = _Matrix([model.get_output_embeddings().weight.data])
+        self._head = Matrix("lm_head", [model.get_output_embeddings().weight.data], half=half)
         self._tied = model.get_output_embeddings().weight.data_ptr() == self._embedding.data_ptr()
         self._owners["lm_head.weight"] = self._head
         if self._tied:
@@ -249,9 +211,9 @@ class LlamaDecoder:
     def _layer(self, index: int) -> _Layer:
         prefix = f"model.layers.{index}."
 
-        def matrix(*names: str) -> _Matrix:
+        def matrix(*names: str) -> Matrix:
             full = [f"{prefix}{name}.weight" for name in names]
-            made = _Matrix([self._weights[name] for name in full])
+            made = Matrix(prefix + "+".join(names), [self._weights[name] for name in full], half=self._half)
             self._owners.update(dict.fromkeys(full, made))
             return made
 
@@ -297,7 +259,7 @@ class LlamaDecoder:
 
     def update(self, tensors: Mapping[str, torch.Tensor]) -> None:
         check_tensors(self._weights, tensors)
-        stale: dict[int, _Matrix] = {}
+        stale: dict[int, Matrix] = {}
         for name, tensor in tensors.items():
             self._weights[name].copy_(tensor)
             owner = self._owners.get(name)

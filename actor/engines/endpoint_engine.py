@@ -74,6 +74,9 @@ class EndpointEngine:
         """Nothing: there are no weights to compare with."""
         return np.zeros(0, np.float32)
 
+    def metrics(self) -> dict[str, float]:
+        return {}
+
     def close(self) -> None:
         """Fail what is queued; what the server works on is not waited for."""
         self._closing.set()

@@ -170,6 +170,9 @@ class ThreadedEngine:
     def probe(self) -> np.ndarray:
         return self._command(lambda: self._core.probe(_PROBE))
 
+    def metrics(self) -> dict[str, float]:
+        return {}
+
     def close(self) -> None:
         with self._condition:
             self._closed = True

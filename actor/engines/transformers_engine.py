@@ -8,16 +8,19 @@ Speculative sampling, exact: a pass also computes a guess of the next tokens (`d
 them, and those up to and including the first that differs from the guess are the completion's. Each was sampled from the
 model's own distribution after exactly the tokens before it, so the guess decides nothing but the number of passes (speculative
 sampling with a draft that is certain of itself: Leviathan et al., arXiv 2211.17192; Chen et al., arXiv 2302.01318).
+
+Distributions that the present weights have computed are kept (`memo`). A request samples from those as long as its context is
+among them; the tokens that it gets this way are new tokens of its next pass, if it needs one at all.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,8 +30,10 @@ from actor.engines.decoders import Decoder, HFDecoder, LlamaDecoder, Pass, make_
 from actor.engines.drafts import Drafts
 from actor.engines.kv_cache import MIN_SHARED_TOKENS, KVCache, common_prefix
 from actor.engines.loading import refusing_model
+from actor.engines.memo import Memo, context_key, longer_key
 from actor.engines.threaded import Sampled, ThreadedEngine
 from common.errors import EngineFailed
+from common.metrics import Rate
 
 MAX_PREFILL_TOKENS = 256
 """Prompt tokens per step beyond the first prompt, so that running requests are not held up by many long prompts."""
@@ -46,28 +51,53 @@ guesses one for each request."""
 class _Running:
     key: int
     request: GenerationRequest
-    row: int
-    num_cached: int
+    context: bytes
+    """`context_key` of prompt and completion."""
+    row: int = -1
+    num_cached: int = 0
     """Tokens of prompt and completion whose keys and values are in the row."""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     draft: list[int] = field(default_factory=list)
     """What may follow, computed with the pass under way."""
+    is_mixed: bool = False
+    """Older weights computed keys and values in the row: distributions that rest on them are no version's own."""
 
-    def new_tokens(self) -> list[int]:
-        """What the pass under way computes of this request."""
-        if not self.tokens:
-            return [*self.request.prompt_tokens[self.num_cached :].tolist(), *self.draft]
-        return [self.tokens[-1], *self.draft]
+    @property
+    def num_known(self) -> int:
+        """Tokens of prompt and completion."""
+        return len(self.request.prompt_tokens) + len(self.tokens)
+
+    def uncached(self) -> list[int]:
+        """Known tokens without keys and values; never empty."""
+        num_prompt = len(self.request.prompt_tokens)
+        if self.num_cached >= num_prompt:
+            return self.tokens[self.num_cached - num_prompt :]
+        return [*self.request.prompt_tokens[self.num_cached :].tolist(), *self.tokens]
+
+
+class EngineCounters:
+    """Meters of an engine's work, written by its thread, read by any."""
+
+    def __init__(self) -> None:
+        self.passes = Rate()
+        self.tokens = Rate()
+        """Computed, guesses included."""
+        self.requests = Rate()
+        """Finished."""
+        self.requests_without_pass = Rate()
+        """Of those, answered from the memo alone."""
 
 
 class TransformersCore:
     """An `EngineCore`; see `make_transformers_engine` for the thread around it."""
 
     def __init__(
-        self, model: Any, *, num_live: int, max_tokens: int, seed: int, max_draft_tokens: int, fused: bool = True
-    ) -> None:
+        self, model: Any, *, num_live: int, max_tokens: int, seed: int, max_draft_tokens: int, memo_bytes: int = 0,
+        fused: bool = True, half: bool = False,
+    ) -> None:  # fmt: skip
+        """``fused``: use `LlamaDecoder` where it supports the model. ``half``: see `LlamaDecoder`."""
         config = model.config
         weight = model.get_input_embeddings().weight
         self._device = str(weight.device)
@@ -85,8 +115,10 @@ class TransformersCore:
             device=self._device,
         )
         self._mask_dtype = self._cache.dtype
-        decoder_class = LlamaDecoder if fused and LlamaDecoder.supports(config) else HFDecoder
-        self._decoder: Decoder = decoder_class(model, self._cache)
+        fused = fused and LlamaDecoder.supports(config)
+        self._decoder: Decoder = LlamaDecoder(model, self._cache, half=half) if fused else HFDecoder(model, self._cache)
+        self._memo = Memo(max_bytes=memo_bytes, vocabulary=config.vocab_size)
+        self.counters = EngineCounters()
         self._generator = torch.Generator(device=self._device).manual_seed(seed)
         self._drafts = Drafts()
         self._max_draft_tokens = max_draft_tokens
@@ -94,7 +126,16 @@ class TransformersCore:
         self._running: dict[int, _Running] = {}
         """By row."""
         self._prefilling: list[_Running] = []
+        """Taken in, nothing computed yet."""
+        self._finished: list[Sampled] = []
+        """Answered from the memo when they were taken in."""
 
+    @property
+    def memo_bytes(self) -> int:
+        """Memory that the memo uses now."""
+        return self._memo.num_bytes
+
+    @torch.inference_mode()
     def add(self, key: int, request: GenerationRequest) -> bool:
         prompt = request.prompt_tokens
         if len(prompt) == 0 or len(prompt) + request.max_new_tokens > self._cache.max_tokens:
@@ -103,34 +144,51 @@ class TransformersCore:
             )
         if len(self._running) == self._num_live:
             return False
-        # The last prompt token is always computed: its output is the first distribution to sample from.
-        stored, shared = self._cache.best_stored(prompt[:-1])
-        for other in self._prefilling:
-            if common_prefix(other.request.prompt_tokens, prompt[:-1]) >= max(shared, MIN_SHARED_TOKENS) + MIN_SHARED_TOKENS:
-                return False
-        waiting = sum(len(other.request.prompt_tokens) - other.num_cached for other in self._prefilling)
-        if self._prefilling and waiting + len(prompt) - shared > MAX_PREFILL_TOKENS:
+        running = _Running(key, request, context_key(prompt))
+        if self._walk(running):
+            return True
+        known = np.asarray([*prompt.tolist(), *running.tokens], dtype=np.int32)
+        # The last token is always computed: its output is the next distribution to sample from.
+        stored, shared = self._cache.best_stored(known[:-1])
+        # A request that has sampled is never refused: those refused would be the ones that went on as few others do.
+        if not running.tokens and not self._has_room(known, shared):
             return False
-        row = next(row for row in range(self._num_live) if row not in self._running)
+        running.row = next(row for row in range(self._num_live) if row not in self._running)
         if stored >= 0:
-            self._cache.restore(stored, live=row, num_tokens=shared)
-        running = _Running(key=key, request=request, row=row, num_cached=shared)
-        self._running[row] = running
+            self._cache.restore(stored, live=running.row, num_tokens=shared)
+        running.num_cached = shared
+        self._running[running.row] = running
         self._prefilling.append(running)
         return True
 
+    def _has_room(self, prompt: np.ndarray, shared: int) -> bool:
+        """Should a prompt of which ``shared`` tokens are stored be part of the next pass?"""
+        for other in self._prefilling:
+            if common_prefix(other.request.prompt_tokens, prompt[:-1]) >= max(shared, MIN_SHARED_TOKENS) + MIN_SHARED_TOKENS:
+                return False
+        waiting = sum(other.num_known - other.num_cached for other in self._prefilling)
+        return not self._prefilling or waiting + len(prompt) - shared <= MAX_PREFILL_TOKENS
+
     @torch.inference_mode()
     def step(self) -> Sequence[Sampled]:
+        if self._finished or not self._running:
+            finished, self._finished = self._finished, []
+            return finished
         fresh, self._prefilling = self._prefilling, []
         for running in self._running.values():
             running.draft = self._draft(running)
         in_order = [self._running[row] for row in sorted(self._running)]
-        singles = [running for running in in_order if running.tokens and not running.draft]
-        several = [running for running in in_order if not running.tokens or running.draft]
-        logits_RV = self._decoder.forward(self._make_pass(singles, several))
+        singles = [running for running in in_order if running.num_known - running.num_cached == 1 and not running.draft]
+        several = [running for running in in_order if running.num_known - running.num_cached > 1 or running.draft]
+        batch = self._make_pass(singles, several)
+        logits_RV = self._decoder.forward(batch)
+        self.counters.passes.add()
+        self.counters.tokens.add(len(batch.tokens_N))
         for running in fresh:
             self._cache.store(running.request.prompt_tokens, live=running.row)
-        return self._sample(logits_RV, [*singles, *several])
+        self._sample(logits_RV, [*singles, *several])
+        finished, self._finished = self._finished, []
+        return finished
 
     def _draft(self, running: _Running) -> list[int]:
         request = running.request
@@ -143,13 +201,13 @@ class TransformersCore:
 
     def _make_pass(self, singles: Sequence[_Running], several: Sequence[_Running]) -> Pass:
         """The pass over requests with one new token each, in row order, and those with several."""
-        tokens = [running.tokens[-1] for running in singles]
+        tokens = [running.uncached()[0] for running in singles]
         positions = [running.num_cached for running in singles]
         rows = [running.row for running in singles]
         logit_rows = list(range(len(singles)))
         chunks = []
         for running in several:
-            new = running.new_tokens()
+            new = [*running.uncached(), *running.draft]
             begin, end = running.num_cached, running.num_cached + len(new)
             chunks.append(
                 make_chunk(
@@ -190,9 +248,30 @@ class TransformersCore:
     def _tensor(self, values: list[int]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.long, device=self._device)
 
-    def _sample(self, logits_RV: torch.Tensor, batch: Sequence[_Running]) -> list[Sampled]:
+    def _sample(self, logits_RV: torch.Tensor, batch: Sequence[_Running]) -> None:
         """Sample after every token of a draft and after what precedes it; keep what follows on from the draft's true part."""
+        self._remember(logits_RV, batch)
         temperatures = [running.request.temperature for running in batch for _ in range(1 + len(running.draft))]
+        sampled = iter(self._draw(logits_RV, temperatures))
+        for running in batch:
+            ends = self._take(running, list(itertools.islice(sampled, 1 + len(running.draft))))
+            running.num_cached = running.num_known - 1
+            if ends or self._walk(running):
+                del self._running[running.row]
+
+    def _remember(self, logits_RV: torch.Tensor, batch: Sequence[_Running]) -> None:
+        row = 0
+        for running in batch:
+            context = running.context
+            for token in (None, *running.draft):
+                if token is not None:
+                    context = longer_key(context, token)
+                if not running.is_mixed:
+                    self._memo.put(context, logits_RV[row])
+                row += 1
+
+    def _draw(self, logits_RV: torch.Tensor, temperatures: Sequence[float]) -> list[tuple[int, float]]:
+        """A token and its log-prob for each row."""
         if any(temperature not in (0.0, 1.0) for temperature in temperatures):
             divisors = [temperature or 1.0 for temperature in temperatures]
             logits_RV = logits_RV / torch.tensor(divisors, device=self._device)[:, None]
@@ -201,39 +280,50 @@ class TransformersCore:
             greedy = torch.tensor([temperature == 0.0 for temperature in temperatures], device=self._device)
             tokens_R = torch.where(greedy, logits_RV.argmax(-1), tokens_R)
         logprobs_R = logits_RV.gather(1, tokens_R[:, None])[:, 0] - logits_RV.logsumexp(-1)
-        sampled = zip(tokens_R.tolist(), logprobs_R.tolist(), strict=True)
-        finished = []
-        for running in batch:
-            ends = self._take(running, list(itertools.islice(sampled, 1 + len(running.draft))))
-            running.num_cached = len(running.request.prompt_tokens) + len(running.tokens) - 1
-            if ends is not None:
-                del self._running[running.row]
-                self._drafts.learn(running.request.prompt_tokens, running.tokens)
-                finished.append(Sampled(running.key, running.tokens, running.logprobs, running.versions, ends == "stop"))
-        return finished
+        return list(zip(tokens_R.tolist(), logprobs_R.tolist(), strict=True))
 
-    def _take(self, running: _Running, sampled: Sequence[tuple[int, float]]) -> Literal["stop", "length"] | None:
-        """Add tokens up to the first that the draft did not foresee; says whether the completion ends with them."""
-        for place, (token, logprob) in enumerate(sampled):
+    def _walk(self, running: _Running) -> bool:
+        """Sample while the memo has the distribution; is the completion finished?"""
+        while (logits_V := self._memo.find(running.context)) is not None:
+            if self._take(running, self._draw(logits_V[None], [running.request.temperature])):
+                return True
+        return False
+
+    def _take(self, running: _Running, sampled: Iterable[tuple[int, float]]) -> bool:
+        """Add tokens up to the first that the draft did not foresee; is the completion finished?"""
+        draft = iter(running.draft)
+        for token, logprob in sampled:
             running.tokens.append(token)
             running.logprobs.append(logprob)
             running.versions.append(self._version)
-            if token in running.request.stop_tokens:
-                return "stop"
-            if len(running.tokens) == running.request.max_new_tokens:
-                return "length"
-            if place < len(running.draft) and token != running.draft[place]:
+            stopped = token in running.request.stop_tokens
+            if stopped or len(running.tokens) == running.request.max_new_tokens:
+                self._finish(running, stopped)
+                return True
+            running.context = longer_key(running.context, token)
+            if token != next(draft, None):
                 break
-        return None
+        return False
+
+    def _finish(self, running: _Running, stopped: bool) -> None:
+        self.counters.requests.add()
+        if running.row < 0:
+            self.counters.requests_without_pass.add()
+        else:
+            self._drafts.learn(running.request.prompt_tokens, running.tokens)
+        self._finished.append(Sampled(running.key, running.tokens, running.logprobs, running.versions, stopped))
 
     @torch.inference_mode()
     def load(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
         self._decoder.update(tensors)
         self._version = version
         self._cache.forget_stored()
+        self._memo.forget()
+        for running in self._running.values():
+            running.is_mixed = True
         for running in self._prefilling:
-            # Taken in, nothing computed yet: start from the beginning rather than from a prefix of the old weights.
-            running.num_cached = 0
+            # Nothing computed yet: start from the beginning rather than from a prefix of the old weights.
+            running.num_cached, running.is_mixed = 0, False
 
     @torch.inference_mode()
     def probe(self, tokens: np.ndarray) -> np.ndarray:
@@ -258,10 +348,12 @@ class TransformersCore:
         return (logits.gather(1, targets)[:, 0] - logits.logsumexp(-1)).float().cpu().numpy()
 
     def abort(self) -> Sequence[Sampled]:
-        found = sorted(self._running.values(), key=lambda running: running.key)
+        running = list(self._running.values())
         self._running.clear()
         self._prefilling = []
-        return [Sampled(one.key, one.tokens, one.logprobs, one.versions, False) for one in found]
+        finished, self._finished = self._finished, []
+        found = [Sampled(one.key, one.tokens, one.logprobs, one.versions, False) for one in running]
+        return sorted([*finished, *found], key=lambda one: one.key)
 
     def close(self) -> None:
         self.abort()
@@ -291,15 +383,45 @@ def load_model(folder: Path, *, dtype: str, device: str) -> Any:
     return model.to(device).eval().requires_grad_(False)
 
 
+class TransformersEngine(ThreadedEngine):
+    """A `PolicyEngine` on transformers: `TransformersCore` on a thread."""
+
+    def __init__(
+        self, core: TransformersCore, *, decode: Callable[[Sequence[int]], str], dtype: str, resumes: bool = False
+    ) -> None:
+        super().__init__(core, decode=decode, name="transformers-engine", dtype=dtype, resumes=resumes)
+        self._counted = core
+
+    def metrics(self) -> dict[str, float]:
+        counters = self._counted.counters
+        passes_per_s, requests_per_s = counters.passes.per_s, counters.requests.per_s
+        return {
+            "engine/passes_total": counters.passes.total,
+            "engine/passes_per_s": passes_per_s,
+            "engine/tokens_per_pass": counters.tokens.per_s / passes_per_s if passes_per_s else 0.0,
+            "engine/memo_fraction": counters.requests_without_pass.per_s / requests_per_s if requests_per_s else 0.0,
+            "engine/memo_bytes": float(self._counted.memo_bytes),
+        }
+
+    def set_num_threads(self, num_threads: int) -> None:
+        """Compute later passes with so many threads. Waits for the pass under way."""
+        # OpenMP's number belongs to the thread that starts the others.
+        self._command(lambda: torch.set_num_threads(num_threads))
+
+
 def make_transformers_engine(
     folder: Path, *, decode: Callable[[Sequence[int]], str], dtype: str, device: str, num_live: int, max_tokens: int,
-    seed: int, num_threads: int | None, max_draft_tokens: int, fused: bool = True, resumes: bool = False,
-) -> ThreadedEngine:  # fmt: skip
-    """The engine for the model in ``folder``. ``num_threads`` is set for the whole process."""
+    seed: int, num_threads: int | None, max_draft_tokens: int, memo_bytes: int = 0, fused: bool = True, half: bool = True,
+    resumes: bool = False,
+) -> TransformersEngine:  # fmt: skip
+    """The engine for the model in ``folder``. ``num_threads`` is set for the whole process. ``memo_bytes``: memory for
+    distributions that were computed before, on a CPU; GPUs compute them as fast as they copy them. ``half``: matrices in half
+    precision where the weights are float32 on a CPU."""
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     model = load_model(folder, dtype=dtype, device=device)
     core = TransformersCore(
-        model, num_live=num_live, max_tokens=max_tokens, seed=seed, max_draft_tokens=max_draft_tokens, fused=fused
-    )
-    return ThreadedEngine(core, decode=decode, name="transformers-engine", dtype=dtype, resumes=resumes)
+        model, num_live=num_live, max_tokens=max_tokens, seed=seed, max_draft_tokens=max_draft_tokens,
+        memo_bytes=memo_bytes if device == "cpu" else 0, fused=fused, half=half,
+    )  # fmt: skip
+    return TransformersEngine(core, decode=decode, dtype=dtype, resumes=resumes)

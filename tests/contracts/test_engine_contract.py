@@ -44,8 +44,8 @@ class Subject:
         run, trainer = make_run(tmp_path, model=model, dtype=self.dtype, lr=1e-3)
         self.trained_probe = trainer.probe_logprobs()
         folder = export_model(run, tmp_path / "exported")
-        # Different numerics in bf16 (see PROBE_TOLERANCE), none to speak of in float32.
-        self.tolerance = 0.15 if self.dtype == "bfloat16" else 2e-4
+        # Different numerics in bf16 (see PROBE_TOLERANCE), small ones of matrices in half precision, none to speak of in float32.
+        self.tolerance = 0.15 if self.dtype == "bfloat16" else 1e-3 if name == "transformers" else 2e-4
         tokenizer = FolderTokenizer(folder)
         self.make_engine = functools.partial(make, name, folder, tokenizer, self.dtype)
         self.engine = self.make_engine()
@@ -87,7 +87,7 @@ def make(name: str, folder: Path, tokenizer: FolderTokenizer, dtype: str) -> Thr
 
     return make_transformers_engine(
         folder, decode=tokenizer.decode, dtype=dtype, device="cpu", num_live=NUM_LIVE, max_tokens=MAX_TOKENS, seed=0,
-        num_threads=None, max_draft_tokens=8, fused=name == "transformers",
+        num_threads=None, max_draft_tokens=8, memo_bytes=8 << 20, fused=name == "transformers",
     )  # fmt: skip
 
 
