@@ -29,7 +29,7 @@ MAY_CHANGE = re.compile(
     | actor\.(num_actors|num_episodes|inference|num_engines)
     | learner\.(checkpoint_every_updates|num_checkpoints_kept|weight_.*|device)
     | learner\.(num_ranks|rank_timeout_s|activation_checkpointing)
-    | learner\.recipe\.(max_updates|max_rl_s|target_success)""",
+    | learner\.recipe\.(max_updates|max_run_s|max_rl_s|target_success)""",
     re.VERBOSE,
 )
 """Fields that a resumed run may have changed: they say where, how fast and how long, not what is learned."""

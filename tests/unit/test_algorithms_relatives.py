@@ -90,3 +90,20 @@ def test_grpo_on_the_same_batch_divides_by_each_groups_own_deviation() -> None:
         np.testing.assert_allclose(
             grpo.advantage_S[members], centred.advantage_S[members] / (np.std(rewards(group.trajectories)) + DELTA), rtol=1e-5
         )
+
+
+@pytest.mark.parametrize("name", ["grpo", "rloo", "dapo", "gigpo"])
+def test_imitation_weight_is_added_where_a_well_formed_step_belongs_to_a_success(name: str) -> None:
+    solved = make_group([(True, [make_step([5], [6])]), (True, [make_step([5], [7]), make_step([5, 7], [8])])], group_seq=9)
+    groups = [*random_groups(num_groups=3, size=5, seed=3), solved]
+    weight = 0.25
+    options = {"gamma": 1.0} if name == "gigpo" else {}
+    plain, added = prepare(name, groups, **options), prepare(name, groups, imitation_weight=weight, **options)
+    before = dict(zip(map(id, plain.samples), plain.advantage_S, strict=True))
+    after = dict(zip(map(id, added.samples), added.advantage_S, strict=True))
+    for group in groups:
+        for one in group.trajectories:
+            for step in one.steps:
+                expected = before.get(id(step), 0.0) + weight * (one.success and step.format_ok)
+                assert after.get(id(step), 0.0) == pytest.approx(expected, abs=1e-6)
+    assert {id(step) for one in solved.trajectories for step in one.steps} <= after.keys() - before.keys()

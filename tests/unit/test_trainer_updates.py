@@ -35,14 +35,16 @@ def runs_below_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_trainer(
-    *, top_layers: int | None = 2, lr: float = 1e-3, options: dict[str, Any] | None = None, name: str = "grpo", **learner: Any
+    *, top_layers: int | None = 2, lr: float = 1e-3, options: dict[str, Any] | None = None, name: str = "grpo", warmup_updates: int = 0,
+    **learner: Any,
 ) -> Trainer:
     # Most batches here say of made-up log-probs that the present weights sampled them.
     learner = {"max_logprob_gap": None, **learner}
     config = RunConfig(
         model=ModelConfig(name="tiny-random", dtype="float32", trainable_top_layers=top_layers),
         learner=LearnerConfig(
-            algorithm=AlgorithmConfig(name=name, options=options or {}), optimizer=OptimizerConfig(lr=lr), **learner
+            algorithm=AlgorithmConfig(name=name, options=options or {}),
+            optimizer=OptimizerConfig(lr=lr, warmup_updates=warmup_updates), **learner
         ),
     )
     return Trainer(config, load_policy(config))
@@ -441,6 +443,26 @@ def test_new_optimizer_forgets_the_moments_of_the_value_head_and_keeps_its_value
     after = {name: value for name, value in trainer.state_dict().items() if "value_head" in name}
     assert after.keys() == {"value_head/weight", "value_head/bias"}
     torch.testing.assert_close(after["value_head/weight"], before["value_head/weight"])
+
+
+def test_supervised_round_between_two_phases_keeps_second_moments_and_the_warm_up() -> None:
+    trainer = make_trainer(warmup_updates=3)
+    batch = on_policy_batch(trainer)
+    rates = [trainer.update(batch)["lr"] for _ in range(2)]
+
+    def moments(name: str) -> dict[str, torch.Tensor]:
+        return {key: value.clone() for key, value in trainer.state_dict().items() if key.startswith(f"optimizer/{name}/")}
+
+    before = moments("exp_avg_sq")
+    trainer.reset_optimizer(1e-3, keep_second_moments=True)
+    assert before and all(value.any() for value in before.values())
+    assert_same(moments("exp_avg_sq"), before)
+    assert not any(value.any() for value in moments("exp_avg").values())
+    rates.append(trainer.update(batch)["lr"])
+    assert rates[0] < rates[1] and rates[2] == pytest.approx(1e-3)
+    trainer.reset_optimizer(1e-3)
+    assert not moments("exp_avg_sq")
+    assert trainer.update(batch)["lr"] == pytest.approx(1e-3 / 3)
 
 
 def test_log_probs_of_a_first_look_are_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
