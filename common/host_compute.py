@@ -57,7 +57,7 @@ class IdleCores:
     def _read(self) -> tuple[float, float, float]:
         """(seconds that processes computed, this process's part, seconds of all cores), since the machine started."""
         ticks = [int(word) / os.sysconf("SC_CLK_TCK") for word in self._stat.read_text().partition("\n")[0].split()[1:9]]
-        user, nice, system, idle, iowait, irq, softirq, steal = ticks
+        user, _nice, system, _idle, _iowait, irq, softirq, steal = ticks
         own = os.times()
         # Processes of lower priority give way. Where this one is of that kind, its own time is among theirs.
         is_nice = os.getpriority(os.PRIO_PROCESS, 0) > 0

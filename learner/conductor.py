@@ -226,8 +226,9 @@ class LearnerLoop:
                     log.get_logger().warning(
                         "evaluation.shortened", phase=order.order_id, episodes_per_family=number, wanted=order.num_per_family
                     )
-                order = replace(order, num_per_family=number)
-            planned.append(order)
+                planned.append(replace(order, num_per_family=number))
+            else:
+                planned.append(order)
         return replace(phase, orders=tuple(planned))
 
     @property

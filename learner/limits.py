@@ -15,7 +15,7 @@ EVALUATION_SHARES = {recipe.EVAL_BEFORE: 0.1, recipe.EVAL_AFTER_CLONING: 0.12, r
 """Part of `max_run_s` that each evaluation may take: what is left for RL on a slow machine decides what there is to evaluate."""
 
 EVALUATION_RESERVE = 1.1
-"""The last evaluation is expected to take so many times as long as the one before, by the episode: its policy may fail at length."""
+"""Expected ratio of the last evaluation's seconds per episode to those of the one before: its policy may fail at length."""
 
 _PATIENCE = 1.5
 """Evaluations that were planned to fit may take this much longer than planned."""
@@ -33,8 +33,8 @@ def closing_s(state: LoopState) -> float:
 
 
 def planned_episodes(name: str, wanted: int, *, num_episodes_each: int, state: LoopState, limits: RecipeConfig) -> int:
-    """Episodes per family of evaluation ``name``: ``wanted``, or fewer where the budget has no room. ``num_episodes_each``: what one
-    per family comes to."""
+    """Episodes per family of evaluation ``name``: ``wanted``, or fewer where the budget has no room.
+    ``num_episodes_each``: episodes that one per family comes to."""
     if limits.max_run_s is None or state.episode_s is None or not wanted:
         return wanted
     fitting = EVALUATION_SHARES[name] * limits.max_run_s / (state.episode_s * num_episodes_each)
@@ -49,8 +49,8 @@ def rl_ends_s(state: LoopState, limits: RecipeConfig, *, num_evaluated: int) -> 
 
 
 def evaluation_ends_s(name: str, state: LoopState, limits: RecipeConfig, *, began_s: float) -> float | None:
-    """`LoopState.run_s` at which evaluation ``name`` ends with the episodes that it has; None: never. The last one has all time that
-    is left, the others ``_PATIENCE`` times their part."""
+    """`LoopState.run_s` at which evaluation ``name`` ends with the episodes that it has; None: never. The last one has all
+    the time that is left, the others ``_PATIENCE`` times their share."""
     if limits.max_run_s is None:
         return None
     end_s = limits.max_run_s - closing_s(state)

@@ -165,8 +165,10 @@ def digest(episodes: Sequence[Episode]) -> str:
 
 
 def make_batches(episodes: Sequence[Episode], *, batch_size: int, epochs: int, seed: str) -> list[list[Step]]:
-    """Minibatches of about ``batch_size`` steps over ``epochs`` passes, those of a pass about equally large: a small one would be an
-    optimizer step as long as the others that few samples decide.
+    """Minibatches of about ``batch_size`` steps over ``epochs`` passes.
+
+    Minibatches of a pass are about equally large: a small one would be an optimizer step as long as the others, decided by few
+    samples.
 
     All episodes of a task instance go into one minibatch, since their prompts share prefixes and a pack computes a prefix once
     (`learner.batching`). Each pass is shuffled, with the families spread evenly over it.

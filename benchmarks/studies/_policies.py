@@ -102,7 +102,8 @@ def _evaluated(folder: Path, stage: str, seed: int, settings: Mapping[str, Any],
     if stage == "trained":
         only = {
             "model.name": str(folder / "models" / f"trained-{seed}"), "tasks.families": (*settings["tasks.families"], *unseen),
-            "learner.recipe.demos_per_family": 0, "learner.recipe.max_updates": 0, "learner.recipe.eval_before_episodes_per_family": None,
+            "learner.recipe.demos_per_family": 0, "learner.recipe.max_updates": 0,
+            "learner.recipe.eval_before_episodes_per_family": None,
             "seed": seed,
         }  # fmt: skip
         run = _runs.train(folder, f"eval-trained-{seed}", {**settings, **only})

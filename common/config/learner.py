@@ -99,8 +99,9 @@ class RecipeConfig(Section):
     max_updates: int = Field(60, ge=0)
     """RL updates at most."""
     max_run_s: float | None = Field(None, gt=0)
-    """Seconds from the start of the run to its report at most; None: no limit. Evaluations get the episodes that fit into their part
-    of it at the speed measured before, RL ends when the last evaluation is due, and that one ends with what it has when time is up."""
+    """Maximum number of seconds from the start of the run to its report; None: no limit. An evaluation gets the episodes that fit
+    into its share at the speed measured before. RL ends when the last evaluation is due. The last evaluation ends when time is
+    up, with the episodes that it has."""
     max_rl_s: float | None = Field(None, gt=0)
     """RL ends after this many seconds (all RL and SFT phases together); None: no limit but ``max_run_s``."""
     max_rl_env_steps: int | None = Field(None, ge=1)
@@ -171,7 +172,8 @@ class LearnerConfig(Section):
     num_threads: int | None = Field(None, ge=1)
     """CPU threads; None: all cores."""
     sft_num_threads: int | None = Field(None, ge=1)
-    """CPU threads of supervised steps at most, on cores that are idle then: desktops and actors mostly wait. None: num_threads."""
+    """Maximum number of CPU threads of a supervised step, on cores that are idle then: desktops and actors mostly wait. None:
+    num_threads."""
     lora: LoraConfig | None = None
     """None: train the weights themselves."""
     activation_checkpointing: Literal["none", "selective", "full"] = "selective"

@@ -64,11 +64,11 @@ class GRPOOptions(Section):
     advantage_delta: float = Field(1e-4, gt=0)
     """Added to the standard deviation (ours)."""
     negative_scale: float = Field(1.0, ge=0, le=1)
-    """Negative advantages times this (ours). A failed episode's steps include right ones, which a small policy unlearns from a few
+    """Factor of negative advantages (ours). A failed episode's steps include right ones, which a small policy unlearns from a few
     batches of them: with 1, cloned SmolLM2-135M forgot `done()` of families that it knew; with 0.1 it did not."""
     imitation_weight: float = Field(0.0, ge=0)
     """Added to the advantage of each well-formed step of a successful trajectory (ours, after self-imitation learning, arXiv
-    1806.05635): groups that only succeed then hold what the policy can do, while others change the weights that both share."""
+    1806.05635). Groups in which all succeed then preserve what the policy can do while other groups change shared weights."""
     format_penalty: float = Field(0.0, ge=0)
     """Taken from the reward of a badly formed step, besides its reward being 0 (ours)."""
     lr_scaling: Literal["none", "effective_samples"] = "none"

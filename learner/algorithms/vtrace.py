@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 class VTraceOptions(PPOOptions):
     """`learner.algorithm.options` of vtrace."""
 
-    unused: ClassVar[frozenset[str]] = frozenset({"negative_scale", "length_alpha", "gae_lambda", "critic_lambda", "correction_cap"})
+    unused: ClassVar[frozenset[str]] = frozenset({
+        "negative_scale", "length_alpha", "gae_lambda", "critic_lambda", "correction_cap"
+    })  # fmt: skip
 
     correction: Literal["decoupled"] = "decoupled"
     """No other: the weights are in the advantages."""

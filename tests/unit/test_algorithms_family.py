@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -396,10 +397,11 @@ def test_gigpo_compares_episodes_and_the_steps_of_equal_states(seed: int, action
 def test_gigpo_does_not_punish_the_right_step_of_a_failed_episode() -> None:
     finish, early = make_step([1, 2], [4]), make_step([1, 2], [9])
     first = {"right": [2], "wrong": [3]}
-    begun = [(True, "right", finish), (False, "right", early), (False, "right", early), (False, "wrong", None), (False, "wrong", None)]
+    wrong = (False, "wrong", None)
+    begun = [(True, "right", finish), (False, "right", early), (False, "right", early), wrong, wrong]
     members = [(success, [make_step([1], first[name]), *([last] if last else [])]) for success, name, last in begun]
     group = make_group(members, group_seq=0)
-    failed_right, wrong = group.trajectories[1].steps[0], group.trajectories[3].steps[0]
+    failed_right, failed_wrong = group.trajectories[1].steps[0], group.trajectories[3].steps[0]
 
     def advantages(name: str, **options: object) -> dict[int, float]:
         batch = make(name, **options).prepare([group], version=0)
@@ -407,4 +409,4 @@ def test_gigpo_does_not_punish_the_right_step_of_a_failed_episode() -> None:
 
     by_trajectory, by_state = advantages("grpo"), advantages("gigpo", action_values=True, episode_weight=0.0, gamma=1.0)
     assert by_trajectory[id(failed_right)] < 0 < by_state[id(failed_right)]
-    assert by_state[id(wrong)] < 0
+    assert by_state[id(failed_wrong)] < 0

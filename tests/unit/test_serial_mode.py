@@ -90,7 +90,8 @@ def test_serial_train_writes_the_report_and_refuses_to_resume_what_is_finished(
 ) -> None:
     from common.errors import ResumeError
 
-    overrides = [*SMALL, f"run_dir={tmp_path}", "learner.recipe.max_updates=1", "learner.recipe.eval_before_episodes_per_family=0"]
+    recipe = ["learner.recipe.max_updates=1", "learner.recipe.eval_before_episodes_per_family=0"]
+    overrides = [*SMALL, f"run_dir={tmp_path}", *recipe]
     assert train(CONFIG, overrides=overrides, resume=False) == 0
     report = json.loads((tmp_path / "serial" / "report.json").read_text())
     assert report["finished"] is True

@@ -35,7 +35,12 @@ def runs_below_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_trainer(
-    *, top_layers: int | None = 2, lr: float = 1e-3, options: dict[str, Any] | None = None, name: str = "grpo", warmup_updates: int = 0,
+    *,
+    top_layers: int | None = 2,
+    lr: float = 1e-3,
+    options: dict[str, Any] | None = None,
+    name: str = "grpo",
+    warmup_updates: int = 0,
     **learner: Any,
 ) -> Trainer:
     # Most batches here say of made-up log-probs that the present weights sampled them.
