@@ -100,6 +100,15 @@ class CheckpointStore:
         self._thread.start()
         return number
 
+    @property
+    def next_number(self) -> int:
+        """What the next `save` will return."""
+        return self._next_number
+
+    def read(self, number: int) -> Checkpoint:
+        """A checkpoint of this run that is still kept. Raises `ResumeError`."""
+        return read_checkpoint(self._own / f"{_PREFIX}{number:06d}")
+
     def wait(self) -> None:
         """Until the checkpoint being written is on disk; raises what went wrong."""
         if self._thread is not None:

@@ -33,7 +33,7 @@ from learner.lineage import Lineage
 from learner.memory import Remembers, Stored
 from learner.pacing import Cut, Pacer
 from learner.parts import Broker, Trainer
-from learner.pool import EpisodePool, pack_run, unpack_run
+from learner.pool import EpisodePool, pack_run, trainer_state, unpack_run
 from learner.records import Records
 from learner.rollouts import Rollouts
 from learner.state import LoopState, Tally
@@ -208,6 +208,8 @@ class LearnerLoop:
         log.get_logger().info("phase.entered", phase=phase.name, reason=reason, policy_version=state.policy_version)
         if phase.kind == "done":
             self._finish()
+        if phase.name.startswith("sft-"):
+            state.before_round = self._checkpoints.next_number
         # On disk before the broker closes or opens anything: whoever resumes finds orders and phase in agreement.
         self.checkpoint(wait=True)
         self._carry_on()
@@ -270,14 +272,18 @@ class LearnerLoop:
         now = self._clock()
         passed, self._last_tick = now - self._last_tick, now
         self.state.run_s += passed
-        if self._phase.kind == "rl" or self.state.phase.startswith("sft-"):
+        is_round = self.state.phase.startswith("sft-") or recipe.is_check(self.state.phase)
+        if self._phase.kind == "rl" or is_round:
             self.state.rl_s += passed
+            self.state.round_s += passed if is_round else 0.0
 
     # --- rollouts: demonstrations and evaluations --------------------------------------------------------------------
 
     def _tick_rollouts(self) -> bool:
         if not any(self._rollouts.num_missing(order) for order in self._phase.orders):
             self._note_episode_s()
+            if recipe.is_check_after(self._phase.name):
+                self._keep_or_take_back()
             self._leave(f"{' and '.join(order.order_id for order in self._phase.orders)} complete")
             return True
         if self._is_evaluation_overdue():
@@ -291,6 +297,21 @@ class LearnerLoop:
         self._intake.decide_all([group], self._rollouts.take(group, self._phase))
         self.note = self._rollouts.progress(self._phase)
         return True
+
+    def _keep_or_take_back(self) -> None:
+        """After an Entropulse round: go on from the weights before it when fewer episodes of the check succeed than did before."""
+        evaluations, name = self.state.evaluations, self._phase.name
+        before, after = evaluations[recipe.check_before(name)]["success"], evaluations[name]["success"]
+        number, self.state.before_round = self.state.before_round, None
+        taken_back = after < before and number is not None
+        if taken_back:
+            assert number is not None
+            self._trainer.load_state_dict(trainer_state(self._checkpoints.read(number)))
+            self._trainer.set_reference()
+            self.state.policy_version += 1
+            self._publish()
+        log.get_logger().info("round.checked", phase=name, before=before, after=after, taken_back=taken_back)
+        self._records.event("round", phase=name, before=before, after=after, taken_back=taken_back)
 
     def _is_evaluation_overdue(self) -> bool:
         if self._phase.name not in recipe.EVALUATIONS:
@@ -310,15 +331,19 @@ class LearnerLoop:
 
     def _begin_sft(self) -> None:
         self._round = sft.make_round(
-            self.state.phase, self._config, demonstrations=self._demonstrations, successes=self._successes
-        )
+            self.state.phase, self._config, demonstrations=self._demonstrations, successes=self._successes,
+            success=self.state.success_ema or 0.0,
+            max_samples=limits.samples_of_round(self.state, self._config.learner),
+        )  # fmt: skip
         self._trainer.reset_optimizer(self._round.lr, keep_second_moments=self.state.phase != recipe.CLONING)
 
     def _tick_sft(self) -> bool:
         assert self._round is not None
         steps = self._round.next_batch()
         if steps is not None:
+            began = self._clock()
             metrics = self._trainer.sft_step(steps, self._round.lr)
+            self.state.sft_sample_s = (self._clock() - began) / len(steps)
             self._records.event(
                 "sft", phase=self.state.phase, step=self._round.num_done, num_steps=len(self._round.batches),
                 pool_digest=self._round.pool_digest, **metrics,

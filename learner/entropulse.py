@@ -24,6 +24,10 @@ RELEASE_FACTOR = 1.1
 NUM_FIRST_READINGS = 2
 """The phase's first entropy is the mean of this many readings, so that one odd batch does not set the threshold."""
 
+LAST_START = 0.7
+"""Share of the RL budget after which no round begins. One right before the last evaluation cost what RL had gained (success 0.93
+before it, 0.82 after, in a family 18 of 20 before and 6 of 20 after)."""
+
 
 @dataclass
 class PhaseReadings:
@@ -93,6 +97,8 @@ class PhaseMachine:
         """Why an SFT round should start now, in words; empty to go on. ``budget_used`` is the used fraction of RL."""
         config, readings = self._config, self._readings
         if not config.enabled or self._num_rounds >= config.max_phases:
+            return ""
+        if budget_used > LAST_START:
             return ""
         if config.force_after_fraction is not None:
             due = config.force_after_fraction * (self._num_rounds + 1) / config.max_phases

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from common.config import RecipeConfig
+from common.config import LearnerConfig, RecipeConfig
 from learner import recipe
 from learner.state import LoopState
 
@@ -74,10 +74,19 @@ def reason_to_end_rl(state: LoopState, limits: RecipeConfig, *, num_evaluated: i
     return ""
 
 
+def samples_of_round(state: LoopState, learner: LearnerConfig) -> int | None:
+    """Steps of the next Entropulse round that its part of RL's time has room for; None: not known yet."""
+    if not state.sft_sample_s:
+        return None
+    time_s = learner.entropulse.max_time_share * (state.rl_s - state.round_s)
+    return max(1, int(time_s / (state.sft_sample_s * max(1, learner.entropulse.epochs))))
+
+
 def budget_used(state: LoopState, limits: RecipeConfig, *, num_evaluated: int) -> float:
-    """Share of RL's budget (updates, time or steps, whichever is furthest) that is spent."""
+    """Share of RL's budget (updates, time or steps, whichever is furthest) that is spent; supervised rounds are no part of it."""
     ends_s = rl_ends_s(state, limits, num_evaluated=num_evaluated)
-    by_run = state.rl_s / max(state.rl_s, state.rl_s + ends_s - state.run_s, 1e-9) if ends_s is not None else 0.0
-    by_time = state.rl_s / limits.max_rl_s if limits.max_rl_s else 0.0
+    own_s = state.rl_s - state.round_s
+    by_run = own_s / max(own_s, own_s + ends_s - state.run_s, 1e-9) if ends_s is not None else 0.0
+    by_time = own_s / max(own_s, limits.max_rl_s - state.round_s) if limits.max_rl_s else 0.0
     by_steps = state.rl_env_steps / limits.max_rl_env_steps if limits.max_rl_env_steps else 0.0
     return max(by_run, by_time, by_steps, state.update / limits.max_updates if limits.max_updates else 1.0)

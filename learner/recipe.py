@@ -1,6 +1,7 @@
 """The recipe as data: which phases a run goes through and which rollouts each needs. Pure; the loop carries it out.
 
-    eval-before + demonstrations ─► bc ─► eval-after-bc ─► rl-1 ─► [sft-1 ─► rl-2 ─► ...] ─► eval-after-rl ─► done
+    eval-before + demonstrations ─► bc ─► eval-after-bc ─► rl-1 ─► [round ─► rl-2 ─► ...] ─► eval-after-rl ─► done
+    a round: sft-1, or, where it is checked: check-1-before ─► sft-1 ─► check-1-after
     (at the same time: desktops record demonstrations while the untouched model is evaluated)
 
 ``recorded`` is everywhere what `common.recordings.recorded_seeds` found when the run began: instances that people demonstrated.
@@ -14,13 +15,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from common.config import RunConfig
-from common.messages import CurriculumPlan, OrderKind, RolloutOrder
+from common.messages import CurriculumPlan, OrderKind, RolloutOrder, Split
 
 EVAL_BEFORE = "eval-before"
 DEMONSTRATIONS = "demonstrations"
 CLONING = "bc"
 EVAL_AFTER_CLONING = "eval-after-bc"
 EVAL_AFTER_RL = "eval-after-rl"
+_CHECK = "check-"
 EVALUATIONS = (EVAL_BEFORE, EVAL_AFTER_CLONING, EVAL_AFTER_RL)
 DONE = "done"
 
@@ -43,6 +45,8 @@ class OrderPlan:
     temperature: float
     families: tuple[str, ...] | None = None
     """None: all of the run's."""
+    split: Split | None = None
+    """Whose seeds; None: those of its kind."""
 
     def to_message(
         self, config: RunConfig, families: Sequence[str], *, policy_version: int, update: int = 0, num_patches: int | None = None
@@ -61,7 +65,7 @@ class OrderPlan:
             min_policy_version=-1 if self.kind == "demonstration" else policy_version,
             num_patches=num_patches if self.kind == "training" else None,
             curriculum=_curriculum(config, update) if self.kind == "training" else CurriculumPlan(),
-            split=config.learner.recipe.eval_split if self.kind == "evaluation" else None,
+            split=self.split,
         )
 
 
@@ -105,14 +109,22 @@ def phase_after(
             return _first_rl(config, temperature)
         if phase.name == EVAL_AFTER_RL:
             return Phase(DONE, "done")
+        if is_check_before(phase.name):
+            return Phase(f"sft-{_number(phase.name)}", "sft")
+        if is_check_after(phase.name):
+            return rl_phase(config, _number(phase.name) + 1, first_seed=next_seed, temperature=temperature)
         return _after_start(config, temperature, recorded)
     if phase.kind == "sft":
         if phase.name == CLONING:
             if _num_evaluated(config, EVAL_AFTER_CLONING):
                 return Phase(EVAL_AFTER_CLONING, "rollouts", (_evaluation(config, EVAL_AFTER_CLONING),))
             return _first_rl(config, temperature)
+        if _is_checked(config):
+            return _check(config, f"{_CHECK}{_number(phase.name)}-after")
         return rl_phase(config, _number(phase.name) + 1, first_seed=next_seed, temperature=temperature)
     if phase.kind == "rl" and sft_round:
+        if _is_checked(config):
+            return _check(config, f"{_CHECK}{_number(phase.name)}-before")
         return Phase(f"sft-{_number(phase.name)}", "sft")
     if phase.kind == "rl" and _num_evaluated(config, EVAL_AFTER_RL):
         return Phase(EVAL_AFTER_RL, "rollouts", (_evaluation(config, EVAL_AFTER_RL),))
@@ -129,6 +141,26 @@ def is_sft(name: str) -> bool:
     return name == CLONING or name.startswith("sft-")
 
 
+def is_check(name: str) -> bool:
+    """Does that phase belong to the check of an Entropulse round?"""
+    return name.startswith(_CHECK)
+
+
+def is_check_before(name: str) -> bool:
+    """Does that phase play what the check after an Entropulse round is compared with?"""
+    return is_check(name) and name.endswith("-before")
+
+
+def is_check_after(name: str) -> bool:
+    """Does that phase decide whether an Entropulse round is kept?"""
+    return is_check(name) and name.endswith("-after")
+
+
+def check_before(name: str) -> str:
+    """The check that ``name``, one after a round, is compared with."""
+    return f"{_CHECK}{_number(name)}-before"
+
+
 def phase_named(
     name: str, config: RunConfig, *, first_seed: int, temperature: float, recorded: Recorded = _NONE
 ) -> Phase:
@@ -139,6 +171,8 @@ def phase_named(
         return Phase(name, "rollouts", (_evaluation(config, name),))
     if name == DONE:
         return Phase(DONE, "done")
+    if is_check(name):
+        return _check(config, name)
     if is_sft(name):
         return Phase(name, "sft")
     return rl_phase(config, _number(name), first_seed=first_seed, temperature=temperature)
@@ -230,7 +264,25 @@ def _evaluation(config: RunConfig, name: str) -> OrderPlan:
         group_size=config.learner.recipe.eval_rollouts_per_task,
         first_seed=config.tasks.seeds_of(config.learner.recipe.eval_split)[0],
         temperature=config.learner.recipe.eval_temperature,
+        split=config.learner.recipe.eval_split,
     )
+
+
+def _is_checked(config: RunConfig) -> bool:
+    return config.learner.entropulse.check_episodes_per_family > 0
+
+
+def _check(config: RunConfig, name: str) -> Phase:
+    order = OrderPlan(
+        order_id=name,
+        kind="evaluation",
+        num_per_family=config.learner.entropulse.check_episodes_per_family,
+        group_size=1,
+        first_seed=config.tasks.tuning_seeds[0],
+        temperature=0.0,
+        split="tuning",
+    )
+    return Phase(name, "rollouts", (order,))
 
 
 def _num_evaluated(config: RunConfig, name: str) -> int:
@@ -262,4 +314,4 @@ def _curriculum(config: RunConfig, update: int) -> CurriculumPlan:
 
 
 def _number(name: str) -> int:
-    return int(name.rpartition("-")[2])
+    return int(name.split("-")[1])

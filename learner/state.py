@@ -60,10 +60,16 @@ class LoopState:
     """Of which before the learner's first unit of work."""
     episode_s: float | None = None
     """Wall-clock seconds per evaluated episode in the newest evaluation, all desktops together; None before the first."""
+    sft_sample_s: float | None = None
+    """Seconds per step of a supervised round, from the newest one; None before the first."""
+    before_round: int | None = None
+    """Checkpoint from before the newest supervised round, while the round may still be taken back."""
     planned: dict[str, int] = field(default_factory=dict)
     """Evaluation -> episodes per family that the budget gave it."""
     rl_s: float = 0.0
     """Of which in RL phases and their SFT rounds; what `max_rl_s` limits."""
+    round_s: float = 0.0
+    """Of which in SFT rounds and their checks."""
     env_steps: int = 0
     """Desktop steps in all trajectories taken."""
     rl_env_steps: int = 0

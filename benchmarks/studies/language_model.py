@@ -29,7 +29,7 @@ STUDY = Generalist(
     settings={
         "actor.engine": "vllm", "tasks.max_steps": 5, "learner.groups_per_batch": 7, "learner.recipe.max_rl_env_steps": None,
         "learner.recipe.max_rl_s": 4500, "learner.entropulse.enabled": True, "learner.entropulse.max_phases": 3,
-        "learner.entropulse.force_after_fraction": 0.75, "learner.entropulse.max_samples": 256, "learner.entropulse.lr": 1e-4,
+        "learner.entropulse.force_after_fraction": 0.66, "learner.entropulse.max_samples": 256, "learner.entropulse.lr": 1e-4,
         "learner.entropulse.fill_with_demonstrations": True, "learner.checkpoint_every_updates": 10,
     },
     published=MINIWOB,

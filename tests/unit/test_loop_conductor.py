@@ -66,7 +66,7 @@ def test_note_says_how_far_each_phase_is(tmp_path: Path) -> None:
 
 
 def test_recipe_several_entropulse_rounds_in_one_run(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, make_config(entropulse={"force_after_fraction": 0.75, "max_phases": 3}, recipe={"max_updates": 12}))
+    bench = Bench(tmp_path, make_config(entropulse={"force_after_fraction": 0.6, "max_phases": 3}, recipe={"max_updates": 12}))
     bench.run(bench.start())
     names = [event["phase"] for event in events(bench, "phase")]
     assert names[4:] == ["rl-1", "sft-1", "rl-2", "sft-2", "rl-3", "sft-3", "rl-4", "eval-after-rl", "done"]
