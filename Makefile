@@ -7,6 +7,10 @@ CONFIG ?= configs/quickstart.yaml
 MIRROR ?=
 # Desktop image: core, or full (core and all other applications). All tests need full.
 IMAGE ?= core
+# Build of torch: cpu or cuda; empty: what .venv already has, else what this machine shows. A login node needs it.
+DEVICE ?=
+# More package lists: develop (tests, checks), osworld (readers of OSWorld's judges); for example WITH="develop osworld".
+WITH ?=
 # For example ARGS="--set learner.lr=1e-6", TESTS=tests/unit, BENCH=codec
 FOR_TESTS ?=
 ARGS ?=
@@ -25,16 +29,18 @@ help: ## this list
 
 setup: ## make .venv, Apptainer, the desktop image and the model; skips what is there
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: Python 3.11 is needed, this is %s\n    -> make setup PYTHON=python3.11" % sys.version.split()[0])'
-	@$(PYTHON) -m launch.machine_setup --venv $(VENV) --image $(IMAGE) --mirror "$(MIRROR)" $(FOR_TESTS)
+	@$(PYTHON) -m launch.machine_setup --venv $(VENV) --image $(IMAGE) --mirror "$(MIRROR)" --device "$(DEVICE)" --with "$(WITH)" $(FOR_TESTS)
 
 train: setup ## train CONFIG (default configs/quickstart.yaml) and write its report
 	$(VENV)/bin/computerrl train $(CONFIG) $(ARGS)
 
 test: IMAGE := full
 test: FOR_TESTS := --for-tests
+test: WITH := develop osworld
 test: setup ## all tests, real desktops included (15 to 25 minutes on 2 cores, 45 on slow ones)
 	$(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(TESTS) $(ARGS)
 
+check: WITH := develop
 check: setup ## ruff, mypy and the import rule
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy

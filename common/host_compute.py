@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
+
+from common.errors import ConfigError, Problem
 
 Dtype = Literal["bfloat16", "float32"]
 
@@ -27,6 +31,44 @@ def fast_dtype(device: str = "auto", *, cpuinfo: Path = Path("/proc/cpuinfo"), d
     named = {line.partition(":")[2] for line in text.splitlines() if line.startswith(("flags", "Features"))}
     fast = _CPU_FLAGS | (_CPU_FLAGS_AMD if "AuthenticAMD" in text else set())
     return "bfloat16" if any(fast & set(flags.split()) for flags in named) else "float32"
+
+
+def choose_device(wanted: str, *, built_for: str | None, has_cuda: bool, has_gpu: bool) -> Literal["cpu", "cuda"]:
+    """The device that ``wanted`` (`learner.device`: cpu, cuda or auto) means in this process. Raises `ConfigError`.
+
+    ``built_for``: the CUDA version that torch is built for, None: a CPU build. ``has_cuda``: torch can use a GPU. ``has_gpu``:
+    this process may use one, told without torch.
+    """
+    if wanted == "cpu" or (wanted == "auto" and not has_gpu and not has_cuda):
+        return "cpu"
+    if has_cuda:
+        return "cuda"
+    if built_for is None and has_gpu:
+        raise ConfigError([cpu_build_problem()])
+    if wanted == "cuda":
+        raise ConfigError([Problem("learner.device", "cuda is asked for, but torch sees no GPU", "use cpu or auto")])
+    return "cpu"
+
+
+def cpu_build_problem() -> Problem:
+    """A GPU is here, and the environment holds a torch that cannot use it."""
+    step = "install the build for it with `make setup DEVICE=cuda`, or set learner.device: cpu"
+    return Problem("learner.device", "this machine has an NVIDIA GPU, but torch is a build for CPUs", step)
+
+
+def torch_cuda() -> str | None:
+    """The CUDA version that the installed torch is built for, read without importing it; None: a CPU build, or no torch."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    text = (Path(spec.origin).parent / "version.py").read_text(encoding="utf-8")
+    match = re.search(r"^cuda\b[^=]*=\s*'([\d.]+)'", text, flags=re.MULTILINE)
+    return match[1] if match else None
+
+
+def has_visible_gpu() -> bool:
+    """This process may use a GPU: its device opens, and CUDA_VISIBLE_DEVICES does not hide all of them."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() not in ("", "-1") and may_use_gpu()
 
 
 def may_use_gpu(devices: Path = Path("/dev")) -> bool:

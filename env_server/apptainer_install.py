@@ -46,6 +46,9 @@ MIN_VERSION = (1, 1)
 """The first release whose unprivileged mode needs nothing from the administrator (January 2022)."""
 
 _SMOKE_DEADLINE_S = 20.0
+_IMAGE_DEADLINE_S = 120.0
+"""Generous: on a loaded machine with a cold disk the imports alone have taken ten seconds."""
+_IMAGE_TRIAL = "command -v Xvfb openbox >/dev/null; exec python3 -c 'import gi, msgpack, uno, Xlib, zmq'"
 _FLAG_CHOICES: tuple[tuple[str, ...], ...] = ((), ("--userns",))
 _ISOLATION = ("--containall", "--no-home", "--writable-tmpfs")
 _NO_NETWORK = ("--net", "--network", "none")
@@ -104,6 +107,19 @@ def ensure_apptainer(cache: Path | None = None, *, mirror: str | None = None, pr
         if not any(_private(cache)):
             _install(cache, mirror=mirror, progress=progress)
     return find_apptainer(cache)
+
+
+def try_image(apptainer: Apptainer, image: Path) -> None:
+    """Start a container from ``image`` and import what the guest program needs. Raises `SetupError`.
+
+    Takes about a second.
+    """
+    network = _NO_NETWORK if apptainer.network_none else ()
+    command = [str(apptainer.path), "exec", *apptainer.extra_flags, *_ISOLATION, *network, str(image), "sh", "-ec", _IMAGE_TRIAL]
+    said = _container_error(command, deadline_s=_IMAGE_DEADLINE_S)
+    if said:
+        step = f"remove {image} and run set-up again (an image that was built elsewhere: build it again)"
+        raise SetupError(Problem("desktop.image", f"a container of {image} does not work: {said}", step))
 
 
 def check_fuse(image: Path) -> None:
@@ -178,13 +194,17 @@ def _version(path: Path) -> str:
 
 def _smoke(path: Path, flags: list[str], sandbox: Path) -> str:
     """Empty when a container started and ended well, else Apptainer's last words."""
-    command = [str(path), "exec", *flags, str(sandbox), "true"]
+    return _container_error([str(path), "exec", *flags, str(sandbox), "true"], deadline_s=_SMOKE_DEADLINE_S)
+
+
+def _container_error(command: list[str], *, deadline_s: float) -> str:
+    """Empty when ``command`` ended well, else the last line of its errors."""
     try:
         answer = subprocess.run(
-            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd="/", timeout=_SMOKE_DEADLINE_S, check=False
+            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd="/", timeout=deadline_s, check=False
         )
     except subprocess.TimeoutExpired:
-        return f"no answer within {_SMOKE_DEADLINE_S:.0f} s"
+        return f"no answer within {deadline_s:.0f} s"
     if answer.returncode == 0:
         return ""
     said = re.sub(r"\x1b\[\d*m", "", answer.stderr).strip()

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,6 +25,9 @@ DEBIAN_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 _APT_LOCK_WAIT_S = 180
 """Another apt (unattended upgrades, a second set-up) may hold the lock for minutes on a fresh machine."""
+
+_APT_TURN = threading.RLock()
+"""Held by the lane of set-up that runs apt: the lock of apt's lists, unlike dpkg's, is not waited for."""
 
 _LOG_TAIL_LINES = 15
 
@@ -116,20 +120,21 @@ def apt_install(packages: Sequence[str], *, log: Path, progress: Progress = no_p
                 names, "not installed, and this user cannot install packages", f"ask an administrator: apt-get install {names}"
             )
         )
-    progress(f"apt-get install {names}")
     lock = ["-o", f"DPkg::Lock::Timeout={_APT_LOCK_WAIT_S}"]
     install = ["apt-get", *lock, "install", "-y", "-q", "--no-install-recommends", *packages]
-    try:
-        run_logged(install, log=log)
-    except SetupError:
-        # A fresh machine has no lists, an old one names versions that the mirror has dropped.
-        apt_refresh(log=log)
-        run_logged(install, log=log)
+    with _APT_TURN:
+        progress(f"apt-get install {names}")
+        try:
+            run_logged(install, log=log)
+        except SetupError:
+            # A fresh machine has no lists, an old one names versions that the mirror has dropped.
+            apt_refresh(log=log)
+            run_logged(install, log=log)
 
 
 def apt_refresh(*, log: Path) -> None:
     """`apt-get update`. One unreachable third-party source makes it fail although the rest is there: what follows decides."""
-    with suppress(SetupError):
+    with _APT_TURN, suppress(SetupError):
         run_logged(["apt-get", "-o", f"DPkg::Lock::Timeout={_APT_LOCK_WAIT_S}", "update", "-q"], log=log)
 
 

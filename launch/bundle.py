@@ -1,7 +1,7 @@
 """`computerrl bundle`: everything a site without internet needs, in one folder, and the script that installs it there.
 
     OUT/
-      wheels/          every package of constraints.txt, built for this kind of machine
+      wheels/          every package that running and OSWorld's judges need, built for this kind of machine
       source.tar.gz    this project
       images/          the desktop image
       models/          the model folder, where one is asked for (built-in ones are made from their wheel)
@@ -25,12 +25,14 @@ from pathlib import Path
 from common.errors import Problem, SetupError
 from common.model_folder import BUILT_IN_MODELS, check_model_folder, model_folder
 from env_server.host import run_logged
-from launch.machine_setup import REPOSITORY, TORCH
+from launch.package_plan import torch_ways
+from launch.packages import LISTS, REPOSITORY, pinned
 
 SUMS_FILE, INSTALL_FILE = "SHA256SUMS", "install.sh"
 _CHUNK = 1 << 20
 _PACKAGES = ("actor", "benchmarks", "broker", "common", "configs", "docs", "env_server", "launch", "learner")
-_FILES = ("LICENSE", "Makefile", "README.md", "CONTRIBUTING.md", "constraints.txt", "pyproject.toml", "setup.cfg")
+_FILES = ("LICENSE", "Makefile", "README.md", "CONTRIBUTING.md", *LISTS.values(), "pyproject.toml", "setup.cfg")
+_LISTS = ("run", "osworld")
 _MIN_FREE_MB = 6000
 
 Say = Callable[[str], None]
@@ -60,18 +62,35 @@ def make_bundle(out: Path, *, image: str | None, model: str, say: Say) -> Path:
 
 def _wheels(out: Path, say: Say) -> str:
     folder, log = out / "wheels", out.parent / f"{out.name}.log"
-    constraints = REPOSITORY / "constraints.txt"
-    stamp = folder / ".complete"
-    digest = hashlib.sha256(constraints.read_bytes()).hexdigest()
+    stamp, requirements = folder / ".complete", pinned(REPOSITORY, _LISTS)
+    digest = hashlib.sha256("\n".join(requirements).encode()).hexdigest()
     if stamp.is_file() and stamp.read_text() == digest:
         return f"{len(list(folder.glob('*.whl')))} there already"
-    pip: list[str | Path] = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-input", "--progress-bar", "off"]
+    pip = _pip_wheel()
     say(f"{'wheels':8} fetching and building; the output is in {log}")
-    run_logged([*pip, "--wheel-dir", folder, f"torch=={TORCH}"], log=log)
-    run_logged([*pip, "--wheel-dir", folder, "-r", constraints, "setuptools", "wheel", "pip"], log=log)
-    shutil.copyfile(constraints, folder / "constraints.txt")
+    _torch_wheels(folder, log)
+    rest = [line for line in requirements if not line.startswith("torch==")]
+    run_logged([*pip, "--no-deps", "--wheel-dir", folder, *rest, "setuptools", "wheel", "pip"], log=log)
+    (folder / "constraints.txt").write_text("".join(f"{line}\n" for line in requirements), encoding="utf-8")
     stamp.write_text(digest)
     return f"{len(list(folder.glob('*.whl')))} packages"
+
+
+def _pip_wheel() -> list[str | Path]:
+    return [sys.executable, "-m", "pip", "wheel", "--no-input", "--progress-bar", "off"]
+
+
+def _torch_wheels(folder: Path, log: Path) -> None:
+    """A CPU build of torch, else the index's own with the libraries it cannot be imported without."""
+    ways = torch_ways("cpu", has_card=False, has_uv=False)
+    for way in ways:
+        options = [] if way.with_dependencies else ["--no-deps"]
+        try:
+            run_logged([*_pip_wheel(), *options, "--wheel-dir", folder, way.requirement], log=log)
+            return
+        except SetupError:
+            if way is ways[-1]:
+                raise
 
 
 def _source(out: Path) -> str:

@@ -33,11 +33,12 @@ for file in "$bundle"/models/*.tar; do [ -e "$file" ] && tar -C "$cache/models" 
 
 echo "installing $(ls "$bundle"/wheels/*.whl | wc -l) packages"
 [ -x "$target/.venv/bin/python" ] || "$python" -m venv "$target/.venv"
-pip="$target/.venv/bin/python -m pip install --quiet --no-input --no-index --find-links $bundle/wheels --no-deps"
-$pip setuptools wheel
+pip="$target/.venv/bin/python -m pip install --quiet --no-input --no-index --find-links $bundle/wheels"
+$pip --no-deps setuptools wheel
+# With its dependencies: a torch that is no CPU build cannot be imported without the libraries it names.
 $pip torch
-$pip -r "$bundle/wheels/constraints.txt"
-$pip --no-build-isolation -e "$target"
+$pip --no-deps -r "$bundle/wheels/constraints.txt"
+$pip --no-deps --no-build-isolation -e "$target"
 
 echo "looking whether everything is there"
 cd "$target"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from common.config import RunConfig, SiteProfile
 from common.errors import SetupError
+from common.host_compute import cpu_build_problem, torch_cuda
 from common.model_folder import BUILT_IN_MODELS, cache_folder, is_model_folder, model_folder
 from launch.doctor_cluster import Row, cluster_rows
 from launch.machine import Machine, inspect_machine, package_versions
@@ -79,7 +80,12 @@ def _python_rows() -> list[Row]:
 def _device_rows(machine: Machine) -> list[Row]:
     if not machine.gpus:
         return [Row("GPU", "note", "no NVIDIA driver: everything runs on the CPU")]
-    return [Row("GPU", "ok", f"{len(machine.gpus)} x {machine.gpus[0]}")]
+    rows = [Row("GPU", "ok", f"{len(machine.gpus)} x {machine.gpus[0]}")]
+    built_for = torch_cuda()
+    if built_for is None:
+        problem = cpu_build_problem()
+        return [*rows, Row("torch for the GPU", "missing", problem.reason, problem.next_step)]
+    return [*rows, Row("torch for the GPU", "ok", f"CUDA {built_for}")]
 
 
 def _apptainer_rows() -> list[Row]:

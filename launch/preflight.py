@@ -18,6 +18,7 @@ from common.addresses import own_address
 from common.config import RunConfig, load_config
 from common.endpoint import Endpoint
 from common.errors import ComputerRLError, ConfigError, Problem, SetupError
+from common.host_compute import cpu_build_problem, has_visible_gpu, torch_cuda
 from common.model_folder import (
     BUILT_IN_MODELS,
     is_model_folder,
@@ -201,6 +202,8 @@ def check_device(config: RunConfig, machine: Machine) -> list[Finding]:
     if config.learner.device == "cuda" and not machine.gpus:
         step = "use learner.device: auto (or cpu), or run on a node with a GPU"
         findings.append(Finding(ConfigError, Problem("learner.device", "'cuda', but no NVIDIA driver is loaded here", step)))
+    if config.learner.device != "cpu" and machine.gpus and has_visible_gpu() and torch_cuda() is None:
+        findings.append(Finding(ConfigError, cpu_build_problem()))
     if config.learner.device != "cpu" and 0 < len(machine.gpus) < config.learner.num_ranks:
         reason = f"{config.learner.num_ranks}, but {len(machine.gpus)} GPUs are here, and each rank needs its own"
         step = f"set learner.num_ranks to {len(machine.gpus)} or less"

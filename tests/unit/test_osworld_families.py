@@ -13,6 +13,7 @@ from common.errors import ConfigError, TaskFailed
 from common.messages import TaskRef
 from env_server.client import family_names
 from env_server.tasks import families_of, task_instance
+from env_server.tasks.osworld.families import READERS
 
 
 def write(folder: Path, name: str, **changes: Any) -> None:
@@ -110,3 +111,9 @@ def test_family_whose_application_the_image_lacks_is_refused(folder: Path, image
             family_names(config)
     else:
         assert family_names(config) == ("osworld-film",)
+
+
+def test_judges_packages_that_are_not_installed_are_named_with_the_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(READERS, "av", "no_such_module_here")
+    with pytest.raises(ConfigError, match=r"not installed here: av\n(.|\n)*make setup WITH=osworld"):
+        family_names(run_config(folder))

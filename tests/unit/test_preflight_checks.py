@@ -136,6 +136,17 @@ def test_device_cuda_without_driver_is_found() -> None:
     assert [finding.problem.field for finding in findings] == ["learner.device", "learner.weight_backend"]
 
 
+def test_device_gpu_beside_a_cpu_build_of_torch_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = replace(MACHINE, gpus=("a",))
+    monkeypatch.setattr(preflight, "has_visible_gpu", lambda: True)
+    monkeypatch.setattr(preflight, "torch_cuda", lambda: None)
+    [finding] = preflight.check_device(config(), machine)
+    assert finding.problem.field == "learner.device" and "make setup DEVICE=cuda" in finding.problem.next_step
+    assert preflight.check_device(config(learner={"device": "cpu"}), machine) == []
+    monkeypatch.setattr(preflight, "torch_cuda", lambda: "13.0")
+    assert preflight.check_device(config(), machine) == []
+
+
 def test_device_more_ranks_than_gpus_is_found_unless_they_compute_on_the_cpu() -> None:
     machine = replace(MACHINE, gpus=("a", "b"))
     [finding] = preflight.check_device(config(learner={"num_ranks": 3}), machine)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import SetupError
+from common.errors import Problem, SetupError
 from env_server import apptainer_install
 from env_server.image import build
 from env_server.image.build import build_image, image_folder, parse_recipe, read_recipe
@@ -132,3 +132,20 @@ def test_mmdebstrap_command_of_a_recipe_that_starts_from_a_folder_copies_and_add
     shown = " ".join(command)
     assert "core image" in shown and "--variant=custom" in shown and "install libreoffice-impress vlc" in shown
     assert "--variant=custom" not in " ".join(build._mmdebstrap(core, tmp_path / "root", base=None, mirror="x"))
+
+
+def test_build_new_image_that_does_not_work_gets_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(command: list[str], **_: object) -> None:
+        Path(command[-2]).mkdir()
+
+    def refuse(image: Path) -> None:
+        assert image.is_dir()
+        raise SetupError(Problem("desktop.image", "no module gi", "build it again"))
+
+    monkeypatch.setattr(build, "run_logged", fill)
+    monkeypatch.setattr(build, "_require_builder", lambda *_, **__: None)
+    monkeypatch.setattr(build, "is_root", lambda: True)
+    with pytest.raises(SetupError, match="no module gi"):
+        build_image("core", cache=tmp_path, mirror="x", check=refuse)
+    assert list((tmp_path / "images").iterdir()) == []
+    assert build_image("core", cache=tmp_path, mirror="x").is_dir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,12 +21,26 @@ _APPS = {
     "editor": "editor",
 }  # fmt: skip
 """Names in task files -> ours; ``os`` may be any of them."""
+READERS = {
+    "av": "av", "cssselect": "cssselect", "mutagen": "mutagen", "odfpy": "odf", "pypdfium2": "pypdfium2",
+    "rapidfuzz": "rapidfuzz",
+}  # fmt: skip
+"""Package of setup.cfg's extra `osworld` -> the module that metrics import."""
+
+
+def missing_readers() -> list[str]:
+    """Packages of the extra `osworld` that are not installed."""
+    return [package for package, module in READERS.items() if importlib.util.find_spec(module) is None]
 
 
 @functools.cache
 def families(folder: Path, assets: Path | None) -> Mapping[str, Family]:
-    """By name, in the order of the files' paths. Raises `ConfigError` when none can be run, or two have the same id."""
+    """By name, in the order of the files' paths. Raises `ConfigError` when none can be run, two have the same id, or the judges'
+    packages are not installed."""
     report = check_folder(folder, assets=assets)
+    if missing := missing_readers():
+        reason = f"judging OSWorld tasks needs packages that are not installed here: {', '.join(missing)}"
+        raise ConfigError([Problem("tasks.osworld", reason, "install them with `make setup WITH=osworld`")])
     found: dict[str, Family] = {}
     for checked in report.tasks:
         if not checked.runnable:
