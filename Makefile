@@ -7,7 +7,7 @@ CONFIG ?= configs/quickstart.yaml
 MIRROR ?=
 # Desktop image: core, or full (core and all other applications). All tests need full.
 IMAGE ?= core
-# For example ARGS="--set learner.lr=1e-6", TESTS=tests/unit, BENCH=codec
+# For example ARGS="learner.optimizer.lr=1e-6", TESTS=tests/unit, BENCH=broker
 FOR_TESTS ?=
 ARGS ?=
 TESTS ?=

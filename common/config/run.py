@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
@@ -20,7 +20,9 @@ from common.config.metrics import MetricsConfig
 from common.config.model import ModelConfig
 from common.config.reading import read_section
 from common.errors import ConfigError, Problem
-from common.messages import Split
+
+if TYPE_CHECKING:
+    from common.messages import Split  # At run time it would bring the transport.
 
 Actions = Literal["api_gui", "gui"]
 
@@ -234,7 +236,7 @@ def _inference_problems(config: RunConfig) -> list[Problem]:
     if actor.engine == "endpoint":
         return [Problem("actor.inference", "central, but the endpoint samples for all actors already", "use local")]
     if actor.num_engines > actor.num_actors:
-        reason = f"{actor.num_engines}, but there are only {actor.num_actors} actors, and each asks one"
+        reason = f"{actor.num_engines}, but actor.num_actors is {actor.num_actors}, and each actor uses one engine"
         return [Problem("actor.num_engines", reason, f"set it to {actor.num_actors} or less, or actor.num_actors higher")]
     return []
 
