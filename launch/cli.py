@@ -35,15 +35,16 @@ def cli() -> None:
     \b
     First time:       computerrl setup
                       computerrl doctor
-    Train:            computerrl train configs/quickstart.yaml
+    Train:            computerrl train quickstart
     On a cluster:     computerrl plan CONFIG --site SITE
                       computerrl submit CONFIG --site SITE
-    Continue:         computerrl train configs/quickstart.yaml --resume
+    Continue:         computerrl train quickstart --resume
     Look:             computerrl status latest
+                      computerrl replay latest
                       computerrl report latest
     Evaluate:         computerrl eval latest
-    Try a change:     computerrl train configs/quickstart.yaml learner.max_age=2 --dry-run
-    Debug the loop:   computerrl train configs/serial.yaml
+    Try a change:     computerrl train quickstart learner.max_age=2 --dry-run
+    Debug the loop:   computerrl train serial
     Try a desktop:    computerrl desktop --task calc-set-cell
     """
 
@@ -59,12 +60,9 @@ def train(
 ) -> None:
     """Run CONFIG from set-up check to report, all processes on this machine.
 
-    CONFIG is a YAML file, or the name of one in configs/. KEY=VALUE sets a field
-    of it. A new run never touches an old one: when runs/NAME exists, it is called
-    NAME-2. Ctrl-C stops everything within five seconds; --resume continues where
-    the last checkpoint and the journal are. --dry-run ends as this command would
-    begin: with exit code 0 where the run would start, else with all that is in
-    the way.
+    CONFIG is a YAML file, or the name of one in configs/. KEY=VALUE sets a field of it. A new run never touches an old one: when
+    runs/NAME exists, it is called NAME-2. Ctrl-C stops everything within five seconds; --resume continues where the last
+    checkpoint and the journal are. --dry-run has exit code 0 where the run would start, and else prints all that is in the way.
 
     \b
     computerrl train quickstart
@@ -130,7 +128,7 @@ def doctor(config: Path | None, site: str | None, *, as_json: bool) -> None:
     On a cluster, ask a node as well as the login node:
 
     \b
-    computerrl doctor configs/quickstart.yaml --site my-cluster
+    computerrl doctor quickstart --site my-cluster
     srun --partition gpu --gres=gpu:1 computerrl doctor --site my-cluster
     """
     from common.config import load_config, load_site
@@ -152,7 +150,7 @@ def export(source: str, out: Path) -> None:
     \b
     computerrl export latest trained
     computerrl export runs/quickstart/checkpoints/checkpoint-000007 trained
-    computerrl train configs/quickstart.yaml --set model.name=trained
+    computerrl train quickstart model.name=trained
     """
     from launch.run_names import find_checkpoint
 
@@ -184,13 +182,14 @@ def evaluate(source: str, families: str | None, overrides: tuple[str, ...], *, a
 
     \b
     computerrl eval latest
-    computerrl eval runs/quickstart/checkpoints/checkpoint-000007 --tasks calc-set-cell,files-move
+    computerrl eval latest --tasks calc-set-cell,files-move
+    computerrl eval runs/quickstart/checkpoints/checkpoint-000007
     computerrl eval latest --rollouts 8 --temperature 0.7
-    computerrl eval trained --config configs/quickstart.yaml
-    computerrl eval their-model --config configs/quickstart.yaml --endpoint http://127.0.0.1:8000/v1
+    computerrl eval trained --config quickstart
+    computerrl eval theirs --config quickstart --endpoint http://127.0.0.1:8000/v1
 
-    With --endpoint somebody's server is asked (vllm serve their-model). Its name for the model, where it serves several, is
-    --set actor.endpoint.model=NAME; a key it wants lies in the file of --set actor.endpoint.key_file=FILE (chmod 600).
+    With --endpoint a server samples (vllm serve theirs). --set actor.endpoint.model=NAME chooses one of several models that it
+    serves; --set actor.endpoint.key_file=FILE names the file of its key (chmod 600).
     """
     from launch.evaluate import Wish, evaluate
 
@@ -215,7 +214,7 @@ def desktop(**options: Any) -> None:
 
     \b
     computerrl desktop --task calc-type-cell --seed 3
-    computerrl train configs/quickstart.yaml --set tasks.recordings=demonstrations
+    computerrl train quickstart tasks.recordings=demonstrations
     """
     from launch.desktop import DesktopOptions, run_desktop
 
@@ -227,7 +226,12 @@ def desktop(**options: Any) -> None:
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the rows to this file.")
 @click.option("--quick", is_flag=True, help="Finish within a minute, with wider spread.")
 def bench(name: str | None, json_file: Path | None, *, quick: bool) -> None:
-    """Run benchmark NAME (a file in benchmarks/) and print its table; without NAME, list them."""
+    """Run benchmark NAME (a file in benchmarks/) and print its table; without NAME, list them.
+
+    \b
+    computerrl bench
+    computerrl bench broker --quick
+    """
     from launch.bench import run_bench
 
     sys.exit(run_bench(name, json_file=json_file, quick=quick))
@@ -261,7 +265,12 @@ def study(name: str | None, folder: Path | None, num_seeds: int | None, results:
 
 @click.group()
 def tasks() -> None:
-    """List the task families, and check task files of other collections."""
+    """List the task families, and check task files of other collections.
+
+    \b
+    computerrl tasks list calc
+    computerrl tasks check evaluation_examples/examples
+    """
 
 
 @tasks.command("list")

@@ -88,9 +88,10 @@ def submit(
     nothing is lost or trained twice. A process that dies is started again inside the job. docs/slurm.md begins at the beginning.
 
     \b
-    computerrl submit configs/quickstart.yaml --site configs/sites/my-cluster.yaml
-    computerrl status latest; computerrl logs latest learner-0; computerrl cancel latest
-    computerrl submit configs/quickstart.yaml --site my-cluster --resume
+    computerrl submit quickstart --site my-cluster
+    computerrl status latest; computerrl logs latest learner-0
+    computerrl cancel latest
+    computerrl submit quickstart --site my-cluster --resume
 
     With --workers-for, nodes of a scavenger partition play for a run that is at work, and may be taken away at any moment:
 
@@ -131,7 +132,10 @@ def job(folder: Path) -> None:
 def join(run: Path, *, actors: int) -> None:
     """Play for RUN on this machine: an env_server and actors that find its broker, and leave when it ends or Ctrl-C says so.
 
-    The run must be reachable from here: submitted on more than one node, or with --set cluster.elastic=true.
+    The run must be reachable from here: submitted on more than one node, or with cluster.elastic=true.
+
+    \b
+    computerrl join latest --actors 2
     """
     from launch.join import join_run
 
@@ -153,7 +157,7 @@ def up(config: Path, overrides: tuple[str, ...], *, hosts: Path, resume: bool, d
     (launch/systemd/computerrl.service).
 
     \b
-    computerrl up configs/quickstart.yaml --hosts configs/hosts.yaml
+    computerrl up quickstart --hosts configs/hosts.yaml
     """
     from launch import up as bare_metal
 
@@ -169,7 +173,11 @@ def up(config: Path, overrides: tuple[str, ...], *, hosts: Path, resume: bool, d
 @click.command()
 @RUN
 def cancel(run: Path) -> None:
-    """End RUN's Slurm job, and those of workers that joined it. What was acknowledged is safe; --resume continues."""
+    """End RUN's Slurm job, and those of workers that joined it. What was acknowledged is safe; --resume continues.
+
+    \b
+    computerrl cancel latest
+    """
     from launch.submit import cancel
 
     click.echo(cancel(run))
@@ -207,7 +215,8 @@ def bundle(out: Path, *, image: str, model: str) -> None:
 
     \b
     computerrl bundle /media/disk/computerrl --model models/my-model
-    cd /media/disk/computerrl; ./install.sh ~/computerrl          (checks every file first)
+    cd /media/disk/computerrl
+    ./install.sh ~/computerrl          (checks every file first)
     """
     from launch.bundle import make_bundle
 

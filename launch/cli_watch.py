@@ -26,7 +26,7 @@ def dashboard(run: Path, host: str, port: int, *, with_parent: bool) -> None:
     only.
 
     \b
-    computerrl train configs/quickstart.yaml --dashboard
+    computerrl train quickstart --dashboard
     computerrl dashboard latest
     """
     from launch.pages import show_run
@@ -47,7 +47,7 @@ def replay(run: Path, episode: str | None, host: str, port: int, *, beside: str 
     \b
     computerrl replay latest
     computerrl replay latest rl-1/4/0 --beside rl-1/4/1
-    computerrl replay latest eval-after-rl/3/0 --out episode.html      (one file, to share)
+    computerrl replay latest eval-after-rl/3/0 --out episode.html
     """
     from launch.pages import show_run, write_episode
 
@@ -97,7 +97,11 @@ def compare(runs: tuple[Path, ...], *, out: Path) -> None:
 @click.command()
 @RUN
 def report(run: Path) -> None:
-    """Write report.json and report.html of RUN (a folder, a name below runs/, or latest), finished or not."""
+    """Write report.json and report.html of RUN (a folder, a name below runs/, or latest), finished or not.
+
+    \b
+    computerrl report latest
+    """
     from launch.report import write_report
 
     click.echo(write_report(run))
@@ -107,7 +111,11 @@ def report(run: Path) -> None:
 @RUN
 @click.option("--watch", is_flag=True, help="Stay and follow the run; Ctrl-C leaves, the run goes on.")
 def status(run: Path, *, watch: bool) -> None:
-    """Show how RUN stands: asks its broker (and Slurm, for a run that was submitted), and reads its metrics."""
+    """Show how RUN stands: asks its broker (and Slurm, for a run that was submitted), and reads its metrics.
+
+    \b
+    computerrl status latest --watch
+    """
     from launch.status import show_status
     from launch.submit import describe_job
 
@@ -119,13 +127,21 @@ def status(run: Path, *, watch: bool) -> None:
 
 @click.group()
 def phase() -> None:
-    """Steer the phases of a run by hand."""
+    """Steer the phases of a run by hand.
+
+    \b
+    computerrl phase sft latest
+    """
 
 
 @phase.command("sft")
 @RUN
 def phase_sft(run: Path) -> None:
-    """Ask RUN for an Entropulse round (SFT on its own successes) at the next update, whatever its triggers say."""
+    """Ask RUN for an Entropulse round (SFT on its own successes) at the next update, whatever its triggers say.
+
+    \b
+    computerrl phase sft latest
+    """
     from launch.status import request_sft
 
     click.echo(request_sft(run))
@@ -133,13 +149,22 @@ def phase_sft(run: Path) -> None:
 
 @click.group()
 def journal() -> None:
-    """Look into the broker's journal of a run, running or not; nothing is changed."""
+    """Look into the broker's journal of a run, running or not; nothing is changed.
+
+    \b
+    computerrl journal ls latest
+    computerrl journal verify latest
+    """
 
 
 @journal.command("ls")
 @RUN
 def journal_ls(run: Path) -> None:
-    """List the segments of RUN's journal and what lies in them."""
+    """List the segments of RUN's journal and what lies in them.
+
+    \b
+    computerrl journal ls latest
+    """
     from launch.journal import list_segments
 
     sys.exit(list_segments(run))
@@ -165,7 +190,11 @@ def journal_cat(run: Path, kinds: tuple[str, ...], name: str, *, full: bool) -> 
 @journal.command("verify")
 @RUN
 def journal_verify(run: Path) -> None:
-    """Check every byte of RUN's journal and replay it as a broker would. Exit code 1: something is damaged."""
+    """Check every byte of RUN's journal and replay it as a broker would. Exit code 1: something is damaged.
+
+    \b
+    computerrl journal verify latest
+    """
     from launch.journal import verify_journal
 
     sys.exit(verify_journal(run))

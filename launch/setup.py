@@ -19,6 +19,10 @@ def setup(config: Path | None, image: str | None, mirror: str | None) -> None:
 
     With CONFIG: what that run needs; without: what configs/quickstart.yaml needs. Skips what is already there.
     Without root it uses what it finds and says what an administrator has to install.
+
+    \b
+    computerrl setup
+    computerrl setup --image full
     """
     if config is None:
         run_setup(image=image or "core", mirror=mirror)

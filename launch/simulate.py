@@ -58,7 +58,7 @@ def simulate(config: Path | None, overrides: tuple[str, ...], **wishes: Any) -> 
 
     \b
     computerrl simulate quickstart --desktops 64 --actors 8 --what-if
-    computerrl simulate quickstart learner.groups_per_batch=128 --desktops 1000 --actors 64
+    computerrl simulate quickstart broker.eta=4 --desktops 1000 --actors 64
     computerrl simulate quickstart --desktops 64 --actors 8 --out studies/plan
     computerrl simulate --from-run latest --check
     computerrl simulate --from-run latest --desktops 64 --actors 8 --train-s 20
