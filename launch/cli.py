@@ -55,9 +55,7 @@ def cli() -> None:
 @click.option("--dry-run", is_flag=True, help="Check all that can be checked, print the processes, start nothing.")
 @click.option("--print-config", is_flag=True, help="Print the resolved configuration, start nothing.")
 @click.option("--dashboard", is_flag=True, help="Show the run on a page, too; its address is printed.")
-def train(
-    config: Path, overrides: tuple[str, ...], *, resume: bool, dry_run: bool, print_config: bool, dashboard: bool
-) -> None:
+def train(config: Path, overrides: tuple[str, ...], *, resume: bool, dry_run: bool, print_config: bool, dashboard: bool) -> None:
     """Run CONFIG from set-up check to report, all processes on this machine.
 
     CONFIG is a YAML file, or the name of one in configs/. KEY=VALUE sets a field of it. A new run never touches an old one: when

@@ -192,8 +192,10 @@ def write_evaluation(folder: Path) -> dict[str, Any]:
     known = {name: found["pass@1"] for name, found in figures["families"].items() if found["pass@1"]["mean"] is not None}
     rows = [(name, one["mean"], one["low"], one["high"]) for name, one in known.items()]
     drawn = intervals("pass@1 of each family with its interval", rows)
-    page = page_environment().get_template("evaluation.html.j2").render(
-        figures=figures, ks=ks(figures["rollouts_per_task"]), family_figure=drawn
+    page = (
+        page_environment()
+        .get_template("evaluation.html.j2")
+        .render(figures=figures, ks=ks(figures["rollouts_per_task"]), family_figure=drawn)
     )
     write_atomically(folder / PAGE_FILE, page.encode())
     return figures

@@ -139,9 +139,7 @@ def _setting(config: Path | None, overrides: Sequence[str], wishes: dict[str, An
     if wishes["run"] is not None:
         if config is not None or overrides:
             raise click.UsageError("--from-run takes the run's own configuration; leave CONFIG and --set")
-        calibration = calibrate(
-            wishes["run"], crowding=Cluster().crowding if wishes["crowding"] is None else wishes["crowding"]
-        )
+        calibration = calibrate(wishes["run"], crowding=Cluster().crowding if wishes["crowding"] is None else wishes["crowding"])
         base = Setting("the run", calibration.config, calibration.cluster, calibration.workload)
     elif config is None:
         raise click.UsageError("give a CONFIG, --from-run RUN, or --replay NAME")

@@ -23,18 +23,58 @@ ROOT = Path(__file__).resolve().parents[2]
 NAMES = config_names([ROOT])
 
 WRONG_NAMES = [
-    ["train", "nope.yaml"], ["train", "quikstart"], ["train"], ["train", "quickstart", "smoke"],
-    ["plan", "nope"], ["submit", "nope", "--site", "x"], ["up", "nope", "--hosts", "hosts.yaml"], ["simulate", "nope"],
-    ["submit", "--workers-for", "nope", "--site", "x"], ["doctor", "nope"], ["broker", "nope"], ["env-server", "nope"],
-    ["actor", "nope"], ["engine", "nope"], ["learner", "nope"], ["eval", "nope"], ["eval", "org/model"],
-    ["eval", "x", "--config", "nope"], ["export", "nope", "out"], ["status", "nope"], ["dashboard", "nope"], ["replay", "nope"], ["report", "nope"],
-    ["compare", "nope", "nope"], ["trace", "nope"], ["phase", "sft", "nope"], ["journal", "ls", "nope"],
-    ["journal", "cat", "nope"], ["journal", "verify", "nope"], ["join", "nope"], ["cancel", "nope"], ["logs", "nope"], ["simulate", "--from-run", "nope"],
-    ["bench", "nope"], ["study", "nope"], ["tain"], ["train", "quickstart", "--learner.max_age=2"],
-]  # fmt: skip
+    ["train", "nope.yaml"],
+    ["train", "quikstart"],
+    ["train"],
+    ["train", "quickstart", "smoke"],
+    ["plan", "nope"],
+    ["submit", "nope", "--site", "x"],
+    ["up", "nope", "--hosts", "hosts.yaml"],
+    ["simulate", "nope"],
+    ["submit", "--workers-for", "nope", "--site", "x"],
+    ["doctor", "nope"],
+    ["broker", "nope"],
+    ["env-server", "nope"],
+    ["actor", "nope"],
+    ["engine", "nope"],
+    ["learner", "nope"],
+    ["eval", "nope"],
+    ["eval", "org/model"],
+    ["eval", "x", "--config", "nope"],
+    ["export", "nope", "out"],
+    ["status", "nope"],
+    ["dashboard", "nope"],
+    ["replay", "nope"],
+    ["report", "nope"],
+    ["compare", "nope", "nope"],
+    ["trace", "nope"],
+    ["phase", "sft", "nope"],
+    ["journal", "ls", "nope"],
+    ["journal", "cat", "nope"],
+    ["journal", "verify", "nope"],
+    ["join", "nope"],
+    ["cancel", "nope"],
+    ["logs", "nope"],
+    ["simulate", "--from-run", "nope"],
+    ["bench", "nope"],
+    ["study", "nope"],
+    ["tain"],
+    ["train", "quickstart", "--learner.max_age=2"],
+]
 HEAVY = (
-    "torch", "transformers", "zmq", "numpy", "pydantic", "yaml", "structlog", "rich", "msgspec", "aiohttp", "jinja2", "plotly",
-)  # fmt: skip
+    "torch",
+    "transformers",
+    "zmq",
+    "numpy",
+    "pydantic",
+    "yaml",
+    "structlog",
+    "rich",
+    "msgspec",
+    "aiohttp",
+    "jinja2",
+    "plotly",
+)
 FOR_FIELDS = ("pydantic", "yaml")
 """What checking a field needs."""
 
@@ -72,7 +112,7 @@ def test_every_wrong_name_is_refused_before_anything_heavy_is_imported(tmp_path:
 
 
 def test_every_command_that_takes_a_name_is_in_the_table() -> None:
-    takes_none = {"setup", "desktop", "tasks", "job"}
+    takes_none = {"setup", "desktop", "tasks", "job", "bundle"}
     assert {row[0] for row in WRONG_NAMES} | takes_none >= set(cli.commands)
 
 
@@ -84,9 +124,7 @@ def test_wrong_field_is_refused_before_anything_but_the_configuration_is_importe
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_config_is_found_by_name_and_by_path_from_any_folder(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_config_is_found_by_name_and_by_path_from_any_folder(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = ROOT / "configs" / f"{name}.yaml"
     for text in (name, f"configs/{name}.yaml", f"{name}.yaml", str(path)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -20,16 +21,24 @@ def contents(folder: Path) -> dict[str, tuple[int, int, int]]:
 @pytest.mark.parametrize(
     "words",
     [
-        ["trace", "looked-at"], ["trace", "looked-at", "EPISODE", "--out", "one.json"], ["logs", "looked-at"],
-        ["compare", "looked-at", "other", "--out", "both.html"], ["journal", "ls", "looked-at"],
-        ["journal", "verify", "looked-at"], ["journal", "cat", "looked-at"], ["replay", "looked-at", "EPISODE", "--out", "one.html"],
+        ["trace", "looked-at"],
+        ["trace", "looked-at", "EPISODE", "--out", "one.json"],
+        ["logs", "looked-at"],
+        ["compare", "looked-at", "other", "--out", "both.html"],
+        ["journal", "ls", "looked-at"],
+        ["journal", "verify", "looked-at"],
+        ["journal", "cat", "looked-at"],
+        ["replay", "looked-at", "EPISODE", "--out", "one.html"],
     ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_looking_at_a_run_changes_nothing_in_it(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run, _ = write_run(tmp_path / "runs" / "looked-at"), write_run(tmp_path / "runs" / "other")
-    episode = read_json_lines(run / "trajectories" / "episodes.jsonl")[0]["trajectory_id"]
+    path = run / "trajectories" / "episodes.jsonl"
+    episodes = [{**record, "started_at": 100.0, "actor": "actor-0"} for record in read_json_lines(path)]
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in episodes))
+    episode = episodes[0]["trajectory_id"]
     before = contents(run)
     done = CliRunner().invoke(cli, [episode if word == "EPISODE" else word for word in words])
     assert before and contents(run) == before
