@@ -11,7 +11,7 @@ IMAGE ?= core
 DEVICE ?=
 # More package lists: develop (tests, checks), osworld (readers of OSWorld's judges); for example WITH="develop osworld".
 WITH ?=
-# For example ARGS="--set learner.lr=1e-6", TESTS=tests/unit, BENCH=codec
+# For example ARGS="learner.optimizer.lr=1e-6", TESTS=tests/unit, BENCH=broker
 FOR_TESTS ?=
 ARGS ?=
 TESTS ?=

@@ -44,6 +44,9 @@ _SLACK_S = 5.0
 _ONLY_IN_FULL = frozenset({"impress", "vlc", "gimp", "thunderbird", "terminal"})
 """Applications that image core lacks."""
 
+_NUM_EXAMPLES = 6
+"""Families that an error names as examples."""
+
 T = TypeVar("T")
 
 
@@ -115,7 +118,7 @@ def family_names(config: RunConfig) -> tuple[str, ...]:
         Problem(
             "tasks.families",
             f"no task family {name!r} for driver {driver!r}; {advice(name, config.tasks)}",
-            f"choose from {', '.join(default)}, and web-<page> for MiniWoB++ pages on real desktops",
+            f"`computerrl tasks list` lists them all; here for example {', '.join(default[:_NUM_EXAMPLES])}",
         )
         for name in names
         if name not in possible

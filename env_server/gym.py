@@ -15,6 +15,7 @@ import functools
 import shutil
 import sys
 import tempfile
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,19 +27,22 @@ from gymnasium import spaces
 from gymnasium.envs import registration
 from gymnasium.error import ResetNeeded
 
+from common import log
 from common.actions import ACTIONS, FINAL_ACTIONS, MAX_ACTION_CHARS, ActionSyntaxError, Param, parse_action, render_action
 from common.config import DesktopConfig, PromptConfig, TasksConfig
 from common.messages import Action, Evaluation, Observation, Split, TaskRef
 from common.screen_text import MAX_INSTRUCTION_CHARS, app_line, element_rows
 from env_server.driver import LiveDesktop, TaskInstance
 from env_server.drivers import make_driver
-from env_server.tasks import FAMILIES, task_instance
+from env_server.tasks import FAMILIES, advice, task_instance
 
 ENV_ID = "computerrl/Desktop-v0"
 
 _OPTIONS = frozenset({"task", "seed"})
 _ROW_EXTRA_CHARS = 80
 """Of an element's row besides role and text: states, number, blanks."""
+_NUM_EXAMPLES = 6
+"""Families that an error names as examples."""
 _UNKNOWN_CHAR = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -233,17 +237,26 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], str]):
             folder = Path(tempfile.mkdtemp(prefix="computerrl-gym-"))
             # Also where nobody calls `close`: at the end of the process.
             self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            is_slow = self._config.driver != "scripted"
+            began = time.monotonic()
+            if is_slow:
+                # The first reset takes up to half a minute on a slow machine, later ones a fraction of a second.
+                log.get_logger().info("desktop.starting", driver=self._config.driver, image=self._config.image)
             try:
                 self._driver = make_driver(self._config, index=0, folder=folder, screenshots=None)
             except BaseException:
                 self.close()
                 raise
+            if is_slow:
+                log.get_logger().info("desktop.started", took_s=round(time.monotonic() - began, 1))
         return self._driver
 
     def _checked_family(self, name: str) -> str:
         possible = [family.name for family in FAMILIES.values() if self._config.driver in family.drivers]
         if name not in possible:
-            raise ValueError(f"no task family {name!r} for driver {self._config.driver!r}: choose from {', '.join(possible)}")
+            step = f"`computerrl tasks list` lists them all, for example {', '.join(possible[:_NUM_EXAMPLES])}"
+            reason = f"no task family {name!r} for driver {self._config.driver!r}: {advice(name, self._tasks)}"
+            raise ValueError(f"{reason}\n    -> {step}")
         return name
 
     def _draw(self, family: str) -> TaskRef:

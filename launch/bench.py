@@ -16,8 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.errors import ConfigError, Problem
-from launch.machine import inspect_machine, package_versions
+from common.errors import ConfigError, Problem, SetupError
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
 COLUMNS = ("name", "value", "unit", "spread", "target", "better", "peer", "peer_value", "ratio")
@@ -28,11 +27,21 @@ def benchmark_names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.py") if not path.stem.startswith("_"))
 
 
+def require_source(folder: Path) -> None:
+    """Raise `SetupError` where ``folder`` of the source tree is missing, as it is beside an installed package."""
+    if not folder.is_dir():
+        reason = f"not part of the installed package: there is no {folder}"
+        step = "run the command from a clone of the project: .venv/bin/computerrl there, after `make setup`"
+        raise SetupError(Problem(folder.name, reason, step))
+
+
 def run_bench(name: str | None, *, json_file: Path | None, quick: bool) -> int:
     """Run ``name`` (or list all when None); gives the exit code. Raises `ConfigError` for an unknown name.
 
-    The exit code is 1 when a row misses its target and the module says `GUARANTEED = True`.
+    The exit code is 1 when a row misses its target and the module says `GUARANTEED = True`. Raises `SetupError` where the
+    benchmarks are missing.
     """
+    require_source(FOLDER)
     names = benchmark_names()
     if name is None:
         for known in names:
@@ -40,8 +49,7 @@ def run_bench(name: str | None, *, json_file: Path | None, quick: bool) -> int:
             print(f"{known:24} {doc.splitlines()[0] if doc else ''}")
         return 0
     if name not in names:
-        step = f"use one of {', '.join(names)}" if names else f"put a file into {FOLDER}"
-        raise ConfigError([Problem("NAME", f"no benchmark {name!r}", step)])
+        raise ConfigError([Problem("NAME", f"no benchmark {name!r}", f"use one of {', '.join(names)}")])
     if str(FOLDER.parent) not in sys.path:
         sys.path.insert(0, str(FOLDER.parent))
     module = importlib.import_module(f"benchmarks.{name}")
@@ -49,6 +57,8 @@ def run_bench(name: str | None, *, json_file: Path | None, quick: bool) -> int:
     rows = [complete(row) for row in module.run(quick)]
     print_rows(name, rows, took_s=time.perf_counter() - started, quick=quick)
     if json_file is not None:
+        from launch.machine import inspect_machine, package_versions
+
         machine = {**inspect_machine().as_dict(), "versions": package_versions()}
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps({"machine": machine, "benchmark": name, "quick": quick, "rows": rows}, indent=2) + "\n")

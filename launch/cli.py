@@ -7,6 +7,7 @@ lines on stderr and the error's exit code; anything else is a bug of ours and ke
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -14,10 +15,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from launch import cli_cluster, cli_roles, cli_watch
-from launch.cli_options import CONFIG, SET, SectionedGroup
+from launch.cli_options import SET, ConfigFile, SectionedGroup, Site, print_resolved, with_config
 from launch.simulate import simulate
 
 if TYPE_CHECKING:
+    from common.config import RunConfig
     from common.errors import ComputerRLError
 
 
@@ -33,57 +35,67 @@ def cli() -> None:
     \b
     First time:       computerrl setup
                       computerrl doctor
-    Train:            computerrl train configs/quickstart.yaml
+    Train:            computerrl train quickstart
     On a cluster:     computerrl plan CONFIG --site SITE
                       computerrl submit CONFIG --site SITE
-    Continue:         computerrl train configs/quickstart.yaml --resume
+    Continue:         computerrl train quickstart --resume
     Look:             computerrl status latest
+                      computerrl replay latest
                       computerrl report latest
     Evaluate:         computerrl eval latest
-    Try a change:     computerrl train configs/quickstart.yaml --set learner.max_age=2 --dry-run
-    Debug the loop:   computerrl train configs/serial.yaml
+    Try a change:     computerrl train quickstart learner.max_age=2 --dry-run
+    Debug the loop:   computerrl train serial
     Try a desktop:    computerrl desktop --task calc-set-cell
     """
 
 
 @click.command()
-@CONFIG
-@SET
+@with_config()
 @click.option("--resume", is_flag=True, help="Continue the newest run of this name instead of starting a new one.")
-@click.option("--dry-run", is_flag=True, help="Print the resolved configuration and the processes, start nothing.")
+@click.option("--dry-run", is_flag=True, help="Check all that can be checked, print the processes, start nothing.")
+@click.option("--print-config", is_flag=True, help="Print the resolved configuration, start nothing.")
 @click.option("--dashboard", is_flag=True, help="Show the run on a page, too; its address is printed.")
-def train(config: Path, overrides: tuple[str, ...], *, resume: bool, dry_run: bool, dashboard: bool) -> None:
+def train(config: Path, overrides: tuple[str, ...], *, resume: bool, dry_run: bool, print_config: bool, dashboard: bool) -> None:
     """Run CONFIG from set-up check to report, all processes on this machine.
 
-    A new run never touches an old one: when runs/NAME exists, it is called NAME-2. Ctrl-C stops everything within five seconds;
-    --resume continues where the last checkpoint and the journal are.
+    CONFIG is a YAML file, or the name of one in configs/. KEY=VALUE sets a field of it. A new run never touches an old one: when
+    runs/NAME exists, it is called NAME-2. Ctrl-C stops everything within five seconds; --resume continues where the last
+    checkpoint and the journal are. --dry-run has exit code 0 where the run would start, and else prints all that is in the way.
 
     \b
-    computerrl train configs/quickstart.yaml
-    computerrl train configs/quickstart.yaml --set desktop.num_desktops=2 --set name=small
-    computerrl train configs/quickstart.yaml --resume
+    computerrl train quickstart
+    computerrl train configs/quickstart.yaml desktop.num_desktops=2 name=small
+    computerrl train quickstart learner.max_age=2 --dry-run
+    computerrl train quickstart --resume
     """
+    from common.config import load_config
+
+    resolved = load_config(config, overrides=overrides)
+    if print_config:
+        print_resolved(resolved, path=config)
+    if dry_run:
+        _dry_run(resolved, path=config, resume=resume)
+    if print_config or dry_run:
+        return
     from launch import local
 
-    if dry_run:
-        _dry_run(config, overrides)
-        return
-    sys.exit(local.train(config, overrides=overrides, resume=resume, has_dashboard=dashboard))
+    code, _ = local.play(resolved, resume=resume, has_dashboard=dashboard)
+    _end_run(code)
 
 
-def _dry_run(path: Path, overrides: tuple[str, ...]) -> None:
-    import yaml
-
-    from common.config import load_config
+def _dry_run(config: RunConfig, *, path: Path, resume: bool) -> None:
+    """Print the processes of ``config`` and their memory. Raises what `train` would raise."""
+    click.echo(f"# processes of {path}")
     from launch.local import plan_for
+    from launch.preflight import run_preflight
     from launch.resources import memory_parts
+    from launch.run_names import find_resumable
 
-    config = load_config(path, overrides=overrides)
-    click.echo(f"# {path}, resolved\n{yaml.safe_dump(config.model_dump(mode='json'), sort_keys=False)}")
+    if resume:
+        config = find_resumable(config)
     if config.mode == "serial":
-        click.echo("# one process: broker, desktops, actor and learner in turn, in-memory transport")
+        click.echo("one process: broker, desktops, actor and learner in turn, in-memory transport")
     else:
-        click.echo("# processes")
         for spec in plan_for(config):
             settings = " ".join(f"{key}={value}" for key, value in spec.env.items() if key == "OMP_NUM_THREADS")
             nice = f" nice={spec.nice}" if spec.nice else ""
@@ -91,11 +103,22 @@ def _dry_run(path: Path, overrides: tuple[str, ...]) -> None:
     click.echo("# memory, estimated")
     for what, count, each_mb in memory_parts(config):
         click.echo(f"{what:22} {count} x {each_mb} MiB")
+    click.echo("# checks")
+    run_preflight(config)
+    click.echo("all passed: without --dry-run, this command starts the run")
+
+
+def _end_run(code: int) -> NoReturn:
+    """End the process as its run has ended. A run that was stopped or failed leaves the command that continues it."""
+    if code:
+        words = [word for word in sys.argv[1:] if word != "--resume"]
+        click.echo(f"to continue: {shlex.join(['computerrl', *words, '--resume'])}", err=True)
+    sys.exit(code)
 
 
 @click.command()
-@click.argument("config", type=click.Path(path_type=Path), metavar="[CONFIG]", required=False)
-@click.option("--site", metavar="SITE", help="Also check what this site's profile says: Slurm, partitions, network, folders.")
+@click.argument("config", type=ConfigFile(), metavar="[CONFIG]", required=False)
+@click.option("--site", type=Site(), metavar="SITE", help="Also check what this profile says: Slurm, network, folders.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def doctor(config: Path | None, site: str | None, *, as_json: bool) -> None:
     """Print what this machine has, what is missing, and what to do about it or ask the administrator for.
@@ -103,7 +126,7 @@ def doctor(config: Path | None, site: str | None, *, as_json: bool) -> None:
     On a cluster, ask a node as well as the login node:
 
     \b
-    computerrl doctor configs/quickstart.yaml --site my-cluster
+    computerrl doctor quickstart --site my-cluster
     srun --partition gpu --gres=gpu:1 computerrl doctor --site my-cluster
     """
     from common.config import load_config, load_site
@@ -125,12 +148,16 @@ def export(source: str, out: Path) -> None:
     \b
     computerrl export latest trained
     computerrl export runs/quickstart/checkpoints/checkpoint-000007 trained
-    computerrl train configs/quickstart.yaml --set model.name=trained
+    computerrl train quickstart model.name=trained
     """
     from launch.run_names import find_checkpoint
-    from learner.export import export_model
 
     run, checkpoint = find_checkpoint(source)
+    if out.exists():
+        raise click.UsageError(f"OUT_FOLDER {str(out)!r} exists: give a folder that does not exist yet")
+    click.echo(f"{checkpoint or run}: loading what writes a model, then its weights ...", err=True)
+    from learner.export import export_model
+
     click.echo(export_model(run, out, checkpoint=checkpoint))
 
 
@@ -140,7 +167,7 @@ def export(source: str, out: Path) -> None:
 @click.option("--episodes", type=click.IntRange(min=1), help="Held-out instances of each family; else as the run has it.")
 @click.option("--rollouts", type=click.IntRange(1, 256), default=1, show_default=True, help="Of each instance: K tells pass@K.")
 @click.option("--temperature", type=click.FloatRange(min=0), help="Of sampling; else 0 for one rollout and 1 for several.")
-@click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Other settings; else the run's.")
+@click.option("--config", type=ConfigFile(), metavar="CONFIG", help="Other settings; else the run's.")
 @click.option("--endpoint", metavar="URL", help="A vLLM server that holds the model; CHECKPOINT is a folder with its tokenizer.")
 @click.option("--resume", is_flag=True, help="Continue an evaluation that was broken off, asked for in the same way.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
@@ -153,13 +180,14 @@ def evaluate(source: str, families: str | None, overrides: tuple[str, ...], *, a
 
     \b
     computerrl eval latest
-    computerrl eval runs/quickstart/checkpoints/checkpoint-000007 --tasks calc-set-cell,files-move
+    computerrl eval latest --tasks calc-set-cell,files-move
+    computerrl eval runs/quickstart/checkpoints/checkpoint-000007
     computerrl eval latest --rollouts 8 --temperature 0.7
-    computerrl eval trained --config configs/quickstart.yaml
-    computerrl eval their-model --config configs/quickstart.yaml --endpoint http://127.0.0.1:8000/v1
+    computerrl eval trained --config quickstart
+    computerrl eval theirs --config quickstart --endpoint http://127.0.0.1:8000/v1
 
-    With --endpoint somebody's server is asked (vllm serve their-model). Its name for the model, where it serves several, is
-    --set actor.endpoint.model=NAME; a key it wants lies in the file of --set actor.endpoint.key_file=FILE (chmod 600).
+    With --endpoint a server samples (vllm serve theirs). --set actor.endpoint.model=NAME chooses one of several models that it
+    serves; --set actor.endpoint.key_file=FILE names the file of its key (chmod 600).
     """
     from launch.evaluate import Wish, evaluate
 
@@ -184,7 +212,7 @@ def desktop(**options: Any) -> None:
 
     \b
     computerrl desktop --task calc-type-cell --seed 3
-    computerrl train configs/quickstart.yaml --set tasks.recordings=demonstrations
+    computerrl train quickstart tasks.recordings=demonstrations
     """
     from launch.desktop import DesktopOptions, run_desktop
 
@@ -196,7 +224,12 @@ def desktop(**options: Any) -> None:
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the rows to this file.")
 @click.option("--quick", is_flag=True, help="Finish within a minute, with wider spread.")
 def bench(name: str | None, json_file: Path | None, *, quick: bool) -> None:
-    """Run benchmark NAME (a file in benchmarks/) and print its table; without NAME, list them."""
+    """Run benchmark NAME (a file in benchmarks/) and print its table; without NAME, list them.
+
+    \b
+    computerrl bench
+    computerrl bench broker --quick
+    """
     from launch.bench import run_bench
 
     sys.exit(run_bench(name, json_file=json_file, quick=quick))
@@ -230,7 +263,26 @@ def study(name: str | None, folder: Path | None, num_seeds: int | None, results:
 
 @click.group()
 def tasks() -> None:
-    """Look at task files of other collections."""
+    """List the task families, and check task files of other collections.
+
+    \b
+    computerrl tasks list calc
+    computerrl tasks check evaluation_examples/examples
+    """
+
+
+@tasks.command("list")
+@click.argument("beginning", default="", metavar="[BEGINNING]")
+def tasks_list(beginning: str) -> None:
+    """List the task families, all or those whose name starts with BEGINNING.
+
+    \b
+    computerrl tasks list
+    computerrl tasks list calc
+    """
+    from launch.tasks import list_families
+
+    sys.exit(list_families(beginning))
 
 
 @tasks.command("check")
@@ -293,6 +345,8 @@ def main() -> NoReturn:
         _exit(0)
     except click.ClickException as error:
         error.show()
+        if isinstance(error, click.NoSuchOption) and "." in error.option_name:
+            click.echo(f"    -> a field is set without dashes: {error.option_name.lstrip('-')}=VALUE", err=True)
         _exit(2)
     except click.exceptions.Abort:
         _exit(130)

@@ -8,45 +8,46 @@ from typing import TYPE_CHECKING
 
 import click
 
-from launch.cli_options import CONFIG, RUN, SET
+from launch.cli_options import PRINT_CONFIG, RUN, Run, Site, print_resolved, with_config
 
 if TYPE_CHECKING:
     from launch.cluster_plan import ClusterPlan
 
-SITE = click.option("--site", metavar="SITE", help="A name in configs/sites/, or the path of a site profile.")
+SITE = click.option("--site", type=Site(), metavar="SITE", help="A name in configs/sites/, or the path of a site profile.")
 
 
 @click.command()
-@CONFIG
-@SET
+@with_config()
 @SITE
-def plan(config: Path, overrides: tuple[str, ...], site: str | None) -> None:
+@PRINT_CONFIG
+def plan(config: Path, overrides: tuple[str, ...], *, site: str | None, print_config: bool) -> None:
     """Print where every process of CONFIG would run on a cluster, what it takes, and the job that `submit` would queue.
 
     Starts nothing and asks nobody: without --site the nodes are taken as they come.
 
     \b
-    computerrl plan configs/quickstart.yaml --set cluster.num_worker_nodes=2
-    computerrl plan configs/quickstart.yaml --site configs/sites/gpu-and-cpu.yaml
+    computerrl plan quickstart cluster.num_worker_nodes=2
+    computerrl plan quickstart --site configs/sites/gpu-and-cpu.yaml
     """
     from launch.submit import make_plan_of
 
-    show_plan(make_plan_of(config, overrides=overrides, site=site))
+    made = make_plan_of(config, overrides=overrides, site=site)
+    if print_config:
+        print_resolved(made.config, path=config)
+    show_plan(made)
 
 
 def show_plan(made: ClusterPlan) -> None:
-    """The plan and the job's script, for people."""
+    """Print the processes, the job's script, and what will not be used."""
     show_processes(made)
     click.echo(f"\n# job\n{made.script}", nl=False)
+    show_idle(made)
 
 
 def show_processes(made: ClusterPlan) -> None:
-    """Resolved configuration, and what runs where."""
-    import yaml
-
+    """Print what runs where."""
     from launch.cluster_plan import describe
 
-    click.echo(f"# resolved configuration\n{yaml.safe_dump(made.config.model_dump(mode='json'), sort_keys=False)}")
     click.echo("# processes")
     for node, needs, spec in describe(made):
         if spec is None:
@@ -55,12 +56,20 @@ def show_processes(made: ClusterPlan) -> None:
             click.echo(f"    {spec.name:14} {needs:28} OMP_NUM_THREADS={spec.env['OMP_NUM_THREADS']}  {' '.join(spec.argv)}")
 
 
+def show_idle(made: ClusterPlan) -> None:
+    """Print on stderr that desktops of a plan will be idle, where there are any."""
+    from launch.plan import idle_desktops
+
+    note = idle_desktops(made.config, made.layout)
+    if note is not None:
+        click.echo(f"note: {note}", err=True)
+
+
 @click.command()
-@click.argument("config", type=click.Path(path_type=Path), metavar="[CONFIG]", required=False)
-@SET
-@click.option("--site", required=True, metavar="SITE", help="A name in configs/sites/, or the path of a site profile.")
+@with_config(is_required=False)
+@click.option("--site", required=True, type=Site(), metavar="SITE", help="A name in configs/sites/, or a profile's path.")
 @click.option("--resume", is_flag=True, help="Continue the newest run of this name instead of starting a new one.")
-@click.option("--workers-for", metavar="RUN", help="Queue workers that join RUN, instead of a run.")
+@click.option("--workers-for", type=Run(), metavar="RUN", help="Queue workers that join RUN, instead of a run.")
 @click.option("--array", default="0", show_default=True, metavar="RANGE", help="With --workers-for: one job for each, as 0-7.")
 @click.option("--dry-run", is_flag=True, help="Print what would be queued, as `computerrl plan` does, and queue nothing.")
 def submit(
@@ -69,7 +78,7 @@ def submit(
     site: str,
     *,
     resume: bool,
-    workers_for: str | None,
+    workers_for: Path | None,
     array: str,
     dry_run: bool,
 ) -> None:
@@ -79,9 +88,10 @@ def submit(
     nothing is lost or trained twice. A process that dies is started again inside the job. docs/slurm.md begins at the beginning.
 
     \b
-    computerrl submit configs/quickstart.yaml --site configs/sites/my-cluster.yaml
-    computerrl status latest; computerrl logs latest learner-0; computerrl cancel latest
-    computerrl submit configs/quickstart.yaml --site my-cluster --resume
+    computerrl submit quickstart --site my-cluster
+    computerrl status latest; computerrl logs latest learner-0
+    computerrl cancel latest
+    computerrl submit quickstart --site my-cluster --resume
 
     With --workers-for, nodes of a scavenger partition play for a run that is at work, and may be taken away at any moment:
 
@@ -89,18 +99,19 @@ def submit(
     computerrl submit --workers-for latest --array 0-7 --site my-cluster
     """
     from launch import submit as submission
-    from launch.run_names import find_run
 
     if workers_for is not None:
         from launch.join import submit_workers
 
-        click.echo(submit_workers(find_run(workers_for), site=site, array=array, dry_run=dry_run))
+        click.echo(submit_workers(workers_for, site=site, array=array, dry_run=dry_run))
         return
     if config is None:
         raise click.UsageError("give a CONFIG, or --workers-for RUN")
     if dry_run:
         show_plan(submission.make_plan_of(config, overrides=overrides, site=site))
         return
+    made = submission.make_plan_of(config, overrides=overrides, site=site)
+    show_idle(made)
     run, job_id = submission.submit(config, overrides=overrides, site=site, resume=resume)
     steps = f"computerrl status {run.folder}, computerrl logs {run.folder} --follow"
     click.echo(f"{run.folder}: job {job_id} is queued\n    -> {steps}")
@@ -118,20 +129,21 @@ def job(folder: Path) -> None:
 @click.command()
 @RUN
 @click.option("--actors", default=1, show_default=True, type=click.IntRange(1, 64), help="Actors to start here.")
-def join(run: str, *, actors: int) -> None:
+def join(run: Path, *, actors: int) -> None:
     """Play for RUN on this machine: an env_server and actors that find its broker, and leave when it ends or Ctrl-C says so.
 
-    The run must be reachable from here: submitted on more than one node, or with --set cluster.elastic=true.
+    The run must be reachable from here: submitted on more than one node, or with cluster.elastic=true.
+
+    \b
+    computerrl join latest --actors 2
     """
     from launch.join import join_run
-    from launch.run_names import find_run
 
-    sys.exit(join_run(find_run(run), num_actors=actors))
+    sys.exit(join_run(run, num_actors=actors))
 
 
 @click.command()
-@CONFIG
-@SET
+@with_config()
 @click.option(
     "--hosts", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The machines; see configs/hosts.yaml."
 )
@@ -145,24 +157,30 @@ def up(config: Path, overrides: tuple[str, ...], *, hosts: Path, resume: bool, d
     (launch/systemd/computerrl.service).
 
     \b
-    computerrl up configs/quickstart.yaml --hosts configs/hosts.yaml
+    computerrl up quickstart --hosts configs/hosts.yaml
     """
     from launch import up as bare_metal
 
+    made = bare_metal.plan_of(config, hosts_path=hosts, overrides=overrides)
     if dry_run:
-        show_processes(bare_metal.plan_of(config, hosts_path=hosts, overrides=overrides))
+        show_processes(made)
+    show_idle(made)
+    if dry_run:
         return
     sys.exit(bare_metal.up(config, hosts_path=hosts, overrides=overrides, resume=resume))
 
 
 @click.command()
 @RUN
-def cancel(run: str) -> None:
-    """End RUN's Slurm job, and those of workers that joined it. What was acknowledged is safe; --resume continues."""
-    from launch.run_names import find_run
+def cancel(run: Path) -> None:
+    """End RUN's Slurm job, and those of workers that joined it. What was acknowledged is safe; --resume continues.
+
+    \b
+    computerrl cancel latest
+    """
     from launch.submit import cancel
 
-    click.echo(cancel(find_run(run)))
+    click.echo(cancel(run))
 
 
 @click.command()
@@ -173,7 +191,7 @@ def cancel(run: str) -> None:
 @click.option(
     "--level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"]), help="This and worse."
 )
-def logs(run: str, processes: tuple[str, ...], *, follow: bool, lines: int, level: str) -> None:
+def logs(run: Path, processes: tuple[str, ...], *, follow: bool, lines: int, level: str) -> None:
     """Print the end of RUN's logs, those of all processes in the order of time; or of PROCESSes (learner-0) and roles (actor).
 
     \b
@@ -181,9 +199,8 @@ def logs(run: str, processes: tuple[str, ...], *, follow: bool, lines: int, leve
     computerrl logs latest learner actor-3 --level warning
     """
     from launch.logs import show_logs
-    from launch.run_names import find_run
 
-    show_logs(find_run(run), processes=processes, level=level, follow=follow, num_lines=lines)
+    show_logs(run, processes=processes, level=level, follow=follow, num_lines=lines)
 
 
 @click.command()
@@ -198,7 +215,8 @@ def bundle(out: Path, *, image: str, model: str) -> None:
 
     \b
     computerrl bundle /media/disk/computerrl --model models/my-model
-    cd /media/disk/computerrl; ./install.sh ~/computerrl          (checks every file first)
+    cd /media/disk/computerrl
+    ./install.sh ~/computerrl          (checks every file first)
     """
     from launch.bundle import make_bundle
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from launch.cli_options import CONFIG, SET
+from launch.cli_options import with_config
 
 if TYPE_CHECKING:
     from common.config import RunConfig
@@ -59,8 +59,7 @@ def _prepare_folder(config: RunConfig, *, role: str) -> RunConfig:
 
 
 @click.command()
-@CONFIG
-@SET
+@with_config()
 @INDEX
 def broker(config: Path, overrides: tuple[str, ...], index: int) -> None:
     """Run the broker: hands out work, journals trajectories, knows where everybody is."""
@@ -74,8 +73,7 @@ def broker(config: Path, overrides: tuple[str, ...], index: int) -> None:
 
 
 @click.command("env-server")
-@CONFIG
-@SET
+@with_config()
 @INDEX
 def env_server(config: Path, overrides: tuple[str, ...], index: int) -> None:
     """Run an env_server: keeps desktops and lends them to actors. One per node."""
@@ -89,8 +87,7 @@ def env_server(config: Path, overrides: tuple[str, ...], index: int) -> None:
 
 
 @click.command()
-@CONFIG
-@SET
+@with_config()
 @INDEX
 def actor(config: Path, overrides: tuple[str, ...], index: int) -> None:
     """Run an actor: plays episodes with the current policy."""
@@ -104,8 +101,7 @@ def actor(config: Path, overrides: tuple[str, ...], index: int) -> None:
 
 
 @click.command()
-@CONFIG
-@SET
+@with_config()
 @INDEX
 def engine(config: Path, overrides: tuple[str, ...], index: int) -> None:
     """Run an engine process: samples for all actors (actor.inference central)."""
@@ -119,8 +115,7 @@ def engine(config: Path, overrides: tuple[str, ...], index: int) -> None:
 
 
 @click.command()
-@CONFIG
-@SET
+@with_config()
 @INDEX
 def learner(config: Path, overrides: tuple[str, ...], index: int) -> None:
     """Run the learner: conducts the recipe, trains, broadcasts weights. Ends when the recipe is finished."""

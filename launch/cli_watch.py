@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from launch.cli_options import RUN
+from launch.cli_options import RUN, Run
 
 HOST = click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; others let other machines in.")
 PORT = click.option("--port", default=0, show_default=True, type=click.IntRange(0, 65535), help="0: any free one.")
@@ -18,7 +18,7 @@ PORT = click.option("--port", default=0, show_default=True, type=click.IntRange(
 @HOST
 @PORT
 @click.option("--with-parent", is_flag=True, hidden=True, help="End with the process that started this one.")
-def dashboard(run: str, host: str, port: int, *, with_parent: bool) -> None:
+def dashboard(run: Path, host: str, port: int, *, with_parent: bool) -> None:
     """Show RUN on a page: desktops live, learning curves, queues, processes, and buttons to pause, checkpoint, drain or stop it.
 
     Prints the page's address, which holds a token: whoever has it may use the page, nobody else. It works for a finished run,
@@ -26,13 +26,12 @@ def dashboard(run: str, host: str, port: int, *, with_parent: bool) -> None:
     only.
 
     \b
-    computerrl train configs/quickstart.yaml --dashboard
+    computerrl train quickstart --dashboard
     computerrl dashboard latest
     """
     from launch.pages import show_run
-    from launch.run_names import find_run
 
-    show_run(find_run(run), host=host, port=port, page="", command="computerrl dashboard", with_parent=with_parent)
+    show_run(run, host=host, port=port, page="", command="computerrl dashboard", with_parent=with_parent)
 
 
 @click.command()
@@ -42,116 +41,133 @@ def dashboard(run: str, host: str, port: int, *, with_parent: bool) -> None:
 @PORT
 @click.option("--beside", metavar="EPISODE", help="A second episode, side by side with the first.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write EPISODE as one HTML file, and serve nothing.")
-def replay(run: str, episode: str | None, host: str, port: int, *, beside: str | None, out: Path | None) -> None:
+def replay(run: Path, episode: str | None, host: str, port: int, *, beside: str | None, out: Path | None) -> None:
     """Show RUN's stored episodes on a page: each step with its screen, prompt, answer, log-probs, versions and advantage.
 
     \b
     computerrl replay latest
     computerrl replay latest rl-1/4/0 --beside rl-1/4/1
-    computerrl replay latest eval-after-rl/3/0 --out episode.html      (one file, to share)
+    computerrl replay latest eval-after-rl/3/0 --out episode.html
     """
     from launch.pages import show_run, write_episode
-    from launch.run_names import find_run
 
-    folder, names = find_run(run), [name for name in (episode, beside) if name]
+    names = [name for name in (episode, beside) if name]
     if out is not None:
         if not names:
             raise click.UsageError("--out needs an EPISODE; `computerrl replay RUN` lists them")
-        click.echo(write_episode(folder, names, out=out))
+        click.echo(write_episode(run, names, out=out))
         return
     query = "".join(f"{sign}{name}={value}" for sign, name, value in zip("#&", ("id", "beside"), names, strict=False))
-    show_run(folder, host=host, port=port, page=f"replay.html{query}", command="computerrl replay", with_parent=False)
+    show_run(run, host=host, port=port, page=f"replay.html{query}", command="computerrl replay", with_parent=False)
 
 
 @click.command()
 @RUN
 @click.argument("episode", required=False, metavar="[EPISODE]")
 @click.option("--last", default=500, show_default=True, type=click.IntRange(1), help="Without EPISODE: so many episodes.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write; by default trace.json in RUN.")
-def trace(run: str, episode: str | None, *, last: int, out: Path | None) -> None:
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write; by default trace-RUN.json here.")
+def trace(run: Path, episode: str | None, *, last: int, out: Path | None) -> None:
     """Write a trace of RUN for Perfetto: each episode's steps on its actor, its wait in the broker, the update it was trained in.
 
     \b
     computerrl trace latest
     computerrl trace latest rl-1/4/0 --out episode.json
     """
-    from launch.run_names import find_run
     from launch.trace_file import write_trace
 
-    click.echo(write_trace(find_run(run), episode=episode, last=last, out=out))
+    click.echo(write_trace(run, episode=episode, last=last, out=out))
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN RUN...")
+@click.argument("runs", nargs=-1, required=True, type=Run(), metavar="RUN RUN...")
 @click.option("--out", default="compare.html", show_default=True, type=click.Path(path_type=Path, dir_okay=False))
-def compare(runs: tuple[str, ...], *, out: Path) -> None:
+def compare(runs: tuple[Path, ...], *, out: Path) -> None:
     """Compare two or more RUNs on one page: learning curves over each other, figures side by side, settings that differ.
 
     \b
     computerrl compare quickstart quickstart-2
     """
     from launch.compare import write_comparison
-    from launch.run_names import find_run
 
     if len(runs) < 2:
         raise click.UsageError("give two RUNs or more")
-    click.echo(write_comparison([find_run(run) for run in runs], out=out))
+    click.echo(write_comparison([run for run in runs], out=out))
 
 
 @click.command()
 @RUN
-def report(run: str) -> None:
-    """Write report.json and report.html of RUN (a folder, a name below runs/, or latest), finished or not."""
-    from launch.report import write_report
-    from launch.run_names import find_run
+def report(run: Path) -> None:
+    """Write report.json and report.html of RUN (a folder, a name below runs/, or latest), finished or not.
 
-    click.echo(write_report(find_run(run)))
+    \b
+    computerrl report latest
+    """
+    from launch.report import write_report
+
+    click.echo(write_report(run))
 
 
 @click.command()
 @RUN
 @click.option("--watch", is_flag=True, help="Stay and follow the run; Ctrl-C leaves, the run goes on.")
-def status(run: str, *, watch: bool) -> None:
-    """Show how RUN stands: asks its broker (and Slurm, for a run that was submitted), and reads its metrics."""
-    from launch.run_names import find_run
+def status(run: Path, *, watch: bool) -> None:
+    """Show how RUN stands: asks its broker (and Slurm, for a run that was submitted), and reads its metrics.
+
+    \b
+    computerrl status latest --watch
+    """
     from launch.status import show_status
     from launch.submit import describe_job
 
-    folder = find_run(run)
-    job = describe_job(folder)
+    job = describe_job(run)
     if job:
         click.echo(job)
-    show_status(folder, stay=watch)
+    show_status(run, stay=watch)
 
 
 @click.group()
 def phase() -> None:
-    """Steer the phases of a run by hand."""
+    """Steer the phases of a run by hand.
+
+    \b
+    computerrl phase sft latest
+    """
 
 
 @phase.command("sft")
 @RUN
-def phase_sft(run: str) -> None:
-    """Ask RUN for an Entropulse round (SFT on its own successes) at the next update, whatever its triggers say."""
-    from launch.run_names import find_run
+def phase_sft(run: Path) -> None:
+    """Ask RUN for an Entropulse round (SFT on its own successes) at the next update, whatever its triggers say.
+
+    \b
+    computerrl phase sft latest
+    """
     from launch.status import request_sft
 
-    click.echo(request_sft(find_run(run)))
+    click.echo(request_sft(run))
 
 
 @click.group()
 def journal() -> None:
-    """Look into the broker's journal of a run, running or not; nothing is changed."""
+    """Look into the broker's journal of a run, running or not; nothing is changed.
+
+    \b
+    computerrl journal ls latest
+    computerrl journal verify latest
+    """
 
 
 @journal.command("ls")
 @RUN
-def journal_ls(run: str) -> None:
-    """List the segments of RUN's journal and what lies in them."""
-    from launch.journal import list_segments
-    from launch.run_names import find_run
+def journal_ls(run: Path) -> None:
+    """List the segments of RUN's journal and what lies in them.
 
-    sys.exit(list_segments(find_run(run)))
+    \b
+    computerrl journal ls latest
+    """
+    from launch.journal import list_segments
+
+    sys.exit(list_segments(run))
 
 
 @journal.command("cat")
@@ -159,7 +175,7 @@ def journal_ls(run: str) -> None:
 @click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only such: Trajectory, RolloutOrder, Snapshot, ...")
 @click.option("--id", "name", default="", metavar="ID", help="Only what is about this trajectory or order.")
 @click.option("--full", is_flag=True, help="Long lists (tokens, log-probs) too.")
-def journal_cat(run: str, kinds: tuple[str, ...], name: str, *, full: bool) -> None:
+def journal_cat(run: Path, kinds: tuple[str, ...], name: str, *, full: bool) -> None:
     """Print the records of RUN's journal as JSON, one a line. Exit code 1: there is no such record.
 
     \b
@@ -167,19 +183,21 @@ def journal_cat(run: str, kinds: tuple[str, ...], name: str, *, full: bool) -> N
     computerrl journal cat latest --id rl-1/17/2 --full
     """
     from launch.journal import print_records
-    from launch.run_names import find_run
 
-    sys.exit(print_records(find_run(run), kinds=kinds, name=name, full=full))
+    sys.exit(print_records(run, kinds=kinds, name=name, full=full))
 
 
 @journal.command("verify")
 @RUN
-def journal_verify(run: str) -> None:
-    """Check every byte of RUN's journal and replay it as a broker would. Exit code 1: something is damaged."""
-    from launch.journal import verify_journal
-    from launch.run_names import find_run
+def journal_verify(run: Path) -> None:
+    """Check every byte of RUN's journal and replay it as a broker would. Exit code 1: something is damaged.
 
-    sys.exit(verify_journal(find_run(run)))
+    \b
+    computerrl journal verify latest
+    """
+    from launch.journal import verify_journal
+
+    sys.exit(verify_journal(run))
 
 
 COMMANDS = (status, dashboard, replay, report, compare, trace, phase, journal)

@@ -8,13 +8,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from common.config import RunConfig, SiteProfile
 from common.errors import SetupError
-from common.host_compute import cpu_build_problem, torch_cuda
+from common.host_compute import cpu_build_problem, fast_dtype, torch_cuda
 from common.model_folder import BUILT_IN_MODELS, cache_folder, is_model_folder, model_folder
 from launch.doctor_cluster import Row, cluster_rows
 from launch.machine import Machine, inspect_machine, package_versions
@@ -26,18 +26,32 @@ QUICKSTART_MEMORY_MB = 6700
 
 
 def run_doctor(*, as_json: bool, site: SiteProfile | None = None, config: RunConfig | None = None) -> int:
-    """Print the table (or JSON); exit code 3 when something a run needs is missing. ``site`` or ``config``: also look at what a
-    cluster needs."""
-    rows = diagnose(site, config)
+    """Print each row as soon as it is known, the verdict last; or JSON. Exit code 3 when something a run needs is missing.
+
+    ``site`` or ``config``: also look at what a cluster needs.
+    """
+    rows = []
+    for row in diagnose(site, config):
+        rows.append(row)
+        if not as_json:
+            _print_row(row)
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
     else:
-        _print_table(rows)
+        print(f"\n{verdict_of(rows)}")
     return SetupError.exit_code if any(row.verdict == "missing" for row in rows) else 0
 
 
-def diagnose(site: SiteProfile | None = None, config: RunConfig | None = None) -> list[Row]:
-    """All rows, in the order of what depends on what."""
+def verdict_of(rows: Sequence[Row]) -> str:
+    """The line that ends the table."""
+    missing = [row.what for row in rows if row.verdict == "missing"]
+    if missing:
+        return f"not ready: {len(missing)} of {len(rows)} checks failed ({', '.join(missing)}); do what stands behind -> there"
+    return "ready to train: computerrl train quickstart"
+
+
+def diagnose(site: SiteProfile | None = None, config: RunConfig | None = None) -> Iterator[Row]:
+    """All rows, in the order of what depends on what, each as soon as it is known."""
     machine = inspect_machine()
     cluster = (lambda: cluster_rows(site, config, machine)) if site is not None or config is not None else list
     checks: tuple[Callable[[], list[Row]], ...] = (
@@ -51,7 +65,8 @@ def diagnose(site: SiteProfile | None = None, config: RunConfig | None = None) -
         _disk_rows,
         cluster,
     )
-    return [row for check in checks for row in check()]
+    for check in checks:
+        yield from check()
 
 
 def _machine_rows(machine: Machine) -> list[Row]:
@@ -79,7 +94,11 @@ def _python_rows() -> list[Row]:
 
 def _device_rows(machine: Machine) -> list[Row]:
     if not machine.gpus:
-        return [Row("GPU", "note", "no NVIDIA driver: everything runs on the CPU")]
+        rows = [Row("GPU", "note", "no NVIDIA driver: everything runs on the CPU")]
+        if fast_dtype() == "bfloat16":
+            return [*rows, Row("number type", "ok", "bfloat16, for which this processor has fast instructions")]
+        found = "float32: this processor has no fast instructions for bfloat16, so that a run takes longer and more memory"
+        return [*rows, Row("number type", "note", found)]
     rows = [Row("GPU", "ok", f"{len(machine.gpus)} x {machine.gpus[0]}")]
     built_for = torch_cuda()
     if built_for is None:
@@ -151,17 +170,21 @@ def _disk_rows() -> list[Row]:
     return rows
 
 
-def _print_table(rows: list[Row]) -> None:
+_WHAT_WIDTH = 24
+_VERDICT_WIDTH = 9
+
+
+def _print_row(row: Row) -> None:
+    """One row, its text folded into the terminal's last column."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
     styles = {"ok": "[green]ok[/]", "missing": "[red bold]missing[/]", "note": "[yellow]note[/]"}
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("what", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    table.add_column("found", overflow="fold")
-    for row in rows:
-        step = f"\n[bold]->[/] {escape(row.next_step)}" if row.next_step else ""
-        table.add_row(row.what, styles[row.verdict], escape(row.found) + step)
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(width=_WHAT_WIDTH, overflow="fold")
+    table.add_column(width=_VERDICT_WIDTH)
+    table.add_column(overflow="fold")
+    step = f"\n[bold]->[/] {escape(row.next_step)}" if row.next_step else ""
+    table.add_row(escape(row.what), styles[row.verdict], escape(row.found) + step)
     Console().print(table)

@@ -12,23 +12,23 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from common.config import RunConfig, load_config
 from common.errors import ConfigError, Problem
-from common.metrics import read_json_lines
 from common.model_folder import check_model_folder, is_model_folder
-from common.run_folder import RunFolder, write_atomically
-from launch.charts import intervals
-from launch.evaluation_figures import evaluation_figures, ks
-from launch.report import latest_of_each, page_environment
-from launch.run_names import CONFIG_FILE, find_checkpoint, read_resolved
+from launch.run_names import CONFIG_FILE, find_checkpoint, read_resolved, runs_named
+
+if TYPE_CHECKING:
+    from common.config import RunConfig
 
 FIGURES_FILE = "evaluation.json"
 PAGE_FILE = "evaluation.html"
-EXPORTS = "exports"
-"""Folder of a run: its checkpoints as model folders, made once for all evaluations."""
+MODEL_FOLDER = "model"
+"""Folder of an evaluation: the evaluated checkpoint as a model folder. Its weights are removed when the evaluation is complete;
+the tokenizer stays, because the replay shows prompts with it."""
 
+_ORIGIN_FILE = "computerrl.json"
+"""`learner.export.ORIGIN_FILE`, which is in a module that loads torch."""
 _ONLY_EVALUATE = (
     "learner.recipe.demos_per_family=0", "learner.recipe.demos_of_family={}", "learner.recipe.specialists=[]",
     "tasks.recordings=null", "learner.recipe.eval_before_episodes_per_family=null", "learner.recipe.max_updates=0",
@@ -53,21 +53,39 @@ class Wish:
     resume: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """The model of an evaluation."""
+
+    model: str
+    """`model.name` of the evaluation: a model folder, or the base model of ``checkpoint``."""
+    settings: Path
+    """File with all other settings."""
+    name: str
+    """Name of the evaluation."""
+    run: Path | None = None
+    """Run of ``checkpoint``."""
+    checkpoint: Path | None = None
+    """Checkpoint whose weights the evaluation writes into its own folder; None: ``model`` has the weights."""
+
+
 def evaluate(wish: Wish, *, as_json: bool = False) -> int:
     """Carry it out, print the table (or JSON) and write both files; gives the exit code. Raises typed errors."""
+    found = find_evaluated(wish)
+    config = evaluation_config(wish, found)
     from launch import local
 
-    code, folder = local.play(evaluation_config(wish), resume=wish.resume, is_latest=False)
+    code, folder = local.play(config, resume=wish.resume, is_latest=False, prepare=lambda claimed: with_weights(claimed, found))
     if code == 0:
         figures = write_evaluation(folder)
+        remove_weights(folder)
         print(json.dumps(figures, indent=2) if as_json else table_of(figures))
         print(f"evaluation: {folder / PAGE_FILE}", file=sys.stderr if as_json else sys.stdout, flush=True)
     return code
 
 
-def evaluation_config(wish: Wish) -> RunConfig:
-    """The run that carries ``wish`` out; exports the checkpoint where that has not been done. Raises `ConfigError`."""
-    model, settings, name = _model_of(wish)
+def evaluation_config(wish: Wish, found: Evaluated) -> RunConfig:
+    """The run that carries ``wish`` out. Raises `ConfigError`."""
     temperature = wish.temperature
     if temperature is None:
         temperature = 0.0 if wish.rollouts == 1 else 1.0
@@ -75,7 +93,7 @@ def evaluation_config(wish: Wish) -> RunConfig:
         step = "give --temperature above 0, or --rollouts 1"
         raise ConfigError([Problem("--temperature", f"{wish.rollouts} greedy rollouts of a task are all the same", step)])
     changes = [
-        *_ONLY_EVALUATE, f"name={name}", f"model.name={model}", f"learner.recipe.eval_temperature={temperature}",
+        *_ONLY_EVALUATE, f"name={found.name}", f"model.name={found.model}", f"learner.recipe.eval_temperature={temperature}",
         f"learner.recipe.eval_rollouts_per_task={wish.rollouts}",
     ]  # fmt: skip
     if wish.endpoint is not None:
@@ -84,11 +102,17 @@ def evaluation_config(wish: Wish) -> RunConfig:
         changes.append(f"tasks.families={json.dumps(wish.families)}")
     if wish.episodes is not None:
         changes.append(f"learner.recipe.eval_episodes_per_family={wish.episodes}")
-    return load_config(settings, overrides=(*changes, *wish.overrides))
+    from common.config import load_config
+
+    config = load_config(found.settings, overrides=(*changes, *wish.overrides))
+    if not wish.resume or found.checkpoint is None:
+        return config
+    there = [folder for folder in runs_named(Path(config.run_dir), config.name) if (folder / CONFIG_FILE).is_file()]
+    return _with_model(config, there[-1] / MODEL_FOLDER) if there else config  # Without one, `local.play` refuses to resume.
 
 
-def _model_of(wish: Wish) -> tuple[Path, Path, str]:
-    """(model folder, file with all other settings, name of the evaluation)."""
+def find_evaluated(wish: Wish) -> Evaluated:
+    """What ``wish`` evaluates. Names are checked before torch is loaded. Raises `ConfigError`, `ResumeError`."""
     source = Path(wish.source)
     if wish.endpoint is not None:
         # Tokens are counted and made here, whoever holds the weights.
@@ -97,27 +121,68 @@ def _model_of(wish: Wish) -> tuple[Path, Path, str]:
         if wish.config is None:
             step = "give --config CONFIG: prompt format, desktops and tasks are not part of a model"
             raise ConfigError([Problem("--config", f"{wish.source!r} is a model folder, which says nothing of them", step)])
-        return source.resolve(), wish.config, f"eval-{source.resolve().name}"
-    # Only here: it loads torch.
-    from learner.checkpoint import newest_checkpoint
+        return Evaluated(str(source.resolve()), wish.config, f"eval-{source.resolve().name}")
+    if (source / "config.json").is_file():
+        check_model_folder(source, field="CHECKPOINT")  # Raises: it names what the model folder lacks.
+    try:
+        run, checkpoint = find_checkpoint(wish.source)
+    except ConfigError as error:
+        (problem,) = error.problems
+        if problem.field != "RUN":
+            raise
+        reason = f"{wish.source!r} is neither a run, a checkpoint nor a model folder"
+        raise ConfigError([Problem("CHECKPOINT", reason, f"{problem.next_step}, or a model folder with --config")]) from None
+    _tell(f"evaluating {checkpoint or f'the newest checkpoint of {run}'}")
+    if checkpoint is None:
+        from learner.checkpoint import newest_checkpoint
+
+        checkpoint = newest_checkpoint(run / "checkpoints")
+    base = read_resolved(run)["model"]["name"]
+    name = f"eval-{run.resolve().name}-{checkpoint.name}"
+    return Evaluated(str(base), wish.config or run / CONFIG_FILE, name, run=run, checkpoint=checkpoint)
+
+
+def with_weights(config: RunConfig, found: Evaluated) -> RunConfig:
+    """Write the checkpoint's model into the claimed folder of ``config``; the configuration that names it."""
+    if found.run is None or found.checkpoint is None:
+        return config
     from learner.export import export_model
 
-    run, chosen = find_checkpoint(wish.source)
-    checkpoint = chosen or newest_checkpoint(RunFolder(run).checkpoints)
-    model = run / EXPORTS / checkpoint.name
-    if not model.exists():
-        export_model(run, model, checkpoint=checkpoint)
-    return model.resolve(), wish.config or run / CONFIG_FILE, f"eval-{run.resolve().name}-{checkpoint.name}"
+    model = config.folder / MODEL_FOLDER
+    _tell(f"writing the weights of {found.checkpoint.name} into {model}; removed when the evaluation is complete")
+    export_model(found.run, model, checkpoint=found.checkpoint)
+    return _with_model(config, model)
+
+
+def remove_weights(folder: Path) -> None:
+    """Remove the weights that `with_weights` has written into the run ``folder``."""
+    for path in (folder / MODEL_FOLDER).glob("*.safetensors*"):
+        path.unlink()
+
+
+def _with_model(config: RunConfig, model: Path) -> RunConfig:
+    return config.model_copy(update={"model": config.model.model_copy(update={"name": str(model.resolve())})})
+
+
+def _tell(line: str) -> None:
+    """A line of progress; stdout belongs to the figures."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def write_evaluation(folder: Path) -> dict[str, Any]:
     """Figures of the evaluation in run ``folder``, which also go into its two files."""
+    from common.metrics import read_json_lines
+    from common.run_folder import RunFolder, write_atomically
+    from launch.charts import intervals
+    from launch.evaluation_figures import evaluation_figures, ks
+    from launch.report import latest_of_each, page_environment
+
     config = read_resolved(folder)
     recipe = config["learner"]["recipe"]
     episodes = latest_of_each(read_json_lines(RunFolder(folder).episodes_path))
     figures = {
         "name": folder.name,
-        "model": config["model"]["name"],
+        "model": _evaluated_model(folder) or config["model"]["name"],
         "endpoint": (config["actor"].get("endpoint") or {}).get("url"),
         "temperature": recipe["eval_temperature"],
         "rollouts_per_task": recipe["eval_rollouts_per_task"],
@@ -127,11 +192,22 @@ def write_evaluation(folder: Path) -> dict[str, Any]:
     known = {name: found["pass@1"] for name, found in figures["families"].items() if found["pass@1"]["mean"] is not None}
     rows = [(name, one["mean"], one["low"], one["high"]) for name, one in known.items()]
     drawn = intervals("pass@1 of each family with its interval", rows)
-    page = page_environment().get_template("evaluation.html.j2").render(
-        figures=figures, ks=ks(figures["rollouts_per_task"]), family_figure=drawn
+    page = (
+        page_environment()
+        .get_template("evaluation.html.j2")
+        .render(figures=figures, ks=ks(figures["rollouts_per_task"]), family_figure=drawn)
     )
     write_atomically(folder / PAGE_FILE, page.encode())
     return figures
+
+
+def _evaluated_model(folder: Path) -> str:
+    """Run and checkpoint of the weights that `with_weights` wrote, from the record that is left; empty where it wrote none."""
+    try:
+        origin = json.loads((folder / MODEL_FOLDER / _ORIGIN_FILE).read_text())
+    except FileNotFoundError:
+        return ""
+    return f"{origin['run']}/{origin['checkpoint']}"
 
 
 def count_results(episodes: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], tuple[int, int]]:
@@ -145,6 +221,8 @@ def count_results(episodes: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int]
 
 def table_of(figures: Mapping[str, Any]) -> str:
     """For a terminal."""
+    from launch.evaluation_figures import ks
+
     names = [f"pass@{k}" for k in ks(figures["rollouts_per_task"])]
     lines = [f"{'family':28} {'tasks':>6} {'rollouts':>9}" + "".join(f"{name:>24}" for name in names)]
     for family, found in (*figures["families"].items(), ("all", figures["all"])):

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common import requests
-from common.config import RunConfig, load_config
+from common.config import RunConfig
 from common.errors import DiskFull
 from common.model_folder import BUILT_IN_MODELS
 from common.run_folder import write_atomically
@@ -58,14 +58,17 @@ def plan_for(config: RunConfig) -> tuple[ProcessSpec, ...]:
     )
 
 
-def train(path: Path, *, overrides: Sequence[str], resume: bool, has_dashboard: bool = False) -> int:
-    """Run ``path`` to its end; gives the exit code. Raises only typed errors, before anything was started."""
-    code, _ = play(load_config(path, overrides=overrides), resume=resume, has_dashboard=has_dashboard)
-    return code
-
-
-def play(config: RunConfig, *, resume: bool, is_latest: bool = True, has_dashboard: bool = False) -> tuple[int, Path]:
+def play(
+    config: RunConfig,
+    *,
+    resume: bool,
+    is_latest: bool = True,
+    has_dashboard: bool = False,
+    prepare: Callable[[RunConfig], RunConfig] = lambda config: config,
+) -> tuple[int, Path]:
     """(exit code, run folder) of ``config``, run to its end; ``is_latest``: `runs/latest` leads to it from now on.
+
+    ``prepare`` makes in a new run's folder what the run needs there, and returns the configuration that names it.
 
     Raises only typed errors, before anything was started.
     """
@@ -77,6 +80,12 @@ def play(config: RunConfig, *, resume: bool, is_latest: bool = True, has_dashboa
     with locked(config.folder):
         if resume:
             run_preflight(config)
+        else:
+            try:
+                config = prepare(config)
+            except BaseException:
+                shutil.rmtree(config.folder)
+                raise
         make_model(config)
         if is_latest:
             point_latest(config.folder)

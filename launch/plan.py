@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from common.config import RunConfig
+from common.errors import Problem
 from common.messages import Role
 from launch.resources import Resources, role_resources
 
@@ -139,6 +140,22 @@ def _counts(config: RunConfig, layout: Layout) -> dict[Role, int]:
         "actor": config.actor.num_actors,
         "learner": 1,
     }
+
+
+def idle_desktops(config: RunConfig, layout: Layout = ONE_MACHINE) -> Problem | None:
+    """Desktops that have neither an episode nor one to prepare: more than one spare for each episode played at a time.
+
+    A spare desktop prepares the next episode (`DesktopConfig.num_desktops`); further ones only take memory.
+    """
+    num_desktops = config.desktop.num_desktops * max(1, layout.num_worker_nodes)
+    num_episodes = config.actor.num_actors * config.actor.num_episodes
+    if config.mode == "serial" or num_desktops <= 2 * num_episodes:
+        return None
+    reason = f"{num_desktops} desktops, {num_episodes} episodes at a time: {num_desktops - num_episodes} will idle"
+    num_actors = -(-num_desktops // config.actor.num_episodes)
+    num_each = -(-num_desktops // config.actor.num_actors)
+    step = f"set actor.num_actors={num_actors} or actor.num_episodes={num_each}, or desktop.num_desktops lower"
+    return Problem("desktop.num_desktops", reason, step)
 
 
 def _threads(config: RunConfig, role: Role, *, num_cores: int | None, num_own: int) -> int:

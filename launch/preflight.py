@@ -10,6 +10,7 @@ import errno
 import importlib.util
 import shutil
 import socket
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from common.model_folder import (
 )
 from common.run_folder import RunFolder
 from launch.machine import Machine, inspect_machine
+from launch.plan import idle_desktops
 from launch.resources import memory_parts
 
 MIN_FREE_DISK_MB = 1024
@@ -56,13 +58,16 @@ class PreflightFailed(ComputerRLError):
 
 
 def run_preflight(config: RunConfig, *, machine: Machine | None = None) -> None:
-    """Raise `PreflightFailed` with all findings, or return."""
+    """Raise `PreflightFailed` with all findings, or return. What would be wasted on one machine is noted on stderr."""
     machine = machine or inspect_machine()
     findings: list[Finding] = []
     for check in CHECKS:
         findings.extend(check(config, machine))
     if findings:
         raise PreflightFailed(findings)
+    note = idle_desktops(config)
+    if note is not None:
+        print(f"note: {note}", file=sys.stderr, flush=True)
 
 
 def check_packages(config: RunConfig, _machine: Machine) -> list[Finding]:

@@ -2,6 +2,7 @@
 
 `computerrl train` never touches an existing run: when `runs/quickstart` is there, the new run is `runs/quickstart-2`, and
 `runs/latest` points at it. `--resume` continues the newest of that name. Reads and names folders; only `claim` makes one.
+Imports no library: a command that is given a wrong name ends before it imports what does its work.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-import yaml
-
-from common.config import RunConfig
 from common.errors import ConfigError, Problem, ResumeError
 from common.host_compute import Dtype
+
+if TYPE_CHECKING:
+    from common.config import RunConfig
 
 CONFIG_FILE, REPORT_FILE, LOCK_FILE = "config.yaml", "report.json", ".lock"
 
@@ -97,6 +98,8 @@ def with_recorded_dtype(config: RunConfig, folder: Path) -> RunConfig:
 
 def read_resolved(folder: Path) -> dict[str, Any]:
     """The configuration a run was started with. Raises `ResumeError` when it cannot be read."""
+    import yaml
+
     try:
         tree = yaml.safe_load((folder / CONFIG_FILE).read_text())
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -139,13 +142,22 @@ def find_run(text: str) -> Path:
 def find_checkpoint(text: str) -> tuple[Path, Path | None]:
     """(run folder, checkpoint folder) a person means: a folder of some run's checkpoints/, or a run as in `find_run` and None.
 
-    Raises `ConfigError`.
+    Raises `ConfigError`, for a run without checkpoints, too.
     """
     path = Path(text).resolve()  # checkpoints/latest is a link.
     run = path.parent.parent
     if path.parent.name == "checkpoints" and path.is_dir() and (run / CONFIG_FILE).is_file():
         return run, path
-    return find_run(text), None
+    run = find_run(text)
+    if not _has_checkpoint(run):
+        others = sorted(filter(_has_checkpoint, Path("runs").glob("*")), key=lambda folder: folder.stat().st_mtime)
+        step = f"use {others[-1]}, which has one" if others else "wait until the run has written one"
+        raise ConfigError([Problem("CHECKPOINT", f"{run} has no checkpoint", step)])
+    return run, None
+
+
+def _has_checkpoint(run: Path) -> bool:
+    return (run / CONFIG_FILE).is_file() and any((run / "checkpoints").glob("checkpoint-*"))
 
 
 def point_latest(folder: Path) -> None:

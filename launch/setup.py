@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
+from launch.cli_options import ConfigFile
 from launch.machine_setup import run_setup
 
 
 @click.command()
-@click.argument("config", required=False, type=click.Path(path_type=Path), metavar="[CONFIG]")
+@click.argument("config", required=False, type=ConfigFile(), metavar="[CONFIG]")
 @click.option("--image", metavar="NAME", help="Desktop image: core, full (core and all other applications), or a path.")
 @click.option("--mirror", metavar="URL", help="Debian archive to install from; default: the one in this machine's apt sources.")
 @click.help_option("-h", "--help")
@@ -19,6 +20,10 @@ def setup(config: Path | None, image: str | None, mirror: str | None) -> None:
 
     With CONFIG: what that run needs; without: what configs/quickstart.yaml needs. Skips what is already there.
     Without root it uses what it finds and says what an administrator has to install.
+
+    \b
+    computerrl setup
+    computerrl setup --image full
     """
     if config is None:
         run_setup(image=image or "core", mirror=mirror)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,22 +13,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from launch.cli_options import Run, with_config
+
 if TYPE_CHECKING:
     from launch.simulation.calibrate import Calibration
     from launch.simulation.figures import Figures
     from launch.simulation.what_if import Setting
 
+PLAIN_HOURS, WHAT_IF_HOURS = 24.0, 4.0
+"""Simulated by default; --what-if simulates a dozen settings, so each is shorter."""
+PROGRESS_EVERY_S = 10.0
+"""Seconds between two lines of progress where stderr is no terminal."""
 _FAILURES = {"desktop_mtbf_h": "desktop_mtbf_s", "actor_mtbf_h": "actor_mtbf_s", "learner_mtbf_h": "learner_mtbf_s"}
 
 
 @click.command()
-@click.argument("config", type=click.Path(path_type=Path), metavar="[CONFIG]", required=False)
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a field of CONFIG; may be given often.")
-@click.option("--from-run", "run", metavar="RUN", help="Take the times of RUN's episodes and updates instead of assumed ones.")
+@with_config(is_required=False)
+@click.option("--from-run", "run", type=Run(), metavar="RUN", help="Take the times of RUN's episodes and updates.")
 @click.option("--check", is_flag=True, help="With --from-run: print the run's own figures beside those of its model.")
 @click.option("--desktops", type=int, help="Episodes played at a time, on all nodes together.")
 @click.option("--actors", type=int, help="Engines (GPUs) that they share.")
-@click.option("--hours", default=24.0, show_default=True, type=click.FloatRange(min=0.01), help="Simulated time.")
+@click.option("--hours", type=click.FloatRange(min=0.01), help="Simulated time: 24 by default, 4 with --what-if.")
 @click.option("--crowding", type=float, help="Each further answer under way slows an engine by this share: 0 to 1.")
 @click.option("--train-s", type=click.FloatRange(min=0), help="Seconds of an update.")
 @click.option("--desktop-step-s", type=click.FloatRange(min=0), help="Seconds of an action on a desktop, settling included.")
@@ -51,8 +57,9 @@ def simulate(config: Path | None, overrides: tuple[str, ...], **wishes: Any) -> 
     are printed, or those of a recorded run. docs/simulator.md says what is modelled and what is not.
 
     \b
-    computerrl simulate configs/quickstart.yaml --desktops 1000 --actors 64
-    computerrl simulate configs/quickstart.yaml --desktops 1000 --actors 64 --what-if --out studies/plan
+    computerrl simulate quickstart --desktops 64 --actors 8 --what-if
+    computerrl simulate quickstart broker.eta=4 --desktops 1000 --actors 64
+    computerrl simulate quickstart --desktops 64 --actors 8 --out studies/plan
     computerrl simulate --from-run latest --check
     computerrl simulate --from-run latest --desktops 64 --actors 8 --train-s 20
     computerrl simulate --replay all
@@ -63,19 +70,22 @@ def simulate(config: Path | None, overrides: tuple[str, ...], **wishes: Any) -> 
         _replay(wishes["replay"], seed=wishes["seed"], json_file=wishes["json_file"])
         return
     base, calibration = _setting(config, overrides, wishes)
-    duration_s = 3600.0 * wishes["hours"]
+    hours = wishes["hours"] or (WHAT_IF_HOURS if wishes["what_if"] else PLAIN_HOURS)
+    duration_s = 3600.0 * hours
     if wishes["check"]:
         _check(base, calibration, seed=wishes["seed"], json_file=wishes["json_file"])
         return
     _show_assumptions(base)
     found: dict[str, Any] = {"assumptions": {**base.workload.assumptions(), **base.cluster.assumptions()}}
     began = time.perf_counter()
-    figures = base.run(duration_s, seed=wishes["seed"])
+    progress = _Progress()
+    figures = base.run(duration_s, seed=wishes["seed"], on_progress=progress)
+    progress.clear()
     _show_figures(figures, wall_s=time.perf_counter() - began)
     found["figures"] = figures.as_dict()
     found["desktops_per_gpu"] = _show_desktops_per_gpu(base, seed=wishes["seed"])
     if wishes["what_if"]:
-        found["what_if"] = _show_what_if(base, min(duration_s, 8 * 3600.0), seed=wishes["seed"])
+        found["what_if"] = _show_what_if(base, duration_s, seed=wishes["seed"])
     if wishes["out"] is not None:
         from launch.simulation import picture
 
@@ -89,10 +99,37 @@ def simulate(config: Path | None, overrides: tuple[str, ...], **wishes: Any) -> 
     _write(wishes["json_file"], found)
 
 
+class _Progress:
+    """Shows on stderr how far a simulation is: one line that is written anew on a terminal, elsewhere a line now and then."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._next_s = time.monotonic() + (0.2 if self._is_terminal else PROGRESS_EVERY_S)
+        self._width = 0
+
+    def __call__(self, name: str, share: float) -> None:
+        """A setting's name and the share of it that is done."""
+        now = time.monotonic()
+        if now < self._next_s:
+            return
+        self._next_s = now + (0.2 if self._is_terminal else PROGRESS_EVERY_S)
+        line = f"simulating {name}: {share:.0%}"
+        if self._is_terminal:
+            click.echo(f"\r{line:{self._width}}", nl=False, err=True)
+            self._width = len(line)
+        else:
+            click.echo(line, err=True)
+
+    def clear(self) -> None:
+        """Remove the line, so that figures take its place."""
+        if self._width:
+            click.echo(f"\r{'':{self._width}}\r", nl=False, err=True)
+            self._width = 0
+
+
 def _setting(config: Path | None, overrides: Sequence[str], wishes: dict[str, Any]) -> tuple[Setting, Calibration | None]:
     """The run to simulate. Raises `ConfigError`, `click.UsageError`."""
     from common.config import load_config
-    from launch.run_names import find_run
     from launch.simulation.calibrate import calibrate
     from launch.simulation.cluster import Cluster
     from launch.simulation.what_if import Setting
@@ -102,9 +139,7 @@ def _setting(config: Path | None, overrides: Sequence[str], wishes: dict[str, An
     if wishes["run"] is not None:
         if config is not None or overrides:
             raise click.UsageError("--from-run takes the run's own configuration; leave CONFIG and --set")
-        calibration = calibrate(
-            find_run(wishes["run"]), crowding=Cluster().crowding if wishes["crowding"] is None else wishes["crowding"]
-        )
+        calibration = calibrate(wishes["run"], crowding=Cluster().crowding if wishes["crowding"] is None else wishes["crowding"])
         base = Setting("the run", calibration.config, calibration.cluster, calibration.workload)
     elif config is None:
         raise click.UsageError("give a CONFIG, --from-run RUN, or --replay NAME")
@@ -155,7 +190,9 @@ def _show_figures(figures: Figures, *, wall_s: float) -> None:
 def _show_desktops_per_gpu(base: Setting, *, seed: int) -> dict[str, Any]:
     from launch.simulation.what_if import desktops_per_gpu
 
-    answer, rates = desktops_per_gpu(base, 3600.0, seed=seed)
+    progress = _Progress()
+    answer, rates = desktops_per_gpu(base, 3600.0, seed=seed, on_progress=progress)
+    progress.clear()
     click.echo(
         f"\nan engine alone can use {answer} desktops (steps/s: " + ", ".join(f"{n}: {rate:.2f}" for n, rate in rates) + ")"
     )
@@ -167,8 +204,10 @@ def _show_what_if(base: Setting, duration_s: float, *, seed: int) -> dict[str, A
 
     click.echo(f"\n{'what if':38} {'steps/s':>9} {'updates/h':>10} {'age':>6} {'too old':>8} {'waiting':>8}  bottleneck")
     first: list[float] = []
+    progress = _Progress()
 
     def show(name: str, row: Figures) -> None:
+        progress.clear()
         first.append(row.env_steps_per_s)
         change = f"{row.env_steps_per_s / first[0] - 1:+.0%}" if len(first) > 1 else ""
         click.echo(
@@ -176,7 +215,7 @@ def _show_what_if(base: Setting, duration_s: float, *, seed: int) -> dict[str, A
             f"{row.waiting_share:8.0%}  {row.bottleneck.partition(' (')[0]} {change}"
         )
 
-    return {name: row.as_dict() for name, row in table(base, duration_s, seed=seed, on_row=show)}
+    return {name: row.as_dict() for name, row in table(base, duration_s, seed=seed, on_row=show, on_progress=progress)}
 
 
 def _check(base: Setting, calibration: Calibration | None, *, seed: int, json_file: Path | None) -> None:

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from common.errors import ConfigError, Problem
+from launch.bench import require_source
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks" / "studies"
 
@@ -25,8 +26,9 @@ def run_study(name: str | None, *, folder: Path | None, quick: bool, num_seeds: 
     """Run ``name`` (or list all when None) into ``folder`` (None: studies/NAME below the current one, with ``quick``
     studies/NAME-quick), beginning with ``results``, a data.json of it.
 
-    Raises `ConfigError` for an unknown name, and for results of something else.
+    Raises `ConfigError` for an unknown name, and for results of something else; `SetupError` where the studies are missing.
     """
+    require_source(FOLDER)
     names = study_names()
     if name is None:
         for known in names:

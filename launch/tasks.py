@@ -1,4 +1,4 @@
-"""`computerrl tasks check`: prints which task files can be run on our desktops and why the others cannot."""
+"""`computerrl tasks list` and `check`: the task families there are, and which task files of others can be run on our desktops."""
 
 from __future__ import annotations
 
@@ -7,6 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+
+
+def list_families(beginning: str) -> int:
+    """Print name, applications and description of the families whose name starts with ``beginning``; the exit code, 1 when there
+    is none."""
+    from env_server.tasks import FAMILIES
+
+    found = [family for name, family in sorted(FAMILIES.items()) if name.startswith(beginning)]
+    for family in found:
+        note = "" if family.has_demonstrator else "  (no demonstrator)"
+        click.echo(f"{family.name:32} {'+'.join(sorted(family.apps)):16} {family.description}{note}")
+    click.echo(f"{len(found)} families", err=True)
+    return 0 if found else 1
 
 
 def run_check(folder: Path, *, assets: Path | None, json_file: Path | None, apps: Sequence[str]) -> int:

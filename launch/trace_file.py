@@ -14,7 +14,6 @@ from launch.report import latest_of_each
 from launch.run_state import RunState
 from launch.trace import trace_events
 
-TRACE_FILE = "trace.json"
 LEDGER_FILE = "ledger.jsonl"
 
 
@@ -35,7 +34,8 @@ def write_trace(folder: Path, *, episode: str | None, last: int, out: Path | Non
         wanted = {line.get("update") for line in ledger if line.get("trajectory_id") == episode}
         updates = [record for record in updates if record.get("update") in wanted]
     events = trace_events(chosen, ledger=ledger, updates=updates, completed=completed_groups(run.logs))
-    path = out or folder / TRACE_FILE
+    # Not into the run folder: looking changes nothing in a run.
+    path = out or Path(f"trace-{folder.resolve().name}.json")
     tree: dict[str, Any] = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"run": folder.resolve().name}}
     write_atomically(path, json.dumps(json_ready(tree), separators=(",", ":")).encode())
     return f"{path}: {len(chosen)} episodes, {len(updates)} updates\n    -> open it at ui.perfetto.dev or chrome://tracing"

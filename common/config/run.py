@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
@@ -20,9 +20,13 @@ from common.config.metrics import MetricsConfig
 from common.config.model import ModelConfig
 from common.config.reading import read_section
 from common.errors import ConfigError, Problem
-from common.messages import Split
+
+if TYPE_CHECKING:
+    from common.messages import Split  # At run time it would bring the transport.
 
 Actions = Literal["api_gui", "gui"]
+
+_SPLITS: tuple[Split, ...] = ("demonstration", "training", "evaluation", "tuning")
 
 
 class TasksConfig(Section):
@@ -77,11 +81,11 @@ class TasksConfig(Section):
 
     def split_of(self, seed: int) -> Split | None:
         """The split whose range holds ``seed``, None for none."""
-        return next((split for split in get_args(Split) if seed in range(*self.seeds_of(split))), None)
+        return next((split for split in _SPLITS if seed in range(*self.seeds_of(split))), None)
 
     @model_validator(mode="after")
     def _seeds_disjoint(self) -> TasksConfig:
-        ranges = sorted(self.seeds_of(split) for split in get_args(Split))
+        ranges = sorted(self.seeds_of(split) for split in _SPLITS)
         for low, high in ranges:
             if low >= high:
                 raise ValueError(f"seed range {low}..{high} is empty; give [first, past_last]")
@@ -237,7 +241,7 @@ def _inference_problems(config: RunConfig) -> list[Problem]:
     if actor.engine == "endpoint":
         return [Problem("actor.inference", "central, but the endpoint samples for all actors already", "use local")]
     if actor.num_engines > actor.num_actors:
-        reason = f"{actor.num_engines}, but there are only {actor.num_actors} actors, and each asks one"
+        reason = f"{actor.num_engines}, but actor.num_actors is {actor.num_actors}, and each actor uses one engine"
         return [Problem("actor.num_engines", reason, f"set it to {actor.num_actors} or less, or actor.num_actors higher")]
     return []
 

@@ -73,6 +73,10 @@ def _by_hand(instance: TaskInstance, family: str) -> TaskInstance:
     return replace(instance, demonstrate=instance.demonstrate_by_hand or refuse)
 
 
+_MAX_NAMED = 12
+"""Families that an error names at most."""
+
+
 def advice(name: str, tasks: TasksConfig) -> str:
     """What to say of a name that is no family."""
     if name in REFUSED:
@@ -81,8 +85,12 @@ def advice(name: str, tasks: TasksConfig) -> str:
         return _advice_on_osworld(name, tasks)
     if name in FAMILIES:
         return f"it runs on {', '.join(sorted(FAMILIES[name].drivers))}"
+    begins = sorted(family for family in FAMILIES if family.startswith(name))
+    if begins:
+        more = f" and {len(begins) - _MAX_NAMED} more" if len(begins) > _MAX_NAMED else ""
+        return f"families that begin with it: {', '.join(begins[:_MAX_NAMED])}{more}"
     near = difflib.get_close_matches(name, FAMILIES, n=3)
-    return f"nearest: {', '.join(near)}" if near else f"known: {', '.join(sorted(FAMILIES))}"
+    return f"nearest: {', '.join(near)}" if near else f"there are {len(FAMILIES)}"
 
 
 def _advice_on_osworld(name: str, tasks: TasksConfig) -> str:

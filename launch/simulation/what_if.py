@@ -11,6 +11,8 @@ from launch.simulation.figures import Figures, figures_of
 from launch.simulation.loop import Simulation
 from launch.simulation.workload import AnyWorkload, with_stragglers
 
+Progress = Callable[[str, float], None]
+"""Called with a setting's name and the share of its time that is simulated."""
 KNEE = 0.5
 """Desktops per GPU are worth their while as long as twice as many bring at least this share of twice the steps."""
 
@@ -24,9 +26,10 @@ class Setting:
     cluster: Cluster
     workload: AnyWorkload
 
-    def run(self, duration_s: float, *, seed: int) -> Figures:
+    def run(self, duration_s: float, *, seed: int, on_progress: Progress = lambda name, share: None) -> Figures:
         """Its figures."""
-        return figures_of(Simulation(self.config, self.cluster, self.workload, seed=seed).play(duration_s))
+        simulation = Simulation(self.config, self.cluster, self.workload, seed=seed)
+        return figures_of(simulation.play(duration_s, on_progress=lambda share: on_progress(self.name, share)))
 
 
 def variations(base: Setting) -> Iterator[Setting]:
@@ -49,17 +52,24 @@ def variations(base: Setting) -> Iterator[Setting]:
 
 
 def table(
-    base: Setting, duration_s: float, *, seed: int, on_row: Callable[[str, Figures], None] = lambda name, row: None
+    base: Setting,
+    duration_s: float,
+    *,
+    seed: int,
+    on_row: Callable[[str, Figures], None] = lambda name, row: None,
+    on_progress: Progress = lambda name, share: None,
 ) -> list[tuple[str, Figures]]:
     """(name, figures) of ``base`` and its variations."""
     rows = []
     for setting in variations(base):
-        rows.append((setting.name, setting.run(duration_s, seed=seed)))
+        rows.append((setting.name, setting.run(duration_s, seed=seed, on_progress=on_progress)))
         on_row(*rows[-1])
     return rows
 
 
-def desktops_per_gpu(base: Setting, duration_s: float, *, seed: int) -> tuple[int, list[tuple[int, float]]]:
+def desktops_per_gpu(
+    base: Setting, duration_s: float, *, seed: int, on_progress: Progress = lambda name, share: None
+) -> tuple[int, list[tuple[int, float]]]:
     """(how many desktops an engine can use, [(desktops per engine, environment steps/s of one)]), learner and bound left out.
 
     The answer is the last doubling that brought at least `KNEE` of what it could have brought.
@@ -70,8 +80,8 @@ def desktops_per_gpu(base: Setting, duration_s: float, *, seed: int) -> tuple[in
     rates: list[tuple[int, float]] = []
     count, answer = 1, 1
     while count <= 256:
-        setting = replace(base, config=free, cluster=replace(fast, num_desktops=count))
-        rates.append((count, setting.run(duration_s, seed=seed).env_steps_per_s))
+        setting = replace(base, name=f"{count} desktops an engine", config=free, cluster=replace(fast, num_desktops=count))
+        rates.append((count, setting.run(duration_s, seed=seed, on_progress=on_progress).env_steps_per_s))
         if len(rates) > 1 and rates[-1][1] / rates[-2][1] - 1 < KNEE:
             break
         answer = count

@@ -9,7 +9,11 @@ Shape legend: S computed steps, M action tokens of the steps at hand, step after
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import os
+import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
@@ -250,11 +254,32 @@ def make_algorithm(learner: LearnerConfig) -> Algorithm:
     """The configured algorithm: a name in `ALGORITHMS`, the name of an entry point in the group `computerrl.algorithms`, or
     `module:Class`. Raises `ConfigError` when there is none of that name or its options are wrong."""
     name = learner.algorithm.name
-    maker = _maker(ALGORITHMS.get(name, name))
-    algorithm = maker(learner.algorithm.options, learner)
-    if not isinstance(algorithm, Algorithm):
-        raise ConfigError([Problem("learner.algorithm.name", f"{name!r} lacks parts of Algorithm", "see learner.algorithms")])
+    if name in ALGORITHMS:
+        algorithm = _maker(ALGORITHMS[name])(learner.algorithm.options, learner)
+    else:
+        algorithm = _made_elsewhere(name, learner)
+    missing = [part for part in _PARTS if not hasattr(algorithm, part)]
+    if missing:
+        raise ConfigError([Problem("learner.algorithm.name", f"{name!r} has no {', '.join(missing)}", _DERIVE)])
     return algorithm
+
+
+_PARTS = ("needs", "temperature", "prepare", "loss")
+"""Members of `Algorithm`."""
+_DERIVE = "derive the class from learner.algorithms.grpo:GRPO, as examples/hard_tasks.py does"
+
+
+def _made_elsewhere(name: str, learner: LearnerConfig) -> Algorithm:
+    """The algorithm ``name`` of another package. Its errors become a `ConfigError` that names the line."""
+    try:
+        return _maker(name)(learner.algorithm.options, learner)
+    except ConfigError:
+        raise
+    except Exception as error:  # code of others may raise anything; the cause goes along
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        reason = f"{name!r} cannot be made: {type(error).__name__}: {error} ({last.filename}:{last.lineno})"
+        step = f"its constructor gets (options, learner): {_DERIVE}"
+        raise ConfigError([Problem("learner.algorithm.name", reason, step)]) from error
 
 
 def _maker(name: str) -> Maker:
@@ -263,8 +288,12 @@ def _maker(name: str) -> Maker:
             return entry.load()
     module, colon, attribute = name.partition(":")
     if not colon:
-        known = ", ".join(sorted(ALGORITHMS))
-        raise ConfigError([Problem("learner.algorithm.name", f"no algorithm {name!r}", f"use one of {known}, or module:Class")])
+        near = difflib.get_close_matches(name, ALGORITHMS, n=1)
+        known = f"use one of {', '.join(sorted(ALGORITHMS))}, or module:Class"
+        step = f"did you mean {near[0]!r}?" if near else f"{known}; other names of configs/algorithms/ are options of these"
+        raise ConfigError([Problem("learner.algorithm.name", f"no algorithm {name!r}", step)])
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # An installed command has its own folder there in place of the current one.
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:

@@ -189,9 +189,9 @@ def test_secrets_are_in_no_file_output_environment_or_status(run: Run) -> None:
             socket.recv_multipart()
     status = repr(client.status())
     client.close()
-    dry = CliRunner().invoke(cli, ["train", str(run.config_path), "--dry-run"])
+    dry = CliRunner().invoke(cli, ["train", str(run.config_path), "--print-config"])
     assert dry.exit_code == 0, dry.output
-    places = {"status": status.encode(), "dry run": dry.output.encode()}
+    places = {"status": status.encode(), "resolved": dry.output.encode()}
     for name in ("environ", "cmdline"):
         places[name] = Path(f"/proc/{run.process.pid}/{name}").read_bytes()
     run.process.terminate()

@@ -48,7 +48,7 @@ def serial(tmp_path: Path) -> Path:
 def test_help_teaches_by_examples_and_lists_every_command(tmp_path: Path) -> None:
     done = computerrl("--help", cwd=tmp_path)
     assert done.returncode == 0
-    assert "computerrl train configs/quickstart.yaml --resume" in done.stdout
+    assert "computerrl train quickstart --resume" in done.stdout
     listed = re.findall(r"^  ([a-z][a-z-]*)  +[A-Z]", done.stdout, re.MULTILINE)
     assert sorted(listed) == sorted(name for name, command in cli.commands.items() if not command.hidden)
 
@@ -58,12 +58,75 @@ def test_help_of_each_command_answers(tmp_path: Path, command: str) -> None:
     assert "Usage" in computerrl(command, "--help", cwd=tmp_path).stdout
 
 
-def test_dry_run_prints_resolved_config_and_processes_and_starts_nothing(tmp_path: Path) -> None:
-    done = computerrl("train", str(ROOT / "configs" / "quickstart.yaml"), "--dry-run", "--set", "learner.max_age=2", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    for text in ("max_age: 2", "broker-0", "env_server-0", "actor-0", "learner-0"):
+def test_dry_run_prints_processes_and_what_train_would_refuse_last_and_starts_nothing(tmp_path: Path) -> None:
+    done = computerrl("train", "quickstart", "--dry-run", "learner.algorithm.name=grop", cwd=tmp_path)
+    refused(done, 2, "Apptainer", "desktop.image", "no algorithm 'grop'", "did you mean 'grpo'?")
+    for text in ("broker-0", "env_server-0", "actor-0", "learner-0", "memory, estimated"):
         assert text in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["learner.algorithm.name=grop", "model.name=/nope", "tasks.families=[calc-set-cel]", "desktop.num_desktops=400", "name=x"],
+)
+def test_dry_run_ends_as_train_begins(tmp_path: Path, serial: Path, wrong: str) -> None:
+    trial = computerrl("train", str(serial), "--dry-run", wrong, cwd=tmp_path)
+    fine = wrong == "name=x" or wrong.startswith("desktop")  # Scripted desktops take no memory.
+    assert (trial.returncode == 0) == fine, trial.stderr
+    assert list(tmp_path.iterdir()) == [serial]
+    if fine:
+        assert trial.stdout.rstrip().endswith("this command starts the run")
+        return
+    done = computerrl("train", str(serial), wrong, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (trial.returncode, trial.stderr)
+
+
+def test_print_config_is_a_configuration_again(tmp_path: Path) -> None:
+    done = computerrl("train", "quickstart", "--print-config", "learner.max_age=2", cwd=tmp_path)
+    assert "max_age: 2" in done.stdout and "broker-0" not in done.stdout
+    (tmp_path / "again.yaml").write_text(done.stdout)
+    again = computerrl("train", "again.yaml", "--print-config", cwd=tmp_path)
+    assert again.stdout.partition("\n")[2] == done.stdout.partition("\n")[2]
+
+
+def test_stopped_run_leaves_the_command_that_continues_it(
+    tmp_path: Path, serial: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from launch import local
+
+    monkeypatch.setattr(local, "play", lambda config, **_: (130, tmp_path))
+    words = ["train", str(serial), "tasks.families=[a, b]"]
+    for given in (words, [*words, "--resume"]):
+        monkeypatch.setattr(sys, "argv", ["computerrl", *given])
+        with pytest.raises(SystemExit) as ended:
+            cli.main(args=given, standalone_mode=False)
+        assert ended.value.code == 130
+        assert f"computerrl train {serial} 'tasks.families=[a, b]' --resume\n" in capsys.readouterr().err
+
+
+def test_train_more_desktops_than_episodes_use_is_noted(tmp_path: Path) -> None:
+    done = computerrl("plan", "quickstart", "cluster.num_worker_nodes=4", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "note: desktop.num_desktops: 16 desktops, 4 episodes at a time: 12 will idle" in done.stderr
+    assert "actor.num_actors=4" in done.stderr
+    done = computerrl("plan", "quickstart", "cluster.num_worker_nodes=4", "actor.num_actors=4", cwd=tmp_path)
+    assert "note" not in done.stderr
+
+
+def test_tasks_list_names_every_family_that_begins_so(tmp_path: Path) -> None:
+    from env_server.tasks import FAMILIES
+
+    done = computerrl("tasks", "list", "calc", cwd=tmp_path)
+    named = [line.split()[0] for line in done.stdout.splitlines()]
+    assert named == sorted(name for name in FAMILIES if name.startswith("calc")) and named
+    assert computerrl("tasks", "list", "nothing", cwd=tmp_path).returncode == 1
+
+
+def test_eval_beginning_of_families_is_answered_with_the_families(tmp_path: Path, serial: Path) -> None:
+    done = computerrl("train", str(serial), "tasks.families=[calc]", cwd=tmp_path)
+    refused(done, 2, "families that begin with it: calc-", "computerrl tasks list")
+    assert len(done.stderr) < 1000, "not a list of all"
 
 
 def test_train_missing_file_names_it(tmp_path: Path) -> None:
@@ -118,7 +181,7 @@ def test_role_whose_supervisor_is_gone_ends_at_once(tmp_path: Path, serial: Path
 
 
 def test_desktop_unknown_family_says_what_there_is(tmp_path: Path) -> None:
-    refused(computerrl("desktop", "--no-open", "--task", "nothing", cwd=tmp_path), 2, "'nothing'", "calc-set-cell")
+    refused(computerrl("desktop", "--no-open", "--task", "nothing", cwd=tmp_path), 2, "'nothing'", "computerrl tasks list")
 
 
 def test_desktop_port_of_somebody_else_names_the_option(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from common.errors import ConfigError
 from launch import cluster_plan, slurm
 from launch.job import under_torchrun
 from launch.node_process import STOP_SIGNAL
-from launch.plan import Layout, make_plan
+from launch.plan import Layout, idle_desktops, make_plan
 from launch.ssh import over_ssh
 from launch.up import with_shape
 from tests.conftest import CheckGolden
@@ -198,3 +199,21 @@ def test_memory_of_a_layout_counts_each_node_once() -> None:
     assert whole == sum(spec.resources.memory_mb * spec.num_nodes for spec in specs)
     assert all("PYTHONPATH" not in spec.env for spec in specs)
     assert replace(specs[0], index=7).name == "broker-7"
+
+
+@pytest.mark.parametrize("num_nodes", [0, 1, 3])
+@pytest.mark.parametrize("num_desktops", [1, 4, 9, 40])
+@pytest.mark.parametrize("num_actors", [1, 4])
+def test_idle_desktops_are_noted_and_the_advice_is_enough(num_nodes: int, num_desktops: int, num_actors: int) -> None:
+    layout = Layout(num_worker_nodes=num_nodes)
+
+    def noted(**actor: int) -> str:
+        tree = {"desktop": {"num_desktops": num_desktops}, "actor": {"num_actors": num_actors, "num_episodes": 4, **actor}}
+        return str(idle_desktops(RunConfig.model_validate(tree), layout) or "")
+
+    all_desktops, episodes = num_desktops * max(1, num_nodes), 4 * num_actors
+    assert bool(noted()) == (all_desktops > 2 * episodes), "a spare for each episode prepares the next one"
+    if noted():
+        assert f"{all_desktops} desktops, {episodes} episodes at a time: {all_desktops - episodes} will idle" in noted()
+        for name, value in re.findall(r"actor\.(\w+)=(\d+)", noted()):
+            assert not noted(**{name: int(value)})

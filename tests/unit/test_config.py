@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from common.config import ActorConfig, LearnerConfig, RunConfig, load_config
+from common.config.reading import field_descriptions
 from common.errors import ConfigError
 
 
@@ -217,3 +218,42 @@ def test_packs_hold_two_of_the_longest_samples_unless_told_otherwise() -> None:
     published = ActorConfig.model_validate({"prompt": {"format": "computerrl_text"}})
     assert RunConfig(actor=published).max_pack_tokens == 4096 + 256
     assert RunConfig(actor=published, learner=LearnerConfig(max_pack_tokens=512)).max_pack_tokens == 512
+
+
+LEAVES = {path: path.rpartition(".")[2] for path in field_descriptions(RunConfig)}
+
+
+@pytest.mark.parametrize("path", sorted(LEAVES))
+def test_load_config_field_in_the_wrong_section_is_answered_with_the_right_one(tmp_path: Path, path: str) -> None:
+    leaf = LEAVES[path]
+    for section in ("", "learner.", "supervisor."):
+        if f"{section}{leaf}" in LEAVES:
+            continue
+        with pytest.raises(ConfigError) as raised:
+            load_config(write(tmp_path, ""), overrides=[f"{section}{leaf}=1"])
+        (problem,) = [found for found in raised.value.problems if found.field == f"{section}{leaf}"]
+        same = [other for other, name in LEAVES.items() if name == leaf]
+        assert any(repr(other) in problem.next_step for other in same), problem
+        if len(same) == 1:
+            assert problem.next_step == f"did you mean {path!r}?"
+
+
+@pytest.mark.parametrize(
+    ("key", "proposed"),
+    [
+        ("learner.lr", "'learner.optimizer.lr'"), ("learner.learning_rate", "'learner.optimizer.lr'"),
+        ("num_desktop", "'desktop.num_desktops'"), ("learner.max_agee", "'max_age'"), ("learner.lora.rnk", "'rank'"),
+        ("learner.zzz", "valid here: activation_checkpointing, algorithm"),
+    ],
+)  # fmt: skip
+def test_load_config_unknown_key_is_looked_for_in_the_whole_tree(tmp_path: Path, key: str, proposed: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load_config(write(tmp_path, ""), overrides=[f"{key}=1"])
+    assert proposed in "\n".join(problem.next_step for problem in raised.value.problems)
+
+
+@pytest.mark.parametrize(("text", "shown"), [("name: x\nlearner:\n  a: 1\n b: 2\n", "'b: 2'"), ("learner: [1\n", "the end")])
+def test_load_config_syntax_error_shows_the_line(tmp_path: Path, text: str, shown: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load_config(write(tmp_path, text))
+    assert shown in raised.value.problems[0].next_step

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from common.config import NodeKind, RunConfig, SiteProfile
-from launch import doctor_cluster, slurm_commands
+from launch import doctor, doctor_cluster, slurm_commands
+from launch.doctor import verdict_of
 from launch.doctor_cluster import (
+    Row,
     desktop_rows,
     file_system,
     folder_rows,
@@ -109,3 +113,31 @@ def test_settings_that_decide_how_a_run_goes_on() -> None:
     assert rows["scheduler"].verdict == "missing"
     quiet = setting_rows({"JobRequeue": "1", "ProctrackType": "proctrack/cgroup"}, SiteProfile())
     assert [row.verdict for row in quiet] == ["ok"] and "120 s" in quiet[0].found
+
+
+def test_doctor_ends_with_a_verdict_that_counts_what_is_missing() -> None:
+    fine, noted, missing = Row("a", "ok", "x"), Row("b", "note", "x", "do"), Row("c", "missing", "x", "do")
+    assert verdict_of([fine, noted]).startswith("ready to train")
+    assert verdict_of([fine, missing, noted, missing]).startswith("not ready: 2 of 4 checks failed (c, c)")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_doctor_says_which_numbers_this_processor_is_fast_with(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "fast_dtype", lambda: dtype)
+    (row,) = [row for row in doctor._device_rows(replace(inspect_machine(), gpus=())) if row.what == "number type"]
+    assert row.found.startswith(dtype) and row.verdict == ("ok" if dtype == "bfloat16" else "note")
+
+
+def test_doctor_shows_a_row_before_the_next_check_begins(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = []
+
+    def rows(*_: object) -> Iterator[Row]:
+        for name in ("first", "second"):
+            yield Row(name, "ok", "found")
+            seen.append(capsys.readouterr().out.split()[0])
+
+    monkeypatch.setattr(doctor, "diagnose", rows)
+    assert doctor.run_doctor(as_json=False) == 0
+    assert seen == ["first", "second"]

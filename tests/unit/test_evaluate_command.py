@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,15 @@ from click.testing import CliRunner
 
 from common.config import RunConfig
 from common.errors import ConfigError
+from common.model_folder import is_model_folder
 from common.run_folder import RunFolder
 from launch import evaluate
 from launch.cli import cli
-from launch.evaluate import Wish, evaluation_config, write_evaluation
+from launch.evaluate import Wish, evaluation_config, find_evaluated, remove_weights, with_weights, write_evaluation
+from launch.run_names import claim, find_resumable
 from learner.model_store import ensure_model
 from learner.recipe import first_phase, phase_after
+from tests.unit.test_export_folder import make_run
 
 MODEL = str(ensure_model("tiny-random"))
 QUICKSTART = Path(__file__).resolve().parents[2] / "configs" / "quickstart.yaml"
@@ -25,8 +29,12 @@ def wish(**fields: object) -> Wish:
     return Wish(MODEL, config=QUICKSTART, **fields)  # type: ignore[arg-type]
 
 
+def config_of(asked: Wish) -> RunConfig:
+    return evaluation_config(asked, find_evaluated(asked))
+
+
 def test_evaluation_is_a_run_that_evaluates_and_does_nothing_else() -> None:
-    config = evaluation_config(wish(families=("files-move",), episodes=3, overrides=("desktop.num_desktops=2",)))
+    config = config_of(wish(families=("files-move",), episodes=3, overrides=("desktop.num_desktops=2",)))
     assert config.model.name == MODEL and config.name == "eval-tiny-random"
     phase = first_phase(config, temperature=1.0)
     (order,) = phase.orders
@@ -37,22 +45,67 @@ def test_evaluation_is_a_run_that_evaluates_and_does_nothing_else() -> None:
 
 
 def test_evaluation_with_several_rollouts_samples_them() -> None:
-    (order,) = first_phase(evaluation_config(wish(rollouts=8)), temperature=1.0).orders
+    (order,) = first_phase(config_of(wish(rollouts=8)), temperature=1.0).orders
     assert (order.group_size, order.temperature) == (8, 1.0)
-    assert first_phase(evaluation_config(wish(rollouts=8, temperature=0.5)), temperature=1.0).orders[0].temperature == 0.5
+    assert first_phase(config_of(wish(rollouts=8, temperature=0.5)), temperature=1.0).orders[0].temperature == 0.5
 
 
 @pytest.mark.parametrize(
     ("asked", "field"),
     [
         (wish(rollouts=2, temperature=0.0), "--temperature"), (Wish(MODEL), "--config"),
-        (Wish("no-such-run"), "RUN"),
+        (Wish("no-such-run"), "CHECKPOINT"),
     ],
 )  # fmt: skip
 def test_evaluation_that_cannot_be_is_refused_by_name(asked: Wish, field: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        evaluation_config(asked)
+        config_of(asked)
     assert any(problem.field.startswith(field) for problem in raised.value.problems)
+
+
+def contents(folder: Path) -> dict[str, tuple[int, int]]:
+    return {str(path): (path.lstat().st_size, path.lstat().st_mtime_ns) for path in sorted(folder.rglob("*"))}
+
+
+def test_checkpoint_is_evaluated_from_the_evaluation_s_own_folder_and_its_run_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run, _ = make_run(tmp_path / "runs")
+    before = contents(run)
+    asked = Wish("trained", episodes=1)
+    found = find_evaluated(asked)
+    config = claim(evaluation_config(asked, found))
+    assert config.name == f"eval-trained-{found.checkpoint.name}" and config.model.name == "tiny-random"  # type: ignore[union-attr]
+    ready = with_weights(config, found)
+    model = Path(ready.model.name)
+    assert model.parent == config.folder.resolve() and is_model_folder(model)
+    RunFolder(config.folder).create(ready)
+    again = evaluation_config(replace(asked, resume=True), found)
+    assert again.model.name == str(model), "--resume goes on with the weights that are there"
+    assert find_resumable(again).name == config.name
+    remove_weights(config.folder)
+    assert (model / "tokenizer.json").is_file() and not list(model.glob("*.safetensors"))
+    RunFolder(config.folder).episodes_path.write_text("")
+    assert write_evaluation(config.folder)["model"] == f"trained/{found.checkpoint.name}"  # type: ignore[union-attr]
+    assert contents(run) == before
+
+
+def test_run_without_a_checkpoint_is_answered_with_one_that_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, number in (("old", 1), ("new", None)):
+        folder = RunFolder(tmp_path / "runs" / name)
+        folder.create(RunConfig(name=name))
+        if number is not None:
+            (folder.checkpoints / f"checkpoint-{number:06}").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"runs/new has no checkpoint\n    -> use runs/old, which has one"):
+        find_evaluated(Wish("new"))
+
+
+def test_model_folder_that_lacks_something_is_told_what(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(ConfigError, match=r"holds no model\.safetensors"):
+        find_evaluated(Wish(str(tmp_path)))
 
 
 def episode(family: str, seed: int, index: int, *, success: bool, kind: str = "evaluation") -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from common.config import RunConfig, load_config
 from common.metrics import read_json_lines
-from launch.local import train
+from launch.local import play
 from launch.serial import run_serial
 
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "serial.yaml"
@@ -92,14 +92,14 @@ def test_serial_train_writes_the_report_and_refuses_to_resume_what_is_finished(
 
     recipe = ["learner.recipe.max_updates=1", "learner.recipe.eval_before_episodes_per_family=0"]
     overrides = [*SMALL, f"run_dir={tmp_path}", *recipe]
-    assert train(CONFIG, overrides=overrides, resume=False) == 0
+    assert play(load_config(CONFIG, overrides=overrides), resume=False)[0] == 0
     report = json.loads((tmp_path / "serial" / "report.json").read_text())
     assert report["finished"] is True
     assert (report["driver"], report["num_updates"], report["num_trajectories_lost"]) == ("scripted", 1, 0)
     assert (tmp_path / "latest" / "report.html").is_file()
     assert "phase=rl-1" in capsys.readouterr().out
     with pytest.raises(ResumeError, match="has finished"):
-        train(CONFIG, overrides=overrides, resume=True)
+        play(load_config(CONFIG, overrides=overrides), resume=True)
 
 
 def test_serial_run_trains_on_what_a_person_recorded(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_serial_run_trains_on_what_a_person_recorded(tmp_path: Path) -> None:
         *SMALL, f"run_dir={tmp_path}", f"tasks.recordings={tmp_path}/demos", "learner.recipe.eval_episodes_per_family=0",
         "learner.recipe.max_updates=0",
     ]  # fmt: skip
-    assert train(CONFIG, overrides=overrides, resume=False) == 0
+    assert play(load_config(CONFIG, overrides=overrides), resume=False)[0] == 0
     episodes = read_json_lines(tmp_path / "serial" / "trajectories" / "episodes.jsonl")
     recorded = [episode for episode in episodes if (episode["family"], episode["seed"]) == ("calc-set-cell", 50)]
     assert len(episodes) == 3 and len(recorded) == 1 and recorded[0]["success"]

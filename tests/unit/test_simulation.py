@@ -214,6 +214,14 @@ def test_command_prints_answers_and_writes_them(tmp_path: Path) -> None:
     assert (tmp_path / "pictures" / "stages.png").stat().st_size > 10_000
 
 
+def test_command_shows_how_far_it_is_and_figures_apart_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launch.simulate.PROGRESS_EVERY_S", 0.0)
+    words = ["quickstart", "--desktops", "4", "--actors", "1", "--hours", "0.5"]
+    done = CliRunner().invoke(simulate, words, catch_exceptions=False)
+    assert "simulating as asked: 5" in done.stderr and "simulating 2 desktops an engine:" in done.stderr
+    assert "simulating" not in done.stdout and "bottleneck" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

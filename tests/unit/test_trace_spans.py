@@ -58,7 +58,10 @@ def test_episodes_that_overlap_have_lines_of_their_own_and_evaluations_lead_to_n
     assert not [event for event in events if event["ph"] in "sfbe"]
 
 
-def test_trace_file_of_a_run_says_what_it_holds_and_names_an_unknown_episode(tmp_path: Path) -> None:
+def test_trace_file_of_a_run_says_what_it_holds_and_names_an_unknown_episode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "trajectories").mkdir()
     lines = [json.dumps(episode("rl-1/0/0", start=100.0)), '{"trajectory_id": "old"}', '{"torn']
     (tmp_path / "trajectories" / "episodes.jsonl").write_text("\n".join(lines))
@@ -70,7 +73,7 @@ def test_trace_file_of_a_run_says_what_it_holds_and_names_an_unknown_episode(tmp
     log.write_text(f'noise\n{json.dumps(completed)}\n{{"event": "group.completed"}}\n')
     assert completed_groups(tmp_path / "logs") == {"rl-1/0": 105.0}
     assert "1 episodes, 1 updates" in write_trace(tmp_path, episode=None, last=10, out=None)
-    tree = json.loads((tmp_path / "trace.json").read_text())
+    tree = json.loads((tmp_path / f"trace-{tmp_path.name}.json").read_text())
     assert ("update 3", 115.0, 5.0) in spans(tree["traceEvents"])
     with pytest.raises(ConfigError, match=r"no 'rl-9/0/0'"):
         write_trace(tmp_path, episode="rl-9/0/0", last=10, out=None)

@@ -1,0 +1,101 @@
+"""Which configuration file a command line means: a path, or the name of a file in configs/.
+
+configs/ is looked for in the current folder, then in the source tree that this package runs from, then among the files that were
+installed with the package. Imports the standard library only, so that a wrong name is refused at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from common.errors import ConfigError, Problem
+
+FOLDER = "configs"
+EXAMPLE = f"{FOLDER}/quickstart.yaml"
+_NO_RUNS = frozenset({"hosts", "prometheus"})
+"""Files of configs/ that configure something other than a run."""
+_INSTALLED = "share/computerrl"
+"""Folder of the installation's data files that holds configs/ (setup.cfg)."""
+_OVERRIDE = re.compile(r"[A-Za-z_]\w*(\.[\w-]+)*=.*", re.DOTALL)
+
+
+def find_config(text: str, *, roots: Sequence[Path] | None = None) -> Path:
+    """The file that ``text`` means: `quickstart`, `algorithms/dapo`, `configs/quickstart.yaml` or any path.
+
+    ``roots``: folders that may hold configs/; None: those of this machine. Raises `ConfigError` with the nearest name.
+    """
+    if Path(text).is_file():
+        return Path(text)
+    name = text.removeprefix(f"{FOLDER}/").removesuffix(".yaml")
+    for root in _roots() if roots is None else roots:
+        path = root / FOLDER / f"{name}.yaml"
+        if not Path(text).is_absolute() and path.is_file():
+            return path
+    if Path(text).is_dir():
+        raise ConfigError([Problem("CONFIG", f"{text!r} is a folder", f"give a YAML file, for example {EXAMPLE}")])
+    names = config_names(list(_roots()) if roots is None else roots)
+    raise ConfigError([Problem("CONFIG", f"there is no file {text!r}", _advice(name, names))])
+
+
+def find_site(text: str) -> str:
+    """The path of the site profile ``text`` in configs/sites/; ``text`` where it is a path, or there is no such profile."""
+    for root in _roots() if "/" not in text else ():
+        path = root / FOLDER / "sites" / f"{text}.yaml"
+        if path.is_file():
+            return str(path)
+    return text
+
+
+def config_names(roots: Sequence[Path]) -> list[str]:
+    """Names of the run configurations below ``roots``: those in configs/ first, then those of algorithms."""
+    found = {}
+    for pattern in ("*.yaml", "algorithms/*.yaml"):
+        for root in roots:
+            for path in sorted((root / FOLDER).glob(pattern)):
+                name = path.relative_to(root / FOLDER).with_suffix("").as_posix()
+                if name not in _NO_RUNS:
+                    found[name] = None
+    return list(found)
+
+
+def is_override(word: str) -> bool:
+    """Whether ``word`` of a command line is KEY=VALUE."""
+    return _OVERRIDE.fullmatch(word) is not None and not Path(word).is_file()
+
+
+def _advice(name: str, names: Sequence[str]) -> str:
+    if not names:
+        return f"give the path of a YAML file, for example {EXAMPLE} of the source tree"
+    import difflib
+
+    short = {known.rpartition("/")[2]: known for known in reversed(names)}
+    near = difflib.get_close_matches(name, names, n=1) or difflib.get_close_matches(name.rpartition("/")[2], short, n=1)
+    if near:
+        return f"did you mean {FOLDER}/{short.get(near[0], near[0])}.yaml?"
+    at_the_top = [known for known in names if "/" not in known]
+    return f"use one of {', '.join(at_the_top)}, algorithms/NAME, or the path of a YAML file"
+
+
+def _roots() -> Iterator[Path]:
+    yield Path()
+    yield Path(__file__).resolve().parent.parent
+    # Only where the others have not got it: reading the installation's list of files takes a while.
+    installed = _installed_root()
+    if installed is not None:
+        yield installed
+
+
+def _installed_root() -> Path | None:
+    """The folder below which the installation put configs/; None for one that has none (an editable installation)."""
+    from importlib import metadata
+
+    try:
+        files = metadata.files("computerrl") or []
+    except metadata.PackageNotFoundError:
+        return None
+    for file in files:
+        if file.as_posix().endswith(f"{_INSTALLED}/{EXAMPLE}"):
+            return Path(str(file.locate())).resolve().parent.parent
+    return None
