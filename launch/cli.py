@@ -63,11 +63,13 @@ def train(config: Path, overrides: tuple[str, ...], *, resume: bool, dry_run: bo
     computerrl train configs/quickstart.yaml --set desktop.num_desktops=2 --set name=small
     computerrl train configs/quickstart.yaml --resume
     """
-    from launch import local
-
     if dry_run:
         _dry_run(config, overrides)
         return
+    # Before the imports below, which take a second or two.
+    click.echo(f"checking {config} and this machine")
+    from launch import local
+
     sys.exit(local.train(config, overrides=overrides, resume=resume, has_dashboard=dashboard))
 
 
