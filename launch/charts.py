@@ -26,6 +26,8 @@ MAX_POINTS = 400
 """Maximum number of points in a line: more than a screen tells apart. Extremes are kept."""
 MAX_HITS = 100
 """Maximum number of places along x that show their values under the pointer."""
+SMALLEST, GREATEST = 1e-9, 1e15
+"""Range of what an axis shows: a run that diverges records numbers that no picture can hold."""
 _LETTER = 0.022
 """Width of a letter as a share of the plot on the narrowest screens."""
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
@@ -85,11 +87,12 @@ def smooth(points: Sequence[Point], *, weight: float = 0.35) -> list[Point]:
 def figure(chart: Chart) -> Figure:
     """``chart`` as SVG: bands, grid, area, lines, dots, and the values at each x under the pointer."""
     series = [Series(one.label, _finite(one.points), one.style, one.dots, one.dashed) for one in chart.series]
-    area = [point for point in chart.area if all(map(isfinite, point))]
+    area = [(x, _within(low), _within(high)) for x, low, high in chart.area if isfinite(x + low + high)]
     highest = max([y for one in series for _, y in one.points] + [high for _, _, high in area], default=0.0)
     y_ticks = ticks(chart.y_high or highest)
-    width, top = chart.x_end or 1.0, y_ticks[-1]
-    frame = _Frame(width, top, chart.height)
+    width = max([chart.x_end, *(x for one in series for x, _ in one.points)])
+    width = width if width >= SMALLEST else 1.0
+    frame = _Frame(width, y_ticks[-1], chart.height)
     text = _percent if chart.percent else _plain
     parts = [
         *(_band(band, frame) for band in chart.bands if band.end > band.start),
@@ -107,6 +110,7 @@ def bars(
     title: str, values: Sequence[tuple[str, float]], *, style: str = "s1", limit: str | None = None, height: int = 200
 ) -> Figure:
     """One bar for each (label, value); ``limit``: the label after which a line is drawn."""
+    values = [(label, _within(value)) for label, value in values if isfinite(value)]
     y_ticks = ticks(max((value for _, value in values), default=0.0))
     frame = _Frame(float(len(values) or 1), y_ticks[-1], height)
     every = -(-len(values) // 12) or 1
@@ -144,9 +148,8 @@ def intervals(title: str, rows: Sequence[tuple[str, float, float, float]]) -> Fi
 
 
 def ticks(high: float) -> list[float]:
-    """Round values from 0 to at least ``high``, 4 to 7 of them."""
-    if not isfinite(high) or high <= 0:
-        high = 1.0
+    """Round values from 0 to at least ``high``, 3 to 7 of them; 0 to 1 for nothing."""
+    high = _within(high) if high >= SMALLEST else 1.0
     magnitude = 10.0 ** floor(log10(high / 4))
     step = next((size * magnitude for size in _STEPS if high / (size * magnitude) <= 5), 10 * magnitude)
     count = 1
@@ -193,7 +196,11 @@ def _svg(title: str, height: int, parts: Iterable[str], *, kind: str = "chart") 
 
 
 def _finite(points: Sequence[Point]) -> list[Point]:
-    return thinned([(x, y) for x, y in points if isfinite(x) and isfinite(y)])
+    return thinned([(x, _within(y)) for x, y in points if isfinite(x) and isfinite(y)])
+
+
+def _within(value: float) -> float:
+    return max(-GREATEST, min(GREATEST, value))
 
 
 def _y_axis(values: Sequence[float], frame: _Frame, text: Callable[[float], str]) -> list[str]:
