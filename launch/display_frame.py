@@ -45,7 +45,7 @@ def duration(seconds: float | None) -> str:
     """`4:05`, `1:02:03`, `–` when unknown."""
     if seconds is None or seconds < 0:
         return "–"
-    minutes, rest = divmod(int(seconds), 60)
+    minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
