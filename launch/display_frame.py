@@ -97,8 +97,8 @@ def render(view: View, *, width: int) -> RenderableType:
     if view.ending is None:
         note = state.learner_note()
         if view.processes and not state.phase:
-            note = f"waiting for {waiting_for(state, view.processes)}"
-        if note and note != state.phase:
+            parts.append(Text(f" waiting for {waiting_for(state, view.processes)}", style="dim"))
+        elif note and note != state.phase:
             parts.append(_line(f" {note}", "dim"))
     if state.phase:
         parts += [_figures(view, width=width), _families(state, width=width)]
@@ -239,8 +239,8 @@ def _process_line(view: View) -> RenderableType:
             word = "restart" if process.num_restarts == 1 else "restarts"
             line.append(f"{_FIXED}({process.num_restarts}{_FIXED}{word})", style="yellow")
         line.append("  ")
-    if view.ending is None and view.state.status is None:
-        line.append("the broker does not answer" if view.state.phase else "the broker does not answer yet", style="dim")
+    if view.ending is None and view.state.status is None and view.state.phase:
+        line.append("the broker does not answer", style="dim")
     return line
 
 

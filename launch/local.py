@@ -299,4 +299,5 @@ def _conclude(config: RunConfig, outcome: Outcome) -> None:
     print(closing_line(report))
     print(f"report: {page}")
     if report["num_episodes"]:
-        print(f"next: computerrl replay {config.folder.name}", flush=True)
+        name = config.folder.name if config.folder.parent == Path("runs") else config.folder
+        print(f"next: computerrl replay {name}", flush=True)

@@ -63,7 +63,7 @@ function show() {
   set($("name"), state.name);
   $("live").className = `live ${state.is_paused ? "is-paused" : state.is_live ? "is-live" : ""}`;
   set($("live"), state.is_ended ? "ended" : state.is_paused ? "paused" : state.is_live ? "live" : "not running");
-  set($("phase"), [state.phase, state.note || state.reason].filter(Boolean).join(" – "));
+  set($("phase"), state.is_ended ? "" : [state.phase, state.note || state.reason].filter(Boolean).join(" – "));
   showTiles();
   if (state.is_ended) return;
   showWall();

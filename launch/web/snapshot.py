@@ -129,7 +129,8 @@ def flow(state: RunState) -> dict[str, Any]:
 def curves(state: RunState, active: ActiveTime, *, max_age: float) -> dict[str, Any]:
     """The figures of the page."""
     bands = phase_bands(state, active)
-    families = sorted({name for update in state.updates for name in update.get("success_by_family") or {}})
+    trained = {name for update in state.updates for name in update.get("success_by_family") or {}}
+    families = sorted(trained | {name for evaluation in state.evaluations for name in evaluation.get("families") or {}})
     found = main_charts(state, active, bands)
     charts = [{"title": title, "caption": caption, "figure": drawn} for title, caption, drawn in found]
     ages = age_histogram(state, max_age=max_age)
