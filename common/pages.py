@@ -8,8 +8,11 @@ something and does not come from this very page. A page loads nothing from anywh
 from __future__ import annotations
 
 import asyncio
+import gzip
+import hashlib
 import hmac
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from socket import gethostname
 
@@ -21,8 +24,39 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 EVERYWHERE = frozenset({"0.0.0.0", "::"})
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _SHUTDOWN_S = 0.2
+MIN_COMPRESSED_BYTES = 1024
+"""Answers below this size are sent as they are: a packet holds them."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """One of a page's own files, ready to be sent."""
+
+    content_type: str
+    plain: bytes
+    packed: bytes
+    """``plain`` as gzip."""
+    tag: str
+    """ETag: the hash of the content."""
+
+    @classmethod
+    def of(cls, name: str, data: bytes) -> StoredFile:
+        """The file ``name`` with content ``data``."""
+        tag = f'"{hashlib.sha256(data).hexdigest()[:24]}"'
+        return cls(_TYPES[Path(name).suffix], data, gzip.compress(data, mtime=0), tag)
+
+    def answer(self, request: web.Request) -> web.Response:
+        """304 for a browser that holds this content already; else the content, as gzip where the browser takes that."""
+        headers = {"ETag": self.tag, "Cache-Control": "private, no-cache", "Vary": "Accept-Encoding"}
+        if self.tag in request.headers.get("If-None-Match", ""):
+            return web.Response(status=304, headers=headers)
+        body = self.plain
+        if "gzip" in request.headers.get("Accept-Encoding", ""):
+            body = self.packed
+            headers["Content-Encoding"] = "gzip"
+        return web.Response(body=body, content_type=self.content_type, charset="utf-8", headers=headers)
 
 
 def page_files(folder: Path) -> dict[str, bytes]:
@@ -31,14 +65,14 @@ def page_files(folder: Path) -> dict[str, bytes]:
 
 
 def make_app(
-    files: Mapping[str, bytes], *, token: str, host: str, routes: Sequence[web.AbstractRouteDef], styles: str = "'self'"
+    files: Mapping[str, bytes], *, token: str, host: str, routes: Sequence[web.AbstractRouteDef]
 ) -> web.Application:
     """An application that serves ``files`` below the token, and ``routes``, whose paths begin with `/{token}/`.
 
-    ``host`` is what the server listens on; ``styles``: where styles may come from.
+    ``host`` is what the server listens on.
     """
     headers = {
-        "Content-Security-Policy": f"default-src 'none'; script-src 'self'; style-src {styles}; img-src 'self' blob: data:; "
+        "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
         "Referrer-Policy": "no-referrer",
         "X-Content-Type-Options": "nosniff",
@@ -48,6 +82,7 @@ def make_app(
     }
     # Listening everywhere, this machine has names that we do not know.
     host_names = None if host in EVERYWHERE else LOOPBACK | {in_address(host)}
+    stored = {name: StoredFile.of(name, data) for name, data in files.items()}
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -58,18 +93,28 @@ def make_app(
             response = web.Response(status=refused.status, text=f"{refused.status} {refused.text or refused.reason}\n")
         if not response.prepared:
             response.headers.update({name: value for name, value in headers.items() if name not in response.headers})
+            if _is_worth_packing(response):
+                response.enable_compression()
         return response
 
     async def file(request: web.Request) -> web.StreamResponse:
         name = request.match_info["name"] or "index.html"
-        if name not in files:
+        if name not in stored:
             raise web.HTTPNotFound
-        return web.Response(body=files[name], content_type=_TYPES[Path(name).suffix], charset="utf-8")
+        return stored[name].answer(request)
 
     app = web.Application(middlewares=[guard])
     # The files come last: their route takes every name that is left.
     app.add_routes([*routes, web.get("/{token}/{name:[^/]*}", file)])
     return app
+
+
+def _is_worth_packing(response: web.StreamResponse) -> bool:
+    """Long text that is not packed yet; pictures are small in themselves. aiohttp asks what the browser takes."""
+    if not isinstance(response, web.Response) or "Content-Encoding" in response.headers:
+        return False
+    is_text = response.content_type.startswith("text/") or response.content_type == "application/json"
+    return is_text and isinstance(response.body, bytes) and len(response.body) >= MIN_COMPRESSED_BYTES
 
 
 def require_same_origin(request: web.Request, *, what: str) -> None:

@@ -144,10 +144,11 @@ def config_digest(config: RunConfig) -> str:
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace ``path`` by ``data``: a reader sees all of the old or all of the new content, after a power cut too."""
+def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
+    """Replace ``path`` by ``data``: a reader sees all of the old or all of the new content, after a power cut too. ``mode``: the
+    permissions of the new file, less the umask."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.new")
-    with temporary.open("wb") as file:
+    with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(data)
         file.flush()
         os.fdatasync(file.fileno())

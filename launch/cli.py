@@ -77,6 +77,8 @@ def train(config: Path, overrides: tuple[str, ...], *, resume: bool, dry_run: bo
         _dry_run(resolved, path=config, resume=resume)
     if print_config or dry_run:
         return
+    # Before the imports below, which take a second or two.
+    click.echo(f"checking {config} and this machine")
     from launch import local
 
     code, _ = local.play(resolved, resume=resume, has_dashboard=dashboard)

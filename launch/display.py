@@ -1,7 +1,7 @@
-"""What a person sees while a run goes on: a live display on a terminal, one line per event elsewhere.
+"""Terminal output of a run: a live display on a terminal, one line per event elsewhere.
 
-Everything drawn comes from `launch.run_state.RunState` and the supervisor's process views; `render` and `line_for` are pure.
-Keeps no figures of its own and never asks anybody anything.
+Everything shown comes from `launch.run_state.RunState` and the supervisor's process views. `launch.display_frame` draws the live
+display; `line_for` is pure.
 """
 
 from __future__ import annotations
@@ -9,54 +9,22 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from launch.display_frame import Ending, View, duration, number, render
 from launch.run_state import Record, RunState
+from launch.start_up import StartUp
 from launch.supervisor import ProcessView
-from launch.waste_view import lengths_text, lost_text
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console
 
-BLOCKS = "▁▂▃▄▅▆▇█"
-SPARKLINE_WIDTH = 24
 NUM_NOTES = 4
-QUIET_S = 60.0
-"""After so long without a line, one says how far the phase is: evaluations and demonstrations take minutes."""
-SHARE_UPDATES = 10
-"""Updates over which a family's share of the training rollouts is taken."""
+QUIET_S = 15.0
+"""After so long without a line, one tells the progress of the phase: evaluations and demonstrations take minutes."""
 QUEUES = {"assignments": "playing", "trajectories_pending": "pending", "groups_waiting": "groups", "groups_unconsumed": "unsaved"}
-"""Gauge of the broker -> word on the display: episodes being played, trajectories whose group is not whole, groups the learner
-has not taken, groups no checkpoint covers."""
-
-
-def sparkline(values: Sequence[float | None], *, low: float, high: float, width: int = SPARKLINE_WIDTH) -> str:
-    """The last ``width`` values as block characters between ``low`` and ``high``; gaps where a value is missing."""
-    marks = []
-    for value in values[-width:]:
-        if value is None:
-            marks.append(" ")
-            continue
-        share = (value - low) / (high - low) if high > low else 0.0
-        marks.append(BLOCKS[round(min(1.0, max(0.0, share)) * (len(BLOCKS) - 1))])
-    return "".join(marks)
-
-
-def duration(seconds: float | None) -> str:
-    """`4:05`, `1:02:03`, `–` when unknown."""
-    if seconds is None or seconds < 0:
-        return "–"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-def number(value: float | None, digits: int = 2) -> str:
-    """Fixed digits, `–` when unknown."""
-    return "–" if value is None else f"{value:.{digits}f}"
-
-
-# --- one line per event ----------------------------------------------------------------------------------------------
+"""Gauge of the broker -> word in a log line: episodes being played, trajectories whose group is not whole, groups the learner has
+not taken, groups no checkpoint covers."""
 
 
 def line_for(record: Record, *, state: RunState) -> str | None:
@@ -108,146 +76,6 @@ def _queues(state: RunState) -> dict[str, float]:
     return {word: gauges[name] for name, word in QUEUES.items() if name in gauges}
 
 
-# --- the live display ------------------------------------------------------------------------------------------------
-
-
-def render(
-    state: RunState, views: Sequence[ProcessView], notes: Sequence[str], *, name: str, elapsed_s: float, now: float
-) -> RenderableType:
-    """The whole display. ``now`` is Unix seconds."""
-    from rich.console import Group
-    from rich.text import Text
-
-    update = state.last_update
-    left_s = update.get("time_left_s")
-    if left_s is not None and update.get("time") is not None:
-        left_s = max(0.0, left_s - (now - update["time"]))
-    in_phase = f" {duration(now - state.phase_started)}" if state.phase_started is not None else ""
-    head = Text.assemble(
-        (f" {name} ", "bold reverse"),
-        "  ",
-        (state.phase or "starting", "bold cyan"),
-        (in_phase, "dim"),
-        ("   elapsed ", "dim"),
-        duration(elapsed_s),
-        ("   left about ", "dim"),
-        duration(left_s),
-    )
-    note = state.learner_note()
-    doing = Text(f" {note}", style="dim") if note and note != state.phase else Text("")
-    parts: list[RenderableType] = [head, doing, _figures(state), _families(state), _process_line(state, views)]
-    parts += [Text(f" {line}", style="yellow", overflow="ellipsis", no_wrap=True) for line in notes]
-    return Group(*parts)
-
-
-def _figures(state: RunState) -> RenderableType:
-    from rich.table import Table
-
-    update = state.last_update
-    history: Callable[[str], list[Any]] = lambda key: [record.get(key) for record in state.updates]  # noqa: E731
-    entropies = [value for value in history("entropy") if value is not None]
-    version = state.status.policy_version if state.status is not None else update.get("policy_version")
-    left = [
-        ("update", f"{update.get('update', '–')}", ""),
-        ("policy version", f"{'–' if version is None else version}", ""),
-        ("success", number(update.get("success")), sparkline(history("success"), low=0.0, high=1.0)),
-        ("entropy", number(update.get("entropy")), sparkline(history("entropy"), low=0.0, high=max(entropies, default=1.0))),
-        ("policy age", _age(update) if update else "–", "min/mean/max"),
-        ("env steps/s", number(state.metric("actor/env_steps_per_s", update.get("env_steps_per_s")), 1), ""),
-        ("stalled/waited", _stall(update), "s"),
-        ("length bias", number(update.get("length_ks")), "KS distance"),
-    ]
-    right = [
-        ("queues", " ".join(f"{key} {value:g}" for key, value in _queues(state).items()) or "–"),
-        ("dropped", " ".join(f"{key} {value}" for key, value in _drops(state).items()) or "none"),
-        (
-            "desktops",
-            f"{_whole(state, 'env_server/desktops_leased')} leased of {_whole(state, 'env_server/desktops_ready')} ready",
-        ),
-        ("step, reset", f"{_seconds(state, 'actor/step_p50_s')}, {_seconds(state, 'actor/reset_p50_s')} at the median"),
-        ("actor time", _shares(state)),
-        ("training", f"{number(update.get('trained_tokens_per_s'), 0)} tokens/s"),
-        ("lost", lost_text(update.get("waste", {}))),
-        ("trained", lengths_text(update.get("waste", {}))),
-    ]
-    grid = Table.grid(padding=(0, 1))
-    for style in ("dim", "bold", "green", "dim", ""):
-        grid.add_column(style=style, no_wrap=True)
-    for (name, value, extra), (other, text) in zip(left, right, strict=True):
-        grid.add_row(f" {name}", value, extra, f" {other}", text)
-    return grid
-
-
-def _families(state: RunState) -> RenderableType:
-    """Success by family: evaluations and the training curve; and its share of the latest training rollouts."""
-    from rich.table import Table
-    from rich.text import Text
-
-    families: dict[str, None] = {}
-    for record in (*state.evaluations, *state.updates[-1:]):
-        families.update(dict.fromkeys(record.get("families", record.get("success_by_family", {}))))
-    if not families:
-        return Text(" no episode has been judged yet", style="dim")
-    table = Table(box=None, padding=(0, 1), header_style="dim")
-    for title in ("family", *[str(record.get("phase")) for record in state.evaluations], "training", "share", ""):
-        table.add_column(title, no_wrap=True)
-    rollouts = [record.get("rollouts_by_family", {}) for record in state.updates[-SHARE_UPDATES:]]
-    num_rollouts = sum(sum(counts.values()) for counts in rollouts)
-    for family in families:
-        curve = [record.get("success_by_family", {}).get(family) for record in state.updates]
-        known = [value for value in curve if value is not None]
-        evaluated = []
-        for record in state.evaluations:
-            item = record.get("families", {}).get(family)
-            evaluated.append(f"{item['successes']}/{item['episodes']}" if item else "–")
-        share = f"{sum(counts.get(family, 0) for counts in rollouts) / num_rollouts:.0%}" if num_rollouts else "–"
-        table.add_row(family, *evaluated, number(known[-1] if known else None), share, sparkline(curve, low=0.0, high=1.0))
-    return table
-
-
-def _process_line(state: RunState, views: Sequence[ProcessView]) -> RenderableType:
-    from rich.text import Text
-
-    line = Text(" ")
-    colours = {"running": "green", "restarting": "yellow", "ended": "red"}
-    for view in views:
-        line.append("● ", style=colours[view.state])
-        line.append(view.name)
-        if view.num_restarts:
-            line.append(f" ({view.num_restarts} restart{'s' if view.num_restarts > 1 else ''})", style="yellow")
-        line.append("  ")
-    if views and state.status is None:
-        line.append("broker does not answer yet", style="dim")
-    return line
-
-
-def _drops(state: RunState) -> dict[str, int]:
-    drops = {reason: count for reason, count in state.last_update.get("drops", {}).items() if count}
-    if state.status is not None:
-        for name, count in state.status.counters.items():
-            if name.startswith("rejected/") and count:
-                drops[name.removeprefix("rejected/")] = count
-    return drops
-
-
-def _whole(state: RunState, name: str) -> str:
-    return number(state.metric(name), 0)
-
-
-def _seconds(state: RunState, name: str) -> str:
-    value = state.metric(name)
-    return "–" if value is None else f"{value:.2f} s"
-
-
-def _shares(state: RunState) -> str:
-    parts = []
-    for key, word in (("generate", "generation"), ("desktop", "desktop"), ("idle", "idle"), ("bound_wait", "staleness bound")):
-        value = state.metric(f"actor/{key}_fraction")
-        if value is not None:
-            parts.append(f"{word} {value:.0%}")
-    return " ".join(parts) or "–"
-
-
 class LiveDisplay:
     """Redraws `render` in place. Use in ``with``."""
 
@@ -256,7 +84,10 @@ class LiveDisplay:
 
         self._name = name
         self._started = time.monotonic()
+        self._start_up = StartUp()
         self._notes: deque[str] = deque(maxlen=NUM_NOTES)
+        self._address = ""
+        self._console = console
         self._live = Live(console=console, auto_refresh=False, transient=False)
 
     def __enter__(self) -> LiveDisplay:
@@ -270,15 +101,25 @@ class LiveDisplay:
         """Something happened that a person should see."""
         self._notes.append(f"{time.strftime('%H:%M:%S')} {line}")
 
+    def dashboard(self, address: str, hint: str) -> None:
+        """The dashboard has an address: it stays on the display. ``hint``: the tunnel that leads to it, or empty."""
+        self._address = address
+        # Above the display, where it stays when the display has ended.
+        self._live.console.print(f"dashboard: {address}", soft_wrap=True, highlight=False, markup=False)
+        if hint:
+            self._live.console.print(hint, soft_wrap=True, highlight=False, markup=False)
+
     def record(self, record: Record, state: RunState) -> None:
         """Shown by the next `update` already."""
 
-    def update(self, state: RunState, views: Sequence[ProcessView]) -> None:
+    def update(self, state: RunState, views: Sequence[ProcessView], *, ending: Ending | None = None) -> None:
         """Draw what is known now."""
         elapsed_s = time.monotonic() - self._started
-        self._live.update(
-            render(state, views, list(self._notes), name=self._name, elapsed_s=elapsed_s, now=time.time()), refresh=True
-        )
+        if ending is None:
+            for line in self._start_up.look(state, views, elapsed_s=elapsed_s):
+                self._live.console.print(f" {line}", style="dim", highlight=False)
+        view = View(self._name, state, views, time.time(), elapsed_s, list(self._notes), self._address, ending)
+        self._live.update(render(view, width=self._console.width), refresh=True)
 
 
 class LineDisplay:
@@ -287,7 +128,8 @@ class LineDisplay:
     def __init__(self, write: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._write = write
         self._clock = clock
-        self._last_line = clock()
+        self._started = self._last_line = clock()
+        self._start_up = StartUp()
 
     def __enter__(self) -> LineDisplay:
         return self
@@ -299,16 +141,38 @@ class LineDisplay:
         """Something happened that a person should see."""
         self._line(f"note {line}")
 
+    def dashboard(self, address: str, hint: str) -> None:
+        """The dashboard has an address. ``hint``: the tunnel that leads to it, or empty."""
+        self._line(f"dashboard: {address}")
+        if hint:
+            self._line(hint)
+
     def record(self, record: Record, state: RunState) -> None:
         """A new metrics record."""
         line = line_for(record, state=state)
         if line is not None:
             self._line(line)
 
-    def update(self, state: RunState, views: Sequence[ProcessView]) -> None:
-        """How far the phase is, where the learner knows and nothing else was said for a while."""
-        note = state.learner_note()
-        if note not in ("", state.phase) and self._clock() - self._last_line >= QUIET_S:
+    def update(self, state: RunState, views: Sequence[ProcessView], *, ending: Ending | None = None) -> None:
+        """Parts of the run that have come up; then the progress of the phase, where nothing else was written for a while."""
+        if ending is not None:
+            self._line(ending.text)
+            return
+        elapsed_s = self._clock() - self._started
+        for line in self._start_up.look(state, views, elapsed_s=elapsed_s):
+            self.start(line)
+        overdue = self._start_up.overdue(state, views, elapsed_s=elapsed_s)
+        if overdue:
+            self.start(overdue)
+        self.progress(state.learner_note(), state.phase)
+
+    def start(self, line: str) -> None:
+        """A part of the run that is being started."""
+        self._line(f"start {line}")
+
+    def progress(self, note: str, phase: str) -> None:
+        """Write ``note``, which tells how far ``phase`` is, unless a line was written a moment ago."""
+        if note not in ("", phase) and self._clock() - self._last_line >= QUIET_S:
             self._line(f"progress {note}")
 
     def _line(self, text: str) -> None:

@@ -26,9 +26,10 @@ from common.model_folder import BUILT_IN_MODELS
 from common.run_folder import write_atomically
 from launch.machine import inspect_machine, visible_gpus
 from launch.machine_setup import bring_model
+from launch.pages import ADDRESS_FILE, tunnel_hint
 from launch.plan import ProcessSpec, make_plan
 from launch.preflight import run_preflight
-from launch.report_data import EVALUATIONS, Attempt
+from launch.report_data import Attempt
 from launch.run_names import claim, find_resumable, locked, new_attempt, point_latest
 from launch.supervisor import Outcome, ProcessView
 
@@ -96,7 +97,10 @@ def play(
 
 @contextmanager
 def watched(folder: Path) -> Iterator[None]:
-    """Serve the dashboard of the run in ``folder`` meanwhile, in a process that gives way to the run's."""
+    """Serve the dashboard of the run in ``folder`` meanwhile, in a process that gives way to the run's. Its address is in the
+    run folder's `dashboard.url` until the block ends."""
+    address = folder / ADDRESS_FILE
+    address.unlink(missing_ok=True)
     argv = [sys.executable, "-m", "launch.cli", "dashboard", str(folder), "--with-parent"]
     root = str(Path(__file__).resolve().parent.parent)
     process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": root})
@@ -105,6 +109,7 @@ def watched(folder: Path) -> Iterator[None]:
     finally:
         process.terminate()
         process.wait()
+        address.unlink(missing_ok=True)
 
 
 def make_model(config: RunConfig) -> None:
@@ -169,7 +174,7 @@ def _run_serial(config: RunConfig) -> tuple[Outcome, dict[str, int]]:
 
     display = LineDisplay(lambda line: print(line, flush=True))
     try:
-        state = run_serial(config, on_record=display.record)
+        state = run_serial(config, on_record=display.record, on_start=display.start, on_progress=display.progress)
     except KeyboardInterrupt:
         return Outcome("stopped", "stopped by SIGINT", exit_code=130), {}
     if state.status is not None:
@@ -187,6 +192,7 @@ def supervise(
     """Run ``specs`` to the end of the attempt. ``look`` is asked each second, and may end the run or drain the supervisor;
     ``extra_stop_s``: what a stop takes longer where processes are on other nodes."""
     from launch.display import make_display
+    from launch.display_frame import ending_of
     from launch.report import write_status
     from launch.supervisor import Supervisor
     from launch.watch import RunWatch
@@ -201,10 +207,13 @@ def supervise(
 
         def tick() -> Outcome | None:
             views = supervisor.views()
+            show_address()
             display.update(watch.refresh(), views)
             tell.processes(views)
             return look(supervisor) or _asked_to_end(folder.folder, supervisor) or disk_outcome(folder.folder)
 
+        started = time.time()
+        show_address = _AddressOnce(folder.folder / ADDRESS_FILE, display.dashboard)
         tell = _Teller(attempt.logs / PROCESSES_FILE)
         supervisor = Supervisor(
             specs, config=settings, log_folder=attempt.logs, notify=display.note, is_finished=finished,
@@ -214,10 +223,29 @@ def supervise(
             outcome = supervisor.run(tick=tick, tick_s=TICK_S)
         finally:
             watch.close()
-        display.update(watch.refresh(), supervisor.views())
+        tell.processes(supervisor.views())
+        ended = time.time()
+        ending = ending_of(outcome.kind, ended=ended, took_s=ended - started)
+        display.update(watch.refresh(), supervisor.views(), ending=ending)
     if watch.last_status is not None:
         write_status(folder.folder, watch.last_status)
     return outcome, {view.name: view.num_restarts for view in supervisor.views()}
+
+
+class _AddressOnce:
+    """Shows the dashboard's address when its process has written it down, once."""
+
+    def __init__(self, path: Path, show: Callable[[str, str], None]) -> None:
+        self._path = path
+        self._show: Callable[[str, str], None] | None = show
+
+    def __call__(self) -> None:
+        """Look for the address, until it is there."""
+        if self._show is None or not self._path.exists():
+            return
+        address = self._path.read_text().strip()
+        self._show(address, tunnel_hint(address))
+        self._show = None
 
 
 class _Teller:
@@ -269,20 +297,18 @@ def _full(folder: Path) -> str:
 def _conclude(config: RunConfig, outcome: Outcome) -> None:
     """The report, and the few lines a person reads at the end."""
     from launch.report import write_report
+    from launch.report_data import closing_line
     from launch.run_names import REPORT_FILE
 
+    print("writing the report", flush=True)
     page = write_report(config.folder)
     if outcome.kind == "failed":
         print(f"error: the run failed: {outcome.reason}\n{outcome.message}", file=sys.stderr)
     elif outcome.kind == "stopped":
-        print(f"{outcome.reason}; --resume continues this run")
+        print(f"{outcome.reason}; the same command with --resume continues this run")
     report = json.loads((config.folder / REPORT_FILE).read_text())
-    for name in EVALUATIONS:
-        success = report[name]
-        if success is not None and success["mean"] is not None:
-            given_up = f", {success['num_given_up']} given up" if success["num_given_up"] else ""
-            print(f"{name:18} {success['mean']:.3f}  ({success['episodes']} held-out episodes{given_up})")
-    for name in ("wall_s", "env_steps", "env_steps_per_s", "num_updates", "step_p50_s", "actor_idle_fraction"):
-        if report[name] is not None:
-            print(f"{name:18} {report[name]:g}")
-    print(f"report: {page}", flush=True)
+    print(closing_line(report))
+    print(f"report: {page}")
+    if report["num_episodes"]:
+        name = config.folder.name if config.folder.parent == Path("runs") else config.folder
+        print(f"next: computerrl replay {name}", flush=True)

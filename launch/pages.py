@@ -16,6 +16,8 @@ import click
 from common.run_folder import RunFolder, write_atomically
 from launch.run_names import read_resolved
 
+ADDRESS_FILE = "dashboard.url"
+"""In the run folder while `train --dashboard` serves its page; only its owner may read it, for the address holds a token."""
 NICE = 10
 """The pages give way to the run: they are on its machine as a rule."""
 
@@ -27,10 +29,10 @@ def show_run(folder: Path, *, host: str, port: int, page: str, command: str, wit
     if with_parent:
         lifecycle.die_with_parent()
     os.nice(NICE)
-    asyncio.run(_serve(folder, host=host, port=port, page=page, command=command))
+    asyncio.run(_serve(folder, host=host, port=port, page=page, command=command, with_parent=with_parent))
 
 
-async def _serve(folder: Path, *, host: str, port: int, page: str, command: str) -> None:
+async def _serve(folder: Path, *, host: str, port: int, page: str, command: str, with_parent: bool) -> None:
     from launch.web.server import serve_run
 
     stop = asyncio.Event()
@@ -38,12 +40,18 @@ async def _serve(folder: Path, *, host: str, port: int, page: str, command: str)
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
     def ready(address: str) -> None:
+        if with_parent:
+            # The parent draws on the terminal: it reads this file and shows the address itself.
+            write_atomically(folder / ADDRESS_FILE, f"{address}{page}\n".encode(), mode=0o600)
+            return
         click.echo(f"{command.rpartition(' ')[2]}: {address}{page}")
-        hint = tunnel(address)
+        hint = tunnel_hint(address)
         if hint:
-            click.echo(f"    -> from your own machine: {hint}, then open the address there")
+            click.echo(hint)
 
-    await serve_run(folder, host=host, port=port, command=command, on_ready=ready, stop=stop)
+    await serve_run(
+        folder, host=host, port=port, command=command, on_ready=ready, stop=stop, goes_with_run=with_parent
+    )
 
 
 def tunnel(address: str) -> str:
@@ -52,6 +60,12 @@ def tunnel(address: str) -> str:
     if "SSH_CONNECTION" not in os.environ or place.hostname not in ("127.0.0.1", "::1"):
         return ""
     return f"ssh -N -L {place.port}:127.0.0.1:{place.port} {getpass.getuser()}@{gethostname()}"
+
+
+def tunnel_hint(address: str) -> str:
+    """What to do from one's own machine before ``address`` can be opened; empty where nothing is needed."""
+    command = tunnel(address)
+    return f"    -> from your own machine: {command}, then open the address there" if command else ""
 
 
 def write_episode(folder: Path, names: Sequence[str], *, out: Path) -> str:

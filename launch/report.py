@@ -1,6 +1,6 @@
 """`report.json` and a self-contained `report.html` of a run, finished or not.
 
-Reads the run folder only. Numbers come from `launch.report_data`, figures from `launch.charts`, the page from `report.html.j2`;
+Reads the run folder only. Numbers come from `launch.report_data`, charts from `launch.charts`, the page from `report.html.j2`;
 here they are put together. The page refers to nothing outside itself.
 """
 
@@ -18,11 +18,10 @@ import msgspec
 from common.messages import Status
 from common.metrics import read_json_lines
 from common.run_folder import RunFolder, write_atomically
-from launch import charts as drawing
 from launch.charts import Band
 from launch.film_strips import Strip, make_strips
 from launch.machine import inspect_machine
-from launch.report_data import EVALUATIONS, ActiveTime, Attempt, figures
+from launch.report_data import EVALUATION_TITLES, EVALUATIONS, ActiveTime, Attempt, figures, long_duration, number, percent, tiles
 from launch.run_charts import family_charts, main_charts, more_charts, phase_bands
 from launch.run_names import REPORT_FILE, read_resolved
 from launch.run_state import Record, RunState
@@ -121,7 +120,8 @@ def render_page(report: dict[str, Any], *, state: RunState, active: ActiveTime, 
     bands = phase_bands(state, active)
     return page_environment().get_template("report.html.j2").render(
         report=report,
-        evaluations=[(title, report[name]) for name, title in _TITLES.items()],
+        tiles=tiles(report),
+        evaluations=[(title, report[name]) for name, title in EVALUATION_TITLES.items()],
         families=_families(report, state),
         charts=main_charts(state, active, bands),
         family_charts=family_charts(state, active, bands, _families(report, state)),
@@ -141,12 +141,8 @@ def page_environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(percent=_percent, duration=_duration, figure=_figure, as_json=drawing.as_json)
-    environment.globals.update(chart_library=drawing.library, chart_script=drawing.drawing_script)
+    environment.filters.update(percent=percent, duration=long_duration, figure=number)
     return environment
-
-
-_TITLES = {"success_before": "before", "success_after_bc": "after cloning", "success_after_rl": "after RL"}
 
 
 def _families(report: dict[str, Any], state: RunState) -> list[str]:
@@ -170,24 +166,6 @@ def _phase_bar(bands: Sequence[Band]) -> list[dict[str, Any]]:
         for band in bands
         if total > 0 and band.end > band.start
     ]
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value * 100:.0f}%"
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "–"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
-
-
-def _figure(value: float | None, unit: str = "") -> str:
-    if value is None:
-        return "–"
-    text = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-    return f"{text} {unit}".strip()
 
 
 def _restarts(attempts: Sequence[Attempt]) -> dict[str, int]:

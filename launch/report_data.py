@@ -6,7 +6,7 @@ is None.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -16,6 +16,7 @@ from launch.run_state import Record, RunState
 
 EVALUATIONS = {"success_before": "eval-before", "success_after_bc": "eval-after-bc", "success_after_rl": "eval-after-rl"}
 """Field of report.json -> phase whose evaluation it is."""
+EVALUATION_TITLES = {"success_before": "before", "success_after_bc": "after cloning", "success_after_rl": "after RL"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,59 @@ def figures(
         "trained_tokens_per_s": round(median(tokens), 1) if tokens else None,
         "trained_tokens_ratio": round(median(padded), 2) if padded else None,
     }
+
+
+def tiles(report: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The figures at the head of a page about a run that has ended: value, remark."""
+    rows = []
+    for name, title in EVALUATION_TITLES.items():
+        success = report[name]
+        remark = f"success {title}"
+        if success is not None:
+            remark += f", {success['episodes']} held-out episodes"
+            remark += f", {success['num_given_up']} given up" if success["num_given_up"] else ""
+        rows.append((percent(success["mean"] if success is not None else None), remark))
+    rounds = report["num_entropulse_phases"]
+    lost, age = ("–" if report[name] is None else report[name] for name in ("num_trajectories_lost", "max_policy_age_trained"))
+    rows += [
+        (number(report["env_steps_per_s"]), f"environment steps per second, {number(report['env_steps'])} in all"),
+        (str(report["num_updates"]), f"RL updates, {rounds} Entropulse round{'' if rounds == 1 else 's'}"),
+        (str(lost), f"trajectories lost; greatest policy age trained: {age}"),
+    ]
+    return [{"value": value, "remark": remark} for value, remark in rows]
+
+
+def closing_line(report: Mapping[str, Any]) -> str:
+    """`success 0% -> 51% (cloned) -> 76% (RL), 24 min 14 s`: what a run achieved, in a line; parts that are unknown are left
+    out."""
+    steps = []
+    for name, remark in (("success_before", ""), ("success_after_bc", " (cloned)"), ("success_after_rl", " (RL)")):
+        success = report[name]
+        if success is not None and success["mean"] is not None:
+            steps.append(f"{percent(success['mean'])}{remark}")
+    achieved = f"success {' -> '.join(steps)}" if steps else "no evaluation was completed"
+    return f"{achieved}, {long_duration(report['wall_s'])}"
+
+
+def long_duration(seconds: float | None) -> str:
+    """`24 min 14 s`, `–` when unknown."""
+    if seconds is None:
+        return "–"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def percent(value: float | None) -> str:
+    """`76%`, `–` when unknown."""
+    return "–" if value is None else f"{value * 100:.0f}%"
+
+
+def number(value: float | None, unit: str = "") -> str:
+    """Three digits, or all digits before the point of a large one; `–` when unknown."""
+    if value is None:
+        return "–"
+    text = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{text} {unit}".strip()
 
 
 class EpisodeTotals:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from launch.charts import Band, Chart, Figure, Point, Series, figure, smooth
 from launch.report_data import ActiveTime
-from launch.run_state import RunState
+from launch.run_state import RunState, phase_title
 
 _BAND_STYLES = {"eval": "b-eval", "demonstrations": "b-bc", "bc": "b-bc", "rl": "b-rl", "sft": "b-sft"}
 
@@ -22,7 +22,8 @@ def phase_bands(state: RunState, active: ActiveTime) -> list[Band]:
         end_s = active.at(following) if following is not None else active.total_s
         style = next((style for start, style in _BAND_STYLES.items() if name.startswith(start)), "")
         if style:
-            bands.append(Band(active.at(float(record.get("time") or 0.0)) / 60, end_s / 60, name, style))
+            start_s = active.at(float(record.get("time") or 0.0))
+            bands.append(Band(start_s / 60, end_s / 60, phase_title(name), style))
     return bands
 
 
@@ -127,7 +128,7 @@ def family_charts(
             Series("held-out evaluation", evaluations, "s2", dashed=True),
             Series("held-out evaluation", evaluations, "s2", dots=True),
         ]
-        chart = Chart(f"Success in {family}", series, active.total_s / 60, y_high=1.0, percent=True, bands=quiet, height=170)
+        chart = Chart(f"Success in {family}", series, active.total_s / 60, y_high=1.0, percent=True, bands=quiet, height=110)
         charts.append((family, figure(chart)))
     return charts
 
@@ -140,6 +141,6 @@ def more_charts(state: RunState, active: ActiveTime, bands: Sequence[Band]) -> l
         points = curve_of(state, active, key)
         if points:
             high = max(0.01, max(y for _, y in points) * 1.05)
-            chart = Chart(title, [Series(key, points, "s1")], active.total_s / 60, y_high=high, bands=quiet, height=170)
+            chart = Chart(title, [Series(key, points, "s1")], active.total_s / 60, y_high=high, bands=quiet, height=110)
             charts.append((title, figure(chart)))
     return charts

@@ -16,6 +16,19 @@ from common.messages import Status
 
 Record = dict[str, Any]
 
+_PHASE_TITLES = {
+    "demonstrations": "demonstrations", "bc": "cloning", "done": "finished", "eval-before": "evaluation before",
+    "eval-after-bc": "evaluation after cloning", "eval-after-rl": "evaluation after RL",
+}  # fmt: skip
+
+
+def phase_title(phase: str) -> str:
+    """A phase of the recipe in words: `rl-2` is `RL 2`."""
+    kind, _, number = phase.partition("-")
+    if kind in ("rl", "sft") and number:
+        return f"{'RL' if kind == 'rl' else 'Entropulse'} {number}"
+    return _PHASE_TITLES.get(phase, phase)
+
 
 @dataclass(slots=True)
 class RunState:
@@ -54,6 +67,17 @@ class RunState:
         for record in records:
             self.take(record)
         return self
+
+    @property
+    def policy_version(self) -> int | None:
+        """The newest policy version that is known of; None before the first."""
+        recorded = [
+            int(record["policy_version"])
+            for record in (*self.phases[-1:], *self.updates[-1:], *self.evaluations[-1:])
+            if record.get("policy_version") is not None
+        ]
+        answered = [self.status.policy_version] if self.status is not None else []
+        return max((*recorded, *answered), default=None)
 
     @property
     def last_update(self) -> Record:

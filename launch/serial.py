@@ -35,8 +35,15 @@ MAX_IDLE_TURNS = 1000
 """Turns in a row in which neither side had anything to do: in one process nothing can come from elsewhere, so it is a fault."""
 
 
-def run_serial(config: RunConfig, *, on_record: Callable[[Record, RunState], None] = lambda record, state: None) -> RunState:
-    """Play the whole recipe; gives the run's state. ``on_record`` is called for every new line of metrics."""
+def run_serial(
+    config: RunConfig,
+    *,
+    on_record: Callable[[Record, RunState], None] = lambda record, state: None,
+    on_start: Callable[[str], None] = lambda line: None,
+    on_progress: Callable[[str, str], None] = lambda note, phase: None,
+) -> RunState:
+    """Play the whole recipe; gives the run's state. ``on_record`` is called for every new line of metrics, ``on_start`` before
+    each part is made, ``on_progress`` after each turn with the learner's note and the phase."""
     log.configure(json_file=config.folder / "logs" / "serial.jsonl")
     tail = MetricsTail(RunFolder(config.folder).metrics_path)
     state = RunState()
@@ -47,9 +54,10 @@ def run_serial(config: RunConfig, *, on_record: Callable[[Record, RunState], Non
             on_record(record, state)
 
     with ExitStack() as stack:
-        loop = SerialRun(config, stack)
+        loop = SerialRun(config, stack, on_start=on_start)
         while loop.turn():
             look()
+            on_progress(loop.note, state.phase)
         state.status = loop.status()
     look()
     return state
@@ -58,8 +66,10 @@ def run_serial(config: RunConfig, *, on_record: Callable[[Record, RunState], Non
 class SerialRun:
     """All parts of a run, wired through memory."""
 
-    def __init__(self, config: RunConfig, stack: ExitStack) -> None:
-        """Parts are closed by ``stack``, the newest first."""
+    def __init__(
+        self, config: RunConfig, stack: ExitStack, *, on_start: Callable[[str], None] = lambda line: None
+    ) -> None:
+        """Parts are closed by ``stack``, the newest first. ``on_start``: see `run_serial`."""
         from broker.client import BrokerClient
         from broker.server import make_service
         from common.transport import LocalChannel
@@ -78,7 +88,11 @@ class SerialRun:
 
         self._peers = {"learner": broker("learner"), "actor": broker("actor")}
         welcome = {role: client.hello(hello) for role, (client, hello) in self._peers.items()}
-        self._worker, engine = self._make_actor(stack, self._make_desktops(stack))
+        on_start("starting the desktops")
+        desktops = self._make_desktops(stack)
+        on_start("loading the actor's model")
+        self._worker, engine = self._make_actor(stack, desktops)
+        on_start("loading the learner's model")
         self._loop = self._make_learner(engine, announced_version=welcome["learner"].policy_version)
         stack.callback(self._loop.close)
 
@@ -96,6 +110,11 @@ class SerialRun:
             metrics = self._loop.metrics() if role == "learner" else self._worker.metrics()
             client.heartbeat(Heartbeat(hello.role, 0, hello.incarnation, metrics))
         return True
+
+    @property
+    def note(self) -> str:
+        """Progress of the learner's phase."""
+        return self._loop.note
 
     def status(self) -> Status:
         """The broker's view."""

@@ -7,43 +7,75 @@ import shutil
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from common import requests
 from common.errors import ResumeError
 from common.run_folder import RunFolder
+from launch.report import read_attempts
+from launch.report_data import ActiveTime
 from launch.supervisor import ProcessView
+
+if TYPE_CHECKING:
+    from launch.display_frame import View
+    from launch.run_state import RunState
+
+ANSWER_LIMIT_S = 3.0
+"""How long the broker's first answer is waited for."""
 
 
 def show_status(folder: Path, *, stay: bool) -> None:
-    """Draw the display once, or until Ctrl-C."""
+    """Draw the display once, or until Ctrl-C or the end of the run."""
     from rich.console import Console
     from rich.live import Live
 
-    from launch.display import render
+    from launch.display_frame import render
     from launch.watch import STATUS_EVERY_S, RunWatch
 
+    console = Console()
+    pause = threading.Event()
     watch = RunWatch(RunFolder(folder))
-    ended = threading.Event()
-
-    def draw() -> object:
-        state = watch.refresh()
-        peers = state.status.peers if state.status is not None else ()
-        views = [ProcessView(f"{peer.role}-{peer.index}", "running", peer.pid, 0) for peer in peers]
-        notes = [] if views else ["its broker does not answer: the run is over, or on another machine"]
-        return render(state, views, notes, name=folder.resolve().name, elapsed_s=-1, now=time.time())
-
     try:
-        watch.wait_status(timeout_s=3.0)
-        if not stay:
-            Console().print(draw())
+        if attempt_ended(folder) is None:
+            watch.wait_status(timeout_s=ANSWER_LIMIT_S)
+        view = view_of(folder, watch.refresh(), now=time.time())
+        if not stay or view.ending is not None:
+            console.print(render(view, width=console.width))
             return
-        with Live(console=Console(), auto_refresh=False) as live:
-            while not ended.wait(STATUS_EVERY_S):
-                live.update(draw(), refresh=True)  # type: ignore[arg-type]
+        with Live(console=console, auto_refresh=False) as live:
+            while view.ending is None:
+                live.update(render(view, width=console.width), refresh=True)
+                pause.wait(STATUS_EVERY_S)
+                view = view_of(folder, watch.refresh(), now=time.time())
+            live.update(render(view, width=console.width), refresh=True)
     except KeyboardInterrupt:
         return
     finally:
         watch.close()
+
+
+def view_of(folder: Path, state: RunState, *, now: float) -> View:
+    """What the display shows of the run in ``folder``, looked at from outside at Unix time ``now``."""
+    from launch.display_frame import View, ending_of
+
+    attempts = read_attempts(RunFolder(folder).logs)
+    active = ActiveTime(attempts, last_record=now)
+    name = folder.resolve().name
+    last = attempts[-1] if attempts else None
+    if last is not None and last.ended is not None:
+        ending = ending_of(last.outcome, ended=last.ended, took_s=active.total_s)
+        notes = [] if ending.is_good else [f"{last.reason}; the same `computerrl train` with --resume continues it"]
+        return View(name, state, (), now, active.total_s, notes, ending=ending)
+    peers = state.status.peers if state.status is not None else ()
+    processes = [ProcessView(f"{peer.role}-{peer.index}", "running", peer.pid, 0) for peer in peers]
+    notes = [] if processes else ["the broker does not answer: the run was killed, is starting, or is on another machine"]
+    return View(name, state, processes, now, active.total_s, notes)
+
+
+def attempt_ended(folder: Path) -> float | None:
+    """Unix seconds of the end of the newest attempt; None while it is under way."""
+    attempts = read_attempts(RunFolder(folder).logs)
+    return attempts[-1].ended if attempts else None
 
 
 def request_sft(folder: Path) -> str:

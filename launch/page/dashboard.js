@@ -26,28 +26,46 @@ async function beat() {
     state = await ask("state.json");
     failures = 0;
     show();
-    if (window.Plotly && state.num_records !== numRecords && performance.now() - curvesAt >= CURVES_MS) {
+    if (state.num_records !== numRecords && performance.now() - curvesAt >= CURVES_MS) {
       curvesAt = performance.now();
       await showCurves();
     }
     if (opened) await showDetail(opened);
   } catch (error) {
     failures += 1;
-    $("lost").hidden = false;
-    set($("lost"), `The dashboard does not answer (${error.message}). What is shown is ${failures} s old; is \`computerrl dashboard\` still running?`);
-    $("live").className = "live is-lost";
+    showLost(error.message);
   }
   setTimeout(beat, EVERY_MS);
 }
 
+// The page of `train --dashboard` ends with its run, which is nothing to worry about.
+function showLost(reason) {
+  const isOver = state && (state.is_ended || state.goes_with_run);
+  const ended = isOver && state.is_ended ? state.ended : "The run has ended, and this page's server with it.";
+  say(isOver
+    ? `${ended} Open its report: ${state.report} – or see this page again: computerrl dashboard ${state.name}`
+    : `The dashboard does not answer (${reason}). What is shown is ${failures} s old; is \`computerrl dashboard\` still running?`);
+  $("live").className = isOver ? "live" : "live is-lost";
+  set($("live"), isOver ? "ended" : "not answering");
+  if (isOver) { document.body.classList.add("is-ended"); $("to-report").hidden = true; }
+}
+
+function say(text) {
+  $("lost").hidden = text === "";
+  set($("lost"), text);
+}
+
 function show() {
-  $("lost").hidden = true;
+  say(state.is_ended ? state.ended : "");
+  document.body.classList.toggle("is-ended", state.is_ended);
+  $("to-report").hidden = !state.has_report;
   document.title = `${state.name} – ComputerRL`;
   set($("name"), state.name);
   $("live").className = `live ${state.is_paused ? "is-paused" : state.is_live ? "is-live" : ""}`;
-  set($("live"), state.is_finished ? "finished" : state.is_paused ? "paused" : state.is_live ? "live" : "not running");
-  set($("phase"), [state.phase, state.note || state.reason].filter(Boolean).join(" – "));
+  set($("live"), state.is_ended ? "ended" : state.is_paused ? "paused" : state.is_live ? "live" : "not running");
+  set($("phase"), state.is_ended ? "" : [state.phase, state.note || state.reason].filter(Boolean).join(" – "));
   showTiles();
+  if (state.is_ended) return;
   showWall();
   showFlow();
   table($("peers"), ["process", "state", "host", "pid", "restarts", "doing"],
@@ -57,6 +75,7 @@ function show() {
 
 function showTiles() {
   const place = $("tiles");
+  while (place.children.length > state.tiles.length) place.lastChild.remove();
   while (place.children.length < state.tiles.length) place.append(make("div", { className: "tile" }, make("b"), make("span"), make("span")));
   state.tiles.forEach((row, index) => {
     const [value, title, remark] = place.children[index].children;
@@ -175,13 +194,18 @@ $("task").addEventListener("input", () => state && showWall());
 
 // --- learning, flow -----------------------------------------------------------------------------------------------------
 
+// Charts come as SVG, drawn and escaped by launch/charts.py, and are read as such: what is no picture does not get in.
+const readPicture = (text) => document.importNode(new DOMParser().parseFromString(text, "image/svg+xml").documentElement, true);
+
 function figures(place, rows) {
   while (place.children.length > rows.length) place.lastChild.remove();
-  while (place.children.length < rows.length) place.append(make("figure", {}, make("h3"), make("figcaption"), make("div", { className: "chart" })));
+  while (place.children.length < rows.length) place.append(make("figure", {}, make("h3"), make("figcaption"), make("div")));
   rows.forEach((row, index) => {
     const [title, caption, chart] = place.children[index].children;
     set(title, row.title); set(caption, row.caption || "");
-    drawChart(chart, row.figure);
+    if (chart.drawn === row.figure) return;
+    chart.drawn = row.figure;
+    chart.replaceChildren(readPicture(row.figure));
   });
 }
 
@@ -191,6 +215,8 @@ async function showCurves() {
   numRecords = found.num_records;
   figures($("charts"), found.charts);
   figures($("families"), found.families);
+  document.body.classList.toggle("without-curves", found.charts.length === 0);
+  $("no-curves").hidden = found.charts.length > 0;
 }
 
 function table(place, titles, rows) {

@@ -21,11 +21,12 @@ from common.errors import ComputerRLError, ResumeError
 from common.messages import DesktopView, ScreenshotRef
 from common.metrics import json_ready
 from common.run_folder import RunFolder
-from launch import charts
+from launch.charts import PAGE_FOLDER
 from launch.local import PROCESSES_FILE
-from launch.report import last_moment, read_attempts
-from launch.report_data import ActiveTime
+from launch.report import PAGE_FILE, last_moment, read_attempts, report_of
+from launch.report_data import ActiveTime, Attempt
 from launch.run_names import read_resolved
+from launch.run_state import phase_title
 from launch.watch import RunWatch
 from launch.web import controls, snapshot
 from launch.web.desktops import LOOK_EVERY_S, DesktopWatch, Place, Thumbnails
@@ -35,9 +36,8 @@ from launch.web.share import episode_page, picture_type
 if TYPE_CHECKING:
     from launch.run_state import RunState
 
-PLOTLY_FILE = "plotly.js"
-_STYLES = "'self' 'unsafe-inline'"
-"""Plotly sets styles of what it draws."""
+_REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
+"""Content-Security-Policy of the report: its styles and pictures are in it, and it has no script."""
 _FOREVER = {"Cache-Control": "private, max-age=31536000, immutable"}
 """Pictures are named by their content."""
 
@@ -45,8 +45,11 @@ _FOREVER = {"Cache-Control": "private, max-age=31536000, immutable"}
 class RunPages:
     """One run, for its pages. Make it, and call everything, in one event loop. Close it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, goes_with_run: bool = False) -> None:
+        """``goes_with_run``: this server ends when the run does."""
         self.run = RunFolder(folder)
+        self._goes_with_run = goes_with_run
+        self._ended_tiles: list[dict[str, Any]] | None = None
         self.config = read_resolved(folder)
         _require_known(folder, self.config)
         self._watch = RunWatch(self.run)
@@ -89,20 +92,35 @@ class RunPages:
     def _snapshot(self) -> dict[str, Any]:
         state = self._watch.refresh()
         folder, max_age = self.run.folder, self._max_age
-        is_live = state.status is not None and state.summary is None
-        return {
-            "name": folder.resolve().name,
-            "phase": state.phase, "reason": state.phase_reason, "note": state.learner_note(),
-            "is_live": is_live, "is_finished": state.summary is not None,
+        ended = self._ended()
+        is_live = state.status is not None and state.summary is None and ended is None
+        about = {
+            "name": folder.resolve().name, "report": str(folder.resolve() / PAGE_FILE),
+            "phase": phase_title(state.phase), "reason": state.phase_reason, "note": state.learner_note(),
+            "is_live": is_live, "is_ended": ended is not None, "goes_with_run": self._goes_with_run,
             "is_paused": bool(state.status is not None and state.status.gauges.get("paused")),
+            "num_records": _num_records(state),
+        }  # fmt: skip
+        if ended is not None:
+            if self._ended_tiles is None:
+                self._ended_tiles = snapshot.ended_tiles(report_of(folder))
+            has_report = (folder / PAGE_FILE).is_file()
+            return {**about, "ended": snapshot.ended_text(ended), "has_report": has_report, "tiles": self._ended_tiles}
+        self._ended_tiles = None
+        return {
+            **about,
             "tiles": snapshot.tiles(state, max_age=max_age),
             "desktops": snapshot.desktop_rows(self._views),
             "processes": snapshot.process_rows(state.status, _supervised(self.run.logs)),
             "flow": snapshot.flow(state),
             "controls": controls.available(folder, is_live=is_live, phase=state.phase),
             "pressed": controls.pressed(folder),
-            "num_records": _num_records(state),
         }  # fmt: skip
+
+    def _ended(self) -> Attempt | None:
+        """The newest attempt when it has ended; None while one is under way, or was killed before it could write that down."""
+        attempts = read_attempts(self.run.logs)
+        return attempts[-1] if attempts and attempts[-1].ended is not None else None
 
     @property
     def _max_age(self) -> float:
@@ -118,6 +136,15 @@ class RunPages:
         active = ActiveTime(read_attempts(self.run.logs), last_record=newest)
         found = snapshot.curves(state, active, max_age=self._max_age)
         return web.json_response({"num_records": num_records, **found}, dumps=_dumps)
+
+    async def report(self, _request: web.Request) -> web.Response:
+        """The run's report as it was written last."""
+        try:
+            text = await asyncio.to_thread((self.run.folder / PAGE_FILE).read_text, encoding="utf-8")
+        except OSError:
+            raise web.HTTPNotFound(text="there is no report yet; `computerrl report` writes one") from None
+        headers = {"Content-Security-Policy": _REPORT_POLICY}
+        return web.Response(text=text, content_type="text/html", headers=headers)
 
     async def desktop(self, request: web.Request) -> web.Response:
         """One desktop with the tree its agent saw."""
@@ -217,10 +244,11 @@ class RunPages:
 
 def make_app(run: RunPages, *, token: str, host: str) -> web.Application:
     """The pages of ``run`` for whoever knows ``token``."""
-    files = {**pages.page_files(charts.PAGE_FOLDER), PLOTLY_FILE: charts.library().encode()}
+    files = pages.page_files(PAGE_FOLDER)
     routes = [
         web.get("/{token}/state.json", run.state),
         web.get("/{token}/curves.json", run.curves),
+        web.get("/{token}/report.html", run.report),
         web.get("/{token}/desktop/{index}/{desktop}", run.desktop),
         web.get("/{token}/thumb/{hash}", run.thumbnail),
         web.get("/{token}/shot/{hash}", run.shot),
@@ -230,15 +258,25 @@ def make_app(run: RunPages, *, token: str, host: str) -> web.Application:
         web.get("/{token}/share", run.share),
         web.post("/{token}/control/{name}", run.control),
     ]
-    return pages.make_app(files, token=token, host=host, routes=routes, styles=_STYLES)
+    return pages.make_app(files, token=token, host=host, routes=routes)
 
 
 async def serve_run(
-    folder: Path, *, host: str, port: int, command: str, on_ready: Callable[[str], None], stop: asyncio.Event
+    folder: Path,
+    *,
+    host: str,
+    port: int,
+    command: str,
+    on_ready: Callable[[str], None],
+    stop: asyncio.Event,
+    goes_with_run: bool = False,
 ) -> None:
-    """Serve the pages of the run in ``folder`` until ``stop``; ``on_ready`` gets their address. Raises `SetupError`."""
+    """Serve the pages of the run in ``folder`` until ``stop``; ``on_ready`` gets their address. Raises `SetupError`.
+
+    ``goes_with_run``: the caller ends this server with the run, which the page then explains.
+    """
     token = secrets.token_urlsafe(24)
-    run = RunPages(folder)
+    run = RunPages(folder, goes_with_run=goes_with_run)
     try:
         await run.begin()
         app = make_app(run, token=token, host=host)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from common.metrics import json_ready
 from common.run_folder import RunFolder
-from launch.charts import PAGE_FOLDER, as_json
+from launch.charts import PAGE_FOLDER
 from launch.web.episodes import Episodes
 
 
@@ -20,7 +22,7 @@ def episode_page(run: RunFolder, episodes: Episodes, names: Sequence[str]) -> st
     for name, episode in zip(names, found, strict=True):
         episode["pictures"] = [_picture(run, episodes, name, index) for index in (*range(len(episode["steps"])), -1)]
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True)
-    environment.filters.update(as_json=as_json)
+    environment.filters.update(as_json=_as_json)
     return environment.get_template("share.html.j2").render(
         title=" and ".join(names),
         remark=f"run {run.folder.resolve().name}, {found[0].get('family', '')} #{found[0].get('seed', '')}",
@@ -28,6 +30,11 @@ def episode_page(run: RunFolder, episodes: Episodes, names: Sequence[str]) -> st
         script=_file("episode.js"),
         data={"episodes": found},
     )
+
+
+def _as_json(tree: dict[str, Any]) -> str:
+    """For a ``<script type="application/json">``: nothing in it ends that."""
+    return json.dumps(json_ready(tree), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 def _file(name: str) -> str:

@@ -2,43 +2,62 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from common.messages import DesktopView, Status
-from launch.charts import Figure, bars
-from launch.display import QUEUES
-from launch.report_data import ActiveTime
+from launch.charts import Figure, bars, smooth
+from launch.display_frame import QUEUE_TITLES
+from launch.report_data import ActiveTime, Attempt, percent
+from launch.report_data import tiles as report_tiles
 from launch.run_charts import family_charts, main_charts, phase_bands
-from launch.run_state import RunState
+from launch.run_state import RunState, phase_title
 
 RECENT_UPDATES = 20
 """The histogram of ages is of so many."""
 _FRACTIONS = {
     "generate": "generation", "desktop": "desktop", "bound_wait": "staleness bound", "no_work": "no work", "idle": "between",
 }  # fmt: skip
+_ENDED = {"finished": "finished", "stopped": "was stopped", "failed": "failed"}
 SILENT_S = 5.0
 """A process that has not been heard of for longer is shown as silent."""
 
 
 def tiles(state: RunState, *, max_age: float) -> list[dict[str, Any]]:
-    """The figures at the top: title, value, remark."""
-    update, status = state.last_update, state.status
+    """The figures at the top while a run is under way: title, value, remark. Of one that has ended: `report_data.tiles`."""
+    update = state.last_update
     evaluation = state.evaluations[-1] if state.evaluations else {}
     ages = [update.get(f"policy_age_{name}") for name in ("min", "mean", "max")]
     age_text = "–" if None in ages else f"{ages[0]:g} / {ages[1]:.2f} / {ages[2]:g}"
-    version = status.policy_version if status is not None else update.get("policy_version", "–")
+    version = "–" if state.policy_version is None else state.policy_version
+    env_steps = int(state.metric("actor/env_steps_total", update.get("env_steps")) or 0)
+    smoothed = smooth([(0.0, float(record["success"])) for record in state.updates if record.get("success") is not None])
+    evaluated = phase_title(str(evaluation["phase"])) if "phase" in evaluation else "no evaluation yet"
     rows: list[tuple[str, str, str]] = [
-        ("held-out success", _percent(evaluation.get("success")), str(evaluation.get("phase", "no evaluation yet"))),
-        ("training success", _percent(update.get("success_ema", update.get("success"))), "smoothed over updates"),
-        ("updates", f"{update.get('update', 0)}", f"policy version {version}"),
+        ("held-out success", percent(evaluation.get("success")), evaluated),
+        ("training success", percent(smoothed[-1][1] if smoothed else None), "smoothed over updates"),
+        ("updates", f"{update.get('update', 0)}", f"newest policy version: {version}"),
         ("policy age", age_text, f"least / mean / greatest; bound {max_age:g}"),
-        ("env steps/s", _number(state.metric("actor/env_steps_per_s")), f"{int(update.get('env_steps') or 0):,} in all"),
+        ("env steps/s", _number(state.metric("actor/env_steps_per_s")), f"{env_steps:,} in all"),
         ("entropy", _number(update.get("entropy"), 3), "nats per action token"),
         ("trained tokens/s", _number(update.get("trained_tokens_per_s"), 0), "while an update is computed"),
         ("time left", _minutes(state.metric("learner/time_left_s", update.get("time_left_s"))), "estimate"),
     ]  # fmt: skip
     return [{"title": title, "value": value, "remark": remark} for title, value, remark in rows]
+
+
+def ended_tiles(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The figures at the top once a run has ended: those of its report."""
+    return [{"title": row["remark"], "value": row["value"], "remark": ""} for row in report_tiles(report)]
+
+
+def ended_text(attempt: Attempt) -> str:
+    """How and when an attempt ended, in a sentence."""
+    assert attempt.ended is not None
+    reason = f" ({attempt.reason})" if attempt.outcome != "finished" and attempt.reason else ""
+    clock = time.strftime("%Y-%m-%d %H:%M", time.localtime(attempt.ended))
+    return f"This run {_ENDED.get(attempt.outcome, 'has ended')}{reason} at {clock}."
 
 
 def desktop_rows(views: Mapping[str, DesktopView]) -> list[dict[str, Any]]:
@@ -86,7 +105,7 @@ def flow(state: RunState) -> dict[str, Any]:
     train_s, wait_s = float(update.get("train_s") or 0.0), float(update.get("wait_s") or 0.0)
     learner = {"training": train_s, "waiting": wait_s} if train_s + wait_s > 0 else {}
     return {
-        "queues": [{"name": word, "value": gauges.get(gauge)} for gauge, word in QUEUES.items()],
+        "queues": [{"name": word, "value": gauges.get(gauge)} for gauge, word in QUEUE_TITLES.items()],
         "drops": [{"reason": reason.replace("_", " "), "count": count} for reason, count in sorted(drops.items()) if count],
         "bias": [{"name": name, "value": _number(value, 3)} for name, value in bias],
         "time": [
@@ -110,7 +129,8 @@ def flow(state: RunState) -> dict[str, Any]:
 def curves(state: RunState, active: ActiveTime, *, max_age: float) -> dict[str, Any]:
     """The figures of the page."""
     bands = phase_bands(state, active)
-    families = sorted({name for update in state.updates for name in update.get("success_by_family") or {}})
+    trained = {name for update in state.updates for name in update.get("success_by_family") or {}}
+    families = sorted(trained | {name for evaluation in state.evaluations for name in evaluation.get("families") or {}})
     found = main_charts(state, active, bands)
     charts = [{"title": title, "caption": caption, "figure": drawn} for title, caption, drawn in found]
     ages = age_histogram(state, max_age=max_age)
@@ -137,10 +157,6 @@ def age_histogram(state: RunState, *, max_age: float) -> Figure | None:
 def _shares(parts: Mapping[str, float]) -> list[dict[str, Any]]:
     total = sum(parts.values())
     return [{"name": name, "share": value / total} for name, value in parts.items() if total > 0]
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0%}"
 
 
 def _number(value: float | None, digits: int = 1, unit: str = "") -> str:

@@ -92,7 +92,7 @@ async def assert_fits(page: Page) -> None:
 
 
 async def has_curves(page: Page) -> None:
-    await expect(page.locator("#charts .js-plotly-plot .scatterlayer").nth(3)).to_be_attached(timeout=START_LIMIT_MS)
+    await expect(page.locator("#charts svg.chart").nth(3)).to_be_attached(timeout=START_LIMIT_MS)
 
 
 def test_dashboard_shows_a_live_run_and_its_buttons_reach_it(tmp_path: Path) -> None:
@@ -140,9 +140,16 @@ async def _dashboard(folder: Path) -> None:
         await _episodes(page, address)
         await page.goto(address)
         await has_curves(page)
+        await expect(page.locator("#to-report")).to_be_hidden()
+        assert (run / "dashboard.url").read_text().strip() == address
         await press(page, "drain")
         await asyncio.to_thread(process.wait, END_LIMIT_S)
         assert "stopped by a person's request" in (folder / "train.log").read_text()
+        assert not (run / "dashboard.url").exists()
+        # The page stays open and explains itself instead of looking broken.
+        await expect(page.locator("#lost")).to_contain_text("Open its report:")
+        await expect(live).to_have_text("ended")
+        await expect(page.locator("#do-stop")).not_to_be_visible()
         pressed = [line["control"] for line in read_json_lines(run / "controls.jsonl")]
         assert pressed == ["pause", "resume", "checkpoint", "drain"]
         # The page had its address from the run's own server, which has ended with it.

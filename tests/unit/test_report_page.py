@@ -7,15 +7,18 @@ import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from synthetic_run import FAMILIES, START, write_run
 
 from common.messages import Status
-from launch.charts import Band, Chart, Series, as_json, bars, figure, intervals, library, smooth
+from launch.charts import Band, Chart, Series, bars, figure, intervals, smooth, thinned, ticks
 from launch.film_strips import choose_pairs, make_strips
 from launch.report import _read_status, write_report, write_status
-from launch.report_data import ActiveTime, Attempt, EpisodeTotals
+from launch.report_data import ActiveTime, Attempt, EpisodeTotals, closing_line
 
 REQUIRED = (
     "success_before",
@@ -30,6 +33,28 @@ REQUIRED = (
     "num_trajectories_lost",
     "max_policy_age_trained",
 )
+
+
+SVG_NAMESPACE = "http://www.w3.org/2000/svg"
+
+
+def charts_in(page: str) -> list[ElementTree.Element]:
+    """The charts of a page, parsed."""
+    found = []
+    for part in page.split(f'<svg xmlns="{SVG_NAMESPACE}"')[1:]:
+        # A chart holds one inner picture at most.
+        end = part.index("</svg>")
+        end = part.index("</svg>", end + 1) if "<svg" in part[:end] else end
+        found.append(ElementTree.fromstring(f'<svg xmlns="{SVG_NAMESPACE}"{part[:end]}</svg>'))
+    return found
+
+
+def tag(element: ElementTree.Element) -> str:
+    return element.tag.removeprefix(f"{{{SVG_NAMESPACE}}}")
+
+
+def shapes(drawn: ElementTree.Element, kind: str) -> list[ElementTree.Element]:
+    return [one for one in drawn.iter() if tag(one) == kind]
 
 
 class Page(HTMLParser):
@@ -92,7 +117,7 @@ def test_report_shows_what_was_lost_for_which_reason_and_how_far_lengths_were_sh
     assert "order closed (at the broker)|5|–" in words
     assert "= what the age bound alone leaves|–|–|–|2.84|0.027|0.008" in words
     assert words.index("order closed (at the broker)") < words.index("= trained|660|1,860")
-    assert '"meta":"Lengths of trajectories submitted and trained"' in text
+    assert 'aria-label="Lengths of trajectories submitted and trained"' in text
 
 
 def test_report_of_a_run_without_an_update_says_nothing_about_loss(tmp_path: Path) -> None:
@@ -104,9 +129,8 @@ def test_report_page_refers_to_nothing_outside_and_is_small(tmp_path: Path) -> N
     _, page, text = report_of(write_run(tmp_path / "run"))
     assert page.references, "film strips hold pictures"
     assert all(reference.startswith("data:image/webp;base64,") for reference in page.references)
-    ours = text.replace(library(), "")
-    assert len(ours) == len(text) - len(library()) < 3_000_000
-    assert not re.search(r"https?://|@import|url\(", ours)
+    assert len(text) < 1_000_000 and "script" not in page.tags
+    assert not re.search(r"https?://|@import|url\(", text.replace(SVG_NAMESPACE, ""))
 
 
 def test_report_page_shows_families_strips_and_phases(tmp_path: Path) -> None:
@@ -119,13 +143,12 @@ def test_report_page_shows_families_strips_and_phases(tmp_path: Path) -> None:
         "Write <Lisbon> into cell B2",
         'type(4, "Lisbon")',
         "not an action",
-        "sft-1",
+        "Entropulse 1",
     ):
         assert wanted in words, wanted
-    drawn = re.findall(r'<script type="application/json" class="figure">(.*?)</script>', text)
+    drawn = charts_in(text)
     assert len(drawn) == 5 + len(FAMILIES) + 3 + 1
-    for one in map(json.loads, drawn):
-        assert one["layout"]["meta"] and all(len(trace["x"]) == len(trace["y"]) > 0 for trace in one["data"])
+    assert all(one.get("aria-label") and shapes(one, "polyline") for one in drawn)
 
 
 def test_report_run_killed_in_rl_says_so_and_knows_what_was_recorded(tmp_path: Path) -> None:
@@ -203,29 +226,86 @@ def test_film_strip_shows_the_call_of_an_answer_that_has_a_thought(tmp_path: Pat
     assert [frame.action for frame in strip.films[0].frames] == ["click(1)", "Agent.wait()", "<hm>", ""]
 
 
-def test_figures_with_awkward_data_are_whole() -> None:
-    series = [Series("x</script>", [(0.0, 5.0)], "s1"), Series("none", [], "s1")]
-    awkward = Chart("a <b> & c", series, 0.0, bands=[Band(0, 0, "<", "b")])
-    text = as_json(figure(awkward))
-    assert "<" not in text
-    drawn = json.loads(text)
-    assert [trace["mode"] for trace in drawn["data"]] == ["markers"]
-    assert drawn["layout"]["shapes"] == [] and drawn["layout"]["xaxis"]["range"] == [0, 1.0]
+AWKWARD = st.one_of(st.floats(allow_nan=True, allow_infinity=True), st.sampled_from([0.0, -1.0, 1e-300, 1e300]))
+POINTS = st.lists(st.tuples(st.floats(0, 1e6), AWKWARD), max_size=30).map(sorted)
+TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"], exclude_characters="\ufffe\uffff"), max_size=20)
 
 
-def test_area_is_between_least_and_greatest_and_bands_name_their_colour() -> None:
-    mean, bands = Series("mean", [(0.0, 1.0), (1.0, 2.0)], "s1"), [Band(0, 1, "rl-1", "b-rl")]
-    drawn = figure(Chart("age", [mean], 2.0, area=[(0.0, 0.0, 2.0)], bands=bands))
-    assert [trace.get("fill") for trace in drawn["data"]] == [None, "tonexty", None]
-    assert [(shape["name"], shape["label"]["text"]) for shape in drawn["layout"]["shapes"]] == [("b-rl", "rl-1")]
+@given(title=TEXTS, label=TEXTS, points=POINTS, x_end=st.floats(0, 1e6), dots=st.booleans(), percent=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_charts_of_any_data_are_whole_and_escaped(
+    title: str, label: str, points: list[tuple[float, float]], x_end: float, dots: bool, percent: bool
+) -> None:
+    area = [(x, min(y, 0.0), max(y, 0.0)) for x, y in points]
+    bands = [Band(0.0, x_end, label, "b-rl"), Band(x_end, x_end, label, "b-rl")]
+    chart = Chart(title, [Series(label, points, "s1", dots=dots)], x_end, percent=percent, bands=bands, area=area)
+    values = [(label, abs(y)) for _, y in points if math.isfinite(y)]
+    for drawn in (figure(chart), bars(title, values, limit=label), intervals(title, [(label, 0.5, 0.25, 1.0)])):
+        svg = ElementTree.fromstring(drawn)
+        assert svg.get("aria-label") == title.replace("\t", " ")
+        assert {tag(one) for one in svg.iter()} <= {"svg", "g", "rect", "line", "text", "title", "circle", "polyline", "polygon"}
+        assert not re.search("nan|inf|<script", str(drawn).replace(label, "").replace(title, ""), re.IGNORECASE)
+
+
+def test_chart_escapes_what_looks_like_markup() -> None:
+    bad = '</svg><script>alert("x")</script>'
+    for drawn in (figure(Chart(bad, [Series(bad, [(0.0, 1.0)], "s1")], 1.0, bands=[Band(0, 1, bad, "b-rl")])),
+                  bars(bad, [(bad, 1.0)]), intervals(bad, [(bad, 0.5, 0.2, 0.8)])):  # fmt: skip
+        assert "<script" not in drawn
+
+
+def test_chart_draws_lines_dots_areas_and_bands_where_they_belong() -> None:
+    series = [Series("mean", [(0.0, 1.0), (2.0, 2.0)], "s1"), Series("evaluation", [(1.0, 2.0)], "s2"), Series("none", [], "s3")]
+    chart = Chart("age", series, 4.0, area=[(0.0, 0.0, 2.0)], bands=[Band(0, 2, "RL 1", "b-rl")], height=100)
+    drawn = ElementTree.fromstring(figure(chart))
+    (line,) = shapes(drawn, "polyline")
+    assert (line.get("points"), line.get("stroke")) == ("0,50 500,0", "var(--s1)")
+    (dot,) = shapes(drawn, "circle")
+    assert (dot.get("cx"), float(dot.get("cy") or -1), dot.get("fill")) == ("25%", 0.0, "var(--s2)")
+    assert len(shapes(drawn, "polygon")) == 1
+    assert [one.get("width") for one in shapes(drawn, "rect") if one.get("fill") == "var(--b-rl)"] == ["50%"]
+    assert "RL 1" in [one.text for one in shapes(drawn, "text")]
+    said = [one.text or "" for one in shapes(drawn, "title")]
+    assert said[1] == "1 minutes\nRL 1\nevaluation: 2"
+
+
+def test_band_without_room_for_its_name_is_a_colour_alone() -> None:
+    drawn = figure(Chart("age", [], 100.0, bands=[Band(0, 5, "evaluation before", "b-eval")]))
+    assert "var(--b-eval)" in drawn and "evaluation before" not in drawn
 
 
 def test_bars_have_a_line_at_their_limit_and_intervals_may_be_none() -> None:
-    assert [shape["x0"] for shape in bars("age", [("0", 3.0), ("1", 1.0)], limit="1")["layout"]["shapes"]] == [1.5]
-    assert bars("age", [("0", 3.0)], limit="4")["layout"]["shapes"] == []
-    assert intervals("pass@1", [])["data"][0]["x"] == ()
-    (trace,) = intervals("pass@1", [("a", 0.5, 0.25, 1.0)])["data"]
-    assert (trace["error_x"]["array"], trace["error_x"]["arrayminus"]) == ([0.5], [0.25])
+    drawn = ElementTree.fromstring(bars("age", [("0", 3.0), ("1", 1.0)], limit="0"))
+    assert [one.get("x1") for one in shapes(drawn, "line") if one.get("stroke") == "var(--bad)"] == ["50%"]
+    assert "var(--bad)" not in bars("age", [("0", 3.0)], limit="4")
+    assert not shapes(ElementTree.fromstring(intervals("pass@1", [])), "circle")
+    drawn = ElementTree.fromstring(intervals("pass@1", [("a", 0.5, 0.25, 1.0)]))
+    assert [one.get("cx") for one in shapes(drawn, "circle")] == ["50%"]
+    assert ("25%", "75%") in [(one.get("x"), one.get("width")) for one in shapes(drawn, "rect")]
+
+
+@given(st.floats(1e-6, 1e9))
+def test_ticks_are_few_round_and_reach_the_top(high: float) -> None:
+    found = ticks(high)
+    assert found[0] == 0 and found[-1] >= high * 0.999 and found[-2] < high and 3 <= len(found) <= 7
+
+
+@given(st.lists(st.floats(-1e6, 1e6), max_size=2000), st.integers(10, 100))
+@settings(max_examples=30, deadline=None)
+def test_thinned_points_are_few_and_keep_the_extremes(values: list[float], most: int) -> None:
+    points = [(float(index), value) for index, value in enumerate(values)]
+    kept = thinned(points, most=most)
+    assert len(kept) <= most or kept == points
+    assert kept == sorted(kept) and set(kept) <= set(points)
+    if points:
+        assert {min(values), max(values)} <= {value for _, value in kept} and kept[0] == points[0] and kept[-1] == points[-1]
+
+
+def test_closing_line_tells_what_the_run_achieved(tmp_path: Path) -> None:
+    report, _, _ = report_of(write_run(tmp_path / "run"))
+    assert closing_line(report) == "success 8% -> 38% (cloned) -> 91% (RL), 11 min 45 s"
+    report, _, _ = report_of(write_run(tmp_path / "none", until="start"))
+    assert closing_line(report) == "no evaluation was completed, 2 s"
 
 
 def test_smooth_keeps_length_and_follows() -> None:

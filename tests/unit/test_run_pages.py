@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
 import json
+import os
+import re
+import stat
+import time
 import zlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -19,8 +24,11 @@ from common import requests
 from common.errors import ResumeError, SetupError
 from common.messages import DesktopView, PeerEntry, Status, TaskRef
 from common.run_folder import RunFolder
+from launch import report_data
 from launch.compare import write_comparison
-from launch.pages import tunnel, write_episode
+from launch.local import watched
+from launch.pages import ADDRESS_FILE, tunnel, write_episode
+from launch.report import report_of, write_attempt, write_report
 from launch.report_data import ActiveTime, Attempt
 from launch.run_state import RunState
 from launch.web import controls, snapshot
@@ -85,7 +93,7 @@ def test_flow_shares_add_up_and_drops_are_of_both_sides() -> None:
     assert {row["reason"]: row["count"] for row in found["drops"]} == {"no signal": 5, "duplicate": 2}
     for row in found["time"]:
         assert sum(part["share"] for part in row["shares"]) == pytest.approx(1.0)
-    assert {row["name"]: row["value"] for row in found["queues"]}["groups"] == 4.0
+    assert {row["name"]: row["value"] for row in found["queues"]}["groups waiting for the learner"] == 4.0
 
 
 def test_ages_are_shown_up_to_the_bound_even_where_nothing_is_that_old() -> None:
@@ -93,8 +101,8 @@ def test_ages_are_shown_up_to_the_bound_even_where_nothing_is_that_old() -> None
     state = RunState().take_all([{"event": "update", "num_steps_by_age": {"0": 3, "1": 2}}] * 2)
     drawn = snapshot.age_histogram(state, max_age=4)
     assert drawn is not None
-    assert drawn["data"][0]["y"] == [6.0, 4.0, 0.0, 0.0, 0.0, 0.0]
-    assert drawn["layout"]["shapes"][0]["x0"] == 4.5
+    assert re.findall(r"<title>(\d: \d)", drawn) == ["0: 6", "1: 4", "2: 0", "3: 0", "4: 0", "5: 0"]
+    assert 'x1="83.333%" x2="83.333%"' in drawn, "a line after age 4, the bound, of 6 bars"
 
 
 def test_curves_have_the_age_histogram_and_a_chart_for_each_family() -> None:
@@ -229,8 +237,11 @@ def test_finished_run_is_shown_and_nothing_is_changed_by_looking(tmp_path: Path)
     async def work(http: aiohttp.ClientSession, address: str) -> None:
         async with http.get(f"{address}state.json") as answer:
             state = await answer.json()
-        assert not state["is_live"] and state["is_finished"] and state["desktops"] == []
-        assert all(control["refusal"] for control in state["controls"])
+        assert not state["is_live"] and state["is_ended"] and state["ended"].startswith("This run finished at ")
+        assert not state.keys() & {"desktops", "processes", "controls", "flow"}
+        report = report_of(folder)
+        assert [tile["value"] for tile in state["tiles"]] == [tile["value"] for tile in report_data.tiles(report)]
+        assert {"91%", "7.39"} <= {tile["value"] for tile in state["tiles"]}
         async with http.get(f"{address}curves.json?have=x") as answer:
             assert len((await answer.json())["charts"]) >= 5
         async with http.get(f"{address}curves.json?have={state['num_records']}") as answer:
@@ -241,7 +252,7 @@ def test_finished_run_is_shown_and_nothing_is_changed_by_looking(tmp_path: Path)
             assert answer.status == 200 and answer.content_type == "image/webp" and "immutable" in answer.headers["Cache-Control"]
         async with http.get(f"{address}share", params={"id": row["trajectory_id"]}) as answer:
             assert "attachment" in answer.headers["Content-Disposition"]
-        for path in ("", "replay.html", "dashboard.js", "plotly.js", "style.css", "episode.js", "icon.svg"):
+        for path in ("", "replay.html", "dashboard.js", "charts.css", "style.css", "episode.js", "icon.svg"):
             async with http.get(f"{address}{path}") as answer:
                 assert answer.status == 200 and "default-src 'none'" in answer.headers["Content-Security-Policy"]
 
@@ -286,6 +297,73 @@ def test_others_are_not_let_in_and_other_sites_press_no_button(tmp_path: Path) -
 
     visit(folder, work)
     assert not (folder / controls.CONTROLS_FILE).exists() and requests.asked(folder, "end") is None
+
+
+@pytest.mark.parametrize(("outcome", "said"), [("stopped", "was stopped (by a person)"), ("failed", "failed (by a person)")])
+def test_run_that_ended_otherwise_is_shown_as_ended(tmp_path: Path, outcome: str, said: str) -> None:
+    folder = write_run(tmp_path / "run", until="rl")
+    write_attempt(folder / "logs" / "1", Attempt(1.0, 2.0, outcome, "by a person"))
+
+    async def work(http: aiohttp.ClientSession, address: str) -> None:
+        async with http.get(f"{address}state.json") as answer:
+            state = await answer.json()
+        assert state["is_ended"] and said in state["ended"] and not state["has_report"]
+        async with http.get(f"{address}report.html") as answer:
+            assert answer.status == 404 and "computerrl report" in await answer.text()
+
+    visit(folder, work)
+
+
+def test_report_is_served_with_a_policy_of_its_own(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    write_report(folder)
+
+    async def work(http: aiohttp.ClientSession, address: str) -> None:
+        async with http.get(f"{address}report.html") as answer:
+            assert (await answer.text()) == (folder / "report.html").read_text()
+            policy = answer.headers["Content-Security-Policy"]
+            assert "default-src 'none'" in policy and "script-src" not in policy
+            assert answer.headers["Content-Encoding"] == "deflate" or answer.headers["Content-Encoding"] == "gzip"
+
+    visit(folder, work)
+
+
+def test_files_are_compressed_and_known_again_by_their_content(tmp_path: Path) -> None:
+    async def work(http: aiohttp.ClientSession, address: str) -> None:
+        for name in ("", "dashboard.js", "style.css", "charts.css"):
+            async with http.get(f"{address}{name}", headers={"Accept-Encoding": "identity"}) as answer:
+                plain, tag = await answer.read(), answer.headers["ETag"]
+                assert "Content-Encoding" not in answer.headers
+            async with http.get(f"{address}{name}", headers={"Accept-Encoding": "gzip"}, auto_decompress=False) as answer:
+                packed = await answer.read()
+                assert answer.headers["Content-Encoding"] == "gzip" and gzip.decompress(packed) == plain
+                assert answer.headers["ETag"] == tag and answer.headers["Cache-Control"] == "private, no-cache"
+            async with http.get(f"{address}{name}", headers={"If-None-Match": tag}) as answer:
+                assert answer.status == 304 and await answer.read() == b""
+        async with http.get(f"{address}curves.json", headers={"Accept-Encoding": "gzip"}, auto_decompress=False) as answer:
+            packed = await answer.read()
+            assert answer.headers["Content-Encoding"] == "gzip"
+            assert len(packed) < len(gzip.decompress(packed)) / 4 and answer.headers["Cache-Control"] == "no-store"
+
+    visit(write_run(tmp_path / "run"), work)
+
+
+def test_address_of_a_page_beside_a_run_is_in_a_file_for_its_owner_alone(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    before = os.umask(0)
+    try:
+        with watched(folder):
+            place = folder / ADDRESS_FILE
+            for _ in range(1200):
+                if place.exists():
+                    break
+                time.sleep(0.1)
+            address = place.read_text()
+            assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32}/\n", address)
+            assert stat.S_IMODE(place.stat().st_mode) == 0o600
+    finally:
+        os.umask(before)
+    assert not place.exists()
 
 
 def test_run_of_another_version_is_named(tmp_path: Path) -> None:
@@ -350,9 +428,8 @@ def test_comparison_shows_both_runs_and_what_differs(tmp_path: Path) -> None:
     assert "one, other" in write_comparison([one, other], out=tmp_path / "compare.html")
     page = (tmp_path / "compare.html").read_text()
     assert "broker.eta" in page and "<td>24</td><td>12</td>" in page
-    parts = page.split('<script type="application/json" class="figure">')[1:]
-    drawn = [json.loads(part.partition("</script>")[0]) for part in parts]
-    assert {trace["meta"] for trace in drawn[0]["data"]} == {"s1", "s2"}
+    first = page.split("<figure>")[1].partition("</figure>")[0]
+    assert set(re.findall(r'<polyline [^>]*stroke="var\(--(\w+)\)', first)) == {"s1", "s2"}
 
 
 def test_comparison_with_a_run_that_has_not_begun(tmp_path: Path) -> None:
