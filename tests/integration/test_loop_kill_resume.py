@@ -187,7 +187,9 @@ def test_learner_and_broker_killed_while_training_every_acknowledged_trajectory_
 
 
 two_ranks = pytest.mark.parametrize("run", [(2, 60.0)], indirect=True)
-one_and_two_ranks = pytest.mark.parametrize("run", [(1, 60.0), (2, 60.0)], indirect=True)
+one_and_two_ranks = pytest.mark.parametrize(
+    "run", [(1, 60.0), pytest.param((2, 60.0), marks=pytest.mark.release)], indirect=True
+)
 
 
 @two_ranks
@@ -223,6 +225,7 @@ def test_learner_whose_rank_hangs_ends_after_the_time_limit(run: Run) -> None:
     wait_until(lambda: follower not in processes.parents())
 
 
+@pytest.mark.release
 @two_ranks
 def test_learner_started_by_torchrun_trains_and_ends_with_it(run: Run) -> None:
     run.start("broker")
