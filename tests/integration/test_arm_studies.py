@@ -69,23 +69,21 @@ def test_study_that_was_broken_off_goes_on_with_the_run_and_keeps_what_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second run of the study is interrupted after its first update; the same command finishes it."""
-    num_updates = 0
-    turn = SerialRun.turn
+    runs, turn = tmp_path / "out" / "runs", SerialRun.turn
 
     def interrupted(self: SerialRun) -> bool:
-        nonlocal num_updates
-        num_updates = len(list((tmp_path / "out" / "runs").glob("asynchronous*/checkpoints/checkpoint-*")))
-        if num_updates >= 2:
+        if len(list(runs.glob("asynchronous*/checkpoints/checkpoint-*"))) >= 2:
             raise KeyboardInterrupt
         return turn(self)
 
     settings = {**SERIAL, "learner.checkpoint_every_updates": 1, "learner.recipe.eval_episodes_per_family": 0}
-    with monkeypatch.context() as patched, pytest.raises(_runs.RunFailed, match="goes on where it ended"):
+    with monkeypatch.context() as patched:
         patched.setattr(SerialRun, "turn", interrupted)
-        serial_study(tmp_path, "asynchrony", quick=settings)
+        with pytest.raises(_runs.RunFailed, match="goes on where it ended"):
+            serial_study(tmp_path, "asynchrony", quick=settings)
     kept = {path.name: path.read_bytes() for path in (tmp_path / "out").rglob("*.json") if path.parent.name == "cells"}
     cells = serial_study(tmp_path, "asynchrony", quick=settings)
     check_cells(cells, "asynchrony")
-    log = (tmp_path / "out" / "runs" / "asynchronous-eta-1-0.log").read_text()
+    log = (runs / "asynchronous-eta-1-0.log").read_text()
     assert "resuming" in log and "stopped by SIGINT" in log
     assert kept and all((tmp_path / "out" / "cells" / name).read_bytes() == text for name, text in kept.items())
