@@ -129,6 +129,7 @@ def test_page_task_solved_by_mouse_and_keys_is_scored_saved_and_replayed(tmp_pat
     assert prompt.startswith(f"Task: {recording.instruction}\nApp: calc") and prompt.endswith("Action:")
 
 
+@pytest.mark.release
 def test_page_live_picture_shows_what_the_action_line_does(tmp_path: Path) -> None:
     async def work() -> None:
         async with desktop_page(tmp_path, "--task", "calc-set-cell", "--seed", "2") as (page, _, _):
@@ -158,6 +159,7 @@ def test_page_live_picture_shows_what_the_action_line_does(tmp_path: Path) -> No
     visit(work)
 
 
+@pytest.mark.release
 def test_page_gestures_become_the_actions_of_an_agent(tmp_path: Path) -> None:
     """On an imitated desktop: what matters is what mouse, wheel and keys are turned into."""
 
