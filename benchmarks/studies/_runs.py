@@ -74,9 +74,10 @@ class Arm:
 
 
 def train(folder: Path, name: str, settings: Mapping[str, Any]) -> Path:
-    """Train in ``folder``/runs/``name``, or go on with it; gives the run's folder. Raises `RunFailed`.
+    """Train in ``folder``/runs/``name``, or go on with it; gives the run's folder.
 
-    A run of `mode: serial` is trained in this process, any other by `computerrl train`.
+    A run of `mode: serial` is trained in this process, any other by `computerrl train`. Raises `RunFailed`; a serial run also
+    raises the typed errors of its set-up.
     """
     run = folder / "runs" / name
     if is_finished(run):

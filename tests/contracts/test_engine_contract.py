@@ -273,7 +273,13 @@ def test_two_engines_in_one_process_sample_at_the_same_time_each_with_its_own_we
 
 if VARIABLE not in os.environ:
 
-    @pytest.mark.parametrize("chosen", [VLLM_CORE, pytest.param(f"not ({VLLM_CORE})", marks=pytest.mark.release)])
+    @pytest.mark.parametrize(
+        "chosen",
+        [
+            pytest.param(VLLM_CORE, id="core"),
+            pytest.param(f"not ({VLLM_CORE})", id="rest", marks=pytest.mark.release),
+        ],
+    )
     def test_vllm_engine_in_its_own_process_passes_the_same_suite(chosen: str) -> None:
         inner = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", chosen, __file__]
         env = {**os.environ, VARIABLE: "vllm", "OMP_NUM_THREADS": "1"}

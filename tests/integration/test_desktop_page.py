@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from playwright.async_api import Page, expect
 
 from actor.episode import EpisodeSetting, play_episode
@@ -159,7 +160,6 @@ def test_page_live_picture_shows_what_the_action_line_does(tmp_path: Path) -> No
     visit(work)
 
 
-@pytest.mark.release
 def test_page_gestures_become_the_actions_of_an_agent(tmp_path: Path) -> None:
     """On an imitated desktop: what matters is what mouse, wheel and keys are turned into."""
 
