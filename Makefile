@@ -13,19 +13,21 @@ DEVICE ?=
 WITH ?=
 # For example ARGS="learner.optimizer.lr=1e-6", TESTS=tests/unit, BENCH=broker
 FOR_TESTS ?=
+# Markers of the tests that test-release plays; empty: all tests.
+TIER ?=
 ARGS ?=
 TESTS ?=
-# Test files played side by side: desktops mostly wait.
+# Tests played side by side (files, and groups of files that share a desktop): desktops mostly wait.
 JOBS ?= 3
 BENCH ?=
 # Seconds for each target of make fuzz.
 FUZZ_S ?= 300
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check bench soak fuzz report clean
+.PHONY: help setup train test test-release check bench soak fuzz report clean
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
 
 setup: ## make .venv, Apptainer, the desktop image and the model; skips what is there
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: Python 3.11 is needed, this is %s\n    -> make setup PYTHON=python3.11" % sys.version.split()[0])'
@@ -34,11 +36,16 @@ setup: ## make .venv, Apptainer, the desktop image and the model; skips what is 
 train: setup ## train CONFIG (default configs/quickstart.yaml) and write its report
 	$(VENV)/bin/computerrl train $(CONFIG) $(ARGS)
 
-test: IMAGE := full
-test: FOR_TESTS := --for-tests
-test: WITH := develop osworld
-test: setup ## all tests, real desktops included (15 to 25 minutes on 2 cores, 45 on slow ones)
-	$(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(TESTS) $(ARGS)
+PYTEST = $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder
+test test-release: IMAGE := full
+test test-release: FOR_TESTS := --for-tests
+test test-release: WITH := develop osworld
+
+test: setup ## the default tier: every guarantee, real desktops included (8 minutes on 2 free cores)
+	$(PYTEST) -m "not release" $(TESTS) $(ARGS)
+
+test-release: setup ## all tests (TIER="release or hypothesis": those that make test left out, and properties at length)
+	$(PYTEST) $(if $(TIER),-m "$(TIER)") --hypothesis-profile=release $(TESTS) $(ARGS)
 
 check: WITH := develop
 check: setup ## ruff, mypy and the import rule

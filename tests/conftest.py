@@ -9,11 +9,19 @@ from pathlib import Path
 
 import pytest
 import structlog
+from hypothesis import settings
+
+from tests.desktops import SharedDesktops
 
 GOLDEN = Path(__file__).parent / "golden"
 
 CheckGolden = Callable[[str, bytes], None]
 
+
+# `make test-release` chooses the second one (--hypothesis-profile=release).
+settings.register_profile("default", max_examples=60, deadline=None)
+settings.register_profile("release", max_examples=400, deadline=None)
+settings.load_profile("default")
 
 # Before anything imports torch or NumPy. Files are played side by side: threads of several processes that share two cores spin
 # while they wait for each other, and a test of packs took three times the processor time.
@@ -31,16 +39,44 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--regenerate-golden", action="store_true", help="rewrite tests/golden from what the code gives now")
 
 
+LONGEST_FIRST = (
+    "desktop-full", "test_engine_contract", "test_cluster_jobs", "test_arm_studies", "test_train_process", "desktop-core",
+    "test_fault_benchmarks", "test_loop_kill_resume", "test_learner_ranks", "test_weight_broadcast",
+)  # fmt: skip
+"""Groups that take longest, the longest first: begun late, one of them would end the run alone."""
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of desktops mostly wait, the others compute: mixed, two workers share the cores better than one kind after the other.
-    The last fifth are short files, so that both end at the same time."""
-    kinds: dict[bool, dict[Path, None]] = {True: {}, False: {}}
+    """Group tests for `--dist loadgroup` and sort the groups: a worker plays all tests of a group one after the other.
+
+    A group is a file, or the files that share a desktop. The longest come first. Of the others, tests of desktops mostly wait
+    and the rest compute: mixed, workers share the cores better than with one kind after the other. Short files of one kind
+    come last, so that all workers end at about the same time.
+    """
+    groups: dict[bool, dict[str, None]] = {True: {}, False: {}}
+    group_of: dict[pytest.Item, str] = {}
     for item in items:
-        kinds["integration" in item.path.parts][item.path] = None
+        marker = item.get_closest_marker("xdist_group")
+        if marker is None:
+            item.add_marker(marker := pytest.mark.xdist_group(item.path.stem))
+        group_of[item] = marker.args[0]
+        groups["integration" in item.path.parts][marker.args[0]] = None
     place = {
-        path: number / len(paths) * (0.8 if waits else 1.0) for waits, paths in kinds.items() for number, path in enumerate(paths)
+        group: number / len(names) * (0.8 if waits else 1.0)
+        for waits, names in groups.items()
+        for number, group in enumerate(names)
     }
-    items.sort(key=lambda item: place[item.path])
+    place |= {group: number - len(LONGEST_FIRST) for number, group in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: place[group_of[item]])
+
+
+@pytest.fixture(scope="session")
+def shared_desktops(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedDesktops]:
+    """The desktops that files of this worker play on in turn."""
+    desktops = SharedDesktops(lambda image: tmp_path_factory.mktemp(f"desktop-{image}"))
+    yield desktops
+    desktops.close()
 
 
 @pytest.fixture(autouse=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from common.actions import parse_action
 from common.config import DesktopConfig
@@ -13,6 +15,9 @@ from env_server.driver import SetupStep, TaskInstance
 from env_server.drivers import make_driver
 from env_server.drivers.guest_driver import GuestDriver
 from env_server.screenshots import ScreenshotStore
+
+SHARED_SETTINGS: dict[str, Any] = {"max_elements": 300, "reset_deadline_s": 60.0, "step_deadline_s": 30.0}
+"""Of shared desktops: everything that is on the screen is seen, and deadlines suit a busy machine."""
 
 
 @contextmanager
@@ -26,6 +31,40 @@ def open_desktop(folder: Path, config: DesktopConfig | None = None) -> Iterator[
     finally:
         driver.close()
         store.close()
+
+
+class SharedDesktops:
+    """One desktop for each image, started when a test file first asks for it; files play on it one after the other.
+
+    A file that kills, starves or reconfigures its desktop opens one of its own.
+    """
+
+    def __init__(self, make_folder: Callable[[str], Path]) -> None:
+        self._make_folder = make_folder
+        self._open: dict[str, tuple[ExitStack, SharedDesktop]] = {}
+
+    def get(self, image: str) -> SharedDesktop:
+        """The desktop of ``image``; a new one when the last test that failed has broken it."""
+        if image in self._open and not self._open[image][1].driver.healthy():
+            self._open.pop(image)[0].close()
+        if image not in self._open:
+            folder, stack = self._make_folder(image), ExitStack()
+            config = DesktopConfig(image=image, **SHARED_SETTINGS)
+            self._open[image] = stack, SharedDesktop(stack.enter_context(open_desktop(folder, config)), folder)
+        return self._open[image][1]
+
+    def close(self) -> None:
+        """Close all of them."""
+        while self._open:
+            self._open.popitem()[1][0].close()
+
+
+@dataclass(frozen=True, slots=True)
+class SharedDesktop:
+    """A desktop that several test files play on, and the folder with its screenshots."""
+
+    driver: GuestDriver
+    folder: Path
 
 
 def key(keys: str) -> Action:

@@ -31,6 +31,8 @@ class Comparison:
     limits: Sequence[str]
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Of all runs, beyond desktop.yaml."""
+    quick: Mapping[str, Any] = field(default_factory=lambda: _runs.QUICK)
+    """Settings of the quick form, over ``settings``."""
     quick_arms: Sequence[str] = ()
     """Names of those that the quick form has; none: all."""
     own_cloning: bool = False
@@ -40,7 +42,7 @@ class Comparison:
     def run(self, folder: Path, *, quick: bool, num_seeds: int | None) -> None:
         """Train each arm with each seed and write the page."""
         arms = [arm for arm in self.arms if not quick or arm.name in (self.quick_arms or [arm.name])]
-        settings = {**self.settings, **(_runs.QUICK if quick else {})}
+        settings = {**self.settings, **(self.quick if quick else {})}
         seeds = range(num_seeds or (1 if quick else self.num_seeds))
         common = yaml.safe_load(_runs.CONFIG.read_text(encoding="utf-8"))
         made_of = {"config": common, "settings": settings, "arms": {arm.name: dict(arm.settings) for arm in arms}}

@@ -40,6 +40,8 @@ class Generalist:
     """What it is only evaluated on."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Of all runs, beyond desktop.yaml."""
+    quick: Mapping[str, Any] = field(default_factory=lambda: _runs.QUICK)
+    """Settings of the quick form, over ``settings``."""
     num_episodes: int = 10
     """Held-out instances of each family in each evaluation, the same ones each time; played greedily."""
     published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -50,7 +52,7 @@ class Generalist:
     def run(self, folder: Path, *, quick: bool, num_seeds: int | None) -> None:
         """Clone, train, evaluate, write the page."""
         families, unseen = (QUICK_FAMILIES, QUICK_UNSEEN) if quick else (tuple(self.families), tuple(self.unseen))
-        settings = {**self.settings, **(_runs.QUICK if quick else {}), "tasks.families": families}
+        settings = {**self.settings, **(self.quick if quick else {}), "tasks.families": families}
         num_episodes = 1 if quick else self.num_episodes
         common = yaml.safe_load(_runs.CONFIG.read_text(encoding="utf-8"))
         made_of = {"config": common, "settings": settings, "unseen": unseen, "num_episodes": num_episodes}

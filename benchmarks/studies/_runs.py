@@ -16,16 +16,17 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from common.config import TasksConfig
 from common.errors import ComputerRLError
 from common.lifecycle import die_with_parent
 from common.metrics import read_json_lines
 from common.run_folder import RunFolder
+from launch import local
 from launch.report_data import EVALUATIONS
 from launch.run_names import CONFIG_FILE, REPORT_FILE, is_finished, read_resolved
 
@@ -73,12 +74,19 @@ class Arm:
 
 
 def train(folder: Path, name: str, settings: Mapping[str, Any]) -> Path:
-    """Train in ``folder``/runs/``name``, or go on with it; gives the run's folder. Raises `RunFailed`."""
+    """Train in ``folder``/runs/``name``, or go on with it; gives the run's folder.
+
+    A run of `mode: serial` is trained in this process, any other by `computerrl train`. Raises `RunFailed`; a serial run also
+    raises the typed errors of its set-up.
+    """
     run = folder / "runs" / name
     if is_finished(run):
         return run
-    with started(folder, name, settings) as process:
-        code = process.wait()
+    if settings.get("mode") == "serial":
+        code = _train_here(folder, name, settings)
+    else:
+        with started(folder, name, settings) as process:
+            code = process.wait()
     if code != 0 or not is_finished(run):
         log = folder / "runs" / f"{name}.log"
         said = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
@@ -90,17 +98,12 @@ def train(folder: Path, name: str, settings: Mapping[str, Any]) -> Path:
 @contextmanager
 def started(folder: Path, name: str, settings: Mapping[str, Any]) -> Iterator[subprocess.Popen[bytes]]:
     """`computerrl train` under way, resumed if it was begun before; whoever breaks off here ends it, and it keeps what it has."""
-    run = folder / "runs" / name
     command = [sys.executable, "-m", "launch.cli", "train", str(CONFIG)]
-    for key, value in {"name": name, **instances(int(settings.get("seed", 0))), **settings}.items():
-        command += ["--set", f"{key}={json.dumps(value)}"]
-    begun = (run / CONFIG_FILE).exists()
-    if begun:
-        command.append("--resume")
-    print(f"{name} {'goes on' if begun else 'begins'}; to watch it: computerrl dashboard {run}", flush=True)
-    log = folder / "runs" / f"{name}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("a", encoding="utf-8") as out:
+    for override in _overrides(name, settings):
+        command += ["--set", override]
+    with _announced(folder, name) as (out, begun):
+        if begun:
+            command.append("--resume")
         process = subprocess.Popen(
             command, cwd=folder, env=_environment(), stdout=out, stderr=subprocess.STDOUT,
             # Whatever becomes of the study: nothing of it goes on.
@@ -112,6 +115,31 @@ def started(folder: Path, name: str, settings: Mapping[str, Any]) -> Iterator[su
             if process.poll() is None:
                 process.terminate()
                 process.wait(_END_LIMIT_S)
+
+
+def _train_here(folder: Path, name: str, settings: Mapping[str, Any]) -> int:
+    """Train in serial mode, in this process; gives the exit code."""
+    overrides = _overrides(name, {**settings, "run_dir": str(folder / "runs")})
+    with _announced(folder, name) as (out, begun), redirect_stdout(out), redirect_stderr(out):
+        return local.train(CONFIG, overrides=overrides, resume=begun)
+
+
+def _overrides(name: str, settings: Mapping[str, Any]) -> list[str]:
+    """Values of `--set` for the run ``name``."""
+    found = {"name": name, **instances(int(settings.get("seed", 0))), **settings}
+    return [f"{key}={json.dumps(value)}" for key, value in found.items()]
+
+
+@contextmanager
+def _announced(folder: Path, name: str) -> Iterator[tuple[TextIO, bool]]:
+    """Print that the run ``name`` begins or goes on; gives its open log, and whether it was begun before."""
+    run = folder / "runs" / name
+    begun = (run / CONFIG_FILE).exists()
+    print(f"{name} {'goes on' if begun else 'begins'}; to watch it: computerrl dashboard {run}", flush=True)
+    log = folder / "runs" / f"{name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a", encoding="utf-8") as out:
+        yield out, begun
 
 
 def instances(seed: int) -> Record:

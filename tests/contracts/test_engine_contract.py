@@ -32,6 +32,8 @@ from tests.unit.test_export_folder import make_run
 VARIABLE = "COMPUTERRL_TEST_ENGINE"
 MAX_TOKENS = 160
 NUM_LIVE = 3
+VLLM_CORE = "has_the_probe or are_those_of_the_sampling_distribution or after_a_load_computes"
+"""Tests that vLLM passes in the default tier: the probe, samples at two temperatures, and loads."""
 ENGINES = [os.environ[VARIABLE]] if VARIABLE in os.environ else ["transformers", "transformers-plain"]
 
 
@@ -271,8 +273,15 @@ def test_two_engines_in_one_process_sample_at_the_same_time_each_with_its_own_we
 
 if VARIABLE not in os.environ:
 
-    def test_vllm_engine_in_its_own_process_passes_the_same_suite() -> None:
-        inner = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
+    @pytest.mark.parametrize(
+        "chosen",
+        [
+            pytest.param(VLLM_CORE, id="core"),
+            pytest.param(f"not ({VLLM_CORE})", id="rest", marks=pytest.mark.release),
+        ],
+    )
+    def test_vllm_engine_in_its_own_process_passes_the_same_suite(chosen: str) -> None:
+        inner = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", chosen, __file__]
         env = {**os.environ, VARIABLE: "vllm", "OMP_NUM_THREADS": "1"}
         done = subprocess.run(inner, env=env, capture_output=True, text=True, timeout=560)
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

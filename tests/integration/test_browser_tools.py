@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from common.config import DesktopConfig
 from env_server.driver import SetupStep
-from tests.desktops import Player, open_desktop
+from tests.desktops import Player, SharedDesktops
 
 PAGE = SetupStep(
     "write_file", {"path": "p.html", "text": "<title>First page</title><h1>Hello there</h1><a href='q.html'>next</a>"}
@@ -18,10 +15,12 @@ OPEN = SetupStep("open", {"path": "p.html"})
 FILES = SetupStep("files_open", {"folder": "."})
 
 
+pytestmark = pytest.mark.xdist_group("desktop-core")
+
+
 @pytest.fixture(scope="module")
-def player(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Player]:
-    with open_desktop(tmp_path_factory.mktemp("desktop"), DesktopConfig(reset_deadline_s=60.0, max_elements=300)) as desktop:
-        yield Player(desktop)
+def player(shared_desktops: SharedDesktops) -> Player:
+    return Player(shared_desktops.get("core").driver)
 
 
 @pytest.fixture(scope="module")

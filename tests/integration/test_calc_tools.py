@@ -5,22 +5,23 @@ from __future__ import annotations
 import csv
 import datetime
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import openpyxl
 import pytest
 
 from common.action_tables.calc import TABLE
 from env_server.drivers.guest_driver import GuestDriver
-from tests.desktops import open_desktop
+from tests.desktops import SharedDesktops
 from tests.integration.calc_refusals import REFUSALS
 from tests.integration.calc_workbook import HEADER, Calc
 
+pytestmark = pytest.mark.xdist_group("desktop-core")
+
 
 @pytest.fixture(scope="module")
-def desktop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuestDriver]:
-    with open_desktop(tmp_path_factory.mktemp("desktop")) as driver:
-        yield driver
+def desktop(shared_desktops: SharedDesktops) -> GuestDriver:
+    return shared_desktops.get("core").driver
 
 
 @pytest.fixture(scope="module")

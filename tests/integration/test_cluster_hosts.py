@@ -17,6 +17,8 @@ from benchmarks._slurm_cluster import SlurmCluster, slurm_cluster
 from common.metrics import read_json_lines
 from launch import processes
 
+pytestmark = pytest.mark.release
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

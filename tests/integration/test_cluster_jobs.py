@@ -140,6 +140,7 @@ def gpus_of(site: Site, run: RunFolder, role: str) -> set[str]:
     return found
 
 
+@pytest.mark.release
 def test_job_over_three_nodes_survives_node_failure_and_preemption(site: Site) -> None:
     """A learner node, two worker nodes, and a worker that joins: everything on one node is killed, then the job is preempted; the
     run goes on to its end and every trajectory counts once. (A learner on two nodes: test_cluster_hosts.py.)"""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from common.actions import parse_action
-from common.config import DesktopConfig
 from common.messages import Action, Evaluation, Observation
 from env_server.driver import SetupStep, TaskInstance
 from env_server.drivers.guest_driver import GuestDriver
-from tests.desktops import open_desktop
+from tests.desktops import SharedDesktops
 
 PAGE = SetupStep("web_page", {"page": "click-checkboxes", "seed": 3})
 ENTRY = SetupStep("web_page", {"page": "enter-text", "seed": 3})
@@ -21,10 +19,12 @@ SHEET = SetupStep("calc_open", {"cells": {f"A{row}": f"r{row}" for row in range(
 EDITOR = SetupStep("editor_open", {"path": "note.txt", "text": ""})
 
 
+pytestmark = pytest.mark.xdist_group("desktop-core")
+
+
 @pytest.fixture(scope="module")
-def desktop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuestDriver]:
-    with open_desktop(tmp_path_factory.mktemp("desktop"), DesktopConfig(max_elements=300)) as driver:
-        yield driver
+def desktop(shared_desktops: SharedDesktops) -> GuestDriver:
+    return shared_desktops.get("core").driver
 
 
 def open_on(desktop: GuestDriver, *steps: SetupStep) -> Observation:

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from playwright.async_api import Page, expect
 
 from actor.episode import EpisodeSetting, play_episode
@@ -129,6 +130,7 @@ def test_page_task_solved_by_mouse_and_keys_is_scored_saved_and_replayed(tmp_pat
     assert prompt.startswith(f"Task: {recording.instruction}\nApp: calc") and prompt.endswith("Action:")
 
 
+@pytest.mark.release
 def test_page_live_picture_shows_what_the_action_line_does(tmp_path: Path) -> None:
     async def work() -> None:
         async with desktop_page(tmp_path, "--task", "calc-set-cell", "--seed", "2") as (page, _, _):

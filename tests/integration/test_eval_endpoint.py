@@ -27,6 +27,8 @@ from common.host_compute import fast_dtype
 from learner.model_store import ensure_model
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.release
+
 START_S, EVAL_S = 200.0, 150.0
 
 

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from common.metrics import read_json_lines
 from launch import processes
 from learner.model_store import ensure_model
@@ -33,6 +35,7 @@ def finished(folder: Path, *words: str) -> str:
     return out
 
 
+@pytest.mark.release
 def test_evaluation_killed_and_resumed_counts_every_rollout_once(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "eval-tiny-random"
     episodes = run / "trajectories" / "episodes.jsonl"

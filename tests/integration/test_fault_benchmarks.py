@@ -67,6 +67,7 @@ def test_processes_killed_at_thirty_random_points_lose_and_double_nothing(tmp_pa
     assert wait_until_alone(tmp_path) == []
 
 
+@pytest.mark.release
 def test_network_cut_and_healed_loses_and_doubles_nothing(tmp_path: Path) -> None:
     code, rows = bench("network_cut", tmp_path)
     if "network cut and heal between namespaces" in rows:
@@ -77,6 +78,7 @@ def test_network_cut_and_healed_loses_and_doubles_nothing(tmp_path: Path) -> Non
     assert wait_until_alone(tmp_path) == []
 
 
+@pytest.mark.release
 def test_broker_crowded_and_overloaded_stays_within_its_credit_and_loses_nothing(tmp_path: Path) -> None:
     code, rows = bench("broker_scale", tmp_path)
     check_guarantees(rows)

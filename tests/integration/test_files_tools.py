@@ -5,13 +5,11 @@ from __future__ import annotations
 import io
 import tarfile
 import zipfile
-from collections.abc import Iterator
 
 import pytest
 
-from common.config import DesktopConfig
 from env_server.driver import SetupStep
-from tests.desktops import Player, open_desktop
+from tests.desktops import Player, SharedDesktops
 
 NOTE = SetupStep("write_file", {"path": "note.txt", "text": "alpha beta\ngamma delta\n"})
 FOLDER = SetupStep("make_folder", {"path": "sub"})
@@ -20,10 +18,12 @@ EDITOR = SetupStep("editor_open", {"path": "note.txt", "text": "one two\nthree f
 PAGE = SetupStep("web_page", {"page": "enter-text", "seed": 3})
 
 
+pytestmark = pytest.mark.xdist_group("desktop-full")
+
+
 @pytest.fixture(scope="module")
-def player(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Player]:
-    with open_desktop(tmp_path_factory.mktemp("desktop"), DesktopConfig(image="full", reset_deadline_s=60.0)) as desktop:
-        yield Player(desktop)
+def player(shared_desktops: SharedDesktops) -> Player:
+    return Player(shared_desktops.get("full").driver)
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

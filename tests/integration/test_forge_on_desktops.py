@@ -1,6 +1,7 @@
 """Every OfficeForge family on a real desktop: untouched 0, by its script 1; near misses of every third one 0 (--whole: of all).
 
-Near misses of all families, on documents without a desktop: `tests/unit/test_forge_families.py`.
+The default tier has every third family, and near misses and work by hand of one in eight. Scripts and near misses of all
+families, on documents without a desktop: `tests/unit/test_forge_families.py`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from env_server.driver import DesktopDriver
 from env_server.tasks.forge import FAMILIES
 from env_server.tasks.forge.plan import Forged, ForgeFamily, Move
 from tests.desktops import open_desktop
+from tests.tiers import one_in
 
 MAX_ACTIONS = 25
 
@@ -44,8 +46,9 @@ def play(desktop: DesktopDriver, forged: Forged, script: Sequence[Move]) -> tupl
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "family" in metafunc.fixturenames:
-        is_part = "near_miss" in metafunc.function.__name__ and not metafunc.config.getoption("--whole")
-        metafunc.parametrize("family", FAMILIES[::3] if is_part else FAMILIES, ids=lambda family: family.name)
+        misses = "near_miss" in metafunc.function.__name__
+        chosen = FAMILIES[::3] if misses and not metafunc.config.getoption("--whole") else FAMILIES
+        metafunc.parametrize("family", one_in(8 if misses else 3, chosen), ids=lambda family: family.name)
 
 
 def test_family_on_desktop_untouched_zero_solution_one(desktop: DesktopDriver, family: ForgeFamily) -> None:
@@ -59,7 +62,7 @@ def test_family_on_desktop_untouched_zero_solution_one(desktop: DesktopDriver, f
 BY_HAND = [family for family in FAMILIES if family.forged(0).by_hand is not None]
 
 
-@pytest.mark.parametrize("shown", BY_HAND, ids=lambda family: family.name)
+@pytest.mark.parametrize("shown", one_in(8, BY_HAND), ids=lambda family: family.name)
 def test_family_on_desktop_is_solved_by_hand_on_every_level(desktop: DesktopDriver, shown: ForgeFamily) -> None:
     seeds = {shown.level(seed): seed for seed in range(20)}
     assert set(seeds) == set(shown.levels)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from common.config import DesktopConfig
 from env_server.driver import SetupStep
-from tests.desktops import Player, open_desktop
+from tests.desktops import Player, SharedDesktops
 
 FILES = SetupStep("files_open", {"folder": "."})
 
@@ -30,11 +28,12 @@ PUT = SetupStep("put_file", {"path": "a.png", "data": picture()})
 BEGIN = (PUT, SetupStep("open", {"path": "a.png"}))
 
 
+pytestmark = pytest.mark.xdist_group("desktop-full")
+
+
 @pytest.fixture(scope="module")
-def player(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Player]:
-    config = DesktopConfig(image="full", reset_deadline_s=60.0, step_deadline_s=20.0)
-    with open_desktop(tmp_path_factory.mktemp("desktop"), config) as desktop:
-        yield Player(desktop)
+def player(shared_desktops: SharedDesktops) -> Player:
+    return Player(shared_desktops.get("full").driver)
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,7 @@ def test_attention_that_is_right_is_timed_and_a_wrong_one_ends_the_check() -> No
         gpu_check.attention_rows(pack, device="cpu", fast=lambda _: wrong, dtype=torch.float32)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("num_ranks", [1, 2])
 def test_updates_over_ranks_are_those_of_one_process(num_ranks: int) -> None:
     loss, weights = gpu_check.ranks_rows(random_groups(), model="tiny-random", device="cpu", num_ranks=num_ranks)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,11 +16,10 @@ from pptx.enum.text import PP_ALIGN
 from pptx.util import Pt
 
 from common.actions import parse_action
-from common.config import DesktopConfig
 from common.messages import Action, Evaluation, Observation
 from env_server.driver import SetupStep, TaskInstance
 from env_server.drivers.guest_driver import GuestDriver
-from tests.desktops import open_desktop
+from tests.desktops import SharedDesktops
 from tests.integration.office_files import NUM_SLIDES, many_slides, picture, slides, sound
 
 A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
@@ -29,10 +27,12 @@ P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
 OOR = "{http://openoffice.org/2001/registry}"
 
 
+pytestmark = pytest.mark.xdist_group("desktop-full")
+
+
 @pytest.fixture(scope="module")
-def desktop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuestDriver]:
-    with open_desktop(tmp_path_factory.mktemp("desktop"), DesktopConfig(image="full", max_elements=300)) as driver:
-        yield driver
+def desktop(shared_desktops: SharedDesktops) -> GuestDriver:
+    return shared_desktops.get("full").driver
 
 
 TITLE, POINTS, FREE, PICTURE, TABLE = range(5)

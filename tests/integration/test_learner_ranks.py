@@ -132,7 +132,12 @@ def no_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributed.distributed_c10d, "_tensor_to_object", refuse)
 
 
-@pytest.mark.parametrize(("top_layers", "algorithm"), [(2, "grpo"), (None, "grpo"), (2, "ppo")])
+@pytest.mark.parametrize(
+    ("top_layers", "algorithm"),
+    [
+        (2, "grpo"), pytest.param(None, "grpo", marks=pytest.mark.release), pytest.param(2, "ppo", marks=pytest.mark.release),
+    ],
+)  # fmt: skip
 @pytest.mark.usefixtures("no_pickle")
 def test_two_ranks_train_to_the_same_weights_as_one(tmp_path: Path, top_layers: int | None, algorithm: str) -> None:
     """Losses, figures, gradients' norms, weights, moments and reference; with ppo a value head and a first look besides."""
@@ -155,6 +160,7 @@ def test_two_ranks_train_to_the_same_weights_as_one(tmp_path: Path, top_layers: 
     np.testing.assert_allclose(two["probe"], one["probe"], atol=1e-5)
 
 
+@pytest.mark.release
 def test_two_ranks_train_adapters_to_the_same_merged_weights_as_one(tmp_path: Path) -> None:
     found = {}
     for num_ranks in (1, 2):
@@ -165,6 +171,7 @@ def test_two_ranks_train_adapters_to_the_same_merged_weights_as_one(tmp_path: Pa
     assert_close(found[2]["state"], found[1]["state"], atol=1e-5)
 
 
+@pytest.mark.release
 def test_two_ranks_train_pictures_to_the_same_weights_as_one(tmp_path: Path) -> None:
     """The tower is trained too; a group of one rank shows pictures that the other never sees."""
     folder = vision_data.save_model(tmp_path / "model")
@@ -247,6 +254,7 @@ def test_state_of_two_ranks_continues_on_two_exactly_and_on_one_closely(tmp_path
         assert_close(found[1]["state"], expected[1]["state"], atol=atol)
 
 
+@pytest.mark.release
 def test_state_of_one_process_continues_on_two_ranks_in_bfloat16(tmp_path: Path) -> None:
     """Compute type bfloat16, masters float32: what receivers get is the masters, rounded."""
     with trainer_of(make_config(tmp_path, num_ranks=1, dtype="bfloat16")) as trainer:

@@ -24,24 +24,11 @@ from common.metrics import read_json_lines
 from common.run_folder import RunFolder
 from common.transport import Client
 from launch import processes
+from tests.forked import ForkedRole
 
 ROOT = Path(__file__).parents[2]
 NUM_UPDATES = {1: 18, 2: 9}
 """Of the whole run, by number of ranks: two take turns on the cores of a small machine."""
-START = {
-    "broker": "from broker.server import run_broker as run",
-    "learner": "from learner.loop import run_learner as run",
-}
-RUN = """
-import os, sys
-from common.config import load_config
-from common.lifecycle import StopToken, stop_on_signals
-{start}
-stop = StopToken()
-stop_on_signals(stop)
-run(load_config(sys.argv[1]), {index}stop=stop)
-os._exit(0)  # Taking torch down in order can take seconds on a busy machine; that is not what is tested.
-"""
 
 
 def episode_of(assignment: Assignment, version: int, chance: random.Random) -> Trajectory:
@@ -90,14 +77,11 @@ class Run:
         self.keys = self.folder.create(self.config)
         self.acknowledged: set[str] = set()
         self._stop = StopToken()
-        self._processes: dict[str, subprocess.Popen] = {}
+        self._processes: dict[str, ForkedRole | subprocess.Popen] = {}
         self._actor = threading.Thread(target=self._act, daemon=True)
 
-    def start(self, role: str) -> subprocess.Popen:
-        code = RUN.format(start=START[role], index="index=0, " if role == "learner" else "")
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        process = subprocess.Popen([sys.executable, "-c", code, str(self.config_path)], env=environment, cwd=ROOT)
-        self._processes[role] = process
+    def start(self, role: str) -> ForkedRole:
+        process = self._processes[role] = ForkedRole(role, str(self.config_path))
         return process
 
     def start_learner_by_torchrun(self) -> subprocess.Popen:
@@ -187,7 +171,9 @@ def test_learner_and_broker_killed_while_training_every_acknowledged_trajectory_
 
 
 two_ranks = pytest.mark.parametrize("run", [(2, 60.0)], indirect=True)
-one_and_two_ranks = pytest.mark.parametrize("run", [(1, 60.0), (2, 60.0)], indirect=True)
+one_and_two_ranks = pytest.mark.parametrize(
+    "run", [(1, 60.0), pytest.param((2, 60.0), marks=pytest.mark.release)], indirect=True
+)
 
 
 @two_ranks
@@ -223,6 +209,7 @@ def test_learner_whose_rank_hangs_ends_after_the_time_limit(run: Run) -> None:
     wait_until(lambda: follower not in processes.parents())
 
 
+@pytest.mark.release
 @two_ranks
 def test_learner_started_by_torchrun_trains_and_ends_with_it(run: Run) -> None:
     run.start("broker")

@@ -12,6 +12,7 @@ from common.messages import Action
 from env_server.driver import DesktopDriver
 from env_server.tasks import FAMILIES
 from tests.desktops import open_desktop
+from tests.tiers import one_in
 
 PAGES = sorted(name for name, family in FAMILIES.items() if name.startswith("web-") and not family.is_default)
 DEMONSTRATED = [name for name in PAGES if FAMILIES[name].has_demonstrator]
@@ -49,7 +50,7 @@ def demonstrate(desktop: DesktopDriver, family: str, seed: int) -> str:
     return played
 
 
-@pytest.mark.parametrize("family", [name for name in PAGES if name not in DEMONSTRATED])
+@pytest.mark.parametrize("family", one_in(8, [name for name in PAGES if name not in DEMONSTRATED]))
 def test_page_without_demonstrator_opens_untouched(desktop: DesktopDriver, family: str) -> None:
     task = FAMILIES[family].make(0)
     instruction, observation = desktop.reset(task)
@@ -57,7 +58,7 @@ def test_page_without_demonstrator_opens_untouched(desktop: DesktopDriver, famil
     assert not desktop.get("web_page")["done"] and task.evaluate(desktop.get).reward == 0.0
 
 
-@pytest.mark.parametrize("family", DEMONSTRATED)
+@pytest.mark.parametrize("family", one_in(8, DEMONSTRATED))
 def test_demonstrator_on_desktop_solves_untouched_instances(
     desktop: DesktopDriver, family: str, request: pytest.FixtureRequest
 ) -> None:

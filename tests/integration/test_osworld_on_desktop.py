@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from common.config import DesktopConfig, TasksConfig
+from common.config import TasksConfig
 from common.errors import TaskFailed
 from common.messages import TaskRef
 from env_server.driver import SetupStep
 from env_server.tasks import task_instance
 from env_server.tasks.osworld.desktop import CalledDesktop
-from tests.desktops import Player, open_desktop
+from tests.desktops import Player, SharedDesktops
 
 PAGES = tuple(
     SetupStep("write_file", {"path": f"{name}.html", "text": f"<title>Page {name}</title><h1>About {name}</h1>"})
@@ -27,10 +27,12 @@ WORK = "file:///tmp/agent/work/"
 APPLES, PEARS, PLUMS = (f"file:///home/user/{name}.html" for name in ("apples", "pears", "plums"))
 
 
+pytestmark = pytest.mark.xdist_group("desktop-core")
+
+
 @pytest.fixture(scope="module")
-def player(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Player]:
-    with open_desktop(tmp_path_factory.mktemp("desktop"), DesktopConfig(reset_deadline_s=60.0, step_deadline_s=30.0)) as desktop:
-        yield Player(desktop)
+def player(shared_desktops: SharedDesktops) -> Player:
+    return Player(shared_desktops.get("core").driver)
 
 
 @pytest.fixture

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from common.actions import parse_action
-from common.config import DesktopConfig
 from common.messages import Evaluation, Observation
 from env_server.driver import SetupStep, TaskInstance
 from env_server.drivers.guest_driver import GuestDriver
-from tests.desktops import open_desktop
+from tests.desktops import SharedDesktops
+
+pytestmark = pytest.mark.xdist_group("desktop-core")
 
 
 @pytest.fixture(scope="module")
-def desktop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuestDriver]:
-    with open_desktop(tmp_path_factory.mktemp("desktop"), DesktopConfig(max_elements=300)) as driver:
-        yield driver
+def desktop(shared_desktops: SharedDesktops) -> GuestDriver:
+    return shared_desktops.get("core").driver
 
 
 def open_page(desktop: GuestDriver, page: str, seed: int = 1) -> Observation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,25 +14,28 @@ from env_server.client import read_screenshot
 from env_server.driver import DesktopDriver, TaskInstance
 from env_server.tasks import FAMILIES, task_instance
 from env_server.tasks.pages import page
-from tests.desktops import open_desktop
+from tests.desktops import SharedDesktops
+from tests.tiers import one_in
 
 SEEDS = (0, 1, 2)
 NAMES = sorted(name for name, family in FAMILIES.items() if family.is_default)
 EXACT_PAGES = ("web-click-button", "web-click-option", "web-click-checkboxes", "web-enter-text")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("desktop")
+pytestmark = pytest.mark.xdist_group("desktop-core")
 
 
 @pytest.fixture(scope="module")
-def desktop(folder: Path) -> Iterator[DesktopDriver]:
-    with open_desktop(folder) as driver:
-        yield driver
+def folder(shared_desktops: SharedDesktops) -> Path:
+    return shared_desktops.get("core").folder
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.fixture(scope="module")
+def desktop(shared_desktops: SharedDesktops) -> DesktopDriver:
+    return shared_desktops.get("core").driver
+
+
+@pytest.mark.parametrize("seed", one_in(3, SEEDS))
 @pytest.mark.parametrize("family", NAMES)
 def test_family_on_desktop_untouched_scores_zero_and_demonstrated_one(
     desktop: DesktopDriver, folder: Path, family: str, seed: int
@@ -40,7 +43,7 @@ def test_family_on_desktop_untouched_scores_zero_and_demonstrated_one(
     _untouched_zero_and_demonstrated_one(desktop, folder, FAMILIES[family].make(seed), app=FAMILIES[family].app)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", one_in(3, SEEDS))
 def test_cell_is_set_by_hand_where_calls_are_refused(desktop: DesktopDriver, folder: Path, seed: int) -> None:
     task = task_instance(TaskRef("calc-set-cell", seed, "demonstration"), tasks=TasksConfig(actions="gui"))
     actions = _untouched_zero_and_demonstrated_one(desktop, folder, task, app="calc")

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 SHORT = (
@@ -24,6 +26,7 @@ SHORT = (
 )
 
 
+@pytest.mark.release
 def test_train_quickstart_cut_short_improves_on_held_out_seeds(tmp_path: Path) -> None:
     words = [word for setting in SHORT for word in ("--set", setting)]
     command = [sys.executable, "-m", "launch.cli", "train", str(ROOT / "configs" / "quickstart.yaml"), *words]

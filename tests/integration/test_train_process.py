@@ -134,6 +134,7 @@ def test_train_killed_stopped_and_resumed_finishes_with_nothing_lost_or_left(tra
     assert (folder / "report.html").stat().st_size > 10_000
 
 
+@pytest.mark.release
 def test_train_role_with_an_impossible_option_ends_the_run_with_its_message(train: Callable[..., Train]) -> None:
     run = train("--set", "learner.algorithm.options={no_such_option: 1}", max_updates=1)
     assert run.end() == 2, run.output

@@ -6,13 +6,11 @@ import io
 import math
 import struct
 import wave
-from collections.abc import Iterator
 
 import pytest
 
-from common.config import DesktopConfig
 from env_server.driver import SetupStep
-from tests.desktops import Player, open_desktop
+from tests.desktops import Player, SharedDesktops
 
 
 def sound(seconds: float) -> bytes:
@@ -39,10 +37,12 @@ FILES = SetupStep("files_open", {"folder": "."})
 PLAYING = (*SOUNDS, SetupStep("open", {"path": "a.wav"}))
 
 
+pytestmark = pytest.mark.xdist_group("desktop-full")
+
+
 @pytest.fixture(scope="module")
-def player(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Player]:
-    with open_desktop(tmp_path_factory.mktemp("desktop"), DesktopConfig(image="full", reset_deadline_s=60.0)) as desktop:
-        yield Player(desktop)
+def player(shared_desktops: SharedDesktops) -> Player:
+    return Player(shared_desktops.get("full").driver)
 
 
 def test_file_opened_for_a_task_plays_and_its_window_is_read(player: Player) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from docx import Document
@@ -15,20 +15,21 @@ from odf import text
 from odf.opendocument import OpenDocumentText, load
 
 from common.actions import parse_action
-from common.config import DesktopConfig
 from common.messages import Action, Evaluation, Observation
 from env_server.driver import SetupStep, TaskInstance
 from env_server.drivers.guest_driver import GuestDriver
-from tests.desktops import open_desktop
+from tests.desktops import SharedDesktops
 from tests.integration.office_files import NUM_LINES, lines, picture, report, written
 
 MATH = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 
 
+pytestmark = pytest.mark.xdist_group("desktop-full")
+
+
 @pytest.fixture(scope="module")
-def desktop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuestDriver]:
-    with open_desktop(tmp_path_factory.mktemp("desktop"), DesktopConfig(image="full", max_elements=300)) as driver:
-        yield driver
+def desktop(shared_desktops: SharedDesktops) -> GuestDriver:
+    return shared_desktops.get("full").driver
 
 
 LINE = "The red fox jumps over the lazy dog."

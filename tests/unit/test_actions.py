@@ -3,7 +3,7 @@
 import ast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from common.actions import ACTIONS, MAX_ACTION_CHARS, ActionSyntaxError, parse_action, render_action
@@ -106,7 +106,6 @@ def actions(draw: st.DrawFn) -> Action:
     return Action(name=spec.name, args=args)
 
 
-@settings(max_examples=300)
 @given(actions())
 def test_render_action_any_action_is_read_back_the_same(action: Action) -> None:
     text = render_action(action)

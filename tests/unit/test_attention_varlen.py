@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 from learner.attention import layout_of, trie_attention
 from learner.attention_blocks import BlockLayout
@@ -47,7 +47,6 @@ def slow_kernel(
     return torch.cat(parts)
 
 
-@settings(max_examples=200, deadline=None)
 @given(samples=sample_lists)
 def test_keys_of_each_query_are_the_path_to_it(samples: list[Sample]) -> None:
     (pack,) = make_packs(samples, max_tokens=1000)

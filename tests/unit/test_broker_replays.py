@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from broker_data import assignment, core, order, step, trajectory_for
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -102,7 +102,6 @@ def content(answer: Message) -> bytes:
     return b"".join(codec.encode(said, sender="broker-0:b", message_id=1))
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(requests, incarnations), min_size=1, max_size=25))
 def test_request_that_comes_twice_changes_nothing_the_second_time(sent: list[tuple[Message, str]]) -> None:
     journal = MemoryJournal()
@@ -124,7 +123,6 @@ def test_request_that_comes_twice_changes_nothing_the_second_time(sent: list[tup
             assert content(first) == content(second) or isinstance(second, ErrorReply), message
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(requests, min_size=1, max_size=15))
 def test_copies_that_come_together_are_one(sent: list[Message]) -> None:
     once, twice = (BrokerService(core(), MemoryJournal(), clock=lambda: 0.0) for _ in range(2))

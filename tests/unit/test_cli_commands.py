@@ -1,4 +1,7 @@
-"""The command line: quick, helpful, and clear about mistakes. Each command runs as people run it, in a process."""
+"""The command line: helpful, and clear about mistakes.
+
+Help, exit codes and signals are tried in processes, as people run commands; other refusals in this process.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,12 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from launch.cli import cli
+from launch.cli import cli, main
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 120.0
@@ -38,6 +42,26 @@ def refused(done: subprocess.CompletedProcess[str], exit_code: int, *wanted: str
         assert text in done.stderr, done.stderr
 
 
+Here = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Here:
+    """`here("train", ...)`: the command in this process, as if in one of its own whose folder is ``tmp_path``."""
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        # The command ends processes that have loaded torch with os._exit.
+        monkeypatch.setattr("launch.cli._exit", sys.exit)
+        monkeypatch.setattr(sys, "argv", ["computerrl", *words])
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return subprocess.CompletedProcess(words, int(ended.value.code or 0), *capfd.readouterr())
+
+    return run
+
+
 @pytest.fixture
 def serial(tmp_path: Path) -> Path:
     path = tmp_path / "serial.yaml"
@@ -53,13 +77,14 @@ def test_help_teaches_by_examples_and_lists_every_command(tmp_path: Path) -> Non
     assert sorted(listed) == sorted(name for name, command in cli.commands.items() if not command.hidden)
 
 
-@pytest.mark.parametrize("command", ["train", "learner", "bench", "study", "report", "status", "doctor", "desktop"])
-def test_help_of_each_command_answers(tmp_path: Path, command: str) -> None:
-    assert "Usage" in computerrl(command, "--help", cwd=tmp_path).stdout
+@pytest.mark.parametrize("command", sorted(cli.commands))
+def test_help_of_each_command_answers(here: Here, command: str) -> None:
+    done = here(command, "--help")
+    assert done.returncode == 0 and re.match(rf"Usage: .*computerrl {command} ", done.stdout)
 
 
-def test_dry_run_prints_processes_and_what_train_would_refuse_last_and_starts_nothing(tmp_path: Path) -> None:
-    done = computerrl("train", "quickstart", "--dry-run", "learner.algorithm.name=grop", cwd=tmp_path)
+def test_dry_run_prints_processes_and_what_train_would_refuse_last_and_starts_nothing(here: Here, tmp_path: Path) -> None:
+    done = here("train", "quickstart", "--dry-run", "learner.algorithm.name=grop")
     refused(done, 2, "Apptainer", "desktop.image", "no algorithm 'grop'", "did you mean 'grpo'?")
     for text in ("broker-0", "env_server-0", "actor-0", "learner-0", "memory, estimated"):
         assert text in done.stdout
@@ -133,18 +158,18 @@ def test_train_missing_file_names_it(tmp_path: Path) -> None:
     refused(computerrl("train", "nope.yaml", cwd=tmp_path), 2, "nope.yaml")
 
 
-def test_train_yaml_syntax_names_the_line(tmp_path: Path) -> None:
+def test_train_yaml_syntax_names_the_line(here: Here, tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("name: x\nlearner: [1, 2\n")
-    refused(computerrl("train", "bad.yaml", cwd=tmp_path), 2, "line 3")
+    refused(here("train", "bad.yaml"), 2, "line 3")
 
 
-def test_train_several_mistakes_reports_all(tmp_path: Path, serial: Path) -> None:
-    done = computerrl("train", str(serial), "--set", "lerner.max_age=1", "--set", "desktop.num_desktops=none", cwd=tmp_path)
+def test_train_several_mistakes_reports_all(here: Here, serial: Path) -> None:
+    done = here("train", str(serial), "--set", "lerner.max_age=1", "--set", "desktop.num_desktops=none")
     refused(done, 2, "2 problems", "lerner", "did you mean 'learner'?", "desktop.num_desktops")
 
 
-def test_train_machine_and_config_problems_leave_no_run_folder(tmp_path: Path, serial: Path) -> None:
-    done = computerrl("train", str(serial), "--set", "model.name=/tmp", "--set", "tasks.families=[nothing]", cwd=tmp_path)
+def test_train_machine_and_config_problems_leave_no_run_folder(here: Here, tmp_path: Path, serial: Path) -> None:
+    done = here("train", str(serial), "--set", "model.name=/tmp", "--set", "tasks.families=[nothing]")
     refused(done, 2, "model.name", "tasks.families")
     assert not (tmp_path / "runs").exists()
 
@@ -153,12 +178,12 @@ def test_resume_without_a_run_says_so(tmp_path: Path, serial: Path) -> None:
     refused(computerrl("train", str(serial), "--resume", cwd=tmp_path), 4, "no run 'serial'")
 
 
-def test_report_unknown_run_says_what_is_there(tmp_path: Path) -> None:
-    refused(computerrl("report", "nothing", cwd=tmp_path), 2, "no run folder")
+def test_report_unknown_run_says_what_is_there(here: Here) -> None:
+    refused(here("report", "nothing"), 2, "no run folder")
 
 
-def test_bench_unknown_name_says_what_is_there(tmp_path: Path) -> None:
-    refused(computerrl("bench", "nothing", cwd=tmp_path), 2, "no benchmark 'nothing'")
+def test_bench_unknown_name_says_what_is_there(here: Here) -> None:
+    refused(here("bench", "nothing"), 2, "no benchmark 'nothing'")
 
 
 def test_role_without_supervisor_and_broker_stops_on_a_signal(tmp_path: Path, serial: Path) -> None:
@@ -180,14 +205,14 @@ def test_role_whose_supervisor_is_gone_ends_at_once(tmp_path: Path, serial: Path
     assert "supervisor 4194303 has ended" in done.stderr
 
 
-def test_desktop_unknown_family_says_what_there_is(tmp_path: Path) -> None:
-    refused(computerrl("desktop", "--no-open", "--task", "nothing", cwd=tmp_path), 2, "'nothing'", "computerrl tasks list")
+def test_desktop_unknown_family_says_what_there_is(here: Here) -> None:
+    refused(here("desktop", "--no-open", "--task", "nothing"), 2, "'nothing'", "computerrl tasks list")
 
 
-def test_desktop_port_of_somebody_else_names_the_option(tmp_path: Path) -> None:
+def test_desktop_port_of_somebody_else_names_the_option(here: Here) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        done = computerrl("desktop", "--no-open", "--driver", "scripted", "--port", port, cwd=tmp_path)
+        done = here("desktop", "--no-open", "--driver", "scripted", "--port", port)
     refused(done, 3, f"port {port}", "--port 0")
 
 

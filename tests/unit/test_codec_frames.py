@@ -8,7 +8,7 @@ import msgpack
 import numpy as np
 import pytest
 from broker_data import examples
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -146,14 +146,12 @@ def test_peek_finds_the_id_of_frames_that_do_not_decode() -> None:
     assert codec.peek_message_id(changed_header(id="five")) is None
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.lists(st.binary(max_size=200), max_size=4))
 def test_decode_of_random_frames_raises_only_decode_error(frames: list[bytes]) -> None:
     with pytest.raises(DecodeError):
         codec.decode(frames)
 
 
-@settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_decode_of_flipped_bytes_raises_decode_error_or_gives_a_message(data: st.DataObject) -> None:
     frames = [bytearray(frame) for frame in frames_of(data.draw(st.sampled_from(examples())))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -128,7 +128,6 @@ _PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
 @given(st.lists(st.one_of(_PIECES, st.text(max_size=20)), max_size=15).map("".join), st.sampled_from([TEXT, VISION]))
 def test_parse_any_text_gives_an_action_or_an_invalid_action(answer: str, chosen: PromptFormat) -> None:
     try:
@@ -138,7 +137,6 @@ def test_parse_any_text_gives_an_action_or_an_invalid_action(answer: str, chosen
     assert parse_action(render_action(action)) == action
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.sampled_from(sorted(CALLS)), st.text(max_size=60))
 def test_parse_any_arguments_give_an_action_or_an_invalid_action(call: str, arguments: str) -> None:
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from actor.episode import EpisodeSetting, play_episode
@@ -49,7 +49,6 @@ def test_render_action_without_a_place_on_screen_is_a_lookup_error(text: str) ->
         TEXT.render(text, SCREEN)
 
 
-@settings(max_examples=400, deadline=None)
 @given(actions(), st.sampled_from([TEXT, VISION]))
 def test_render_any_action_of_ours_is_read_back_as_the_same(action: Action, chosen: PromptFormat) -> None:
     args = dict(action.args)

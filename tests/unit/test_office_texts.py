@@ -6,7 +6,7 @@ import itertools
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from env_server.guest.office.paragraphs import Edit, Piece, edited
@@ -37,7 +37,6 @@ def test_find_matches_bad_or_endless_pattern_is_refused(pattern: str, replacemen
         find_matches(pattern, ["a" * 50 + "!"], replacement)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.text("abcd", min_size=1, max_size=12), *[st.lists(st.integers(0, 12), max_size=6)] * 2)
 def test_edited_pieces_together_are_the_edited_text(text: str, cuts: list[int], marks: list[int]) -> None:
     bounds = [0, *sorted({cut for cut in cuts if 0 < cut < len(text)}), len(text)]

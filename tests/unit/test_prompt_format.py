@@ -72,7 +72,6 @@ def test_prompt_with_line_break_in_screen_text_escapes_it(break_: str) -> None:
     assert text.count("\nTask:") == 0
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.text(max_size=200), st.integers(4, 40))
 def test_one_line_of_any_text_is_one_short_line(text: str, max_chars: int) -> None:
     line = one_line(text, max_chars)

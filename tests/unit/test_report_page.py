@@ -7,6 +7,7 @@ import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -75,14 +76,23 @@ class Page(HTMLParser):
         self.words.append(data)
 
 
-def report_of(folder: Path) -> tuple[dict[str, object], Page, str]:
+def report_of(folder: Path) -> tuple[dict[str, Any], Page, str]:
     page = write_report(folder)
     text = page.read_text()
     return json.loads((folder / "report.json").read_text()), Page(text), text
 
 
-def test_report_finished_run_has_every_field(tmp_path: Path) -> None:
-    report, _, _ = report_of(write_run(tmp_path / "run"))
+Report = tuple[dict[str, Any], Page, str]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """The report of a finished run, for tests that only read it."""
+    return report_of(write_run(tmp_path_factory.mktemp("whole") / "run"))
+
+
+def test_report_finished_run_has_every_field(whole: Report) -> None:
+    report, _, _ = whole
     assert all(report[name] is not None for name in REQUIRED)
     assert report["finished"] is True
     after = report["success_after_rl"]
@@ -104,12 +114,12 @@ def test_report_says_how_many_evaluation_episodes_were_given_up(tmp_path: Path) 
             record["num_given_up"] = 3
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     report, page, _ = report_of(folder)
-    assert [report[name]["num_given_up"] for name in REQUIRED[:3]] == [0, 0, 3]  # type: ignore[index]
+    assert [report[name]["num_given_up"] for name in REQUIRED[:3]] == [0, 0, 3]
     assert sum("held-out episodes, 3 given up" in word for word in page.words) == 1
 
 
-def test_report_shows_what_was_lost_for_which_reason_and_how_far_lengths_were_shifted(tmp_path: Path) -> None:
-    report, page, text = report_of(write_run(tmp_path / "run"))
+def test_report_shows_what_was_lost_for_which_reason_and_how_far_lengths_were_shifted(whole: Report) -> None:
+    report, page, text = whole
     assert report["waste"]["lost"]["masked"]["steps"] == 60 and report["stall_s"] == 24 * 1.5
     words = "|".join(word.strip() for word in page.words if word.strip())
     assert "masked: some steps were too old|9|60|600|6.7|0.021|0.004" in words
@@ -125,16 +135,16 @@ def test_report_of_a_run_without_an_update_says_nothing_about_loss(tmp_path: Pat
     assert report["waste"] == {} and "What was trained, and what was lost" not in page.words
 
 
-def test_report_page_refers_to_nothing_outside_and_is_small(tmp_path: Path) -> None:
-    _, page, text = report_of(write_run(tmp_path / "run"))
+def test_report_page_refers_to_nothing_outside_and_is_small(whole: Report) -> None:
+    _, page, text = whole
     assert page.references, "film strips hold pictures"
     assert all(reference.startswith("data:image/webp;base64,") for reference in page.references)
     assert len(text) < 1_000_000 and "script" not in page.tags
     assert not re.search(r"https?://|@import|url\(", text.replace(SVG_NAMESPACE, ""))
 
 
-def test_report_page_shows_families_strips_and_phases(tmp_path: Path) -> None:
-    _, page, text = report_of(write_run(tmp_path / "run"))
+def test_report_page_shows_families_strips_and_phases(whole: Report) -> None:
+    _, page, text = whole
     words = " ".join(page.words)
     for wanted in (
         *FAMILIES,

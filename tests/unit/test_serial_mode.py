@@ -43,6 +43,7 @@ def test_serial_run_walks_the_whole_recipe_and_loses_nothing(small: RunConfig) -
     assert all(episode["success"] for episode in demonstrations), "and solve their tasks"
 
 
+@pytest.mark.release
 def test_serial_run_with_a_curriculum_trains_groups_of_other_sizes_and_loses_nothing(tmp_path: Path) -> None:
     from common.run_folder import RunFolder
 
@@ -62,6 +63,7 @@ def test_serial_run_with_a_curriculum_trains_groups_of_other_sizes_and_loses_not
     assert sum(sum(record["rollouts_by_family"].values()) for record in state.updates) == sum(sizes.values())
 
 
+@pytest.mark.release
 def test_serial_run_in_the_published_format_clones_demonstrations_said_in_it(tmp_path: Path) -> None:
     from actor.formats import make_format
     from common.run_folder import RunFolder

@@ -27,7 +27,6 @@ def specs_of(shapes: list[tuple[int, int]]) -> list[TensorSpec]:
     return [TensorSpec(f"layer.{i}", shape, ("bfloat16", "float32")[i % 2]) for i, shape in enumerate(shapes)]
 
 
-@settings(max_examples=100, deadline=None)
 @given(shapes=SHAPES, bucket_bytes=st.integers(64, 4000))
 def test_plan_any_tensors_aligned_disjoint_and_inside_their_bucket(shapes: list[tuple[int, int]], bucket_bytes: int) -> None:
     plan = plan_buckets(specs_of(shapes), bucket_bytes=bucket_bytes)
