@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from . import processes
@@ -58,6 +59,8 @@ class Openers:
         self._editor, self._files, self._on_demand = editor, files, on_demand
         self._office_apps = office_apps
         self._apps: dict[str, App] = {"chromium": chromium, "editor": editor, "files": files, **office_apps, **on_demand}
+        self._tab_list = ""
+        """Object path of the editor's list of tabs; empty: not known."""
         self.open: list[str] = []
         """Applications with something open, the one opened last at the end."""
         self._steps: dict[str, tuple[App, Callable[[dict[str, Any], float], None]]] = {
@@ -265,14 +268,21 @@ class Openers:
             self._folder.write(args["path"], args["text"])
         app = self._editor
         self._ready_to_read(app, deadline)
-        has_bar = self._reader.count(app.program.pid, "tool-bar") > 0  # the one to search
+        nodes = self._reader.nodes_of(app.program.pid)
+        has_bar = any(node.role == "tool-bar" for node in nodes)  # the one to search
         if has_bar or len(self._windows.of(app)) != 1 or not app.has_first_settings():
             self._windows.restart(app, deadline)
             self._ready_to_read(app, deadline)
-        # The window stays: a new one costs ten times as much. Old tabs go first, since a file that is still open would only be
-        # shown again, with whatever was typed into it.
-        app.activate("file.new")
-        self._windows.wait(lambda: self._num_tabs() > 1, deadline, "a new tab")
+            nodes = self._reader.nodes_of(app.program.pid)
+        self._tab_list = next((node.path for node in nodes if node.role == "page-tab-list"), "")
+        # The window stays: a new one costs ten times as much.
+        place = self._folder.resolve(args["path"]) if "path" in args else None
+        opens_first = place is not None and self._num_tabs() == 1 and _gets_new_tab(place.name, self._windows.of(app)[0].title)
+        if place is not None and opens_first:
+            self._show_in_editor(place, deadline)
+        else:
+            app.activate("file.new")
+            self._windows.wait(lambda: self._num_tabs() > 1, deadline, "a new tab")
         for _ in range(_MAX_TABS):
             num_tabs = self._num_tabs()
             if num_tabs == 1:
@@ -280,12 +290,13 @@ class Openers:
             app.activate("document.previous-tab")
             app.activate("file.close-tab")
             self._windows.wait(functools.partial(self._has_closed_tab, num_tabs), deadline, "closing a tab")
-        if "path" not in args:
-            return
-        place = self._folder.resolve(args["path"])
-        app.open(place, timeout_s=left(deadline))
+        if place is not None and not opens_first:
+            self._show_in_editor(place, deadline)
+
+    def _show_in_editor(self, place: Path, deadline: float) -> None:
+        self._editor.open(place, timeout_s=left(deadline))
         title = f"{place.name} - Mousepad"
-        self._windows.wait(lambda: any(w.title == title for w in self._windows.of(app)), deadline, "the editor's file")
+        self._windows.wait(lambda: any(w.title == title for w in self._windows.of(self._editor)), deadline, "the editor's file")
 
     def _ready_to_read(self, app: App, deadline: float) -> None:
         """One that was just started may have its window before it is on the accessibility bus."""
@@ -293,7 +304,9 @@ class Openers:
         self._windows.wait(lambda: self._reader.knows(app.program.pid), deadline, f"{app.name} on the accessibility bus")
 
     def _num_tabs(self) -> int:
-        return self._reader.count(self._editor.program.pid, "page-tab")
+        pid = self._editor.program.pid
+        found = self._reader.num_children(pid, self._tab_list) if self._tab_list else None
+        return sum(node.role == "page-tab" for node in self._reader.nodes_of(pid)) if found is None else found
 
     def _has_closed_tab(self, num_before: int) -> bool:
         self._windows.discard_changes(self._editor)
@@ -306,13 +319,18 @@ class Openers:
             raise FileActionError(f"there is no folder {folder}")
         app = self._files
         self._ready_to_read(app, deadline)
-        if self._reader.count(app.program.pid, "page-tab") > 1 or not app.has_first_settings():  # two panes have a tab each
+        nodes = self._reader.nodes_of(app.program.pid)
+        num_tabs = sum(node.role == "page-tab" for node in nodes)
+        if num_tabs > 1 or not app.has_first_settings():  # two panes have a tab each
             self._windows.restart(app, deadline)
             self._ready_to_read(app, deadline)
+            nodes = self._reader.nodes_of(app.program.pid)
         windows = self._windows.of(app)
         is_there = [window.title for window in windows] == [f"{place.name} - Thunar"]
-        if is_there and self._reader.has_plain_entry(app.program.pid, f"{place}/"):
-            self._reader.focus(app.program.pid, "table")
+        if is_there and self._reader.has_plain_entry(app.program.pid, nodes, f"{place}/"):
+            table = next((node for node in nodes if node.role == "table"), None)
+            if table is not None:
+                self._reader.focus(app.program.pid, table)
         else:
             old = {window.xid for window in windows}
             app.open(place, timeout_s=left(deadline))
@@ -321,3 +339,12 @@ class Openers:
             )
             self._windows.close(app, old, deadline)
         self._reader.expect_files([name.rstrip("/") for name in self._folder.list(folder)])
+
+
+def _gets_new_tab(name: str, title: str) -> bool:
+    """Does the editor open the file ``name`` in a tab of its own, beside the only one, which is shown with ``title``?
+
+    A file that is open is only shown again, with whatever was typed into it, and one without a name gives its tab away, with
+    what there is to undo. Titles hold the name alone, so another folder's file of that name counts as open too.
+    """
+    return name not in title and "Untitled" not in title
