@@ -299,7 +299,7 @@ class LearnerLoop:
         return True
 
     def _keep_or_take_back(self) -> None:
-        """After an Entropulse round: go on from the weights before it when fewer episodes of the check succeed than did before."""
+        """After an Entropulse round: go on from the weights before it when fewer episodes of the check succeed than before."""
         evaluations, name = self.state.evaluations, self._phase.name
         before, after = evaluations[recipe.check_before(name)]["success"], evaluations[name]["success"]
         number, self.state.before_round = self.state.before_round, None
@@ -335,7 +335,7 @@ class LearnerLoop:
             success=self.state.success_ema or 0.0,
             max_samples=limits.samples_of_round(self.state, self._config.learner),
         )  # fmt: skip
-        self._trainer.reset_optimizer(self._round.lr, keep_second_moments=self.state.phase != recipe.CLONING)
+        self._trainer.reset_optimizer(self._round.max_lr, keep_second_moments=self.state.phase != recipe.CLONING)
 
     def _tick_sft(self) -> bool:
         assert self._round is not None

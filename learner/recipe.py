@@ -104,28 +104,26 @@ def phase_after(
     ``sft_round``: an RL phase ended because Entropulse asked for it. ``next_seed``: first training seed not played yet.
     ``temperature``: of training rollouts, the algorithm's.
     """
+    if is_check_before(phase.name):
+        return Phase(f"sft-{_number(phase.name)}", "sft")
+    if is_check_after(phase.name):
+        return rl_phase(config, _number(phase.name) + 1, first_seed=next_seed, temperature=temperature)
     if phase.kind == "rollouts":
         if phase.name == EVAL_AFTER_CLONING:
             return _first_rl(config, temperature)
-        if phase.name == EVAL_AFTER_RL:
-            return Phase(DONE, "done")
-        if is_check_before(phase.name):
-            return Phase(f"sft-{_number(phase.name)}", "sft")
-        if is_check_after(phase.name):
-            return rl_phase(config, _number(phase.name) + 1, first_seed=next_seed, temperature=temperature)
-        return _after_start(config, temperature, recorded)
+        return Phase(DONE, "done") if phase.name == EVAL_AFTER_RL else _after_start(config, temperature, recorded)
     if phase.kind == "sft":
         if phase.name == CLONING:
             if _num_evaluated(config, EVAL_AFTER_CLONING):
                 return Phase(EVAL_AFTER_CLONING, "rollouts", (_evaluation(config, EVAL_AFTER_CLONING),))
             return _first_rl(config, temperature)
+        number = _number(phase.name)
         if _is_checked(config):
-            return _check(config, f"{_CHECK}{_number(phase.name)}-after")
-        return rl_phase(config, _number(phase.name) + 1, first_seed=next_seed, temperature=temperature)
+            return _check(config, f"{_CHECK}{number}-after")
+        return rl_phase(config, number + 1, first_seed=next_seed, temperature=temperature)
     if phase.kind == "rl" and sft_round:
-        if _is_checked(config):
-            return _check(config, f"{_CHECK}{_number(phase.name)}-before")
-        return Phase(f"sft-{_number(phase.name)}", "sft")
+        number = _number(phase.name)
+        return _check(config, f"{_CHECK}{number}-before") if _is_checked(config) else Phase(f"sft-{number}", "sft")
     if phase.kind == "rl" and _num_evaluated(config, EVAL_AFTER_RL):
         return Phase(EVAL_AFTER_RL, "rollouts", (_evaluation(config, EVAL_AFTER_RL),))
     return Phase(DONE, "done")

@@ -48,16 +48,16 @@ class EntropulseConfig(Section):
     confirm_updates: int = Field(2, ge=1)
     """Both must hold this many updates in a row; an entropy 10 % above the threshold starts the count again (hysteresis)."""
     force_after_fraction: float | None = Field(None, gt=0, lt=1)
-    """Start an SFT round once this fraction of the RL budget (updates, time or steps; the rounds' own time does not count) is used,
-    even when entropy has not collapsed; the k-th of n rounds at k/n of it. None: only the triggers above, or a
-    person (`computerrl phase sft`)."""
+    """Share of the RL budget (updates, time or steps; the rounds' own time does not count) after which an SFT round starts even
+    when entropy has not collapsed; the k-th of n rounds at k/n of it. None: only the triggers above, or a person
+    (`computerrl phase sft`)."""
     max_phases: int = Field(1, ge=0)
     """Maximum number of SFT rounds in a run. None begins in the last 30 % of the RL budget: RL goes on after each."""
     max_time_share: float = Field(0.1, gt=0, le=1)
-    """Maximum part of RL's time that a round may take, estimated from the supervised steps before it; fewer samples are drawn."""
+    """Maximum share of RL's time that a round takes, estimated from the supervised steps before it: fewer samples are drawn."""
     check_episodes_per_family: int = Field(0, ge=0)
-    """Episodes per family, of the tuning seeds, that are played before and after a round. A round after which fewer of them succeed is
-    taken back. 0: no check."""
+    """Episodes per family, of the tuning seeds, that are played before and after a round. A round after which fewer of them
+    succeed is taken back. 0: no check."""
     samples_per_task: int = Field(2, ge=1)
     """Successful rollouts drawn per task instance, at random over all updates (diverse policies)."""
     max_samples: int = Field(160, ge=1)
@@ -69,8 +69,8 @@ class EntropulseConfig(Section):
     """Passes over the SFT pool. 0: nothing is trained in a round; the reference becomes the present policy and the optimizer
     starts anew, which is what a round does besides training."""
     lr: float = Field(5e-5, gt=0)
-    """Learning rate of the SFT round, while at most half of the training episodes succeed. Above that it falls to 0 in proportion to
-    the failures: a good policy has more to lose than to learn."""
+    """Learning rate of the SFT round, while at most half of the training episodes succeed. Above that it falls to 0 in proportion
+    to the failures: a good policy has more to lose than to learn."""
     warmup_steps: int = Field(3, ge=0)
     """Number of optimizer steps over which the learning rate rises at the beginning of a round."""
 

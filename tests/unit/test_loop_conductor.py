@@ -10,7 +10,11 @@ from loop_fakes import FAMILIES, Bench, FakeWeights, make_config
 
 from common import requests
 from common.metrics import read_json_lines
+from learner import limits
 from learner.algorithms.arpo import ARPO
+from learner.pool import EpisodePool
+from learner.sft import make_round
+from learner.state import LoopState
 
 
 def events(bench: Bench, kind: str) -> list[dict]:
@@ -375,3 +379,41 @@ def test_loop_resumed_with_a_memory_replays_the_same_trajectories_as_undisturbed
         assert updates[-1]["drops"]["not_chosen"] == outcomes["not_chosen"] > 0
         assert events(bench, "summary")[-1]["max_policy_age_trained"] <= bench.config.learner.max_age
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("harms", [False, True])
+def test_round_that_harms_is_taken_back_and_another_is_kept(tmp_path: Path, harms: bool) -> None:
+    config = make_config(entropulse={"force_after_fraction": 0.5, "max_phases": 1, "check_episodes_per_family": 2})
+    bench = Bench(tmp_path, config)
+    bench.broker.success = lambda order, group, index: not (harms and order.order_id.endswith("-after"))
+    loop = bench.start()
+    weights: dict[str, float] = {}
+    while not loop.finished:
+        weights.setdefault(loop.state.phase, float(bench.trainer.weight))
+        bench.clock.advance(1.0)
+        loop.tick()
+    loop.close()
+    names = [event["phase"] for event in events(bench, "phase")]
+    assert names[4:] == ["rl-1", "check-1-before", "sft-1", "check-1-after", "rl-2", "eval-after-rl", "done"]
+    (checked,) = events(bench, "round")
+    assert checked["taken_back"] is harms
+    assert weights["check-1-after"] > weights["check-1-before"] + 50, "the round trained"
+    assert weights["rl-2"] == (weights["check-1-before"] if harms else weights["check-1-after"])
+    # Other weights never get the number of those that were taken back.
+    assert sorted(bench.weights.published) == list(range(loop.state.policy_version + 1))
+
+
+def test_round_has_a_tenth_of_the_time_of_rl_and_a_learning_rate_that_rises_and_fits_the_success(tmp_path: Path) -> None:
+    config = make_config(entropulse={"force_after_fraction": 0.5, "max_phases": 1, "lr": 1e-4, "warmup_steps": 2}).learner
+    state = LoopState(rl_s=220.0, round_s=20.0, sft_sample_s=0.5)
+    assert limits.samples_of_round(state, config) == 40
+    assert limits.samples_of_round(LoopState(), config) is None
+    for success, expected in ((0.0, 1e-4), (0.5, 1e-4), (0.75, 5e-5), (1.0, 0.0)):
+        pool = EpisodePool(seed=0, max_per_family=8)
+        whole = make_config(entropulse=config.entropulse.model_dump())
+        made = make_round("sft-1", whole, demonstrations=pool, successes=pool, success=success)
+        rates = []
+        for done in range(1, 5):
+            made.num_done = done
+            rates.append(made.lr)
+        assert rates == pytest.approx([expected / 2, expected, expected, expected])
