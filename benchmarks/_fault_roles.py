@@ -210,7 +210,7 @@ class _OneNumber:
     def sft_step(self, steps: Any, lr: float) -> dict[str, float]:
         return {"loss": 0.0, "entropy": 1.0, "num_tokens": 0.0}
 
-    def reset_optimizer(self, lr: float, *, keep_second_moments: bool = False) -> None:
+    def change_objective(self, lr: float) -> None:
         """It has none."""
 
     def set_reference(self) -> None:

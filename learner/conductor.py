@@ -335,7 +335,7 @@ class LearnerLoop:
             success=self.state.success_ema or 0.0,
             max_samples=limits.samples_of_round(self.state, self._config.learner),
         )  # fmt: skip
-        self._trainer.reset_optimizer(self._round.max_lr, keep_second_moments=self.state.phase != recipe.CLONING)
+        self._trainer.change_objective(self._round.max_lr)
 
     def _tick_sft(self) -> bool:
         assert self._round is not None
@@ -352,8 +352,7 @@ class LearnerLoop:
             return True
         # What RL starts from is also what its KL term refers to.
         self._trainer.set_reference()
-        keep = self.state.phase != recipe.CLONING
-        self._trainer.reset_optimizer(self._config.learner.optimizer.lr, keep_second_moments=keep)
+        self._trainer.change_objective(self._config.learner.optimizer.lr)
         self.state.policy_version += 1
         self._publish()
         self._leave(f"{self._round.num_done} optimizer steps done")

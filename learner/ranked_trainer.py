@@ -67,10 +67,9 @@ class RankedTrainer:
         self._ranks.call("sft_step", facts={"lr": lr}, data=steps_to_bytes(steps))
         return self._trainer.sft_step(steps, lr)
 
-    def reset_optimizer(self, lr: float, *, keep_second_moments: bool = False) -> None:
-        facts = {"lr": lr, "keep_second_moments": keep_second_moments}
-        self._ranks.call("reset_optimizer", facts=facts)
-        self._trainer.reset_optimizer(**facts)
+    def change_objective(self, lr: float) -> None:
+        self._ranks.call("change_objective", facts={"lr": lr})
+        self._trainer.change_objective(lr)
 
     def set_reference(self) -> None:
         self._ranks.call("set_reference")
@@ -114,7 +113,7 @@ def follow(trainer: Trainer, ranks: RankGroup) -> None:
         "refine": lambda facts, data: trainer.refine(batch_from_bytes(data)),
         "update": lambda facts, data: trainer.update(batch_from_bytes(data)),
         "sft_step": lambda facts, data: trainer.sft_step(steps_from_bytes(data), facts["lr"]),
-        "reset_optimizer": lambda facts, data: trainer.reset_optimizer(**facts),
+        "change_objective": lambda facts, data: trainer.change_objective(facts["lr"]),
         "set_reference": lambda facts, data: trainer.set_reference(),
         "copy": lambda facts, data: _write_when_told(_staged(trainer, ranks), ranks, facts["number"]),
         "load_shards": lambda facts, data: _load_shards(trainer, ranks, facts["paths"]),

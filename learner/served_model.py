@@ -34,7 +34,7 @@ class ServedModel:
     def sft_step(self, steps: Sequence[Step], lr: float) -> NoReturn:
         _refuse()
 
-    def reset_optimizer(self, lr: float, *, keep_second_moments: bool = False) -> None:
+    def change_objective(self, lr: float) -> None:
         """There is none."""
 
     def set_reference(self) -> None:

@@ -89,7 +89,7 @@ class Trainer:
         self._value_head: ValueHead | None = None
         if isinstance(self.algorithm, LearnsValues):
             self._value_head = ValueHead(policy.hidden_size, lr=self.algorithm.value_lr, device=policy.device)
-        self.reset_optimizer(config.learner.optimizer.lr)
+        self._make_optimizer(config.learner.optimizer.lr)
         if "reference_logprobs" in self.algorithm.needs:
             self.set_reference()
 
@@ -226,18 +226,18 @@ class Trainer:
         finally:
             torch.set_num_threads(own)
 
-    def reset_optimizer(self, lr: float, *, keep_second_moments: bool = False) -> None:
-        """Forget moments and warm-up; ``lr`` is the learning rate of the RL updates that follow.
+    def change_objective(self, lr: float) -> None:
+        """Forget the first moments, which point where the last phase wanted to go; ``lr`` is that of the RL updates that follow.
 
-        ``keep_second_moments``: forget the first moments only, for a supervised round between two phases of RL. Without second
-        moments Adam's first steps are sign steps, as long as the learning rate for every weight; without warm-up they undo
-        what a policy has learnt.
+        The second moments stay from phase to phase, and the warm-up happens once a run. An optimizer that begins anew makes sign
+        steps, as long as the learning rate for every weight however small the gradient is, and these undo what a policy has learnt.
         """
         self._lr = lr
-        if keep_second_moments:
-            for state in self._optimizer.state.values():
-                state["exp_avg"].zero_()
-            return
+        for state in self._optimizer.state.values():
+            state["exp_avg"].zero_()
+
+    def _make_optimizer(self, lr: float) -> None:
+        self._lr = lr
         optimizer = self._learner.optimizer
         self._optimizer = torch.optim.AdamW(
             list(self.policy.masters.values()),
@@ -423,7 +423,7 @@ class Trainer:
         refusal = "the state's trained tensors are not this model's: other model or other trainable_top_layers"
         if {key.removeprefix("master/") for key in state if key.startswith("master/")} != set(self._names):
             raise ValueError(refusal)
-        self.reset_optimizer(float(state["trainer/lr"]))
+        self._make_optimizer(float(state["trainer/lr"]))
         self._num_updates = int(state["trainer/num_updates"])
         self._num_skipped, self._num_skipped_in_a_row = state["trainer/num_skipped"].tolist()
         self._shuffle = unpack_generator(state["trainer/shuffle"])

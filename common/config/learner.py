@@ -29,7 +29,7 @@ class OptimizerConfig(Section):
     max_grad_norm: float = Field(1.0, gt=0)
     """Gradients are scaled down to this global norm."""
     warmup_updates: int = Field(0, ge=0)
-    """The learning rate rises linearly over this many updates of a phase."""
+    """Number of the run's first updates over which the learning rate rises linearly."""
 
 
 class EntropulseConfig(Section):
@@ -66,8 +66,8 @@ class EntropulseConfig(Section):
     """What a family lacks of its share in the SFT pool is filled with its demonstrations: one that RL has never solved has no
     successes, its groups carry no signal, and rounds without it unlearn the little that cloning taught. The paper does not."""
     epochs: int = Field(1, ge=0)
-    """Passes over the SFT pool. 0: nothing is trained in a round; the reference becomes the present policy and the optimizer
-    starts anew, which is what a round does besides training."""
+    """Passes over the SFT pool. 0: nothing is trained in a round; the reference becomes the present policy and the
+    optimizer forgets its first moments, which is what a round does besides training."""
     lr: float = Field(5e-5, gt=0)
     """Learning rate of the SFT round, while at most half of the training episodes succeed. Above that it falls to 0 in proportion
     to the failures: a good policy has more to lose than to learn."""

@@ -70,10 +70,10 @@ def demonstrations() -> list[Any]:
 
 def play(trainer: Any) -> dict[str, Any]:
     """Supervised steps, a reference, updates; everything the conductor could see of it."""
-    trainer.reset_optimizer(1e-3)
+    trainer.change_objective(1e-3)
     metrics = [trainer.sft_step(demonstrations(), 1e-3)]
     trainer.set_reference()
-    trainer.reset_optimizer(1e-3)
+    trainer.change_objective(1e-3)
     metrics += [trainer.update(trainer.refine(batch)) for batch in make_batches(trainer, 3)]
     return seen_of(trainer) | {"metrics": metrics}
 

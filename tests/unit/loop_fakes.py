@@ -142,7 +142,7 @@ class FakeTrainer:
         self.weight += 100
         return {"loss": 1.0, "entropy": 1.0, "num_tokens": 2.0 * len(steps)}
 
-    def reset_optimizer(self, lr: float, *, keep_second_moments: bool = False) -> None:
+    def change_objective(self, lr: float) -> None:
         self.lrs.append(lr)
 
     def set_reference(self) -> None:

@@ -81,7 +81,7 @@ def test_recipe_several_entropulse_rounds_in_one_run(tmp_path: Path) -> None:
     assert events(bench, "summary")[-1]["num_entropulse_phases"] == 3
 
 
-def test_recipe_supervised_rounds_reset_reference_and_optimizer(tmp_path: Path) -> None:
+def test_recipe_supervised_rounds_move_the_reference_and_change_the_learning_rate(tmp_path: Path) -> None:
     config = make_config(entropulse={"force_after_fraction": 0.5, "lr": 3e-5})
     bench = Bench(tmp_path, config)
     bench.run(bench.start())
@@ -115,7 +115,7 @@ def test_rl_steps_budget_ends_phase_with_the_update_that_reaches_it(tmp_path: Pa
     assert steps[-1] == sum(update["num_steps"] for update in updates) < updates[-1]["env_steps"]
 
 
-def test_recipe_round_of_no_epochs_resets_reference_and_optimizer_and_trains_nothing(tmp_path: Path) -> None:
+def test_recipe_round_of_no_epochs_moves_the_reference_and_trains_nothing(tmp_path: Path) -> None:
     config = make_config(entropulse={"force_after_fraction": 0.5, "epochs": 0, "lr": 3e-5})
     bench = Bench(tmp_path, config)
     bench.run(bench.start())

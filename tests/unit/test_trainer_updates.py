@@ -439,18 +439,7 @@ def test_values_that_are_not_finite_skip_the_step_as_the_policys_do() -> None:
         trainer.update(far)
 
 
-def test_new_optimizer_forgets_the_moments_of_the_value_head_and_keeps_its_values() -> None:
-    trainer = make_trainer(name="ppo")
-    trainer.update(trainer.refine(on_policy_batch(trainer)))
-    before = {name: value.clone() for name, value in trainer.state_dict().items() if "value_head" in name}
-    assert before["value_head/weight"].any() and before["value_head/exp_avg/weight"].any()
-    trainer.reset_optimizer(1e-3)
-    after = {name: value for name, value in trainer.state_dict().items() if "value_head" in name}
-    assert after.keys() == {"value_head/weight", "value_head/bias"}
-    torch.testing.assert_close(after["value_head/weight"], before["value_head/weight"])
-
-
-def test_supervised_round_between_two_phases_keeps_second_moments_and_the_warm_up() -> None:
+def test_new_objective_keeps_second_moments_and_the_warm_up_and_forgets_the_first_moments() -> None:
     trainer = make_trainer(warmup_updates=3)
     batch = on_policy_batch(trainer)
     rates = [trainer.update(batch)["lr"] for _ in range(2)]
@@ -459,15 +448,12 @@ def test_supervised_round_between_two_phases_keeps_second_moments_and_the_warm_u
         return {key: value.clone() for key, value in trainer.state_dict().items() if key.startswith(f"optimizer/{name}/")}
 
     before = moments("exp_avg_sq")
-    trainer.reset_optimizer(1e-3, keep_second_moments=True)
+    trainer.change_objective(1e-3)
     assert before and all(value.any() for value in before.values())
     assert_same(moments("exp_avg_sq"), before)
     assert not any(value.any() for value in moments("exp_avg").values())
     rates.append(trainer.update(batch)["lr"])
-    assert rates[0] < rates[1] and rates[2] == pytest.approx(1e-3)
-    trainer.reset_optimizer(1e-3)
-    assert not moments("exp_avg_sq")
-    assert trainer.update(batch)["lr"] == pytest.approx(1e-3 / 3)
+    assert rates == pytest.approx([1e-3 / 3, 2e-3 / 3, 1e-3])
 
 
 def test_log_probs_of_a_first_look_are_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
