@@ -57,7 +57,7 @@ class RunFolder:
         self.digest_path = self.folder / "config.digest"
         self.broker_file = self.folder / "broker.json"
         self.started_path = self.folder / "started"
-        """When the run was started, on this machine's monotonic clock."""
+        """When the run was started, in seconds since this machine's boot."""
 
     def create(self, config: RunConfig) -> Keys:
         """Make the folders, the keys (kept when there), the resolved config and the versions file."""
@@ -71,16 +71,16 @@ class RunFolder:
         return keys
 
     def note_start(self) -> None:
-        """The run starts now: what `recipe.max_run_s` counts from."""
-        write_atomically(self.started_path, json.dumps([_boot_id(), time.monotonic()]).encode())
+        """The run was started when this process was: what `recipe.max_run_s` counts from."""
+        write_atomically(self.started_path, json.dumps([_boot_id(), _process_started_s()]).encode())
 
     def start_s(self) -> float:
-        """Seconds since `note_start` on this machine; 0 where it was called on another one, or not at all."""
+        """Seconds since what `note_start` noted on this machine; 0 where it was called on another one, or not at all."""
         try:
             boot_id, started = json.loads(self.started_path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return 0.0
-        return time.monotonic() - started if boot_id == _boot_id() else 0.0
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - started if boot_id == _boot_id() else 0.0
 
     def load_keys(self) -> Keys:
         """The run's keys. Raises `SetupError` when they are missing or damaged."""
@@ -131,8 +131,14 @@ class RunFolder:
 
 
 def _boot_id() -> str:
-    """Monotonic clocks of processes agree between two boots of a machine (Linux)."""
+    """Names the boot that `time.CLOCK_BOOTTIME` counts from."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+
+
+def _process_started_s() -> float:
+    """When this process started, in seconds of `time.CLOCK_BOOTTIME`."""
+    fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return int(fields[19]) / os.sysconf("SC_CLK_TCK")
 
 
 def config_digest(config: RunConfig) -> str:

@@ -78,6 +78,7 @@ def play(
     else:
         run_preflight(config)
         config = claim(config)
+        tell_expectation(config)
     with locked(config.folder):
         if resume:
             run_preflight(config)
@@ -93,6 +94,15 @@ def play(
         with watched(config.folder) if has_dashboard else nullcontext():
             outcome = run_attempt(config, resumed=resume, supervise=lambda attempt: supervise(attempt, plan_for(config)))
     return outcome.exit_code, config.folder
+
+
+def tell_expectation(config: RunConfig) -> None:
+    """Print what this machine can be expected to reach, where something is known about it."""
+    from launch.expectation import expectation
+
+    line = expectation(config, num_cores=inspect_machine().num_cores)
+    if line is not None:
+        print(line, flush=True)
 
 
 @contextmanager
