@@ -84,7 +84,8 @@ def expectation(config: RunConfig, *, num_cores: int) -> str | None:
     updates = expected_updates(config, gflops)
     assert updates is not None
     kind = "bfloat16" if fast_dtype("cpu") == "bfloat16" else "no fast bfloat16"
-    line = f"this machine: {num_cores} cores, {gflops:.0f} GFLOP/s on two ({kind}); the run ends within {max_run_s / 60:.0f} minutes"
+    line = f"this machine: {num_cores} cores, {gflops:.0f} GFLOP/s on two of them, {kind}"
+    line += f"\nthe run ends within {max_run_s / 60:.0f} minutes, with about {updates} RL updates"
     if updates >= _MANY_UPDATES:
-        return f"{line}, with about {updates} RL updates"
-    return f"{line}, with about {updates} RL updates, which is few\n    -> learner.recipe.max_run_s={2 * max_run_s:.0f} gives it more time"
+        return line
+    return f"{line}, which is few\n    -> learner.recipe.max_run_s={2 * max_run_s:.0f} gives it more time"

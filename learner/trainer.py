@@ -230,7 +230,7 @@ class Trainer:
         """Forget the first moments, which point where the last phase wanted to go; ``lr`` is that of the RL updates that follow.
 
         The second moments stay from phase to phase, and the warm-up happens once a run. An optimizer that begins anew makes sign
-        steps, as long as the learning rate for every weight however small the gradient is, and these undo what a policy has learnt.
+        steps: each weight moves by the learning rate however small its gradient is, which undoes what a policy has learnt.
         """
         self._lr = lr
         for state in self._optimizer.state.values():
