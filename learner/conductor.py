@@ -72,7 +72,7 @@ class LearnerLoop:
         self._clock = clock
         recorded = recorded_seeds(config.tasks, families)
         self.state = LoopState(
-            next_seed=config.tasks.training_seeds[0], recorded=recorded, run_s=start_s, start_s=start_s
+            next_seed=config.first_seed("training"), recorded=recorded, run_s=start_s, start_s=start_s
         )
         self.note = ""
         """What the learner is doing and how far it is, for the heartbeat, whose thread reads it."""

@@ -197,7 +197,7 @@ def _after_start(config: RunConfig, temperature: float, recorded: Recorded) -> P
 def _first_rl(config: RunConfig, temperature: float) -> Phase:
     if config.learner.recipe.max_updates == 0:
         return Phase(DONE, "done")
-    return rl_phase(config, 1, first_seed=config.tasks.training_seeds[0], temperature=temperature)
+    return rl_phase(config, 1, first_seed=config.first_seed("training"), temperature=temperature)
 
 
 def _demonstrations(config: RunConfig, recorded: Recorded) -> list[OrderPlan]:
@@ -211,7 +211,7 @@ def _demonstrations(config: RunConfig, recorded: Recorded) -> list[OrderPlan]:
         _demonstration(
             DEMONSTRATIONS if families is None else f"{DEMONSTRATIONS}-{number}",
             families,
-            first_seed=config.tasks.demonstration_seeds[0],
+            first_seed=config.first_seed("demonstration"),
             number=number,
         )
         for number, families in families_of.items()
@@ -222,7 +222,7 @@ def _demonstrations(config: RunConfig, recorded: Recorded) -> list[OrderPlan]:
 
 def _recorded_demonstrations(config: RunConfig, recorded: Recorded) -> list[OrderPlan]:
     """Orders for recorded seeds above those played anyway, one for each stretch of seeds that the same families have."""
-    recipe, first = config.learner.recipe, config.tasks.demonstration_seeds[0]
+    recipe, first = config.learner.recipe, config.first_seed("demonstration")
     families_at: dict[int, tuple[str, ...]] = {}
     for family in sorted(recorded):
         played = first + recipe.demos_of_family.get(family, recipe.demos_per_family)
@@ -260,7 +260,7 @@ def _evaluation(config: RunConfig, name: str) -> OrderPlan:
         kind="evaluation",
         num_per_family=_num_evaluated(config, name),
         group_size=config.learner.recipe.eval_rollouts_per_task,
-        first_seed=config.tasks.seeds_of(config.learner.recipe.eval_split)[0],
+        first_seed=config.first_seed(config.learner.recipe.eval_split),
         temperature=config.learner.recipe.eval_temperature,
         split=config.learner.recipe.eval_split,
     )
@@ -276,7 +276,7 @@ def _check(config: RunConfig, name: str) -> Phase:
         kind="evaluation",
         num_per_family=config.learner.entropulse.check_episodes_per_family,
         group_size=1,
-        first_seed=config.tasks.tuning_seeds[0],
+        first_seed=config.first_seed("tuning"),
         temperature=0.0,
         split="tuning",
     )

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from common.config import TasksConfig
+from common.config import load_config
 from common.errors import ComputerRLError
 from common.lifecycle import die_with_parent
 from common.metrics import read_json_lines
@@ -53,7 +53,6 @@ _REPORT = (
     "actor_idle_fraction", "actor_load_stall_s", "trained_tokens_per_s",
 )  # fmt: skip
 _END_LIMIT_S = 60.0
-_TASKS = TasksConfig()
 KILLS_FILE = "kills.json"
 """In the folder of a run that was disturbed: which processes were killed, and how long it took with that."""
 _KEPT = {CONFIG_FILE, REPORT_FILE, "report.html", "metrics.jsonl", "versions.json", "logs", KILLS_FILE}
@@ -121,13 +120,13 @@ def _train_here(folder: Path, name: str, settings: Mapping[str, Any]) -> int:
     """Train in serial mode, in this process; gives the exit code."""
     overrides = _overrides(name, {**settings, "run_dir": str(folder / "runs")})
     with _announced(folder, name) as (out, begun), redirect_stdout(out), redirect_stderr(out):
-        return local.train(CONFIG, overrides=overrides, resume=begun)
+        code, _ = local.play(load_config(CONFIG, overrides=overrides), resume=begun)
+        return code
 
 
 def _overrides(name: str, settings: Mapping[str, Any]) -> list[str]:
     """Values of `--set` for the run ``name``."""
-    found = {"name": name, **instances(int(settings.get("seed", 0))), **settings}
-    return [f"{key}={json.dumps(value)}" for key, value in found.items()]
+    return [f"{key}={json.dumps(value)}" for key, value in {"name": name, **settings}.items()]
 
 
 @contextmanager
@@ -140,16 +139,6 @@ def _announced(folder: Path, name: str) -> Iterator[tuple[TextIO, bool]]:
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as out:
         yield out, begun
-
-
-def instances(seed: int) -> Record:
-    """Settings that give the runs of each seed (0 to 98) demonstrations and training tasks of their own, so that the spread over
-    seeds has that of tasks in it. Arms of one seed meet the same tasks; the held-out ones are the same for all."""
-    (first, past_demonstrations), (training, past_training) = _TASKS.demonstration_seeds, _TASKS.training_seeds
-    return {
-        "tasks.demonstration_seeds": [first + seed * 1_000, past_demonstrations],
-        "tasks.training_seeds": [training + seed * 100_000, past_training],
-    }
 
 
 def cloned_model(folder: Path, name: str, seed: int, settings: Mapping[str, Any]) -> tuple[Path, Record]:

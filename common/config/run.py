@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 Actions = Literal["api_gui", "gui"]
 
+_NUM_STARTS = 100
+"""Parts of a range of seeds, of which runs with different `seed` take one each."""
+
 _SPLITS: tuple[Split, ...] = ("demonstration", "training", "evaluation", "tuning")
 
 
@@ -128,7 +131,8 @@ class RunConfig(Section):
     mode: Literal["processes", "serial"] = "processes"
     """serial: the whole loop in one process with in-memory transport, for debugging and unit tests."""
     seed: int = 0
-    """Seeds sampling, shuffling and everything else that is random and ours."""
+    """Seed of sampling, shuffling and everything else that is random and ours. It also chooses demonstrations and training instances
+    (`first_seed`), so that the spread over seeds includes that of tasks. Evaluations play the same instances for all seeds."""
     model: ModelConfig = ModelConfig()
     tasks: TasksConfig = TasksConfig()
     desktop: DesktopConfig = DesktopConfig()
@@ -138,6 +142,14 @@ class RunConfig(Section):
     supervisor: SupervisorConfig = SupervisorConfig()
     metrics: MetricsConfig = MetricsConfig()
     cluster: ClusterConfig = ClusterConfig()
+
+    def first_seed(self, split: Split) -> int:
+        """First task seed that the run plays of ``split``: demonstrations and training instances begin elsewhere for each of 100
+        values of ``seed``, held-out ones never."""
+        first, past_last = self.tasks.seeds_of(split)
+        if split not in ("demonstration", "training"):
+            return first
+        return first + self.seed % _NUM_STARTS * ((past_last - first) // _NUM_STARTS)
 
     @property
     def folder(self) -> Path:

@@ -1,8 +1,10 @@
 """The order of phases, and what each asks for."""
 
+import itertools
 import json
 from typing import Any
 
+import pytest
 from broker_data import order
 from loop_fakes import FakeBroker, make_config
 from msgspec.structs import replace
@@ -49,6 +51,28 @@ def test_evaluations_have_their_own_number_of_episodes_and_begin_with_the_same()
     evaluations = [order for phase in phases for order in phase.orders if order.kind == "evaluation"]
     assert [order.num_per_family for order in evaluations] == [2, 20, 20]
     assert {order.first_seed for order in evaluations} == {config.tasks.evaluation_seeds[0]}
+
+
+@pytest.mark.parametrize("split", ["demonstration", "training"])
+def test_each_seed_has_demonstrations_and_training_tasks_of_its_own(split: str) -> None:
+    config = make_config()
+    configs = [config.model_copy(update={"seed": seed}) for seed in range(100)]
+    first, past_last = config.tasks.seeds_of(split)
+    begins = sorted(one.first_seed(split) for one in configs)
+    assert begins[0] == first == config.first_seed(split)
+    gaps = {high - low for low, high in itertools.pairwise([*begins, past_last])}
+    assert len(gaps) == 1 and gaps.pop() >= 1000
+    assert len({one.first_seed("evaluation") for one in configs} | {one.first_seed("tuning") for one in configs}) == 2
+
+
+def test_seed_decides_where_the_orders_of_a_run_begin() -> None:
+    firsts = []
+    for seed in (0, 1):
+        config = make_config().model_copy(update={"seed": seed})
+        orders = {order.kind: order for order in recipe.first_phase(config, temperature=1.0).orders}
+        training = recipe.phase_named("rl-1", config, first_seed=config.first_seed("training"), temperature=1.0).orders[0]
+        firsts.append((orders["demonstration"].first_seed, training.first_seed, orders["evaluation"].first_seed))
+    assert firsts[0][0] != firsts[1][0] and firsts[0][1] != firsts[1][1] and firsts[0][2] == firsts[1][2]
 
 
 def test_first_phase_demonstrations_and_evaluation_at_the_same_time() -> None:

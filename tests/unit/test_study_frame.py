@@ -11,7 +11,6 @@ import pytest
 from benchmarks.studies import _policies, _published, _runs, scale
 from benchmarks.studies._arms import Comparison
 from benchmarks.studies._study import Page, Study, by_arm, markdown, mean_and_error, means, restore, with_error
-from common.config import TasksConfig
 from common.errors import ConfigError, SetupError
 from env_server.tasks import FAMILIES
 
@@ -251,13 +250,3 @@ def test_pooled_curve_is_the_mean_over_whole_windows_of_the_families_asked_for()
     assert _runs.pooled_curve(updates, ["a", "b"], window=2) == ([1.0, 2.0, 3.0, 5.0], [0.5, 1.0, 1.0, 0.25])
     assert _runs.pooled_curve(updates, ["a", "b", "c"], window=3) == ([2.0, 3.0, 4.0, 5.0], [0.625, 0.75, 1.0, 0.25])
     assert _runs.pooled_curve(updates, ["a"], window=7) == ([], [])
-
-
-def test_each_seed_has_tasks_of_its_own_within_the_ranges() -> None:
-    settings = [_runs.instances(seed) for seed in range(99)]
-    for split in ("demonstration", "training"):
-        firsts = [one[f"tasks.{split}_seeds"][0] for one in settings]
-        assert len(set(firsts)) == len(firsts)
-    for one in settings:
-        TasksConfig(**{name.removeprefix("tasks."): seeds for name, seeds in one.items()})
-    assert _runs.instances(0)["tasks.training_seeds"] == list(TasksConfig().training_seeds)
