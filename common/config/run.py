@@ -131,8 +131,9 @@ class RunConfig(Section):
     mode: Literal["processes", "serial"] = "processes"
     """serial: the whole loop in one process with in-memory transport, for debugging and unit tests."""
     seed: int = 0
-    """Seed of sampling, shuffling and everything else that is random and ours. It also chooses demonstrations and training instances
-    (`first_seed`), so that the spread over seeds includes that of tasks. Evaluations play the same instances for all seeds."""
+    """Seed of sampling, shuffling and everything else that is random and ours. It also chooses demonstrations and training
+    instances (`first_seed`), so that the spread over seeds includes that of tasks. Evaluations play the same instances for all
+    seeds."""
     model: ModelConfig = ModelConfig()
     tasks: TasksConfig = TasksConfig()
     desktop: DesktopConfig = DesktopConfig()
