@@ -24,7 +24,7 @@ def documented() -> set[str]:
 
 
 def test_metrics_of_a_whole_run_are_all_in_the_tables(tmp_path: Path, documented: set[str]) -> None:
-    bench = Bench(tmp_path, make_config(entropulse={"force_after_fraction": 0.5}))
+    bench = Bench(tmp_path, make_config(entropulse={"force_after_fraction": 0.5, "check_episodes_per_family": 1}))
     loop = bench.run(bench.start())
     written = set(loop.metrics())
     folder = bench.folder
