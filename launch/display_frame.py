@@ -129,7 +129,8 @@ def _head(view: View) -> RenderableType:
         left_s = max(0.0, left_s - (view.now - state.last_update["time"]))
     in_phase = f" {duration(view.now - state.phase_started)}" if state.phase_started is not None else ""
     phase = phase_title(state.phase) or "starting"
-    parts = [name, "  ", (phase, "bold cyan"), (in_phase, "dim"), ("   run ", "dim"), duration(view.elapsed_s)]
+    parts: list[str | tuple[str, str]] = [name, "  ", (phase, "bold cyan"), (in_phase, "dim")]
+    parts += [("   run ", "dim"), duration(view.elapsed_s)]
     if left_s is not None:
         parts += [("   left about ", "dim"), duration(left_s)]
     return Text.assemble(*parts)
