@@ -192,7 +192,7 @@ def _families(state: RunState, *, width: int) -> RenderableType:
     for record in (*state.evaluations, *state.updates[-1:]):
         families.update(dict.fromkeys(record.get("families", record.get("success_by_family", {}))))
     if not families:
-        return _line(" success by task family appears here after the first evaluation", "dim")
+        return _line(" success by task family: after the first evaluation", "dim")
     titles = [_EVALUATED.get(str(record.get("phase")), str(record.get("phase"))) for record in state.evaluations]
     longest = max(map(len, families))
     with_training, with_share = bool(state.updates), bool(state.updates) and width >= 72
