@@ -129,7 +129,8 @@ def _head(view: View) -> RenderableType:
         left_s = max(0.0, left_s - (view.now - state.last_update["time"]))
     in_phase = f" {duration(view.now - state.phase_started)}" if state.phase_started is not None else ""
     phase = phase_title(state.phase) or "starting"
-    parts = [name, "  ", (phase, "bold cyan"), (in_phase, "dim"), ("   run ", "dim"), duration(view.elapsed_s)]
+    parts: list[str | tuple[str, str]] = [name, "  ", (phase, "bold cyan"), (in_phase, "dim")]
+    parts += [("   run ", "dim"), duration(view.elapsed_s)]
     if left_s is not None:
         parts += [("   left about ", "dim"), duration(left_s)]
     return Text.assemble(*parts)
@@ -191,7 +192,7 @@ def _families(state: RunState, *, width: int) -> RenderableType:
     for record in (*state.evaluations, *state.updates[-1:]):
         families.update(dict.fromkeys(record.get("families", record.get("success_by_family", {}))))
     if not families:
-        return _line(" success by task family appears here after the first evaluation", "dim")
+        return _line(" success by task family: after the first evaluation", "dim")
     titles = [_EVALUATED.get(str(record.get("phase")), str(record.get("phase"))) for record in state.evaluations]
     longest = max(map(len, families))
     with_training, with_share = bool(state.updates), bool(state.updates) and width >= 72

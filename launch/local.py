@@ -204,6 +204,7 @@ def supervise(
     from launch.display import make_display
     from launch.display_frame import ending_of
     from launch.report import write_status
+    from launch.start_up import is_up
     from launch.supervisor import Supervisor
     from launch.watch import RunWatch
 
@@ -228,6 +229,8 @@ def supervise(
         supervisor = Supervisor(
             specs, config=settings, log_folder=attempt.logs, notify=display.note, is_finished=finished,
             ask_to_drain=lambda: requests.ask(folder.folder, "save"),
+            # The learner loads longest, and the first episode needs its first policy version.
+            gives_way=lambda: is_up("learner-0", watch.state),
         )  # fmt: skip
         try:
             outcome = supervisor.run(tick=tick, tick_s=TICK_S)

@@ -44,7 +44,7 @@ class ProcessSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     """Added to the supervisor's own environment."""
     nice: int = 0
-    """Added to the supervisor's own niceness."""
+    """Added to the supervisor's own niceness, once the process is at work: `Supervisor`'s ``gives_way``."""
     ends_run: bool = False
     """Exit code 0 of this process means that the run is finished; for the others every unasked exit is a death."""
     node: int = 0

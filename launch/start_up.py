@@ -38,12 +38,12 @@ class StartUp:
         return lines
 
     def overdue(self, state: RunState, views: Sequence[ProcessView], *, elapsed_s: float) -> str:
-        """What is waited for, when nothing has come up for `WAITING_S`; else empty. The next time it takes twice as long: a
-        desktop that does not start must not fill the log."""
+        """What is waited for, when nothing has come up for `WAITING_S`; else empty. Once the first phase has begun, each pause is
+        twice as long as the one before: a desktop that does not start must not fill the log."""
         if self._is_over or elapsed_s - self._said_at < self._patience_s:
             return ""
         self._said_at = elapsed_s
-        self._patience_s *= 2
+        self._patience_s *= 2 if state.phase else 1
         return f"waiting for {waiting_for(state, views)}"
 
 

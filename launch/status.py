@@ -38,16 +38,16 @@ def show_status(folder: Path, *, stay: bool) -> None:
     try:
         if attempt_ended(folder) is None:
             watch.wait_status(timeout_s=ANSWER_LIMIT_S)
-        view = view_of(folder, watch.refresh(), now=time.time())
-        if not stay or view.ending is not None:
-            console.print(render(view, width=console.width))
+        if not stay:
+            console.print(render(view_of(folder, watch.refresh(), now=time.time()), width=console.width))
             return
         with Live(console=console, auto_refresh=False) as live:
-            while view.ending is None:
-                live.update(render(view, width=console.width), refresh=True)
-                pause.wait(STATUS_EVERY_S)
+            while True:
                 view = view_of(folder, watch.refresh(), now=time.time())
-            live.update(render(view, width=console.width), refresh=True)
+                live.update(render(view, width=console.width), refresh=True)
+                if view.ending is not None:
+                    return
+                pause.wait(STATUS_EVERY_S)
     except KeyboardInterrupt:
         return
     finally:

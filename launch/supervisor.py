@@ -73,6 +73,7 @@ class _Process:
         self.token = ""
         self.started_at = 0.0
         self.restart_at: float | None = None
+        self.gave_way = False
 
     def view(self) -> ProcessView:
         state: Literal["running", "restarting", "ended"] = "ended"
@@ -96,16 +97,19 @@ class Supervisor:
         notify: Callable[[str], None],
         is_finished: Callable[[], bool] = lambda: True,
         ask_to_drain: Callable[[], None] | None = None,
+        gives_way: Callable[[], bool] = lambda: True,
         stop_signals: Sequence[signal.Signals] = SIGNALS,
     ) -> None:
         """``log_folder``: None: processes write where this one does. ``is_finished``: whether exit code 0 of a process that ends
         the run is believed; a learner that somebody else stopped ends with 0 as well, and is started again. ``ask_to_drain`` asks
-        the process that ends the run to save what it has and to end; None: it is stopped like the others."""
+        the process that ends the run to save what it has and to end; None: it is stopped like the others. ``gives_way``: whether
+        processes take on the niceness of their `ProcessSpec` yet; while the run starts, everything waits for them."""
         self._config = config
         self._log_folder = log_folder
         self._notify = notify
         self._is_finished = is_finished
         self._ask_to_drain = ask_to_drain
+        self._gives_way = gives_way
         self._stop_signals = stop_signals
         self._drain_signalled = False
         self._drain_reason = ""
@@ -142,6 +146,8 @@ class Supervisor:
                 if now >= next_tick:
                     self._outcome = tick()
                     self._household.look(now)
+                    for process in self._processes:
+                        self._give_way(process)
                     next_tick = now + tick_s
                 self._restart_due(now)
                 self._wait(next_tick)
@@ -276,10 +282,18 @@ class Supervisor:
                 stderr=log and subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
         process.started_at = time.monotonic()
-        if spec.nice:
-            os.setpriority(os.PRIO_PROCESS, process.popen.pid, os.getpriority(os.PRIO_PROCESS, 0) + spec.nice)
+        process.gave_way = False
+        self._give_way(process)
         process.pidfd = os.pidfd_open(process.popen.pid)
         self._selector.register(process.pidfd, selectors.EVENT_READ, process)
+
+    def _give_way(self, process: _Process) -> None:
+        """Make ``process`` as nice as its `ProcessSpec` says, once that is wanted: all its threads and child processes, which are
+        in one process group."""
+        if process.gave_way or process.popen is None or not process.spec.nice or not self._gives_way():
+            return
+        os.setpriority(os.PRIO_PGRP, process.popen.pid, os.getpriority(os.PRIO_PROCESS, 0) + process.spec.nice)
+        process.gave_way = True
 
     def _restart_due(self, now: float) -> None:
         for process in self._processes:

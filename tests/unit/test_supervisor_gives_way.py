@@ -1,0 +1,54 @@
+"""Niceness of supervised processes: taken on when the run says so, by every thread and child."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from common.config import SupervisorConfig
+from launch.plan import ProcessSpec
+from launch.supervisor import Outcome, Supervisor
+
+PROGRAM = """
+import subprocess, sys, threading, time
+threading.Thread(target=time.sleep, args=(300,), daemon=True).start()
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+open(sys.argv[1], "w").write(str(child.pid))
+time.sleep(300)
+"""
+LIMIT_S = 120.0
+
+
+def priorities(pid: int) -> set[int]:
+    return {os.getpriority(os.PRIO_PROCESS, int(task)) for task in os.listdir(f"/proc/{pid}/task")}
+
+
+def test_niceness_is_taken_on_by_all_threads_and_children_when_the_run_says_so(tmp_path: Path) -> None:
+    ready, ours = tmp_path / "child", os.getpriority(os.PRIO_PROCESS, 0)
+    spec = ProcessSpec(
+        "learner", 0, (sys.executable, "-c", PROGRAM, str(ready)), nice=3, ends_run=True, stop_signal=signal.SIGTERM
+    )
+    is_at_work = False
+    seen: list[set[int]] = []
+    deadline = time.monotonic() + LIMIT_S
+
+    def tick() -> Outcome | None:
+        nonlocal is_at_work
+        assert time.monotonic() < deadline
+        (view,) = supervisor.views()
+        if view.pid is None or not ready.exists() or not ready.read_text():
+            return None
+        found = priorities(view.pid) | priorities(int(ready.read_text()))
+        if found not in seen:
+            seen.append(found)
+        is_at_work = True
+        return Outcome("stopped", "seen", 0) if found == {ours + 3} else None
+
+    supervisor = Supervisor(
+        [spec], config=SupervisorConfig(), log_folder=tmp_path, notify=print, gives_way=lambda: is_at_work
+    )
+    supervisor.run(tick=tick, tick_s=0.05)
+    assert seen == [{ours}, {ours + 3}]
