@@ -150,12 +150,13 @@ def export(source: str, out: Path) -> None:
     computerrl export runs/quickstart/checkpoints/checkpoint-000007 trained
     computerrl train quickstart model.name=trained
     """
+    from common.errors import ConfigError, Problem
     from launch.run_names import find_checkpoint
 
     run, checkpoint = find_checkpoint(source)
     if out.exists():
-        raise click.UsageError(f"OUT_FOLDER {str(out)!r} exists: give a folder that does not exist yet")
-    click.echo(f"{checkpoint or run}: loading what writes a model, then its weights ...", err=True)
+        raise ConfigError([Problem("OUT_FOLDER", f"{str(out)!r} exists", "give a folder that does not exist yet")])
+    click.echo(f"{checkpoint or run}: reading the weights, which takes up to a minute", err=True)
     from learner.export import export_model
 
     click.echo(export_model(run, out, checkpoint=checkpoint))
