@@ -65,8 +65,8 @@ def model_folder_problems(path: Path, *, weights: bool = True) -> list[tuple[str
         known = ", ".join(BUILT_IN_MODELS)
         if len(path.parts) == 2 and not str(path).startswith(("/", ".", "~")):
             # What a name on a model hub looks like.
-            place = f"models/{path.name}"
-            step = f"hf download {path} --local-dir {place}, where there is internet; then model.name={place}"
+            local = f"models/{path.name}"
+            step = f"hf download {path} --local-dir {local}, where there is internet; then model.name={local}"
             return [(f"no folder {str(path)!r}, and nothing is downloaded by itself", step)]
         return [(f"no model of that name and no folder {str(path)!r}", f"use one of {known}, or the path of a model folder")]
     if not path.is_dir():

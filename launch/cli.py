@@ -49,7 +49,7 @@ def cli() -> None:
     """
 
 
-@click.command()
+@click.command(short_help="Train CONFIG on this machine, from checks to report.")
 @with_config()
 @click.option("--resume", is_flag=True, help="Continue the newest run of this name instead of starting a new one.")
 @click.option("--dry-run", is_flag=True, help="Check all that can be checked, print the processes, start nothing.")
@@ -118,7 +118,7 @@ def _end_run(code: int) -> NoReturn:
     sys.exit(code)
 
 
-@click.command()
+@click.command(short_help="Check this machine: what is missing, what to do about it.")
 @click.argument("config", type=ConfigFile(), metavar="[CONFIG]", required=False)
 @click.option("--site", type=Site(), metavar="SITE", help="Also check what this profile says: Slurm, network, folders.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
@@ -138,7 +138,7 @@ def doctor(config: Path | None, site: str | None, *, as_json: bool) -> None:
     sys.exit(run_doctor(as_json=as_json, site=chosen, config=load_config(config) if config is not None else None))
 
 
-@click.command()
+@click.command(short_help="Write the trained model as a Hugging Face folder.")
 @click.argument("source", metavar="RUN_OR_CHECKPOINT")
 @click.argument("out", type=click.Path(path_type=Path), metavar="OUT_FOLDER")
 def export(source: str, out: Path) -> None:
@@ -152,18 +152,19 @@ def export(source: str, out: Path) -> None:
     computerrl export runs/quickstart/checkpoints/checkpoint-000007 trained
     computerrl train quickstart model.name=trained
     """
+    from common.errors import ConfigError, Problem
     from launch.run_names import find_checkpoint
 
     run, checkpoint = find_checkpoint(source)
     if out.exists():
-        raise click.UsageError(f"OUT_FOLDER {str(out)!r} exists: give a folder that does not exist yet")
-    click.echo(f"{checkpoint or run}: loading what writes a model, then its weights ...", err=True)
+        raise ConfigError([Problem("OUT_FOLDER", f"{str(out)!r} exists", "give a folder that does not exist yet")])
+    click.echo(f"{checkpoint or run}: reading the weights, which takes up to a minute", err=True)
     from learner.export import export_model
 
     click.echo(export_model(run, out, checkpoint=checkpoint))
 
 
-@click.command("eval")
+@click.command("eval", short_help="Play a checkpoint on held-out tasks: pass@K, intervals.")
 @click.argument("source", default="latest", metavar="[CHECKPOINT]")
 @click.option("--tasks", "families", help="Task families, separated by commas; else those of the run.")
 @click.option("--episodes", type=click.IntRange(min=1), help="Held-out instances of each family; else as the run has it.")
@@ -197,7 +198,7 @@ def evaluate(source: str, families: str | None, overrides: tuple[str, ...], *, a
     sys.exit(evaluate(Wish(source, families=chosen, overrides=overrides, **wishes), as_json=as_json))
 
 
-@click.command()
+@click.command(short_help="Open one desktop in a web page; record demonstrations.")
 @click.option("--task", "family", default="web-click-button", show_default=True, metavar="FAMILY", help="Task to begin with.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Which instance of it.")
 @click.option("--image", default="core", show_default=True, help="Desktop image: a recipe's name or a path.")
@@ -221,7 +222,7 @@ def desktop(**options: Any) -> None:
     sys.exit(run_desktop(DesktopOptions(**options)))
 
 
-@click.command()
+@click.command(short_help="Run benchmark NAME; without NAME, list them.")
 @click.argument("name", required=False)
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the rows to this file.")
 @click.option("--quick", is_flag=True, help="Finish within a minute, with wider spread.")
@@ -237,7 +238,7 @@ def bench(name: str | None, json_file: Path | None, *, quick: bool) -> None:
     sys.exit(run_bench(name, json_file=json_file, quick=quick))
 
 
-@click.command()
+@click.command(short_help="Run study NAME: what a choice does to training.")
 @click.argument("name", required=False)
 @click.option("--seeds", "num_seeds", type=click.IntRange(1, 100), help="Runs of each arm; by default what the study says.")
 @click.option("--out", "folder", type=click.Path(path_type=Path, file_okay=False), help="Where to write; default: studies/NAME.")
@@ -263,7 +264,7 @@ def study(name: str | None, folder: Path | None, num_seeds: int | None, results:
     run_study(name, folder=folder, quick=quick, num_seeds=num_seeds, results=results)
 
 
-@click.group()
+@click.group(short_help="List task families; check task files of others.")
 def tasks() -> None:
     """List the task families, and check task files of other collections.
 
@@ -273,7 +274,7 @@ def tasks() -> None:
     """
 
 
-@tasks.command("list")
+@tasks.command("list", short_help="List the task families whose name starts with BEGINNING.")
 @click.argument("beginning", default="", metavar="[BEGINNING]")
 def tasks_list(beginning: str) -> None:
     """List the task families, all or those whose name starts with BEGINNING.
@@ -287,7 +288,7 @@ def tasks_list(beginning: str) -> None:
     sys.exit(list_families(beginning))
 
 
-@tasks.command("check")
+@tasks.command("check", short_help="Check which OSWorld task files can be run here.")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
 @click.option("--assets", type=click.Path(path_type=Path), help="Folder with the files that tasks download.")
 @click.option(

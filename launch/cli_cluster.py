@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SITE = click.option("--site", type=Site(), metavar="SITE", help="A name in configs/sites/, or the path of a site profile.")
 
 
-@click.command()
+@click.command(short_help="Print what would run where on a cluster; queue nothing.")
 @with_config()
 @SITE
 @PRINT_CONFIG
@@ -65,7 +65,7 @@ def show_idle(made: ClusterPlan) -> None:
         click.echo(f"note: {note}", err=True)
 
 
-@click.command()
+@click.command(short_help="Queue CONFIG as one Slurm job.")
 @with_config(is_required=False)
 @click.option("--site", required=True, type=Site(), metavar="SITE", help="A name in configs/sites/, or a profile's path.")
 @click.option("--resume", is_flag=True, help="Continue the newest run of this name instead of starting a new one.")
@@ -126,7 +126,7 @@ def job(folder: Path) -> None:
     sys.exit(run_job(folder))
 
 
-@click.command()
+@click.command(short_help="Play for RUN on this machine, too.")
 @RUN
 @click.option("--actors", default=1, show_default=True, type=click.IntRange(1, 64), help="Actors to start here.")
 def join(run: Path, *, actors: int) -> None:
@@ -142,7 +142,7 @@ def join(run: Path, *, actors: int) -> None:
     sys.exit(join_run(run, num_actors=actors))
 
 
-@click.command()
+@click.command(short_help="Run CONFIG on several machines over ssh.")
 @with_config()
 @click.option(
     "--hosts", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The machines; see configs/hosts.yaml."
@@ -183,7 +183,7 @@ def cancel(run: Path) -> None:
     click.echo(cancel(run))
 
 
-@click.command()
+@click.command(short_help="Print the logs of RUN's processes as one.")
 @RUN
 @click.argument("processes", nargs=-1, metavar="[PROCESS...]")
 @click.option("-f", "--follow", is_flag=True, help="Stay and print what is added; Ctrl-C leaves.")
@@ -203,7 +203,7 @@ def logs(run: Path, processes: tuple[str, ...], *, follow: bool, lines: int, lev
     show_logs(run, processes=processes, level=level, follow=follow, num_lines=lines)
 
 
-@click.command()
+@click.command(short_help="Collect what a site without internet needs.")
 @click.argument("out", type=click.Path(path_type=Path, file_okay=False), metavar="OUT_FOLDER")
 @click.option("--image", default="core", show_default=True, help="Desktop image: a recipe's name, a path, or none.")
 @click.option("--model", default="smollm2-135m", show_default=True, help="A built-in model, or a model folder to take along.")

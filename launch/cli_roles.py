@@ -58,7 +58,7 @@ def _prepare_folder(config: RunConfig, *, role: str) -> RunConfig:
     return config
 
 
-@click.command()
+@click.command(short_help="Run the broker: work, groups, journal.")
 @with_config()
 @INDEX
 def broker(config: Path, overrides: tuple[str, ...], index: int) -> None:
@@ -100,7 +100,7 @@ def actor(config: Path, overrides: tuple[str, ...], index: int) -> None:
     _run_role(config, overrides, entry, role="actor", index=index)
 
 
-@click.command()
+@click.command(short_help="Run an engine that samples for all actors.")
 @with_config()
 @INDEX
 def engine(config: Path, overrides: tuple[str, ...], index: int) -> None:
@@ -114,7 +114,7 @@ def engine(config: Path, overrides: tuple[str, ...], index: int) -> None:
     _run_role(config, overrides, entry, role="engine", index=index)
 
 
-@click.command()
+@click.command(short_help="Run the learner: trains, broadcasts weights.")
 @with_config()
 @INDEX
 def learner(config: Path, overrides: tuple[str, ...], index: int) -> None:

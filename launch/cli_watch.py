@@ -13,7 +13,7 @@ HOST = click.option("--host", default="127.0.0.1", show_default=True, help="Addr
 PORT = click.option("--port", default=0, show_default=True, type=click.IntRange(0, 65535), help="0: any free one.")
 
 
-@click.command()
+@click.command(short_help="Show RUN on a page that is kept up to date.")
 @RUN
 @HOST
 @PORT
@@ -34,7 +34,7 @@ def dashboard(run: Path, host: str, port: int, *, with_parent: bool) -> None:
     show_run(run, host=host, port=port, page="", command="computerrl dashboard", with_parent=with_parent)
 
 
-@click.command()
+@click.command(short_help="Show RUN's episodes step by step on a page.")
 @RUN
 @click.argument("episode", required=False, metavar="[EPISODE]")
 @HOST
@@ -61,7 +61,7 @@ def replay(run: Path, episode: str | None, host: str, port: int, *, beside: str 
     show_run(run, host=host, port=port, page=f"replay.html{query}", command="computerrl replay", with_parent=False)
 
 
-@click.command()
+@click.command(short_help="Write a trace of RUN for Perfetto.")
 @RUN
 @click.argument("episode", required=False, metavar="[EPISODE]")
 @click.option("--last", default=500, show_default=True, type=click.IntRange(1), help="Without EPISODE: so many episodes.")
@@ -78,7 +78,7 @@ def trace(run: Path, episode: str | None, *, last: int, out: Path | None) -> Non
     click.echo(write_trace(run, episode=episode, last=last, out=out))
 
 
-@click.command()
+@click.command(short_help="Compare RUNs on one page: curves, figures, settings.")
 @click.argument("runs", nargs=-1, required=True, type=Run(), metavar="RUN RUN...")
 @click.option("--out", default="compare.html", show_default=True, type=click.Path(path_type=Path, dir_okay=False))
 def compare(runs: tuple[Path, ...], *, out: Path) -> None:
@@ -94,7 +94,7 @@ def compare(runs: tuple[Path, ...], *, out: Path) -> None:
     click.echo(write_comparison([run for run in runs], out=out))
 
 
-@click.command()
+@click.command(short_help="Write RUN's report.json and report.html.")
 @RUN
 def report(run: Path) -> None:
     """Write report.json and report.html of RUN (a folder, a name below runs/, or latest), finished or not.
@@ -107,7 +107,7 @@ def report(run: Path) -> None:
     click.echo(write_report(run))
 
 
-@click.command()
+@click.command(short_help="Show how RUN stands.")
 @RUN
 @click.option("--watch", is_flag=True, help="Stay and follow the run; Ctrl-C leaves, the run goes on.")
 def status(run: Path, *, watch: bool) -> None:
@@ -134,7 +134,7 @@ def phase() -> None:
     """
 
 
-@phase.command("sft")
+@phase.command("sft", short_help="Ask RUN for an Entropulse round at the next update.")
 @RUN
 def phase_sft(run: Path) -> None:
     """Ask RUN for an Entropulse round (SFT on its own successes) at the next update, whatever its triggers say.
@@ -147,7 +147,7 @@ def phase_sft(run: Path) -> None:
     click.echo(request_sft(run))
 
 
-@click.group()
+@click.group(short_help="Look into the broker's journal of RUN.")
 def journal() -> None:
     """Look into the broker's journal of a run, running or not; nothing is changed.
 

@@ -50,7 +50,7 @@ def find_site(text: str) -> str:
 
 def config_names(roots: Sequence[Path]) -> list[str]:
     """Names of the run configurations below ``roots``: those in configs/ first, then those of algorithms."""
-    found = {}
+    found: dict[str, None] = {}
     for pattern in ("*.yaml", "algorithms/*.yaml"):
         for root in roots:
             for path in sorted((root / FOLDER).glob(pattern)):

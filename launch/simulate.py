@@ -27,7 +27,7 @@ PROGRESS_EVERY_S = 10.0
 _FAILURES = {"desktop_mtbf_h": "desktop_mtbf_s", "actor_mtbf_h": "actor_mtbf_s", "learner_mtbf_h": "learner_mtbf_s"}
 
 
-@click.command()
+@click.command(short_help="Simulate CONFIG's loop on a cluster; what would help.")
 @with_config(is_required=False)
 @click.option("--from-run", "run", type=Run(), metavar="RUN", help="Take the times of RUN's episodes and updates.")
 @click.option("--check", is_flag=True, help="With --from-run: print the run's own figures beside those of its model.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -209,6 +210,7 @@ def test_help_page_fits_80_columns_and_teaches_by_an_example(name: tuple[str, ..
     shown = CliRunner().invoke(cli, [*name, "--help"], prog_name="computerrl", terminal_width=80, env={"COLUMNS": "80"}).output
     assert "Usage" in shown
     assert [line for line in shown.splitlines() if len(line) > 80] == []
+    assert [line for line in shown.splitlines()[1:] if re.search(r"\w\.\.\.$", line)] == [], "cut"
     roles = {"broker", "env-server", "actor", "engine", "learner", "job"}
     if name and name[0] not in roles:
         assert f"computerrl {name[0]}" in shown.partition("\n")[2], "an example"
