@@ -15,7 +15,7 @@ from typing import Any
 
 from Xlib import X, Xatom
 from Xlib.display import Display as XDisplay
-from Xlib.error import BadMatch, BadWindow, ConnectionClosedError
+from Xlib.error import BadMatch, BadWindow, CatchError, ConnectionClosedError
 from Xlib.ext import damage, xtest
 from Xlib.protocol import event as xevent
 
@@ -31,6 +31,8 @@ _HELPER_SIZE = 8
 
 _WHOLE = 65536
 """Words asked for of a property, more than any has: to ask for the rest of one that has shrunk meanwhile is an error."""
+_DESCRIBING = ("_NET_WM_NAME", "_NET_WM_PID", "_NET_WM_WINDOW_TYPE", "WM_TRANSIENT_FOR", "WM_CLASS")
+"""Properties that make up a `Window`."""
 DisplayGone = (ConnectionClosedError, BrokenPipeError, ConnectionResetError)
 
 
@@ -86,7 +88,10 @@ class Screen:
         self._atoms: dict[str, int] = {}
         self._ping_serial = 0
         self._pongs: set[int] = set()
-        self._window_facts: dict[int, tuple[int, bool]] = {}
+        self._described: dict[int, Window] = {}
+        """Managed windows as they were described last; a change of one of its properties takes a window out."""
+        self._has_changed = False
+        """Events that `windows` took in count for the next `pump`."""
         self._unmanaged: dict[int, tuple[int, int, int, int]] = {}
         self._popups: set[int] = set()
         self._num_extents = 0
@@ -108,6 +113,11 @@ class Screen:
 
         Once it returns, `num_damages` is right for pictures taken from then on: whatever is drawn later raises it.
         """
+        changed = self._take_pending() or self._has_changed
+        self._has_changed = False
+        return changed
+
+    def _take_pending(self) -> bool:
         changed, num_told = False, self.num_damages
         while True:
             while self._display.pending_events():
@@ -130,6 +140,13 @@ class Screen:
             return event.atom in (self._atom("_NET_CLIENT_LIST_STACKING"), self._atom("_NET_ACTIVE_WINDOW"))
         if kind == X.PropertyNotify and event.window.id == self._helper.id:
             self._num_extents += 1
+        elif kind == X.PropertyNotify:
+            if event.atom in map(self._atom, _DESCRIBING):
+                self._described.pop(event.window.id, None)
+        elif kind in _STRUCTURE_EVENTS and kind != X.CreateNotify and event.event.id != self._root.id:
+            # Told of a managed window itself: where it is and whether it shows, the root's events tell.
+            if kind == X.DestroyNotify:
+                self._described.pop(event.window.id, None)
         elif kind in _STRUCTURE_EVENTS:
             self._take_structure(kind, event)
             return True
@@ -148,7 +165,6 @@ class Screen:
         elif kind == X.DestroyNotify:
             self._popups.discard(xid)
             self._unmanaged.pop(xid, None)
-            self._window_facts.pop(xid, None)
 
     def wait_for_event(self, timeout_s: float) -> None:
         """Wait until the X server says something, and take it in."""
@@ -249,9 +265,12 @@ class Screen:
     def windows(self) -> list[Window]:
         """Managed windows, topmost last."""
         found = []
-        for xid in self._root_property("_NET_CLIENT_LIST_STACKING"):
+        xids = self._root_property("_NET_CLIENT_LIST_STACKING")
+        # The server sends events before the answers that come after them: what is still described now was right at the answer.
+        self._has_changed = self._take_pending() or self._has_changed
+        for xid in xids:
             try:
-                found.append(self._describe(xid))
+                found.append(self._description(xid))
             except (BadWindow, BadMatch):
                 continue
         return found
@@ -329,24 +348,29 @@ class Screen:
         """Has the program answered this ping?"""
         return ping in self._pongs
 
+    def _description(self, xid: int) -> Window:
+        known = self._described.get(xid)
+        # A number may come back as another program's window after its owner died.
+        if known is None or not os.path.exists(f"/proc/{known.pid}"):
+            known = self._described[xid] = self._describe(xid)
+        return known
+
     def _describe(self, xid: int) -> Window:
         window = self._display.create_resource_object("window", xid)
-        # A number may come back as another program's window after its owner died.
-        if xid not in self._window_facts or not os.path.exists(f"/proc/{self._window_facts[xid][0]}"):
-            pid = window.get_full_property(self._atom("_NET_WM_PID"), Xatom.CARDINAL, _WHOLE)
-            kinds = window.get_full_property(self._atom("_NET_WM_WINDOW_TYPE"), Xatom.ATOM, _WHOLE)
-            is_dialog = window.get_wm_transient_for() is not None or (
-                kinds is not None and self._atom("_NET_WM_WINDOW_TYPE_DIALOG") in kinds.value
-            )
-            self._window_facts[xid] = (int(pid.value[0]) if pid else 0, is_dialog)
+        # Before anything is read: what changes from then on is told.
+        mask = X.PropertyChangeMask | X.StructureNotifyMask
+        window.change_attributes(onerror=CatchError(BadWindow), event_mask=mask)  # gone: the next request says so
+        pid = window.get_full_property(self._atom("_NET_WM_PID"), Xatom.CARDINAL, _WHOLE)
+        kinds = window.get_full_property(self._atom("_NET_WM_WINDOW_TYPE"), Xatom.ATOM, _WHOLE)
+        is_dialog = window.get_wm_transient_for() is not None or (
+            kinds is not None and self._atom("_NET_WM_WINDOW_TYPE_DIALOG") in kinds.value
+        )
         title = window.get_full_property(self._atom("_NET_WM_NAME"), self._atom("UTF8_STRING"), _WHOLE)
         text = title.value if title else b""
-        pid_number, is_dialog = self._window_facts[xid]
-        # Not kept: the office names a window's kind only once it has loaded the document.
         kind = window.get_wm_class()
         return Window(
             xid,
-            pid_number,
+            int(pid.value[0]) if pid else 0,
             text.decode("utf-8", "replace") if isinstance(text, bytes) else text,
             is_dialog,
             kind[1] if kind else "",
