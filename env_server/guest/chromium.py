@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .devtools import ChromiumGone, DevTools
-from .page_scripts import EVERY_PAGE, LOADED, MARK, MAX_SHAPES, PAINTED, SHAPES, START, STATE
+from .page_scripts import EVERY_PAGE, MARK, MAX_SHAPES, NEW_PAGE, PAINTED, SHAPES, START, STARTED, STATE
 from .processes import Program
 
 __all__ = ["FLAGS", "MARK", "PROGRAM", "Chromium", "ChromiumGone", "PageError", "refused_keys"]
@@ -24,7 +24,8 @@ FLAGS = (
     "--disable-sync", "--disable-default-apps", "--disable-breakpad", "--disable-crash-reporter", "--password-store=basic",
     "--no-pings", "--disable-backgrounding-occluded-windows", "--disable-renderer-backgrounding",
     "--disable-background-timer-throttling", "--disable-smooth-scrolling", "--disable-infobars",
-    "--disable-features=Translate,MediaRouter,OptimizationHints,AutofillServerCommunication,PasswordManagerOnboarding",
+    "--disable-features=Translate,MediaRouter,OptimizationHints,AutofillServerCommunication,PasswordManagerOnboarding,"
+    "BackForwardCache",  # keeps pages that nothing goes back to
     "--disable-dev-shm-usage", "--blink-settings=caretBlinkInterval=0", "--disable-search-engine-choice-screen",
     "--disable-session-crashed-bubble", "--hide-crash-restore-bubble",
 )  # fmt: skip
@@ -38,6 +39,7 @@ _FILE_LOADED = (
     "new Promise(done => document.readyState === 'complete' ? done(true) : addEventListener('load', () => done(true)))"
 )
 _RESULT = "window.result === undefined ? null : window.result"
+
 
 class PageError(RuntimeError):
     """The page has no such task."""
@@ -107,10 +109,14 @@ class Chromium:
             raise PageError(f"there is no page {page!r}")
         deadline = time.monotonic() + timeout_s
         self._close_other_pages(deadline)
-        self._call("Page.navigate", {"url": f"file://{self._pages}/miniwob/{page}.html"}, deadline=deadline)
-        self._page, self._is_own = page, False
-        self._evaluate(LOADED, deadline=deadline)
-        self._evaluate(START % seed, deadline=deadline)
+        script = self._call("Page.addScriptToEvaluateOnNewDocument", {"source": NEW_PAGE % (START % seed)}, deadline=deadline)
+        try:
+            self._call("Page.navigate", {"url": f"file://{self._pages}/miniwob/{page}.html"}, deadline=deadline)
+            self._page, self._is_own = page, False
+            self._evaluate(STARTED, deadline=deadline)
+        finally:
+            # No later page may start this instance.
+            self._call("Page.removeScriptToEvaluateOnNewDocument", {"identifier": script["identifier"]}, deadline=deadline)
 
     def open_file(self, place: Path, *, timeout_s: float) -> None:
         """Load a task's own page. It keeps what `result` reads in ``window.result``."""

@@ -23,10 +23,26 @@ EVERY_PAGE = """(() => {
   });
 })();"""
 
-LOADED = (
-    "new Promise(done => { const check = () => document.readyState === 'complete' && window.core && core.cover_div ? done(true)"
+NEW_PAGE = """(() => {
+  if (window !== window.top) return;
+  // Before the first frame: a page that begins with its cover is laid out, painted and described twice.
+  const started = new Promise((done, failed) => window.addEventListener('load', () => {
+    const start = () => {
+      if (!(window.core && core.cover_div)) return void setTimeout(start, 5);
+      try { %s; done(true); } catch (error) { failed(error); }
+    };
+    setTimeout(start, 0);
+  }));
+  started.catch(() => {});  // told to whoever waits for it
+  Object.defineProperty(window, 'computerrlStarted', {value: started});
+})()"""
+"""Runs in a new document before the page's own scripts, with `START` in it."""
+
+STARTED = (
+    "new Promise((done, failed) => { const check = () => window.computerrlStarted ? computerrlStarted.then(done, failed)"
     " : setTimeout(check, 5); check(); })"
 )
+"""Ends once the instance that `NEW_PAGE` starts is there."""
 
 START = """(() => {
   // Animations and pop-up delays end at once: what is on screen depends on what was done, not on when.
