@@ -71,6 +71,11 @@ class Application:
         answer = self._ask([Call(self.name, path, TEXT, "GetNSelections")], timeout_s)[0]
         return not isinstance(answer, DBusError) and answer[0] > 0
 
+    def num_children(self, path: str, *, timeout_s: float = 1.0) -> int | None:
+        """How many children the object has, None when it is gone."""
+        answer = self._ask([Call(self.name, path, ACCESSIBLE, "GetChildren")], timeout_s)[0]
+        return None if isinstance(answer, DBusError) else len(answer[0])
+
     def extents(self, paths: Sequence[str], *, timeout_s: float = 1.0) -> list[Extents | None]:
         """Screen rectangles; None for what is gone, and for an empty path: the connection would be closed for it."""
         calls = [Call(self.name, path, COMPONENT, "GetExtents", "u", (0,)) for path in paths if path]

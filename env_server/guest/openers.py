@@ -58,6 +58,8 @@ class Openers:
         self._editor, self._files, self._on_demand = editor, files, on_demand
         self._office_apps = office_apps
         self._apps: dict[str, App] = {"chromium": chromium, "editor": editor, "files": files, **office_apps, **on_demand}
+        self._tab_list = ""
+        """Object path of the editor's list of tabs; empty: not known."""
         self.open: list[str] = []
         """Applications with something open, the one opened last at the end."""
         self._steps: dict[str, tuple[App, Callable[[dict[str, Any], float], None]]] = {
@@ -265,10 +267,13 @@ class Openers:
             self._folder.write(args["path"], args["text"])
         app = self._editor
         self._ready_to_read(app, deadline)
-        has_bar = self._reader.count(app.program.pid, "tool-bar") > 0  # the one to search
+        nodes = self._reader.nodes_of(app.program.pid)
+        has_bar = any(node.role == "tool-bar" for node in nodes)  # the one to search
         if has_bar or len(self._windows.of(app)) != 1 or not app.has_first_settings():
             self._windows.restart(app, deadline)
             self._ready_to_read(app, deadline)
+            nodes = self._reader.nodes_of(app.program.pid)
+        self._tab_list = next((node.path for node in nodes if node.role == "page-tab-list"), "")
         # The window stays: a new one costs ten times as much. Old tabs go first, since a file that is still open would only be
         # shown again, with whatever was typed into it.
         app.activate("file.new")
@@ -293,7 +298,9 @@ class Openers:
         self._windows.wait(lambda: self._reader.knows(app.program.pid), deadline, f"{app.name} on the accessibility bus")
 
     def _num_tabs(self) -> int:
-        return self._reader.count(self._editor.program.pid, "page-tab")
+        pid = self._editor.program.pid
+        found = self._reader.num_children(pid, self._tab_list) if self._tab_list else None
+        return sum(node.role == "page-tab" for node in self._reader.nodes_of(pid)) if found is None else found
 
     def _has_closed_tab(self, num_before: int) -> bool:
         self._windows.discard_changes(self._editor)
@@ -306,13 +313,18 @@ class Openers:
             raise FileActionError(f"there is no folder {folder}")
         app = self._files
         self._ready_to_read(app, deadline)
-        if self._reader.count(app.program.pid, "page-tab") > 1 or not app.has_first_settings():  # two panes have a tab each
+        nodes = self._reader.nodes_of(app.program.pid)
+        num_tabs = sum(node.role == "page-tab" for node in nodes)
+        if num_tabs > 1 or not app.has_first_settings():  # two panes have a tab each
             self._windows.restart(app, deadline)
             self._ready_to_read(app, deadline)
+            nodes = self._reader.nodes_of(app.program.pid)
         windows = self._windows.of(app)
         is_there = [window.title for window in windows] == [f"{place.name} - Thunar"]
-        if is_there and self._reader.has_plain_entry(app.program.pid, f"{place}/"):
-            self._reader.focus(app.program.pid, "table")
+        if is_there and self._reader.has_plain_entry(app.program.pid, nodes, f"{place}/"):
+            table = next((node for node in nodes if node.role == "table"), None)
+            if table is not None:
+                self._reader.focus(app.program.pid, table)
         else:
             old = {window.xid for window in windows}
             app.open(place, timeout_s=left(deadline))

@@ -107,21 +107,23 @@ class TreeReader:
             return False
         return True
 
-    def count(self, pid: int, role: str) -> int:
-        """How many showing objects of this role the application has."""
-        return sum(node.role == role for node in self._read(pid, time.monotonic() + _READ_LIMIT_S))
+    def nodes_of(self, pid: int) -> list[Node]:
+        """All showing objects of the application; a reading is costly, so several questions share one."""
+        return self._read(pid, time.monotonic() + _READ_LIMIT_S)
 
-    def focus(self, pid: int, role: str) -> None:
-        """Give the keyboard to the application's first object of this role, if it has one."""
-        node = next((node for node in self._read(pid, time.monotonic() + _READ_LIMIT_S) if node.role == role), None)
-        if node is not None:
-            self._accessibility.app_of(pid, deadline=time.monotonic() + _READ_LIMIT_S).focus(node.path)
+    def num_children(self, pid: int, path: str) -> int | None:
+        """How many children this object of the application has, in one call; None when it is gone."""
+        return self._accessibility.app_of(pid, deadline=time.monotonic() + _READ_LIMIT_S).num_children(path)
 
-    def has_plain_entry(self, pid: int, text: str) -> bool:
-        """Does a text field of the application hold this, with nothing selected in it?"""
-        nodes = [node for node in self._read(pid, time.monotonic() + _READ_LIMIT_S) if node.role == "text" and node.text == text]
+    def focus(self, pid: int, node: Node) -> None:
+        """Give the keyboard to this object of the application."""
+        self._accessibility.app_of(pid, deadline=time.monotonic() + _READ_LIMIT_S).focus(node.path)
+
+    def has_plain_entry(self, pid: int, nodes: Sequence[Node], text: str) -> bool:
+        """Does a text field among these nodes of the application hold ``text``, with nothing selected in it?"""
+        entry = next((node for node in nodes if node.role == "text" and node.text == text), None)
         app = self._accessibility.app_of(pid, deadline=time.monotonic() + _READ_LIMIT_S)
-        return bool(nodes) and not app.has_selection(nodes[0].path)
+        return entry is not None and not app.has_selection(entry.path)
 
     def press_button(self, pid: int, names: Sequence[str]) -> bool:
         """Press the first button with one of these names, by accessibility."""
