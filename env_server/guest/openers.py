@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from . import processes
@@ -18,7 +19,7 @@ from .apps.on_demand import OnDemandApp, call
 from .chromium import Chromium
 from .faults import Refused
 from .folder import AgentFolder, FileActionError
-from .gtk_apps import Editor, Files
+from .gtk_apps import Editor, Files, gets_new_tab
 from .office.documents import Documents, OfficeApp, app_for
 from .office.process import OfficeGone
 from .office.sheet import Calc
@@ -274,10 +275,14 @@ class Openers:
             self._ready_to_read(app, deadline)
             nodes = self._reader.nodes_of(app.program.pid)
         self._tab_list = next((node.path for node in nodes if node.role == "page-tab-list"), "")
-        # The window stays: a new one costs ten times as much. Old tabs go first, since a file that is still open would only be
-        # shown again, with whatever was typed into it.
-        app.activate("file.new")
-        self._windows.wait(lambda: self._num_tabs() > 1, deadline, "a new tab")
+        # The window stays: a new one costs ten times as much.
+        place = self._folder.resolve(args["path"]) if "path" in args else None
+        opens_first = place is not None and self._num_tabs() == 1 and gets_new_tab(place.name, self._windows.of(app)[0].title)
+        if place is not None and opens_first:
+            self._show_in_editor(place, deadline)
+        else:
+            app.activate("file.new")
+            self._windows.wait(lambda: self._num_tabs() > 1, deadline, "a new tab")
         for _ in range(_MAX_TABS):
             num_tabs = self._num_tabs()
             if num_tabs == 1:
@@ -285,12 +290,13 @@ class Openers:
             app.activate("document.previous-tab")
             app.activate("file.close-tab")
             self._windows.wait(functools.partial(self._has_closed_tab, num_tabs), deadline, "closing a tab")
-        if "path" not in args:
-            return
-        place = self._folder.resolve(args["path"])
-        app.open(place, timeout_s=left(deadline))
+        if place is not None and not opens_first:
+            self._show_in_editor(place, deadline)
+
+    def _show_in_editor(self, place: Path, deadline: float) -> None:
+        self._editor.open(place, timeout_s=left(deadline))
         title = f"{place.name} - Mousepad"
-        self._windows.wait(lambda: any(w.title == title for w in self._windows.of(app)), deadline, "the editor's file")
+        self._windows.wait(lambda: any(w.title == title for w in self._windows.of(self._editor)), deadline, "the editor's file")
 
     def _ready_to_read(self, app: App, deadline: float) -> None:
         """One that was just started may have its window before it is on the accessibility bus."""
