@@ -7,7 +7,7 @@ caller's `PeerTimeout`, who gives the episode back.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,12 +37,15 @@ from common.messages import (
 from common.transport import Channel
 from env_server import memory
 from env_server.tasks import advice, families_of, is_shown_by_hand, osworld_families
+from env_server.tasks.family import Family
 
 _SLACK_S = 5.0
 """A server answers by its own deadline; the client waits this much longer before it gives the server up."""
 
 _ONLY_IN_FULL = frozenset({"impress", "vlc", "gimp", "thunderbird", "terminal"})
 """Applications that image core lacks."""
+_OFFICE = frozenset({"calc", "writer", "impress"})
+"""Applications of one process, which starts with Calc's window."""
 
 T = TypeVar("T")
 
@@ -136,6 +139,18 @@ def family_names(config: RunConfig) -> tuple[str, ...]:
     if problems:
         raise ConfigError(problems)
     return names
+
+
+def needed_desktop(config: RunConfig) -> DesktopConfig:
+    """``config.desktop`` for the run's families (`with_needed_apps`). Raises `ConfigError` as `family_names`."""
+    families = families_of(config.tasks)
+    return with_needed_apps(config.desktop, [families[name] for name in family_names(config)])
+
+
+def with_needed_apps(desktop: DesktopConfig, families: Iterable[Family]) -> DesktopConfig:
+    """``desktop`` whose warm applications are those that ``families`` are played in; the others are still opened on demand."""
+    needed = {"calc" if app in _OFFICE else app for family in families for app in family.apps}
+    return desktop.model_copy(update={"apps": tuple(app for app in desktop.apps if app in needed)})
 
 
 def without_demonstrator(config: RunConfig, names: Sequence[str]) -> tuple[str, ...]:

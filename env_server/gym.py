@@ -30,6 +30,7 @@ from common.actions import ACTIONS, FINAL_ACTIONS, MAX_ACTION_CHARS, ActionSynta
 from common.config import DesktopConfig, PromptConfig, TasksConfig
 from common.messages import Action, Evaluation, Observation, Split, TaskRef
 from common.screen_text import MAX_INSTRUCTION_CHARS, app_line, element_rows
+from env_server.client import with_needed_apps
 from env_server.driver import LiveDesktop, TaskInstance
 from env_server.drivers import make_driver
 from env_server.tasks import FAMILIES, task_instance
@@ -144,6 +145,7 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], str]):
         self._split = split
         self._max_steps = max_steps
         self._family = self._checked_family(task)
+        self._config = with_needed_apps(self._config, [FAMILIES[self._family]])
         self.render_mode = render_mode
         width, height = self._config.screen_width, self._config.screen_height
         num_row_chars = 2 * self._prompt.max_element_chars + _ROW_EXTRA_CHARS

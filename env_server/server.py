@@ -17,7 +17,7 @@ from common.exporter import exporting
 from common.lifecycle import Heartbeat, StopToken, new_incarnation
 from common.run_folder import RunFolder
 from common.transport import Client, Server
-from env_server.client import memory_problem
+from env_server.client import memory_problem, needed_desktop
 from env_server.driver import DesktopDriver
 from env_server.drivers import make_driver
 from env_server.screenshots import ScreenshotStore
@@ -37,6 +37,7 @@ def run_env_server(config: RunConfig, *, index: int, stop: StopToken) -> None:
     problem = memory_problem(config.desktop)
     if problem is not None:
         raise ConfigError([problem])
+    desktops = needed_desktop(config)
     folder = RunFolder(config.folder)
     keys = folder.load_keys()
     incarnation = new_incarnation()
@@ -48,7 +49,7 @@ def run_env_server(config: RunConfig, *, index: int, stop: StopToken) -> None:
 
     def make(desktop: int) -> DesktopDriver:
         logs = folder.logs / f"desktop-{index}-{desktop}"
-        return make_driver(config.desktop, index=desktop, folder=logs, screenshots=screenshots)
+        return make_driver(desktops, index=desktop, folder=logs, screenshots=screenshots)
 
     server = Server(f"tcp://{own_address(config.desktop.bind_address)}:0", keys=keys, sender=sender)
     service = None

@@ -103,12 +103,12 @@ class SerialRun:
 
     def _make_desktops(self, stack: ExitStack) -> DesktopClient:
         from common.transport import LocalChannel
-        from env_server.client import DesktopClient
+        from env_server.client import DesktopClient, needed_desktop
         from env_server.drivers import make_driver
         from env_server.screenshots import ScreenshotStore
         from env_server.service import DesktopService
 
-        desktop, folder = self._config.desktop, self._folder
+        desktop, folder = needed_desktop(self._config), self._folder
         screenshots = ScreenshotStore(
             folder.trajectories, picture_format=desktop.screenshot_format, incarnation=f"0-{new_incarnation()}"
         )

@@ -16,8 +16,8 @@ class DesktopConfig(Section):
     image: str = "core"
     """Name of a recipe in env_server/image (built by `computerrl setup`), or the path of a sandbox folder or .sif file."""
     apps: tuple[Literal["calc", "chromium", "files", "editor"], ...] = ("calc", "chromium", "files", "editor")
-    """Applications that start with the desktop and stay; the others start when a task opens them (about 2 s), which saves
-    memory where tasks use only some."""
+    """Applications that start with the desktop and stay, if families of the run are played in them; the others start when a task
+    opens them (about 2 s)."""
     num_desktops: int = Field(4, ge=1, le=512)
     """Desktops of this env_server. Those beyond the episodes played at a time are spares: idle, they put the task on screen that
     will be asked for next, so that its reset takes a few milliseconds."""
