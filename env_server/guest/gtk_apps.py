@@ -144,6 +144,15 @@ class Files:
         return self._bus.call(Call(_XFCONF, "/org/xfce/Xfconf", _XFCONF, method, signature, args), timeout_s=_XFCONF_LIMIT_S)
 
 
+def gets_new_tab(name: str, title: str) -> bool:
+    """Does the editor open the file ``name`` in a tab of its own, beside the only one, which is shown with ``title``?
+
+    A file that is open is only shown again, with whatever was typed into it, and one without a name gives its tab away, with
+    what there is to undo. Titles hold the name alone, so another folder's file of that name counts as open too.
+    """
+    return name not in title and "Untitled" not in title
+
+
 def _preferences(settings: str) -> dict[str, dict[str, str]]:
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     parser.read_string(settings)

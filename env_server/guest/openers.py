@@ -19,7 +19,7 @@ from .apps.on_demand import OnDemandApp, call
 from .chromium import Chromium
 from .faults import Refused
 from .folder import AgentFolder, FileActionError
-from .gtk_apps import Editor, Files
+from .gtk_apps import Editor, Files, gets_new_tab
 from .office.documents import Documents, OfficeApp, app_for
 from .office.process import OfficeGone
 from .office.sheet import Calc
@@ -277,7 +277,7 @@ class Openers:
         self._tab_list = next((node.path for node in nodes if node.role == "page-tab-list"), "")
         # The window stays: a new one costs ten times as much.
         place = self._folder.resolve(args["path"]) if "path" in args else None
-        opens_first = place is not None and self._num_tabs() == 1 and _gets_new_tab(place.name, self._windows.of(app)[0].title)
+        opens_first = place is not None and self._num_tabs() == 1 and gets_new_tab(place.name, self._windows.of(app)[0].title)
         if place is not None and opens_first:
             self._show_in_editor(place, deadline)
         else:
@@ -339,12 +339,3 @@ class Openers:
             )
             self._windows.close(app, old, deadline)
         self._reader.expect_files([name.rstrip("/") for name in self._folder.list(folder)])
-
-
-def _gets_new_tab(name: str, title: str) -> bool:
-    """Does the editor open the file ``name`` in a tab of its own, beside the only one, which is shown with ``title``?
-
-    A file that is open is only shown again, with whatever was typed into it, and one without a name gives its tab away, with
-    what there is to undo. Titles hold the name alone, so another folder's file of that name counts as open too.
-    """
-    return name not in title and "Untitled" not in title

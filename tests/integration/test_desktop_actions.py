@@ -11,7 +11,7 @@ from common.actions import parse_action
 from common.messages import Action, Evaluation, Observation
 from env_server.driver import SetupStep, TaskInstance
 from env_server.drivers.guest_driver import GuestDriver
-from tests.desktops import SharedDesktops
+from tests.desktops import Player, SharedDesktops
 
 PAGE = SetupStep("web_page", {"page": "click-checkboxes", "seed": 3})
 ENTRY = SetupStep("web_page", {"page": "enter-text", "seed": 3})
@@ -63,6 +63,27 @@ def test_text_with_more_unusual_characters_than_spare_keys_arrives_whole(desktop
     many = "".join(chr(0x4E00 + offset) for offset in range(200)) + "\U0001f600 end"
     act(desktop, f"type({many!r})")
     assert desktop.get("editor_text").rstrip("\n") == many
+
+
+def test_title_of_a_window_follows_what_is_done_in_it(desktop: GuestDriver) -> None:
+    player = Player(desktop)
+    assert player.start(EDITOR).window_title == "note.txt - Mousepad"
+    for text, title in (("type('a')", "*note.txt - Mousepad"), ("key('ctrl+s')", "note.txt - Mousepad")):
+        player.do(text)
+        player.wait_for(lambda shown, title=title: shown.window_title == title)  # type: ignore[misc]
+
+
+def test_file_opened_after_another_is_the_only_one_and_gets_the_keys(desktop: GuestDriver) -> None:
+    player = Player(desktop)
+    names = ("first.txt", "second.txt", "second.txt", "third.txt")
+    for name in names:
+        shown = player.start(SetupStep("editor_open", {"path": name, "text": name}))
+        assert shown.window_title == f"{name} - Mousepad"
+        others = set(names) - {name}
+        assert not [element.text for element in shown.elements if any(other in element.text for other in others)]
+        player.do("key('ctrl+end')")
+        player.do("type(' unsaved')")
+        assert desktop.get("editor_text").rstrip("\n") == f"{name} unsaved"
 
 
 def test_wheel_scrolls_the_sheet_and_rows_follow(desktop: GuestDriver) -> None:

@@ -8,7 +8,7 @@ from common.config import DesktopConfig, RunConfig
 from common.errors import ConfigError, ProtocolError
 from common.messages import Ack, Lease, TaskRef
 from common.transport import LocalChannel
-from env_server.client import DesktopClient, family_names, memory_problem
+from env_server.client import DesktopClient, family_names, memory_problem, needed_desktop
 from env_server.tasks import FAMILIES
 
 
@@ -20,6 +20,24 @@ def test_family_names_unknown_is_config_error_with_choices() -> None:
     config = RunConfig.model_validate({"tasks": {"families": ["files-move", "files-mvoe"]}})
     with pytest.raises(ConfigError, match=r"files-mvoe.*\n.*files-rename"):
         family_names(config)
+
+
+@pytest.mark.parametrize(
+    ("families", "apps", "expected"),
+    [
+        ([], None, ("calc", "chromium", "files", "editor")),
+        (["web-click-button", "web-enter-text"], None, ("chromium",)),
+        (["files-move", "calc-set-cell"], None, ("calc", "files")),
+        (["files-move", "calc-set-cell"], ["files", "editor"], ("files",)),
+        (["forge-writer-append-line"], None, ("calc",)),
+    ],
+)
+def test_needed_desktop_keeps_the_warm_applications_of_the_families(
+    families: list[str], apps: list[str] | None, expected: tuple[str, ...]
+) -> None:
+    desktop = {} if apps is None else {"apps": apps}
+    config = RunConfig.model_validate({"tasks": {"families": families}, "desktop": desktop})
+    assert needed_desktop(config).apps == expected
 
 
 def test_memory_problem_too_little_names_both_sides_and_what_fits() -> None:

@@ -1,4 +1,4 @@
-"""Whether the editor's settings are still those that it was started with."""
+"""Whether the editor's settings are still those that it was started with, and when it may open a file beside the last task's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from env_server.guest.dbus import Bus
-from env_server.guest.gtk_apps import Editor
+from env_server.guest.gtk_apps import Editor, gets_new_tab
 
 WRITTEN_BY_ITSELF = "\n[org/xfce/mousepad/state/window]\nmaximized=true\n"
 
@@ -51,3 +51,19 @@ def test_settings_that_a_task_changed_or_broke_are_not_and_the_next_start_writes
     assert not editor.has_first_settings()
     editor.start()
     assert editor.has_first_settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "title", "expected"),
+    [
+        ("b.txt", "a.txt - Mousepad", True),
+        ("b.txt", "*a.txt - Mousepad", True),
+        ("a.txt", "a.txt - Mousepad", False),
+        ("a.txt", "*a.txt - Mousepad", False),
+        ("a.txt", "Untitled 1 - Mousepad", False),
+        ("a.txt", "*Untitled 1 - Mousepad", False),
+        ("a.txt", "data.txt - Mousepad", False),  # needlessly careful
+    ],
+)
+def test_file_gets_a_tab_of_its_own_unless_its_name_or_none_is_shown(name: str, title: str, expected: bool) -> None:
+    assert gets_new_tab(name, title) is expected

@@ -1,0 +1,57 @@
+"""Opening a page: its instance starts before its first frame, and no later page may start it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from env_server.guest.chromium import Chromium, PageError
+
+ADD, REMOVE = "Page.addScriptToEvaluateOnNewDocument", "Page.removeScriptToEvaluateOnNewDocument"
+
+
+class Recorded(Chromium):
+    """Answers as the browser would and keeps what runs in new documents."""
+
+    def __init__(self, folder: Path, *, answer: Mapping[str, Any]) -> None:
+        (folder / "miniwob").mkdir()
+        (folder / "miniwob/click-button.html").touch()
+        super().__init__(env={"HOME": str(folder)}, log_folder=folder, width=800, height=600, pages=folder)
+        self.answer = answer
+        self.scripts: dict[str, str] = {}
+        self.seen_by_page: list[str] = []
+
+    def _close_other_pages(self, deadline: float) -> None:
+        pass
+
+    def _call(self, method: str, params: Mapping[str, Any] | None = None, *, deadline: float) -> dict[str, Any]:
+        params = params or {}
+        if method == ADD:
+            self.scripts[str(len(self.scripts))] = params["source"]
+            return {"identifier": str(len(self.scripts) - 1)}
+        if method == REMOVE:
+            del self.scripts[params["identifier"]]
+        if method == "Page.navigate":
+            self.seen_by_page = list(self.scripts.values())
+        return dict(self.answer) if method == "Runtime.evaluate" else {}
+
+
+def open_page(browser: Chromium) -> None:
+    browser.open_page("click-button", 7, timeout_s=60.0)
+
+
+def test_page_starts_its_seed_by_itself_and_the_next_page_does_not(tmp_path: Path) -> None:
+    browser = Recorded(tmp_path, answer={"result": {"value": True}})
+    open_page(browser)
+    assert len(browser.seen_by_page) == 1 and "Math.seedrandom(7)" in browser.seen_by_page[0]
+    assert not browser.scripts
+
+
+def test_page_whose_start_fails_leaves_no_script_for_the_next(tmp_path: Path) -> None:
+    browser = Recorded(tmp_path, answer={"exceptionDetails": {"exception": {"description": "core is not defined"}}})
+    with pytest.raises(PageError, match="core is not defined"):
+        open_page(browser)
+    assert not browser.scripts
