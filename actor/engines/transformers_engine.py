@@ -397,6 +397,9 @@ class TransformersEngine(ThreadedEngine):
         passes_per_s, requests_per_s = counters.passes.per_s, counters.requests.per_s
         return {
             "engine/passes_total": counters.passes.total,
+            "engine/computed_tokens_total": counters.tokens.total,
+            "engine/answers_total": counters.requests.total,
+            "engine/answers_without_pass_total": counters.requests_without_pass.total,
             "engine/passes_per_s": passes_per_s,
             "engine/tokens_per_pass": counters.tokens.per_s / passes_per_s if passes_per_s else 0.0,
             "engine/memo_fraction": counters.requests_without_pass.per_s / requests_per_s if requests_per_s else 0.0,
