@@ -5,9 +5,9 @@ rollouts, 3 steps each, prompts of 80 to 110 tokens of which the first step's is
 rollouts at a time, each waiting for its answer before it asks again, as episodes do. Every round has new prompts. With
 `training`, a process of one thread trains beside it all the time, as in a run. Values are medians over rounds.
 
-The engine of transformers alone, in float32: steps per second of processor time, passes and tokens per pass as each of its means is
-added (`WAYS`). Rollouts of a group are then at temperature 0.3, and a desktop answers equal actions equally, so that contexts
-repeat as in the training of a policy that knows what to do.
+The engine of transformers alone, in float32: steps per second of processor time, passes and tokens per pass, as its means are
+added one by one (`WAYS`). Rollouts of a group are then at temperature 0.3, and a desktop answers equal actions equally, so that
+contexts repeat as in the training of a policy that knows what to do.
 """
 
 from __future__ import annotations
