@@ -133,7 +133,11 @@ def test_engine_in_half_precision_records_the_logprobs_of_the_rounded_weights(ti
     core = TransformersCore(
         copy.deepcopy(model), num_live=4, max_tokens=40, seed=0, max_draft_tokens=4, memo_bytes=1 << 16, half=True
     )
-    changes = [{}, {"lm_head.weight": 0.01}, {"model.layers.1.self_attn.k_proj.weight": 0.1, "model.norm.weight": 0.2}]
+    changes: list[dict[str, float]] = [
+        {},
+        {"lm_head.weight": 0.01},
+        {"model.layers.1.self_attn.k_proj.weight": 0.1, "model.norm.weight": 0.2},
+    ]
     for version, change in enumerate(changes):
         for name, strength in change.items():
             parameter = model.get_parameter(name)
@@ -147,7 +151,6 @@ def test_engine_in_half_precision_records_the_logprobs_of_the_rounded_weights(ti
             ids = torch.tensor([[*prompt.tolist(), *one.tokens]])
             logprobs = reference(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
             expected = logprobs.gather(1, torch.tensor(one.tokens)[:, None])[:, 0]
-            # Float32 weights differ from these by 1e-3 and more.
             assert one.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
         ids = torch.tensor([list(PROBE_TOKENS)])
         expected = reference(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
