@@ -4,6 +4,10 @@ Each engine lives in a process of its own (vLLM changes torch for its whole proc
 rollouts, 3 steps each, prompts of 80 to 110 tokens of which the first step's is the group's, actions of 10 tokens; 4 or 8
 rollouts at a time, each waiting for its answer before it asks again, as episodes do. Every round has new prompts. With
 `training`, a process of one thread trains beside it all the time, as in a run. Values are medians over rounds.
+
+The engine of transformers alone, in float32: steps per second of processor time, passes and tokens per pass, as its means are
+added one by one (`WAYS`). Rollouts of a group are then at temperature 0.3, and a desktop answers equal actions equally, so that
+contexts repeat as in the training of a policy that knows what to do.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +33,15 @@ NUM_NEW_PER_STEP = 15
 """A later step's prompt has this many tokens more than the one before; the elements before them stay."""
 NUM_ACTION_TOKENS = 10
 NUM_THREADS = 1
+WAYS: dict[str, dict[str, Any]] = {
+    "HFDecoder": {"fused": False},
+    "LlamaDecoder": {"half": False},
+    "and half precision": {},
+    "and memo": {"memo_bytes": 256 << 20},
+}
+"""Options of `make_transformers_engine`."""
+
+WAYS_TEMPERATURE = 0.3
 _ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -44,14 +58,41 @@ def run(quick: bool) -> list[dict[str, Any]]:
                     rows.extend(_compare(engines, concurrency, rounds, training=training))
         for name, engine in engines.items():
             rows.append({"name": f"start {name}", "value": engine.start_s, "unit": "s", "better": "lower", "target": 40.0})
+    rows.extend(_compare_ways(rounds))
     return rows
+
+
+def _compare_ways(rounds: int) -> Iterator[dict[str, Any]]:
+    """Each figure's peer is that of the way before."""
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in WAYS}
+    with _engines(list(WAYS)) as engines:
+        for number in range(rounds):
+            for name, engine in engines.items():
+                found[name].append(engine.play(seed=number, concurrency=4, temperature=WAYS_TEMPERATURE))
+    before = ""
+    for name, figures in found.items():
+        for key, unit, better in (
+            ("steps_per_cpu_s", "steps/CPU-s", "higher"), ("passes", "passes/step", "lower"),
+            ("tokens_per_pass", "tokens/pass", None), ("without_pass", "share of steps without a pass", "higher"),
+        ):  # fmt: skip
+            values = [one[key] for one in figures]
+            row = {
+                "name": f"groups, {name}",
+                "value": statistics.median(values),
+                "unit": unit,
+                "spread": max(values) - min(values),
+            }
+            peer = {"peer": before, "peer_value": statistics.median(one[key] for one in found[before])} if before else {}
+            yield row | {"target": None, "better": better} | peer
+        before = name
 
 
 def _compare(engines: dict[str, _Engine], concurrency: int, rounds: int, *, training: bool) -> Iterator[dict[str, Any]]:
     seconds: dict[str, list[float]] = {name: [] for name in engines}
     for number in range(rounds + 1):
         for name, engine in engines.items():
-            took_s = engine.play(seed=1000 * concurrency + number + 500_000 * training, concurrency=concurrency)
+            seed = 1000 * concurrency + number + 500_000 * training
+            took_s = engine.play(seed=seed, concurrency=concurrency, temperature=1.0)["took_s"]
             if number:  # the first round warms up
                 seconds[name].append(took_s)
     num_steps = GROUP_SIZE * NUM_STEPS
@@ -86,12 +127,13 @@ class _Engine:
             [sys.executable, "-m", "benchmarks.engines", name],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment, cwd=_ROOT,
         )  # fmt: skip
-        self.start_s = self._answer()
+        self.start_s = self._answer()["took_s"]
 
-    def play(self, *, seed: int, concurrency: int) -> float:
-        """Seconds of one round."""
+    def play(self, *, seed: int, concurrency: int, temperature: float) -> dict[str, float]:
+        """Figures of one round."""
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"seed": seed, "concurrency": concurrency}) + "\n")
+        order = {"seed": seed, "concurrency": concurrency, "temperature": temperature}
+        self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
         return self._answer()
 
@@ -100,11 +142,12 @@ class _Engine:
         self._process.stdin.close()
         self._process.wait(timeout=20)
 
-    def _answer(self) -> float:
+    def _answer(self) -> dict[str, float]:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if line.startswith("took "):
-                return float(line.split()[1])
+            if line.startswith("figures "):
+                figures: dict[str, float] = json.loads(line.removeprefix("figures "))
+                return figures
         raise RuntimeError(f"the engine process ended with code {self._process.wait()}")
 
 
@@ -149,44 +192,77 @@ def _competitor(wanted: bool) -> Iterator[None]:
 
 def _serve(name: str) -> None:
     started = time.perf_counter()
-    from actor.engines import make_engine
-    from common.config import RunConfig
-    from common.model_folder import model_folder
-
-    config = RunConfig.model_validate({"actor": {"engine": name, "num_episodes": 8, "num_threads": NUM_THREADS}})
-    engine = make_engine(config, model_folder(config.model.name), decode=lambda _: "")
+    engine = _make_engine(name)
     engine.load(0, {})
-    _play_round(engine, seed=0, concurrency=2)
-    print("took", time.perf_counter() - started, flush=True)
+    _play_round(engine, seed=1 << 30, concurrency=2, temperature=1.0)
+    print("figures", json.dumps({"took_s": time.perf_counter() - started}), flush=True)
     for line in sys.stdin:
-        print("took", _play_round(engine, **json.loads(line)), flush=True)
+        # Each round is a policy version's: what the one before left behind serves no more.
+        engine.load(0, {})
+        before, cpu_s, started = _totals(engine), time.process_time(), time.perf_counter()
+        _play_round(engine, **json.loads(line))
+        took_s, cpu_s = time.perf_counter() - started, time.process_time() - cpu_s
+        passes, tokens, without_pass = (after - total for after, total in zip(_totals(engine), before, strict=True))
+        num_steps = GROUP_SIZE * NUM_STEPS
+        figures = {
+            "took_s": took_s, "steps_per_cpu_s": num_steps / cpu_s, "passes": passes / num_steps,
+            "tokens_per_pass": tokens / passes if passes else 0.0, "without_pass": without_pass / num_steps,
+        }  # fmt: skip
+        print("figures", json.dumps(figures), flush=True)
     engine.close()
 
 
-def _play_round(engine: Any, *, seed: int, concurrency: int) -> float:
+def _make_engine(name: str) -> Any:
+    from common.config import RunConfig
+    from common.model_folder import model_folder
+
+    tree = {"actor": {"engine": name, "num_episodes": 8, "num_threads": NUM_THREADS}}
+    config = RunConfig.model_validate(tree if name in ENGINES else {})
+    folder = model_folder(config.model.name)
+    if name in ENGINES:
+        from actor.engines import make_engine
+
+        return make_engine(config, folder, decode=lambda _: "")
+    from actor.engines.transformers_engine import make_transformers_engine
+
+    return make_transformers_engine(
+        folder, decode=lambda _: "", dtype="float32", device="cpu", num_live=4, max_tokens=160, seed=0, num_threads=NUM_THREADS,
+        max_draft_tokens=config.actor.max_draft_tokens, **WAYS[name],
+    )  # fmt: skip
+
+
+def _totals(engine: Any) -> tuple[float, float, float]:
+    """(passes, tokens computed in them, answers without a pass) so far; zeros for vLLM."""
+    metrics = engine.metrics()
+    names = ("engine/passes_total", "engine/computed_tokens_total", "engine/answers_without_pass_total")
+    first, second, third = (metrics.get(name, 0.0) for name in names)
+    return first, second, third
+
+
+def _play_round(engine: Any, *, seed: int, concurrency: int, temperature: float) -> None:
+    """A group's rollouts on a desktop whose screen depends on the actions so far alone."""
     import numpy as np
 
     from actor.engines.base import GenerationRequest
 
-    rng = np.random.default_rng(seed)
-    first = rng.integers(100, 40_000, NUM_PROMPT_TOKENS).astype(np.int32)
-    tails = rng.integers(100, 40_000, (GROUP_SIZE, NUM_STEPS, NUM_NEW_PER_STEP)).astype(np.int32)
+    first = np.random.default_rng(seed).integers(100, 40_000, NUM_PROMPT_TOKENS).astype(np.int32)
     slots = threading.Semaphore(concurrency)
 
-    def roll(number: int) -> None:
+    def roll() -> None:
         with slots:
             prompt = first
-            for step in range(NUM_STEPS):
-                engine.submit(GenerationRequest(prompt, 1.0, NUM_ACTION_TOKENS, frozenset())).result()
-                prompt = np.concatenate([prompt[:-5], tails[number, step], prompt[-5:]])
+            for _ in range(NUM_STEPS):
+                request = GenerationRequest(prompt, temperature, NUM_ACTION_TOKENS, frozenset())
+                action = engine.submit(request).result().tokens
+                screen = np.random.default_rng(zlib.crc32(prompt.tobytes() + action.tobytes()))
+                tail = screen.integers(100, 40_000, NUM_NEW_PER_STEP).astype(np.int32)
+                prompt = np.concatenate([prompt[:-5], tail, prompt[-5:]])
 
-    threads = [threading.Thread(target=roll, args=(number,)) for number in range(GROUP_SIZE)]
-    began = time.perf_counter()
+    threads = [threading.Thread(target=roll) for _ in range(GROUP_SIZE)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return time.perf_counter() - began
 
 
 if __name__ == "__main__":

@@ -31,8 +31,8 @@ _LARGEST = 65504.0
 def half_loss(weight: torch.Tensor) -> str:
     """Reason why ``weight`` cannot be kept in half precision; empty when it can.
 
-    Rounding must cost each row and each column at most 2**-10 of its norm: a column of tiny weights may belong to an input that is
-    always large.
+    Rounding must cost each row and each column at most 2**-10 of its norm. Columns count because the input of a column of tiny
+    weights may always be large.
     """
     low, high = (float(bound) for bound in weight.aminmax())
     if not (low >= -_LARGEST and high <= _LARGEST):

@@ -70,7 +70,7 @@ class _Running:
         return len(self.request.prompt_tokens) + len(self.tokens)
 
     def uncached(self) -> list[int]:
-        """Known tokens without keys and values; never empty."""
+        """Known tokens that the row lacks, those sampled from the memo among them; never empty."""
         num_prompt = len(self.request.prompt_tokens)
         if self.num_cached >= num_prompt:
             return self.tokens[self.num_cached - num_prompt :]
@@ -117,7 +117,7 @@ class TransformersCore:
         self._mask_dtype = self._cache.dtype
         fused = fused and LlamaDecoder.supports(config)
         self._decoder: Decoder = LlamaDecoder(model, self._cache, half=half) if fused else HFDecoder(model, self._cache)
-        self._memo = Memo(max_bytes=memo_bytes, vocabulary=config.vocab_size)
+        self._memo = Memo(max_bytes=memo_bytes, vocabulary=len(model.get_output_embeddings().weight))
         self.counters = EngineCounters()
         self._generator = torch.Generator(device=self._device).manual_seed(seed)
         self._drafts = Drafts()
@@ -150,7 +150,7 @@ class TransformersCore:
         known = np.asarray([*prompt.tolist(), *running.tokens], dtype=np.int32)
         # The last token is always computed: its output is the next distribution to sample from.
         stored, shared = self._cache.best_stored(known[:-1])
-        # A request that has sampled is never refused: those refused would be the ones that went on as few others do.
+        # A request that has sampled is never refused: sampling it anew would favour answers that the memo has whole.
         if not running.tokens and not self._has_room(known, shared):
             return False
         running.row = next(row for row in range(self._num_live) if row not in self._running)
@@ -162,7 +162,7 @@ class TransformersCore:
         return True
 
     def _has_room(self, prompt: np.ndarray, shared: int) -> bool:
-        """Should a prompt of which ``shared`` tokens are stored be part of the next pass?"""
+        """Return whether the next pass takes a prompt of which ``shared`` tokens are stored."""
         for other in self._prefilling:
             if common_prefix(other.request.prompt_tokens, prompt[:-1]) >= max(shared, MIN_SHARED_TOKENS) + MIN_SHARED_TOKENS:
                 return False
@@ -260,6 +260,7 @@ class TransformersCore:
                 del self._running[running.row]
 
     def _remember(self, logits_RV: torch.Tensor, batch: Sequence[_Running]) -> None:
+        """Keep the distributions of a pass, those after guessed tokens among them."""
         row = 0
         for running in batch:
             context = running.context
@@ -283,14 +284,14 @@ class TransformersCore:
         return list(zip(tokens_R.tolist(), logprobs_R.tolist(), strict=True))
 
     def _walk(self, running: _Running) -> bool:
-        """Sample while the memo has the distribution; is the completion finished?"""
+        """Sample while the memo has the distribution. Return whether the completion is finished."""
         while (logits_V := self._memo.find(running.context)) is not None:
             if self._take(running, self._draw(logits_V[None], [running.request.temperature])):
                 return True
         return False
 
     def _take(self, running: _Running, sampled: Iterable[tuple[int, float]]) -> bool:
-        """Add tokens up to the first that the draft did not foresee; is the completion finished?"""
+        """Add tokens up to the first that the draft did not foresee. Return whether the completion is finished."""
         draft = iter(running.draft)
         for token, logprob in sampled:
             running.tokens.append(token)
@@ -397,6 +398,9 @@ class TransformersEngine(ThreadedEngine):
         passes_per_s, requests_per_s = counters.passes.per_s, counters.requests.per_s
         return {
             "engine/passes_total": counters.passes.total,
+            "engine/computed_tokens_total": counters.tokens.total,
+            "engine/answers_total": counters.requests.total,
+            "engine/answers_without_pass_total": counters.requests_without_pass.total,
             "engine/passes_per_s": passes_per_s,
             "engine/tokens_per_pass": counters.tokens.per_s / passes_per_s if passes_per_s else 0.0,
             "engine/memo_fraction": counters.requests_without_pass.per_s / requests_per_s if requests_per_s else 0.0,

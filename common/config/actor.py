@@ -109,8 +109,9 @@ class ActorConfig(Section):
     """Tokens of an answer that are guessed from earlier answers and computed in one pass with the one before them, at most; which
     tokens are sampled, and how likely each was, is as without. 0: none. Engine transformers only."""
     memo_mb: int = Field(256, ge=0)
-    """Memory in MiB for next-token distributions that the present weights have computed already. Which tokens are sampled, and how
-    likely each was, is as without. A distribution over 49,152 tokens takes 200 kB. 0: none. Engine transformers on CPUs only."""
+    """Memory in MiB for next-token distributions that the present weights have computed already. Which tokens are sampled, and
+    how likely each was, is as without. A distribution over 49,152 tokens takes 200 kB. 0: none. Engine transformers on CPUs
+    only."""
     max_invalid_actions: int = Field(2, ge=1)
     """An episode ends after this many answers in a row that are no action: a policy that rambles would cost the most."""
     require_done: bool = False

@@ -14,7 +14,10 @@ from common.metrics import read_json_lines
 from common.refusals import Refusals
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("actor/worker.py", "actor/process.py", "env_server/service.py", "learner/weight_sender.py", "learner/conductor.py")
+SOURCES = (
+    "actor/worker.py", "actor/process.py", "actor/engine_host.py", "actor/engine_server.py",
+    "actor/engines/transformers_engine.py", "env_server/service.py", "learner/weight_sender.py", "learner/conductor.py",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +40,7 @@ def test_metrics_of_a_whole_run_are_all_in_the_tables(tmp_path: Path, documented
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_metrics_named_in_the_code_are_all_in_the_tables(source: str, documented: set[str]) -> None:
-    names = re.findall(r'"((?:actor|env_server|learner)/\w+)"', (ROOT / source).read_text(encoding="utf-8"))
+    names = re.findall(r'"((?:actor|engine|env_server|learner)/\w+)"', (ROOT / source).read_text(encoding="utf-8"))
     assert set(names) <= documented
 
 

@@ -43,6 +43,9 @@ class FakeEngine:
     def probe(self) -> np.ndarray:
         return np.array([self.probed], np.float32)
 
+    def metrics(self) -> dict[str, float]:
+        return {}
+
     def close(self) -> None:
         self.closed = True
 

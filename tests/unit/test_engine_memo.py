@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from actor.engines.base import GenerationRequest
 from actor.engines.memo import Memo, context_key, longer_key
 from actor.engines.threaded import Sampled
-from actor.engines.transformers_engine import TransformersCore
+from actor.engines.transformers_engine import TransformersCore, TransformersEngine
 
 VOCABULARY = 5
 ROW_BYTES = 4 * VOCABULARY
@@ -232,6 +232,43 @@ def test_abort_gives_what_was_sampled_whole_answers_of_the_memo_among_it(model: 
     request = ask(temperature=0.0, most=7)
     one = play(core, [request])[0]
     assert one.logprobs == pytest.approx(expected_logprobs(model, request, one.tokens), abs=1e-4)
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+def test_engine_whose_weights_change_under_many_answers_records_each_token_as_sampled(
+    model: LlamaForCausalLM, resumes: bool
+) -> None:
+    versions = [copy.deepcopy(model)]
+    engine = TransformersEngine(make_core(model, max_draft_tokens=4), decode=lambda _: "", dtype="float32", resumes=resumes)
+    try:
+        engine.set_num_threads(1)
+        engine.load(0, {})
+        requests, futures = [ask(LONG_PROMPTS[number % 3], most=8) for number in range(60)], []
+        for number, request in enumerate(requests):
+            futures.append(engine.submit(request))
+            if number % 12 == 5:
+                versions.append(copy.deepcopy(versions[-1]))
+                changed = versions[-1].model.layers[0].mlp.up_proj.weight
+                changed.add_(0.3)
+                engine.load(len(versions) - 1, {"model.layers.0.mlp.up_proj.weight": changed.clone()})
+        for request, future in zip(requests, futures, strict=True):
+            one = future.result(120)
+            by_version = [expected_logprobs(weights, request, one.tokens.tolist()) for weights in versions]
+            whole = len(set(one.policy_versions.tolist())) == 1
+            for place, (version, logprob) in enumerate(zip(one.policy_versions, one.logprobs, strict=True)):
+                # Without resuming, later tokens rest on keys and values of older weights.
+                if whole or resumes:
+                    assert logprob == pytest.approx(by_version[version][place], abs=1e-4)
+        before = engine.metrics()
+        for _ in range(3):
+            engine.submit(ask(temperature=0.0)).result(120)
+        after = engine.metrics()
+        assert after["engine/answers_total"] == before["engine/answers_total"] + 3 == 63
+        assert after["engine/answers_without_pass_total"] >= before["engine/answers_without_pass_total"] + 2
+        assert after["engine/computed_tokens_total"] >= after["engine/passes_total"] > 0
+        assert after["engine/memo_bytes"] > 0 and after["engine/memo_bytes"] % ROW_BYTES == 0
+    finally:
+        engine.close()
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 5])
