@@ -137,11 +137,13 @@ def _rows(record: Path) -> list[list[str]]:
 
 
 def _is_there(site: Path, row: Sequence[str]) -> bool:
+    if row[0].endswith((".pyc", ".dist-info/RECORD")):
+        # Bytecode comes and goes, and a record cannot hold its own size.
+        return True
     try:
         num_bytes = (site / row[0]).stat().st_size
     except OSError:
-        # Bytecode comes and goes.
-        return row[0].endswith(".pyc")
+        return False
     return len(row) < 3 or not row[2] or num_bytes == int(row[2])
 
 

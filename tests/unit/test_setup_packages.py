@@ -106,7 +106,9 @@ def real_uv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bare_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty environment, made once: `ensurepip` takes seconds."""
     folder = tmp_path_factory.mktemp("bare") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    # With bytecode: each test starts this environment's pip several times.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True, env=environment)
     return folder
 
 
