@@ -32,7 +32,7 @@ setup: ## make .venv, Apptainer, the desktop image and the model; skips what is 
 train: setup ## train CONFIG (default configs/quickstart.yaml) and write its report
 	$(VENV)/bin/computerrl train $(CONFIG) $(ARGS)
 
-PYTEST = $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder
+PYTEST = $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 test test-release: IMAGE := full
 test test-release: FOR_TESTS := --for-tests
 
