@@ -36,7 +36,7 @@ PYTEST = $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-
 test test-release: IMAGE := full
 test test-release: FOR_TESTS := --for-tests
 
-test: setup ## the default tier: every guarantee, real desktops included (8 minutes on 2 free cores)
+test: setup ## the default tier: every guarantee, real desktops included (target: 8 minutes on 2 free cores)
 	$(PYTEST) -m "not release" $(TESTS) $(ARGS)
 
 test-release: setup ## all tests (TIER="release or hypothesis": those that make test left out, and properties at length)
