@@ -36,12 +36,12 @@ setup: ## make .venv, Apptainer, the desktop image and the model; skips what is 
 train: setup ## train CONFIG (default configs/quickstart.yaml) and write its report
 	$(VENV)/bin/computerrl train $(CONFIG) $(ARGS)
 
-PYTEST = $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder
+PYTEST = $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 test test-release: IMAGE := full
 test test-release: FOR_TESTS := --for-tests
 test test-release: WITH := develop osworld
 
-test: setup ## the default tier: every guarantee, real desktops included (8 minutes on 2 free cores)
+test: setup ## the default tier: every guarantee, real desktops included (target: 8 minutes on 2 free cores)
 	$(PYTEST) -m "not release" $(TESTS) $(ARGS)
 
 test-release: setup ## all tests (TIER="release or hypothesis": those that make test left out, and properties at length)

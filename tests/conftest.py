@@ -6,10 +6,12 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.desktops import SharedDesktops
 
@@ -39,36 +41,53 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--regenerate-golden", action="store_true", help="rewrite tests/golden from what the code gives now")
 
 
+SHARING_FILES = {
+    "desktop-core": (
+        "test_browser_tools", "test_calc_tools", "test_desktop_actions", "test_osworld_on_desktop", "test_pointer_actions",
+        "test_tasks_on_desktops",
+    ),
+    "desktop-full": ("test_files_tools", "test_gimp_tools", "test_impress_tools", "test_vlc_tools", "test_writer_tools"),
+}  # fmt: skip
+"""Files that play on a worker's shared desktop, by its image: one worker plays all of them."""
 LONGEST_FIRST = (
-    "desktop-full", "test_engine_contract", "test_cluster_jobs", "test_arm_studies", "test_train_process", "desktop-core",
+    "desktop-full", "test_engine_contract", "test_cluster_jobs", "test_train_process", "desktop-core", "test_arm_studies",
     "test_fault_benchmarks", "test_loop_kill_resume", "test_learner_ranks", "test_weight_broadcast",
 )  # fmt: skip
 """Groups that take longest, the longest first: begun late, one of them would end the run alone."""
+_GROUPS = {file: group for group, files in SHARING_FILES.items() for file in files}
 
 
-@pytest.hookimpl(tryfirst=True)
+def group_of(path: str | Path) -> str:
+    """Group of a test file: a worker plays all tests of a group one after the other. Most files are groups of their own."""
+    return _GROUPS.get(Path(path).stem, Path(path).stem)
+
+
+class GroupScheduling(LoadScopeScheduling):
+    """Hands out whole groups. The marker `xdist_group` of pytest-xdist 3.8 has no effect with pytest 9."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid.partition("::")[0])
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling | None:
+    """With `--dist loadfile`: files that share a desktop stay together."""
+    return GroupScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Group tests for `--dist loadgroup` and sort the groups: a worker plays all tests of a group one after the other.
-
-    A group is a file, or the files that share a desktop. The longest come first. Of the others, tests of desktops mostly wait
-    and the rest compute: mixed, workers share the cores better than with one kind after the other. Short files of one kind
-    come last, so that all workers end at about the same time.
+    """Sort groups: the longest first. Of the others, tests of desktops mostly wait and the rest compute: mixed, workers share the
+    cores better than with one kind after the other. The last fifth are short files, so that all workers end at the same time.
     """
-    groups: dict[bool, dict[str, None]] = {True: {}, False: {}}
-    group_of: dict[pytest.Item, str] = {}
+    kinds: dict[bool, dict[str, None]] = {True: {}, False: {}}
     for item in items:
-        marker = item.get_closest_marker("xdist_group")
-        if marker is None:
-            item.add_marker(marker := pytest.mark.xdist_group(item.path.stem))
-        group_of[item] = marker.args[0]
-        groups["integration" in item.path.parts][marker.args[0]] = None
+        kinds["integration" in item.path.parts][group_of(item.path)] = None
     place = {
-        group: number / len(names) * (0.8 if waits else 1.0)
-        for waits, names in groups.items()
-        for number, group in enumerate(names)
+        group: number / len(groups) * (0.8 if waits else 1.0)
+        for waits, groups in kinds.items()
+        for number, group in enumerate(groups)
     }
-    place |= {group: number - len(LONGEST_FIRST) for number, group in enumerate(LONGEST_FIRST)}
-    items.sort(key=lambda item: place[group_of[item]])
+    place |= {group: float(number - len(LONGEST_FIRST)) for number, group in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: place[group_of(item.path)])
 
 
 @pytest.fixture(scope="session")

@@ -15,9 +15,6 @@ OPEN = SetupStep("open", {"path": "p.html"})
 FILES = SetupStep("files_open", {"folder": "."})
 
 
-pytestmark = pytest.mark.xdist_group("desktop-core")
-
-
 @pytest.fixture(scope="module")
 def player(shared_desktops: SharedDesktops) -> Player:
     return Player(shared_desktops.get("core").driver)

@@ -16,8 +16,6 @@ from tests.desktops import SharedDesktops
 from tests.integration.calc_refusals import REFUSALS
 from tests.integration.calc_workbook import HEADER, Calc
 
-pytestmark = pytest.mark.xdist_group("desktop-core")
-
 
 @pytest.fixture(scope="module")
 def desktop(shared_desktops: SharedDesktops) -> GuestDriver:

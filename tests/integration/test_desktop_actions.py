@@ -19,9 +19,6 @@ SHEET = SetupStep("calc_open", {"cells": {f"A{row}": f"r{row}" for row in range(
 EDITOR = SetupStep("editor_open", {"path": "note.txt", "text": ""})
 
 
-pytestmark = pytest.mark.xdist_group("desktop-core")
-
-
 @pytest.fixture(scope="module")
 def desktop(shared_desktops: SharedDesktops) -> GuestDriver:
     return shared_desktops.get("core").driver

@@ -18,9 +18,6 @@ EDITOR = SetupStep("editor_open", {"path": "note.txt", "text": "one two\nthree f
 PAGE = SetupStep("web_page", {"page": "enter-text", "seed": 3})
 
 
-pytestmark = pytest.mark.xdist_group("desktop-full")
-
-
 @pytest.fixture(scope="module")
 def player(shared_desktops: SharedDesktops) -> Player:
     return Player(shared_desktops.get("full").driver)

@@ -28,9 +28,6 @@ PUT = SetupStep("put_file", {"path": "a.png", "data": picture()})
 BEGIN = (PUT, SetupStep("open", {"path": "a.png"}))
 
 
-pytestmark = pytest.mark.xdist_group("desktop-full")
-
-
 @pytest.fixture(scope="module")
 def player(shared_desktops: SharedDesktops) -> Player:
     return Player(shared_desktops.get("full").driver)

@@ -27,9 +27,6 @@ P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
 OOR = "{http://openoffice.org/2001/registry}"
 
 
-pytestmark = pytest.mark.xdist_group("desktop-full")
-
-
 @pytest.fixture(scope="module")
 def desktop(shared_desktops: SharedDesktops) -> GuestDriver:
     return shared_desktops.get("full").driver

@@ -27,9 +27,6 @@ WORK = "file:///tmp/agent/work/"
 APPLES, PEARS, PLUMS = (f"file:///home/user/{name}.html" for name in ("apples", "pears", "plums"))
 
 
-pytestmark = pytest.mark.xdist_group("desktop-core")
-
-
 @pytest.fixture(scope="module")
 def player(shared_desktops: SharedDesktops) -> Player:
     return Player(shared_desktops.get("core").driver)

@@ -10,8 +10,6 @@ from env_server.driver import SetupStep, TaskInstance
 from env_server.drivers.guest_driver import GuestDriver
 from tests.desktops import SharedDesktops
 
-pytestmark = pytest.mark.xdist_group("desktop-core")
-
 
 @pytest.fixture(scope="module")
 def desktop(shared_desktops: SharedDesktops) -> GuestDriver:

@@ -22,9 +22,6 @@ NAMES = sorted(name for name, family in FAMILIES.items() if family.is_default)
 EXACT_PAGES = ("web-click-button", "web-click-option", "web-click-checkboxes", "web-enter-text")
 
 
-pytestmark = pytest.mark.xdist_group("desktop-core")
-
-
 @pytest.fixture(scope="module")
 def folder(shared_desktops: SharedDesktops) -> Path:
     return shared_desktops.get("core").folder

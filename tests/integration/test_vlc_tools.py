@@ -37,9 +37,6 @@ FILES = SetupStep("files_open", {"folder": "."})
 PLAYING = (*SOUNDS, SetupStep("open", {"path": "a.wav"}))
 
 
-pytestmark = pytest.mark.xdist_group("desktop-full")
-
-
 @pytest.fixture(scope="module")
 def player(shared_desktops: SharedDesktops) -> Player:
     return Player(shared_desktops.get("full").driver)

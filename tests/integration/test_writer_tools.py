@@ -24,9 +24,6 @@ from tests.integration.office_files import NUM_LINES, lines, picture, report, wr
 MATH = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 
 
-pytestmark = pytest.mark.xdist_group("desktop-full")
-
-
 @pytest.fixture(scope="module")
 def desktop(shared_desktops: SharedDesktops) -> GuestDriver:
     return shared_desktops.get("full").driver
