@@ -12,7 +12,7 @@ from msgspec import structs
 from common.actions import render_action
 from common.messages import Action, Element, Observation, TaskRef
 from common.recordings import FORMAT_VERSION, RecordedStep, RecordedTarget, Recording, is_final
-from env_server.targets import find_target
+from common.targets import find_target
 
 _DONE = Action(name="done", args={})
 
