@@ -172,8 +172,7 @@ class Installer:
     def install(self, *words: str | Path, backend: str | None = None) -> None:
         """Install requirements (with options that uv and pip share). Raises `SetupError`."""
         if self.uv is None:
-            head = [self.python, "-m", "pip", "install", "--no-input", "--progress-bar", "off"]
-            self._run([*head, *words])
+            self._run([self.python, "-m", "pip", "install", "--no-input", "--progress-bar", "off", *words])
             return
         options = self.settings.options if backend is None else (*self.settings.options, "--torch-backend", backend)
         # An index that this machine cannot reach must lead to the next way soon.
