@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from common.config import DesktopConfig
 from common.messages import Action, Evaluation, Observation
 from env_server.driver import SetupStep, TaskInstance
 from env_server.drivers.guest_driver import GuestDriver
-from tests.desktops import open_desktop
+from tests.desktops import Player, open_desktop
 
 PAGE = SetupStep("web_page", {"page": "click-checkboxes", "seed": 3})
 ENTRY = SetupStep("web_page", {"page": "enter-text", "seed": 3})
@@ -63,6 +63,31 @@ def test_text_with_more_unusual_characters_than_spare_keys_arrives_whole(desktop
     many = "".join(chr(0x4E00 + offset) for offset in range(200)) + "\U0001f600 end"
     act(desktop, f"type({many!r})")
     assert desktop.get("editor_text").rstrip("\n") == many
+
+
+def titled(title: str) -> Callable[[Observation], bool]:
+    return lambda shown: shown.window_title == title
+
+
+def test_title_of_a_window_follows_what_is_done_in_it(desktop: GuestDriver) -> None:
+    player = Player(desktop)
+    assert player.start(EDITOR).window_title == "note.txt - Mousepad"
+    for text, title in (("type('a')", "*note.txt - Mousepad"), ("key('ctrl+s')", "note.txt - Mousepad")):
+        player.do(text)
+        player.wait_for(titled(title))
+
+
+def test_file_opened_after_another_is_the_only_one_and_gets_the_keys(desktop: GuestDriver) -> None:
+    player = Player(desktop)
+    names = ("first.txt", "second.txt", "second.txt", "third.txt")
+    for name in names:
+        shown = player.start(SetupStep("editor_open", {"path": name, "text": name}))
+        assert shown.window_title == f"{name} - Mousepad"
+        others = set(names) - {name}
+        assert not [element.text for element in shown.elements if any(other in element.text for other in others)]
+        player.do("key('ctrl+end')")
+        player.do("type(' unsaved')")
+        assert desktop.get("editor_text").rstrip("\n") == f"{name} unsaved"
 
 
 def test_wheel_scrolls_the_sheet_and_rows_follow(desktop: GuestDriver) -> None:
