@@ -23,6 +23,9 @@ BENCH ?=
 # Seconds for each target of make fuzz.
 FUZZ_S ?= 300
 
+# uv compiles no bytecode, so the first import does; without keeping it every process would compile torch and vllm again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup train test test-release check bench soak fuzz report clean
 
