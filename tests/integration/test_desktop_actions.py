@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-<<<<<<< HEAD
-=======
-from collections.abc import Callable, Iterator
->>>>>>> w-desktops
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,11 +12,7 @@ from common.actions import parse_action
 from common.messages import Action, Evaluation, Observation
 from env_server.driver import SetupStep, TaskInstance
 from env_server.drivers.guest_driver import GuestDriver
-<<<<<<< HEAD
 from tests.desktops import Player, SharedDesktops
-=======
-from tests.desktops import Player, open_desktop
->>>>>>> w-desktops
 
 PAGE = SetupStep("web_page", {"page": "click-checkboxes", "seed": 3})
 ENTRY = SetupStep("web_page", {"page": "enter-text", "seed": 3})
@@ -70,23 +63,16 @@ def test_text_with_more_unusual_characters_than_spare_keys_arrives_whole(desktop
     assert desktop.get("editor_text").rstrip("\n") == many
 
 
-<<<<<<< HEAD
-=======
 def titled(title: str) -> Callable[[Observation], bool]:
     return lambda shown: shown.window_title == title
 
 
->>>>>>> w-desktops
 def test_title_of_a_window_follows_what_is_done_in_it(desktop: GuestDriver) -> None:
     player = Player(desktop)
     assert player.start(EDITOR).window_title == "note.txt - Mousepad"
     for text, title in (("type('a')", "*note.txt - Mousepad"), ("key('ctrl+s')", "note.txt - Mousepad")):
         player.do(text)
-<<<<<<< HEAD
-        player.wait_for(lambda shown, title=title: shown.window_title == title)  # type: ignore[misc]
-=======
         player.wait_for(titled(title))
->>>>>>> w-desktops
 
 
 def test_file_opened_after_another_is_the_only_one_and_gets_the_keys(desktop: GuestDriver) -> None:
