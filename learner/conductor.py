@@ -23,7 +23,7 @@ from common.messages import Status
 from common.recordings import recorded_seeds
 from common.run_folder import RunFolder
 from learner import limits, orders, recipe, sft, summary
-from learner.algorithms import SamplesDynamically, WantsGuidance
+from learner.algorithms import SamplesDynamically, TrainBatch, WantsGuidance
 from learner.checkpoint import Checkpoint, CheckpointStore
 from learner.client import WeightSink
 from learner.entropulse import PhaseMachine
@@ -393,7 +393,7 @@ class LearnerLoop:
         position = self._lineage.position(self.state.policy_version)
         translated = {group.group_seq: self._lineage.translate(group) for group in groups}
         batch = self._trainer.refine(self._trainer.algorithm.prepare(list(translated.values()), version=position))
-        metrics = self._trainer.update(batch)
+        metrics = self._trainer.update(self._with_demonstrations(batch))
         if isinstance(self._trainer.algorithm, Remembers):
             self._trainer.algorithm.remember(list(translated.values()))
         trained = summary.TrainedSteps(batch, position=position, age_bound=self._config.learner.age_bound)
@@ -421,6 +421,18 @@ class LearnerLoop:
         if not self._reason_to_end_rl():
             used = limits.budget_used(self.state, self._config.learner.recipe, num_evaluated=self._num_evaluated_last)
             self._maybe_pulse(self._machine.reason_to_switch(budget_used=used))
+
+    def _with_demonstrations(self, batch: TrainBatch) -> TrainBatch:
+        """``batch`` and the demonstrations that its update replays."""
+        settings = self._config.learner.recipe
+        if not settings.demo_replay_steps or not batch.samples:
+            return batch
+        episodes = self._demonstrations.draw(
+            per_task=1, max_steps=settings.demo_replay_steps, salt=f"update-{self.state.update}"
+        )  # fmt: skip
+        used = limits.budget_used(self.state, settings, num_evaluated=self._num_evaluated_last)
+        steps = tuple(step for episode in episodes for step in episode.steps)
+        return replace(batch, demonstrated=steps, demonstration_weight=settings.demo_replay_weight * max(0.0, 1.0 - used))
 
     def _record_update(
         self, metrics: dict[str, float], trained: summary.TrainedSteps, tally: Tally, *, cut: Cut, waited_s: float

@@ -227,9 +227,11 @@ def batch_to_bytes(batch: TrainBatch) -> list[bytes]:
             arrays[item.name] = np.concatenate([np.zeros(0, np.float32), *value])
         elif item.name == "not_chosen":
             plain[item.name] = sorted(value)
+        elif item.name == "demonstrated":
+            plain[item.name] = len(value)
         elif item.name != "samples":
             plain[item.name] = value
-    return [json.dumps(plain).encode(), arrays_to_bytes(arrays), *steps_to_bytes(batch.samples)]
+    return [json.dumps(plain).encode(), arrays_to_bytes(arrays), *steps_to_bytes((*batch.samples, *batch.demonstrated))]
 
 
 def batch_from_bytes(data: Sequence[bytes]) -> TrainBatch:
@@ -238,7 +240,9 @@ def batch_from_bytes(data: Sequence[bytes]) -> TrainBatch:
     fields: dict[str, Any] = json.loads(plain) | arrays_from_bytes(arrays)
     fields["not_chosen"] = frozenset(fields["not_chosen"])
     fields["trajectory_ids"] = tuple(fields["trajectory_ids"])
-    samples = steps_from_bytes(steps)
+    both = steps_from_bytes(steps)
+    samples = both[: len(both) - fields["demonstrated"]]
+    fields["demonstrated"] = both[len(samples) :]
     ends = np.cumsum([len(step.action_tokens) for step in samples])[:-1]
     for name in _PER_TOKEN:
         if fields[name] is not None:

@@ -123,6 +123,8 @@ class Trainer:
             # A minibatch holds only its share of the batch's weights: scaled up, its gradient is as long as a whole one's.
             done = [self._accumulate(item, scale=len(minibatches), totals=totals, samples=samples) for item in passes]
             seen = [one for one in done if one is not None]
+            if number == 0 and batch.demonstrated:
+                self._imitate(batch.demonstrated, weight=batch.demonstration_weight, totals=totals, name="demonstration_loss")
             if number == 0:
                 gap.add(seen, self._ranks)
                 gap.check()
@@ -186,8 +188,22 @@ class Trainer:
 
     def _sft_step(self, steps: Sequence[Step], lr: float) -> dict[str, float]:
         started = time.perf_counter()
-        num_tokens = sum(len(step.action_tokens) for step in steps)
         totals = Totals()
+        seen = self._imitate(steps, weight=1.0, totals=totals, name="loss")
+        totals.add_up(self._ranks)
+        metrics = totals.means(default=("loss", "entropy"))
+        metrics["grad_norm"] = self._step(lr, seen)
+        metrics |= totals.pack_metrics(steps, seconds=time.perf_counter() - started)
+        metrics["num_tokens"] = totals.sum("num_sample_tokens")
+        metrics["num_skipped"] = float(self._num_skipped)
+        return metrics
+
+    def _imitate(self, steps: Sequence[Step], *, weight: float, totals: Totals, name: str) -> list[SeenPass]:
+        """Forward and backward of ``weight`` times the mean negative log-likelihood of the action tokens of ``steps``.
+
+        The mean itself goes into ``totals`` as ``name``.
+        """
+        num_tokens = sum(len(step.action_tokens) for step in steps)
         seen: list[SeenPass] = []
         packs = self.policy.packs(steps, max_tokens=self._max_pack_tokens)
         for index, idle in self._ranks.share([pack.num_nodes for pack in packs]):
@@ -200,17 +216,12 @@ class Trainer:
             totals.add_packs([pack])
             logprobs_M = outputs.logprobs_U[pair_M]
             loss = -logprobs_M.sum() / num_tokens
-            loss.backward()
+            (weight * loss).backward()
             seen.append(SeenPass(pack, None, logprobs_M.detach(), float(loss.detach())))
-            totals.add("loss", loss.detach() * num_tokens, len(pair_M))
-            totals.add("entropy", _of_tokens(outputs.entropy_Q, pack, pair_M).sum(), len(pair_M))
-        totals.add_up(self._ranks)
-        metrics = totals.means(default=("loss", "entropy"))
-        metrics["grad_norm"] = self._step(lr, seen)
-        metrics |= totals.pack_metrics(steps, seconds=time.perf_counter() - started)
-        metrics["num_tokens"] = totals.sum("num_sample_tokens")
-        metrics["num_skipped"] = float(self._num_skipped)
-        return metrics
+            totals.add(name, loss.detach() * num_tokens, len(pair_M))
+            if name == "loss":
+                totals.add("entropy", _of_tokens(outputs.entropy_Q, pack, pair_M).sum(), len(pair_M))
+        return seen
 
     @contextmanager
     def _on_idle_cores(self) -> Iterator[None]:

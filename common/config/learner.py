@@ -93,6 +93,11 @@ class RecipeConfig(Section):
     """Steps per optimizer step in cloning and Entropulse."""
     bc_lr: float = Field(2e-4, gt=0)
     """Learning rate of behaviour cloning."""
+    demo_replay_steps: int = Field(0, ge=0)
+    """Maximum number of steps of demonstrations that each RL update imitates beside the algorithm's loss, families in turn
+    (demonstration-augmented policy gradient, arXiv 1709.10087). They hold what cloning taught of families whose groups all fail."""
+    demo_replay_weight: float = Field(0.5, gt=0)
+    """Weight of their mean negative log-likelihood in the first update; it falls to 0 with the RL budget."""
     eval_episodes_per_family: int = Field(20, ge=0)
     """Held-out episodes per family in the last evaluation; 0 skips it. They begin with those of the two others."""
     eval_before_episodes_per_family: int | None = Field(None, ge=0)

@@ -74,6 +74,10 @@ class TrainBatch:
     left_out_nll: float = 0.0
     """Sum of -log pi_b over the action tokens that are not computed: their share of the entropy, estimated."""
     left_out_tokens: int = 0
+    demonstrated: tuple[Step, ...] = ()
+    """Steps of demonstrations that the update imitates beside the algorithm's loss; put in by the loop."""
+    demonstration_weight: float = 0.0
+    """Of their mean negative log-likelihood per token."""
 
     def subset(self, members: np.ndarray) -> TrainBatch:
         """Of the steps ``members`` [int] only; the weights of others are gone from the objective, not spread over these.
