@@ -95,7 +95,7 @@ class RecipeConfig(Section):
     """Learning rate of behaviour cloning."""
     demo_replay_steps: int = Field(0, ge=0)
     """Maximum number of steps of demonstrations that each RL update imitates beside the algorithm's loss, families in turn
-    (demonstration-augmented policy gradient, arXiv 1709.10087). They hold what cloning taught of families whose groups all fail."""
+    (demonstration-augmented policy gradient, arXiv 1709.10087). They hold what cloning taught of families that only fail."""
     demo_replay_weight: float = Field(0.5, gt=0)
     """Weight of their mean negative log-likelihood in the first update; it falls to 0 with the RL budget."""
     eval_episodes_per_family: int = Field(20, ge=0)

@@ -417,3 +417,18 @@ def test_round_has_a_tenth_of_the_time_of_rl_and_a_learning_rate_that_rises_and_
             made.num_done = done
             rates.append(made.lr)
         assert rates == pytest.approx([expected / 2, expected, expected, expected])
+
+
+def test_updates_imitate_demonstrations_of_every_family_with_a_weight_that_falls(tmp_path: Path) -> None:
+    config = make_config(recipe={"demo_replay_steps": 8, "demo_replay_weight": 0.5}, entropulse={"enabled": False})
+    bench = Bench(tmp_path, config)
+    loop = bench.start()
+    batches: list[Any] = []
+    update = bench.trainer.update
+    bench.trainer.update = lambda batch: batches.append(batch) or update(batch)  # type: ignore[method-assign,func-returns-value]
+    bench.run(loop)
+    weights = [batch.demonstration_weight for batch in batches]
+    assert len(weights) == 6 and weights == sorted(weights, reverse=True)
+    assert weights[0] == pytest.approx(0.5 * 5 / 6) and weights[-1] == 0.0
+    assert all(0 < len(batch.demonstrated) <= 8 for batch in batches)
+    assert any([id(step) for step in batch.demonstrated] != [id(step) for step in batches[0].demonstrated] for batch in batches)

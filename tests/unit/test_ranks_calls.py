@@ -62,6 +62,8 @@ def test_batch_as_bytes_keeps_every_field() -> None:
         "metrics": {"reward": 0.25},
         "left_out_nll": 1.25,
         "left_out_tokens": 3,
+        "demonstrated": (make_step([7, 8], [9], logprobs=[], version=[]),),
+        "demonstration_weight": 0.25,
     }
     # A field that is new in TrainBatch must be in this test.
     assert values.keys() == {field.name for field in dataclasses.fields(TrainBatch)}
@@ -72,9 +74,10 @@ def test_batch_as_bytes_keeps_every_field() -> None:
             assert getattr(found, name).dtype == value.dtype
         elif name in ("token_advantages", "start_logprobs"):
             np.testing.assert_array_equal(getattr(found, name), value)
-        elif name != "samples":
+        elif name not in ("samples", "demonstrated"):
             assert getattr(found, name) == value
     assert_same_steps(found.samples, steps)
+    assert_same_steps(found.demonstrated, values["demonstrated"])
 
 
 def test_batch_of_nothing_as_bytes_is_one_of_nothing() -> None:

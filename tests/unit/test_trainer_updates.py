@@ -98,9 +98,15 @@ def assert_same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor], *
         torch.testing.assert_close(tensor, right[name], atol=atol, rtol=0)
 
 
-def test_update_on_policy_gradient_is_plain_grpo_of_padded_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("weight", [None, 0.3])
+def test_update_on_policy_gradient_is_plain_grpo_of_padded_transformers(
+    monkeypatch: pytest.MonkeyPatch, weight: float | None
+) -> None:
+    """``weight``: of demonstrations that are imitated as well."""
     trainer = make_trainer()
     batch = on_policy_batch(trainer)
+    shown = () if weight is None else tuple(demonstrations())
+    batch = dataclasses.replace(batch, demonstrated=shown, demonstration_weight=weight or 0.0)
     gradients: dict[str, torch.Tensor] = {}
 
     def keep(lr: float, seen: Any, **_: Any) -> float:
@@ -115,8 +121,12 @@ def test_update_on_policy_gradient_is_plain_grpo_of_padded_transformers(monkeypa
     assert metrics["kl"] == pytest.approx(0.0, abs=1e-8)
     model = plain_model()
     loss = torch.zeros(())
-    for step, advantage, weight in zip(batch.samples, batch.advantage_S, batch.token_weight_S, strict=True):
-        loss = loss - float(weight) * float(advantage) * plain_logprobs(model, step).sum()
+    for step, advantage, token_weight in zip(batch.samples, batch.advantage_S, batch.token_weight_S, strict=True):
+        loss = loss - float(token_weight) * float(advantage) * plain_logprobs(model, step).sum()
+    if weight is not None:
+        nll = -torch.cat([plain_logprobs(model, step) for step in shown]).mean()
+        assert metrics["demonstration_loss"] == pytest.approx(nll.item(), rel=1e-5)
+        loss = loss + weight * nll
     loss.backward()
     expected = {name: p.grad for name, p in model.named_parameters() if name in gradients}
     assert set(expected) == set(trainer.policy.trained)
