@@ -133,7 +133,7 @@ def test_stopped_run_leaves_the_command_that_continues_it(
 def test_train_more_desktops_than_episodes_use_is_noted(tmp_path: Path) -> None:
     done = computerrl("plan", "quickstart", "cluster.num_worker_nodes=4", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "note: desktop.num_desktops: 16 desktops, 4 episodes at a time: 12 will idle" in done.stderr
+    assert "note: desktop.num_desktops: 24 desktops, 6 episodes at a time: 18 will idle" in done.stderr
     assert "actor.num_actors=4" in done.stderr
     done = computerrl("plan", "quickstart", "cluster.num_worker_nodes=4", "actor.num_actors=4", cwd=tmp_path)
     assert "note" not in done.stderr

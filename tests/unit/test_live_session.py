@@ -275,7 +275,7 @@ def test_web_page_and_its_files_come_from_here_only(tmp_path: Path) -> None:
             page = await answer.text()
             assert answer.status == 200 and answer.content_type == "text/html"
             assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
-            assert answer.headers["Referrer-Policy"] == "no-referrer" and answer.headers["Cache-Control"] == "no-store"
+            assert answer.headers["Referrer-Policy"] == "no-referrer" and answer.headers["Cache-Control"] == "private, no-cache"
         assert "://" not in page.replace("http://www.w3.org", "") and "<script>" not in page and "style=" not in page
         for name in ("style.css", "main.js", "screen.js", "keyboard.js", "line.js", "panel.js", "pointing.js", "icon.svg"):
             async with http.get(address + name) as answer:
