@@ -20,8 +20,11 @@ SHORT = (
     "learner.groups_per_batch=2",
     "learner.group_size=4",
     "learner.recipe.demos_per_family=8",
+    "learner.recipe.demos_of_family={}",
     "learner.recipe.bc_epochs=3",
     "learner.recipe.eval_episodes_per_family=5",
+    "learner.recipe.eval_before_episodes_per_family=5",
+    "learner.recipe.eval_cloned_episodes_per_family=5",
     "learner.recipe.max_updates=2",
 )
 
