@@ -44,7 +44,7 @@ test test-release: IMAGE := full
 test test-release: FOR_TESTS := --for-tests
 test test-release: WITH := develop osworld
 
-test: setup ## the default tier: every guarantee, real desktops included (target: 8 minutes on 2 free cores)
+test: setup ## the default tier: every guarantee, real desktops included (20 to 30 minutes on 2 slow cores)
 	$(PYTEST) -m "not release" $(TESTS) $(ARGS)
 
 test-release: setup ## all tests (TIER="release or hypothesis": those that make test left out, and properties at length)

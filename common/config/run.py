@@ -112,7 +112,8 @@ class SupervisorConfig(Section):
     drain_s: float = Field(120.0, gt=0)
     """Time the learner gets to finish an update and write a checkpoint when a job is about to lose its nodes."""
     learner_nice: int = Field(5, ge=0, le=19)
-    """Niceness of the learner: on shared cores desktops and generation go first, so that training fills what they leave."""
+    """Niceness of the learner once its model is loaded: on shared cores desktops and generation go first, and training fills what
+    they leave."""
 
 
 _MIN_PACK_TOKENS = 1024
