@@ -145,7 +145,8 @@ def run_setup(
     def desktop_image(name: str, ready: Future[Apptainer]) -> None:
         report.stage("desktop image", lambda progress: _image(name, cache, mirror, ready, progress))
 
-    with ThreadPoolExecutor(max_workers=4) as pool, report.heartbeats():
+    # In this order: leaving the pool waits for the lanes, and they are what the heartbeat is for.
+    with report.heartbeats(), ThreadPoolExecutor(max_workers=4) as pool:
         lanes: list[Future[None] | Future[str] | Future[Apptainer]] = [pool.submit(packages_then_model)]
         if for_tests:
             lanes.append(pool.submit(report.stage, "test cluster", lambda progress: _test_cluster(cache, progress)))

@@ -7,6 +7,8 @@ import errno
 import re
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -194,3 +196,32 @@ def test_model_that_is_not_there_is_made_before_the_processes_start(
     assert capsys.readouterr().out == "model tiny-random: converting tiny-random and trying it\n"
     make_model(config)
     assert capsys.readouterr().out == ""
+
+
+def test_set_up_names_a_stage_that_is_silent_while_the_lanes_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(machine_setup, "_HEARTBEAT_S", 0.0)
+    begun = threading.Event()
+    beats: list[float] = []
+
+    def bring(*_: object, **__: object) -> Path:
+        begun.set()
+        # Until a heartbeat has come, or for as long as no machine needs.
+        deadline = time.monotonic() + 60.0
+        while not beats and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return Path("model")
+
+    beat = machine_setup.Report.beat
+
+    def noted(self: machine_setup.Report, now: float) -> None:
+        beat(self, now)
+        if begun.is_set():
+            beats.append(now)
+
+    monkeypatch.setattr(machine_setup, "bring_model", bring)
+    monkeypatch.setattr(machine_setup.Report, "beat", noted)
+    machine_setup.run_setup(image=None)
+    assert beats
+    assert "model: begun" in capsys.readouterr().out
