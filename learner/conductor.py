@@ -18,7 +18,7 @@ from dataclasses import replace
 from common import log, requests
 from common.clock import Clock
 from common.config import RunConfig
-from common.errors import ComputerRLError
+from common.errors import ComputerRLError, ResumeError
 from common.messages import Status
 from common.recordings import recorded_seeds
 from common.run_folder import RunFolder
@@ -303,10 +303,15 @@ class LearnerLoop:
         evaluations, name = self.state.evaluations, self._phase.name
         before, after = evaluations[recipe.check_before(name)]["success"], evaluations[name]["success"]
         number, self.state.before_round = self.state.before_round, None
-        taken_back = after < before and number is not None
+        taken_back = False
+        if after < before and number is not None:
+            try:
+                self._trainer.load_state_dict(trainer_state(self._checkpoints.read(number)))
+                taken_back = True
+            except ResumeError as error:
+                # Newer checkpoints, made because a person asked, have taken its place.
+                log.get_logger().error("round.not_taken_back", checkpoint=number, error=str(error))
         if taken_back:
-            assert number is not None
-            self._trainer.load_state_dict(trainer_state(self._checkpoints.read(number)))
             self._trainer.set_reference()
             self.state.policy_version += 1
             self._publish()

@@ -37,7 +37,8 @@ def closing_s(state: LoopState) -> float:
 def planned_episodes(name: str, wanted: int, *, num_episodes_each: int, state: LoopState, limits: RecipeConfig) -> int:
     """Episodes per family of evaluation ``name``: ``wanted``, or fewer where the budget has no room.
     ``num_episodes_each``: episodes that one per family comes to."""
-    if limits.max_run_s is None or state.episode_s is None or not wanted:
+    # A check of an Entropulse round has no share: before and after play the same few episodes.
+    if limits.max_run_s is None or state.episode_s is None or not wanted or name not in EVALUATION_SHARES:
         return wanted
     fitting = EVALUATION_SHARES[name] * limits.max_run_s / (state.episode_s * num_episodes_each)
     return max(1, min(wanted, int(fitting)))

@@ -382,8 +382,10 @@ def test_loop_resumed_with_a_memory_replays_the_same_trajectories_as_undisturbed
 
 
 @pytest.mark.parametrize("harms", [False, True])
-def test_round_that_harms_is_taken_back_and_another_is_kept(tmp_path: Path, harms: bool) -> None:
-    config = make_config(entropulse={"force_after_fraction": 0.5, "max_phases": 1, "check_episodes_per_family": 2})
+@pytest.mark.parametrize("max_run_s", [None, 10_000.0])
+def test_round_that_harms_is_taken_back_and_another_is_kept(tmp_path: Path, harms: bool, max_run_s: float | None) -> None:
+    rounds = {"force_after_fraction": 0.5, "max_phases": 1, "check_episodes_per_family": 2}
+    config = make_config(entropulse=rounds, recipe={"max_run_s": max_run_s})
     bench = Bench(tmp_path, config)
     bench.broker.success = lambda order, group, index: not (harms and order.order_id.endswith("-after"))
     loop = bench.start()
