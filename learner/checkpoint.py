@@ -36,7 +36,7 @@ from common.errors import DiskFull, ResumeError, Superseded
 from learner.shards import ShardFiles, save_tensors, section_of
 
 _PREFIX = "checkpoint-"
-_FORMAT = 1
+_FORMAT = 2
 """Raised when the layout changes; another format is refused with a clear error."""
 
 

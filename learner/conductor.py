@@ -19,7 +19,7 @@ from common import log, requests
 from common.clock import Clock
 from common.config import RunConfig
 from common.errors import ComputerRLError, ResumeError
-from common.messages import Status
+from common.messages import Status, TrajectoryGroup
 from common.recordings import recorded_seeds
 from common.run_folder import RunFolder
 from learner import limits, orders, recipe, sft, summary
@@ -85,8 +85,8 @@ class LearnerLoop:
         self._pacer = self._make_pacer()
         self._machine = PhaseMachine(config.learner.entropulse)
         max_demonstrations, with_pictures = recipe.max_demonstrations(config, recorded), trainer.check_picture is not None
-        self._demonstrations = EpisodePool(
-            seed=config.seed, max_per_family=max_demonstrations, with_pictures=with_pictures
+        self._demonstrations, self._reserve = (
+            EpisodePool(seed=config.seed, max_per_family=max_demonstrations, with_pictures=with_pictures) for _ in range(2)
         )
         self._successes = EpisodePool(seed=config.seed, max_per_family=POOL_PER_FAMILY, with_pictures=with_pictures)
         self._round: sft.SftRound | None = None
@@ -116,8 +116,9 @@ class LearnerLoop:
             vocabulary_size=self._trainer.vocabulary_size, check_picture=self._trainer.check_picture,
         )  # fmt: skip
         self._rollouts = Rollouts(
-            self.state, families=self._families, records=self._records, demonstrations=self._demonstrations
-        )
+            self.state, families=self._families, records=self._records, demonstrations=self._demonstrations,
+            reserve=self._reserve,
+        )  # fmt: skip
         base = self.state.policy_version
         self.state.policy_version = max(announced_version, base) + 1
         if checkpoint is None:
@@ -150,7 +151,9 @@ class LearnerLoop:
         self._phase_started_s = self.state.run_s
 
     def _pools(self) -> dict[str, Stored]:
-        pools: dict[str, Stored] = {"demonstrations": self._demonstrations, "successes": self._successes}
+        pools: dict[str, Stored] = {
+            "demonstrations": self._demonstrations, "reserve": self._reserve, "successes": self._successes,
+        }  # fmt: skip
         algorithm = self._trainer.algorithm
         return {**pools, "memory": algorithm.memory} if isinstance(algorithm, Remembers) else pools
 
@@ -398,7 +401,7 @@ class LearnerLoop:
         position = self._lineage.position(self.state.policy_version)
         translated = {group.group_seq: self._lineage.translate(group) for group in groups}
         batch = self._trainer.refine(self._trainer.algorithm.prepare(list(translated.values()), version=position))
-        metrics = self._trainer.update(self._with_demonstrations(batch))
+        metrics = self._trainer.update(self._with_demonstrations(batch, groups))
         if isinstance(self._trainer.algorithm, Remembers):
             self._trainer.algorithm.remember(list(translated.values()))
         trained = summary.TrainedSteps(batch, position=position, age_bound=self._config.learner.age_bound)
@@ -427,13 +430,15 @@ class LearnerLoop:
             used = limits.budget_used(self.state, self._config.learner.recipe, num_evaluated=self._num_evaluated_last)
             self._maybe_pulse(self._machine.reason_to_switch(budget_used=used))
 
-    def _with_demonstrations(self, batch: TrainBatch) -> TrainBatch:
+    def _with_demonstrations(self, batch: TrainBatch, groups: Sequence[TrajectoryGroup]) -> TrainBatch:
         """``batch`` and the demonstrations that its update replays."""
         settings = self._config.learner.recipe
         if not settings.demo_replay_steps or not batch.samples:
             return batch
-        episodes = self._demonstrations.draw(
-            per_task=1, max_steps=settings.demo_replay_steps, salt=f"update-{self.state.update}"
+        pool = self._reserve if settings.demos_in_reserve else self._demonstrations
+        episodes = pool.draw(
+            per_task=1, max_steps=settings.demo_replay_steps, salt=f"update-{self.state.update}",
+            families=summary.mostly_failed(groups),
         )  # fmt: skip
         used = limits.budget_used(self.state, settings, num_evaluated=self._num_evaluated_last)
         steps = tuple(step for episode in episodes for step in episode.steps)

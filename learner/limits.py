@@ -65,7 +65,7 @@ def reason_to_end_rl(state: LoopState, limits: RecipeConfig, *, num_evaluated: i
     if state.update >= limits.max_updates:
         return f"{state.update} updates done"
     ends_s = rl_ends_s(state, limits, num_evaluated=num_evaluated)
-    if ends_s is not None and state.run_s >= ends_s:
+    if ends_s is not None and state.run_s + _update_s(state) >= ends_s:
         return f"{state.run_s:.0f} of {limits.max_run_s:.0f} s used, the rest is for the last evaluation"
     if limits.max_rl_s is not None and state.rl_s >= limits.max_rl_s:
         return f"time for RL used ({state.rl_s:.0f} s)"
@@ -75,6 +75,11 @@ def reason_to_end_rl(state: LoopState, limits: RecipeConfig, *, num_evaluated: i
     if limits.target_success is not None and ema is not None and ema >= limits.target_success:
         return f"success EMA {ema:.3f} reached {limits.target_success}"
     return ""
+
+
+def _update_s(state: LoopState) -> float:
+    """What an update has taken on the average: one that begins has to end in time too."""
+    return (state.rl_s - state.round_s) / state.update if state.update else 0.0
 
 
 def samples_of_round(state: LoopState, learner: LearnerConfig) -> int | None:

@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,15 +79,19 @@ class EpisodePool:
         return sum(len(episode.steps) for kept in self._episodes.values() for episode in kept)
 
     def draw(
-        self, *, per_task: int, max_steps: int | None, salt: str, fill_from: EpisodePool | None = None
-    ) -> list[Episode]:
+        self, *, per_task: int, max_steps: int | None, salt: str, families: Collection[str] | None = None,
+        fill_from: EpisodePool | None = None,
+    ) -> list[Episode]:  # fmt: skip
         """At most ``per_task`` episodes of each task instance, families in turn, until ``max_steps`` steps are reached.
 
-        Families that have fewer than others are filled with those of ``fill_from``, again and again if need be.
+        ``families``: of these alone. Families that have fewer than others are filled with those of ``fill_from``, again and again
+        if need be.
         """
         chosen: list[Episode] = []
         num_steps = 0
         queues = self._queues(per_task=per_task, salt=salt)
+        if families is not None:
+            queues = {family: queue for family, queue in queues.items() if family in families}
         if fill_from is not None:
             queues = _filled(queues, fill_from._queues(per_task=per_task, salt=salt))
         for episode in _in_turn(queues):

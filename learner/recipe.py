@@ -19,6 +19,7 @@ from common.messages import CurriculumPlan, OrderKind, RolloutOrder, Split
 
 EVAL_BEFORE = "eval-before"
 DEMONSTRATIONS = "demonstrations"
+_RESERVE = "reserve"
 CLONING = "bc"
 EVAL_AFTER_CLONING = "eval-after-bc"
 EVAL_AFTER_RL = "eval-after-rl"
@@ -131,7 +132,13 @@ def phase_after(
 
 def max_demonstrations(config: RunConfig, recorded: Recorded) -> int:
     """At most so many demonstrations of one family, at least 1."""
-    return config.learner.recipe.max_demos + max((len(seeds) for seeds in recorded.values()), default=0)
+    recipe = config.learner.recipe
+    return max(recipe.max_demos + max((len(seeds) for seeds in recorded.values()), default=0), recipe.demos_in_reserve)
+
+
+def is_reserve(order_id: str) -> bool:
+    """Does that order play demonstrations that only RL updates imitate?"""
+    return order_id.partition("-")[0] == _RESERVE
 
 
 def is_sft(name: str) -> bool:
@@ -207,16 +214,16 @@ def _demonstrations(config: RunConfig, recorded: Recorded) -> list[OrderPlan]:
     if recipe.demos_of_family:
         numbers = {family: recipe.demos_of_family.get(family, recipe.demos_per_family) for family in config.tasks.families}
         families_of = {number: tuple(f for f in numbers if numbers[f] == number) for number in sorted(set(numbers.values()))}
-    plans = [
-        _demonstration(
-            DEMONSTRATIONS if families is None else f"{DEMONSTRATIONS}-{number}",
-            families,
-            first_seed=config.first_seed("demonstration"),
-            number=number,
-        )
-        for number, families in families_of.items()
-        if number > 0
-    ]
+    first, plans = config.first_seed("demonstration"), []
+    for number, families in families_of.items():
+        if number > 0:
+            end = "" if families is None else f"-{number}"
+            plans.append(_demonstration(f"{DEMONSTRATIONS}{end}", families, first_seed=first, number=number))
+            if recipe.demos_in_reserve:
+                reserve = _demonstration(
+                    f"{_RESERVE}{end}", families, first_seed=first + number, number=recipe.demos_in_reserve
+                )  # fmt: skip
+                plans.append(reserve)
     return plans + _recorded_demonstrations(config, recorded)
 
 

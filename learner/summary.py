@@ -102,6 +102,15 @@ class TrainedSteps:
         return [max(0, self._position - step.min_policy_version) for step in trajectory.steps]
 
 
+def mostly_failed(groups: Iterable[TrajectoryGroup]) -> frozenset[str]:
+    """Families in which fewer than half of the rollouts of ``groups`` succeeded."""
+    outcomes: dict[str, list[bool]] = {}
+    for group in groups:
+        for trajectory in group.trajectories:
+            outcomes.setdefault(trajectory.task.family, []).append(trajectory.success)
+    return frozenset(family for family, seen in outcomes.items() if 2 * sum(seen) < len(seen))
+
+
 def update_fields(
     state: LoopState,
     metrics: Mapping[str, float],

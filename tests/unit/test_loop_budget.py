@@ -72,3 +72,14 @@ def test_rl_ends_when_the_last_evaluation_is_due(start_s: float) -> None:
     assert not limits.reason_to_end_rl(state, config, num_evaluated=140)
     state.run_s = ends_s
     assert "600 s" in limits.reason_to_end_rl(state, config, num_evaluated=140)
+
+
+def test_update_that_would_end_after_the_last_evaluation_is_due_does_not_begin() -> None:
+    config = make_config(recipe={"max_run_s": 600.0}).learner.recipe
+    state = LoopState(run_s=300.0, episode_s=0.5, rl_s=100.0, update=5)
+    ends_s = limits.rl_ends_s(state, config, num_evaluated=140)
+    assert ends_s is not None
+    state.run_s = ends_s - 20.1
+    assert not limits.reason_to_end_rl(state, config, num_evaluated=140), "updates take 20 s"
+    state.run_s = ends_s - 19.9
+    assert limits.reason_to_end_rl(state, config, num_evaluated=140)

@@ -1,6 +1,7 @@
 """The conductor through a whole recipe, with fakes around it; and killed anywhere."""
 
 import random
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -405,6 +406,24 @@ def test_round_that_harms_is_taken_back_and_another_is_kept(tmp_path: Path, harm
     assert sorted(bench.weights.published) == list(range(loop.state.policy_version + 1))
 
 
+def test_harmful_round_whose_checkpoint_is_gone_is_kept_and_said(tmp_path: Path) -> None:
+    rounds = {"force_after_fraction": 0.5, "max_phases": 1, "check_episodes_per_family": 2}
+    bench = Bench(tmp_path, make_config(entropulse=rounds))
+    bench.broker.success = lambda order, group, index: not order.order_id.endswith("-after")
+    loop = bench.start()
+    weights: dict[str, float] = {}
+    while not loop.finished:
+        weights.setdefault(loop.state.phase, float(bench.trainer.weight))
+        if loop.state.phase == "check-1-after" and loop.state.before_round is not None:
+            shutil.rmtree(bench.folder.checkpoints / f"checkpoint-{loop.state.before_round:06d}", ignore_errors=True)
+        bench.clock.advance(1.0)
+        loop.tick()
+    loop.close()
+    (checked,) = events(bench, "round")
+    assert checked["after"] < checked["before"] and checked["taken_back"] is False
+    assert weights["rl-2"] == weights["check-1-after"]
+
+
 def test_round_has_a_tenth_of_the_time_of_rl_and_a_learning_rate_that_rises_and_fits_the_success(tmp_path: Path) -> None:
     config = make_config(entropulse={"force_after_fraction": 0.5, "max_phases": 1, "lr": 1e-4, "warmup_steps": 2}).learner
     state = LoopState(rl_s=220.0, round_s=20.0, sft_sample_s=0.5)
@@ -421,16 +440,41 @@ def test_round_has_a_tenth_of_the_time_of_rl_and_a_learning_rate_that_rises_and_
         assert rates == pytest.approx([expected / 2, expected, expected, expected])
 
 
-def test_updates_imitate_demonstrations_of_every_family_with_a_weight_that_falls(tmp_path: Path) -> None:
-    config = make_config(recipe={"demo_replay_steps": 8, "demo_replay_weight": 0.5}, entropulse={"enabled": False})
+@pytest.mark.parametrize(
+    ("failing", "replayed"),
+    [(frozenset(), frozenset()), (frozenset(FAMILIES[:1]), frozenset(FAMILIES[:1])), (frozenset(FAMILIES), frozenset(FAMILIES))],
+)
+@pytest.mark.parametrize("num_reserved", [0, 3])
+def test_updates_imitate_demonstrations_of_families_that_mostly_fail_with_a_weight_that_falls(
+    failing: frozenset[str], replayed: frozenset[str], num_reserved: int, tmp_path: Path
+) -> None:
+    replay = {"demo_replay_steps": 8, "demo_replay_weight": 0.5, "demos_in_reserve": num_reserved}
+    config = make_config(recipe=replay, entropulse={"enabled": False})
     bench = Bench(tmp_path, config)
+    # One of a group's rollouts is enough for a signal, and not for half of them; exactly half is enough.
+    bench.broker.success = lambda order, number, index: (
+        index == 0 if order.families[number % len(order.families)] in failing else index % 2 == 0
+    )
     loop = bench.start()
     batches: list[Any] = []
-    update = bench.trainer.update
+    cloned: list[int] = []
+    update, sft_step = bench.trainer.update, bench.trainer.sft_step
     bench.trainer.update = lambda batch: batches.append(batch) or update(batch)  # type: ignore[method-assign,func-returns-value]
+    bench.trainer.sft_step = lambda steps, lr: cloned.extend(map(id, steps)) or sft_step(steps, lr)  # type: ignore[method-assign,func-returns-value]
     bench.run(loop)
-    weights = [batch.demonstration_weight for batch in batches]
-    assert len(weights) == 6 and weights == sorted(weights, reverse=True)
-    assert weights[0] == pytest.approx(0.5 * 5 / 6) and weights[-1] == 0.0
-    assert all(0 < len(batch.demonstrated) <= 8 for batch in batches)
-    assert any([id(step) for step in batch.demonstrated] != [id(step) for step in batches[0].demonstrated] for batch in batches)
+    weights = [batch.demonstration_weight for batch in batches if batch.demonstrated]
+    assert len(batches) == 6 and len(weights) == (6 if replayed else 0)
+    pool = loop._reserve if num_reserved else loop._demonstrations
+    assert loop._reserve.num_episodes == num_reserved * len(FAMILIES)
+    episodes = pool.draw(per_task=99, max_steps=None, salt="")
+    family_of = {id(step): episode.family for episode in episodes for step in episode.steps}
+    assert cloned and not set(cloned) & {
+        id(step) for episode in loop._reserve.draw(per_task=99, max_steps=None, salt="") for step in episode.steps
+    }
+    assert {family_of[id(step)] for batch in batches for step in batch.demonstrated} == replayed
+    assert all(len(batch.demonstrated) <= 8 for batch in batches)
+    if replayed:
+        assert weights == sorted(weights, reverse=True)
+        assert weights[0] == pytest.approx(0.5 * 5 / 6) and weights[-1] == 0.0
+        first = [id(step) for step in batches[0].demonstrated]
+        assert any([id(step) for step in batch.demonstrated] != first for batch in batches)
