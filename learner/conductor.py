@@ -84,11 +84,13 @@ class LearnerLoop:
         self._lineage = Lineage()
         self._pacer = self._make_pacer()
         self._machine = PhaseMachine(config.learner.entropulse)
-        max_demonstrations, with_pictures = recipe.max_demonstrations(config, recorded), trainer.check_picture is not None
-        self._demonstrations, self._reserve = (
-            EpisodePool(seed=config.seed, max_per_family=max_demonstrations, with_pictures=with_pictures) for _ in range(2)
+        limits_of_pools = (
+            recipe.max_demonstrations(config, recorded), max(1, config.learner.recipe.demos_in_reserve), POOL_PER_FAMILY,
+        )  # fmt: skip
+        self._demonstrations, self._reserve, self._successes = (
+            EpisodePool(seed=config.seed, max_per_family=limit, with_pictures=trainer.check_picture is not None)
+            for limit in limits_of_pools
         )
-        self._successes = EpisodePool(seed=config.seed, max_per_family=POOL_PER_FAMILY, with_pictures=with_pictures)
         self._round: sft.SftRound | None = None
         self._reported_cursor = 0
         self._last_tick = clock()

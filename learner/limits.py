@@ -16,8 +16,8 @@ EVALUATION_SHARES = {recipe.EVAL_BEFORE: 0.1, recipe.EVAL_AFTER_CLONING: 0.12, r
 
 EVALUATION_RESERVE = 0.95
 """Expected ratio of the last evaluation's seconds per episode to those of the one before. The end of a short evaluation, with
-fewer and fewer desktops playing, weighs more (0.73 in a run on two AVX2 cores). Where the ratio is too low, the last evaluation
-ends with the episodes that it has."""
+fewer and fewer desktops playing, weighs more; policies that fail play longer (0.69 to 1.06 in six runs on two AVX2 cores). Where
+the ratio is too low, the last evaluation ends with the episodes that it has."""
 
 _PATIENCE = 1.5
 """Evaluations that were planned to fit may take this much longer than planned."""
@@ -79,21 +79,26 @@ def reason_to_end_rl(state: LoopState, limits: RecipeConfig, *, num_evaluated: i
 
 def _update_s(state: LoopState) -> float:
     """What an update has taken on the average: one that begins has to end in time too."""
-    return (state.rl_s - state.round_s) / state.update if state.update else 0.0
+    return _updates_s(state) / state.update if state.update else 0.0
+
+
+def _updates_s(state: LoopState) -> float:
+    """Spent on RL without its supervised rounds."""
+    return state.rl_s - state.round_s
 
 
 def samples_of_round(state: LoopState, learner: LearnerConfig) -> int | None:
     """Steps of the next Entropulse round that its part of RL's time has room for; None: not known yet."""
     if not state.sft_sample_s:
         return None
-    time_s = learner.entropulse.max_time_share * (state.rl_s - state.round_s)
+    time_s = learner.entropulse.max_time_share * _updates_s(state)
     return max(1, int(time_s / (state.sft_sample_s * max(1, learner.entropulse.epochs))))
 
 
 def budget_used(state: LoopState, limits: RecipeConfig, *, num_evaluated: int) -> float:
     """Share of RL's budget (updates, time or steps, whichever is furthest) that is spent; supervised rounds are no part of it."""
     ends_s = rl_ends_s(state, limits, num_evaluated=num_evaluated)
-    own_s = state.rl_s - state.round_s
+    own_s = _updates_s(state)
     by_run = own_s / max(own_s, own_s + ends_s - state.run_s, 1e-9) if ends_s is not None else 0.0
     by_time = own_s / max(own_s, limits.max_rl_s - state.round_s) if limits.max_rl_s else 0.0
     by_steps = state.rl_env_steps / limits.max_rl_env_steps if limits.max_rl_env_steps else 0.0

@@ -131,9 +131,8 @@ def phase_after(
 
 
 def max_demonstrations(config: RunConfig, recorded: Recorded) -> int:
-    """At most so many demonstrations of one family, at least 1."""
-    recipe = config.learner.recipe
-    return max(recipe.max_demos + max((len(seeds) for seeds in recorded.values()), default=0), recipe.demos_in_reserve)
+    """At most so many demonstrations of one family are cloned, at least 1."""
+    return config.learner.recipe.max_demos + max((len(seeds) for seeds in recorded.values()), default=0)
 
 
 def is_reserve(order_id: str) -> bool:

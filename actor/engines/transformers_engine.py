@@ -407,11 +407,6 @@ class TransformersEngine(ThreadedEngine):
             "engine/memo_bytes": float(self._counted.memo_bytes),
         }
 
-    def set_num_threads(self, num_threads: int) -> None:
-        """Compute later passes with so many threads. Waits for the pass under way."""
-        # OpenMP's number belongs to the thread that starts the others.
-        self._command(lambda: torch.set_num_threads(num_threads))
-
 
 def make_transformers_engine(
     folder: Path, *, decode: Callable[[Sequence[int]], str], dtype: str, device: str, num_live: int, max_tokens: int,

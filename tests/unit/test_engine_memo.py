@@ -241,7 +241,6 @@ def test_engine_whose_weights_change_under_many_answers_records_each_token_as_sa
     versions = [copy.deepcopy(model)]
     engine = TransformersEngine(make_core(model, max_draft_tokens=4), decode=lambda _: "", dtype="float32", resumes=resumes)
     try:
-        engine.set_num_threads(1)
         engine.load(0, {})
         requests, futures = [ask(LONG_PROMPTS[number % 3], most=8) for number in range(60)], []
         for number, request in enumerate(requests):
