@@ -9,10 +9,11 @@ newline, one token that no action contains: strings in actions escape theirs. Wi
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -115,22 +116,25 @@ class FolderTokenizer:
     """The tokenizer of a Hugging Face model folder."""
 
     def __init__(self, folder: Path) -> None:
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        backend = getattr(tokenizer, "backend_tokenizer", None)
-        if backend is None:
-            raise ValueError(f"{folder}: the tokenizer has no fast (tokenizer.json) form")
-        if tokenizer.eos_token_id is None:
-            raise ValueError(f"{folder}: the tokenizer names no end-of-text token")
         self._folder = folder
-        self._tokenizer = tokenizer
-        # The Rust object itself: thread-safe as long as nobody changes its truncation, and ten times quicker to call.
-        self._backend = backend
-        self.eos_token = int(tokenizer.eos_token_id)
-        special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special and len(token.content) > 1]
+        self._whole: Any = None
+        """Transformers' tokenizer: for chat templates, and for folders whose tokenizer.json does not stand alone."""
+        self._backend, end = _read_plain(folder) or self._read_whole()
+        if end is None:
+            raise ValueError(f"{folder}: the tokenizer names no end-of-text token")
+        self.eos_token = int(end)
+        added = self._backend.get_added_tokens_decoder().values()
+        special = [token.content for token in added if token.special and len(token.content) > 1]
         self._special = re.compile("|".join(map(re.escape, special)) or "(?!)")
 
+    def _read_whole(self) -> tuple[Any, int | None]:
+        self._whole = _whole_tokenizer(self._folder)
+        backend = getattr(self._whole, "backend_tokenizer", None)
+        if backend is None:
+            raise ValueError(f"{self._folder}: the tokenizer has no fast (tokenizer.json) form")
+        return backend, self._whole.eos_token_id
+
+    # The Rust object itself: thread-safe as long as nobody changes its truncation, and ten times quicker to call.
     def encode(self, text: str) -> list[int]:
         return list(self._backend.encode(text, add_special_tokens=False).ids)
 
@@ -138,13 +142,46 @@ class FolderTokenizer:
         return str(self._backend.decode(list(tokens), skip_special_tokens=True))
 
     def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
-        if self._tokenizer.chat_template is None:
+        if self._whole is None:
+            self._whole = _whole_tokenizer(self._folder)
+        if self._whole.chat_template is None:
             step = "use a model with a chat template, or actor.prompt.format: compact with chat_template: false"
             raise ConfigError([Problem("actor.prompt", f"the tokenizer in {self._folder} has no chat template", step)])
         turns = [{"role": message.role, "content": self._without_special(message.text)} for message in messages]
-        text = self._tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+        text = self._whole.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
         return self.encode(text)
 
     def _without_special(self, text: str) -> str:
         """Text on a screen must not end its turn: `<|im_end|>` there is written with a blank inside."""
         return self._special.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
+
+
+_AS_IT_STANDS = ("TokenizersBackend", "PreTrainedTokenizerFast")
+"""Classes of transformers that take tokenizer.json as it stands; others build parts of the tokenizer anew."""
+
+
+def _read_plain(folder: Path) -> tuple[Any, int] | None:
+    """tokenizer.json without transformers, whose import takes 5 s, and the end-of-text token; None when transformers has to read
+    it."""
+    files = (folder / "tokenizer_config.json", folder / "tokenizer.json")
+    if not all(file.is_file() for file in files):
+        return None
+    settings = json.loads(files[0].read_text(encoding="utf-8"))
+    if settings.get("tokenizer_class") not in _AS_IT_STANDS or settings.get("extra_special_tokens"):
+        return None
+    from tokenizers import Tokenizer as FastTokenizer
+
+    backend = FastTokenizer.from_file(str(files[1]))
+    backend.no_truncation()
+    backend.no_padding()
+    named = [settings.get(f"{name}_token") for name in ("eos", "bos", "pad", "unk", "sep", "cls", "mask")]
+    texts = [token["content"] if isinstance(token, dict) else token for token in named]
+    tokens: list[Any] = [backend.token_to_id(text) for text in texts if text is not None]
+    # Tokens that only the settings name get their numbers from transformers.
+    return None if texts[0] is None or None in tokens else (backend, tokens[0])
+
+
+def _whole_tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True)

@@ -26,9 +26,10 @@ import numpy as np
 import torch
 
 from actor.engines.base import NO_VERSION, GenerationRequest
-from actor.engines.decoders import Decoder, HFDecoder, LlamaDecoder, Pass, make_chunk
+from actor.engines.decoders import Decoder, HFDecoder, Pass, make_chunk
 from actor.engines.drafts import Drafts
 from actor.engines.kv_cache import MIN_SHARED_TOKENS, KVCache, common_prefix
+from actor.engines.llama import LlamaDecoder, LlamaModel
 from actor.engines.loading import refusing_model
 from actor.engines.memo import Memo, context_key, longer_key
 from actor.engines.threaded import Sampled, ThreadedEngine
@@ -97,27 +98,37 @@ class TransformersCore:
         self, model: Any, *, num_live: int, max_tokens: int, seed: int, max_draft_tokens: int, memo_bytes: int = 0,
         fused: bool = True, half: bool = False,
     ) -> None:  # fmt: skip
-        """``fused``: use `LlamaDecoder` where it supports the model. ``half``: see `LlamaDecoder`."""
-        config = model.config
-        weight = model.get_input_embeddings().weight
-        self._device = str(weight.device)
+        """``model``: a `LlamaModel`, or transformers' model. ``fused``: use `LlamaDecoder` where transformers' model has its
+        shape. ``half``: see `LlamaDecoder`."""
+        llama = model if isinstance(model, LlamaModel) else LlamaModel.of(model) if fused else None
+        if llama is not None:
+            num_layers, num_heads, num_kv_heads, head_dim = llama.num_layers, llama.num_heads, llama.num_kv_heads, llama.head_dim
+            embedding, head = llama.embedding, llama.head
+        else:
+            config = model.config
+            num_layers, num_heads, num_kv_heads = (
+                config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads
+            )  # fmt: skip
+            head_dim = getattr(config, "head_dim", None) or config.hidden_size // num_heads
+            embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+        self._device = str(embedding.device)
         self._num_live = num_live
-        self._group = config.num_attention_heads // config.num_key_value_heads
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self._group = num_heads // num_kv_heads
         self._cache = KVCache(
-            num_layers=config.num_hidden_layers,
+            num_layers=num_layers,
             # One more row than requests: the probe's own.
             num_live=num_live + 1,
             max_tokens=max_tokens,
-            num_kv_heads=config.num_key_value_heads,
+            num_kv_heads=num_kv_heads,
             head_dim=head_dim,
-            dtype=weight.dtype,
+            dtype=embedding.dtype,
             device=self._device,
         )
         self._mask_dtype = self._cache.dtype
-        fused = fused and LlamaDecoder.supports(config)
-        self._decoder: Decoder = LlamaDecoder(model, self._cache, half=half) if fused else HFDecoder(model, self._cache)
-        self._memo = Memo(max_bytes=memo_bytes, vocabulary=len(model.get_output_embeddings().weight))
+        self._decoder: Decoder = (
+            HFDecoder(model, self._cache) if llama is None else LlamaDecoder(llama, self._cache, half=half)
+        )
+        self._memo = Memo(max_bytes=memo_bytes, vocabulary=len(head))
         self.counters = EngineCounters()
         self._generator = torch.Generator(device=self._device).manual_seed(seed)
         self._drafts = Drafts()
@@ -418,7 +429,9 @@ def make_transformers_engine(
     precision where the weights are float32 on a CPU."""
     if num_threads is not None:
         torch.set_num_threads(num_threads)
-    model = load_model(folder, dtype=dtype, device=device)
+    with refusing_model("transformers", folder):
+        llama = LlamaModel.read(folder, dtype=getattr(torch, dtype), device=device) if fused else None
+    model = load_model(folder, dtype=dtype, device=device) if llama is None else llama
     core = TransformersCore(
         model, num_live=num_live, max_tokens=max_tokens, seed=seed, max_draft_tokens=max_draft_tokens,
         memo_bytes=memo_bytes if device == "cpu" else 0, fused=fused, half=half,

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import transformers
 
 from actor.formats.base import ChatMessage
 from actor.prompt import FolderTokenizer, PromptBuilder
@@ -44,3 +45,33 @@ def test_prompt_in_a_chat_format_without_a_chat_template_is_a_config_error(folde
 def test_prompt_in_the_published_format_fits_its_default_budget_on_every_application(folder: Path) -> None:
     builder = PromptBuilder(FolderTokenizer(folder), PromptConfig.model_validate({"format": "computerrl_text"}))
     assert builder.end_token == FolderTokenizer(folder).eos_token
+
+
+TEXTS = ["click Name, then\n type 32.5", " <|im_end|>x<|endoftext|>", "é 😀 日本", ""]
+
+
+@pytest.mark.parametrize("name", ["TokenizersBackend", "PreTrainedTokenizerFast", "LlamaTokenizerFast"])
+def test_tokenizer_gives_the_tokens_of_transformers_with_and_without_it(folder: Path, tmp_path: Path, name: str) -> None:
+    copy = _with_settings(folder, tmp_path, tokenizer_class=name)
+    expected = transformers.AutoTokenizer.from_pretrained(copy)
+    ours = FolderTokenizer(copy)
+    assert [ours.encode(text) for text in TEXTS] == [expected.encode(text, add_special_tokens=False) for text in TEXTS]
+    assert ours.eos_token == expected.eos_token_id
+
+
+def test_end_token_that_only_the_settings_name_has_the_number_that_transformers_gives_it(folder: Path, tmp_path: Path) -> None:
+    copy = _with_settings(folder, tmp_path, eos_token="<over>")
+    assert FolderTokenizer(copy).eos_token == transformers.AutoTokenizer.from_pretrained(copy).eos_token_id
+
+
+def test_tokenizer_without_an_end_token_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="names no end-of-text token"):
+        FolderTokenizer(_with_settings(folder, tmp_path, eos_token=None))
+
+
+def _with_settings(folder: Path, target: Path, **changes: str | None) -> Path:
+    copy = target / "model"
+    shutil.copytree(folder, copy)
+    settings = json.loads((copy / "tokenizer_config.json").read_text()) | changes
+    (copy / "tokenizer_config.json").write_text(json.dumps({key: value for key, value in settings.items() if value is not None}))
+    return copy
