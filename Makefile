@@ -18,7 +18,7 @@ TIER ?=
 ARGS ?=
 TESTS ?=
 # Tests played side by side (files, and groups of files that share a desktop): desktops mostly wait.
-JOBS ?= 3
+JOBS ?= 4
 BENCH ?=
 # Seconds for each target of make fuzz.
 FUZZ_S ?= 300
@@ -44,7 +44,7 @@ test test-release: IMAGE := full
 test test-release: FOR_TESTS := --for-tests
 test test-release: WITH := develop osworld
 
-test: setup ## the default tier: every guarantee, real desktops included (20 to 30 minutes on 2 slow cores)
+test: setup ## the default tier: every guarantee, real desktops included
 	$(PYTEST) -m "not release" $(TESTS) $(ARGS)
 
 test-release: setup ## all tests (TIER="release or hypothesis": those that make test left out, and properties at length)

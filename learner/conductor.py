@@ -435,7 +435,7 @@ class LearnerLoop:
     def _with_demonstrations(self, batch: TrainBatch, groups: Sequence[TrajectoryGroup]) -> TrainBatch:
         """``batch`` and the demonstrations that its update replays."""
         settings = self._config.learner.recipe
-        if not settings.demo_replay_steps or not batch.samples:
+        if not settings.demo_replay_steps:
             return batch
         pool = self._reserve if settings.demos_in_reserve else self._demonstrations
         episodes = pool.draw(

@@ -114,6 +114,9 @@ class Trainer:
         totals = Totals()
         gap = LogprobGap(limit=self._learner.max_logprob_gap)
         minibatches = self._minibatches(batch)
+        if not minibatches and batch.demonstrated:
+            # No group says anything, least of all those that fail throughout: their demonstrations do.
+            minibatches = [[]]
         self._fill_in(minibatches)
         norms: list[float] = []
         lrs: list[float] = []

@@ -14,6 +14,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.desktops import SharedDesktops
+from tests.tiers import thin
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -50,8 +51,9 @@ SHARING_FILES = {
 }  # fmt: skip
 """Files that play on a worker's shared desktop, by its image: one worker plays all of them."""
 LONGEST_FIRST = (
-    "desktop-full", "test_engine_contract", "test_cluster_jobs", "test_train_process", "desktop-core", "test_arm_studies",
-    "test_fault_benchmarks", "test_loop_kill_resume", "test_learner_ranks", "test_weight_broadcast",
+    "test_engine_contract", "test_train_process", "desktop-full", "test_cluster_jobs", "desktop-core", "test_setup_packages",
+    "test_arm_studies", "test_fault_benchmarks", "test_loop_kill_resume", "test_learner_ranks", "test_weight_broadcast",
+    "test_dashboard_page", "test_engine_memo",
 )  # fmt: skip
 """Groups that take longest, the longest first: begun late, one of them would end the run alone."""
 _GROUPS = {file: group for group, files in SHARING_FILES.items() for file in files}
@@ -74,10 +76,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupSchedul
     return GroupScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
+@pytest.hookimpl(tryfirst=True)  # Before pytest deselects by markers.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort groups: the longest first. Of the others, tests of desktops mostly wait and the rest compute: mixed, workers share the
-    cores better than with one kind after the other. The last fifth are short files, so that all workers end at the same time.
+    """Thin files out for the default tier, and sort groups: the longest first. Of the others, tests of desktops mostly wait and
+    the rest compute: mixed, workers share the cores better than with one kind after the other. The last fifth are short files, so
+    that all workers end at the same time.
     """
+    thin(items)
     kinds: dict[bool, dict[str, None]] = {True: {}, False: {}}
     for item in items:
         kinds["integration" in item.path.parts][group_of(item.path)] = None

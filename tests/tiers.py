@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
+
+THINNED: Mapping[str, int] = {
+    "test_broker_kill_points": 2, "test_browser_tools": 3, "test_calc_tools": 5, "test_desktop_resets": 4, "test_files_tools": 3,
+    "test_forge_families": 5, "test_gimp_tools": 4, "test_impress_tools": 5, "test_office_windows": 4, "test_vlc_tools": 4,
+    "test_writer_tools": 5,
+}  # fmt: skip
+"""File -> one of so many of its tests is of the default tier. They try applications method by method, or one property in many
+places: a fault in what they share shows in each of them."""
+
+
+def thin(items: Sequence[pytest.Item]) -> None:
+    """Mark `release` what `THINNED` leaves out of the default tier."""
+    places: Counter[str] = Counter()
+    for item in items:
+        file = item.path.stem
+        if file in THINNED and item.get_closest_marker("release") is None:
+            if places[file] % THINNED[file]:
+                item.add_marker(pytest.mark.release)
+            places[file] += 1
 
 
 def one_in(number: int, values: Iterable[Any]) -> list[Any]:

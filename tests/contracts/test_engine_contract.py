@@ -35,8 +35,6 @@ DEADLINE_S = 300
 """For any answer: vLLM takes a tenth of a second for a token where this process has two cores, and ten times as long where other
 tests use them."""
 NUM_LIVE = 3
-VLLM_CORE = "has_the_probe or are_those_of_the_sampling_distribution or after_a_load_computes"
-"""Tests that vLLM passes in the default tier: the probe, samples at two temperatures, and loads."""
 ENGINES = [os.environ[VARIABLE]] if VARIABLE in os.environ else ["transformers", "transformers-plain"]
 
 
@@ -278,16 +276,10 @@ def test_two_engines_in_one_process_sample_at_the_same_time_each_with_its_own_we
 
 if VARIABLE not in os.environ:
 
+    @pytest.mark.release
     @pytest.mark.timeout(2000)
-    @pytest.mark.parametrize(
-        "chosen",
-        [
-            pytest.param(VLLM_CORE, id="core"),
-            pytest.param(f"not ({VLLM_CORE})", id="rest", marks=pytest.mark.release),
-        ],
-    )
-    def test_vllm_engine_in_its_own_process_passes_the_same_suite(chosen: str) -> None:
-        inner = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", chosen, __file__]
+    def test_vllm_engine_in_its_own_process_passes_the_same_suite() -> None:
+        inner = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
         env = {**os.environ, VARIABLE: "vllm", "OMP_NUM_THREADS": "1"}
         done = subprocess.run(inner, env=env, capture_output=True, text=True, timeout=1900)
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

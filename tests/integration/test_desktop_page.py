@@ -204,6 +204,7 @@ def test_page_gestures_become_the_actions_of_an_agent(tmp_path: Path) -> None:
     visit(work)
 
 
+@pytest.mark.release
 def test_page_broken_desktop_is_shown_and_restarted(tmp_path: Path) -> None:
     async def work() -> None:
         async with desktop_page(tmp_path, "--task", "files-move", "--seed", "1") as (page, process, _):

@@ -55,6 +55,7 @@ def check_guarantees(rows: dict[str, dict[str, Any]]) -> None:
     assert {name: row["value"] for name, row in rows.items() if row["target"] == 0 and row["value"] != 0} == {}
 
 
+@pytest.mark.release
 def test_processes_killed_at_thirty_random_points_lose_and_double_nothing(tmp_path: Path) -> None:
     code, rows = bench("faults", tmp_path)
     check_guarantees(rows)

@@ -48,7 +48,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "family" in metafunc.fixturenames:
         misses = "near_miss" in metafunc.function.__name__
         chosen = FAMILIES[::3] if misses and not metafunc.config.getoption("--whole") else FAMILIES
-        metafunc.parametrize("family", one_in(8 if misses else 3, chosen), ids=lambda family: family.name)
+        metafunc.parametrize("family", one_in(16 if misses else 6, chosen), ids=lambda family: family.name)
 
 
 def test_family_on_desktop_untouched_zero_solution_one(desktop: DesktopDriver, family: ForgeFamily) -> None:
@@ -62,7 +62,7 @@ def test_family_on_desktop_untouched_zero_solution_one(desktop: DesktopDriver, f
 BY_HAND = [family for family in FAMILIES if family.forged(0).by_hand is not None]
 
 
-@pytest.mark.parametrize("shown", one_in(8, BY_HAND), ids=lambda family: family.name)
+@pytest.mark.parametrize("shown", one_in(12, BY_HAND), ids=lambda family: family.name)
 def test_family_on_desktop_is_solved_by_hand_on_every_level(desktop: DesktopDriver, shown: ForgeFamily) -> None:
     seeds = {shown.level(seed): seed for seed in range(20)}
     assert set(seeds) == set(shown.levels)

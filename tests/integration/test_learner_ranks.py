@@ -191,6 +191,7 @@ def test_two_ranks_train_pictures_to_the_same_weights_as_one(tmp_path: Path) -> 
         assert ((tensor - found[2][1][name]).abs() > 1e-5).float().mean() < 0.02, name
 
 
+@pytest.mark.release
 def test_two_ranks_packed_step_is_that_of_padded_transformers(tmp_path: Path) -> None:
     """One update on policy against a padded batch through the model's own forward pass, clipped and stepped by plain AdamW."""
     model = plain_model()
@@ -276,6 +277,7 @@ def test_state_of_one_process_continues_on_two_ranks_in_bfloat16(tmp_path: Path)
             assert torch.equal(masters[f"master/{name}"].to(torch.bfloat16), tensor)
 
 
+@pytest.mark.release
 def test_save_that_a_follower_cannot_write_fails_with_its_name_and_the_one_before_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

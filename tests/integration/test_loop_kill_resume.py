@@ -176,6 +176,7 @@ one_and_two_ranks = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.release
 @two_ranks
 def test_learner_of_two_ranks_loses_either_ends_whole_and_resumes(run: Run) -> None:
     run.start("broker")

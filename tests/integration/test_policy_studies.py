@@ -21,7 +21,8 @@ def check_stages(cells: list[dict[str, Any]]) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["language_model", pytest.param("many_tasks", marks=pytest.mark.release)])
+@pytest.mark.release
+@pytest.mark.parametrize("name", ["language_model", "many_tasks"])
 def test_quick_study_of_a_policy_evaluates_every_stage_serially(tmp_path: Path, name: str) -> None:
     check_stages(serial_study(tmp_path, name))
 

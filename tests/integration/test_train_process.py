@@ -100,8 +100,9 @@ def test_train_killed_stopped_and_resumed_finishes_with_nothing_lost_or_left(tra
     run.wait_line(r"update=1 ")
     for command in ("actor", "env-server"):
         run.kill(command)
-        run.wait_line(rf"note {command.replace('-', '_')}-0 ended \(SIGKILL\)")
-        run.wait_updates(2)
+    for name in ("actor-0", "env_server-0"):
+        run.wait_line(rf"note {name} ended \(SIGKILL\)")
+    run.wait_updates(2)
     run.process.send_signal(signal.SIGINT)
     assert run.end() == 130, run.output
     assert not run.left()

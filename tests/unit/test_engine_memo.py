@@ -94,8 +94,10 @@ def assert_distributed(seen: Counter[tuple[int, ...]], chances: dict[tuple[int, 
 
 
 @pytest.mark.parametrize("max_draft_tokens", [0, 8])
-@pytest.mark.parametrize("memo_bytes", [0, 3 * ROW_BYTES, PLENTY])
-@pytest.mark.parametrize(("temperature", "fused"), [(1.0, True), (0.6, True), (1.0, False)])
+@pytest.mark.parametrize("memo_bytes", [pytest.param(0, marks=pytest.mark.release), 3 * ROW_BYTES, PLENTY])
+@pytest.mark.parametrize(
+    ("temperature", "fused"), [(1.0, True), (0.6, True), pytest.param(1.0, False, marks=pytest.mark.release)]
+)
 def test_answers_with_a_memo_are_distributed_as_the_model_says(
     model: LlamaForCausalLM, temperature: float, fused: bool, memo_bytes: int, max_draft_tokens: int
 ) -> None:
@@ -109,9 +111,9 @@ def test_answers_with_a_memo_are_distributed_as_the_model_says(
         assert core.counters.requests_without_pass.total == 0
 
 
-@pytest.mark.parametrize("memo_bytes", [ROW_BYTES, 7 * ROW_BYTES, PLENTY])
+@pytest.mark.parametrize("memo_bytes", [pytest.param(ROW_BYTES, marks=pytest.mark.release), 7 * ROW_BYTES, PLENTY])
 @pytest.mark.parametrize("max_draft_tokens", [0, 8])
-@pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("temperature", [0.0, pytest.param(0.5, marks=pytest.mark.release), 1.0, 2.0])
 def test_logprobs_with_a_memo_are_those_of_the_present_weights(
     model: LlamaForCausalLM, temperature: float, max_draft_tokens: int, memo_bytes: int
 ) -> None:

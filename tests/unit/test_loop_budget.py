@@ -29,7 +29,7 @@ def run_with_ticks_of(tick_s: float, folder: Path) -> LoopState:
     return loop.state
 
 
-@pytest.mark.parametrize("tick_s", [0.2, 1.0, 3.0, 10.0, 25.0])
+@pytest.mark.parametrize("tick_s", [pytest.param(0.2, marks=pytest.mark.release), 1.0, 3.0, 10.0, 25.0])
 def test_run_on_any_machine_ends_within_its_budget_and_evaluates(tick_s: float, tmp_path: Path) -> None:
     state = run_with_ticks_of(tick_s, tmp_path)
     # A unit of work that has begun is finished.

@@ -186,6 +186,7 @@ def test_main_wrong_option_ends_with_two() -> None:
     assert "Traceback" not in answer.stderr
 
 
+@pytest.mark.release
 def test_model_that_is_not_there_is_made_before_the_processes_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

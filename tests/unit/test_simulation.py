@@ -66,7 +66,7 @@ def test_engine_that_is_paused_twice_goes_on_after_both_pauses() -> None:
     assert engine.next_end() == pytest.approx(6.0)
 
 
-@pytest.mark.parametrize("eta", [0, 1, 3])
+@pytest.mark.parametrize("eta", [0, 1, pytest.param(3, marks=pytest.mark.release)])
 def test_mean_age_agrees_with_littles_law(eta: int) -> None:
     cluster = Cluster(num_desktops=48, num_actors=4, weight_s=0.0, load_stall_s=0.0, train_fixed_s=20.0)
     figures = figures_of(Simulation(config(eta=eta), cluster, AssumedWorkload()).play(24 * 3600.0))
@@ -94,6 +94,7 @@ def test_same_seed_gives_the_same_run_and_another_seed_another() -> None:
     assert play(1) != play(2)
 
 
+@pytest.mark.release
 def test_failures_cost_work_and_restarting_the_whole_job_costs_more() -> None:
     failures = Failures(desktop_mtbf_s=3600.0, actor_mtbf_s=3 * 3600.0, learner_mtbf_s=3 * 3600.0)
     cluster = Cluster(num_desktops=32, num_actors=4, train_fixed_s=60.0)
@@ -132,6 +133,7 @@ def _note(trajectory: Any, seen: list[set[int]]) -> Any:
     return trajectory
 
 
+@pytest.mark.release
 def test_desktops_per_gpu_falls_with_crowding() -> None:
     base = Setting("x", config(), Cluster(), CONSTANT)
     light, _ = desktops_per_gpu(replace(base, cluster=Cluster(crowding=0.0)), 3600.0, seed=0)

@@ -84,7 +84,7 @@ def expected_logprobs(model: LlamaForCausalLM, completion: Sampled) -> list[floa
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("fused", [True, pytest.param(False, marks=pytest.mark.release)])
 def test_guesses_leave_the_distribution_of_completions_as_it_is(model: LlamaForCausalLM, temperature: float, fused: bool) -> None:
     core = make_core(model, max_draft_tokens=8, fused=fused)
     number, length = 3000, 3

@@ -1,4 +1,4 @@
-"""A hundred thousand simulated trajectories with heavy-tailed lengths through the real broker, pacing, masking and ledger."""
+"""Simulated trajectories with heavy-tailed lengths through the real broker, pacing, masking and ledger."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import pytest
 from benchmarks._straggling import ETA, GROUPS_PER_BATCH, MAX_AGE, Outcome, simulate
 
 MODES = ("admit", "mask", "pace")
-NUM_TRAJECTORIES = 34_000
-"""In each mode."""
+FEW, MANY = 12_000, 34_000
+"""Trajectories in each mode."""
 
 
-@pytest.fixture(scope="module")
-def runs() -> dict[str, Outcome]:
-    return {mode: simulate(mode, num_trajectories=NUM_TRAJECTORIES) for mode in MODES}
+@pytest.fixture(scope="module", params=[FEW, pytest.param(MANY, marks=pytest.mark.release)])
+def runs(request: pytest.FixtureRequest) -> dict[str, Outcome]:
+    return {mode: simulate(mode, num_trajectories=request.param) for mode in MODES}
 
 
 def num_lost(run: Outcome) -> int:
@@ -22,7 +22,7 @@ def num_lost(run: Outcome) -> int:
 
 def test_straggling_with_a_bound_no_step_beyond_it_is_trained(runs: dict[str, Outcome]) -> None:
     for mode in ("mask", "pace"):
-        assert runs[mode].waste["submitted"]["trajectories"] >= NUM_TRAJECTORIES
+        assert runs[mode].waste["submitted"]["trajectories"] >= FEW
         assert max(runs[mode].ages) == MAX_AGE  # The bound is reached, so it is what holds.
 
 

@@ -84,6 +84,7 @@ def test_train_learns() -> None:
     assert curve[-1][1] > 2 * curve[0][1]
 
 
+@pytest.mark.release
 def test_run_writes_data_table_and_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staleness, "QUICK", TINY)
     run_study("staleness", folder=tmp_path / "out", quick=True, num_seeds=None)

@@ -134,6 +134,22 @@ def test_update_on_policy_gradient_is_plain_grpo_of_padded_transformers(
         torch.testing.assert_close(gradients[name], gradient, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["grpo", "ppo"])
+def test_update_without_samples_imitates_its_demonstrations_and_without_any_changes_nothing(name: str) -> None:
+    trainer = make_trainer(lr=1e-2, name=name)
+    batch = trainer.algorithm.prepare([], version=0)
+    assert not batch.samples
+    before = weights(trainer)
+    assert trainer.update(batch)["grad_norm"] == 0
+    assert_same(weights(trainer), before)
+    shown = tuple(demonstrations())
+    losses = [
+        trainer.update(dataclasses.replace(batch, demonstrated=shown, demonstration_weight=1.0))["demonstration_loss"]
+        for _ in range(4)
+    ]
+    assert losses[-1] < losses[0]
+
+
 def test_update_trains_top_layers_and_leaves_the_rest() -> None:
     trainer = make_trainer(lr=1e-2)
     before, probe = weights(trainer), trainer.probe_logprobs()
