@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 THINNED: Mapping[str, int] = {
-    "test_broker_kill_points": 2, "test_browser_tools": 3, "test_calc_tools": 5, "test_desktop_resets": 4, "test_files_tools": 3,
-    "test_forge_families": 5, "test_gimp_tools": 4, "test_impress_tools": 5, "test_office_windows": 4, "test_vlc_tools": 4,
+    "test_broker_kill_points": 2, "test_browser_tools": 3, "test_calc_tools": 5, "test_cli_commands": 2,
+    "test_desktop_resets": 8, "test_files_tools": 3, "test_forge_families": 5, "test_forge_on_desktops": 2,
+    "test_gimp_tools": 8, "test_impress_tools": 5, "test_office_windows": 8, "test_setup_packages": 2, "test_vlc_tools": 4,
     "test_writer_tools": 5,
 }  # fmt: skip
 """File -> one of so many of its tests is of the default tier. They try applications method by method, or one property in many

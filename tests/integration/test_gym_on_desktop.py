@@ -13,6 +13,7 @@ from gymnasium.utils.env_checker import check_env
 from env_server.gym import ENV_ID, DesktopEnv
 
 
+@pytest.mark.release
 def test_gymnasium_s_own_check_passes_on_a_real_desktop() -> None:
     env = gymnasium.make(ENV_ID, task="web-click-option", driver="apptainer")
     check_env(env.unwrapped)

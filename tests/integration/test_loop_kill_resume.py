@@ -198,6 +198,7 @@ def test_learner_of_two_ranks_loses_either_ends_whole_and_resumes(run: Run) -> N
     assert summary["num_trajectories_lost"] == 0
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("run", [(2, 8.0)], indirect=True)
 def test_learner_whose_rank_hangs_ends_after_the_time_limit(run: Run) -> None:
     run.start("broker")

@@ -247,6 +247,7 @@ def test_files_reach_receivers_and_late_joiners_and_the_newest_two_are_kept(by_f
     assert not list(by_file.files.iterdir())
 
 
+@pytest.mark.release
 def test_files_receiver_that_hangs_costs_the_others_nothing(by_file: Bench) -> None:
     good, sleeper = by_file.start("actor-0:a"), by_file.start("actor-1:a", "at:loading")
     by_file.publish()
@@ -260,6 +261,7 @@ def test_files_receiver_that_hangs_costs_the_others_nothing(by_file: Bench) -> N
     assert sleeper.wait("serving", version=4)["values"] == values(4)
 
 
+@pytest.mark.release
 def test_files_damaged_on_the_disk_are_never_served(by_file: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     receiver = by_file.start("actor-0:a", "waiting")
     write, damaged = WeightFiles.write, []

@@ -83,6 +83,7 @@ def test_export_gives_the_learners_logprobs_in_transformers(
     assert json.loads((out / ORIGIN_FILE).read_text())["update"] == 1
 
 
+@pytest.mark.release
 def test_export_command_of_a_run_takes_the_newest_whole_checkpoint_and_changes_nothing(tmp_path: Path) -> None:
     run, _ = make_run(tmp_path, num_updates=3)
     newest = (run / "checkpoints" / "latest").resolve()

@@ -40,6 +40,7 @@ def test_run_on_any_machine_ends_within_its_budget_and_evaluates(tick_s: float, 
     assert num_played
 
 
+@pytest.mark.release
 def test_slow_machine_plays_fewer_evaluation_episodes_and_a_fast_one_all(tmp_path: Path) -> None:
     fast, slow = (run_with_ticks_of(tick_s, tmp_path / str(tick_s)) for tick_s in (0.2, 10.0))
     assert fast.planned == dict.fromkeys(recipe.EVALUATIONS, 10)

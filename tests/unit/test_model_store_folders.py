@@ -41,6 +41,7 @@ def test_made_model_is_not_made_again(tiny: Path) -> None:
     assert (tiny / "model.safetensors").stat().st_mtime_ns == before
 
 
+@pytest.mark.release
 def test_damaged_built_in_folder_is_made_again_and_the_same(tiny: Path, tmp_path: Path) -> None:
     folder = tmp_path / "models" / "tiny-random"
     folder.mkdir(parents=True)

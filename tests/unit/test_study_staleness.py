@@ -78,6 +78,7 @@ def test_train_with_delay_ages_reach_eta_and_no_further() -> None:
     assert aged.curve != staleness.train("decoupled", 2, 0, TINY).curve
 
 
+@pytest.mark.release
 def test_train_learns() -> None:
     settings = staleness.Settings(num_updates=40, evaluate_every=20)
     curve = staleness.train("decoupled", 0, 0, settings).curve
