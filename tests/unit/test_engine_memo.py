@@ -205,11 +205,14 @@ def test_weights_that_change_under_an_answer_leave_nothing_wrong_in_the_memo(
             assert one.logprobs == pytest.approx(expected_logprobs(weights, request, one.tokens), abs=1e-4)
 
 
-def test_request_answered_in_part_by_older_weights_goes_on_with_the_present_ones(model: LlamaForCausalLM) -> None:
+@pytest.mark.parametrize("prompt", [PROMPT, pytest.param(LONG_PROMPTS[0], id="with keys stored under the older weights")])
+def test_request_answered_in_part_by_older_weights_goes_on_with_the_present_ones(
+    model: LlamaForCausalLM, prompt: np.ndarray
+) -> None:
     core, weights = make_core(model), copy.deepcopy(model)
     core.load(0, {})
-    play(core, [ask(temperature=0.0, most=3)])
-    request = ask(temperature=0.0, most=8)
+    play(core, [ask(prompt, temperature=0.0, most=3)])
+    request = ask(prompt, temperature=0.0, most=8)
     # Three tokens from the memo, the rest needs passes.
     assert core.add(0, request)
     weights.model.layers[0].mlp.up_proj.weight.add_(0.5)
