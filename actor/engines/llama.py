@@ -2,7 +2,7 @@
 
 Importing transformers and building its model take 6 s of processor time, more than half of what an actor needs to start.
 
-Shape legend: see `decoders`; L layers.
+Shape legend: see `decoders`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ class LlamaModel:
         shapes = _shapes(config, queries=num_heads * head_dim, keys=num_kv_heads * head_dim)
         if {name: tuple(tensor.shape) for name, tensor in weights.items()} != shapes:
             return None
-        theta = float((config.get("rope_parameters") or config).get("rope_theta", 10_000.0))
+        # Older versions of transformers write it beside the other settings.
+        rope = config.get("rope_parameters") or {}
+        theta = float(rope.get("rope_theta") or config.get("rope_theta") or 10_000.0)
 
         def rotary(positions_T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             # RoFormer (arXiv 2104.09864), equation 15; in float32, since positions times frequencies need its digits.
@@ -104,7 +106,7 @@ def _is_llama(config: Mapping[str, Any], *, rope_types: tuple[str, ...]) -> bool
         and not config.get("mlp_bias")
         and config.get("hidden_act", "silu") == "silu"
         and rope.get("rope_type", rope.get("type", "default")) in rope_types
-        and rope.get("partial_rotary_factor", 1.0) == 1.0
+        and (rope.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0) == 1.0
     )
 
 

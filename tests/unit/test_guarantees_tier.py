@@ -35,19 +35,22 @@ def problems(named: Mapping[str, tuple[str, ...]], collected: Iterable[str]) -> 
     return lacking + [f"{guarantee}: {node} is not in the default tier" for guarantee, node in unknown]
 
 
+def without_parameters(nodes: Iterable[str]) -> set[str]:
+    """Tests and their classes."""
+    return {"::".join(node.partition("[")[0].split("::")[:depth]) for node in nodes for depth in (2, 3)}
+
+
 def collect(files: Iterable[str]) -> set[str]:
     """Nodes of the default tier in ``files``, without parameters; the class alone as well, where a test has one."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "not release", "-p", "no:cacheprovider", *files]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    nodes = [line.partition("[")[0] for line in done.stdout.splitlines() if "::" in line]
-    return {"::".join(node.split("::")[:depth]) for node in nodes for depth in (2, 3)}
+    return without_parameters(line for line in done.stdout.splitlines() if "::" in line)
 
 
 def known_to(session: pytest.Session) -> set[str]:
     """Nodes of the default tier that ``session`` plays, as `collect` gives them."""
-    nodes = [item.nodeid.partition("[")[0] for item in session.items if item.get_closest_marker("release") is None]
-    return {"::".join(node.split("::")[:depth]) for node in nodes for depth in (2, 3)}
+    return without_parameters(item.nodeid for item in session.items if item.get_closest_marker("release") is None)
 
 
 def test_every_guarantee_is_proven_in_the_default_tier(request: pytest.FixtureRequest) -> None:

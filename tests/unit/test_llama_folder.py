@@ -67,10 +67,25 @@ def test_folder_read_without_transformers_computes_what_transformers_does(settin
     check_same(save(tmp_path, **settings))
 
 
-def test_settings_of_older_versions_of_transformers_are_understood(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rope", [None, {"rope_type": "default"}])
+def test_settings_of_older_versions_of_transformers_are_understood(tmp_path: Path, rope: dict[str, Any] | None) -> None:
     save(tmp_path, rope_parameters={"rope_type": "default", "rope_theta": 500.0})
-    change_config(tmp_path, rope_parameters=None, rope_theta=500.0, head_dim=None, attention_bias=None, hidden_act=None)
+    change_config(tmp_path, rope_parameters=rope, rope_theta=500.0, head_dim=None, attention_bias=None, hidden_act=None)
     check_same(tmp_path)
+
+
+def test_weights_that_were_read_can_be_changed_and_their_file_stays(tmp_path: Path) -> None:
+    """In the type that is in the file, which is when nothing has to be converted."""
+    before = (save(tmp_path, dtype="float32") / "model.safetensors").read_bytes()
+    read = LlamaModel.read(tmp_path, dtype=torch.float32, device="cpu")
+    assert read is not None
+    core = TransformersCore(read, num_live=1, max_tokens=64, seed=0, max_draft_tokens=0)
+    expected = load_model(tmp_path, dtype="float32", device="cpu")
+    name = "model.layers.0.mlp.up_proj.weight"
+    changed = expected.get_parameter(name).add_(0.1)
+    core.load(1, {name: changed})
+    assert core.probe(PROBE) == pytest.approx(probe(expected, fused=False), abs=1e-5)
+    assert (tmp_path / "model.safetensors").read_bytes() == before
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
