@@ -19,11 +19,12 @@ from common import log, requests
 from common.clock import Clock
 from common.config import RunConfig
 from common.errors import ComputerRLError, ResumeError
-from common.messages import Status, TrajectoryGroup
+from common.messages import Status
 from common.recordings import recorded_seeds
 from common.run_folder import RunFolder
 from learner import limits, orders, recipe, sft, summary
-from learner.algorithms import SamplesDynamically, TrainBatch, WantsGuidance
+from learner.aids import Aids
+from learner.algorithms import SamplesDynamically, WantsGuidance
 from learner.checkpoint import Checkpoint, CheckpointStore
 from learner.client import WeightSink
 from learner.entropulse import PhaseMachine
@@ -81,13 +82,14 @@ class LearnerLoop:
         self._ledger: Ledger
         self._intake: Intake
         self._rollouts: Rollouts
+        self._aids: Aids
         self._lineage = Lineage()
         self._pacer = self._make_pacer()
         self._machine = PhaseMachine(config.learner.entropulse)
         limits_of_pools = (
-            recipe.max_demonstrations(config, recorded), max(1, config.learner.recipe.demos_in_reserve), POOL_PER_FAMILY,
+            recipe.max_demonstrations(config, recorded), max(1, config.learner.recipe.demos_of_failures), POOL_PER_FAMILY,
         )  # fmt: skip
-        self._demonstrations, self._reserve, self._successes = (
+        self._demonstrations, self._demonstrated_failures, self._successes = (
             EpisodePool(seed=config.seed, max_per_family=limit, with_pictures=trainer.check_picture is not None)
             for limit in limits_of_pools
         )
@@ -118,8 +120,11 @@ class LearnerLoop:
             vocabulary_size=self._trainer.vocabulary_size, check_picture=self._trainer.check_picture,
         )  # fmt: skip
         self._rollouts = Rollouts(
-            self.state, families=self._families, records=self._records, demonstrations=self._demonstrations,
-            reserve=self._reserve,
+            self.state, families=self._families, records=self._records, demonstrations=self._demonstrations
+        )
+        self._aids = Aids(
+            self._config, self.state, families=self._families, broker=self._broker, cloned=self._demonstrations,
+            pool=self._demonstrated_failures,
         )  # fmt: skip
         base = self.state.policy_version
         self.state.policy_version = max(announced_version, base) + 1
@@ -154,7 +159,7 @@ class LearnerLoop:
 
     def _pools(self) -> dict[str, Stored]:
         pools: dict[str, Stored] = {
-            "demonstrations": self._demonstrations, "reserve": self._reserve, "successes": self._successes,
+            "demonstrations": self._demonstrations, "aids": self._demonstrated_failures, "successes": self._successes,
         }  # fmt: skip
         algorithm = self._trainer.algorithm
         return {**pools, "memory": algorithm.memory} if isinstance(algorithm, Remembers) else pools
@@ -192,6 +197,7 @@ class LearnerLoop:
             state.phase_seconds[state.phase] = round(spent, 3)
         if self._phase.kind == "rl":
             self._intake.close_phase()
+            self._aids.close()
             self._pacer = self._make_pacer()
         phase = self._planned(phase)
         placed = [
@@ -399,24 +405,26 @@ class LearnerLoop:
         waited_s = self._clock() - self._last_update
         self.state.stall_s += cut.stall_s
         taken, groups = self._intake.batch(cut.num_groups)
+        self._aids.keep(taken)
         self.state.update += 1
         position = self._lineage.position(self.state.policy_version)
         translated = {group.group_seq: self._lineage.translate(group) for group in groups}
-        batch = self._trainer.refine(self._trainer.algorithm.prepare(list(translated.values()), version=position))
-        metrics = self._trainer.update(self._with_demonstrations(batch, groups))
-        if isinstance(self._trainer.algorithm, Remembers):
-            self._trainer.algorithm.remember(list(translated.values()))
-        trained = summary.TrainedSteps(batch, position=position, age_bound=self._config.learner.age_bound)
-        fates, ages = trained.fates(taken, translated)
-        self._intake.decide(taken, fates, ages, trained.advantages(translated.values()))
-        self._ledger.note_age_trained(trained.max_age_trained)
         tally = Tally()
         for group in groups:
             for trajectory in group.trajectories:
                 tally.add(trajectory.task.family, success=trajectory.success)
                 if trajectory.success:
                     self._successes.add(trajectory)
-        self.state.note_success(tally.success)
+        self.state.note_success(tally)
+        self._aids.ask(groups)
+        batch = self._trainer.refine(self._trainer.algorithm.prepare(list(translated.values()), version=position))
+        metrics = self._trainer.update(self._aids.add_to(batch, update=self.state.update))
+        if isinstance(self._trainer.algorithm, Remembers):
+            self._trainer.algorithm.remember(list(translated.values()))
+        trained = summary.TrainedSteps(batch, position=position, age_bound=self._config.learner.age_bound)
+        fates, ages = trained.fates(taken, translated)
+        self._intake.decide(taken, fates, ages, trained.advantages(translated.values()))
+        self._ledger.note_age_trained(trained.max_age_trained)
         # The version goes up once per batch whether or not anything in it trained: the staleness bound counts batches.
         self.state.policy_version += 1
         if self.state.update % self._config.learner.publish_every_updates == 0:
@@ -431,20 +439,6 @@ class LearnerLoop:
         if not self._reason_to_end_rl():
             used = limits.budget_used(self.state, self._config.learner.recipe, num_evaluated=self._num_evaluated_last)
             self._maybe_pulse(self._machine.reason_to_switch(budget_used=used))
-
-    def _with_demonstrations(self, batch: TrainBatch, groups: Sequence[TrajectoryGroup]) -> TrainBatch:
-        """``batch`` and the demonstrations that its update replays."""
-        settings = self._config.learner.recipe
-        if not settings.demo_replay_steps:
-            return batch
-        pool = self._reserve if settings.demos_in_reserve else self._demonstrations
-        episodes = pool.draw(
-            per_task=1, max_steps=settings.demo_replay_steps, salt=f"update-{self.state.update}",
-            families=summary.mostly_failed(groups),
-        )  # fmt: skip
-        used = limits.budget_used(self.state, settings, num_evaluated=self._num_evaluated_last)
-        steps = tuple(step for episode in episodes for step in episode.steps)
-        return replace(batch, demonstrated=steps, demonstration_weight=settings.demo_replay_weight * max(0.0, 1.0 - used))
 
     def _record_update(
         self, metrics: dict[str, float], trained: summary.TrainedSteps, tally: Tally, *, cut: Cut, waited_s: float

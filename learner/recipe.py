@@ -11,15 +11,15 @@ A phase whose work is configured to nothing is left out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from common.config import RunConfig
-from common.messages import CurriculumPlan, OrderKind, RolloutOrder, Split
+from common.messages import CurriculumPlan, OrderKind, RolloutOrder, Split, TaskRef
 
 EVAL_BEFORE = "eval-before"
 DEMONSTRATIONS = "demonstrations"
-_RESERVE = "reserve"
+_AID = "aid"
 CLONING = "bc"
 EVAL_AFTER_CLONING = "eval-after-bc"
 EVAL_AFTER_RL = "eval-after-rl"
@@ -135,9 +135,10 @@ def max_demonstrations(config: RunConfig, recorded: Recorded) -> int:
     return config.learner.recipe.max_demos + max((len(seeds) for seeds in recorded.values()), default=0)
 
 
-def is_reserve(order_id: str) -> bool:
-    """Does that order play demonstrations that only RL updates imitate?"""
-    return order_id.partition("-")[0] == _RESERVE
+def aid(task: TaskRef) -> OrderPlan:
+    """A demonstration of one training instance, on which the policy fails."""
+    plan = _demonstration(f"{_AID}-{task.family}-{task.seed}", (task.family,), first_seed=task.seed, number=1)
+    return replace(plan, split=task.split)
 
 
 def is_sft(name: str) -> bool:
@@ -211,18 +212,13 @@ def _demonstrations(config: RunConfig, recorded: Recorded) -> list[OrderPlan]:
     recipe = config.learner.recipe
     families_of: dict[int, tuple[str, ...] | None] = {recipe.demos_per_family: None}
     if recipe.demos_of_family:
-        numbers = {family: recipe.demos_of_family.get(family, recipe.demos_per_family) for family in config.tasks.families}
+        numbers = {family: recipe.num_demos(family) for family in config.tasks.families}
         families_of = {number: tuple(f for f in numbers if numbers[f] == number) for number in sorted(set(numbers.values()))}
     first, plans = config.first_seed("demonstration"), []
     for number, families in families_of.items():
         if number > 0:
             end = "" if families is None else f"-{number}"
             plans.append(_demonstration(f"{DEMONSTRATIONS}{end}", families, first_seed=first, number=number))
-            if recipe.demos_in_reserve:
-                reserve = _demonstration(
-                    f"{_RESERVE}{end}", families, first_seed=first + number, number=recipe.demos_in_reserve
-                )  # fmt: skip
-                plans.append(reserve)
     return plans + _recorded_demonstrations(config, recorded)
 
 
@@ -231,7 +227,7 @@ def _recorded_demonstrations(config: RunConfig, recorded: Recorded) -> list[Orde
     recipe, first = config.learner.recipe, config.first_seed("demonstration")
     families_at: dict[int, tuple[str, ...]] = {}
     for family in sorted(recorded):
-        played = first + recipe.demos_of_family.get(family, recipe.demos_per_family)
+        played = first + recipe.num_demos(family)
         for seed in recorded[family]:
             if seed >= played:
                 families_at[seed] = (*families_at.get(seed, ()), family)

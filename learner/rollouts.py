@@ -21,14 +21,13 @@ class Rollouts:
     """Tallies results by order, keeps demonstrations, writes down evaluations that are complete."""
 
     def __init__(
-        self, state: LoopState, *, families: Sequence[str], records: Records, demonstrations: EpisodePool, reserve: EpisodePool
+        self, state: LoopState, *, families: Sequence[str], records: Records, demonstrations: EpisodePool
     ) -> None:
-        """``demonstrations``, ``reserve``: where successful ones go."""
+        """``demonstrations``: where successful ones go."""
         self._state = state
         self._families = families
         self._records = records
         self._demonstrations = demonstrations
-        self._reserve = reserve
 
     def num_missing(self, order: recipe.OrderPlan) -> int:
         """Episodes of ``order`` that have not come in."""
@@ -58,7 +57,7 @@ class Rollouts:
         for trajectory in group.trajectories:
             tally.add(trajectory.task.family, success=trajectory.success)
             if group.kind == "demonstration":
-                self._keep_demonstration(trajectory, self._reserve if recipe.is_reserve(name) else self._demonstrations)
+                self._keep_demonstration(trajectory)
         order = next((order for order in phase.orders if order.order_id == name), None)
         if order is not None and order.kind == "evaluation" and not self.num_missing(order):
             self._record_evaluation(order)
@@ -71,9 +70,9 @@ class Rollouts:
             if is_open and self._state.tallies[order.order_id].num_episodes:
                 self._record_evaluation(order)
 
-    def _keep_demonstration(self, trajectory: Trajectory, pool: EpisodePool) -> None:
+    def _keep_demonstration(self, trajectory: Trajectory) -> None:
         if trajectory.success:
-            pool.add(trajectory)
+            self._demonstrations.add(trajectory)
         else:
             log.get_logger().warning("demonstration.failed", task=trajectory.task.task_id, end_reason=trajectory.end_reason)
 

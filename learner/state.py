@@ -80,6 +80,10 @@ class LoopState:
     recorded: dict[str, list[int]] = field(default_factory=dict)
     """`common.recordings.recorded_seeds` when the run began: later recordings are for later runs."""
     success_ema: float | None = None
+    latest_success: dict[str, float] = field(default_factory=dict)
+    """Family -> success rate of its rollouts in the newest update that had any."""
+    aids: list[str] = field(default_factory=list)
+    """Orders of demonstrations that RL asked for (`learner.aids`)."""
     stall_s: float = 0.0
     """Time that updates waited for steps in flight (`learner.pacing`)."""
     orders: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -103,10 +107,11 @@ class LoopState:
         self.env_steps += sum(len(trajectory.steps) for trajectory in trajectories)
         self.rl_env_steps += sum(len(trajectory.steps) for trajectory in trajectories if trajectory.kind == "training")
 
-    def note_success(self, success: float) -> None:
-        """One update's success rate."""
-        old = self.success_ema
-        self.success_ema = success if old is None else SUCCESS_DECAY * old + (1 - SUCCESS_DECAY) * success
+    def note_success(self, tally: Tally) -> None:
+        """One update's rollouts."""
+        old, new = self.success_ema, tally.success
+        self.success_ema = new if old is None else SUCCESS_DECAY * old + (1 - SUCCESS_DECAY) * new
+        self.latest_success |= tally.rates()
 
     def order_messages(self) -> list[RolloutOrder]:
         """The present phase's orders."""

@@ -54,6 +54,9 @@ class TrainedSteps:
         ages: dict[str, AgeSpan] = {}
         for group in taken:
             seen = translated.get(group.group_seq)
+            if group.kind == "demonstration":
+                outcomes.append(["demonstrated"] * len(group.trajectories))
+                continue
             if seen is None:
                 outcomes.append(["phase_closed"] * len(group.trajectories))
                 continue
@@ -100,15 +103,6 @@ class TrainedSteps:
 
     def _ages_of(self, trajectory: Trajectory) -> list[int]:
         return [max(0, self._position - step.min_policy_version) for step in trajectory.steps]
-
-
-def mostly_failed(groups: Iterable[TrajectoryGroup]) -> frozenset[str]:
-    """Families in which fewer than half of the rollouts of ``groups`` succeeded."""
-    outcomes: dict[str, list[bool]] = {}
-    for group in groups:
-        for trajectory in group.trajectories:
-            outcomes.setdefault(trajectory.task.family, []).append(trajectory.success)
-    return frozenset(family for family, seen in outcomes.items() if 2 * sum(seen) < len(seen))
 
 
 def update_fields(

@@ -94,14 +94,16 @@ class RecipeConfig(Section):
     bc_lr: float = Field(2e-4, gt=0)
     """Learning rate of behaviour cloning."""
     demo_replay_steps: int = Field(0, ge=0)
-    """Maximum number of steps of demonstrations that an RL update imitates beside the algorithm's loss, of the families in which
-    most of its rollouts failed, in turn (demonstration-augmented policy gradient, arXiv 1709.10087). A group that fails
-    altogether says nothing to the algorithm; families that succeed hold what they can do by their own successes."""
+    """Maximum number of steps of demonstrations that an RL update imitates beside the algorithm's loss, of the families that fail
+    (``demo_replay_below``), in turn (demonstration-augmented policy gradient, arXiv 1709.10087). A group that fails altogether
+    says nothing to the algorithm; families that succeed hold what they can do by their own successes."""
+    demo_replay_below: float = Field(0.5, gt=0, le=1)
+    """Families fail when less than this share of their latest rollouts succeeded, in whichever update these were."""
     demo_replay_weight: float = Field(0.5, gt=0)
-    """Weight of their mean negative log-likelihood in the first update; it falls to 0 with the RL budget."""
-    demos_in_reserve: int = Field(0, ge=0)
-    """Demonstrations of each family that has any, of further instances, which cloning does not see: ``demo_replay_steps`` takes
-    from these. What was cloned is known already, and was not enough where rollouts fail. 0: those cloned are replayed."""
+    """Weight of their mean negative log-likelihood."""
+    demos_of_failures: int = Field(0, ge=0)
+    """Demonstrations that RL may ask for, in all: of training instances on which a whole group failed. ``demo_replay_steps``
+    takes from these. What was cloned is known already, and was not enough where rollouts fail. 0: those cloned are replayed."""
     eval_episodes_per_family: int = Field(20, ge=0)
     """Held-out episodes per family in the last evaluation; 0 skips it. They begin with those of the two others."""
     eval_before_episodes_per_family: int | None = Field(None, ge=0)
@@ -127,6 +129,10 @@ class RecipeConfig(Section):
     many steps an update takes depends on the algorithm."""
     target_success: float | None = Field(None, gt=0, le=1)
     """RL ends early when the training success EMA reaches this; None: never."""
+
+    def num_demos(self, family: str) -> int:
+        """Demonstrations of ``family`` for cloning."""
+        return self.demos_of_family.get(family, self.demos_per_family)
 
     @property
     def max_demos(self) -> int:

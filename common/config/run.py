@@ -211,9 +211,9 @@ def _combination_problems(config: RunConfig) -> list[Problem]:
             problems.append(Problem(path, "is not among tasks.families", "name all families of the run there, or remove it here"))
         if number < 0:
             problems.append(Problem(path, f"{number} demonstrations", "give 0 or more"))
-    if config.learner.recipe.demos_in_reserve and not config.learner.recipe.demo_replay_steps:
-        step = "set learner.recipe.demo_replay_steps, or leave the reserve out"
-        problems.append(Problem("learner.recipe.demos_in_reserve", "no update would take from the reserve", step))
+    if config.learner.recipe.demos_of_failures and not config.learner.recipe.demo_replay_steps:
+        step = "set learner.recipe.demo_replay_steps, or ask for no demonstrations of failures"
+        problems.append(Problem("learner.recipe.demos_of_failures", "no update would imitate them", step))
     batch = config.learner.group_size * config.learner.groups_per_batch
     if config.learner.num_minibatches > config.learner.groups_per_batch:
         problems.append(

@@ -78,14 +78,15 @@ class FakeBroker:
     def _complete_one(self) -> bool:
         if self.num_released is not None and len(self.groups) >= self.num_released:
             return False
-        for order in self.orders.values():
+        # An RL order has no end: demonstrations that RL asks for come before its next group.
+        for order in sorted(self.orders.values(), key=lambda order: order.kind == "training"):
             number = self.made.get(order.order_id, 0)
             limit = None if order.num_per_family is None else order.num_per_family * len(order.families)
             if order.order_id in self.closed or (limit is not None and number >= limit):
                 continue
             self.made[order.order_id] = number + 1
             family = order.families[number % len(order.families)]
-            split = order.kind if order.kind != "demonstration" else "demonstration"
+            split = order.split or order.kind
             task = TaskRef(family, order.first_seed + number // len(order.families), split)
             version = -1 if order.kind == "demonstration" else self.sampled_version()
             trajectories = tuple(

@@ -160,10 +160,10 @@ def test_load_config_demonstrations_of_an_unplayed_family_are_an_error(tmp_path:
     assert set(found) == {"learner.recipe.demos_of_family.a", "learner.recipe.demos_of_family.c"}
 
 
-def test_load_config_demonstrations_in_reserve_that_no_update_takes_are_an_error(tmp_path: Path) -> None:
-    text = "learner: {recipe: {demos_in_reserve: 2, demo_replay_steps: %d}}\n"
-    assert set(problems(write(tmp_path, text % 0))) == {"learner.recipe.demos_in_reserve"}
-    assert load_config(write(tmp_path, text % 8)).learner.recipe.demos_in_reserve == 2
+def test_load_config_demonstrations_of_failures_that_no_update_imitates_are_an_error(tmp_path: Path) -> None:
+    text = "learner: {recipe: {demos_of_failures: 2, demo_replay_steps: %d}}\n"
+    assert set(problems(write(tmp_path, text % 0))) == {"learner.recipe.demos_of_failures"}
+    assert load_config(write(tmp_path, text % 8)).learner.recipe.demos_of_failures == 2
 
 
 def test_load_config_horizon_that_falls_back_or_is_too_long_is_an_error(tmp_path: Path) -> None:

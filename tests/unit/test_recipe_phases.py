@@ -92,21 +92,6 @@ def test_demonstrations_one_order_for_each_number() -> None:
     assert config.learner.recipe.max_demos == 5
 
 
-@pytest.mark.parametrize("number_of", [{}, {"b": 5, "c": 0}])
-def test_demonstrations_in_reserve_are_of_further_instances_of_the_same_families(number_of: dict[str, int]) -> None:
-    config = make_config(recipe={"demos_of_family": number_of, "demos_in_reserve": 3, "demo_replay_steps": 8})
-    config = config.model_copy(update={"tasks": TasksConfig(families=("a", "b", "c"))})
-    played: dict[bool, dict[str, set[int]]] = {False: {}, True: {}}
-    for plan in recipe.first_phase(config, temperature=1.0).orders:
-        if plan.kind == "demonstration":
-            assert plan.num_per_family is not None
-            seeds = set(range(plan.first_seed, plan.first_seed + plan.num_per_family))
-            played[recipe.is_reserve(plan.order_id)] |= dict.fromkeys(plan.families or config.tasks.families, seeds)
-    assert {family: len(seeds) for family, seeds in played[True].items()} == dict.fromkeys(played[False], 3)
-    assert set(played[False]) == set(config.tasks.families) - {family for family, number in number_of.items() if not number}
-    assert not any(played[True][family] & seeds for family, seeds in played[False].items())
-
-
 def test_phases_resumed_by_name_are_the_same() -> None:
     config = make_config()
     phase = recipe.first_phase(config, temperature=0.8)
