@@ -10,6 +10,7 @@ Serial mode and tests use `DesktopService.handle`; `env_server.server` puts a so
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -111,7 +112,10 @@ class DesktopService:
         self._changed = threading.Condition()
         self._pool = DesktopPool(
             config.num_desktops,
-            limits=PoolLimits(lease_time_limit_s=config.lease_time_limit_s, max_starting=config.max_starting),
+            limits=PoolLimits(
+                lease_time_limit_s=config.lease_time_limit_s,
+                max_starting=config.max_starting or max(1, len(os.sched_getaffinity(0)) // 2),
+            ),
             first_token=first_token,
         )
         self._wall = Wall(time.monotonic)

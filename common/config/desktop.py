@@ -21,8 +21,9 @@ class DesktopConfig(Section):
     num_desktops: int = Field(4, ge=1, le=512)
     """Desktops of this env_server. Those beyond the episodes played at a time are spares: idle, they put the task on screen that
     will be asked for next, so that its reset takes a few milliseconds."""
-    max_starting: int = Field(4, ge=1)
-    """So many desktops start at the same time at most."""
+    max_starting: int | None = Field(None, ge=1)
+    """So many desktops start at the same time at most; None: half as many as there are cores. Each takes a core for 4 s, which
+    learner and actors, that start too, would wait for."""
     memory_per_desktop_mb: int = Field(700, ge=1)
     """What one desktop may take (PSS, MiB). More desktops than the machine's memory holds are refused before anything starts, and
     one that broke is started again only where there is still room for it."""
