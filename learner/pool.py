@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import random
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,22 +79,20 @@ class EpisodePool:
         return sum(len(episode.steps) for kept in self._episodes.values() for episode in kept)
 
     def draw(
-        self, *, per_task: int, max_steps: int | None, salt: str, families: Collection[str] | None = None,
+        self, *, per_task: int, max_steps: int | None, salt: str, families: Sequence[str] | None = None,
         fill_from: EpisodePool | None = None,
     ) -> list[Episode]:  # fmt: skip
         """At most ``per_task`` episodes of each task instance, families in turn, until ``max_steps`` steps are reached.
 
-        ``families``: of these alone. Families that have fewer than others are filled with those of ``fill_from``, again and again
-        if need be.
+        ``families``: of these alone, in this order; None: of all, by name. Families that have fewer than others are filled with
+        those of ``fill_from``, again and again if need be.
         """
         chosen: list[Episode] = []
         num_steps = 0
         queues = self._queues(per_task=per_task, salt=salt)
-        if families is not None:
-            queues = {family: queue for family, queue in queues.items() if family in families}
         if fill_from is not None:
             queues = _filled(queues, fill_from._queues(per_task=per_task, salt=salt))
-        for episode in _in_turn(queues):
+        for episode in _in_turn([queues[name] for name in (sorted(queues) if families is None else families) if name in queues]):
             if max_steps is not None and chosen and num_steps + len(episode.steps) > max_steps:
                 break
             chosen.append(episode)
@@ -156,10 +154,9 @@ def _filled(queues: Mapping[str, list[Episode]], more: Mapping[str, list[Episode
     return filled
 
 
-def _in_turn(queues: Mapping[str, Sequence[Episode]]) -> Iterator[Episode]:
-    ordered = [queues[family] for family in sorted(queues)]
-    for place in range(max(map(len, ordered), default=0)):
-        yield from (queue[place] for queue in ordered if place < len(queue))
+def _in_turn(queues: Sequence[Sequence[Episode]]) -> Iterator[Episode]:
+    for place in range(max(map(len, queues), default=0)):
+        yield from (queue[place] for queue in queues if place < len(queue))
 
 
 def digest(episodes: Sequence[Episode]) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 THINNED: Mapping[str, int] = {
-    "test_broker_kill_points": 2, "test_browser_tools": 3, "test_calc_tools": 5, "test_cli_commands": 2,
-    "test_desktop_resets": 8, "test_files_tools": 3, "test_forge_families": 5, "test_forge_on_desktops": 2,
-    "test_gimp_tools": 8, "test_impress_tools": 5, "test_office_windows": 8, "test_setup_packages": 2, "test_vlc_tools": 4,
-    "test_writer_tools": 5,
+    "test_broker_kill_points": 4, "test_browser_tools": 6, "test_calc_tools": 10, "test_cli_commands": 2,
+    "test_desktop_resets": 16, "test_files_tools": 6, "test_forge_families": 10, "test_forge_on_desktops": 6,
+    "test_gimp_tools": 16, "test_impress_tools": 10, "test_office_windows": 8, "test_setup_packages": 2, "test_vlc_tools": 8,
+    "test_writer_tools": 10,
 }  # fmt: skip
 """File -> one of so many of its tests is of the default tier. They try applications method by method, or one property in many
 places: a fault in what they share shows in each of them."""
@@ -31,6 +31,5 @@ def thin(items: Sequence[pytest.Item]) -> None:
 
 def one_in(number: int, values: Iterable[Any]) -> list[Any]:
     """Parameters: the first, and each ``number``-th after it, as they are; the others marked `release`."""
-    return [
-        value if place % number == 0 else pytest.param(value, marks=pytest.mark.release) for place, value in enumerate(values)
-    ]
+    parts = [value if isinstance(value, tuple) else (value,) for value in values]
+    return [pytest.param(*part, marks=pytest.mark.release if place % number else ()) for place, part in enumerate(parts)]

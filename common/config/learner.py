@@ -95,8 +95,9 @@ class RecipeConfig(Section):
     """Learning rate of behaviour cloning."""
     demo_replay_steps: int = Field(0, ge=0)
     """Maximum number of steps of demonstrations that an RL update imitates beside the algorithm's loss, of the families that fail
-    (``demo_replay_below``), in turn (demonstration-augmented policy gradient, arXiv 1709.10087). A group that fails altogether
-    says nothing to the algorithm; families that succeed hold what they can do by their own successes."""
+    (``demo_replay_below``), in turn, those that fail most first (demonstration-augmented policy gradient, arXiv 1709.10087). A
+    group that fails altogether says nothing to the algorithm; families that succeed hold what they can do by their own
+    successes."""
     demo_replay_below: float = Field(0.5, gt=0, le=1)
     """Families fail when less than this share of their latest rollouts succeeded, in whichever update these were."""
     demo_replay_weight: float = Field(0.5, gt=0)

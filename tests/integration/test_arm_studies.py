@@ -16,7 +16,6 @@ import pytest
 from benchmarks.studies import _runs
 from launch.serial import SerialRun
 from tests.integration.quick_study import SERIAL, quick_study, serial_study
-from tests.tiers import one_in
 
 COMPARISONS = ("asynchrony", "entropulse", "staleness_desktops", "api_gui", "algorithms", "faults")
 
@@ -43,7 +42,8 @@ def check_cells(cells: list[dict[str, Any]], name: str) -> None:
         assert [cell["num_kills"] > 0 for cell in cells] == [False, True, True]
 
 
-@pytest.mark.parametrize("name", one_in(len(COMPARISONS), COMPARISONS))
+@pytest.mark.release
+@pytest.mark.parametrize("name", COMPARISONS)
 def test_quick_study_trains_its_quick_arms_serially(tmp_path: Path, name: str) -> None:
     check_cells(serial_study(tmp_path, name, **changes_of(name)), name)
 

@@ -161,7 +161,7 @@ def test_broadcast_two_receivers_and_late_joiner_all_get_newest(bench: Bench) ->
     bench.wait_loaded({"actor-0:a": 4, "actor-1:a": 4, "actor-2:a": 4})
 
 
-@pytest.mark.parametrize("stage", one_in(2, STAGES))
+@pytest.mark.parametrize("stage", one_in(3, STAGES))
 def test_receiver_killed_at_any_stage_others_get_the_version_and_training_never_waits(shared: Bench, stage: str) -> None:
     victim = shared.start(f"victim:{stage}", f"at:{stage}")
     version, stood_s = shared.publish() if stage != "joining" else (shared.version, 0.0)
@@ -177,7 +177,7 @@ def test_receiver_killed_at_any_stage_others_get_the_version_and_training_never_
     again.signal(signal.SIGKILL)
 
 
-@pytest.mark.parametrize("stage", one_in(2, STAGES))
+@pytest.mark.parametrize("stage", one_in(3, STAGES))
 def test_receiver_that_hangs_at_any_stage_is_left_behind_and_catches_up(shared: Bench, stage: str) -> None:
     sleeper = shared.start(f"sleeper:{stage}", f"at:{stage}")
     if stage != "joining":
@@ -196,7 +196,7 @@ def test_receiver_that_hangs_at_any_stage_is_left_behind_and_catches_up(shared: 
     sleeper.signal(signal.SIGKILL)
 
 
-@pytest.mark.parametrize("stage", one_in(2, STAGES))
+@pytest.mark.parametrize("stage", one_in(3, STAGES))
 def test_receiver_that_joins_at_any_stage_of_anothers_update_gets_the_version(shared: Bench, stage: str) -> None:
     late, slow = shared.start(f"late:{stage}", "waiting"), shared.start(f"slow:{stage}", f"at:{stage}")
     version = shared.publish()[0] if stage != "joining" else shared.version

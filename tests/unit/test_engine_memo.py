@@ -16,6 +16,7 @@ from actor.engines.base import GenerationRequest
 from actor.engines.memo import Memo, context_key, longer_key
 from actor.engines.threaded import Sampled
 from actor.engines.transformers_engine import TransformersCore, TransformersEngine
+from tests.tiers import one_in
 
 VOCABULARY = 5
 ROW_BYTES = 4 * VOCABULARY
@@ -93,11 +94,15 @@ def assert_distributed(seen: Counter[tuple[int, ...]], chances: dict[tuple[int, 
     assert chi_square < freedom + 5 * (2 * freedom) ** 0.5
 
 
-@pytest.mark.parametrize("max_draft_tokens", [0, 8])
-@pytest.mark.parametrize("memo_bytes", [pytest.param(0, marks=pytest.mark.release), 3 * ROW_BYTES, PLENTY])
 @pytest.mark.parametrize(
-    ("temperature", "fused"), [(1.0, True), (0.6, True), pytest.param(1.0, False, marks=pytest.mark.release)]
-)
+    ("temperature", "fused", "memo_bytes", "max_draft_tokens"),
+    one_in(5, [
+        (temperature, fused, memo_bytes, max_draft_tokens)
+        for temperature, fused in ((0.6, True), (1.0, True), (1.0, False))
+        for memo_bytes in (PLENTY, 0, 3 * ROW_BYTES)
+        for max_draft_tokens in (8, 0)
+    ]),
+)  # fmt: skip
 def test_answers_with_a_memo_are_distributed_as_the_model_says(
     model: LlamaForCausalLM, temperature: float, fused: bool, memo_bytes: int, max_draft_tokens: int
 ) -> None:
@@ -111,9 +116,10 @@ def test_answers_with_a_memo_are_distributed_as_the_model_says(
         assert core.counters.requests_without_pass.total == 0
 
 
-@pytest.mark.parametrize("memo_bytes", [pytest.param(ROW_BYTES, marks=pytest.mark.release), 7 * ROW_BYTES, PLENTY])
-@pytest.mark.parametrize("max_draft_tokens", [0, 8])
-@pytest.mark.parametrize("temperature", [0.0, pytest.param(0.5, marks=pytest.mark.release), 1.0, 2.0])
+@pytest.mark.parametrize(
+    ("temperature", "max_draft_tokens", "memo_bytes"),
+    one_in(7, itertools.product((2.0, 1.0, 0.0, 0.5), (8, 0), (7 * ROW_BYTES, PLENTY, ROW_BYTES))),
+)
 def test_logprobs_with_a_memo_are_those_of_the_present_weights(
     model: LlamaForCausalLM, temperature: float, max_draft_tokens: int, memo_bytes: int
 ) -> None:

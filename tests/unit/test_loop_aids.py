@@ -84,6 +84,22 @@ def test_families_that_are_not_in_a_batch_are_imitated_as_their_latest_rollouts_
     assert LoopState.from_json(loop.state.to_json()) == loop.state
 
 
+@pytest.mark.parametrize(("worse", "better"), [(CLICK, TYPE), (TYPE, CLICK)])
+def test_families_that_fail_most_are_imitated_first_when_the_steps_are_not_enough_for_all(
+    worse: str, better: str, tmp_path: Path
+) -> None:
+    # One episode of two steps.
+    bench = Bench(tmp_path, make_config(recipe={"demo_replay_steps": 2}, entropulse={"enabled": False}))
+    bench.broker.success = lambda order, number, index: (
+        index < (0 if order.families[number % len(order.families)] == worse else 1)
+    )
+    loop, batches, _ = started(bench)
+    bench.run(loop)
+    family_of = family_of_steps(loop._demonstrations)
+    assert loop.state.latest_success == {worse: 0.0, better: 0.25}
+    assert [{family_of[id(step)] for step in batch.demonstrated} for batch in batches] == [{worse}] * 6
+
+
 @pytest.mark.parametrize("limit", [1, 4, 100])
 @pytest.mark.parametrize(("failing", "num_solved"), [((CLICK,), 0), (FAMILIES, 0), (FAMILIES, 1), ((), 0)])
 def test_instances_on_which_a_whole_group_failed_are_demonstrated_until_the_limit(

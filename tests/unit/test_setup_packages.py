@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,8 @@ from launch import packages
 from launch.package_plan import TORCH, read_pip_config, torch_ways, uv_settings
 from launch.packages import PackageStage, Stamp, damaged, find_uv, installed, site_packages
 from tests.tiers import one_in
+
+packages_run_logged = packages.run_logged
 
 TORCH_CODE = """
 {imports}
@@ -159,6 +162,14 @@ def machine(
     uv = real_uv if request.param == "uv" else None
     monkeypatch.setattr(packages, "find_uv", lambda venv, *, log, progress: uv)
     monkeypatch.setattr(packages, "has_cuda_gpu", lambda: False)
+
+    def run(command: list[str | Path], **rest: Any) -> Any:
+        if [str(word) for word in command[1:3]] != ["-m", "venv"]:
+            return packages_run_logged(command, **rest)
+        shutil.rmtree(made.venv, ignore_errors=True)
+        return copy_venv(bare_venv, made.venv)
+
+    monkeypatch.setattr(packages, "run_logged", run)
     copy_venv(bare_venv, made.venv)
     return made
 
@@ -276,7 +287,8 @@ def test_environment_that_does_not_work_although_whole_is_made_anew(machine: Mac
     assert any("in the way" in line for line in machine.said)
 
 
-def test_environment_whose_python_is_gone_is_made_anew(machine: Machine) -> None:
+def test_environment_whose_python_is_gone_is_made_anew(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "run_logged", packages_run_logged)  # With an environment that is really made.
     cpu_torch(machine.links)
     index_of(machine.index)
     machine.stage().ensure()

@@ -83,7 +83,7 @@ def expected_logprobs(model: LlamaForCausalLM, completion: Sampled) -> list[floa
     return logprobs.gather(1, torch.tensor(completion.tokens)[:, None])[:, 0].tolist()
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("temperature", [pytest.param(1.0, marks=pytest.mark.release), 0.6])
 @pytest.mark.parametrize("fused", [True, pytest.param(False, marks=pytest.mark.release)])
 def test_guesses_leave_the_distribution_of_completions_as_it_is(model: LlamaForCausalLM, temperature: float, fused: bool) -> None:
     core = make_core(model, max_draft_tokens=8, fused=fused)
