@@ -1,9 +1,8 @@
-"""Demonstrations for RL: of training instances on which most of a group failed, and what updates imitate.
+"""Demonstrations for RL: of training instances on which a whole group failed, and what updates imitate.
 
-A group that fails altogether says nothing to the algorithm, one that mostly fails says little. Its instance is demonstrated once
-(as in DAgger, arXiv 1011.0686, the expert shows what to do where the policy's own failures are), and updates imitate that beside
-the algorithm's loss while the family fails (demonstration-augmented policy gradient, arXiv 1709.10087). The number of such
-demonstrations is limited.
+A group that fails altogether says nothing to the algorithm. Its instance is demonstrated once (as in DAgger, arXiv 1011.0686, the
+expert shows what to do where the policy's own failures are), and updates imitate that beside the algorithm's loss while the
+family fails (demonstration-augmented policy gradient, arXiv 1709.10087). The number of such demonstrations is limited.
 
 Keeps its books in `LoopState`: who resumes has the same demonstrations and asks for no more than are left.
 """
@@ -53,13 +52,15 @@ class Aids:
                     log.get_logger().warning("demonstration.failed", task=group.task.task_id, end_reason=trajectory.end_reason)
 
     def ask(self, groups: Sequence[TrajectoryGroup]) -> None:
-        """Order demonstrations of those instances of ``groups`` on which most rollouts failed, as long as any are left; first of
-        those that failed most."""
-        asked = self._state.aids
-        for group in sorted(groups, key=_success):
-            may_ask = len(asked) < self._recipe.demos_of_failures and self._recipe.num_demos(group.task.family)
-            plan = recipe.aid(group.task)
-            if not may_ask or _success(group) >= 0.5 or plan.order_id in asked:
+        """Order demonstrations of those instances of ``groups`` on which all rollouts failed, as long as any are left."""
+        for group in groups:
+            task, asked = group.task, self._state.aids
+            if len(asked) >= self._recipe.demos_of_failures or not self._recipe.num_demos(task.family):
+                continue
+            if not group.trajectories or any(trajectory.success for trajectory in group.trajectories):
+                continue
+            plan = recipe.aid(task)
+            if plan.order_id in asked:
                 continue
             try:
                 self._broker.place_order(plan.to_message(self._config, self._families, policy_version=self._state.policy_version))
@@ -85,9 +86,3 @@ class Aids:
         episodes = pool.draw(per_task=1, max_steps=settings.demo_replay_steps, salt=f"update-{update}", families=failing)
         steps = tuple(step for episode in episodes for step in episode.steps)
         return replace(batch, demonstrated=steps, demonstration_weight=settings.demo_replay_weight)
-
-
-def _success(group: TrajectoryGroup) -> float:
-    """Share of its rollouts that succeeded; 1 without any, which says nothing of the policy."""
-    outcomes = [trajectory.success for trajectory in group.trajectories]
-    return sum(outcomes) / len(outcomes) if outcomes else 1.0

@@ -103,7 +103,7 @@ class RecipeConfig(Section):
     demo_replay_weight: float = Field(0.5, gt=0)
     """Weight of their mean negative log-likelihood."""
     demos_of_failures: int = Field(0, ge=0)
-    """Demonstrations that RL may ask for, in all: of training instances on which most of a group failed. ``demo_replay_steps``
+    """Demonstrations that RL may ask for, in all: of training instances on which a whole group failed. ``demo_replay_steps``
     takes from these. What was cloned is known already, and was not enough where rollouts fail. 0: those cloned are replayed."""
     eval_episodes_per_family: int = Field(20, ge=0)
     """Held-out episodes per family in the last evaluation; 0 skips it. They begin with those of the two others."""
