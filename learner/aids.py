@@ -79,10 +79,7 @@ class Aids:
         if not settings.demo_replay_steps:
             return batch
         pool = self._pool if settings.demos_of_failures else self._cloned
-        latest = self._state.latest_success
-        failing = [name for name in latest if latest[name] < settings.demo_replay_below]
-        # The steps may not be enough for all of them: those that fail most come first.
-        failing.sort(key=lambda name: (latest[name], name))
+        failing = {name: success for name, success in self._state.latest_success.items() if success < settings.demo_replay_below}
         episodes = pool.draw(per_task=1, max_steps=settings.demo_replay_steps, salt=f"update-{update}", families=failing)
         steps = tuple(step for episode in episodes for step in episode.steps)
         return replace(batch, demonstrated=steps, demonstration_weight=settings.demo_replay_weight)

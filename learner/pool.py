@@ -79,20 +79,25 @@ class EpisodePool:
         return sum(len(episode.steps) for kept in self._episodes.values() for episode in kept)
 
     def draw(
-        self, *, per_task: int, max_steps: int | None, salt: str, families: Sequence[str] | None = None,
+        self, *, per_task: int, max_steps: int | None, salt: str, families: Mapping[str, float] | None = None,
         fill_from: EpisodePool | None = None,
     ) -> list[Episode]:  # fmt: skip
         """At most ``per_task`` episodes of each task instance, families in turn, until ``max_steps`` steps are reached.
 
-        ``families``: of these alone, in this order; None: of all, by name. Families that have fewer than others are filled with
-        those of ``fill_from``, again and again if need be.
+        ``families``: of these alone, those of lower values first. Equal ones are in random order, as all are without: where the
+        steps are not enough for all, none is always left out. Families that have fewer episodes than others are filled with those
+        of ``fill_from``, again and again if need be.
         """
         chosen: list[Episode] = []
         num_steps = 0
         queues = self._queues(per_task=per_task, salt=salt)
         if fill_from is not None:
             queues = _filled(queues, fill_from._queues(per_task=per_task, salt=salt))
-        for episode in _in_turn([queues[name] for name in (sorted(queues) if families is None else families) if name in queues]):
+        names = sorted(queues)
+        random.Random(f"{self._seed}:{salt}").shuffle(names)
+        if families is not None:
+            names = sorted((name for name in names if name in families), key=families.__getitem__)
+        for episode in _in_turn([queues[name] for name in names]):
             if max_steps is not None and chosen and num_steps + len(episode.steps) > max_steps:
                 break
             chosen.append(episode)

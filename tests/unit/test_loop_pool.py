@@ -1,6 +1,8 @@
 """The pool of successful episodes."""
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ from common.run_folder import RunFolder
 from launch.machine import inspect_machine
 from launch.preflight import check_specialists
 from learner.checkpoint import CheckpointStore
-from learner.pool import EpisodePool, digest, make_batches, pack_run
+from learner.pool import Episode, EpisodePool, digest, make_batches, pack_run
 from learner.recipe import first_phase, phase_after, rl_phase
 from learner.sft import make_round
 
@@ -32,6 +34,11 @@ def filled(num_groups: int, *, max_per_family: int = 1000) -> EpisodePool:
     return pool
 
 
+def assert_in_turn(episodes: Sequence[Episode]) -> None:
+    families = [episode.family for episode in episodes]
+    assert {*families[:2]} == {"a", "b"} and families == families[:2] * (len(families) // 2)
+
+
 def test_pool_more_than_it_holds_keeps_a_sample_of_all(tmp_path: object) -> None:
     pool = filled(100, max_per_family=20)
     assert pool.num_episodes == 40
@@ -42,7 +49,19 @@ def test_pool_more_than_it_holds_keeps_a_sample_of_all(tmp_path: object) -> None
 def test_pool_draw_takes_a_few_per_task_and_families_in_turn() -> None:
     episodes = filled(10).draw(per_task=2, max_steps=None, salt="x")
     assert len(episodes) == 20
-    assert [episode.family for episode in episodes[:4]] == ["a", "b", "a", "b"]
+    assert_in_turn(episodes)
+
+
+def test_pool_draw_of_few_steps_leaves_no_family_out_for_its_name() -> None:
+    pool = filled(10)
+    firsts = [pool.draw(per_task=2, max_steps=2, salt=f"update-{number}") for number in range(30)]
+    assert {len(episodes) for episodes in firsts} == {1}
+    assert min(Counter(episodes[0].family for episodes in firsts).values()) > 5
+    for values, first in (({"a": 0.1, "b": 0.2}, "a"), ({"a": 0.2, "b": 0.1}, "b"), ({"b": 0.5}, "b")):
+        drawn = [pool.draw(per_task=2, max_steps=2, salt=str(number), families=values) for number in range(10)]
+        assert {episode.family for episodes in drawn for episode in episodes} == {first}
+    equal = [pool.draw(per_task=2, max_steps=2, salt=str(number), families={"a": 0.0, "b": 0.0})[0] for number in range(30)]
+    assert {episode.family for episode in equal} == {"a", "b"}
 
 
 def test_pool_draw_stops_at_number_of_steps() -> None:
@@ -60,7 +79,7 @@ def test_pool_draw_fills_the_share_of_families_that_have_little_from_another_poo
     of_family = {family: [one.trajectory_id for one in episodes if one.family == family] for family in "ab"}
     assert len(of_family["a"]) == len(set(of_family["a"])) == len(of_family["b"]) == successes.num_episodes
     assert set(of_family["b"]) == {"demo-4", "demo-5"}
-    assert [episode.family for episode in episodes[:4]] == ["a", "b", "a", "b"]
+    assert_in_turn(episodes)
     assert successes.draw(per_task=9, max_steps=None, salt="x") == [one for one in episodes if one.family == "a"]
 
 
