@@ -30,6 +30,10 @@ def thin(items: Sequence[pytest.Item]) -> None:
 
 
 def one_in(number: int, values: Iterable[Any]) -> list[Any]:
-    """Parameters: the first, and each ``number``-th after it, as they are; the others marked `release`."""
-    parts = [value if isinstance(value, tuple) else (value,) for value in values]
-    return [pytest.param(*part, marks=pytest.mark.release if place % number else ()) for place, part in enumerate(parts)]
+    """Parameters: the first, and each ``number``-th after it, as they are; the others marked `release`. A tuple is
+    one value of each parameter."""
+
+    def left_out(value: Any) -> Any:
+        return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.release)
+
+    return [left_out(value) if place % number else value for place, value in enumerate(values)]
