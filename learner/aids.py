@@ -20,6 +20,7 @@ from learner import recipe
 from learner.algorithms import TrainBatch
 from learner.parts import Broker
 from learner.pool import EpisodePool
+from learner.rollouts import keep_demonstration
 from learner.state import LoopState
 
 
@@ -46,10 +47,7 @@ class Aids:
                 continue
             self._broker.close_order(group.order_id)
             for trajectory in group.trajectories:
-                if trajectory.success:
-                    self._pool.add(trajectory)
-                else:
-                    log.get_logger().warning("demonstration.failed", task=group.task.task_id, end_reason=trajectory.end_reason)
+                keep_demonstration(trajectory, self._pool)
 
     def ask(self, groups: Sequence[TrajectoryGroup]) -> None:
         """Order demonstrations of those instances of ``groups`` on which all rollouts failed, as long as any are left."""

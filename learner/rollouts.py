@@ -57,7 +57,7 @@ class Rollouts:
         for trajectory in group.trajectories:
             tally.add(trajectory.task.family, success=trajectory.success)
             if group.kind == "demonstration":
-                self._keep_demonstration(trajectory)
+                keep_demonstration(trajectory, self._demonstrations)
         order = next((order for order in phase.orders if order.order_id == name), None)
         if order is not None and order.kind == "evaluation" and not self.num_missing(order):
             self._record_evaluation(order)
@@ -70,12 +70,6 @@ class Rollouts:
             if is_open and self._state.tallies[order.order_id].num_episodes:
                 self._record_evaluation(order)
 
-    def _keep_demonstration(self, trajectory: Trajectory) -> None:
-        if trajectory.success:
-            self._demonstrations.add(trajectory)
-        else:
-            log.get_logger().warning("demonstration.failed", task=trajectory.task.task_id, end_reason=trajectory.end_reason)
-
     def _record_evaluation(self, order: recipe.OrderPlan) -> None:
         tally = self._state.tallies[order.order_id]
         families = {name: {"successes": s, "episodes": n} for name, (s, n) in sorted(tally.families.items())}
@@ -87,3 +81,11 @@ class Rollouts:
         self._state.evaluations[order.order_id] = result
         self._records.event("evaluation", phase=order.order_id, **result)
         log.get_logger().info("evaluation.done", phase=order.order_id, success=round(tally.success, 3))
+
+
+def keep_demonstration(trajectory: Trajectory, pool: EpisodePool) -> None:
+    """Add ``trajectory`` to ``pool`` when it succeeded; say so when it did not."""
+    if trajectory.success:
+        pool.add(trajectory)
+    else:
+        log.get_logger().warning("demonstration.failed", task=trajectory.task.task_id, end_reason=trajectory.end_reason)

@@ -1,5 +1,6 @@
 """Ten-line parts around a `LearnerLoop`: a broker that plays every order at once, a trainer of one number, a sink."""
 
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -201,6 +202,16 @@ class Bench:
         )  # fmt: skip
         loop.begin(announced_version=self.broker.version, checkpoint=checkpoints.load())
         return loop
+
+    def kill_often(self, chance: random.Random, *, most_ticks: int) -> None:
+        """Six learners, each of which dies after a random number of ticks."""
+        for _ in range(6):
+            loop = self.start()
+            for _ in range(chance.randrange(1, most_ticks)):
+                if not loop.finished:
+                    loop.tick()
+            loop._checkpoints.wait()  # A write under way is another test's business; here the process is gone after it.
+            del loop
 
     def run(self, loop: LearnerLoop, *, max_ticks: int = 10_000) -> LearnerLoop:
         """Tick until finished."""

@@ -129,17 +129,10 @@ def test_instances_on_which_a_whole_group_failed_are_demonstrated_until_the_limi
 
 @pytest.mark.parametrize("seed", range(8))
 def test_learner_killed_at_random_points_asks_for_no_more_and_decides_each_once(seed: int, tmp_path: Path) -> None:
-    chance = random.Random(seed)
     recipe = {"demo_replay_steps": 8, "demos_of_failures": 5, "max_updates": 8}
     bench = Bench(tmp_path, make_config(recipe=recipe, entropulse={"enabled": False}))
     bench.broker.success = fails_in(CLICK)
-    for _ in range(6):
-        loop = bench.start()
-        for _ in range(chance.randrange(10, 50)):
-            if not loop.finished:
-                loop.tick()
-        loop._checkpoints.wait()  # A write under way is another test's business; here the process is gone after it.
-        del loop
+    bench.kill_often(random.Random(seed), most_ticks=50)
     loop = bench.run(bench.start())
     asked = [order.order_id for order in aids(bench)]
     assert len(asked) == 5 and loop.state.aids == asked and set(asked) <= bench.broker.closed

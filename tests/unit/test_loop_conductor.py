@@ -209,15 +209,8 @@ def check_exactly_once(bench: Bench) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_loop_killed_at_random_points_trains_every_trajectory_exactly_once(tmp_path: Path, seed: int) -> None:
-    chance = random.Random(seed)
     bench = Bench(tmp_path, make_config(entropulse={"force_after_fraction": 0.5}))
-    for _ in range(6):
-        loop = bench.start()
-        for _ in range(chance.randrange(1, 30)):
-            if not loop.finished:
-                loop.tick()
-        loop._checkpoints.wait()  # A write under way is another test's business; here the process is gone after it.
-        del loop
+    bench.kill_often(random.Random(seed), most_ticks=30)
     bench.run(bench.start())
     check_exactly_once(bench)
 
