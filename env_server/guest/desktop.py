@@ -88,6 +88,7 @@ class Desktop:
             profiles=places.home / "apps",
             folder=self.folder,
             wait=self._wait,
+            titles=self._titles_of,
             press=self._press_in,
         )
         on_demand = {app.name: app for app in catalog.make_apps(around)}
@@ -282,6 +283,9 @@ class Desktop:
 
     def _wait(self, condition: Callable[[], bool], deadline: float, what: str) -> None:
         self._windows.wait(condition, deadline, what)
+
+    def _titles_of(self, name: str) -> list[str]:
+        return [window.title for window in self._windows.of(self._apps[name])]
 
     def _switch(self, wanted: str, deadline: float) -> str:
         try:

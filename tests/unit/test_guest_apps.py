@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,12 @@ def around(tmp_path: Path) -> Surroundings:
     (tmp_path / "work" / "sub").mkdir(parents=True)
     (tmp_path / "work" / "a.txt").write_text("x")
 
-    def nothing(*_: object) -> None:
+    def nothing(*_: object) -> Any:
         raise AssertionError("not in this test")
 
     env = {"PATH": str(tmp_path / "bin")}
-    return Surroundings(env, tmp_path, tmp_path / "apps", AgentFolder(tmp_path / "work"), wait=nothing, press=nothing)
+    folder = AgentFolder(tmp_path / "work")
+    return Surroundings(env, tmp_path, tmp_path / "apps", folder, wait=nothing, titles=nothing, press=nothing)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +70,22 @@ def test_app_for_a_file_goes_by_its_ending(path: str, app: str | None) -> None:
 def test_scheme_text_stays_a_text_whatever_it_holds() -> None:
     assert scheme_text('a" (gimp-quit 1) "\\') == '"a\\" (gimp-quit 1) \\"\\\\"'
     assert scheme_text("\u00e4\n") == '"\u00e4\n"'
+
+
+def test_image_counts_as_open_only_when_the_window_shows_it(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same file opened before does not count: the number is the image's own."""
+    titles = ["GNU Image Manipulation Program", "[a] (imported)-2.0 (RGB) 40x20", "[a] (imported)-12.0 (RGB) 40x20"]
+    seen: list[str] = []
+
+    def wait(condition: Any, *_: object) -> None:
+        while not condition():
+            seen.append(titles.pop(0))
+
+    slow = dataclasses.replace(around, wait=wait, titles=lambda name: titles[:1] if name == "gimp" else [])
+    gimp = Gimp(slow)
+    monkeypatch.setattr(gimp, "ask", lambda _expression: ["12"])
+    gimp.tools.open_place(around.folder.root / "a.png")
+    assert len(seen) == 2 and len(titles) == 1
 
 
 # --- VLC's settings --------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from ..faults import Refused
@@ -13,6 +14,7 @@ _MODES = {"rgb": 0, "gray": 1, "indexed": 2}
 _ROTATIONS = {90: 0, 180: 1, 270: 2}
 _FLAT = (".jpg", ".jpeg", ".bmp", ".ppm")
 """Formats without transparency and layers."""
+_SHOW_LIMIT_S = 7.0
 _MAX_PIXELS = 40_000_000
 _NEWEST = "(vector-ref (cadr (gimp-image-list)) 0)"
 """The image opened last is the one in front."""
@@ -156,11 +158,19 @@ class GimpTools(Tools):
         (opened,) = self._gimp.ask(
             "(begin (gimp-message-set-handler 2)"
             f" (let ((opened (catch 0 (let ((image (car (gimp-file-load 1 {file} {file}))))"
-            " (gimp-display-new image) (gimp-image-clean-all image) 1))))"
+            " (gimp-display-new image) (gimp-image-clean-all image) image))))"
             " (gimp-message-set-handler 0) opened))"
         )
-        if opened != "1":
+        if opened == "0":
             raise Refused(f"GIMP cannot read {self.shown(place)} as an image")
+        # The window takes the image, and its number into the title, only when GIMP has nothing else to do.
+        shown = f"-{opened}."
+        around = self._gimp.around
+        around.wait(
+            lambda: any(shown in title for title in around.titles(self._gimp.name)),
+            time.monotonic() + _SHOW_LIMIT_S,
+            f"GIMP's window with {place.name}",
+        )
 
     def _change(self, commands: str) -> str:
         self._require_image()

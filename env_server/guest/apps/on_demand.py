@@ -25,6 +25,8 @@ class Surroundings:
     folder: AgentFolder
     wait: Callable[[Callable[[], bool], float, str], None]
     """See `guest.windows.Windows.wait`."""
+    titles: Callable[[str], list[str]]
+    """``titles(name)``: of that application's windows without dialogs, topmost last."""
     press: Callable[[str, str], None]
     """``press(name, keys)`` brings that application to the front, presses keys there and waits until it has taken them."""
 
