@@ -5,8 +5,9 @@
                            (<section>-00000-of-00002.safetensors ... where several ranks have written one, see `learner.shards`)
       latest -> checkpoint-000007
 
-Taking one costs the training thread a copy of the tensors; a background thread writes, syncs and renames. No pickle: tensors lie
-in safetensors, everything else in JSON. A damaged newest checkpoint is said aloud and the one before is used; that is why
+Taking one costs the training thread a copy of the tensors; a background thread writes, syncs and renames. Sections that are the
+same as in the newest checkpoint are not written again: the new one takes them over (hard links) together with its place. No
+pickle: tensors lie in safetensors, everything else in JSON. A damaged newest checkpoint is said aloud and the one before is used; that is why
 the broker may only forget what the oldest kept checkpoint covers (`CheckpointStore.covered_cursor`). Whoever loads makes the
 folder his own: a learner that was frozen, replaced and wakes up can write nothing into it any more. Knows nothing about what is
 in the tensors.
@@ -22,7 +23,8 @@ import shutil
 import threading
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -84,10 +86,12 @@ class CheckpointStore:
         *,
         cursor: int,
         sync_first: Sequence[Path] = (),
+        unchanged: Collection[str] = (),
     ) -> int:
         """Copy everything and write it in the background; waits for the one before. Returns its number.
 
         ``cursor``: the first group the state does not cover. ``sync_first``: files whose lengths ``state`` mentions.
+        ``unchanged``: sections that are those of the newest checkpoint, which this one replaces; needs `has_newest`.
         Raises `DiskFull`, `Superseded` (another store has loaded since) or OSError of an earlier write.
         """
         self.wait()
@@ -95,10 +99,16 @@ class CheckpointStore:
         text = json.dumps({"format": _FORMAT, "cursor": cursor, "state": state})
         number, self._next_number = self._next_number, self._next_number + 1
         self._thread = threading.Thread(
-            target=self._write, args=(number, copies, text, cursor, tuple(sync_first)), name="checkpoint", daemon=True
+            target=self._write, args=(number, copies, text, cursor, tuple(sync_first), tuple(unchanged)), name="checkpoint",
+            daemon=True,
         )
         self._thread.start()
         return number
+
+    def has_newest(self) -> bool:
+        """Is the checkpoint saved last on disk? Nobody may have deleted it, and this process must have saved one."""
+        self.wait()
+        return bool(self._cursors) and self._path(max(self._cursors)).is_dir()
 
     @property
     def next_number(self) -> int:
@@ -107,7 +117,7 @@ class CheckpointStore:
 
     def read(self, number: int) -> Checkpoint:
         """A checkpoint of this run that is still kept. Raises `ResumeError`."""
-        return read_checkpoint(self._own / f"{_PREFIX}{number:06d}")
+        return read_checkpoint(self._path(number))
 
     def wait(self) -> None:
         """Until the checkpoint being written is on disk; raises what went wrong."""
@@ -135,9 +145,10 @@ class CheckpointStore:
         text: str,
         cursor: int,
         sync_first: tuple[Path, ...],
+        unchanged: tuple[str, ...],
     ) -> None:
         started = time.monotonic()
-        final = self._own / f"{_PREFIX}{number:06d}"
+        final = self._path(number)
         # Other ranks know the draft by its path, which after a take-over is another learner's: its name is this one's alone.
         draft = self._own / f".{number:06d}-{self._token}.incomplete"
         try:
@@ -145,21 +156,27 @@ class CheckpointStore:
                 _sync(path)
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir()
+            replaced = max(self._cursors) if unchanged else None
+            checksums = {} if replaced is None else _share(self._path(replaced), draft, unchanged)
             for name, section in sections.items():
                 if isinstance(section, dict):
                     save_tensors(section, draft / f"{name}.safetensors")
                 else:
                     section.write(draft, section=name)
             (draft / "state.json").write_text(text, encoding="utf-8")
-            files = {path.name: [path.stat().st_size, _crc_of(path)] for path in sorted(draft.iterdir())}
-            (draft / "files.json").write_text(json.dumps(files), encoding="utf-8")
-            for path in draft.iterdir():
-                _sync(path)
+            written = [path for path in sorted(draft.iterdir()) if path.name not in checksums]
+            with ThreadPoolExecutor(max_workers=1) as pool:  # The disk writes while the processor reads.
+                syncs = [pool.submit(_sync, path) for path in written]
+                checksums |= {path.name: [path.stat().st_size, _crc_of(path)] for path in written}
+                for sync in syncs:
+                    sync.result()
+            (draft / "files.json").write_text(json.dumps(checksums), encoding="utf-8")
+            _sync(draft / "files.json")
             _sync(draft)
             draft.rename(final)
             self._point_latest_at(final)
             self._cursors[number] = cursor
-            self._prune()
+            self._prune(replaced)
             self.last_write_s = time.monotonic() - started
         except OSError as error:
             shutil.rmtree(draft, ignore_errors=True)
@@ -182,9 +199,11 @@ class CheckpointStore:
         draft.replace(self._own / "latest")
         _sync(self._own)
 
-    def _prune(self) -> None:
-        for number in sorted(self._cursors)[: -self._num_kept]:
-            shutil.rmtree(self._own / f"{_PREFIX}{number:06d}", ignore_errors=True)
+    def _prune(self, replaced: int | None) -> None:
+        # Two that share a file do not protect each other from its damage: those that are kept are whole ones each.
+        others = [number for number in sorted(self._cursors) if number != replaced]
+        for number in {*others[: -self._num_kept], *([] if replaced is None else [replaced])}:
+            shutil.rmtree(self._path(number), ignore_errors=True)
             del self._cursors[number]
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -222,6 +241,9 @@ class CheckpointStore:
             os.close(self._handle)
 
     # --- whose folder it is ------------------------------------------------------------------------------------------
+
+    def _path(self, number: int) -> Path:
+        return self._own / f"{_PREFIX}{number:06d}"
 
     @property
     def _own(self) -> Path:
@@ -341,6 +363,22 @@ def _copies(section: Mapping[str, torch.Tensor] | Section) -> dict[str, torch.Te
     if isinstance(section, Mapping):
         return {name: _copy(tensor) for name, tensor in section.items()}
     return section
+
+
+def _share(source: Path, draft: Path, sections: Collection[str]) -> dict[str, list[int]]:
+    """Link the files of ``sections`` of the checkpoint ``source`` into ``draft``; their entries of files.json."""
+    entries = json.loads((source / "files.json").read_text(encoding="utf-8"))
+    shared: dict[str, list[int]] = {
+        name: entry for name, entry in entries.items() if (section_of(Path(name)) or Path(name).stem) in sections
+    }
+    for name in shared:
+        try:
+            os.link(source / name, draft / name)
+        except OSError:
+            # Not every file system has links. A disk that is full says so here.
+            shutil.copyfile(source / name, draft / name)
+            _sync(draft / name)
+    return shared
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from common import log, requests
 from common.clock import Clock
@@ -34,7 +35,7 @@ from learner.lineage import Lineage
 from learner.memory import Remembers, Stored
 from learner.pacing import Cut, Pacer
 from learner.parts import Broker, Trainer
-from learner.pool import EpisodePool, pack_run, trainer_state, unpack_run
+from learner.pool import TRAINER, EpisodePool, pack_run, trainer_state, unpack_run
 from learner.records import Records
 from learner.rollouts import Rollouts
 from learner.state import LoopState, Tally
@@ -94,6 +95,10 @@ class LearnerLoop:
             for limit in limits_of_pools
         )
         self._round: sft.SftRound | None = None
+        self._saved_revision = -1
+        """`Trainer.revision` in the newest checkpoint."""
+        self._saved_trainer: Any = None
+        """The trainer's part of the newest checkpoint's tree."""
         self._reported_cursor = 0
         self._last_tick = clock()
         self._last_update = clock()
@@ -500,8 +505,15 @@ class LearnerLoop:
         state.positions = self._records.positions()
         state.entropulse = self._machine.state()
         state.ledger = self._ledger.state()
-        sections, tree = pack_run(state.to_json(), self._trainer.state_dict(), self._pools())
-        self._checkpoints.save(sections, tree, cursor=state.cursor, sync_first=self._records.paths())
+        # Most phases end without a step of the optimizer since the last checkpoint, and wait for the next: a GB less to write.
+        is_saved = self._trainer.revision == self._saved_revision and self._checkpoints.has_newest()
+        sections, tree = pack_run(state.to_json(), None if is_saved else self._trainer.state_dict(), self._pools())
+        if is_saved:
+            tree[TRAINER] = self._saved_trainer
+        self._checkpoints.save(
+            sections, tree, cursor=state.cursor, sync_first=self._records.paths(), unchanged=[TRAINER] if is_saved else []
+        )
+        self._saved_revision, self._saved_trainer = self._trainer.revision, tree[TRAINER]
         if wait:
             self._checkpoints.wait()
             self._report_consumption()

@@ -25,6 +25,9 @@ from learner.checkpoint import Checkpoint, Section, join_state, split_state
 from learner.memory import Stored
 from learner.shards import ShardFiles
 
+TRAINER = "trainer"
+"""Section of a checkpoint with the trainer's state."""
+
 _NO_TIMING = StepTiming(generate_s=0.0, desktop_s=0.0, settle_s=0.0)
 
 
@@ -201,15 +204,15 @@ def make_batches(episodes: Sequence[Episode], *, batch_size: int, epochs: int, s
 
 
 def pack_run(
-    loop: dict[str, Any], trainer: Mapping[str, Any] | Section, pools: Mapping[str, Stored]
+    loop: dict[str, Any], trainer: Mapping[str, Any] | Section | None, pools: Mapping[str, Stored]
 ) -> tuple[dict[str, dict[str, torch.Tensor] | Section], dict[str, Any]]:
-    """(tensor sections, JSON-ready rest) of a checkpoint: loop state, trainer state, pools."""
+    """(tensor sections, JSON-ready rest) of a checkpoint: loop state, trainer state, pools. Without the trainer's: None."""
     sections: dict[str, dict[str, torch.Tensor] | Section] = {}
-    tree: dict[str, Any] = {"loop": loop}
+    tree: dict[str, Any] = {"loop": loop, TRAINER: None}
     if isinstance(trainer, Mapping):
-        sections["trainer"], tree["trainer"] = split_state(trainer)
-    else:
-        sections["trainer"], tree["trainer"] = trainer, None
+        sections[TRAINER], tree[TRAINER] = split_state(trainer)
+    elif trainer is not None:
+        sections[TRAINER] = trainer
     for name, pool in pools.items():
         arrays, tree[name] = pool.state()
         sections[name] = {key: torch.from_numpy(array) for key, array in arrays.items()}
@@ -225,8 +228,8 @@ def unpack_run(checkpoint: Checkpoint, pools: Mapping[str, Stored]) -> Any:
 
 def trainer_state(checkpoint: Checkpoint) -> Any:
     """The trainer's state as `pack_run` got it; one of several ranks as a mapping that reads when asked."""
-    found = checkpoint.sections["trainer"]
-    return found if isinstance(found, ShardFiles) else join_state(found, checkpoint.state["trainer"])
+    found = checkpoint.sections[TRAINER]
+    return found if isinstance(found, ShardFiles) else join_state(found, checkpoint.state[TRAINER])
 
 
 def _screenshot(found: Mapping[str, Any] | None) -> ScreenshotRef | None:

@@ -53,6 +53,10 @@ class RankedTrainer:
     def check_picture(self) -> StepCheck | None:
         return self._trainer.check_picture
 
+    @property
+    def revision(self) -> int:
+        return self._trainer.revision
+
     def refine(self, batch: TrainBatch) -> TrainBatch:
         if not isinstance(self.algorithm, Refines) or not self.algorithm.wants_look or not batch.samples:
             return batch

@@ -83,6 +83,8 @@ class Trainer:
         self._names = list(policy.masters)
         self._reference: dict[str, torch.Tensor] = {}
         self._idle_cores = IdleCores(num_cores=len(os.sched_getaffinity(0)))
+        self.revision = 0
+        """Another number whenever `state_dict` may give something else than before."""
         self._num_skipped = 0
         self._num_skipped_in_a_row = 0
         self._dumps = RunFolder(config.folder).dumps
@@ -110,6 +112,7 @@ class Trainer:
 
         A batch in which nothing can train changes nothing. Raises `TrainingDiverged`, `EngineMismatch`, `PictureError`.
         """
+        self.revision += 1
         started = time.perf_counter()
         totals = Totals()
         gap = LogprobGap(limit=self._learner.max_logprob_gap)
@@ -190,6 +193,7 @@ class Trainer:
             return self._sft_step(steps, lr)
 
     def _sft_step(self, steps: Sequence[Step], lr: float) -> dict[str, float]:
+        self.revision += 1
         started = time.perf_counter()
         totals = Totals()
         seen = self._imitate(steps, weight=1.0, totals=totals, name="loss")
@@ -246,6 +250,7 @@ class Trainer:
         The second moments stay from phase to phase, and the warm-up happens once a run. An optimizer that begins anew makes sign
         steps: each weight moves by the learning rate however small its gradient is, which undoes what a policy has learnt.
         """
+        self.revision += 1
         self._lr = lr
         for state in self._optimizer.state.values():
             state["exp_avg"].zero_()
@@ -267,6 +272,7 @@ class Trainer:
     def set_reference(self) -> None:
         """The present weights become the reference of the KL term, when the algorithm has one."""
         if "reference_logprobs" in self.algorithm.needs:
+            self.revision += 1
             self._reference = self.policy.copy_weights()
 
     # --- parts of an update ------------------------------------------------------------------------------------------
@@ -434,6 +440,7 @@ class Trainer:
         def part(name: str, like: torch.Tensor) -> torch.Tensor:
             return state.part(name, like=like) if isinstance(state, ShardFiles) else self.policy.part(state[name], like=like)
 
+        self.revision += 1
         refusal = "the state's trained tensors are not this model's: other model or other trainable_top_layers"
         if {key.removeprefix("master/") for key in state if key.startswith("master/")} != set(self._names):
             raise ValueError(refusal)

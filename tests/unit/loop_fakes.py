@@ -131,6 +131,10 @@ class FakeTrainer:
         self.lrs: list[float] = []
         self.entropy = 1.0
 
+    @property
+    def revision(self) -> int:
+        return hash((float(self.weight), float(self.reference), tuple(self.lrs)))
+
     def refine(self, batch: Any) -> Any:
         return batch
 

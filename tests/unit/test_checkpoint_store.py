@@ -3,6 +3,7 @@
 import errno
 import json
 import resource
+import shutil
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,59 @@ def test_save_file_that_the_system_cuts_off_raises_the_systems_error(tmp_path: P
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert caught.value.errno == errno.EFBIG
     assert list(tmp_path.iterdir()) == []
+
+
+def resave(store: CheckpointStore, value: int) -> None:
+    """With the tensors of the newest one."""
+    assert store.has_newest()
+    store.save({"pool": {"p": torch.tensor([value])}}, {"value": value}, cursor=10 * value, unchanged=["trainer"])
+    store.wait()
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_unchanged_sections_move_to_the_new_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool
+) -> None:
+    if not has_links:
+        monkeypatch.setattr("os.link", refuse_link)
+    store = CheckpointStore(tmp_path, num_kept=2)
+    for value in (1, 2):
+        save(store, value)
+    number = (tmp_path / "latest" / "trainer.safetensors").stat().st_ino
+    for value in (3, 4):
+        resave(store, value)
+    if has_links:
+        assert (tmp_path / "latest" / "trainer.safetensors").stat().st_ino == number
+    assert store.covered_cursor == 10, "one whose tensors are others is kept beside it"
+    found = CheckpointStore(tmp_path, num_kept=2).load()
+    assert found is not None and found.state == {"value": 4}
+    assert found.sections["trainer"]["w"].tolist() == [2.0] * 4 and found.sections["pool"]["p"].tolist() == [4]
+
+
+def refuse_link(*_: object) -> None:
+    raise PermissionError(errno.EPERM, "no links here")
+
+
+def test_damage_to_shared_tensors_leaves_the_checkpoint_with_others(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, num_kept=2)
+    for value in (1, 2):
+        save(store, value)
+    for value in (3, 4, 5):
+        resave(store, value)
+    file = tmp_path / "latest" / "trainer.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    assert CheckpointStore(tmp_path, num_kept=2).load().state == {"value": 1}
+
+
+def test_newest_checkpoint_that_somebody_deleted_is_not_built_upon(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, num_kept=2)
+    assert not store.has_newest()
+    save(store, 1)
+    assert store.has_newest()
+    shutil.rmtree((tmp_path / "latest").resolve())
+    assert not store.has_newest()
 
 
 def test_split_state_nested_values_come_back_equal() -> None:

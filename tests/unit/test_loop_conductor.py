@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loop_fakes import FAMILIES, Bench, FakeWeights, make_config
+from loop_fakes import FAMILIES, Bench, FakeTrainer, FakeWeights, make_config
 
 from common import requests
 from common.metrics import read_json_lines
 from learner import limits
 from learner.algorithms.arpo import ARPO
-from learner.pool import EpisodePool
+from learner.checkpoint import read_checkpoint
+from learner.pool import EpisodePool, trainer_state
 from learner.sft import make_round
 from learner.state import LoopState
 
@@ -283,6 +284,17 @@ def test_loop_newest_checkpoint_damaged_goes_on_from_the_one_before(tmp_path: Pa
     assert loop.state.update == 6
     bench.run(loop)
     check_exactly_once(bench)
+
+
+def test_loop_phases_that_train_nothing_write_no_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, written = Bench(tmp_path, make_config(checkpoint_every_updates=4)), []
+    whole = FakeTrainer.state_dict
+    monkeypatch.setattr(FakeTrainer, "state_dict", lambda trainer: written.append(1) or whole(trainer))
+    bench.run(bench.start())
+    # The start; after cloning; update 4; after the sixth. Evaluations and the end take over what was written before them.
+    assert len(written) == 4
+    found = read_checkpoint((bench.folder.checkpoints / "latest").resolve())
+    assert found.state["loop"]["phase"] == "done" and float(trainer_state(found)["weight"]) == float(bench.trainer.weight)
 
 
 def fall_back_over_the_end_of_rl(bench: Bench) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -318,6 +318,33 @@ def test_state_restored_continues_exactly(options: dict[str, Any]) -> None:
     for left, right in zip(found, expected, strict=True):
         timings = {"train_s", "trained_tokens_per_s"}
         assert {k: v for k, v in left.items() if k not in timings} == {k: v for k, v in right.items() if k not in timings}
+
+
+@pytest.mark.parametrize("options", [{}, {"kl_beta": 0.01}])
+def test_state_changes_only_with_its_revision(options: dict[str, Any]) -> None:
+    trainer = make_trainer(options=options)
+    batch, look = on_policy_batch(trainer), on_policy_batch(trainer, seed=1)
+    state = {name: tensor.clone() for name, tensor in trainer.state_dict().items()}
+    changes: list[Callable[[], Any]] = [
+        lambda: trainer.update(batch),
+        lambda: trainer.sft_step(demonstrations(), 1e-3),
+        trainer.set_reference,
+        lambda: trainer.change_objective(2e-3),
+        lambda: trainer.load_state_dict(state),
+        lambda: trainer.refine(look),
+        trainer.probe_logprobs,
+        trainer.trainable_tensors,
+        trainer.state_dict,
+    ]
+    is_new = []
+    for change in changes:
+        before, revision = {name: tensor.clone() for name, tensor in trainer.state_dict().items()}, trainer.revision
+        change()
+        after = trainer.state_dict()
+        differs = before.keys() != after.keys() or any(not torch.equal(before[name], after[name]) for name in before)
+        assert not differs or trainer.revision != revision
+        is_new.append(trainer.revision != revision)
+    assert is_new[:2] == [True, True] and is_new[-4:] == [False] * 4
 
 
 def test_state_of_another_split_is_refused() -> None:
