@@ -215,6 +215,7 @@ class LearnerLoop:
         is_cut = self._phase.kind == "rollouts" and any(self._rollouts.num_missing(order) for order in self._phase.orders)
         orders.enter(state, placed, close_present=self._phase.kind == "rl" or is_cut)
         self._phase_started_s = state.run_s
+        state.ends_s = []
         self._phase = phase
         state.phase = phase.name
         if phase.kind == "rl":
@@ -297,13 +298,13 @@ class LearnerLoop:
 
     def _tick_rollouts(self) -> bool:
         if not any(self._rollouts.num_missing(order) for order in self._phase.orders):
-            self._note_episode_s()
+            self._note_pace()
             if recipe.is_check_after(self._phase.name):
                 self._keep_or_take_back()
             self._leave(f"{' and '.join(order.order_id for order in self._phase.orders)} complete")
             return True
         if self._is_evaluation_overdue():
-            self._note_episode_s()
+            self._note_pace()
             self._rollouts.cut(self._phase)
             self._leave(f"time for {self._phase.name} is up ({self.state.run_s:.0f} s)")
             return True
@@ -311,6 +312,8 @@ class LearnerLoop:
         if group is None:
             return False
         self._intake.decide_all([group], self._rollouts.take(group, self._phase))
+        if group.kind == "evaluation":
+            self.state.ends_s += [self.state.run_s - self._phase_started_s] * len(group.trajectories)
         self.note = self._rollouts.progress(self._phase)
         return True
 
@@ -343,10 +346,10 @@ class LearnerLoop:
         demonstrates = any(order.kind == "demonstration" and self._rollouts.num_missing(order) for order in self._phase.orders)
         return ends_s is not None and self.state.run_s >= ends_s and not demonstrates
 
-    def _note_episode_s(self) -> None:
-        num_episodes = sum(self.state.tallies[order.order_id].num_episodes for order in self._phase.orders)
-        if num_episodes and any(order.kind == "evaluation" for order in self._phase.orders):
-            self.state.episode_s = (self.state.run_s - self._phase_started_s) / num_episodes
+    def _note_pace(self) -> None:
+        if self.state.ends_s:
+            num_playing = self._config.actor.num_actors * self._config.actor.num_episodes
+            self.state.pace = limits.pace(self.state.ends_s, num_playing=num_playing)
 
     # --- supervised rounds -------------------------------------------------------------------------------------------
 

@@ -44,6 +44,20 @@ class Tally:
         return {name: successes / episodes for name, (successes, episodes) in sorted(self.families.items()) if episodes}
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Of an evaluation: ``ramp_s`` and ``episode_s`` for each episode."""
+
+    episode_s: float
+    """Wall-clock seconds per episode while as many play as can."""
+    ramp_s: float
+    """What beginning and end, where fewer play, cost on top."""
+
+    def of(self, num_episodes: int) -> float:
+        """Seconds that an evaluation of so many takes."""
+        return self.ramp_s + num_episodes * self.episode_s
+
+
 @dataclass
 class LoopState:
     """What a checkpoint holds of the loop."""
@@ -58,8 +72,10 @@ class LoopState:
     """Time since the run was started, start-up included and pauses between attempts left out; what `max_run_s` limits."""
     start_s: float = 0.0
     """Of which before the learner's first unit of work."""
-    episode_s: float | None = None
-    """Wall-clock seconds per evaluated episode in the newest evaluation, all desktops together; None before the first."""
+    pace: Pace | None = None
+    """Of the newest evaluation; None before the first."""
+    ends_s: list[float] = field(default_factory=list)
+    """Of the present evaluation's episodes, since its begin."""
     sft_sample_s: float | None = None
     """Seconds per step of a supervised round, from the newest one; None before the first."""
     before_round: int | None = None
@@ -126,5 +142,6 @@ class LoopState:
         """Back from `to_json`."""
         known = {item.name for item in fields(cls)}
         values = {key: value for key, value in tree.items() if key in known}
+        values["pace"] = Pace(**tree["pace"]) if tree.get("pace") else None
         values["tallies"] = {name: Tally(**tally) for name, tally in tree["tallies"].items()}
         return cls(**values)

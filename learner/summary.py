@@ -175,10 +175,10 @@ def time_left_s(state: LoopState, config: RunConfig, *, num_evaluated: int) -> f
     recipe_limits = config.learner.recipe
     if state.phase == recipe.DONE:
         return 0.0
-    evaluation_s = num_evaluated * (state.episode_s or 0.0)
+    evaluation_s = state.pace.of(num_evaluated) if state.pace else 0.0
     tally = state.tallies.get(recipe.EVAL_AFTER_RL)
     if tally is not None:
-        return None if state.episode_s is None else max(0, num_evaluated - tally.num_episodes) * state.episode_s
+        return None if state.pace is None else max(0, num_evaluated - tally.num_episodes) * state.pace.episode_s
     estimates = []
     if recipe_limits.max_run_s is not None:
         estimates.append(recipe_limits.max_run_s - state.run_s - evaluation_s)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 import json
+import random
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -12,7 +15,7 @@ from loop_fakes import Bench, make_config
 
 from common.run_folder import RunFolder
 from learner import limits, recipe
-from learner.state import LoopState
+from learner.state import LoopState, Pace
 
 BUDGET_S = 400.0
 
@@ -62,14 +65,40 @@ def test_start_up_counts_and_a_resumed_run_goes_on_from_its_count(tmp_path: Path
     assert folder.start_s() == 0.0
 
 
+def played(lengths_s: Sequence[float], *, num_playing: int) -> list[float]:
+    """When episodes of these lengths end, each played by whoever is free first."""
+    free, ends_s = [0.0] * num_playing, []
+    for length_s in lengths_s:
+        ends_s.append(heapq.heappop(free) + length_s)
+        heapq.heappush(free, ends_s[-1])
+    return sorted(ends_s)
+
+
+@pytest.mark.parametrize("num_playing", [1, 6, 10])
+@pytest.mark.parametrize("seed", range(5))
+def test_pace_of_a_short_evaluation_foretells_a_long_one(seed: int, num_playing: int) -> None:
+    chance, delay_s = random.Random(seed), 5.0
+    short, long = (
+        [delay_s + end_s for end_s in played([chance.uniform(2.0, 6.0) for _ in range(number)], num_playing=num_playing)]
+        for number in (42, 140)
+    )
+    pace = limits.pace(short, num_playing=num_playing)
+    assert pace.of(len(short)) >= short[-1] - 1e-9, "it says what was seen"
+    assert pace.of(len(long)) == pytest.approx(long[-1], rel=0.15)
+
+
+def test_pace_where_nothing_is_steady_is_that_of_the_whole() -> None:
+    assert limits.pace([1.0, 2.0, 3.0, 6.0], num_playing=4) == Pace(1.5, 0.0)
+
+
 @pytest.mark.parametrize("start_s", [0.0, 20.0, 200.0])
 def test_rl_ends_when_the_last_evaluation_is_due(start_s: float) -> None:
-    state = LoopState(run_s=start_s, start_s=start_s, episode_s=0.5)
+    state = LoopState(run_s=start_s, start_s=start_s, pace=Pace(0.5, 10.0))
     config = make_config(recipe={"max_run_s": 600.0}).learner.recipe
     ends_s = limits.rl_ends_s(state, config, num_evaluated=140)
     assert ends_s is not None
     left_s = 600.0 - ends_s
-    assert left_s == pytest.approx(limits.EVALUATION_RESERVE * 70.0 + max(limits.MIN_CLOSING_S, 0.3 * start_s))
+    assert left_s == pytest.approx(80.0 + max(limits.MIN_CLOSING_S, limits.CLOSING_START_UPS * start_s))
     assert not limits.reason_to_end_rl(state, config, num_evaluated=140)
     state.run_s = ends_s
     assert "600 s" in limits.reason_to_end_rl(state, config, num_evaluated=140)
@@ -77,7 +106,7 @@ def test_rl_ends_when_the_last_evaluation_is_due(start_s: float) -> None:
 
 def test_update_that_would_end_after_the_last_evaluation_is_due_does_not_begin() -> None:
     config = make_config(recipe={"max_run_s": 600.0}).learner.recipe
-    state = LoopState(run_s=300.0, episode_s=0.5, rl_s=100.0, update=5)
+    state = LoopState(run_s=300.0, pace=Pace(0.5, 0.0), rl_s=100.0, update=5)
     ends_s = limits.rl_ends_s(state, config, num_evaluated=140)
     assert ends_s is not None
     state.run_s = ends_s - 20.1
