@@ -114,7 +114,8 @@ def family_names(config: RunConfig) -> tuple[str, ...]:
     demonstrated although they have no demonstrator.
     """
     driver = config.desktop.driver
-    possible = {name: family for name, family in families_of(config.tasks).items() if driver in family.drivers}
+    known = families_of(config.tasks)
+    possible = {name: family for name, family in known.items() if driver in family.drivers}
     default = tuple(osworld_families(config.tasks)) or tuple(name for name, family in possible.items() if family.is_default)
     names = config.tasks.families or default
     problems = [
@@ -127,6 +128,11 @@ def family_names(config: RunConfig) -> tuple[str, ...]:
         if name not in possible
     ]
     recipe = config.learner.recipe
+    # Of families that the run does not play: a configuration may be narrowed to some of its families.
+    problems += [
+        Problem(f"learner.recipe.demos_of_family.{name}", f"no task family {name!r}; {advice(name, config.tasks)}", "remove it")
+        for name in sorted(recipe.demos_of_family.keys() - known.keys())
+    ]
     for name in names:
         lacking = possible[name].apps & _ONLY_IN_FULL if name in possible else frozenset()
         if lacking and driver == "apptainer" and config.desktop.image == "core":

@@ -81,7 +81,8 @@ class RecipeConfig(Section):
     demos_per_family: int = Field(8, ge=0)
     """Demonstrated episodes per family for behaviour cloning; 0 skips cloning."""
     demos_of_family: dict[str, int] = Field(default_factory=dict)
-    """Families that need another number than ``demos_per_family``: those that cloning learns at once, or hardly."""
+    """Families that need another number than ``demos_per_family``: those that cloning learns at once, or hardly. Families that
+    the run does not play may be among them."""
     specialists: tuple[str, ...] = ()
     """Folders of other runs whose successful rollouts are cloned beside the demonstrations: one generalist from a run for each
     application (CODA). Each needs a checkpoint; model and prompt must be this run's."""

@@ -205,12 +205,13 @@ def _combination_problems(config: RunConfig) -> list[Problem]:
     problems.extend(weight_problems(tasks.family_weights, families=tasks.families, curriculum=tasks.curriculum.name))
     problems.extend(horizon_problems(tasks.horizon, max_steps=tasks.max_steps))
     problems.extend(rollout_problems(tasks.rollouts, group_size=config.learner.group_size))
-    for family, number in config.learner.recipe.demos_of_family.items():
-        path = f"learner.recipe.demos_of_family.{family}"
-        if family not in config.tasks.families:
-            problems.append(Problem(path, "is not among tasks.families", "name all families of the run there, or remove it here"))
+    demos_of_family = config.learner.recipe.demos_of_family
+    if demos_of_family and not tasks.families:
+        step = "name all families of the run in tasks.families"
+        problems.append(Problem("learner.recipe.demos_of_family", "says nothing about the families not named", step))
+    for family, number in demos_of_family.items():
         if number < 0:
-            problems.append(Problem(path, f"{number} demonstrations", "give 0 or more"))
+            problems.append(Problem(f"learner.recipe.demos_of_family.{family}", f"{number} demonstrations", "give 0 or more"))
     if config.learner.recipe.demos_of_failures and not config.learner.recipe.demo_replay_steps:
         step = "set learner.recipe.demo_replay_steps, or ask for no demonstrations of failures"
         problems.append(Problem("learner.recipe.demos_of_failures", "no update would imitate them", step))

@@ -154,10 +154,11 @@ def test_load_config_engine_processes_that_nobody_would_ask_are_an_error(tmp_pat
     assert load_config(write(tmp_path, "actor: {inference: central, num_engines: 2, num_actors: 2}\n")).actor.num_live == 4
 
 
-def test_load_config_demonstrations_of_an_unplayed_family_are_an_error(tmp_path: Path) -> None:
+def test_load_config_demonstrations_below_zero_or_of_families_not_named_are_an_error(tmp_path: Path) -> None:
     text = "tasks: {families: [a, b]}\nlearner: {recipe: {demos_of_family: {a: -1, c: 2}}}\n"
-    found = problems(write(tmp_path, text))
-    assert set(found) == {"learner.recipe.demos_of_family.a", "learner.recipe.demos_of_family.c"}
+    assert set(problems(write(tmp_path, text))) == {"learner.recipe.demos_of_family.a"}
+    text = "learner: {recipe: {demos_of_family: {a: 1}}}\n"
+    assert set(problems(write(tmp_path, text))) == {"learner.recipe.demos_of_family"}
 
 
 def test_load_config_demonstrations_of_failures_that_no_update_imitates_are_an_error(tmp_path: Path) -> None:

@@ -22,6 +22,15 @@ def test_family_names_unknown_is_config_error_with_choices() -> None:
         family_names(config)
 
 
+def test_family_names_demonstrations_of_families_that_are_not_played_need_only_exist() -> None:
+    demos = {"files-move": 4, "calc-set-cell": 2}
+    tree = {"tasks": {"families": ["files-move"]}, "learner": {"recipe": {"demos_of_family": demos}}}
+    assert family_names(RunConfig.model_validate(tree)) == ("files-move",)
+    demos["calc-set-cel"] = 1
+    with pytest.raises(ConfigError, match=r"demos_of_family\.calc-set-cel.*calc-set-cell"):
+        family_names(RunConfig.model_validate(tree))
+
+
 @pytest.mark.parametrize(
     ("families", "apps", "expected"),
     [
