@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +15,9 @@ Dtype = Literal["bfloat16", "float32"]
 
 _TOLERATED_LOAD = 0.3
 """Of a core: heartbeats, a terminal's display."""
+
+_WINDOW_S = 0.3
+"""Long enough for counters of hundredths of a second."""
 
 _CPU_FLAGS = {"amx_bf16", "bf16"}
 """x86-64's, and ARM's."""
@@ -87,14 +91,22 @@ class IdleCores:
         self._seen = self._read()
 
     def num_threads(self, *, at_most: int) -> int:
-        """Cores that other processes left idle since the last call; at least 1."""
+        """Cores that other processes left idle since the last call, or, where those are too few, do so at present: what was busy
+        then may have ended. At least 1."""
+        wanted = min(at_most, self._num_cores)
+        if self._since_last_call(wanted) < wanted:
+            time.sleep(_WINDOW_S)
+            return self._since_last_call(wanted)
+        return wanted
+
+    def _since_last_call(self, wanted: int) -> int:
         seen = self._read()
         busy_s, own_s, all_s = (now - then for now, then in zip(seen, self._seen, strict=True))
         self._seen = seen
         if all_s <= 0:
             return 1
         others = max(0.0, busy_s - own_s) / (all_s / self._num_cpus())
-        return max(1, min(at_most, self._num_cores, int(self._num_cores - others + _TOLERATED_LOAD)))
+        return max(1, min(wanted, int(self._num_cores - others + _TOLERATED_LOAD)))
 
     def _read(self) -> tuple[float, float, float]:
         """(seconds that processes computed, this process's part, seconds of all cores), since the machine started."""
