@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
 import re
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal

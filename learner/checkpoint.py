@@ -7,10 +7,10 @@
 
 Taking one costs the training thread a copy of the tensors; a background thread writes, syncs and renames. Sections that are the
 same as in the newest checkpoint are not written again: the new one takes them over (hard links) together with its place. No
-pickle: tensors lie in safetensors, everything else in JSON. A damaged newest checkpoint is said aloud and the one before is used; that is why
-the broker may only forget what the oldest kept checkpoint covers (`CheckpointStore.covered_cursor`). Whoever loads makes the
-folder his own: a learner that was frozen, replaced and wakes up can write nothing into it any more. Knows nothing about what is
-in the tensors.
+pickle: tensors lie in safetensors, everything else in JSON. A damaged newest checkpoint is said aloud and the one before is used;
+that is why the broker may only forget what the oldest kept checkpoint covers (`CheckpointStore.covered_cursor`). Whoever loads
+makes the folder his own: a learner that was frozen, replaced and wakes up can write nothing into it any more. Knows nothing about
+what is in the tensors.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class CheckpointStore:
         _sync(self._own)
 
     def _prune(self, replaced: int | None) -> None:
-        # Two that share a file do not protect each other from its damage: those that are kept are whole ones each.
+        # Two that share a file do not protect each other from its damage: each of those that are kept has its own.
         others = [number for number in sorted(self._cursors) if number != replaced]
         for number in {*others[: -self._num_kept], *([] if replaced is None else [replaced])}:
             shutil.rmtree(self._path(number), ignore_errors=True)

@@ -163,8 +163,8 @@ class GimpTools(Tools):
         )
         if opened == "0":
             raise Refused(f"GIMP cannot read {self.shown(place)} as an image")
-        # The window takes the image, and its number into the title, only when GIMP has nothing else to do.
-        shown = f"-{opened}."
+        # The window takes the image, and its number into the title ("[a] (imported)-2.0 (RGB ...)"), when GIMP has time for it.
+        shown = f"-{opened}.0 ("
         around = self._gimp.around
         around.wait(
             lambda: any(shown in title for title in around.titles(self._gimp.name)),
