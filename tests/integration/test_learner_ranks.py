@@ -44,7 +44,7 @@ def make_config(
         run_dir=str(tmp_path),
         model=ModelConfig(name="tiny-random", dtype=dtype, trainable_top_layers=top_layers),
         learner=LearnerConfig(
-            device="cpu", num_threads=2, num_ranks=num_ranks, rank_timeout_s=60.0, max_pack_tokens=64,
+            device="cpu", num_threads=num_ranks, num_ranks=num_ranks, rank_timeout_s=60.0, max_pack_tokens=64,
             # The batches here say of made-up log-probs that the present weights sampled them.
             max_logprob_gap=None, algorithm=AlgorithmConfig(name=name, options=options),
             optimizer=OptimizerConfig(lr=1e-3, max_grad_norm=0.5), **learner,
