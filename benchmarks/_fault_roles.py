@@ -195,6 +195,10 @@ class _OneNumber:
         self._max_age = config.learner.max_age
         self._too_old = too_old_path(Path(config.folder))
 
+    @property
+    def revision(self) -> int:
+        return int(self._weight)
+
     def refine(self, batch: Any) -> Any:
         return batch
 
