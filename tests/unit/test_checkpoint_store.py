@@ -162,6 +162,24 @@ def test_damage_to_shared_tensors_leaves_the_checkpoint_with_others(tmp_path: Pa
     assert CheckpointStore(tmp_path, num_kept=2).load().state == {"value": 1}
 
 
+class TwoShards:
+    """A section that several ranks write."""
+
+    def write(self, folder: Path, *, section: str) -> None:
+        for rank in range(2):
+            (folder / f"{section}-{rank:05d}-of-00002.safetensors").write_bytes(b"of rank %d" % rank)
+
+
+def test_unchanged_section_moves_with_all_its_shards(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, num_kept=2)
+    store.save({"trainer": TwoShards(), "pool": {"p": torch.zeros(1)}}, {"value": 1}, cursor=10)
+    resave(store, 2)
+    found = {path.name: path.read_bytes() for path in (tmp_path / "latest").resolve().glob("trainer*")}
+    assert found == {f"trainer-{rank:05d}-of-00002.safetensors": b"of rank %d" % rank for rank in range(2)}
+    assert set(json.loads((tmp_path / "latest" / "files.json").read_text())) == {*found, "pool.safetensors", "state.json"}
+    assert len(list(tmp_path.glob("checkpoint-*"))) == 1
+
+
 def test_newest_checkpoint_that_somebody_deleted_is_not_built_upon(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, num_kept=2)
     assert not store.has_newest()
