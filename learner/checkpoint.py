@@ -73,7 +73,7 @@ class CheckpointStore:
         self._next_number = 0
         self._token = secrets.token_hex(4)
         self.last_write_s = 0.0
-        """How long the newest one took to write."""
+        """How long the newest one took that was written whole."""
         folder.mkdir(parents=True, exist_ok=True)
         self._handle = _open(folder)
 
@@ -177,7 +177,8 @@ class CheckpointStore:
             self._point_latest_at(final)
             self._cursors[number] = cursor
             self._prune(replaced)
-            self.last_write_s = time.monotonic() - started
+            if replaced is None:
+                self.last_write_s = time.monotonic() - started
         except OSError as error:
             shutil.rmtree(draft, ignore_errors=True)
             self._error = self._failure(error)

@@ -162,6 +162,17 @@ def test_damage_to_shared_tensors_leaves_the_checkpoint_with_others(tmp_path: Pa
     assert CheckpointStore(tmp_path, num_kept=2).load().state == {"value": 1}
 
 
+def test_time_to_write_is_that_of_a_whole_one(tmp_path: Path) -> None:
+    """By it a learner that is stopped decides whether there is time for another."""
+    store = CheckpointStore(tmp_path, num_kept=2)
+    save(store, 1)
+    took_s = store.last_write_s
+    resave(store, 2)
+    assert store.last_write_s == took_s > 0
+    save(store, 3)
+    assert store.last_write_s != took_s
+
+
 class TwoShards:
     """A section that several ranks write."""
 
