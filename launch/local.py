@@ -77,8 +77,8 @@ def play(
         config = find_resumable(config)
     else:
         run_preflight(config)
-        config = claim(config)
         tell_expectation(config)
+        config = claim(config)
     with locked(config.folder):
         if resume:
             run_preflight(config)

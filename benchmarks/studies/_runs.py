@@ -134,6 +134,8 @@ def _announced(folder: Path, name: str) -> Iterator[tuple[TextIO, bool]]:
     """Print that the run ``name`` begins or goes on; gives its open log, and whether it was begun before."""
     run = folder / "runs" / name
     begun = (run / CONFIG_FILE).exists()
+    if not begun:  # One that was killed before it wrote anything has left its name taken.
+        shutil.rmtree(run, ignore_errors=True)
     print(f"{name} {'goes on' if begun else 'begins'}; to watch it: computerrl dashboard {run}", flush=True)
     log = folder / "runs" / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)

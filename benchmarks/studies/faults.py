@@ -19,7 +19,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -74,50 +74,43 @@ def disturbed(folder: Path, name: str, settings: Mapping[str, Any]) -> Path:
                 if passed_s > PEACE_AFTER_S:
                     most = len(kills)
                 # One that is just being started again is killed as soon as it is there.
-                if passed_s >= due_s and len(kills) < most and kill(run, role, process if is_job else None):
+                if passed_s >= due_s and len(kills) < most and (kill_all(process) if is_job else kill_role(run, role)):
                     kills.append(role)
                     due_s, role = due_s + every_s, rng.choice(ROLES)
                 time.sleep(_POLL_S)
-        if not is_job and not is_finished(run):
+        if not is_finished(run) and not (is_job and process.returncode == -signal.SIGKILL):
             raise RunFailed(f"run {name} ended with exit code {process.returncode}; see {folder / 'runs' / name}.log")
     (run / KILLS_FILE).write_text(json.dumps({"kills": kills, "run_took_s": round(time.monotonic() - began, 1)}))
     return run
 
 
-def kill(run: Path, role: str, job: subprocess.Popen[bytes] | None) -> bool:
-    """SIGKILL the process ``role`` of a run, or all of ``job``; False when there is none at this moment."""
-    if job is not None:
-        job.kill()
-        job.wait()
-        # The others die with it; whoever starts again before they are gone would find its desktops and its lock taken.
-        return _wait_gone(_pids(run).values())
-    pid = _pids(run).get(role)
-    if pid is None:
+def kill_all(job: subprocess.Popen[bytes]) -> bool:
+    """SIGKILL the supervisor ``job``, with which its processes die; whoever starts it again before they are gone would find its
+    desktops and its lock taken. False when it has ended by itself."""
+    try:
+        others = psutil.Process(job.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
         return False
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-        return True
+    job.kill()
+    job.wait()
+    while any(_lives(process) for process in others):
+        time.sleep(_POLL_S)
+    return job.returncode == -signal.SIGKILL
+
+
+def kill_role(run: Path, role: str) -> bool:
+    """SIGKILL the process ``role`` of a run; False when there is none at this moment."""
+    with suppress(OSError, ValueError, ProcessLookupError):
+        pid = json.loads((run / "logs" / "latest" / PROCESSES_FILE).read_text()).get(role, {}).get("pid")
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+            return True
     return False
 
 
-def _pids(run: Path) -> dict[str, int]:
+def _lives(process: psutil.Process) -> bool:
     try:
-        tree = json.loads((run / "logs" / "latest" / PROCESSES_FILE).read_text())
-    except (OSError, ValueError):
-        return {}
-    return {name: int(item["pid"]) for name, item in tree.items() if item.get("pid")}
-
-
-def _wait_gone(pids: Iterable[int]) -> bool:
-    for pid in pids:
-        while _lives(pid):
-            time.sleep(_POLL_S)
-    return True
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
