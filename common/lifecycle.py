@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common import log
@@ -94,6 +95,27 @@ def die_with_parent(number: signal.Signals | None = None) -> None:
         raise OSError(code, f"prctl(PR_SET_PDEATHSIG): {os.strerror(code)}")
     if os.getppid() != parent:
         os.kill(os.getpid(), number)
+
+
+_AUTOGROUP_PERIOD_S = 0.11
+"""Users other than root may set one autogroup's niceness in a tenth of a second, all together."""
+
+
+def set_session_nice(pid: int, nice: int) -> None:
+    """Set the niceness of the session of ``pid`` among sessions; unlike a process's own, its user may take it back.
+
+    Where the kernel groups processes by session, as on most desktop systems, sessions share a core evenly however nice their
+    processes are (autogroups, sched(7)). Elsewhere there is nothing to set, and nothing happens; so for processes that ended.
+    """
+    for _ in range(10):
+        try:
+            Path(f"/proc/{pid}/autogroup").write_text(str(nice), encoding="ascii")
+        except BlockingIOError:
+            time.sleep(_AUTOGROUP_PERIOD_S)
+        except OSError:
+            return
+        else:
+            return
 
 
 def new_incarnation() -> str:

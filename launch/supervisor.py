@@ -23,7 +23,7 @@ from typing import Literal
 
 from common.config import SupervisorConfig
 from common.errors import RestartLimitReached
-from common.lifecycle import SUPERVISOR_VARIABLE
+from common.lifecycle import SUPERVISOR_VARIABLE, set_session_nice
 from launch.household import Household
 from launch.plan import ProcessSpec
 from launch.processes import PROCESS_VARIABLE, RUN_VARIABLE
@@ -289,10 +289,11 @@ class Supervisor:
 
     def _give_way(self, process: _Process) -> None:
         """Make ``process`` as nice as its `ProcessSpec` says, once that is wanted: all its threads and child processes, which are
-        in one process group."""
+        in one process group and one session."""
         if process.gave_way or process.popen is None or not process.spec.nice or not self._gives_way():
             return
         os.setpriority(os.PRIO_PGRP, process.popen.pid, os.getpriority(os.PRIO_PROCESS, 0) + process.spec.nice)
+        set_session_nice(process.popen.pid, process.spec.nice)
         process.gave_way = True
 
     def _restart_due(self, now: float) -> None:

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from common import lifecycle
 from common.config import DesktopConfig
 from common.errors import DesktopBroken, HostBroken, TaskFailed
 from common.messages import Action, Element, Observation, ScreenshotRef, StepResult
@@ -30,6 +31,8 @@ from env_server.screenshots import ScreenshotStore
 
 START_LIMIT_S = 60.0
 """Until all applications of a desktop can be used; many desktops may start at once on few cores."""
+STARTING_NICE = 5
+"""Of a desktop among all that computes, until it is ready."""
 _HEALTH_LIMIT_S = 0.9
 _GRACE_S = 1.0
 """The guest's own deadlines end this much before the host gives it up."""
@@ -109,6 +112,8 @@ class GuestDriver:
         finally:
             theirs.close()
             os.close(life_line)
+        # Desktops that are being used, generation and training go first.
+        lifecycle.set_session_nice(self._process.pid, STARTING_NICE)
         self._wire = Wire(ours)
         try:
             answer = self._wire.receive(timeout_s=START_LIMIT_S)
@@ -116,6 +121,7 @@ class GuestDriver:
             raise self._start_failure(launcher, str(error)) from error
         if "ready" not in answer:
             raise self._start_failure(launcher, str(answer.get("message")))
+        lifecycle.set_session_nice(self._process.pid, 0)
         self._map_screen()
 
     def _start_failure(self, launcher: Launcher, reason: str) -> DesktopBroken | HostBroken:

@@ -101,7 +101,8 @@ class Program:
         return self._process is not None and self._process.poll() is None
 
     def start(self, *, pass_fds: Sequence[int] = (), stdout: int | None = None) -> None:
-        """Start it in a session of its own, so that its children can be ended with it."""
+        """Start it in a process group of its own, so that its children can be ended with it. All of a desktop stays in one
+        session: to the kernel's scheduler it is one of those that share the machine, and not eight."""
         self.num_starts += 1
         _STARTED.discard(self.pid)
         with open(self._log, "ab") as log:
@@ -113,7 +114,7 @@ class Program:
                 stdin=subprocess.DEVNULL,
                 stdout=log if stdout is None else stdout,
                 stderr=log,
-                start_new_session=True,
+                process_group=0,
                 pass_fds=pass_fds,
                 # One system call through a library that is loaded already: it takes no lock another thread may hold.
                 preexec_fn=_die_with_guest,  # noqa: PLW1509
@@ -121,7 +122,7 @@ class Program:
         _STARTED.add(self._process.pid)
 
     def kill(self) -> None:
-        """End it and its session at once."""
+        """End it and its process group at once."""
         if self._process is None:
             return
         try:

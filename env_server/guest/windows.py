@@ -68,12 +68,12 @@ def left(deadline: float) -> float:
 
 
 def _owns(app: App, window: Window) -> bool:
-    """Is the window the application's, or a helper's of it (a plug-in's dialog)? All run in the session it was started in."""
+    """Is the window the application's, or a helper's of it (a plug-in's dialog)? All run in its process group."""
     pid = app.program.pid
     if not pid or not window.pid:
         return False
     try:
-        return window.pid == pid or os.getsid(window.pid) == pid
+        return window.pid == pid or os.getpgid(window.pid) == pid
     except ProcessLookupError:
         return False
 
