@@ -58,7 +58,7 @@ from env_server.wall import Wall
 DEADLINE_GRACE_S = 1.0
 """A driver keeps its own deadlines and says more about it; only one that does not is cut off from here."""
 
-START_LIMIT_S = 70.0
+START_LIMIT_S = 130.0
 """Until a desktop is up; all of a host start at once on few cores. Drivers keep a shorter limit of their own."""
 
 LEASE_WAIT_S = 5.0

@@ -29,6 +29,8 @@ def show_run(folder: Path, *, host: str, port: int, page: str, command: str, wit
     if with_parent:
         lifecycle.die_with_parent()
     os.nice(NICE)
+    if os.getsid(0) == os.getpid():  # Not a person's terminal.
+        lifecycle.set_session_nice(os.getpid(), NICE)
     asyncio.run(_serve(folder, host=host, port=port, page=page, command=command, with_parent=with_parent))
 
 

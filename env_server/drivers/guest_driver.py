@@ -29,7 +29,7 @@ from env_server.guest.wire import Wire, WireClosed, WireTimeout
 from env_server.observation import Numbering, TreeNode, linearise
 from env_server.screenshots import ScreenshotStore
 
-START_LIMIT_S = 60.0
+START_LIMIT_S = 120.0
 """Until all applications of a desktop can be used; many desktops may start at once on few cores."""
 STARTING_NICE = 5
 """Of a desktop among all that computes, until it is ready."""

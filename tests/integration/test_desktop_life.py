@@ -88,6 +88,14 @@ def test_close_of_a_desktop_leaves_nothing(desktop: GuestDriver) -> None:
     desktop.close()
 
 
+def test_desktop_is_one_session_which_gives_way_only_while_it_starts(desktop: GuestDriver) -> None:
+    processes = {pid: name for pid, name in processes_below(desktop.pid or 0).items() if name != "chrome_crashpad"}
+    assert {"Xvfb", "openbox", "soffice.bin", "chromium", "mousepad"} <= set(processes.values())
+    assert {os.getsid(pid) for pid in processes} == {desktop.pid}
+    if (group := Path(f"/proc/{desktop.pid}/autogroup")).exists():
+        assert group.read_text().strip().endswith("nice 0")
+
+
 def test_running_desktop_shows_no_file_or_socket_on_the_host(tmp_path: Path) -> None:
     before = files_of_desktops()
     with open_desktop(tmp_path):

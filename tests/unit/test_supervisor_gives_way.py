@@ -1,14 +1,16 @@
-"""Niceness of supervised processes: taken on when the run says so, by every thread and child."""
+"""Niceness of supervised processes: taken on when the run says so, by every thread and child, and by their session."""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 from common.config import SupervisorConfig
+from common.lifecycle import set_session_nice
 from launch.plan import ProcessSpec
 from launch.supervisor import Outcome, Supervisor
 
@@ -22,6 +24,14 @@ time.sleep(300)
 LIMIT_S = 120.0
 
 
+def session_nice(pid: int) -> int | None:
+    """Niceness among sessions; None where the kernel does not group processes by session."""
+    try:
+        return int(Path(f"/proc/{pid}/autogroup").read_text().rpartition(" ")[2])
+    except FileNotFoundError:
+        return None
+
+
 def priorities(pid: int) -> set[int]:
     return {os.getpriority(os.PRIO_PROCESS, int(task)) for task in os.listdir(f"/proc/{pid}/task")}
 
@@ -33,6 +43,7 @@ def test_niceness_is_taken_on_by_all_threads_and_children_when_the_run_says_so(t
     )
     is_at_work = False
     seen: list[set[int]] = []
+    sessions: list[int | None] = []
     deadline = time.monotonic() + LIMIT_S
 
     def tick() -> Outcome | None:
@@ -44,6 +55,7 @@ def test_niceness_is_taken_on_by_all_threads_and_children_when_the_run_says_so(t
         found = priorities(view.pid) | priorities(int(ready.read_text()))
         if found not in seen:
             seen.append(found)
+            sessions.append(session_nice(view.pid))
         is_at_work = True
         return Outcome("stopped", "seen", 0) if found == {ours + 3} else None
 
@@ -52,3 +64,13 @@ def test_niceness_is_taken_on_by_all_threads_and_children_when_the_run_says_so(t
     )
     supervisor.run(tick=tick, tick_s=0.05)
     assert seen == [{ours}, {ours + 3}]
+    assert sessions in ([0, 3], [None, None])
+
+
+def test_niceness_of_a_session_can_be_taken_back_and_one_that_ended_is_passed_over() -> None:
+    with subprocess.Popen(["sleep", "300"], start_new_session=True) as process:
+        for nice in (7, 0):
+            set_session_nice(process.pid, nice)
+            assert session_nice(process.pid) in (nice, None)
+        process.kill()
+    set_session_nice(process.pid, 5)
