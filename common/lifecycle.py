@@ -6,13 +6,15 @@ Decides nothing about the run: who is restarted is the supervisor's business, wh
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import secrets
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -95,6 +97,21 @@ def die_with_parent(number: signal.Signals | None = None) -> None:
         raise OSError(code, f"prctl(PR_SET_PDEATHSIG): {os.strerror(code)}")
     if os.getppid() != parent:
         os.kill(os.getpid(), number)
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """While libraries are imported and models are made, hardly anything is garbage, and to look through it all again and again is
+    a fifth of a learner's start. So that is left until the end, and what there is then is not looked through any more."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.collect()
+        gc.freeze()
+        if was_enabled:
+            gc.enable()
 
 
 _AUTOGROUP_PERIOD_S = 0.11

@@ -107,7 +107,10 @@ def engine(config: Path, overrides: tuple[str, ...], index: int) -> None:
     """Run an engine process: samples for all actors (actor.inference central)."""
 
     def entry(run_config: RunConfig, index: int, stop: StopToken) -> None:
-        from actor.engine_process import run_engine
+        from common import lifecycle
+
+        with lifecycle.loading():
+            from actor.engine_process import run_engine
 
         run_engine(run_config, index=index, stop=stop)
 
@@ -121,7 +124,10 @@ def learner(config: Path, overrides: tuple[str, ...], index: int) -> None:
     """Run the learner: conducts the recipe, trains, broadcasts weights. Ends when the recipe is finished."""
 
     def entry(run_config: RunConfig, index: int, stop: StopToken) -> None:
-        from learner.loop import run_learner
+        from common import lifecycle
+
+        with lifecycle.loading():
+            from learner.loop import run_learner
 
         run_learner(run_config, index=index, stop=stop)
 

@@ -36,14 +36,14 @@ class DesktopOptions:
 
 def run_desktop(options: DesktopOptions) -> int:
     """Serve until SIGINT, SIGTERM or SIGHUP; gives the exit code. Raises `ConfigError`, `SetupError`."""
-    from env_server.client import family_names
+    from env_server.client import needed_desktop
     from env_server.live.session import LiveSession
     from env_server.live.web import serve
 
     log.configure()
     desktop = DesktopConfig.model_validate({"driver": options.driver, "image": options.image})
-    # Refuses unknown families in the words of a configuration.
-    family_names(RunConfig.model_validate({"desktop": desktop, "tasks": {"families": (options.family,)}}))
+    # Refuses unknown families in the words of a configuration. Applications of others start when a task opens them.
+    desktop = needed_desktop(RunConfig.model_validate({"desktop": desktop, "tasks": {"families": (options.family,)}}))
     recordings = Path(options.recordings).absolute()
 
     async def main() -> None:

@@ -25,7 +25,7 @@ from common import log
 from common.addresses import interface_of, own_address
 from common.config import RunConfig
 from common.errors import ConfigError, Problem, RankLost
-from common.lifecycle import SUPERVISOR_VARIABLE, StopToken
+from common.lifecycle import SUPERVISOR_VARIABLE, StopToken, loading
 from learner.client import serve_store
 
 if TYPE_CHECKING:
@@ -103,12 +103,15 @@ def open_trainer(config: RunConfig, *, config_path: Path, index: int = 0) -> Ite
     ``config_path``: a file from which followers read the same ``config``. Raises `ConfigError` when torchrun's number of
     processes is another one, `RankLost` when a rank ends or does not come up.
     """
-    from learner.policy import load_policy
-    from learner.trainer import Trainer as WholeTrainer
+    with loading():
+        from learner.policy import load_policy
+        from learner.trainer import Trainer as WholeTrainer
 
     if config.learner.num_ranks == 1 and "RANK" not in os.environ:
-        policy = load_policy(config)
-        yield WholeTrainer(config, policy), policy
+        with loading():
+            policy = load_policy(config)
+            alone = WholeTrainer(config, policy)
+        yield alone, policy
         return
     from learner.ranked_trainer import RankedTrainer
 
@@ -149,10 +152,11 @@ def run_follower(config: RunConfig, *, stop: StopToken) -> None:
 
 
 def _make(config: RunConfig, store: Any, *, rank: int) -> tuple[RankGroup, Any]:
-    from learner.policy import choose_device
-    from learner.ranks import RankGroup
-    from learner.sharding import load_sharded_policy
-    from learner.trainer import Trainer as WholeTrainer
+    with loading():
+        from learner.policy import choose_device
+        from learner.ranks import RankGroup
+        from learner.sharding import load_sharded_policy
+        from learner.trainer import Trainer as WholeTrainer
 
     device = choose_device(config.learner.device)
     ranks = RankGroup(

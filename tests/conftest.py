@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -23,7 +24,7 @@ CheckGolden = Callable[[str, bytes], None]
 
 
 # `make test-release` chooses the second one (--hypothesis-profile=release).
-settings.register_profile("default", max_examples=60, deadline=None)
+settings.register_profile("default", max_examples=30, deadline=None)
 settings.register_profile("release", max_examples=400, deadline=None)
 settings.load_profile("default")
 
@@ -45,8 +46,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 SHARING_FILES = {
     "desktop-core": (
-        "test_browser_tools", "test_calc_tools", "test_desktop_actions", "test_osworld_on_desktop", "test_pointer_actions",
-        "test_tasks_on_desktops",
+        "test_browser_tools", "test_calc_tools", "test_desktop_actions", "test_driver_contract", "test_osworld_on_desktop",
+        "test_pointer_actions", "test_tasks_on_desktops",
     ),
     "desktop-full": ("test_files_tools", "test_gimp_tools", "test_impress_tools", "test_vlc_tools", "test_writer_tools"),
 }  # fmt: skip
@@ -94,6 +95,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     }
     place |= {group: float(number - len(LONGEST_FIRST)) for number, group in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: place[group_of(item.path)])
+
+
+def pytest_sessionstart() -> None:
+    """What is imported and collected stays: the collector would look through it again and again."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

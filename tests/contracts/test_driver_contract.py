@@ -34,6 +34,10 @@ APPS = {"chromium": PAGE, "calc": SHEET, "editor": EDITOR, "files": FILES}
 
 @pytest.fixture(scope="module", params=DRIVERS)
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LiveDesktop, Path, str]]:
+    if request.param == "apptainer":
+        shared = request.getfixturevalue("shared_desktops").get("core")
+        yield shared.driver, shared.folder, request.param
+        return
     folder = tmp_path_factory.mktemp(request.param)
     store = ScreenshotStore(folder, incarnation="test")
     driver = make_driver(DesktopConfig(driver=request.param), index=0, folder=folder / "logs", screenshots=store)
@@ -207,7 +211,8 @@ def test_healthy_answers_soon_from_another_thread_during_a_call(desktop: Desktop
 @pytest.mark.parametrize("kind", DRIVERS)
 def test_close_twice_and_use_after_it(kind: str, tmp_path: Path) -> None:
     store = ScreenshotStore(tmp_path, incarnation="test")
-    driver = make_driver(DesktopConfig(driver=kind), index=0, folder=tmp_path / "logs", screenshots=store)  # type: ignore[arg-type]
+    config = DesktopConfig(driver=kind, apps=("files",))  # type: ignore[arg-type]
+    driver = make_driver(config, index=0, folder=tmp_path / "logs", screenshots=store)
     assert driver.healthy()
     driver.close()
     driver.close()

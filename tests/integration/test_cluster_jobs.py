@@ -20,6 +20,7 @@ from benchmarks._slurm_cluster import SlurmCluster, missing, slurm_cluster
 from common.metrics import read_json_lines
 from common.run_folder import RunFolder
 from launch import processes
+from tests.desktops import LIGHT_FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = {
@@ -56,7 +57,7 @@ class Site:
         return done.stdout + done.stderr
 
     def submit(self, *settings: str) -> RunFolder:
-        chosen = [part for setting in settings for part in ("--set", setting)]
+        chosen = [part for setting in (LIGHT_FAMILIES, *settings) for part in ("--set", setting)]
         said = self.computerrl("submit", str(ROOT / "configs" / "smoke.yaml"), "--site", "site.yaml", *chosen)
         assert "is queued" in said
         return RunFolder(self.folder / said.partition(":")[0])
@@ -200,7 +201,7 @@ def test_job_before_its_time_limit_checkpoints_requeues_and_is_cancelled_without
     assert "has ended already" in site.computerrl("cancel", str(run.folder))
     (run.keys / "server.key").chmod(0o644)
     again = ("submit", str(ROOT / "configs" / "smoke.yaml"), "--site", "site.yaml", "--resume")
-    settings = ("--set", "cluster.elastic=true", "--set", "learner.recipe.max_updates=200")
+    settings = ("--set", LIGHT_FAMILIES, "--set", "cluster.elastic=true", "--set", "learner.recipe.max_updates=200")
     assert "others can read it" in site.computerrl(*again, *settings, code=3)
     assert site.cluster.run("squeue", "--noheader").stdout == ""
 

@@ -55,7 +55,7 @@ def test_fork_bomb_stays_below_its_limit_beside_a_desktop_that_works_and_is_gone
 
 
 def test_fork_bomb_is_ended_by_the_next_reset(tmp_path: Path) -> None:
-    with open_desktop(tmp_path, DesktopConfig(max_processes=300)) as driver:
+    with open_desktop(tmp_path, DesktopConfig(max_processes=300, apps=("chromium",))) as driver:
         CalledDesktop(driver.get).launch(FORK_BOMB)
         time.sleep(1.0)
         assert Player(driver).start(PAGE).app == "chromium"

@@ -86,7 +86,7 @@ async def point_at(page: Page, text: str) -> tuple[float, float]:
 
 def replay(folder: Path, task: TaskRef) -> Trajectory:
     """The recorded demonstration as an actor plays it for cloning, on a fresh desktop."""
-    config = DesktopConfig(num_desktops=1)
+    config = DesktopConfig(num_desktops=1, apps=("calc",))
     tasks = TasksConfig(recordings=str(folder / "demos"))
     service = DesktopService(
         config, tasks=tasks, make=lambda index: make_driver(config, index=index, folder=folder / "replay", screenshots=None)

@@ -17,6 +17,7 @@ import pytest
 
 from common.metrics import read_json_lines
 from launch import processes
+from tests.desktops import LIGHT_FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "configs" / "smoke.yaml"
@@ -30,7 +31,7 @@ class Train:
     def __init__(self, folder: Path, *words: str, max_updates: int) -> None:
         self._output = folder / "output.txt"
         until = f"learner.recipe.max_updates={max_updates}"
-        command = [sys.executable, "-m", "launch.cli", "train", str(CONFIG), "--set", until, *words]
+        command = [sys.executable, "-m", "launch.cli", "train", str(CONFIG), "--set", until, LIGHT_FAMILIES, *words]
         with self._output.open("w") as output:
             self.process = subprocess.Popen(
                 command,

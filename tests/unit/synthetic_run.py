@@ -191,12 +191,13 @@ def _episodes(run: RunFolder, *, with_after: bool) -> None:
 
 
 def _screen(family: str, text: str) -> np.ndarray:
-    picture = Image.new("RGB", (800, 600), (236, 236, 232))
+    """A small one: a run has 48 of them, which are encoded."""
+    picture = Image.new("RGB", (200, 150), (236, 236, 232))
     draw = ImageDraw.Draw(picture)
-    draw.rectangle((40, 40, 760, 560), fill=(255, 255, 255), outline=(120, 120, 120))
-    draw.rectangle((40, 40, 760, 70), fill=(70, 90, 120))
+    draw.rectangle((10, 10, 190, 140), fill=(255, 255, 255), outline=(120, 120, 120))
+    draw.rectangle((10, 10, 190, 24), fill=(70, 90, 120))
     for row in range(12):
-        draw.line((40, 110 + 35 * row, 760, 110 + 35 * row), fill=(215, 215, 215))
-    draw.text((60, 48), family, fill=(255, 255, 255))
-    draw.text((80, 125), text, fill=(20, 20, 20))
+        draw.line((10, 30 + 9 * row, 190, 30 + 9 * row), fill=(215, 215, 215))
+    draw.text((15, 12), family, fill=(255, 255, 255))
+    draw.text((20, 32), text, fill=(20, 20, 20))
     return np.asarray(picture)

@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 from broker_data import order
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -47,7 +47,6 @@ def test_uniform_families_take_turns_and_seeds_count_up() -> None:
     assert [f"{draw.task.family}{draw.task.seed - 100_000}" for draw in draws] == ["a0", "b0", "c0", "a1", "b1", "c1", "a2"]
 
 
-@settings(max_examples=40, deadline=None)
 @given(weights=WEIGHTS)
 @example(weights=[30.0, *[1.0] * 11])
 def test_weighted_any_weights_stay_within_one_group_of_their_shares(weights: list[float]) -> None:
@@ -89,7 +88,6 @@ def test_band_that_holds_no_family_goes_by_weights() -> None:
     assert counts(drawn(source, 10)) == {"a": 5, "b": 5}
 
 
-@settings(deadline=None)
 @given(outcomes=st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=150))
 def test_band_whatever_succeeds_no_family_falls_below_its_floor(outcomes: list[tuple[str, bool]]) -> None:
     """Results change between choosing a group and drawing it, as they do when both arrive together."""

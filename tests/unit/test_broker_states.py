@@ -262,6 +262,4 @@ def told(core: BrokerCore) -> dict[str, Any]:
 
 
 TestBroker = BrokerMachine.TestCase
-TestBroker.settings = settings(
-    max_examples=70, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+TestBroker.settings = settings(stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow])

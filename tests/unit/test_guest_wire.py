@@ -7,7 +7,7 @@ import struct
 import threading
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from env_server.guest.wire import MAX_FRAME_BYTES, Wire, WireClosed, WireTimeout
@@ -71,7 +71,6 @@ def test_receive_of_what_is_no_message_closes(junk: bytes) -> None:
         wire.receive(timeout_s=1)
 
 
-@settings(max_examples=50)
 @given(st.binary(max_size=64))
 def test_receive_of_any_bytes_raises_only_its_own_errors(junk: bytes) -> None:
     wire, other = pair()

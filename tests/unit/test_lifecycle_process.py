@@ -37,6 +37,37 @@ def test_incarnations_differ() -> None:
     assert len({new_incarnation() for _ in range(100)}) == 100
 
 
+def test_loading_leaves_the_collector_as_it_was_and_does_not_look_again_at_what_was_loaded() -> None:
+    code = """
+import gc
+from common.lifecycle import loading
+
+class Loop: pass
+
+for enabled in (True, False):
+    gc.enable() if enabled else gc.disable()
+    frozen = gc.get_freeze_count()
+    try:
+        with loading():
+            assert not gc.isenabled()
+            kept, waste = [[] for _ in range(1000)], Loop()
+            waste.itself = waste
+            del waste
+            with loading():
+                pass
+            assert not gc.isenabled()
+            raise ImportError
+    except ImportError:
+        pass
+    assert gc.isenabled() is enabled
+    assert gc.get_freeze_count() >= frozen + 1000
+    assert not any(isinstance(thing, Loop) for thing in gc.get_objects())
+    gc.unfreeze()
+    assert not any(isinstance(thing, Loop) for thing in gc.get_objects())
+"""
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stderr == ""
+
+
 def python(code: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, cwd=ROOT)
 

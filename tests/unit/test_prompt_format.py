@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from actor.formats.base import PastAction
@@ -93,7 +93,6 @@ def test_row_without_a_number_is_an_element_that_its_text_names(shown: list[tupl
         assert row.startswith("button " if element.role == "push-button" else "static ")
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.text(max_size=40), max_size=30), st.text(max_size=300), st.integers(48, 200))
 def test_prompt_of_any_screen_fits_the_limit_and_asks_for_an_action(texts: list[str], instruction: str, limit: int) -> None:
     screen = make_observation(*[make_element(number, text) for number, text in enumerate(texts)])

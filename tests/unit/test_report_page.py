@@ -11,7 +11,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_run import FAMILIES, START, write_run
 
@@ -242,7 +242,6 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"], ex
 
 
 @given(title=TEXTS, label=TEXTS, points=POINTS, x_end=st.floats(0, 1e6), dots=st.booleans(), percent=st.booleans())
-@settings(max_examples=60, deadline=None)
 def test_charts_of_any_data_are_whole_and_escaped(
     title: str, label: str, points: list[tuple[float, float]], x_end: float, dots: bool, percent: bool
 ) -> None:
@@ -301,7 +300,6 @@ def test_ticks_are_few_round_and_reach_the_top(high: float) -> None:
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=2000), st.integers(10, 100))
-@settings(max_examples=30, deadline=None)
 def test_thinned_points_are_few_and_keep_the_extremes(values: list[float], most: int) -> None:
     points = [(float(index), value) for index, value in enumerate(values)]
     kept = thinned(points, most=most)

@@ -5,7 +5,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import WeightError
@@ -39,7 +39,6 @@ def test_plan_any_tensors_aligned_disjoint_and_inside_their_bucket(shapes: list[
     assert all(size <= max(bucket_bytes, largest) for size in plan.bucket_bytes)
 
 
-@settings(max_examples=50, deadline=None)
 @given(shapes=SHAPES)
 def test_manifest_as_json_comes_back_equal(shapes: list[tuple[int, int]]) -> None:
     plan = plan_buckets(specs_of(shapes), bucket_bytes=2000)
