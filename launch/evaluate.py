@@ -32,6 +32,8 @@ _ORIGIN_FILE = "computerrl.json"
 _ONLY_EVALUATE = (
     "learner.recipe.demos_per_family=0", "learner.recipe.demos_of_family={}", "learner.recipe.specialists=[]",
     "tasks.recordings=null", "learner.recipe.eval_before_episodes_per_family=null", "learner.recipe.max_updates=0",
+    # A run shortens its evaluations to keep its budget; a person asked for this one.
+    "learner.recipe.max_run_s=null",
 )  # fmt: skip
 
 

@@ -44,6 +44,11 @@ def test_evaluation_is_a_run_that_evaluates_and_does_nothing_else() -> None:
     assert config.desktop.num_desktops == 2
 
 
+def test_evaluation_of_a_run_that_has_a_budget_plays_every_episode() -> None:
+    config = config_of(wish(episodes=20))
+    assert config.learner.recipe.max_run_s is None and config.learner.recipe.eval_episodes_per_family == 20
+
+
 def test_evaluation_with_several_rollouts_samples_them() -> None:
     (order,) = first_phase(config_of(wish(rollouts=8)), temperature=1.0).orders
     assert (order.group_size, order.temperature) == (8, 1.0)
