@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from actor.desktops import DesktopDirectory
-from actor.engine_host import EngineHost
 from actor.engine_server import ENGINE_ENDPOINT
 from actor.engines.remote_engine import RemoteEngine
 from actor.prompt import FolderTokenizer, PromptBuilder
@@ -18,11 +18,14 @@ from broker.client import BrokerClient
 from common import log
 from common.config import RunConfig
 from common.exporter import exporting
-from common.lifecycle import Heartbeat, StopToken, new_incarnation
+from common.lifecycle import Heartbeat, StopToken, loading, new_incarnation
 from common.model_folder import check_model_folder, model_folder
 from common.run_folder import RunFolder
 from common.transport import Client, Keys
 from env_server.client import DesktopClient
+
+if TYPE_CHECKING:
+    from actor.engine_host import EngineHost
 
 WATCH_S = 0.5
 """How often the main thread looks whether the weight receiver gave up."""
@@ -114,6 +117,9 @@ class ActorProcess:
         """Its own thread: vLLM takes half a minute, and there are demonstrations to play."""
         try:
             self._note = f"starting {self._config.actor.engine}"
+            # Torch takes seconds and 0.2 GB, of which an actor without an engine has no need.
+            with loading():
+                from actor.engine_host import EngineHost
             self._host = EngineHost(
                 self._config, index=self._index, name=self._name, tokenizer=tokenizer, broker=broker, connect=self._client,
                 stop=self._stop,

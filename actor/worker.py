@@ -24,7 +24,7 @@ from actor.prompt import PromptBuilder
 from common import log
 from common.config import ActorConfig, RunConfig
 from common.errors import ComputerRLError, PeerTimeout
-from common.lifecycle import StopToken, loading
+from common.lifecycle import StopToken
 from common.messages import Assignment, NoAssignment, Trajectory, TrajectoryReceipt
 from common.metrics import Rate, Timings
 
@@ -273,7 +273,6 @@ def run_actor(config: RunConfig, *, index: int, stop: StopToken) -> None:
     learner's weights), and whatever ended an episode slot unexpectedly.
     """
     # Lazily: the process wires up everything there is, the worker above needs none of it.
-    with loading():
-        from actor.process import ActorProcess
+    from actor.process import ActorProcess
 
     ActorProcess(config, index=index, stop=stop).run()

@@ -133,6 +133,7 @@ def test_actor_with_the_built_in_model_imports_no_transformers() -> None:
     script = """
 import sys
 import actor.process
+assert "torch" not in sys.modules, "an actor without an engine of its own needs none"
 from actor.engines.transformers_engine import make_transformers_engine
 from actor.prompt import FolderTokenizer
 from common.model_folder import model_folder
