@@ -100,6 +100,7 @@ def replay(folder: Path, task: TaskRef) -> Trajectory:
         service.close()
 
 
+@pytest.mark.release
 def test_page_task_solved_by_mouse_and_keys_is_scored_saved_and_replayed(tmp_path: Path) -> None:
     async def work() -> None:
         async with desktop_page(tmp_path, "--task", "calc-type-cell", "--seed", "11") as (page, _, _):

@@ -96,7 +96,7 @@ def assert_distributed(seen: Counter[tuple[int, ...]], chances: dict[tuple[int, 
 
 @pytest.mark.parametrize(
     ("temperature", "fused", "memo_bytes", "max_draft_tokens"),
-    one_in(5, [
+    one_in(10, [
         (temperature, fused, memo_bytes, max_draft_tokens)
         for temperature, fused in ((0.6, True), (1.0, True), (1.0, False))
         for memo_bytes in (PLENTY, 0, 3 * ROW_BYTES)

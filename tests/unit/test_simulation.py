@@ -21,6 +21,7 @@ from launch.simulation.loop import Simulation
 from launch.simulation.replays import REPLAYS
 from launch.simulation.what_if import Setting, desktops_per_gpu, variations
 from launch.simulation.workload import AssumedWorkload
+from tests.tiers import one_in
 
 CONSTANT = AssumedWorkload(
     mean_steps=10, spread_steps=0.0, desktop_step_s=2.0, spread_desktop=0.0, generate_step_s=1.0, reset_s=5.0, evaluate_s=3.0
@@ -66,7 +67,7 @@ def test_engine_that_is_paused_twice_goes_on_after_both_pauses() -> None:
     assert engine.next_end() == pytest.approx(6.0)
 
 
-@pytest.mark.parametrize("eta", [0, 1, pytest.param(3, marks=pytest.mark.release)])
+@pytest.mark.parametrize("eta", one_in(3, [1, 0, 3]))
 def test_mean_age_agrees_with_littles_law(eta: int) -> None:
     cluster = Cluster(num_desktops=48, num_actors=4, weight_s=0.0, load_stall_s=0.0, train_fixed_s=20.0)
     figures = figures_of(Simulation(config(eta=eta), cluster, AssumedWorkload()).play(24 * 3600.0))
