@@ -173,9 +173,12 @@ def test_job_over_three_nodes_survives_node_failure_and_preemption(site: Site) -
 def test_job_before_its_time_limit_checkpoints_requeues_and_is_cancelled_without_a_trace(site: Site) -> None:
     # GPUs that Slurm counts and hands out, and that are not there: torch sees none and computes on the processor.
     (site.folder / "site.yaml").write_text(json.dumps({**SITE, "learner": {"partition": "scavenger", "has_gpus": True}}))
-    run = site.submit(
-        "cluster.elastic=true", "learner.recipe.max_updates=200", "learner.checkpoint_every_updates=100", "learner.device=auto"
-    )
+    changes = (
+        "cluster.elastic=true", "learner.recipe.max_updates=200", "learner.checkpoint_every_updates=100", "learner.device=auto",
+        # The cores are for Slurm.
+        "desktop.num_desktops=1", "actor.num_episodes=1",
+    )  # fmt: skip
+    run = site.submit(*changes)
     site.wait(run, "two updates", lambda: site.num_updates(run) >= 2)
     given = {role: gpus_of(site, run, role) for role in ("broker", "env-server", "actor", "learner")}
     assert given["learner"] | given["actor"] == {"0", "1"} and len(given["learner"]) == len(given["actor"]) == 1
@@ -201,7 +204,7 @@ def test_job_before_its_time_limit_checkpoints_requeues_and_is_cancelled_without
     assert "has ended already" in site.computerrl("cancel", str(run.folder))
     (run.keys / "server.key").chmod(0o644)
     again = ("submit", str(ROOT / "configs" / "smoke.yaml"), "--site", "site.yaml", "--resume")
-    settings = ("--set", LIGHT_FAMILIES, "--set", "cluster.elastic=true", "--set", "learner.recipe.max_updates=200")
+    settings = [part for setting in (LIGHT_FAMILIES, *changes) for part in ("--set", setting)]
     assert "others can read it" in site.computerrl(*again, *settings, code=3)
     assert site.cluster.run("squeue", "--noheader").stdout == ""
 
