@@ -18,7 +18,7 @@ from broker.client import BrokerClient
 from common import log
 from common.config import RunConfig
 from common.exporter import exporting
-from common.lifecycle import Heartbeat, StopToken, loading, new_incarnation
+from common.lifecycle import Heartbeat, StopToken, gc_paused, new_incarnation
 from common.model_folder import check_model_folder, model_folder
 from common.run_folder import RunFolder
 from common.transport import Client, Keys
@@ -118,7 +118,7 @@ class ActorProcess:
         try:
             self._note = f"starting {self._config.actor.engine}"
             # Torch takes seconds and 0.2 GB, of which an actor without an engine has no need.
-            with loading():
+            with gc_paused():
                 from actor.engine_host import EngineHost
             self._host = EngineHost(
                 self._config, index=self._index, name=self._name, tokenizer=tokenizer, broker=broker, connect=self._client,

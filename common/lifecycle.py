@@ -100,7 +100,7 @@ def die_with_parent(number: signal.Signals | None = None) -> None:
 
 
 @contextmanager
-def loading() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """While libraries are imported and models are made, hardly anything is garbage, and to look through it all again and again is
     a fifth of a learner's start. So that is left until the end, and what there is then is not looked through any more."""
     was_enabled = gc.isenabled()

@@ -109,7 +109,7 @@ def engine(config: Path, overrides: tuple[str, ...], index: int) -> None:
     def entry(run_config: RunConfig, index: int, stop: StopToken) -> None:
         from common import lifecycle
 
-        with lifecycle.loading():
+        with lifecycle.gc_paused():
             from actor.engine_process import run_engine
 
         run_engine(run_config, index=index, stop=stop)
@@ -126,7 +126,7 @@ def learner(config: Path, overrides: tuple[str, ...], index: int) -> None:
     def entry(run_config: RunConfig, index: int, stop: StopToken) -> None:
         from common import lifecycle
 
-        with lifecycle.loading():
+        with lifecycle.gc_paused():
             from learner.loop import run_learner
 
         run_learner(run_config, index=index, stop=stop)

@@ -49,8 +49,8 @@ class Reference:
     """Last evaluation, end and report."""
 
 
-REFERENCE = Reference(gflops=53.0, cloned_s=144.0, update_s=23.5, evaluation_s=107.0)
-"""Two cores of an AMD EPYC with AVX2 alone, float32, measured by `measure` before the runs (50 to 59 GFLOP/s): means of five."""
+REFERENCE = Reference(gflops=56.0, cloned_s=130.0, update_s=23.4, evaluation_s=108.0)
+"""Two cores of an AMD EPYC with AVX2 alone, float32, measured by `measure` before the runs (53 to 60 GFLOP/s): means of four."""
 
 
 def measure(num_cores: int, *, seconds: float = MEASURE_S) -> float:

@@ -19,7 +19,7 @@ from common.addresses import own_address
 from common.config import RunConfig, SiteProfile, load_config, load_site
 from launch import cluster_plan, local, slurm, slurm_commands
 from launch.plan import ProcessSpec
-from launch.run_names import locked, point_latest
+from launch.run_names import locked
 from launch.supervisor import Outcome, Supervisor
 
 NOTICE_FILE = "leave"
@@ -41,7 +41,7 @@ def run_job(folder: Path) -> int:
     print(f"job {allocation.job_id}, start {num_restarts + 1}, on {', '.join(allocation.nodes)}", flush=True)
     resumed = any((folder / "logs").glob("[0-9]*"))
     with locked(config.folder):
-        point_latest(config.folder)
+        local.begin(config)
         outcome = local.run_attempt(config, resumed=resumed, supervise=lambda attempt: _supervise(attempt, site, allocation))
     is_wanted = requests.asked(config.folder, "end") is None
     if outcome.kind == "stopped" and is_wanted and site.requeue and may_requeue(allocation.job_id):

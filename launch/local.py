@@ -89,11 +89,19 @@ def play(
                 shutil.rmtree(config.folder)
                 raise
         make_model(config)
-        if is_latest:
-            point_latest(config.folder)
+        begin(config, is_latest=is_latest)
         with watched(config.folder) if has_dashboard else nullcontext():
             outcome = run_attempt(config, resumed=resume, supervise=lambda attempt: supervise(attempt, plan_for(config)))
     return outcome.exit_code, config.folder
+
+
+def begin(config: RunConfig, *, is_latest: bool = True) -> None:
+    """Write what the run's folder, which the caller holds locked, has at its beginning. From now on its pages can be shown."""
+    from common.run_folder import RunFolder
+
+    RunFolder(config.folder).create(config)
+    if is_latest:
+        point_latest(config.folder)
 
 
 def tell_expectation(config: RunConfig) -> None:
@@ -144,13 +152,12 @@ class RunAttempt:
 def run_attempt(
     config: RunConfig, *, resumed: bool, supervise: Callable[[RunAttempt], tuple[Outcome, dict[str, int]]]
 ) -> Outcome:
-    """Play ``config`` in its folder, which the caller holds locked, and leave a report. ``supervise`` runs the processes and
-    gives the outcome and the restarts by process."""
+    """Play ``config`` in its folder, which the caller holds locked and has begun (`begin`), and leave a report. ``supervise``
+    runs the processes and gives the outcome and the restarts by process."""
     from common.run_folder import RunFolder
     from launch.report import write_attempt
 
     folder = RunFolder(config.folder)
-    folder.create(config)
     if not resumed:
         folder.note_start()
     folder.forget_broker()

@@ -22,7 +22,7 @@ from launch.host_check import HostFacts
 from launch.job import CONTAINED, in_container, under_torchrun
 from launch.plan import ProcessSpec, node_resources
 from launch.preflight import Finding, PreflightFailed
-from launch.run_names import claim, find_resumable, locked, point_latest
+from launch.run_names import claim, find_resumable, locked
 from launch.ssh import over_ssh, ssh
 from launch.submit import machine_independent
 
@@ -48,7 +48,7 @@ def up(path: Path, *, hosts_path: Path, overrides: Sequence[str], resume: bool) 
     if not resume:
         plan = cluster_plan.here(claim(config), hosts.as_site())
     with locked(plan.config.folder):
-        point_latest(plan.config.folder)
+        local.begin(plan.config)
         outcome = local.run_attempt(
             plan.config, resumed=resume,
             supervise=lambda attempt: local.supervise(

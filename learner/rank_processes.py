@@ -25,7 +25,7 @@ from common import log
 from common.addresses import interface_of, own_address
 from common.config import RunConfig
 from common.errors import ConfigError, Problem, RankLost
-from common.lifecycle import SUPERVISOR_VARIABLE, StopToken, loading
+from common.lifecycle import SUPERVISOR_VARIABLE, StopToken, gc_paused
 from learner.client import serve_store
 
 if TYPE_CHECKING:
@@ -103,12 +103,12 @@ def open_trainer(config: RunConfig, *, config_path: Path, index: int = 0) -> Ite
     ``config_path``: a file from which followers read the same ``config``. Raises `ConfigError` when torchrun's number of
     processes is another one, `RankLost` when a rank ends or does not come up.
     """
-    with loading():
+    with gc_paused():
         from learner.policy import load_policy
         from learner.trainer import Trainer as WholeTrainer
 
     if config.learner.num_ranks == 1 and "RANK" not in os.environ:
-        with loading():
+        with gc_paused():
             policy = load_policy(config)
             alone = WholeTrainer(config, policy)
         yield alone, policy
@@ -152,7 +152,7 @@ def run_follower(config: RunConfig, *, stop: StopToken) -> None:
 
 
 def _make(config: RunConfig, store: Any, *, rank: int) -> tuple[RankGroup, Any]:
-    with loading():
+    with gc_paused():
         from learner.policy import choose_device
         from learner.ranks import RankGroup
         from learner.sharding import load_sharded_policy

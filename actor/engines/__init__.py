@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from common.config import RunConfig
 from common.endpoint import Endpoint
 from common.host_compute import choose_device, has_visible_gpu
-from common.lifecycle import loading
 
 if TYPE_CHECKING:
     from actor.engines.base import PolicyEngine
@@ -47,10 +46,9 @@ def _make_one(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int
             num_threads=config.actor.num_threads, gpu_memory=config.actor.gpu_memory,
             resumes=config.actor.on_new_weights == "resume",
         )  # fmt: skip
-    with loading():
-        import torch
+    import torch
 
-        from actor.engines.transformers_engine import make_transformers_engine
+    from actor.engines.transformers_engine import make_transformers_engine
 
     # An actor's node may lack a GPU though the learner's has one: cuda is no demand here.
     device = choose_device(

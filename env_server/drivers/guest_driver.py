@@ -31,7 +31,7 @@ from env_server.screenshots import ScreenshotStore
 
 START_LIMIT_S = 120.0
 """Until all applications of a desktop can be used; many desktops may start at once on few cores."""
-STARTING_NICE = 5
+STARTING_NICE = 2
 """Of a desktop among all that computes, until it is ready."""
 _HEALTH_LIMIT_S = 0.9
 _GRACE_S = 1.0

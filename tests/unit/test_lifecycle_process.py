@@ -37,10 +37,10 @@ def test_incarnations_differ() -> None:
     assert len({new_incarnation() for _ in range(100)}) == 100
 
 
-def test_loading_leaves_the_collector_as_it_was_and_does_not_look_again_at_what_was_loaded() -> None:
+def test_pause_leaves_the_collector_as_it_was_and_does_not_look_again_at_what_was_loaded() -> None:
     code = """
 import gc
-from common.lifecycle import loading
+from common.lifecycle import gc_paused
 
 class Loop: pass
 
@@ -48,12 +48,12 @@ for enabled in (True, False):
     gc.enable() if enabled else gc.disable()
     frozen = gc.get_freeze_count()
     try:
-        with loading():
+        with gc_paused():
             assert not gc.isenabled()
             kept, waste = [[] for _ in range(1000)], Loop()
             waste.itself = waste
             del waste
-            with loading():
+            with gc_paused():
                 pass
             assert not gc.isenabled()
             raise ImportError
