@@ -16,8 +16,6 @@ from env_server.client import read_screenshot
 from env_server.driver import SetupStep
 from tests.desktops import Player, key, open_desktop
 
-pytestmark = pytest.mark.release
-
 DOCUMENTS = {app: SetupStep("open_app", {"app": app}) for app in ("writer", "impress")}
 MAX_PIXELS = 1000
 """That may differ: the caret, and digits in the status bar. Every mess here moves much more."""
