@@ -54,6 +54,10 @@ class ActorProcess:
         log.bind(role="actor", index=self._index, incarnation=self._incarnation)
         is_central = self._config.actor.inference == "central"
         check_model_folder(self._model, weights=self._config.actor.endpoint is None and not is_central)
+        if not is_central:
+            # Here, where no other thread computes yet. Torch takes seconds and 0.2 GB, which an actor without an engine does not need.
+            with gc_paused():
+                import actor.engine_host  # noqa: F401
         address = self._folder.wait_for_broker(self._stop)
         with ExitStack() as stack:
             broker = BrokerClient(self._open(stack, address))
@@ -117,9 +121,8 @@ class ActorProcess:
         """Its own thread: vLLM takes half a minute, and there are demonstrations to play."""
         try:
             self._note = f"starting {self._config.actor.engine}"
-            # Torch takes seconds and 0.2 GB, of which an actor without an engine has no need.
-            with gc_paused():
-                from actor.engine_host import EngineHost
+            from actor.engine_host import EngineHost
+
             self._host = EngineHost(
                 self._config, index=self._index, name=self._name, tokenizer=tokenizer, broker=broker, connect=self._client,
                 stop=self._stop,
