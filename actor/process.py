@@ -55,7 +55,7 @@ class ActorProcess:
         is_central = self._config.actor.inference == "central"
         check_model_folder(self._model, weights=self._config.actor.endpoint is None and not is_central)
         if not is_central:
-            # Here, where no other thread computes yet. Torch takes seconds and 0.2 GB, which an actor without an engine does not need.
+            # Here, before other threads compute. An actor without an engine is spared torch's seconds and 0.2 GB.
             with gc_paused():
                 import actor.engine_host  # noqa: F401
         address = self._folder.wait_for_broker(self._stop)
