@@ -3,6 +3,7 @@ when it is called."""
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import sys
 from collections.abc import Callable
@@ -28,6 +29,7 @@ def _run_role(path: Path, overrides: tuple[str, ...], entry: RoleEntry, *, role:
     from common.config import load_config
     from launch import processes
 
+    faulthandler.enable()  # A crash in foreign code (torch, ZeroMQ) leaves its stack in the log.
     supervisor = os.environ.get(lifecycle.SUPERVISOR_VARIABLE)
     if supervisor is not None:
         lifecycle.die_with_parent()

@@ -16,7 +16,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.desktops import SharedDesktops
-from tests.tiers import thin
+from tests.tiers import THINNED, thin
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -37,6 +37,11 @@ def pytest_configure() -> None:
     """Shells start what runs in the background with SIGINT ignored, and processes that tests start would inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files without a test of the default tier are not even imported for it: each worker would."""
+    return (config.option.markexpr == "not release" and THINNED.get(collection_path.stem) == 0) or None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -103,7 +108,6 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_finish() -> None:
-    gc.collect()
     gc.freeze()
     gc.enable()
 

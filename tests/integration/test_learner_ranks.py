@@ -1,6 +1,6 @@
 """The trainer on two ranks, as real processes over gloo: what one process computes, two compute.
 
-Rank 0 is this process, the follower is started as in production. Each test starts its own pair: a group cannot be mended.
+Rank 0 is this process, the follower is started as in production. A group cannot be mended: nothing but `pair` is shared.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import pickle
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -119,37 +120,48 @@ def assert_trained_alike(left: dict[str, torch.Tensor], right: dict[str, torch.T
         assert (differences <= limits).all(), f"{name}: differs by up to {differences.max():.3g}"
 
 
-@pytest.fixture
-def no_pickle(monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def no_pickle() -> Iterator[None]:
     """Whatever torch.distributed sends as an object, or DCP writes as one, goes through these."""
 
     def refuse(*arguments: Any, **keywords: Any) -> None:
         raise AssertionError("pickle")
 
-    for name in ("dump", "dumps", "load", "loads", "Pickler", "Unpickler"):
-        monkeypatch.setattr(pickle, name, refuse)
-    monkeypatch.setattr(torch.distributed.distributed_c10d, "_object_to_tensor", refuse)
-    monkeypatch.setattr(torch.distributed.distributed_c10d, "_tensor_to_object", refuse)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("dump", "dumps", "load", "loads", "Pickler", "Unpickler"):
+            patch.setattr(pickle, name, refuse)
+        patch.setattr(torch.distributed.distributed_c10d, "_object_to_tensor", refuse)
+        patch.setattr(torch.distributed.distributed_c10d, "_tensor_to_object", refuse)
+        yield
 
 
-@pytest.mark.parametrize(
-    ("top_layers", "algorithm"),
-    [
-        (2, "grpo"), pytest.param(None, "grpo", marks=pytest.mark.release), pytest.param(2, "ppo", marks=pytest.mark.release),
-    ],
-)  # fmt: skip
-@pytest.mark.usefixtures("no_pickle")
-def test_two_ranks_train_to_the_same_weights_as_one(tmp_path: Path, top_layers: int | None, algorithm: str) -> None:
-    """Losses, figures, gradients' norms, weights, moments and reference; with ppo a value head and a first look besides."""
-    found = {}
-    for num_ranks in (1, 2):
-        config = make_config(
-            tmp_path, num_ranks=num_ranks, top_layers=top_layers, num_minibatches=2, algorithm=algorithm
-        )
-        with trainer_of(config) as trainer:
-            assert isinstance(trainer, RankedTrainer) == (num_ranks == 2)
-            found[num_ranks] = play(trainer)
-    one, two = found[1], found[2]
+@dataclass(frozen=True)
+class Pair:
+    """What two ranks came to."""
+
+    seen: dict[str, Any]
+    """After `play`."""
+    checkpoint: Path
+    """Of that."""
+    later: tuple[list[dict[str, float]], dict[str, Any]]
+    """Metrics of two more updates, and what is seen then."""
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    folder = tmp_path_factory.mktemp("pair")
+    with no_pickle(), trainer_of(make_config(folder, num_ranks=2, num_minibatches=2)) as trainer:
+        assert isinstance(trainer, RankedTrainer)
+        seen = play(trainer)
+        return Pair(seen, save(trainer, folder / "checkpoints"), go_on(trainer))
+
+
+def go_on(trainer: Any) -> tuple[list[dict[str, float]], dict[str, Any]]:
+    return [trainer.update(batch) for batch in make_batches(trainer, 2)], seen_of(trainer)
+
+
+def assert_same_training(two: dict[str, Any], one: dict[str, Any]) -> None:
+    """Losses, figures, gradients' norms, weights, moments and reference."""
     for left, right in zip(one["metrics"], two["metrics"], strict=True):
         assert left.keys() == right.keys()
         for name in left.keys() - TIMINGS:
@@ -158,6 +170,25 @@ def test_two_ranks_train_to_the_same_weights_as_one(tmp_path: Path, top_layers: 
     assert_trained_alike(two["weights"], one["weights"], one["state"])
     assert_trained_alike(two["state"], one["state"], one["state"])
     np.testing.assert_allclose(two["probe"], one["probe"], atol=1e-5)
+
+
+def test_two_ranks_train_to_the_same_weights_as_one(tmp_path: Path, pair: Pair) -> None:
+    with trainer_of(make_config(tmp_path, num_ranks=1, num_minibatches=2)) as trainer:
+        assert_same_training(pair.seen, play(trainer))
+
+
+@pytest.mark.release
+@pytest.mark.parametrize(("top_layers", "algorithm"), [(None, "grpo"), (2, "ppo")])
+def test_two_ranks_train_to_the_same_weights_as_one_in_other_ways(
+    tmp_path: Path, top_layers: int | None, algorithm: str
+) -> None:
+    """With ppo a value head and a first look besides."""
+    found = {}
+    for num_ranks in (1, 2):
+        config = make_config(tmp_path, num_ranks=num_ranks, top_layers=top_layers, num_minibatches=2, algorithm=algorithm)
+        with no_pickle(), trainer_of(config) as trainer:
+            found[num_ranks] = play(trainer)
+    assert_same_training(found[2], found[1])
 
 
 @pytest.mark.release
@@ -234,25 +265,19 @@ def padded(steps: Any, row: Any) -> torch.Tensor:
 # --- state -------------------------------------------------------------------------------------------------------------
 
 
-def test_state_of_two_ranks_continues_on_two_exactly_and_on_one_closely(tmp_path: Path) -> None:
-    two = make_config(tmp_path, num_ranks=2, num_minibatches=2)
-    with trainer_of(two) as trainer:
-        batches = make_batches(trainer, 3)
-        trainer.update(batches[0])
-        checkpoint = save(trainer, tmp_path / "checkpoints")
-        expected = [trainer.update(batch) for batch in batches[1:]], seen_of(trainer)
-    assert {file.name for file in checkpoint.glob("*.safetensors")} == {
+def test_state_of_two_ranks_continues_on_two_exactly_and_on_one_closely(tmp_path: Path, pair: Pair) -> None:
+    assert {file.name for file in pair.checkpoint.glob("*.safetensors")} == {
         "trainer-00000-of-00002.safetensors", "trainer-00001-of-00002.safetensors"
     }  # fmt: skip
     for num_ranks, atol in ((2, 0.0), (1, 1e-6)):
         with trainer_of(make_config(tmp_path, num_ranks=num_ranks, num_minibatches=2)) as trainer:
-            trainer.load_state_dict(read(checkpoint))
-            found = [trainer.update(batch) for batch in batches[1:]], seen_of(trainer)
-        for left, right in zip(found[0], expected[0], strict=True):
+            trainer.load_state_dict(read(pair.checkpoint))
+            found = go_on(trainer)
+        for left, right in zip(found[0], pair.later[0], strict=True):
             for name in left.keys() - TIMINGS:
                 assert left[name] == pytest.approx(right[name], abs=atol, rel=10 * atol), name
-        assert_close(found[1]["weights"], expected[1]["weights"], atol=atol)
-        assert_close(found[1]["state"], expected[1]["state"], atol=atol)
+        assert_close(found[1]["weights"], pair.later[1]["weights"], atol=atol)
+        assert_close(found[1]["state"], pair.later[1]["state"], atol=atol)
 
 
 @pytest.mark.release

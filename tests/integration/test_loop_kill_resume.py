@@ -141,11 +141,14 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Run]:
     found.close()
 
 
-def test_learner_and_broker_killed_while_training_every_acknowledged_trajectory_accounted_once(run: Run) -> None:
+@pytest.mark.parametrize("killed_at", [(7,), pytest.param((2, 7, 13), marks=pytest.mark.release)], ids=["once", "thrice"])
+def test_learner_and_broker_killed_while_training_every_acknowledged_trajectory_accounted_once(
+    run: Run, killed_at: tuple[int, ...]
+) -> None:
     run.start("broker")
     run.start("learner")
     run.play()
-    for update in (2, 7, 13):
+    for update in killed_at:
         run.wait_update(update)
         run.kill("learner")
         if update == 7:
@@ -171,9 +174,7 @@ def test_learner_and_broker_killed_while_training_every_acknowledged_trajectory_
 
 
 two_ranks = pytest.mark.parametrize("run", [(2, 60.0)], indirect=True)
-one_and_two_ranks = pytest.mark.parametrize(
-    "run", [(1, 60.0), pytest.param((2, 60.0), marks=pytest.mark.release)], indirect=True
-)
+one_and_two_ranks = pytest.mark.parametrize("run", [(1, 60.0), pytest.param((2, 60.0), marks=pytest.mark.release)], indirect=True)
 
 
 @pytest.mark.release

@@ -65,12 +65,12 @@ class Train:
         wanted = self.update() + more
         self.wait_until(lambda: self.update() >= wanted, f"update {wanted}")
 
-    def kill(self, command: str) -> None:
-        """SIGKILL to the role that runs ``command``."""
+    def kill(self, command: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """A signal to the role that runs ``command``."""
         for pid in processes.descendants([self.process.pid]):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             if b"launch.cli" in words and command.encode() in words:
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, number)
                 return
         raise AssertionError(f"no process runs {command}")
 
@@ -114,15 +114,16 @@ def test_train_killed_stopped_and_resumed_finishes_with_nothing_lost_or_left(tra
     last = stopped_at + 10
     run = train("--resume", "--set", "actor.inference=central", "--set", "actor.num_actors=2", max_updates=last)
     run.wait_line(r"update=")
-    for command in ("engine", "broker", "learner"):
-        run.kill(command)
-        run.wait_line(rf"note {command}-0 ended \(SIGKILL\)")
+    for command, number in (("engine", signal.SIGSEGV), ("broker", signal.SIGKILL), ("learner", signal.SIGKILL)):
+        run.kill(command, number)
+        run.wait_line(rf"note {command}-0 ended \({number.name}\)")
         run.wait_updates(1)
     assert run.end() == 0, run.output
     assert not run.left()
     assert set(Path("/dev/shm").iterdir()) <= shared_memory
 
     folder = tmp_path / "runs" / "latest"
+    assert "Fatal Python error: Segmentation fault" in (folder / "logs" / "latest" / "engine-0.log").read_text()
     report = json.loads((folder / "report.json").read_text())
     assert report["finished"] is True
     assert report["driver"] == "apptainer"

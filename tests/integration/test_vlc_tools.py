@@ -13,13 +13,13 @@ from env_server.driver import SetupStep
 from tests.desktops import Player, SharedDesktops
 
 
-def sound(seconds: float) -> bytes:
+def sound(seconds: int) -> bytes:
     data = io.BytesIO()
     with wave.open(data, "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(8000)
-        file.writeframes(b"".join(struct.pack("<h", int(9000 * math.sin(i / 4))) for i in range(int(8000 * seconds))))
+        file.writeframes(b"".join(struct.pack("<h", int(9000 * math.sin(i / 4))) for i in range(8000)) * seconds)
     return data.getvalue()
 
 

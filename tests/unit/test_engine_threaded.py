@@ -172,6 +172,7 @@ def test_engine_whose_weights_are_no_version_says_nothing(tensors: dict[str, tor
     before = [engine.submit(request(stop=999, most=10**9)) for _ in range(2)]
     loading = Future()
     threading.Thread(target=lambda: loading.set_exception(raised_by(engine, tensors))).start()
+    wait_until(lambda: bool(engine._commands))
     core.gate.set()
     with pytest.raises(WeightError, match=reason):
         loading.result(10)
@@ -201,6 +202,7 @@ def test_engine_that_resumes_reads_prompt_and_answer_anew_and_gives_the_answer_a
     wait_until(lambda: core.most_running == 2)
     loading = threading.Thread(target=engine.load, args=(5, {}))
     loading.start()
+    wait_until(lambda: bool(engine._commands))
     core.gate.set()
     loading.join(10)
     completions = [future.result(10) for future in futures]
@@ -221,6 +223,7 @@ def test_engine_that_resumes_and_refuses_weights_goes_on_with_the_old_ones() -> 
     wait_until(lambda: core.most_running == 1)
     refusing = threading.Thread(target=lambda: raised_by(engine, {"bad": torch.zeros(1)}))
     refusing.start()
+    wait_until(lambda: bool(engine._commands))
     core.gate.set()
     assert len(future.result(10).tokens) == 30
     refusing.join(10)

@@ -57,10 +57,15 @@ def test_failed_making_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
     assert list((tmp_path / "models").iterdir()) == []
 
 
-def test_made_model_that_computes_nonsense_gets_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_made_model_that_computes_nonsense_gets_no_folder(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def copy_tokenizer(folder: Path, *, source: Path) -> None:
+        for file in tiny.glob("tokenizer*"):
+            shutil.copy(file, folder)
+
     def load(_: object) -> object:
         return SimpleNamespace(probe_logprobs=lambda: np.full(15, np.nan, dtype=np.float32))
 
+    monkeypatch.setattr(model_store, "_save_tokenizer", copy_tokenizer)  # Reading it from GGUF takes seconds.
     monkeypatch.setattr("learner.policy.load_policy", load)
     with pytest.raises(SetupError, match="log-probs are"):
         ensure_model("tiny-random", tmp_path)

@@ -7,7 +7,7 @@ import pytest
 from benchmarks._straggling import ETA, GROUPS_PER_BATCH, MAX_AGE, Outcome, simulate
 
 MODES = ("admit", "mask", "pace")
-FEW, MANY = 12_000, 34_000
+FEW, MANY = 6_000, 34_000
 """Trajectories in each mode."""
 
 
