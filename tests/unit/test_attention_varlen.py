@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given
 
 from learner.attention import layout_of, trie_attention
 from learner.attention_blocks import BlockLayout
-from learner.attention_varlen import VarlenLayout, kernel_serves
+from learner.attention_varlen import VarlenLayout, installed_kernel, kernel_serves, torch_kernel
 from learner.batching import make_packs
 from tests.unit.test_batching_packs import Sample, branching_samples, path_of, sample_lists
 
@@ -28,12 +29,8 @@ def slow_kernel(
     max_k: int,
     *,
     scale: float,
-    window_size: tuple[int, int],
-    enable_gqa: bool,
 ) -> torch.Tensor:
     """Sequence by sequence; causal from the end, as flash attention's: the last query sees all keys."""
-    assert window_size == (-1, 0)
-    assert enable_gqa == (query.shape[1] != key.shape[1])
     parts = []
     for run in range(len(query_ends) - 1):
         q = query[query_ends[run] : query_ends[run + 1]].transpose(0, 1)
@@ -75,6 +72,39 @@ def test_outputs_and_gradients_equal_those_of_blocks(heads: int, kv_heads: int) 
             found.append((out, *torch.autograd.grad((out * weights).sum(), inputs)))
         for ours, expected in zip(*found, strict=True):
             np.testing.assert_allclose(ours.detach().numpy(), expected.detach().numpy(), atol=2e-5)
+
+
+def test_kernel_of_torch_gets_no_argument_that_its_version_lacks() -> None:
+    seen: list[dict[str, Any]] = []
+
+    def older(query: Any, *, scale: float, window_size: tuple[int, int]) -> None:
+        seen.append({"scale": scale, "window_size": window_size})
+
+    def newer(query: Any, *, scale: float, window_size: tuple[int, int], enable_gqa: bool = False) -> None:
+        seen.append({"scale": scale, "window_size": window_size, "enable_gqa": enable_gqa})
+
+    for version in (older, newer):
+        torch_kernel(version)(None, scale=0.5)
+    causal = {"scale": 0.5, "window_size": (-1, 0)}
+    assert seen == [causal, {**causal, "enable_gqa": True}]
+
+
+def test_kernel_of_the_package_flash_attn_is_taken_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+
+    class Package:
+        @staticmethod
+        def flash_attn_varlen_func(*arguments: Any, **options: Any) -> torch.Tensor:
+            seen.update(options, arguments=arguments)
+            return torch.zeros(1)
+
+    monkeypatch.setitem(sys.modules, "flash_attn", Package)  # type: ignore[arg-type]
+    installed_kernel.cache_clear()
+    try:
+        installed_kernel()(1, 2, scale=0.5)
+    finally:
+        installed_kernel.cache_clear()
+    assert seen == {"arguments": (1, 2), "softmax_scale": 0.5, "causal": True}
 
 
 @pytest.mark.parametrize(

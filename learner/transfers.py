@@ -1,0 +1,55 @@
+"""Between host and device: a pack's arrays go over in one copy, figures come back in one wait.
+
+Each small copy from ordinary memory, and each look at a value, makes the host wait for all that the device has to do; a small
+model is then bound by the host. Pure; which arrays and which figures is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+_ALIGNMENT = 16
+"""Bytes: views of a type need a start that is a multiple of its size."""
+
+
+def to_device(arrays: Mapping[str, np.ndarray], device: torch.device) -> dict[str, torch.Tensor]:
+    """``arrays`` as tensors on ``device``; on the CPU they share the arrays' memory. The host does not wait for the copy."""
+    if device.type == "cpu":
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+    return in_one_copy(arrays, device, pinned=device.type == "cuda")
+
+
+def in_one_copy(arrays: Mapping[str, np.ndarray], device: torch.device, *, pinned: bool) -> dict[str, torch.Tensor]:
+    """Parts of a single tensor on ``device``. ``pinned``: the copy starts from memory that the device reads by itself."""
+    starts: dict[str, int] = {}
+    num_bytes = 0
+    for name, array in arrays.items():
+        starts[name] = num_bytes
+        num_bytes += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+    # torch gives pinned memory to nobody else before the copy out of it is done.
+    staged = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=pinned)
+    host = staged.numpy()
+    for name, array in arrays.items():
+        host[starts[name] : starts[name] + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    there = staged.to(device, non_blocking=True)
+    return {
+        name: there[starts[name] : starts[name] + array.nbytes].view(torch.from_numpy(array[:0]).dtype).view(array.shape)
+        for name, array in arrays.items()
+    }
+
+
+def fetch(tensors: Sequence[torch.Tensor]) -> list[float]:
+    """The values of tensors of one element each, with one wait for the device."""
+    by_kind: dict[tuple[Any, Any], list[int]] = {}
+    for index, tensor in enumerate(tensors):
+        by_kind.setdefault((tensor.device, tensor.dtype), []).append(index)
+    found = [0.0] * len(tensors)
+    for indices in by_kind.values():
+        values = torch.stack([tensors[index].detach().reshape(()) for index in indices]).tolist()
+        for index, value in zip(indices, values, strict=True):
+            found[index] = float(value)
+    return found
