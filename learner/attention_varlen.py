@@ -98,7 +98,7 @@ class VarlenLayout:
             path[depth[start] : depth[start] + stop - start] = np.arange(start, stop)
             keys.append(path[: depth[start] + stop - start].copy())
         key_ends = np.cumsum([0, *map(len, keys)])
-        arrays = {
+        arrays: dict[str, np.ndarray] = {
             "key_nodes_K": np.concatenate(keys),
             "query_ends": np.append(starts, len(depth)).astype(np.int32),
             "key_ends": key_ends.astype(np.int32),

@@ -39,10 +39,10 @@ def geometric_mask(weights_M: torch.Tensor, step_M: torch.Tensor, *, low: float,
 
 def step_means(values_M: torch.Tensor, step_M: torch.Tensor) -> torch.Tensor:
     """[M] for each token the mean of ``values_M`` over its step."""
-    num_steps = int(step_M[-1]) + 1 if len(step_M) else 0
-    sums = values_M.new_zeros(num_steps).index_add(0, step_M, values_M)
-    counts = values_M.new_zeros(num_steps).index_add(0, step_M, torch.ones_like(values_M))
-    return (sums / counts)[step_M]
+    # No more steps than tokens: room for so many is made without asking the device for their number.
+    sums = torch.zeros_like(values_M).index_add(0, step_M, values_M)
+    counts = torch.zeros_like(values_M).index_add(0, step_M, torch.ones_like(values_M))
+    return (sums / counts.clamp(min=1.0)).index_select(0, step_M)
 
 
 def loglinear_proximal(current_logprobs_M: torch.Tensor, behavior_logprobs_M: torch.Tensor, age_M: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,7 @@ an optimizer step that was not finite was made of.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from common.errors import EngineMismatch
 from learner.algorithms import LossBatch
 from learner.batching import Pack
 from learner.ranks import Ranks
+from learner.transfers import fetch
 
 _MAX_DUMPS = 5
 """Of a run; the first ones tell most."""
@@ -38,14 +40,16 @@ class LogprobGap:
 
     def add(self, passes: Sequence[SeenPass], ranks: Ranks) -> None:
         """All of ``passes`` on all ``ranks``, made with the weights at the start of the update."""
-        gaps = [
-            (one.logprobs_M - batch.behavior_logprobs_M).abs()[batch.is_present_M]
-            for one in passes
-            if (batch := one.batch) is not None
-        ]
-        gap_M = torch.cat(gaps) if gaps else torch.zeros(0)
-        largest = {f"largest/{ranks.rank}": (float(gap_M.max()) if len(gap_M) else 0.0, 0.0)}
-        summed = ranks.sum({"gap": (float(gap_M.sum()), float(len(gap_M))), **largest})
+        batches = [(one.logprobs_M, one.batch) for one in passes if one.batch is not None]
+        total = num_tokens = most = 0.0
+        if batches:
+            present = [batch.is_present_M for _, batch in batches if batch.is_present_M is not None]
+            assert len(present) == len(batches), "batches of an update say which tokens the present weights sampled"
+            present_M = torch.cat(present)
+            gap_M = torch.cat([(logprobs_M - batch.behavior_logprobs_M).abs() for logprobs_M, batch in batches])
+            gap_M = torch.where(present_M, gap_M, 0.0)
+            total, num_tokens, most = fetch([gap_M.sum(), present_M.sum(), gap_M.max()])
+        summed = ranks.sum({"gap": (total, num_tokens), f"largest/{ranks.rank}": (most, 0.0)})
         total, num_tokens = summed.pop("gap")
         self._total, self._num_tokens = self._total + total, self._num_tokens + int(num_tokens)
         self._largest = max(self._largest, *(value for value, _ in summed.values()))
@@ -72,16 +76,18 @@ class EffectiveSamples:
 
     def __init__(self) -> None:
         self._num_tokens = 0
-        self._total = self._total_of_squares = 0.0
+        self._sums: list[torch.Tensor] = []
+        """Of weights and of their squares, in turn."""
 
     def add(self, weights_M: torch.Tensor) -> None:
+        exact_M = weights_M.double()
         self._num_tokens += len(weights_M)
-        self._total += float(weights_M.double().sum())
-        self._total_of_squares += float(weights_M.double().square().sum())
+        self._sums += [exact_M.sum(), exact_M.square().sum()]
 
     def share(self, ranks: Ranks) -> float:
         """(sum w)^2 / (n sum w^2) over all ``ranks``; 1 on policy, and of no tokens at all."""
-        summed = ranks.sum({"weights": (self._total, self._total_of_squares), "tokens": (float(self._num_tokens), 0.0)})
+        sums = fetch(self._sums)
+        summed = ranks.sum({"weights": (sum(sums[::2]), sum(sums[1::2])), "tokens": (float(self._num_tokens), 0.0)})
         total, of_squares = summed["weights"]
         num_tokens = summed["tokens"][0]
         if not num_tokens:
@@ -98,12 +104,13 @@ class SeenPass:
     batch: LossBatch | None
     """None: a supervised step."""
     logprobs_M: torch.Tensor
-    loss: float
+    loss: torch.Tensor
+    """Detached, and still on the device."""
 
 
 def reason_not_finite(passes: Sequence[SeenPass], gradients: Mapping[str, torch.Tensor]) -> str:
     """What was not finite first, in words."""
-    losses = [f"{one.loss}" for one in passes if not torch.isfinite(torch.tensor(one.loss))]
+    losses = [f"{loss}" for loss in fetch([one.loss for one in passes]) if not math.isfinite(loss)]
     if losses:
         return f"the loss of {len(losses)} of {len(passes)} passes ({', '.join(losses[:3])})"
     names = [name for name, grad in gradients.items() if not bool(torch.isfinite(grad).all())]
@@ -130,6 +137,6 @@ def dump(folder: Path, passes: Sequence[SeenPass], *, reason: str, name: str) ->
             }  # fmt: skip
         tensors |= {f"{name}_{i}": value.detach().cpu().contiguous().clone() for name, value in parts.items()}
     path = folder / f"not-finite-{name}.safetensors"
-    notes = {"reason": reason, "losses": json.dumps([str(one.loss) for one in passes])}
+    notes = {"reason": reason, "losses": json.dumps([str(loss) for loss in fetch([one.loss for one in passes])])}
     save_file(tensors, path, metadata=notes)
     return path

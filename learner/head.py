@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
-_HEAD_ROWS = 64
-"""Rows of logits alive at once: 64 x 49k float32 (12 MB) still profits from the last-level cache."""
+_CPU_ROWS = 64
+"""Rows of logits alive at once on a CPU: 64 x 49k float32 (12 MB) still profits from the last-level cache."""
+_DEVICE_BYTES = 128 << 20
+"""Logits in float32 alive at once on a GPU: each piece reads the whole output layer and launches some twenty kernels, so there
+should be few; about four tensors of this size are there at the same time."""
 
 
 def action_logprobs(
@@ -22,16 +26,24 @@ def action_logprobs(
     pair_node_U: torch.Tensor,
     pair_token_U: torch.Tensor,
     *,
+    host_pair_node_U: np.ndarray,
     temperature: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(log-probs [U], entropies [Q]) in float32 of softmax(states weight^T / temperature); pairs are sorted by node.
 
-    Logits are made for `_HEAD_ROWS` states at a time and never kept: the gradient to the states needs only the expected
-    output row sum_v p_v weight_v, which the forward pass makes on the way.
+    ``host_pair_node_U``: the same as ``pair_node_U`` in the host's memory. Logits are made for a few states at a time and never
+    kept: the gradient to the states needs only the expected output row sum_v p_v weight_v, which the forward pass makes on the
+    way.
     """
     if temperature <= 0:
         raise ValueError(f"temperature must be above 0, got {temperature}")
-    return _ActionLogprobs.apply(states_QE, weight_VE, bias_V, pair_node_U, pair_token_U, temperature)
+    num_rows = _rows_at_once(weight_VE)
+    edges = np.searchsorted(host_pair_node_U, [*range(0, len(states_QE), num_rows), len(states_QE)]).tolist()
+    return _ActionLogprobs.apply(states_QE, weight_VE, bias_V, pair_node_U, pair_token_U, temperature, num_rows, edges)
+
+
+def _rows_at_once(weight_VE: torch.Tensor) -> int:
+    return _CPU_ROWS if weight_VE.device.type == "cpu" else max(_CPU_ROWS, _DEVICE_BYTES // (4 * len(weight_VE)))
 
 
 class _ActionLogprobs(torch.autograd.Function):
@@ -44,6 +56,8 @@ class _ActionLogprobs(torch.autograd.Function):
         pair_node: torch.Tensor,
         pair_token: torch.Tensor,
         temperature: float,
+        num_rows: int,
+        edges: list[int],
     ) -> tuple[torch.Tensor, torch.Tensor]:
         num_states = states.shape[0]
         logprobs = torch.empty(len(pair_node), dtype=torch.float32, device=states.device)
@@ -51,10 +65,8 @@ class _ActionLogprobs(torch.autograd.Function):
         best = torch.empty(num_states, dtype=torch.int64, device=states.device)
         # Expected output row minus the likeliest token's: small for a confident policy, so bfloat16 keeps its digits.
         mean_offset = torch.empty_like(states) if ctx.needs_input_grad[0] else None
-        starts = range(0, num_states, _HEAD_ROWS)
-        edges = torch.searchsorted(pair_node, torch.tensor([*starts, num_states], device=states.device)).tolist()
-        for i, start in enumerate(starts):
-            rows = slice(start, min(start + _HEAD_ROWS, num_states))
+        for i, start in enumerate(range(0, num_states, num_rows)):
+            rows = slice(start, min(start + num_rows, num_states))
             pairs = slice(edges[i], edges[i + 1])
             logits = _logits(states[rows], weight, bias, temperature)
             probs = torch.softmax(logits, dim=-1)
@@ -69,7 +81,7 @@ class _ActionLogprobs(torch.autograd.Function):
                 probs.scatter_add_(1, at, torch.full_like(top, -1.0))
                 mean_offset[rows] = torch.matmul(probs.to(weight.dtype), weight)
         ctx.save_for_backward(states, weight, bias, pair_node, pair_token, best, mean_offset)
-        ctx.temperature = temperature
+        ctx.temperature, ctx.num_rows = temperature, num_rows
         ctx.mark_non_differentiable(entropy)
         return logprobs, entropy
 
@@ -85,8 +97,10 @@ class _ActionLogprobs(torch.autograd.Function):
             grad_states.index_add_(0, pair_node, rows.mul_(grad_pairs[:, None]))
             grad_states = grad_states.to(states.dtype)
         if ctx.needs_input_grad[1] or (bias is not None and ctx.needs_input_grad[2]):
-            grad_weight, grad_bias = _head_gradients(states, weight, bias, pair_node, pair_token, grad_pairs, ctx.temperature)
-        return grad_states, grad_weight, grad_bias, None, None, None
+            grad_weight, grad_bias = _head_gradients(
+                states, weight, bias, pair_node, pair_token, grad_pairs, temperature=ctx.temperature, num_rows=ctx.num_rows
+            )
+        return grad_states, grad_weight, grad_bias, None, None, None, None, None
 
 
 def _logits(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, temperature: float) -> torch.Tensor:
@@ -101,14 +115,16 @@ def _head_gradients(
     pair_node: torch.Tensor,
     pair_token: torch.Tensor,
     grad_pairs: torch.Tensor,
+    *,
     temperature: float,
+    num_rows: int,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Gradients of a trained output layer; logits are made again, a few rows at a time."""
     grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
     grad_bias = None if bias is None else torch.zeros(bias.shape, dtype=torch.float32, device=bias.device)
     grad_nodes = torch.zeros(len(states), dtype=torch.float32, device=states.device).index_add_(0, pair_node, grad_pairs)
-    for start in range(0, len(states), _HEAD_ROWS):
-        rows = slice(start, start + _HEAD_ROWS)
+    for start in range(0, len(states), num_rows):
+        rows = slice(start, start + num_rows)
         probs = torch.softmax(_logits(states[rows], weight, bias, temperature), dim=-1)
         grad_logits = probs.mul_(-grad_nodes[rows, None])
         if grad_bias is not None:

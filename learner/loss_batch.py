@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from learner.algorithms import LossBatch, TrainBatch
+from learner.transfers import to_device
 
 _CPU = torch.device("cpu")
 
@@ -25,17 +26,16 @@ def make_loss_batch(batch: TrainBatch, members: Sequence[int], *, device: torch.
     if batch.token_advantages is not None:
         advantage_M = np.concatenate([batch.token_advantages[i] for i in chosen])
 
-    def of_tokens(values: tuple[np.ndarray, ...] | None) -> torch.Tensor | None:
-        return None if values is None else torch.from_numpy(np.concatenate([values[i] for i in chosen])).to(device)
-
-    return LossBatch(
-        step_M=torch.from_numpy(np.repeat(np.arange(len(steps)), lengths)).to(device),
-        advantage_M=torch.from_numpy(advantage_M).to(device),
-        token_weight_M=torch.from_numpy(np.repeat(batch.token_weight_S[chosen], lengths)).to(device),
-        behavior_logprobs_M=torch.from_numpy(np.concatenate([step.behavior_logprobs for step in steps])).to(device),
-        age_M=torch.from_numpy(np.maximum(age_M, 0).astype(np.float32)).to(device),
-        is_replayed_M=torch.from_numpy(np.repeat(batch.replayed_S[chosen], lengths)).to(device),
-        is_present_M=torch.from_numpy(age_M == 0).to(device),
-        value_target_M=of_tokens(batch.value_targets),
-        start_logprobs_M=of_tokens(batch.start_logprobs),
-    )
+    arrays = {
+        "step_M": np.repeat(np.arange(len(steps)), lengths),
+        "advantage_M": advantage_M,
+        "token_weight_M": np.repeat(batch.token_weight_S[chosen], lengths),
+        "behavior_logprobs_M": np.concatenate([step.behavior_logprobs for step in steps]),
+        "age_M": np.maximum(age_M, 0).astype(np.float32),
+        "is_replayed_M": np.repeat(batch.replayed_S[chosen], lengths),
+        "is_present_M": age_M == 0,
+    }
+    for name, values in (("value_target_M", batch.value_targets), ("start_logprobs_M", batch.start_logprobs)):
+        if values is not None:
+            arrays[name] = np.concatenate([values[i] for i in chosen])
+    return LossBatch(**to_device(arrays, device))

@@ -13,6 +13,7 @@ Shape legend: N nodes of a pack, Q nodes with logits, U distinct (node, next tok
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,11 +30,12 @@ from common.config import LoraConfig, RunConfig
 from common.errors import ConfigError, Problem
 from common.messages import Step
 from common.weight_plan import PROBE_TOKENS
-from learner.attention import ATTENTION, Layout, layout_of
+from learner.attention import ATTENTION
 from learner.batching import Pack, make_packs
 from learner.head import action_logprobs
 from learner.lora import adapters_among, add_adapters
 from learner.model_store import ensure_model
+from learner.pack_tensors import PackTensors
 from learner.vision import PictureProbe, Vision, auto_class, load_vision
 
 ActivationCheckpointing = Literal["none", "selective", "full"]
@@ -154,76 +156,78 @@ class Policy:
             return make_packs(samples, max_tokens=max_tokens, groups=groups)
         return self.vision.pictures.packs(samples, max_tokens=max_tokens, groups=groups)
 
-    def layout(self, pack: Pack) -> Layout:
-        """Attention layout of ``pack`` on this device; worth keeping when the pack is run more than once."""
-        return layout_of(pack, device=self.device, dtype=self.dtype, head_size=self._head_size)
+    def tensors(self, pack: Pack) -> PackTensors:
+        """``pack`` on this device; worth keeping when the pack is run more than once."""
+        return PackTensors.of(pack, device=self.device, dtype=self.dtype, head_size=self._head_size)
 
-    def frozen_hidden(self, pack: Pack, layout: Layout) -> torch.Tensor | None:
+    def frozen_hidden(self, pack: Pack, tensors: PackTensors) -> torch.Tensor | None:
         """[1, N, E] what enters the first trained layer; None when nothing below it is frozen."""
         if self._embeddings_trained:
             return None
         with torch.no_grad():
-            return self._within(self._below, pack, layout)
+            return self._within(self._below, pack, tensors)
 
-    def _below(self, pack: Pack, layout: Layout) -> torch.Tensor:
-        return self._run(self._embed(pack), pack, layout, self._layers[: self._first_trained])
+    def _below(self, pack: Pack, tensors: PackTensors) -> torch.Tensor:
+        return self._run(self._embed(pack, tensors), tensors, self._layers[: self._first_trained])
 
     def forward(
-        self, pack: Pack, *, temperature: float, layout: Layout | None = None, hidden: torch.Tensor | None = None
+        self, pack: Pack, *, temperature: float, tensors: PackTensors | None = None, hidden: torch.Tensor | None = None
     ) -> PackOutputs:
-        """Log-probs of the pack's (node, token) pairs at ``temperature``. ``layout`` and ``hidden`` are what `layout` and
+        """Log-probs of the pack's (node, token) pairs at ``temperature``. ``tensors`` and ``hidden`` are what `tensors` and
         `frozen_hidden` gave for this pack, or None. Under `torch.no_grad` no graph is made."""
-        layout = layout or self.layout(pack)
+        tensors = tensors or self.tensors(pack)
         if hidden is None:
-            hidden = self.frozen_hidden(pack, layout)
-        return PackOutputs(*self._within(self._above, pack, layout, hidden, temperature))
+            hidden = self.frozen_hidden(pack, tensors)
+        return PackOutputs(*self._within(self._above, pack, tensors, hidden, temperature))
 
     def _within(self, work: Callable[..., Any], *arguments: Any) -> Any:
         """Do ``work`` with the weights at hand."""
         return work(*arguments)
 
     def _above(
-        self, pack: Pack, layout: Layout, hidden: torch.Tensor | None, temperature: float
+        self, pack: Pack, tensors: PackTensors, hidden: torch.Tensor | None, temperature: float
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         if hidden is None:
-            hidden = self._embed(pack)
-        top = self._run(hidden, pack, layout, self._layers[self._first_trained :])
-        at = torch.from_numpy(pack.logit_nodes_Q).to(self.device)
-        states_QE = self._base.norm(top[0].index_select(0, at))
+            hidden = self._embed(pack, tensors)
+        top = self._run(hidden, tensors, self._layers[self._first_trained :])
+        states_QE = self._base.norm(top[0].index_select(0, tensors.logit_nodes_Q))
         head = self._model.get_output_embeddings()
         logprobs, entropy = action_logprobs(
             states_QE,
             head.weight,
             getattr(head, "bias", None),
-            torch.from_numpy(pack.pair_node_U).to(self.device),
-            torch.from_numpy(pack.pair_token_U).to(self.device),
+            tensors.pair_node_U,
+            tensors.pair_token_U,
+            host_pair_node_U=pack.pair_node_U,
             temperature=temperature,
         )
         return logprobs, entropy, states_QE.detach()
 
-    def _embed(self, pack: Pack) -> torch.Tensor:
-        embedded_NE = self._model.get_input_embeddings()(torch.from_numpy(pack.tokens_N).to(self.device))
+    def _embed(self, pack: Pack, tensors: PackTensors) -> torch.Tensor:
+        embedded_NE = self._model.get_input_embeddings()(tensors.tokens_N)
         if pack.pictures is not None:
-            assert self.vision is not None
+            assert self.vision is not None and tensors.pictures is not None
             features_RE = self.vision.features(pack.pictures).to(embedded_NE.dtype)
-            rows_VE = features_RE.index_select(0, torch.from_numpy(pack.pictures.rows_V).to(self.device))
-            embedded_NE = embedded_NE.index_copy(0, torch.from_numpy(pack.pictures.nodes_V).to(self.device), rows_VE)
+            rows_VE = features_RE.index_select(0, tensors.pictures.rows_V)
+            embedded_NE = embedded_NE.index_copy(0, tensors.pictures.nodes_V, rows_VE)
         return embedded_NE[None]
 
-    def _rope_positions(self, pack: Pack, positions: torch.Tensor) -> torch.Tensor:
+    def _rope_positions(self, tensors: PackTensors) -> torch.Tensor:
         """[1, N], or [3, 1, N] for a model that takes pictures."""
         if self.vision is None:
-            return positions
-        if pack.pictures is None:
-            return positions.expand(3, 1, -1)
-        return torch.from_numpy(pack.pictures.positions_3N).to(self.device)[:, None]
+            return tensors.depth_N[None]
+        if tensors.pictures is None:
+            return tensors.depth_N.expand(3, 1, -1)
+        return tensors.pictures.positions_3N[:, None]
 
-    def _run(self, hidden: torch.Tensor, pack: Pack, layout: Layout, layers: Any) -> torch.Tensor:
-        positions = torch.from_numpy(pack.depth_N).to(self.device)[None]
-        rotary = self._base.rotary_emb(hidden, position_ids=self._rope_positions(pack, positions))
+    def _run(self, hidden: torch.Tensor, tensors: PackTensors, layers: Any) -> torch.Tensor:
+        positions = tensors.depth_N[None]
+        rotary = self._base.rotary_emb(hidden, position_ids=self._rope_positions(tensors))
         recompute = self._recompute if torch.is_grad_enabled() else None
+        rest = {
+            "attention_mask": tensors.layout, "position_ids": positions, "position_embeddings": rotary, "use_cache": False,
+        }  # fmt: skip
         for layer in layers:
-            rest = {"attention_mask": layout, "position_ids": positions, "position_embeddings": rotary, "use_cache": False}
             if recompute is not None:
                 # Nothing random happens in a layer (the model is in eval mode), so no generator has to be put back.
                 out = checkpoint(layer, hidden, use_reentrant=False, preserve_rng_state=False, context_fn=recompute, **rest)
@@ -236,9 +240,10 @@ class Policy:
         """Scale the gradients of ``masters`` down to the global norm ``max_norm``; returns what it was. One that is not finite
         leaves them as they are, so that they can be looked at."""
         norm = self._norm([master.grad for master in masters if master.grad is not None])
-        if bool(torch.isfinite(norm)):
+        value = float(norm)
+        if math.isfinite(value):
             torch.nn.utils.clip_grads_with_norm_(masters, max_norm, norm)
-        return float(norm)
+        return value
 
     def _norm(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
         return torch.nn.utils.get_total_norm(gradients)
@@ -251,8 +256,7 @@ class Policy:
     def publish(self) -> None:
         """Copy the masters into the compute parameters, after an optimizer step or a restore."""
         if self.dtype != torch.float32:
-            for name, parameter in self.trained.items():
-                parameter.copy_(self.masters[name])
+            torch._foreach_copy_(list(self.trained.values()), list(self.masters.values()))
 
     def copy_weights(self) -> dict[str, torch.Tensor]:
         """Hugging Face name -> copy of the trained weights in compute dtype, as `other_weights` takes them."""
@@ -304,8 +308,9 @@ class Policy:
         return self._token_logprobs(_pack_of(_fork_samples()))
 
     def _token_logprobs(self, pack: Pack) -> np.ndarray:
-        logprobs_U = self.forward(pack, temperature=1.0).logprobs_U
-        return logprobs_U[torch.from_numpy(pack.token_pair_M).to(self.device)].float().cpu().numpy()
+        tensors = self.tensors(pack)
+        logprobs_U = self.forward(pack, temperature=1.0, tensors=tensors).logprobs_U
+        return logprobs_U.index_select(0, tensors.token_pair_M).float().cpu().numpy()
 
 
 def _sample_of(tokens: np.ndarray) -> _ProbeSample:

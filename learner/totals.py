@@ -9,6 +9,7 @@ import torch
 from common.messages import Step
 from learner.batching import Pack, padded_tokens
 from learner.ranks import Ranks
+from learner.transfers import fetch
 
 _PADDED_BATCH_SIZE = 16
 """Batch size of the padded computation that `padded_tokens_ratio` compares with."""
@@ -19,11 +20,13 @@ class Totals:
 
     def __init__(self) -> None:
         self._totals: dict[str, tuple[float, float]] = {}
+        self._added: list[tuple[str, torch.Tensor | float, torch.Tensor | float]] = []
         self._counts = {"num_packs": 0.0, "num_computed_tokens": 0.0, "num_sample_tokens": 0.0}
 
-    def add(self, name: str, total: torch.Tensor | float, count: float) -> None:
-        before, counted = self._totals.get(name, (0.0, 0.0))
-        self._totals[name] = (before + float(total), counted + count)
+    def add(self, name: str, total: torch.Tensor | float, count: torch.Tensor | float) -> None:
+        """Tensors are of one element; their values are looked at when they are first needed, all at once."""
+        kept = total.detach() if isinstance(total, torch.Tensor) else total
+        self._added.append((name, kept, count))
 
     def add_packs(self, packs: Sequence[Pack]) -> None:
         """Count what is computed."""
@@ -34,17 +37,30 @@ class Totals:
 
     def add_up(self, ranks: Ranks) -> None:
         """Make them those of all ranks."""
+        self._settle()
         counts = {name: (count, 0.0) for name, count in self._counts.items()}
         summed = ranks.sum(self._totals | counts)
         self._counts = {name: summed.pop(name)[0] for name in counts}
         self._totals = summed
 
+    def _settle(self) -> None:
+        """Look at the values of what was added since the last time."""
+        tensors = [value for _, *pair in self._added for value in pair if isinstance(value, torch.Tensor)]
+        values = iter(fetch(tensors))
+        for name, *pair in self._added:
+            total, count = (next(values) if isinstance(value, torch.Tensor) else value for value in pair)
+            before, counted = self._totals.get(name, (0.0, 0.0))
+            self._totals[name] = (before + total, counted + count)
+        self._added.clear()
+
     def sum(self, name: str) -> float:
         """One total or count, not divided."""
+        self._settle()
         return self._counts[name] if name in self._counts else self._totals[name][0]
 
     def means(self, *, default: Sequence[str]) -> dict[str, float]:
         """All means; names in ``default`` are 0 when nothing was added."""
+        self._settle()
         means = {name: 0.0 for name in default}
         return means | {name: total / count for name, (total, count) in self._totals.items() if count}
 

@@ -36,11 +36,11 @@ from learner.algorithms import (
     TrainBatch,
     make_algorithm,
 )
-from learner.attention import Layout
 from learner.batching import Pack
 from learner.generators import pack_generator, unpack_generator
 from learner.guards import EffectiveSamples, LogprobGap, SeenPass, dump, reason_not_finite
 from learner.loss_batch import make_loss_batch
+from learner.pack_tensors import PackTensors
 from learner.poison import StepCheck
 from learner.policy import PackOutputs, Policy
 from learner.ranks import SOLO, Ranks
@@ -61,7 +61,9 @@ class _Pass:
 
     pack: Pack
     batch: LossBatch
-    layout: Layout
+    tensors: PackTensors
+    num_own_tokens: int
+    """Action tokens that are not replayed."""
     hidden: torch.Tensor | None = None
     proximal_logprobs_M: torch.Tensor | None = None
     reference_logprobs_M: torch.Tensor | None = None
@@ -123,7 +125,7 @@ class Trainer:
         self._fill_in(minibatches)
         norms: list[float] = []
         lrs: list[float] = []
-        loss = 0.0
+        totals.add("loss", 0.0, 1.0)
         for number, passes in enumerate(minibatches):
             samples = EffectiveSamples()
             # A minibatch holds only its share of the batch's weights: scaled up, its gradient is as long as a whole one's.
@@ -134,14 +136,14 @@ class Trainer:
             if number == 0:
                 gap.add(seen, self._ranks)
                 gap.check()
-            loss += sum(one.loss for one in seen)
+            for one in seen:
+                totals.add("loss", one.loss, 0.0)
             share = samples.share(self._ranks)
             totals.add("effective_samples", share, 1)
             lrs.append(self._rl_lr() * self._lr_factor(share))
             norms.append(self._step(lrs[-1], seen, with_values=True))
         self._num_updates += bool(minibatches)
         totals.add_packs([item.pack for passes in minibatches for item in passes if not item.idle])
-        totals.add("loss", loss, 1.0)
         totals.add_up(self._ranks)
         metrics = dict(batch.metrics)
         totals.add("entropy", batch.left_out_nll, batch.left_out_tokens)
@@ -164,10 +166,9 @@ class Trainer:
                 outputs = self._forward(item)
                 if item.idle:
                     continue
-                pair_M = torch.from_numpy(item.pack.token_pair_M).to(self.policy.device)
-                seen = {"logprobs": outputs.logprobs_U[pair_M], "entropy": _of_tokens(outputs.entropy_Q, item.pack, pair_M)}
+                seen = {"logprobs": _logprobs_of(outputs, item.tensors), "entropy": _of_tokens(outputs.entropy_Q, item.tensors)}
                 if self._value_head is not None:
-                    seen["values"] = _of_tokens(self._value_head.values(outputs.states_QE), item.pack, pair_M)
+                    seen["values"] = _of_tokens(self._value_head.values(outputs.states_QE), item.tensors)
             ends = np.cumsum([len(batch.samples[i].action_tokens) for i in item.pack.samples_S])
             for name, values_M in seen.items():
                 parts = np.split(values_M.cpu().numpy(), ends[:-1])
@@ -215,19 +216,19 @@ class Trainer:
         packs = self.policy.packs(steps, max_tokens=self._max_pack_tokens)
         for index, idle in self._ranks.share([pack.num_nodes for pack in packs]):
             pack = packs[index]
-            pair_M = torch.from_numpy(pack.token_pair_M).to(self.policy.device)
-            outputs = self.policy.forward(pack, temperature=1.0)
+            tensors = self.policy.tensors(pack)
+            outputs = self.policy.forward(pack, temperature=1.0, tensors=tensors)
             if idle:
                 self._backward_nothing(outputs)
                 continue
             totals.add_packs([pack])
-            logprobs_M = outputs.logprobs_U[pair_M]
+            logprobs_M = _logprobs_of(outputs, tensors)
             loss = -logprobs_M.sum() / num_tokens
             (weight * loss).backward()
-            seen.append(SeenPass(pack, None, logprobs_M.detach(), float(loss.detach())))
-            totals.add(name, loss.detach() * num_tokens, len(pair_M))
+            seen.append(SeenPass(pack, None, logprobs_M.detach(), loss.detach()))
+            totals.add(name, loss.detach() * num_tokens, len(logprobs_M))
             if name == "loss":
-                totals.add("entropy", _of_tokens(outputs.entropy_Q, pack, pair_M).sum(), len(pair_M))
+                totals.add("entropy", _of_tokens(outputs.entropy_Q, tensors).sum(), len(logprobs_M))
         return seen
 
     @contextmanager
@@ -298,8 +299,10 @@ class Trainer:
         passes = []
         for index, idle in self._ranks.share([pack.num_nodes for pack in packs]):
             pack = packs[index]
-            loss_batch = make_loss_batch(batch, [members[i] for i in pack.samples_S], device=self.policy.device)
-            passes.append(_Pass(pack, loss_batch, self.policy.layout(pack), idle=idle))
+            chosen = [members[i] for i in pack.samples_S]
+            num_own = sum(len(batch.samples[i].action_tokens) for i in chosen if not batch.replayed_S[i])
+            loss_batch = make_loss_batch(batch, chosen, device=self.policy.device)
+            passes.append(_Pass(pack, loss_batch, self.policy.tensors(pack), num_own, idle=idle))
         return passes
 
     def _fill_in(self, minibatches: list[list[_Pass]]) -> None:
@@ -316,28 +319,25 @@ class Trainer:
                     item.proximal_logprobs_M = self._logprobs(item) if seen_M is None else seen_M
 
     def _forward(self, item: _Pass) -> PackOutputs:
-        return self.policy.forward(item.pack, temperature=self.algorithm.temperature, layout=item.layout, hidden=item.hidden)
+        return self.policy.forward(item.pack, temperature=self.algorithm.temperature, tensors=item.tensors, hidden=item.hidden)
 
     def _logprobs(self, item: _Pass) -> torch.Tensor:
         if item.hidden is None:
-            item.hidden = self.policy.frozen_hidden(item.pack, item.layout)
-        outputs = self._forward(item)
-        return outputs.logprobs_U[torch.from_numpy(item.pack.token_pair_M).to(self.policy.device)]
+            item.hidden = self.policy.frozen_hidden(item.pack, item.tensors)
+        return _logprobs_of(self._forward(item), item.tensors)
 
     def _accumulate(self, item: _Pass, *, scale: float, totals: Totals, samples: EffectiveSamples) -> SeenPass | None:
         """Forward and backward of one pass; gradients gather in the masters. The loss in the result is not scaled; None when
         idle."""
-        pair_M = torch.from_numpy(item.pack.token_pair_M).to(self.policy.device)
         outputs = self._forward(item)
         if item.idle:
             self._backward_nothing(outputs)
             return None
         head = self._value_head
-        logprobs_M = outputs.logprobs_U[pair_M]
-        entropy_M = _of_tokens(outputs.entropy_Q, item.pack, pair_M)
+        logprobs_M = _logprobs_of(outputs, item.tensors)
+        entropy_M = _of_tokens(outputs.entropy_Q, item.tensors)
         # What older policies did is no sign of how sure the present one is of its own actions.
-        own_M = entropy_M[~item.batch.is_replayed_M]
-        totals.add("entropy", own_M.sum(), len(own_M))
+        totals.add("entropy", torch.where(item.batch.is_replayed_M, 0.0, entropy_M).sum(), item.num_own_tokens)
         proximal_M = item.proximal_logprobs_M
         result = self.algorithm.loss(
             PolicyOutputs(
@@ -345,7 +345,7 @@ class Trainer:
                 entropy_M=entropy_M,
                 proximal_logprobs_M=logprobs_M.detach() if proximal_M is None else proximal_M,
                 reference_logprobs_M=item.reference_logprobs_M,
-                values_M=None if head is None else _of_tokens(head.values(outputs.states_QE), item.pack, pair_M),
+                values_M=None if head is None else _of_tokens(head.values(outputs.states_QE), item.tensors),
             ),
             item.batch,
         )
@@ -354,7 +354,7 @@ class Trainer:
             totals.add(name, total, count)
         if result.importance_weights_M is not None:
             samples.add(result.importance_weights_M)
-        return SeenPass(item.pack, item.batch, logprobs_M.detach(), float(result.loss.detach()))
+        return SeenPass(item.pack, item.batch, logprobs_M.detach(), result.loss.detach())
 
     @staticmethod
     def _backward_nothing(outputs: PackOutputs) -> None:
@@ -480,6 +480,11 @@ class Trainer:
         return folder_digest(self.policy.folder)
 
 
-def _of_tokens(values_Q: torch.Tensor, pack: Pack, pair_M: torch.Tensor) -> torch.Tensor:
+def _logprobs_of(outputs: PackOutputs, tensors: PackTensors) -> torch.Tensor:
+    """[M] of each action token."""
+    return outputs.logprobs_U.index_select(0, tensors.token_pair_M)
+
+
+def _of_tokens(values_Q: torch.Tensor, tensors: PackTensors) -> torch.Tensor:
     """[M] for each action token what belongs to the state before it."""
-    return values_Q[torch.from_numpy(pack.pair_node_U).to(values_Q.device)[pair_M]]
+    return values_Q.index_select(0, tensors.token_state_M)

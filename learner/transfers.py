@@ -36,10 +36,11 @@ def in_one_copy(arrays: Mapping[str, np.ndarray], device: torch.device, *, pinne
     for name, array in arrays.items():
         host[starts[name] : starts[name] + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     there = staged.to(device, non_blocking=True)
-    return {
-        name: there[starts[name] : starts[name] + array.nbytes].view(torch.from_numpy(array[:0]).dtype).view(array.shape)
-        for name, array in arrays.items()
-    }
+    found = {}
+    for name, array in arrays.items():
+        dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
+        found[name] = there[starts[name] : starts[name] + array.nbytes].view(dtype).view(array.shape)
+    return found
 
 
 def fetch(tensors: Sequence[torch.Tensor]) -> list[float]:

@@ -141,10 +141,11 @@ class PolicyOutputs:
 
 @dataclass(frozen=True, slots=True)
 class LossResult:
-    """``loss`` to minimise, and metrics as (sum, count) so that passes add up."""
+    """``loss`` to minimise, and metrics as (sum, count) so that passes add up. A count made of tensors stays one: to look at its
+    value would make the host wait for the device."""
 
     loss: torch.Tensor
-    metrics: dict[str, tuple[torch.Tensor, float]]
+    metrics: dict[str, tuple[torch.Tensor, torch.Tensor | float]]
     importance_weights_M: torch.Tensor | None = None
     """w = pi_p / pi_b as it is, without cap and without gradient: the trainer makes the effective sample size of it."""
 

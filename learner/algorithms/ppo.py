@@ -115,7 +115,7 @@ class PPO(GRPO):
         has_target_M = ~torch.isnan(batch.value_target_M)
         error_M = torch.where(has_target_M, outputs.values_M - torch.nan_to_num(batch.value_target_M), 0.0)
         value_loss: torch.Tensor = (batch.token_weight_M * error_M.square()).sum() / 2
-        metrics = {**result.metrics, "value_error": (error_M.detach().square().sum(), float(has_target_M.sum()))}
+        metrics = {**result.metrics, "value_error": (error_M.detach().square().sum(), has_target_M.sum())}
         return replace(result, loss=result.loss + self.options.value_coefficient * value_loss, metrics=metrics)
 
 

@@ -168,8 +168,8 @@ def test_packed_forward_and_gradients_equal_padded_transformers(
     num_tokens = sum(map(len, expected))
     torch.stack([(row * w).sum() for row, w in zip(expected, weights, strict=True)]).sum().div(num_tokens).backward()
     for pack in make_packs(samples, max_tokens=max_tokens):
-        layout = policy.layout(pack)
-        outputs = policy.forward(pack, temperature=temperature, layout=layout, hidden=policy.frozen_hidden(pack, layout))
+        tensors = policy.tensors(pack)
+        outputs = policy.forward(pack, temperature=temperature, tensors=tensors, hidden=policy.frozen_hidden(pack, tensors))
         tokens_M = outputs.logprobs_U[torch.from_numpy(pack.token_pair_M)]
         want_M = torch.cat([expected[i] for i in pack.samples_S])
         weight_M = torch.cat([weights[i] for i in pack.samples_S])
