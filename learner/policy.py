@@ -32,6 +32,7 @@ from common.messages import Step
 from common.weight_plan import PROBE_TOKENS
 from learner.attention import ATTENTION
 from learner.batching import Pack, make_packs
+from learner.fused import fuse
 from learner.head import action_logprobs
 from learner.lora import adapters_among, add_adapters
 from learner.model_store import ensure_model
@@ -362,6 +363,8 @@ def load_policy(config: RunConfig, *, make: Callable[..., Policy] = Policy) -> P
         add_adapters(model, lora, first_layer=first, seed=config.seed)
     # A vision tower attends as it always does: nothing of it is packed.
     model.set_attn_implementation(ATTENTION if vision is None else {"text_config": ATTENTION, "vision_config": "sdpa"})
+    if device.type == "cuda":
+        fuse(model, attends=vision is None)
     try:
         policy = make(
             model,
