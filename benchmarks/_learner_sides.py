@@ -38,6 +38,8 @@ MAX_PACK_TOKENS = 4096
 PEER_BATCH_SIZE = 4
 LR = 1e-6
 _OPTIONS = {"correction": "none", "aggregation": "token_mean", "eps_low": 0.2, "eps_high": 0.28}
+_RECOMPUTATION = {"keeping": "none", "recomputing": "full"}
+"""Sides that are ours with another `learner.activation_checkpointing` than auto."""
 
 
 @dataclass(slots=True)
@@ -97,11 +99,11 @@ class Setting:
 
 
 def make_side(name: str, setting: Setting, *, options: dict[str, Any] | None = None) -> Side:
-    """``name``: ours, keeping (ours, which recomputes nothing), padded, padded-1 (samples one by one) or trl. ``options``: more
-    of the algorithm's; `num_minibatches`."""
+    """``name``: ours, one of `_RECOMPUTATION`, padded, padded-1 (samples one by one) or trl. ``options``: more of the
+    algorithm's; `num_minibatches`."""
     torch.set_num_threads(NUM_THREADS)
-    if name == "keeping":
-        options = {**(options or {}), "activation_checkpointing": "none"}
+    if name in _RECOMPUTATION:
+        options = {**(options or {}), "activation_checkpointing": _RECOMPUTATION[name]}
         name = "ours"
     if name == "ours":
         return _Ours(setting, options=options or {})
@@ -130,7 +132,7 @@ def gradients_of(side: Side) -> Iterator[dict[str, torch.Tensor]]:
 def _config(setting: Setting, options: dict[str, Any]) -> RunConfig:
     options = {**_OPTIONS, **options}
     num_minibatches = options.pop("num_minibatches", 1)
-    activation_checkpointing = options.pop("activation_checkpointing", "selective")
+    activation_checkpointing = options.pop("activation_checkpointing", "auto")
     return RunConfig(
         model=ModelConfig.model_validate({"name": MODEL, "dtype": setting.dtype, "trainable_top_layers": setting.top_layers}),
         learner=LearnerConfig(

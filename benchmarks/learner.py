@@ -35,7 +35,7 @@ _PEERS = {
     "padded": "padded transformers, 4 at a time",
     "padded-1": "transformers, one by one",
     "trl": "TRL GRPOTrainer",
-    "keeping": "ours, activation_checkpointing none",
+    "recomputing": "ours, activation_checkpointing full",
 }
 
 
@@ -55,7 +55,7 @@ def _comparisons(fast: str) -> list[_Comparison]:
     """All of them in the type that this machine computes fast, float32 where it is another one."""
     label = _LABELS[fast]
     found = [
-        _Comparison(f"{label}, all layers", fast, None, 2, ("padded", "padded-1", "trl", "keeping")),
+        _Comparison(f"{label}, all layers", fast, None, 2, ("padded", "padded-1", "trl", "recomputing")),
         _Comparison(f"{label}, top {TOP_LAYERS} layers", fast, TOP_LAYERS, 1),
     ]
     return found if fast == "float32" else [*found, _Comparison("fp32, all layers", "float32", None, 1)]

@@ -89,8 +89,9 @@ def _dry_run(config: RunConfig, *, path: Path, resume: bool) -> None:
     """Print the processes of ``config`` and their memory. Raises what `train` would raise."""
     click.echo(f"# processes of {path}")
     from launch.local import plan_for
+    from launch.machine import inspect_machine
     from launch.preflight import run_preflight
-    from launch.resources import memory_parts
+    from launch.resources import describe_choice, plan_memory
     from launch.run_names import find_resumable
 
     if resume:
@@ -103,8 +104,10 @@ def _dry_run(config: RunConfig, *, path: Path, resume: bool) -> None:
             nice = f" nice={spec.nice}" if spec.nice else ""
             click.echo(f"{spec.name:14} {settings}{nice}  {' '.join(spec.argv)}")
     click.echo("# memory, estimated")
-    for what, count, each_mb in memory_parts(config):
+    memory = plan_memory(config, inspect_machine())
+    for what, count, each_mb in memory.parts:
         click.echo(f"{what:22} {count} x {each_mb} MiB")
+    click.echo(describe_choice(config, memory.choice))
     click.echo("# checks")
     run_preflight(config)
     click.echo("all passed: without --dry-run, this command starts the run")

@@ -40,8 +40,19 @@ def plan(config: Path, overrides: tuple[str, ...], *, site: str | None, print_co
 def show_plan(made: ClusterPlan) -> None:
     """Print the processes, the job's script, and what will not be used."""
     show_processes(made)
+    click.echo(_choice(made))
     click.echo(f"\n# job\n{made.script}", nl=False)
     show_idle(made)
+
+
+def _choice(made: ClusterPlan) -> str:
+    """What the learner computes again, as far as the plan knows."""
+    from common.memory_plan import Choice
+    from launch.resources import describe_choice
+
+    keeps = made.config.learner.activation_checkpointing == "auto" and not made.layout.learner_has_gpus
+    reason = "the memory that is asked for holds all activations"
+    return describe_choice(made.config, Choice("none", reason) if keeps else None)
 
 
 def show_processes(made: ClusterPlan) -> None:

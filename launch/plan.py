@@ -105,7 +105,7 @@ def make_plan(
     may use; None: what is asked for it. ``gpus``: what may be used on the one machine, as CUDA_VISIBLE_DEVICES names them; on a
     cluster whoever starts a process hands out GPUs.
     """
-    needs = role_resources(config)
+    needs = role_resources(config, learner_has_gpus=layout.learner_has_gpus)
     counts = _counts(config, layout)
     specs = []
     for role, count in counts.items():

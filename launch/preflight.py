@@ -31,7 +31,7 @@ from common.model_folder import (
 from common.run_folder import RunFolder
 from launch.machine import Machine, inspect_machine
 from launch.plan import idle_desktops
-from launch.resources import memory_parts
+from launch.resources import plan_memory
 
 MIN_FREE_DISK_MB = 1024
 """Journal, checkpoints and screenshots of a quickstart run take about 700 MiB."""
@@ -262,7 +262,7 @@ def _cannot_bind(address: str, port: int) -> int:
 
 def check_memory(config: RunConfig, machine: Machine) -> list[Finding]:
     """More desktops than memory holds, with the arithmetic."""
-    parts = memory_parts(config)
+    parts = plan_memory(config, machine).parts
     need_mb = sum(count * each_mb for _, count, each_mb in parts)
     have_mb = machine.available_memory_mb
     if need_mb <= have_mb:

@@ -17,17 +17,17 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts, noop_context_fn
+from torch.utils.checkpoint import checkpoint
 
 from common import host_compute
 from common.config import LoraConfig, RunConfig
 from common.errors import ConfigError, Problem
+from common.memory_plan import Recomputation
 from common.messages import Step
 from common.weight_plan import PROBE_TOKENS
 from learner.attention import ATTENTION
@@ -37,19 +37,12 @@ from learner.head import action_logprobs
 from learner.lora import adapters_among, add_adapters
 from learner.model_store import ensure_model
 from learner.pack_tensors import PackTensors
+from learner.ranks import SOLO, Ranks
+from learner.recomputation import choose
 from learner.vision import PictureProbe, Vision, auto_class, load_vision
-
-ActivationCheckpointing = Literal["none", "selective", "full"]
 
 _PROBE_TOLERANCE = {torch.bfloat16: 0.15, torch.float32: 2e-3}
 """Mean absolute log-prob difference to the model's own forward pass that rounding explains."""
-
-
-_RECOMPUTE: dict[ActivationCheckpointing, Callable[..., Any] | None] = {
-    "none": None,
-    "selective": partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default, torch.ops.aten.addmm.default]),
-    "full": noop_context_fn,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +72,16 @@ class Policy:
         *,
         folder: Path,
         num_trained_layers: int | None,
-        activation_checkpointing: ActivationCheckpointing = "selective",
+        recomputation: Recomputation = "none",
         lora: LoraConfig | None = None,
         vision: Vision | None = None,
     ) -> None:
-        """``activation_checkpointing``: what each trained layer computes again when going back, see `LearnerConfig`.
+        """``recomputation``: what each trained layer computes again when going back, see `LearnerConfig`.
         ``lora``: the model's adapters, which are in it already, are all that is trained. ``vision``: of a model that takes
         pictures; its tower is trained when everything is."""
         self.folder = folder
         self.vision = vision
-        self._recompute = _RECOMPUTE[activation_checkpointing]
+        self._recomputes = recomputation == "full"
         self._model = model
         self._base = model.get_decoder()
         self._layers = self._base.layers
@@ -224,14 +217,14 @@ class Policy:
     def _run(self, hidden: torch.Tensor, tensors: PackTensors, layers: Any) -> torch.Tensor:
         positions = tensors.depth_N[None]
         rotary = self._base.rotary_emb(hidden, position_ids=self._rope_positions(tensors))
-        recompute = self._recompute if torch.is_grad_enabled() else None
+        recomputes = self._recomputes and torch.is_grad_enabled()
         rest = {
             "attention_mask": tensors.layout, "position_ids": positions, "position_embeddings": rotary, "use_cache": False,
         }  # fmt: skip
         for layer in layers:
-            if recompute is not None:
+            if recomputes:
                 # Nothing random happens in a layer (the model is in eval mode), so no generator has to be put back.
-                out = checkpoint(layer, hidden, use_reentrant=False, preserve_rng_state=False, context_fn=recompute, **rest)
+                out = checkpoint(layer, hidden, use_reentrant=False, preserve_rng_state=False, **rest)
             else:
                 out = layer(hidden, **rest)
             hidden = out[0] if isinstance(out, tuple) else out
@@ -332,16 +325,19 @@ def _pack_of(samples: Sequence[_ProbeSample]) -> Pack:
     return pack
 
 
-def load_policy(config: RunConfig, *, make: Callable[..., Policy] = Policy) -> Policy:
+def load_policy(config: RunConfig, *, make: Callable[..., Policy] = Policy, ranks: Ranks = SOLO) -> Policy:
     """Load the configured model onto the configured device and check that it computes what the model itself does.
 
     ``make`` has the arguments of `Policy`; another than that puts the model onto its device itself (`learner.sharding`).
+    ``ranks``: all of them call it.
+
     Raises `ConfigError` when the folder is no model or its architecture is none of those that can be run layer by layer.
     """
     folder = ensure_model(config.model.name)
     device = choose_device(config.learner.device)
     if device.type == "cpu" and config.learner.num_threads is not None:
         torch.set_num_threads(max(1, config.learner.num_threads // config.learner.num_ranks))
+    recomputation = choose(config, device=device, ranks=ranks)
     os.environ["HF_HUB_OFFLINE"] = "1"
     import transformers
 
@@ -354,7 +350,7 @@ def load_policy(config: RunConfig, *, make: Callable[..., Policy] = Policy) -> P
         raise ConfigError([Problem("model.name", f"{str(folder)!r} cannot be loaded: {error}", step)]) from error
     model = (model.to(device) if make is Policy else model).eval()
     expected = _own_logprobs(model)
-    vision = load_vision(model, config, folder=folder)
+    vision = load_vision(model, config, folder=folder, recompute=recomputation == "full")
     probe = None if vision is None else PictureProbe(vision, image_token=int(model.config.image_token_id))
     lora = config.learner.lora
     if lora is not None:
@@ -370,7 +366,7 @@ def load_policy(config: RunConfig, *, make: Callable[..., Policy] = Policy) -> P
             model,
             folder=folder,
             num_trained_layers=config.model.trainable_top_layers,
-            activation_checkpointing=config.learner.activation_checkpointing,
+            recomputation=recomputation,
             lora=lora,
             vision=vision,
         )

@@ -22,7 +22,8 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from common.config import LoraConfig, RunConfig
-from learner.policy import ActivationCheckpointing, Policy, load_policy
+from common.memory_plan import Recomputation
+from learner.policy import Policy, load_policy
 from learner.ranks import RankGroup
 from learner.vision import Vision
 
@@ -49,7 +50,7 @@ class ShardedPolicy(Policy):
         ranks: RankGroup,
         folder: Path,
         num_trained_layers: int | None,
-        activation_checkpointing: ActivationCheckpointing = "selective",
+        recomputation: Recomputation = "none",
         lora: LoraConfig | None = None,
         vision: Vision | None = None,
     ) -> None:
@@ -61,7 +62,7 @@ class ShardedPolicy(Policy):
             model,
             folder=folder,
             num_trained_layers=num_trained_layers,
-            activation_checkpointing=activation_checkpointing,
+            recomputation=recomputation,
             lora=lora,
             vision=vision,
         )
@@ -146,7 +147,7 @@ class ShardedPolicy(Policy):
 
 def load_sharded_policy(config: RunConfig, ranks: RankGroup) -> ShardedPolicy:
     """`learner.policy.load_policy`, over ``ranks``; all of them call it."""
-    policy = load_policy(config, make=partial(ShardedPolicy, ranks=ranks))
+    policy = load_policy(config, make=partial(ShardedPolicy, ranks=ranks), ranks=ranks)
     assert isinstance(policy, ShardedPolicy)
     return policy
 

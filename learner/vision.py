@@ -107,8 +107,11 @@ def auto_class(folder: Path) -> Any:
     return transformers.AutoModelForImageTextToText if has_tower else transformers.AutoModelForCausalLM
 
 
-def load_vision(model: Any, config: RunConfig, *, folder: Path) -> Vision | None:
-    """None for a model without a vision tower. Raises `ConfigError` for one that cannot be run, or without image processor."""
+def load_vision(model: Any, config: RunConfig, *, folder: Path, recompute: bool) -> Vision | None:
+    """None for a model without a vision tower. ``recompute``: see `Vision`.
+
+    Raises `ConfigError` for one that cannot be run, or without image processor.
+    """
     if not hasattr(model.config, "vision_config"):
         return None
     if model.config.model_type not in MODEL_TYPES:
@@ -125,7 +128,7 @@ def load_vision(model: Any, config: RunConfig, *, folder: Path) -> Vision | None
     read = partial(read_screenshot, RunFolder(config.folder).trajectories)
     pictures = Pictures(read, processor=processor, image_token=int(model.config.image_token_id))
     frozen = config.model.trainable_top_layers is not None or config.learner.lora is not None
-    return Vision(model, pictures, frozen=frozen, recompute=config.learner.activation_checkpointing != "none")
+    return Vision(model, pictures, frozen=frozen, recompute=recompute)
 
 
 # --- probe -------------------------------------------------------------------------------------------------------------

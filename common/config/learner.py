@@ -202,10 +202,10 @@ class LearnerConfig(Section):
     num_threads."""
     lora: LoraConfig | None = None
     """None: train the weights themselves."""
-    activation_checkpointing: Literal["none", "selective", "full"] = "selective"
-    """What a trained layer computes again for its gradients instead of keeping it; the same gradients. selective: all but the
-    products of weight matrices, for a fiftieth more time. full: everything, for about a third more time; memory for one layer's
-    activations. Of a vision tower both keep nothing."""
+    activation_checkpointing: Literal["auto", "none", "full"] = "auto"
+    """What a trained layer, and a vision tower, computes again for its gradients instead of keeping it; the same gradients. none:
+    nothing. full: everything, for about a third more time; memory for one layer's activations. auto: none where the learner's
+    estimate fits into the memory that is free for it when it starts, of its GPU or of the host, else full."""
     num_ranks: int = Field(1, ge=1)
     """Processes that share weights, optimizer and packs (FSDP2), one per GPU, or on the CPU with num_threads divided among them.
     1: no torch.distributed. The learner starts the others itself; under torchrun this must be its number of processes."""

@@ -287,7 +287,7 @@ def test_state_of_one_process_continues_on_two_ranks_in_bfloat16(tmp_path: Path)
         trainer.update(make_batches(trainer, 1)[0])
         checkpoint, before = save(trainer, tmp_path / "checkpoints"), seen_of(trainer)
         expected = trainer.update(make_batches(trainer, 2)[1])
-    with trainer_of(make_config(tmp_path, num_ranks=2, dtype="bfloat16", activation_checkpointing="selective")) as trainer:
+    with trainer_of(make_config(tmp_path, num_ranks=2, dtype="bfloat16", activation_checkpointing="full")) as trainer:
         trainer.load_state_dict(read(checkpoint))
         after = seen_of(trainer)
         assert_close(after["weights"], before["weights"], atol=0.0)

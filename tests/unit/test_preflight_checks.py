@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from common import memory_plan
 from common.config import RunConfig
 from common.errors import ConfigError, SetupError
-from launch import preflight, resources
+from launch import preflight
 from launch.machine import Machine, inspect_machine
 from launch.preflight import Finding, PreflightFailed
 
@@ -38,9 +39,9 @@ def test_memory_too_many_desktops_shows_the_arithmetic_and_how_many_fit() -> Non
 
 def test_memory_of_an_actor_holds_packed_matrices_on_a_cpu_and_two_engines_for_cross_policy_sampling() -> None:
     def actor_mb(**sections: object) -> int:
-        return next(mb for what, _, mb in resources.memory_parts(config(**sections)) if what == "actor")
+        return next(mb for what, _, mb in memory_plan.memory_parts(config(**sections)) if what == "actor")
 
-    weights_mb = resources.model_size("smollm2-135m")[0] * 4 // 2**20
+    weights_mb = memory_plan.model_size("smollm2-135m")[0] * 4 // 2**20
     base = actor_mb(model={"dtype": "float32"})
     assert base - actor_mb(model={"dtype": "float32"}, learner={"device": "cuda"}) == pytest.approx(weights_mb, abs=2)
     older = actor_mb(model={"dtype": "float32"}, actor={"older_policy_every": 2})
@@ -96,9 +97,9 @@ def test_model_folder_that_is_no_model_names_all_that_is_missing(tmp_path: Path)
 def test_model_size_of_a_folder_comes_from_its_files(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"num_hidden_layers": 24, "dtype": "bfloat16"}')
     (tmp_path / "model.safetensors").write_bytes(bytes(4_000))
-    assert resources.model_size(str(tmp_path)) == (2_000, 24)
+    assert memory_plan.model_size(str(tmp_path)) == (2_000, 24)
     (tmp_path / "config.json").write_text('{"text_config": {"num_hidden_layers": 28}, "dtype": "bfloat16"}')
-    assert resources.model_size(str(tmp_path)) == (2_000, 28)
+    assert memory_plan.model_size(str(tmp_path)) == (2_000, 28)
 
 
 def test_families_unknown_are_found() -> None:
@@ -155,8 +156,8 @@ def test_device_more_ranks_than_gpus_is_found_unless_they_compute_on_the_cpu() -
 
 
 def test_memory_of_ranks_is_counted_for_each_and_divides_the_optimizer() -> None:
-    [alone] = [part for part in resources.memory_parts(config()) if part[0] == "learner"]
-    [ranks] = [part for part in resources.memory_parts(config(learner={"num_ranks": 4})) if part[0] == "learner ranks"]
+    [alone] = [part for part in memory_plan.memory_parts(config()) if part[0] == "learner"]
+    [ranks] = [part for part in memory_plan.memory_parts(config(learner={"num_ranks": 4})) if part[0] == "learner ranks"]
     assert ranks[1] == 4 and ranks[2] <= alone[2]
 
 

@@ -1,0 +1,166 @@
+"""Memory that the processes of a run take, and what of it the learner may keep instead of computing it again. Estimates from the
+configuration and the model's files; starts nothing and asks no machine.
+
+Plans show these figures, and the learner chooses by them (`learner.activation_checkpointing` auto): one estimate for both.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from common.config import RunConfig
+from common.model_folder import BUILT_IN_MODELS, model_folder
+
+PROCESS_MB = {
+    "broker": 150, "env_server": 200, "actor/transformers": 900, "actor/vllm": 1900, "actor/endpoint": 700,
+    "actor/central": 450, "learner": 1000,
+}  # fmt: skip
+"""Resident memory of each kind of process without its model: interpreter, libraries, buffers (measured, rounded up)."""
+VLLM_CACHE_MB = 512
+"""Of the keys and values that a second vLLM engine in a process keeps on a CPU; the first one's are counted above."""
+BUILT_IN_PARAMETERS = {"smollm2-135m": (135_000_000, 30), "tiny-random": (4_000_000, 2)}
+"""Parameters and layers of models that may not have been made yet."""
+
+Recomputation = Literal["none", "full"]
+"""What `learner.activation_checkpointing` comes to."""
+
+_KEPT_WIDTHS: dict[Recomputation, float] = {"none": 37.0, "full": 1.0}
+"""Numbers that a trained layer keeps of a token, by those of the token's state. Measured (`computerrl bench learner`):
+SmolLM2-135M in packs of 4,096 tokens, where probabilities of attention are half of what is kept without recomputation."""
+_USED_SHARE = 0.9
+"""Part of the free memory that may be planned for: allocators lose some, and activations are estimated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the learner computes again, and why."""
+
+    recomputation: Recomputation
+    reason: str
+
+
+def choose_recomputation(config: RunConfig, *, room_mb: float, num_sharing: int = 1) -> Choice:
+    """The configured value; for auto none where ``num_sharing`` ranks that keep all activations fit into ``room_mb``, else
+    full."""
+    wanted = config.learner.activation_checkpointing
+    if wanted != "auto":
+        return Choice(wanted, "configured")
+    keeping_mb = num_sharing * learner_mb(config, "none")
+    fits = keeping_mb <= _USED_SHARE * room_mb
+    reason = f"keeping all activations takes {keeping_mb} MiB, with a tenth to spare, of {max(0.0, room_mb):.0f} MiB"
+    return Choice("none" if fits else "full", reason)
+
+
+def host_room_mb(config: RunConfig, *, total_mb: int, available_mb: int) -> int:
+    """Memory for the learner's ranks on their node: what is available, but not what other processes of the run there take or
+    will take."""
+    others_mb = 0 if config.mode == "serial" or config.cluster.num_worker_nodes else _others_mb(config)
+    return min(available_mb, total_mb - others_mb)
+
+
+def card_room_mb(config: RunConfig, *, total_mb: float, free_mb: float, num_cards: int) -> float:
+    """Memory for one rank on its GPU. Where there are no more GPUs than ranks, engines have a part of it."""
+    is_shared = not config.cluster.num_worker_nodes and num_cards <= ranks_per_node(config)
+    if not is_shared or config.actor.engine == "endpoint":
+        return free_mb
+    num_engines = config.actor.num_actors if config.actor.inference == "local" else config.actor.num_engines
+    each_mb = config.actor.gpu_memory * total_mb if config.actor.engine == "vllm" else engine_mb(config)
+    return min(free_mb, total_mb - math.ceil(num_engines / num_cards) * each_mb)
+
+
+def ranks_per_node(config: RunConfig) -> int:
+    """Ranks of the learner on each of its nodes."""
+    return math.ceil(config.learner.num_ranks / config.cluster.num_learner_nodes)
+
+
+def _others_mb(config: RunConfig) -> int:
+    return sum(count * each_mb for what, count, each_mb in memory_parts(config) if not what.startswith("learner"))
+
+
+def memory_parts(config: RunConfig, recomputation: Recomputation = "full") -> list[tuple[str, int, int]]:
+    """(what, how many, MiB each) of a run on one machine; estimates, see `PROCESS_MB`. ``recomputation``: see `learner_mb`."""
+    num_ranks, rank_mb = config.learner.num_ranks, learner_mb(config, recomputation)
+    if config.mode == "serial":
+        return [("one process", 1, rank_mb)]
+    return [
+        ("desktops", config.desktop.num_desktops, config.desktop.memory_per_desktop_mb),
+        *_sampling_parts(config, engine_mb(config)),
+        ("learner ranks" if num_ranks > 1 else "learner", num_ranks, rank_mb),
+        ("broker and env_server", 1, PROCESS_MB["broker"] + PROCESS_MB["env_server"]),
+    ]
+
+
+def _compute_bytes(config: RunConfig) -> int:
+    return 2 if config.model.dtype == "bfloat16" else 4
+
+
+def _sizes(config: RunConfig) -> tuple[int, float, int]:
+    """(parameters, trained ones among them, layers)."""
+    num_parameters, num_layers = model_size(config.model.name) if config.actor.endpoint is None else (0, 1)
+    top = config.model.trainable_top_layers
+    trained = num_parameters if top is None else num_parameters * min(1.0, top / max(1, num_layers))
+    return num_parameters, trained, num_layers
+
+
+def learner_mb(config: RunConfig, recomputation: Recomputation) -> int:
+    """Of one rank that computes ``recomputation`` again, unless another one is configured: compute weights, which each rank loads
+    whole; for what is trained two Adam moments and a gradient in fp32, and a master where the weights are none themselves, which
+    ranks divide; what a pack's forward pass keeps."""
+    num_parameters, trained, num_layers = _sizes(config)
+    compute_bytes, wanted = _compute_bytes(config), config.learner.activation_checkpointing
+    # Adapters are a hundredth of the weights.
+    trained_bytes = 0 if config.learner.lora is not None else 12 if compute_bytes == 4 else 16
+    widths = _KEPT_WIDTHS[recomputation if wanted == "auto" else wanted]
+    kept = _activation_bytes(config, num_parameters, num_layers, kept_widths=widths)
+    num_bytes = num_parameters * compute_bytes + trained * trained_bytes / config.learner.num_ranks + kept
+    return PROCESS_MB["learner"] + int(num_bytes / 2**20)
+
+
+def engine_mb(config: RunConfig) -> int:
+    """Of a process that samples: serving weights, which the transformers engine packs anew on a CPU, older ones beside them where
+    it keeps some, and a staging copy of what is broadcast."""
+    num_parameters, trained, _ = _sizes(config)
+    packed = config.actor.engine == "transformers" and config.learner.device != "cuda"
+    served = num_parameters * (2 if packed else 1) * (1 if config.actor.older_policy_every is None else 2)
+    memory_mb = PROCESS_MB[f"actor/{config.actor.engine}"] + int((served + trained) * _compute_bytes(config) / 2**20)
+    if config.actor.engine == "vllm" and config.actor.older_policy_every is not None:
+        memory_mb += VLLM_CACHE_MB
+    return memory_mb
+
+
+def _sampling_parts(config: RunConfig, engine_mb: int) -> list[tuple[str, int, int]]:
+    """Actors, and engine processes where those have the engines."""
+    actor = config.actor
+    if actor.inference == "local":
+        return [("actors" if actor.num_actors > 1 else "actor", actor.num_actors, engine_mb)]
+    return [
+        ("engines" if actor.num_engines > 1 else "engine", actor.num_engines, engine_mb),
+        ("actors" if actor.num_actors > 1 else "actor", actor.num_actors, PROCESS_MB["actor/central"]),
+    ]
+
+
+def _activation_bytes(config: RunConfig, num_parameters: int, num_layers: int, *, kept_widths: float) -> float:
+    """Of one pack, estimated."""
+    top = config.model.trainable_top_layers
+    layers = num_layers if top is None else min(top, num_layers)
+    # A layer of a transformer has about 12 times the square of its width.
+    width = (num_parameters / (12 * max(1, num_layers))) ** 0.5
+    return config.max_pack_tokens * width * kept_widths * _compute_bytes(config) * layers
+
+
+def model_size(name: str) -> tuple[int, int]:
+    """(parameters, layers), from the files' sizes; (0, 1) when there is no such model (another check reports it)."""
+    if name in BUILT_IN_MODELS:
+        return BUILT_IN_PARAMETERS[name]
+    folder = model_folder(name)
+    try:
+        tree = json.loads((folder / "config.json").read_text())
+        num_bytes = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+        element_bytes = 4 if (tree.get("dtype") or tree.get("torch_dtype")) == "float32" else 2
+        # A model that takes pictures has its language model's sizes in a tree of their own.
+        return num_bytes // element_bytes, int((tree.get("text_config") or tree).get("num_hidden_layers", 1))
+    except (OSError, ValueError, AttributeError, TypeError):
+        return 0, 1
