@@ -1,8 +1,8 @@
-"""Decoder layers in fewer operations, for GPUs: a small model is bound by the launches of kernels there, not by arithmetic.
+"""Decoder layers in fewer operations, for GPUs: the launches of kernels bound a small model there, not arithmetic.
 
-RMS norms become one kernel each way instead of eight and more; attention keeps queries and keys in the order in which the kernel
-reads them, and turns them by their position in three operations each way. The same numbers up to rounding: a trial on the first
-layer decides, and what does not pass it stays as it is. Nothing is compiled, and no weight is moved or copied.
+An RMS norm is one operation of torch. Attention keeps queries and keys in the order in which the kernel reads them, and rotates
+each by its positions in three operations. The numbers are the same up to rounding: a module is replaced where a trial of its class
+passes, and stays as it is elsewhere. Nothing is compiled, and no weight is moved or copied.
 
 Shape legend: N nodes, H heads of a tensor, D head size, E hidden size.
 """
@@ -21,8 +21,9 @@ from learner.attention_blocks import BlockLayout
 from learner.batching import make_packs
 
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 1e-2}
-"""Difference by length that rounding explains."""
+"""Largest difference, relative to the length of the output, that rounding explains."""
 _NUM_NODES = 24
+"""Tokens of a trial of attention."""
 
 
 class _TrialSample:
@@ -31,8 +32,10 @@ class _TrialSample:
 
 
 def fuse(model: Any, *, attends: bool) -> list[str]:
-    """Replace what of the decoder of ``model`` passes a trial; its attention must be `learner.attention.ATTENTION`. Returns the
-    names of the classes replaced. ``attends``: attention too, for a model without pictures."""
+    """Replace modules of the decoder of ``model`` whose class passes a trial; returns the names of those classes.
+
+    The model's attention must be `learner.attention.ATTENTION`. ``attends``: replace attention too, for a model without pictures.
+    """
     decoder = model.get_decoder()
     classes = {type(module): module for module in reversed(list(decoder.modules()))}
     fused = [kind for kind, first in classes.items() if kind.__name__.endswith("RMSNorm") and _norm_passes(first)]
@@ -118,18 +121,18 @@ def _turned(heads: torch.Tensor, cos: torch.Tensor, low: torch.Tensor, high: tor
 
 @torch.no_grad()
 def _attention_passes(module: Any, decoder: Any) -> bool:
-    hidden = _random(_NUM_NODES, next(iter(decoder.layers[0].input_layernorm.parameters())))[None]
     (pack,) = make_packs([_TrialSample()], max_tokens=_NUM_NODES)
-    positions = torch.arange(_NUM_NODES, device=hidden.device)[None]
-    rest = {
-        "position_embeddings": decoder.rotary_emb(hidden, position_ids=positions),
-        "attention_mask": BlockLayout.of(pack, device=hidden.device),
-    }
     try:
+        hidden = _random(_NUM_NODES, decoder.layers[0].input_layernorm.weight)[None]
+        positions = torch.arange(_NUM_NODES, device=hidden.device)[None]
+        rest = {
+            "position_embeddings": decoder.rotary_emb(hidden, position_ids=positions),
+            "attention_mask": BlockLayout.of(pack, device=hidden.device),
+        }
         own = module(hidden, position_ids=positions, use_cache=False, **rest)[0]
         return _same(own, _attention(module, hidden, **rest)[0])
     except (AttributeError, TypeError, ValueError, RuntimeError):
-        # Other projections, other positions: that model's attention runs as its authors wrote it.
+        # Other projections or other positions: the model's own attention stays.
         return False
 
 

@@ -77,7 +77,7 @@ class EffectiveSamples:
     def __init__(self) -> None:
         self._num_tokens = 0
         self._sums: list[torch.Tensor] = []
-        """Of weights and of their squares, in turn."""
+        """Sums of weights and of their squares, in turn, still on the device."""
 
     def add(self, weights_M: torch.Tensor) -> None:
         exact_M = weights_M.double()

@@ -1,4 +1,4 @@
-"""A pack on the learner's device: everything that passes over it read, in one copy, and the layout of its attention.
+"""A pack on the learner's device: the arrays that forward passes read, in one copy, and the layout of attention.
 
 Shape legend: as in `learner.batching`; nothing is computed here.
 """
@@ -16,7 +16,7 @@ from learner.transfers import to_device
 
 @dataclass(frozen=True, slots=True)
 class PictureTensors:
-    """See `learner.batching.PackPictures`."""
+    """Tensors of `learner.batching.PackPictures`."""
 
     nodes_V: torch.Tensor
     rows_V: torch.Tensor
@@ -25,7 +25,7 @@ class PictureTensors:
 
 @dataclass(frozen=True, slots=True)
 class PackTensors:
-    """See `learner.batching.Pack`; made once, and kept when the pack is run more than once."""
+    """Tensors of a `learner.batching.Pack`; made once, and kept when the pack is run more than once."""
 
     layout: Layout
     tokens_N: torch.Tensor

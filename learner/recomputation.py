@@ -11,8 +11,8 @@ from learner.ranks import Ranks
 
 
 def choose(config: RunConfig, *, device: torch.device, ranks: Ranks) -> Recomputation:
-    """The same on all ``ranks``, which all call it: collectives come in another order where one rank computes layers again. To be
-    called before the model takes memory."""
+    """Choose for this run and log the reason. All ``ranks`` call it, and it returns the same on all of them: a rank that computes
+    layers again has other collectives than one that does not. It is called before the model takes memory."""
     if device.type == "cuda":
         free_mb, total_mb = (num_bytes / 2**20 for num_bytes in torch.cuda.mem_get_info())
         room_mb = card_room_mb(config, total_mb=total_mb, free_mb=free_mb, num_cards=torch.cuda.device_count())

@@ -1,7 +1,7 @@
-"""Between host and device: a pack's arrays go over in one copy, figures come back in one wait.
+"""Copies between host and device: many arrays go to the device in one copy, many figures come back in one.
 
-Each small copy from ordinary memory, and each look at a value, makes the host wait for all that the device has to do; a small
-model is then bound by the host. Pure; which arrays and which figures is decided elsewhere.
+A copy from pageable memory makes the host wait until the device has done all its work, and so does reading a value. A small model
+is then bound by the host. Callers decide which arrays and figures are copied.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 _ALIGNMENT = 16
-"""Bytes: views of a type need a start that is a multiple of its size."""
+"""Alignment of an array in the copy, in bytes: a view of a type starts at a multiple of its size."""
 
 
 def to_device(arrays: Mapping[str, np.ndarray], device: torch.device) -> dict[str, torch.Tensor]:
@@ -24,13 +24,14 @@ def to_device(arrays: Mapping[str, np.ndarray], device: torch.device) -> dict[st
 
 
 def in_one_copy(arrays: Mapping[str, np.ndarray], device: torch.device, *, pinned: bool) -> dict[str, torch.Tensor]:
-    """Parts of a single tensor on ``device``. ``pinned``: the copy starts from memory that the device reads by itself."""
+    """``arrays`` as parts of one tensor on ``device``. ``pinned``: the copy starts from page-locked memory, which the device reads
+    by itself."""
     starts: dict[str, int] = {}
     num_bytes = 0
     for name, array in arrays.items():
         starts[name] = num_bytes
         num_bytes += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
-    # torch gives pinned memory to nobody else before the copy out of it is done.
+    # torch reuses pinned memory only after the copy out of it has ended.
     staged = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=pinned)
     host = staged.numpy()
     for name, array in arrays.items():
