@@ -62,7 +62,9 @@ def trie_attention(
             "shorten prompts (actor.prompt.max_prompt_tokens)"
         )
     scale = scaling if scaling is not None else 1.0 / math.sqrt(query.shape[-1])
-    return attention_mask.attend(query[0], key[0], value[0], scale=scale)[None], None
+    # Not `query[0]`, whose backward pass fills a tensor with zeros first.
+    heads = (tensor.squeeze(0) for tensor in (query, key, value))
+    return attention_mask.attend(*heads, scale=scale)[None], None
 
 
 AttentionInterface.register(ATTENTION, trie_attention)

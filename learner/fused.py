@@ -1,8 +1,8 @@
 """Decoder layers in fewer operations, for GPUs: the launches of kernels bound a small model there, not arithmetic.
 
 An RMS norm is one operation of torch. Attention keeps queries and keys in the order in which the kernel reads them, and rotates
-each by its positions in three operations. The numbers are the same up to rounding: a module is replaced where a trial of its class
-passes, and stays as it is elsewhere. Nothing is compiled, and no weight is moved or copied.
+each by its positions in three operations. The numbers are the same up to rounding: a module is replaced where a trial of its
+class passes, and stays as it is elsewhere. Nothing is compiled, and no weight is moved or copied.
 
 Shape legend: N nodes, H heads of a tensor, D head size, E hidden size.
 """

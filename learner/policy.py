@@ -184,7 +184,7 @@ class Policy:
         if hidden is None:
             hidden = self._embed(pack, tensors)
         top = self._run(hidden, tensors, self._layers[self._first_trained :])
-        states_QE = self._base.norm(top[0].index_select(0, tensors.logit_nodes_Q))
+        states_QE = self._base.norm(top.squeeze(0).index_select(0, tensors.logit_nodes_Q))
         head = self._model.get_output_embeddings()
         logprobs, entropy = action_logprobs(
             states_QE,

@@ -24,8 +24,8 @@ def to_device(arrays: Mapping[str, np.ndarray], device: torch.device) -> dict[st
 
 
 def in_one_copy(arrays: Mapping[str, np.ndarray], device: torch.device, *, pinned: bool) -> dict[str, torch.Tensor]:
-    """``arrays`` as parts of one tensor on ``device``. ``pinned``: the copy starts from page-locked memory, which the device reads
-    by itself."""
+    """``arrays`` as parts of one tensor on ``device``. ``pinned``: the copy starts from page-locked memory, which the device
+    reads by itself."""
     starts: dict[str, int] = {}
     num_bytes = 0
     for name, array in arrays.items():
