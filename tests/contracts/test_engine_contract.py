@@ -2,7 +2,9 @@
 
 They serve what a learner trained and exported, so that exports are tried with all of them. vLLM changes torch for the whole
 process it lives in, so its turn runs in a process of its own: the last test starts this file again with
-COMPUTERRL_TEST_ENGINE=vllm, on the real model (vLLM's kernels do not take the tiny one's head size).
+COMPUTERRL_TEST_ENGINE=vllm, on the real model (vLLM's kernels do not take the tiny one's head size). vllm-async is the same with
+the asynchronous scheduling that vLLM has on GPUs, so that a step is under way whenever weights come, and reads most prompts over
+several steps.
 """
 
 from __future__ import annotations
@@ -42,14 +44,14 @@ class Subject:
     """An engine, and an independent model that holds what the engine should hold."""
 
     def __init__(self, name: str, tmp_path: Path) -> None:
-        self.dtype = fast_dtype() if name == "vllm" else "float32"
-        model = "smollm2-135m" if name == "vllm" else "tiny-random"
+        self.dtype = fast_dtype() if name.startswith("vllm") else "float32"
+        model = "smollm2-135m" if name.startswith("vllm") else "tiny-random"
         run, trainer = make_run(tmp_path, model=model, dtype=self.dtype, lr=1e-3)
         self.trained_probe = trainer.probe_logprobs()
         folder = export_model(run, tmp_path / "exported")
         # Different numerics in bf16 (see PROBE_TOLERANCE), small ones of matrices in half precision, none to speak of in float32.
         self.tolerance = 0.15 if self.dtype == "bfloat16" else 1e-3 if name == "transformers" else 2e-4
-        self.long = 40 if name == "vllm" else 120
+        self.long = 40 if name.startswith("vllm") else 120
         """Tokens of an answer in whose middle weights can be loaded: the faster the engine, the more."""
         tokenizer = FolderTokenizer(folder)
         self.make_engine = functools.partial(make, name, folder, tokenizer, self.dtype)
@@ -82,18 +84,35 @@ class Subject:
 
 
 def make(name: str, folder: Path, tokenizer: FolderTokenizer, dtype: str) -> ThreadedEngine:
-    if name == "vllm":
+    if name.startswith("vllm"):
         from actor.engines.vllm_engine import make_vllm_engine
 
+        if name == "vllm-async":
+            schedule_asynchronously()
         return make_vllm_engine(
-            folder, decode=tokenizer.decode, dtype=dtype, num_live=NUM_LIVE, max_tokens=MAX_TOKENS, seed=0, num_threads=1
-        )
+            folder, decode=tokenizer.decode, dtype=dtype, num_live=NUM_LIVE, max_tokens=MAX_TOKENS, seed=0, num_threads=1,
+            max_num_batched_tokens=32 if name == "vllm-async" else None,
+        )  # fmt: skip
     from actor.engines.transformers_engine import make_transformers_engine
 
     return make_transformers_engine(
         folder, decode=tokenizer.decode, dtype=dtype, device="cpu", num_live=NUM_LIVE, max_tokens=MAX_TOKENS, seed=0,
         num_threads=None, max_draft_tokens=8, memo_bytes=8 << 20, fused=name == "transformers",
     )  # fmt: skip
+
+
+def schedule_asynchronously() -> None:
+    """vLLM switches asynchronous scheduling off on CPUs, after everything else; switch it on again after that."""
+    from vllm.platforms import current_platform
+
+    platform = type(current_platform)
+    configure = platform.check_and_update_config.__func__
+
+    def asynchronous(cls: type, config: Any) -> None:
+        configure(cls, config)
+        config.scheduler_config.async_scheduling = True
+
+    platform.check_and_update_config = classmethod(asynchronous)
 
 
 @pytest.fixture(scope="module", params=ENGINES)
@@ -251,6 +270,50 @@ def test_engine_whose_new_weights_do_not_prove_right_says_nothing_with_them(subj
     assert set(completion.policy_versions.tolist()) == {31}
 
 
+def test_engine_loading_in_the_middle_of_completions_gives_each_token_the_logprob_of_its_version(subject: Subject) -> None:
+    norm = subject.model.model.norm.weight
+    # Keys and values do not depend on the final norm: an independent model computes what each version says, whenever it came.
+    values = [(norm * (1.0 - 0.3 * i)).detach().clone() for i in range(3)]
+    subject.engine.load(60, {"model.norm.weight": values[0]})
+    asked = [ask(prompt(300 + i, 20), most=subject.long) for i in range(2)]
+    futures = [subject.engine.submit(one) for one in asked]
+    for i in (1, 2):
+        subject.engine.submit(ask(prompt(96), most=2)).result(DEADLINE_S)
+        subject.engine.load(60 + i, {"model.norm.weight": values[i]})
+    found = set()
+    for request, future in zip(asked, futures, strict=True):
+        completion = future.result(DEADLINE_S)
+        whole = np.concatenate([request.prompt_tokens, completion.tokens])
+        for i, value in enumerate(values):
+            norm.data.copy_(value)
+            of_version = completion.policy_versions == 60 + i
+            gaps = np.abs(completion.logprobs - subject.expected(whole, start=len(request.prompt_tokens)))[of_version]
+            found |= {60 + i} if len(gaps) else set()
+            # The largest gap, not the mean: a single token of another version would be hidden in that.
+            assert len(gaps) == 0 or gaps.max() < max(10 * subject.tolerance, 0.05)
+    assert found == {60, 61, 62}
+    # The rounding of the tests that follow should not be that of weights changed once more.
+    norm.data.copy_(values[0])
+    subject.engine.load(63, {"model.norm.weight": values[0]})
+
+
+def test_engine_loading_while_prompts_are_read_gives_answers_of_the_new_version_its_logprobs_alone(subject: Subject) -> None:
+    subject.engine.load(65, {})
+    tokens = [prompt(310 + i, 90) for i in range(NUM_LIVE)]
+    before = {name: parameter.detach().clone() for name, parameter in subject.model.named_parameters()}
+    changed = subject.change(66, top_only=False)
+    futures = [subject.engine.submit(ask(one, most=4)) for one in tokens]
+    subject.engine.load(66, changed)
+    for one, completion in zip(tokens, [future.result(DEADLINE_S) for future in futures], strict=True):
+        if completion.policy_versions[0] == 66:
+            expected = subject.expected(np.concatenate([one, completion.tokens]), start=len(one))
+            # Four tokens of weights that have been changed often: their rounding alone can be more than the tolerance.
+            assert np.abs(completion.logprobs - expected).mean() < max(subject.tolerance, 0.01)
+    for name, parameter in subject.model.named_parameters():
+        parameter.data.copy_(before[name])
+    subject.engine.load(67, before)
+
+
 def test_two_engines_in_one_process_sample_at_the_same_time_each_with_its_own_weights(subject: Subject) -> None:
     older = subject.make_engine()
     try:
@@ -278,8 +341,9 @@ if VARIABLE not in os.environ:
 
     @pytest.mark.release
     @pytest.mark.timeout(2000)
-    def test_vllm_engine_in_its_own_process_passes_the_same_suite() -> None:
+    @pytest.mark.parametrize("engine", ["vllm", "vllm-async"])
+    def test_vllm_engine_in_its_own_process_passes_the_same_suite(engine: str) -> None:
         inner = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__]
-        env = {**os.environ, VARIABLE: "vllm", "OMP_NUM_THREADS": "1"}
+        env = {**os.environ, VARIABLE: engine, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(inner, env=env, capture_output=True, text=True, timeout=1900)
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from actor.engines import make_engine
-from actor.engines.vllm_engine import ENGINE_METHODS, ENGINE_OPTIONS, require_known_vllm
+from actor.engines.vllm_engine import CLIENT_METHODS, ENGINE_OPTIONS, OUTPUT_FIELDS, REQUEST_FIELDS, require_known_vllm
 from common.config import ModelConfig, RunConfig
 from common.errors import ConfigError
 from learner.model_store import ensure_model
@@ -35,9 +35,13 @@ def test_model_that_the_library_cannot_load_is_a_problem_of_the_configuration(
 
 def test_vllm_that_lacks_what_the_adapter_builds_on_is_named() -> None:
     known = dataclasses.make_dataclass("EngineArgs", [(name, object) for name in ENGINE_OPTIONS])
-    engine = type("LLMEngine", (), dict.fromkeys(ENGINE_METHODS))
-    require_known_vllm(known, engine)
+    client = type("InprocClient", (), dict.fromkeys(CLIENT_METHODS))
+    request = type("EngineCoreRequest", (), {"__struct_fields__": REQUEST_FIELDS})
+    output = type("EngineCoreOutput", (), {"__struct_fields__": OUTPUT_FIELDS})
+    require_known_vllm(known, client, request, output)
     newer = dataclasses.make_dataclass("EngineArgs", [(name, object) for name in ENGINE_OPTIONS if name != "logprobs_mode"])
-    del engine.collective_rpc  # type: ignore[attr-defined]
-    with pytest.raises(ConfigError, match=r"EngineArgs\.logprobs_mode, LLMEngine\.collective_rpc"):
-        require_known_vllm(newer, engine)
+    del client.collective_rpc  # type: ignore[attr-defined]
+    output.__struct_fields__ = OUTPUT_FIELDS[1:]  # type: ignore[attr-defined]
+    lacking = r"EngineArgs\.logprobs_mode, InprocClient\.collective_rpc, EngineCoreOutput\.finish_reason"
+    with pytest.raises(ConfigError, match=lacking):
+        require_known_vllm(newer, client, request, output)
