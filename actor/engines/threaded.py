@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     import torch
 
 
+ADMISSION_S = 0.005
+"""Time that requests are taken in between two steps at least, while more of them wait. A longer step allows as long as itself."""
+
 _PROBE = np.asarray(PROBE_TOKENS, dtype=np.int32)
 
 
@@ -117,6 +120,8 @@ class ThreadedEngine:
         self._commands: deque[_Command] = deque()
         self._running: dict[int, _Ticket] = {}
         self._next_key = 0
+        self._step_s = 0.0
+        """Duration of the last step; only the engine's thread looks at it."""
         self._closed = False
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
         self._thread.start()
@@ -238,7 +243,10 @@ class ThreadedEngine:
                 command.future.set_exception(_as_ours(error))
 
     def _admit(self) -> None:
-        while self._queue:
+        """Take requests in, for as long as a step takes at most: answers under way do not wait until all of a burst are taken in,
+        and a GPU computes for the first of a burst meanwhile."""
+        deadline = time.perf_counter() + max(ADMISSION_S, self._step_s)
+        while self._queue and time.perf_counter() < deadline:
             key, ticket = self._queue[0]
             if not ticket.future.running() and not ticket.future.set_running_or_notify_cancel():
                 self._queue.popleft()
@@ -257,12 +265,15 @@ class ThreadedEngine:
             self._running[key] = ticket
 
     def _step(self) -> None:
+        started = time.perf_counter()
         try:
             finished = self._core.step()
         except Exception as error:  # noqa: BLE001  (every waiting episode must hear of it, then the engine goes on with an empty batch)
             self._core.abort()
             self._fail_running(_as_ours(error))
             return
+        finally:
+            self._step_s = time.perf_counter() - started
         for sampled in finished:
             self._deliver(sampled)
 

@@ -13,7 +13,7 @@ import torch
 
 from actor.engines.base import GenerationRequest
 from actor.engines.kv_cache import KVCache, common_prefix
-from actor.engines.threaded import Sampled, ThreadedEngine
+from actor.engines.threaded import ADMISSION_S, Sampled, ThreadedEngine
 from actor.engines.transformers_engine import sample
 from common.errors import EngineFailed, WeightError
 
@@ -102,6 +102,31 @@ def test_engine_with_more_requests_than_room_finishes_all_in_turn() -> None:
     assert [completion.tokens.tolist() for completion in completions] == [[10, 11, 12]] * 5
     assert completions[0].text == "10 11" and completions[0].finish == "stop"
     assert core.most_running == 2 and core.closed
+
+
+class SlowlyAdmittingCore(CountingCore):
+    """Takes as long to take one request in as all may take between two steps; ``at_steps`` counts the requests of each step."""
+
+    def __init__(self) -> None:
+        super().__init__(room=8)
+        self.at_steps: list[int] = []
+
+    def add(self, key: int, request: GenerationRequest) -> bool:
+        time.sleep(ADMISSION_S)
+        return super().add(key, request)
+
+    def step(self) -> Sequence[Sampled]:
+        self.at_steps.append(len(self.running))
+        return super().step()
+
+
+def test_engine_given_a_burst_computes_for_the_first_while_it_takes_in_the_others() -> None:
+    core = SlowlyAdmittingCore()
+    engine = make_engine(core)
+    futures = [engine.submit(request(stop=999, most=20)) for _ in range(6)]
+    assert all(len(future.result(10).tokens) == 20 for future in futures)
+    engine.close()
+    assert core.at_steps[:6] == [1, 2, 3, 4, 5, 6]
 
 
 def test_engine_at_the_length_limit_says_length_and_keeps_all_text() -> None:
