@@ -44,6 +44,7 @@ def _make_one(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int
         return make_vllm_engine(
             folder, decode=decode, dtype=config.model.dtype, num_live=num_live, max_tokens=max_tokens, seed=seed,
             num_threads=config.actor.num_threads, gpu_memory=config.actor.gpu_memory,
+            max_num_batched_tokens=config.actor.max_num_batched_tokens, enforce_eager=config.actor.enforce_eager,
             resumes=config.actor.on_new_weights == "resume",
         )  # fmt: skip
     import torch

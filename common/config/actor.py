@@ -123,6 +123,13 @@ class ActorConfig(Section):
     gpu_memory: float = Field(0.4, gt=0, le=1)
     """Share of its GPU's memory that a vLLM engine takes for weights, keys and values. A learner or another engine on that GPU
     needs the rest; 0.9 where the engine is alone."""
+    max_num_batched_tokens: int | None = Field(None, ge=1)
+    """Tokens that one step of a vLLM engine computes, at most; prompts that are more are read over several steps. Memory for
+    activations grows with it, and so does the longest wait between two tokens of an answer. None: 16,384, or fewer where all
+    prompts of `num_live` answers are fewer."""
+    enforce_eager: bool = False
+    """A vLLM engine on a GPU compiles no code and captures no CUDA graphs: it starts sooner and samples more slowly. Without
+    effect on CPUs, where neither is done."""
     prompt: PromptConfig = PromptConfig()
 
     @property

@@ -191,6 +191,10 @@ def _combination_problems(config: RunConfig) -> list[Problem]:
         )
     if config.mode == "serial" and config.actor.engine == "vllm":
         problems.append(Problem("actor.engine", "vllm needs its own process", "use actor.engine: transformers in serial mode"))
+    batched, num_live = config.actor.max_num_batched_tokens, config.actor.num_live
+    if batched is not None and batched <= num_live:
+        given = f"{batched}, but a step computes a token of each of {num_live} answers and of a check of the weights"
+        problems.append(Problem("actor.max_num_batched_tokens", given, f"set it to {num_live + 1} or more, or null"))
     problems.extend(_endpoint_problems(config))
     problems.extend(_inference_problems(config))
     if config.mode == "serial" and config.learner.num_ranks > 1:

@@ -131,6 +131,12 @@ def test_load_config_prompt_format_whose_answers_would_be_cut_is_an_error_but_in
     assert load_config(write(tmp_path, f"mode: serial\n{text}")).actor.max_new_tokens == 24
 
 
+def test_load_config_step_with_fewer_tokens_than_answers_is_an_error(tmp_path: Path) -> None:
+    found = problems(write(tmp_path, "actor: {num_episodes: 8, max_num_batched_tokens: 8}\n"))
+    assert set(found) == {"actor.max_num_batched_tokens"} and "set it to 9 or more" in found["actor.max_num_batched_tokens"]
+    assert load_config(write(tmp_path, "actor: {num_episodes: 8, max_num_batched_tokens: 9}\n")).actor.max_num_batched_tokens == 9
+
+
 def test_load_config_ranks_in_serial_mode_are_an_error(tmp_path: Path) -> None:
     assert set(problems(write(tmp_path, "mode: serial\nlearner: {num_ranks: 2}\n"))) == {"learner.num_ranks"}
     assert load_config(write(tmp_path, "learner: {num_ranks: 2}\n")).learner.num_ranks == 2
