@@ -139,6 +139,7 @@ def _sample(prompt: np.ndarray, action: np.ndarray) -> Step:
 
 def serve(folder: Path, dtype: str, num_rounds: int, num_updates: int) -> Served:
     """Play rounds and updates with vLLM, which changes torch for the whole process it lives in."""
+    import torch
     from safetensors.torch import load_file
 
     from actor.engines.threaded import ThreadedEngine
@@ -147,6 +148,8 @@ def serve(folder: Path, dtype: str, num_rounds: int, num_updates: int) -> Served
     core = VLLMCore(folder, dtype=dtype, num_live=NUM_EPISODES, max_tokens=MAX_TOKENS, seed=0, num_threads=1, gpu_memory=0.4)
     engine = ThreadedEngine(core, decode=lambda _: "", name="vllm-engine", dtype=dtype)
     engine.load(0, {})
+    # As the adapter does on the engine's thread, for the rounds that vLLM plays alone on this one.
+    torch._dynamo.config.disable = core._on_cpu
     ours_s, alone_s = [], []
     steps: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     # The engine's thread leaves its core alone while nobody asks. The first round of each warms up.
