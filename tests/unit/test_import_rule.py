@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,23 +24,25 @@ MESSAGE = "{file}:{line} imports {module}: {rule}"
 
 def imports(source: str, package: str) -> Iterator[tuple[int, str, bool]]:
     """(line, dotted name, at module level) of every import, relative ones made absolute in ``package``."""
-    tree = ast.parse(source)
-    functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    lazy = {id(inner) for function in functions for inner in ast.walk(function)}
-    typing_only = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        eager = id(node) not in lazy and id(node) not in typing_only
+    for node, eager in _statements(ast.parse(source).body, eager=True):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name, eager) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = ".".join([*package.split(".")[: len(package.split(".")) + 1 - node.level], *filter(None, [node.module])])
             base = base if node.level else node.module or ""
             yield from ((node.lineno, f"{base}.{alias.name}", eager) for alias in node.names)
+
+
+def _statements(nodes: Iterable[ast.AST], *, eager: bool) -> Iterator[tuple[ast.AST, bool]]:
+    """All statements among and below ``nodes``, and whether they run at import: not in a function, nor for type checkers only."""
+    for node in nodes:
+        yield node, eager
+        inside = eager and not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        inside = inside and not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            inner = getattr(node, part, [])
+            if isinstance(inner, list):
+                yield from _statements(inner, eager=inside)
 
 
 def violations(file: str, source: str) -> list[str]:
