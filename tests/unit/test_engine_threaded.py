@@ -197,7 +197,6 @@ def test_engine_whose_weights_are_no_version_says_nothing(tensors: dict[str, tor
     before = [engine.submit(request(stop=999, most=10**9)) for _ in range(2)]
     loading = Future()
     threading.Thread(target=lambda: loading.set_exception(raised_by(engine, tensors))).start()
-    wait_until(lambda: bool(engine._commands))
     core.gate.set()
     with pytest.raises(WeightError, match=reason):
         loading.result(10)

@@ -9,6 +9,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("actor", "broker", "common", "env_server", "launch", "learner")
 READS = re.compile(r"\btime\.time(_ns)?\(|\bdatetime\.now|\bdate\.today|\butcnow")
 WHY = {
+    "actor/engines/vllm_engine.py": "part of a request of vLLM's; for its statistics",
     "actor/episode.py": "when an episode began, for its record",
     "common/lifecycle.py": "part of an incarnation's name; its random part is what makes it another",
     "env_server/live/recorder.py": "when a demonstration was recorded",
