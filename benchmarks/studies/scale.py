@@ -81,9 +81,9 @@ def _measure(folder: Path, kind: str, desktops: int, actors: int, *, seed: int, 
     }  # fmt: skip
     warm = 0 if quick else _WARM_EPISODES * desktops
     if kind == ALONE:
-        episodes = _STARTING_EPISODES * desktops + warm + max(_MIN_EPISODES, _MEASURED_EPISODES * desktops)
-        if quick:  # As few as leave the last desktop time to start before the first one has played them all.
-            episodes = 40 * desktops
+        # Quick: as few as leave the last desktop time to start before the first one has played them all.
+        measured = max(_MIN_EPISODES, _MEASURED_EPISODES * desktops)
+        episodes = 40 * desktops if quick else _STARTING_EPISODES * desktops + warm + measured
         settings |= {
             "model.name": "tiny-random", "model.trainable_top_layers": None, "model.dtype": "float32",
             "tasks.families": _FAMILIES, "learner.recipe.max_updates": 0,
