@@ -64,6 +64,13 @@ class StopToken:
         return self._event.wait(timeout_s)
 
 
+def stop_signals() -> tuple[signal.Signals, ...]:
+    """Signals by which a person, a system or a lost terminal ends a command. SIGHUP is none of them for one that was started with
+    it ignored, as `nohup` does; SIGINT, which shells ignore for what a script starts with `&`, always is."""
+    is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return (signal.SIGINT, signal.SIGTERM, *(() if is_nohup else (signal.SIGHUP,)))
+
+
 def stop_on_signals(stop: StopToken) -> None:
     """SIGINT and SIGTERM set ``stop``; one that is ignored when the process starts stays so. Call once, from the main thread.
 

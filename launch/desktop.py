@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 import sys
 import threading
@@ -36,6 +35,7 @@ class DesktopOptions:
 
 def run_desktop(options: DesktopOptions) -> int:
     """Serve until SIGINT, SIGTERM or SIGHUP; gives the exit code. Raises `ConfigError`, `SetupError`."""
+    from common import lifecycle
     from env_server.client import needed_desktop
     from env_server.live.session import LiveSession
     from env_server.live.web import serve
@@ -48,7 +48,7 @@ def run_desktop(options: DesktopOptions) -> int:
 
     async def main() -> None:
         stop = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in lifecycle.stop_signals():
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         await serve(
             LiveSession(desktop, recordings=recordings),

@@ -6,10 +6,14 @@ display; `line_for` is pure.
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from launch.display_frame import Ending, View, duration, number, render
 from launch.run_state import Record, RunState
@@ -191,3 +195,44 @@ def make_display(*, name: str) -> Display:
     if console.is_terminal and not console.is_dumb_terminal:
         return LiveDisplay(console, name=name)
     return LineDisplay(lambda line: print(line, flush=True))
+
+
+@contextmanager
+def outliving_the_terminal() -> Iterator[None]:
+    """Inside, standard output and errors go nowhere once nobody takes them any more: their terminal was closed, or the other end
+    of a pipe. Such a run ends by the signal that comes with it, if one does, and writes down how it ended."""
+    with redirect_stdout(cast(TextIO, _Outliving(sys.stdout))), redirect_stderr(cast(TextIO, _Outliving(sys.stderr))):
+        yield
+
+
+class _Outliving:
+    """A text stream whose writes work, whatever becomes of the file behind it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write; the number of characters."""
+        with self._safely():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush."""
+        with self._safely():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @contextmanager
+    def _safely(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.EIO, errno.EPIPE):
+                raise
+            # What is still buffered goes there too, so that the interpreter's last flush has no complaint.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)

@@ -153,7 +153,16 @@ def run_attempt(
     config: RunConfig, *, resumed: bool, supervise: Callable[[RunAttempt], tuple[Outcome, dict[str, int]]]
 ) -> Outcome:
     """Play ``config`` in its folder, which the caller holds locked and has begun (`begin`), and leave a report. ``supervise``
-    runs the processes and gives the outcome and the restarts by process."""
+    runs the processes and gives the outcome and the restarts by process. Main thread only."""
+    from launch.display import outliving_the_terminal
+
+    with outliving_the_terminal(), naming_full_disk(config.folder):
+        return _run_attempt(config, resumed=resumed, supervise=supervise)
+
+
+def _run_attempt(
+    config: RunConfig, *, resumed: bool, supervise: Callable[[RunAttempt], tuple[Outcome, dict[str, int]]]
+) -> Outcome:
     from common.run_folder import RunFolder
     from launch.report import write_attempt
 
@@ -167,35 +176,46 @@ def run_attempt(
     print(f"{'resuming' if resumed else 'run'} {config.folder}, logs in {log_folder}", flush=True)
     attempt = Attempt(started=time.time(), ended=None)
     write_attempt(log_folder, attempt)
-    with naming_full_disk(config.folder):
-        if config.mode == "serial":
-            outcome, num_restarts = _run_serial(config)
-        else:
-            outcome, num_restarts = supervise(RunAttempt(config, folder, log_folder))
-            folder.forget_broker()
-        attempt = replace(
-            attempt,
-            ended=time.time(),
-            outcome=outcome.kind,
-            reason=outcome.reason,
-            message=outcome.message,
-            num_restarts=num_restarts,
-        )
-        write_attempt(log_folder, attempt)
-        _conclude(config, outcome)
+    if config.mode == "serial":
+        outcome, num_restarts = _run_serial(config)
+    else:
+        outcome, num_restarts = supervise(RunAttempt(config, folder, log_folder))
+        folder.forget_broker()
+    attempt = replace(
+        attempt,
+        ended=time.time(),
+        outcome=outcome.kind,
+        reason=outcome.reason,
+        message=outcome.message,
+        num_restarts=num_restarts,
+    )
+    write_attempt(log_folder, attempt)
+    _conclude(config, outcome)
     return outcome
 
 
 def _run_serial(config: RunConfig) -> tuple[Outcome, dict[str, int]]:
+    from common import lifecycle
     from launch.display import LineDisplay
     from launch.report import write_status
     from launch.serial import run_serial
 
     display = LineDisplay(lambda line: print(line, flush=True))
+    came = int(signal.SIGINT)
+
+    def stop(number: int, _frame: object) -> None:
+        nonlocal came
+        came = number
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in lifecycle.stop_signals()}
     try:
         state = run_serial(config, on_record=display.record, on_start=display.start, on_progress=display.progress)
     except KeyboardInterrupt:
-        return Outcome("stopped", "stopped by SIGINT", exit_code=130), {}
+        return Outcome("stopped", f"stopped by {signal.Signals(came).name}", exit_code=128 + came), {}
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if state.status is not None:
         write_status(config.folder, state.status)
     return Outcome("finished", "finished", exit_code=0), {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import getpass
 import os
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from socket import gethostname
@@ -35,10 +34,11 @@ def show_run(folder: Path, *, host: str, port: int, page: str, command: str, wit
 
 
 async def _serve(folder: Path, *, host: str, port: int, page: str, command: str, with_parent: bool) -> None:
+    from common import lifecycle
     from launch.web.server import serve_run
 
     stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in lifecycle.stop_signals():
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
     def ready(address: str) -> None:

@@ -49,16 +49,17 @@ def children_of(pid: int) -> set[int]:
 
 def _states() -> dict[int, tuple[str, int]]:
     found = {}
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
             continue
         try:
-            stat = (folder / "stat").read_text(errors="replace")
+            with open(f"/proc/{name}/stat", "rb", buffering=0) as file:
+                stat = file.read().decode(errors="replace")
         except OSError:
             continue  # ended meanwhile
         # The command name is in brackets and may hold spaces and brackets itself.
-        state, parent = stat.rpartition(")")[2].split()[:2]
-        found[int(folder.name)] = (state, int(parent))
+        state, parent = stat.rpartition(")")[2].split(None, 2)[:2]
+        found[int(name)] = (state, int(parent))
     return found
 
 

@@ -24,13 +24,13 @@ from typing import Literal
 from common.config import SupervisorConfig
 from common.errors import RestartLimitReached
 from common.lifecycle import SUPERVISOR_VARIABLE, set_session_nice
+from common.lifecycle import stop_signals as usual_stop_signals
 from launch.household import Household
 from launch.plan import ProcessSpec
 from launch.processes import PROCESS_VARIABLE, RUN_VARIABLE
 from launch.restarts import EndRun, Restart, RestartHistory, describe_exit
 from launch.role_errors import ERROR_FILE_VARIABLE, last_words, left_exit_code
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DRAIN_SIGNAL = signal.SIGUSR1
 """A scheduler sends it some minutes before it takes the nodes away."""
 STOP_ORDER = ((("learner", "actor", "engine"), 0.6), (("env_server", "broker"), 1.0))
@@ -98,19 +98,20 @@ class Supervisor:
         is_finished: Callable[[], bool] = lambda: True,
         ask_to_drain: Callable[[], None] | None = None,
         gives_way: Callable[[], bool] = lambda: True,
-        stop_signals: Sequence[signal.Signals] = SIGNALS,
+        stop_signals: Sequence[signal.Signals] | None = None,
     ) -> None:
         """``log_folder``: None: processes write where this one does. ``is_finished``: whether exit code 0 of a process that ends
         the run is believed; a learner that somebody else stopped ends with 0 as well, and is started again. ``ask_to_drain`` asks
         the process that ends the run to save what it has and to end; None: it is stopped like the others. ``gives_way``: whether
-        processes take on the niceness of their `ProcessSpec` yet; while the run starts, everything waits for them."""
+        processes take on the niceness of their `ProcessSpec` yet; while the run starts, everything waits for them.
+        ``stop_signals``: None: those of `common.lifecycle.stop_signals`."""
         self._config = config
         self._log_folder = log_folder
         self._notify = notify
         self._is_finished = is_finished
         self._ask_to_drain = ask_to_drain
         self._gives_way = gives_way
-        self._stop_signals = stop_signals
+        self._stop_signals = usual_stop_signals() if stop_signals is None else tuple(stop_signals)
         self._drain_signalled = False
         self._drain_reason = ""
         self._drain_until = math.inf

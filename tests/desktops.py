@@ -87,8 +87,11 @@ class Player:
         )[1]
 
     def do(self, text: str) -> Observation:
-        """One action that must work; what the agent sees then."""
-        result = self.desktop.step(parse_action(text))
+        """One action that must work; what the agent sees then. As told to, it tries again while an application is starting."""
+        for _ in range(20):
+            result = self.desktop.step(parse_action(text))
+            if "is still starting: wait and try again" not in result.action_error:
+                break
         assert result.action_error == "", (text, result.action_error)
         return result.observation
 

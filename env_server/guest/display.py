@@ -29,6 +29,8 @@ _STRUCTURE_EVENTS = frozenset({X.CreateNotify, X.ConfigureNotify, X.MapNotify, X
 _HELPER_SIZE = 8
 """Toolkits keep tiny unmanaged windows for selections and grabs; no menu is this small."""
 
+_CLICK_LIMIT_S = 1.0
+"""For a click to arrive before the next key."""
 _WHOLE = 65536
 """Words asked for of a property, more than any has: to ask for the rest of one that has shrunk meanwhile is an error."""
 _DESCRIBING = ("_NET_WM_NAME", "_NET_WM_PID", "_NET_WM_WINDOW_TYPE", "WM_TRANSIENT_FOR", "WM_CLASS")
@@ -95,6 +97,8 @@ class Screen:
         self._unmanaged: dict[int, tuple[int, int, int, int]] = {}
         self._popups: set[int] = set()
         self._num_extents = 0
+        self._num_held_back = 0
+        """Presses since `sync_clicks`: each goes to the window manager first, which focuses the window and passes it on."""
         self._helper = self._root.create_window(0, 0, 1, 1, 0, X.CopyFromParent, event_mask=X.PropertyChangeMask)
         self.num_damages = 0
         self._root.change_attributes(event_mask=X.PropertyChangeMask | X.SubstructureNotifyMask)
@@ -192,6 +196,7 @@ class Screen:
         for _ in range(num_clicks):
             self._fake(X.ButtonPress, _BUTTONS[button])
             self._fake(X.ButtonRelease, _BUTTONS[button])
+        self._num_held_back += num_clicks
         for code in reversed(held):
             self._fake(X.KeyRelease, code)
         self._display.sync()
@@ -207,6 +212,7 @@ class Screen:
     def press(self, *, button: str = "left") -> None:
         """Hold a mouse button."""
         self._fake(X.ButtonPress, _BUTTONS[button])
+        self._num_held_back += 1
         self._display.sync()
 
     def release(self, *, button: str = "left") -> None:
@@ -258,6 +264,8 @@ class Screen:
         self._display.sync()
 
     def _fake(self, kind: int, detail: int = 0, **position: int) -> None:
+        if kind in (X.KeyPress, X.KeyRelease):
+            self.sync_clicks(_CLICK_LIMIT_S)
         xtest.fake_input(self._display, kind, detail, **position)
 
     # --- windows ---
@@ -302,6 +310,17 @@ class Screen:
         while self._num_extents == before and time.monotonic() < deadline:
             self.wait_for_event(deadline - time.monotonic())
         return self._num_extents != before
+
+    def sync_clicks(self, timeout_s: float) -> None:
+        """Wait until the window manager has passed on every click, at most ``timeout_s``.
+
+        Before, whatever is sent to the application overtakes the click: a key, a ping. The server holds back all clicks until
+        the first is passed on, so the window manager hears of one at a time.
+        """
+        deadline = time.monotonic() + timeout_s
+        while self._num_held_back and self.sync_window_manager(deadline - time.monotonic()):
+            self._num_held_back -= 1
+        self._num_held_back = 0
 
     def close_window(self, xid: int) -> None:
         """Ask a window to close, as its close button would."""

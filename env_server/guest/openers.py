@@ -11,7 +11,7 @@ import functools
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import processes
 from .apps import catalog
@@ -23,9 +23,11 @@ from .gtk_apps import Editor, Files, gets_new_tab
 from .office.documents import Documents, OfficeApp, app_for
 from .office.process import OfficeGone
 from .office.sheet import Calc
-from .reader import TreeReader
-from .session import Session
 from .windows import APP_FAILURES, App, Windows, left
+
+if TYPE_CHECKING:
+    from .reader import TreeReader
+    from .session import Session
 
 _OPEN_LIMIT_S = 4.0
 """An application that has not opened what a task needs after this long is started anew."""
@@ -146,8 +148,8 @@ class Openers:
         """The application, running with a window. Raises `Refused` where the image lacks it or it is not up by the deadline."""
         app = self._on_demand[name]
         self._require_allowed(app)
-        # One that was open and shows nothing any more is on its way out: it would end while it is waited for.
-        is_quitting = name in self.open and self._has_no_window(app)
+        # One that had a window and has none any more is on its way out: it would end while it is waited for.
+        is_quitting = app.had_window and self._has_no_window(app)
         if is_quitting or not app.program.running:
             if not app.is_installed():
                 raise Refused(f"{app.label} is not installed on this desktop")
@@ -159,6 +161,7 @@ class Openers:
             if app.program.running:
                 raise Refused(f"{app.label} is still starting: wait and try again") from error
             raise Refused(f"{app.label} did not start: {app.program.log_tail(200)}") from error
+        app.had_window = True
         self._note_open(name)
         return app
 

@@ -98,6 +98,8 @@ class Windows:
 
     def settle_within(self, *, deadline_s: float, calm: float = 1.0) -> Settled:
         """Wait until the application in front has taken all input and the screen is quiet, ``calm`` times as long as usual."""
+        deadline = time.monotonic() + deadline_s
+        self._screen.sync_clicks(deadline_s)
         window, app = self.front()
         ping = self._screen.ping(window.xid) if window else None
         flush = self._chromium.start_flush() if app is self._chromium else None
@@ -116,7 +118,7 @@ class Windows:
             self._screen,
             self._accessibility,
             quiet_s=calm * self._quiet_s,
-            deadline_s=deadline_s,
+            deadline_s=left(deadline),
             confirmed=confirmed,
             extra_fd=self._chromium.fileno() if flush is not None else None,
         )

@@ -71,9 +71,10 @@ class Site:
     def wait(self, run: RunFolder, what: str, condition: Callable[[], bool], *, limit_s: float = 240.0) -> None:
         deadline = time.monotonic() + limit_s
         while not condition():
-            states = self.cluster.run("squeue", "--noheader", check=False).stdout
-            assert time.monotonic() < deadline, f"waited for {what}\n{states}\n{self.log(run)[-6000:]}"
-            time.sleep(0.2)
+            if time.monotonic() > deadline:
+                states = self.cluster.run("squeue", "--noheader", check=False).stdout
+                raise AssertionError(f"waited for {what}\n{states}\n{self.log(run)[-6000:]}")
+            time.sleep(0.5)
 
     def wait_state(self, run: RunFolder, state: str) -> None:
         self.wait(run, f"job state {state}", lambda: self.cluster.job(self.job_id(run)).get("JobState") == state)
@@ -86,7 +87,7 @@ class Site:
         deadline = time.monotonic() + 120.0
         while left := self.left():
             assert time.monotonic() < deadline, f"still there: {left}"
-            time.sleep(0.2)
+            time.sleep(0.5)
 
     def left(self) -> set[str]:
         """Names of what runs in the cluster beside its own daemons."""

@@ -121,7 +121,7 @@ class Run:
         while not any(line["event"] == "update" and line["update"] >= update for line in self.metrics()):
             assert time.monotonic() < deadline, self.metrics()[-1:]
             assert self._processes["learner"].poll() is None, "the learner ended"
-            time.sleep(0.02)
+            time.sleep(0.1)
 
     def metrics(self) -> list[dict]:
         return read_json_lines(self.folder.metrics_path)

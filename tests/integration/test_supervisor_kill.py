@@ -91,7 +91,7 @@ class Run:
         while not condition():
             assert time.monotonic() < deadline, f"did not happen: {self.views()}"
             self.seen |= processes.descendants([self.process.pid])
-            time.sleep(0.02)
+            time.sleep(0.1)
         self.seen |= processes.descendants([self.process.pid])
 
     def wait_running(self, num_descendants: int) -> None:
@@ -187,7 +187,7 @@ def test_sigkill_of_supervisor_leaves_nothing(start: Callable[..., Run]) -> None
     os.kill(run.process.pid, signal.SIGKILL)
     deadline = time.monotonic() + 60.0
     while run.left() and time.monotonic() < deadline:
-        time.sleep(0.02)
+        time.sleep(0.1)
     assert not run.left()
     assert not list(Path("/dev/shm").glob("computerrl-test-*"))
 

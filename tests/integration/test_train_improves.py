@@ -26,6 +26,7 @@ SHORT = (
     "learner.recipe.eval_before_episodes_per_family=5",
     "learner.recipe.eval_cloned_episodes_per_family=5",
     "learner.recipe.max_updates=2",
+    "learner.recipe.max_run_s=null",
 )
 
 

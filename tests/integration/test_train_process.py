@@ -53,7 +53,7 @@ class Train:
             assert self.process.poll() is None, f"ended before {what}:\n{self.output}"
             assert time.monotonic() < deadline, f"no {what} within {STEP_LIMIT_S:g} s:\n{self.output}"
             self.seen |= processes.descendants([self.process.pid])
-            time.sleep(0.1)
+            time.sleep(0.25)
 
     def wait_line(self, pattern: str) -> None:
         self.wait_until(lambda: re.search(pattern, self.output) is not None, pattern)

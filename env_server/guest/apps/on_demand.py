@@ -68,6 +68,8 @@ class OnDemandApp:
 
     def __init__(self, around: Surroundings) -> None:
         self.around = around
+        self.had_window = False
+        """Has it been on screen since it was started?"""
         self.profile = around.profiles / self.name
         self.program = Program(
             self.name,
@@ -107,6 +109,7 @@ class OnDemandApp:
 
     def start(self) -> None:
         """Start it; it can be used once `connect` returns and it has a window."""
+        self.had_window = False
         if self.keeps_settings:
             self.program.kill()
         else:

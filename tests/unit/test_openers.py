@@ -1,0 +1,82 @@
+"""Applications on demand that start slowly, quit and are opened again: who is waited for and who is started anew."""
+
+from __future__ import annotations
+
+import stat
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from env_server.guest.apps.on_demand import OnDemandApp, Surroundings
+from env_server.guest.faults import DesktopError, Refused
+from env_server.guest.folder import AgentFolder
+from env_server.guest.openers import Openers
+
+
+class App(OnDemandApp):
+    """A process that stays; the test says when it has a window."""
+
+    name, label, program_file = "slow", "Slow", "slow-program"
+
+
+class Windows:
+    """The windows of that one application."""
+
+    def __init__(self) -> None:
+        self.shown = False
+
+    def of(self, app: OnDemandApp) -> list[str]:
+        return self.of_process(app)
+
+    def of_process(self, app: OnDemandApp) -> list[str]:
+        return [app.name] if self.shown else []
+
+    def wait_for_window(self, app: OnDemandApp, deadline: float) -> None:
+        if not self.shown:
+            raise DesktopError(f"a window of {app.name} did not come in time")
+
+
+def test_slow_application_is_waited_for_and_one_that_quits_is_started_anew(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / App.program_file
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+
+    def nothing(*_: object) -> Any:
+        raise AssertionError("not in this test")
+
+    (tmp_path / "work").mkdir()
+    env = {"PATH": f"{program.parent}:/usr/bin:/bin"}
+    around = Surroundings(
+        env, tmp_path, tmp_path / "apps", AgentFolder(tmp_path / "work"), wait=nothing, titles=nothing, press=nothing
+    )
+    app, windows = App(around), Windows()
+    parts: dict[str, Any] = dict.fromkeys(("chromium", "calc", "documents", "editor", "files"))
+    openers = Openers(
+        cast(Any, None), cast(Any, windows), cast(Any, None), around.folder, office_apps={}, on_demand={"slow": app}, **parts
+    )
+
+    def open_app() -> int:
+        openers.open_app("slow", time.monotonic() + 60)
+        return app.program.pid
+
+    def open_while_it_starts() -> int:
+        with pytest.raises(Refused, match="still starting: wait and try again"):
+            open_app()
+        return app.program.pid
+
+    try:
+        first = open_while_it_starts()
+        assert open_while_it_starts() == first
+        windows.shown = True
+        assert open_app() == first and openers.open == ["slow"]
+        windows.shown = False  # it was quit, and its process is not gone yet
+        second = open_while_it_starts()
+        assert second != first
+        assert open_while_it_starts() == second
+        windows.shown = True
+        assert open_app() == second and openers.open == ["slow"]
+    finally:
+        app.close()
