@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import sys
 import time
 from collections import deque
@@ -200,9 +201,15 @@ def make_display(*, name: str) -> Display:
 @contextmanager
 def outliving_the_terminal() -> Iterator[None]:
     """Inside, standard output and errors go nowhere once nobody takes them any more: their terminal was closed, or the other end
-    of a pipe. Such a run ends by the signal that comes with it, if one does, and writes down how it ended."""
-    with redirect_stdout(cast(TextIO, _Outliving(sys.stdout))), redirect_stderr(cast(TextIO, _Outliving(sys.stderr))):
-        yield
+    of a pipe; and so they do afterwards. A run without a terminal ends by the signal that comes with the loss, if one does, and
+    writes down how it ended."""
+    out, errors = _Outliving(sys.stdout), _Outliving(sys.stderr)
+    try:
+        with redirect_stdout(cast(TextIO, out)), redirect_stderr(cast(TextIO, errors)):
+            yield
+    finally:
+        for stream in (out, errors):
+            stream.give_up_if_gone()
 
 
 class _Outliving:
@@ -225,6 +232,16 @@ class _Outliving:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
+    def give_up_if_gone(self) -> None:
+        """Write nowhere from now on if the other end is gone."""
+        poller = select.poll()
+        try:
+            poller.register(self._stream.fileno(), 0)
+        except (OSError, ValueError):  # no file behind it
+            return
+        if any(what & (select.POLLHUP | select.POLLERR) for _, what in poller.poll(0)):
+            self._give_up()
+
     @contextmanager
     def _safely(self) -> Iterator[None]:
         try:
@@ -232,7 +249,10 @@ class _Outliving:
         except OSError as error:
             if error.errno not in (errno.EIO, errno.EPIPE):
                 raise
-            # What is still buffered goes there too, so that the interpreter's last flush has no complaint.
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._stream.fileno())
-            os.close(nowhere)
+            self._give_up()
+
+    def _give_up(self) -> None:
+        # What is still buffered goes there too, so that the interpreter's last flush has no complaint.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
