@@ -8,10 +8,8 @@ What was found out by trying, Apptainer 1.4.5 on Linux 6.18 (the reasons behind 
 - Root on a whole machine needs none either. Root in a container-like machine that lacks a capability (here CAP_SYS_RESOURCE)
   gets "Requesting capability set ... while permitted capability set is ..."; with ``--userns`` it works. An ordinary user may
   pass ``--userns`` too, but a site's setuid installation then loses its setuid features, so it is only the second choice.
-- ``--containall --no-home --writable-tmpfs --net --network none`` works with and without root; inside, only an idle `lo` is
+- ``--containall --no-home --net --network none`` works with and without root; inside, only an idle `lo` is
   left. A site may forbid network namespaces, so this is tried and reported (`network_none`), never assumed.
-- ``--writable-tmpfs`` gives an ordinary user 64 MiB for everything written outside bind mounts (``sessiondir max size`` of the
-  site's apptainer.conf); root has half the memory. Our own installation sets 1 GiB. Bind a folder for application profiles.
 - Starting takes 0.07 s from a sandbox folder and 0.13 s from a .sif, which needs /dev/fuse as well.
 """
 
@@ -50,7 +48,8 @@ _IMAGE_DEADLINE_S = 120.0
 """Generous: on a loaded machine with a cold disk the imports alone have taken ten seconds."""
 _IMAGE_TRIAL = "command -v Xvfb openbox >/dev/null; exec python3 -c 'import gi, msgpack, uno, Xlib, zmq'"
 _FLAG_CHOICES: tuple[tuple[str, ...], ...] = ((), ("--userns",))
-_ISOLATION = ("--containall", "--no-home", "--writable-tmpfs")
+ISOLATION = ("--pid", "--no-home", "--cleanenv", "--no-mount", "bind-paths,cwd,home,hostfs,sys,tmp")
+"""The image stays read-only; what the site's apptainer.conf would mount besides is left out."""
 _NO_NETWORK = ("--net", "--network", "none")
 _HOST_FOLDERS = ("/bin", "/lib", "/lib32", "/lib64", "/usr")
 
@@ -59,7 +58,6 @@ _NEWER_SUITE = "sid"
 _LIBRARY_SUITE = "trixie"
 """The release whose C library that Apptainer is content with (glibc >= 2.38; Debian 12 has 2.36)."""
 _PRIVATE_LIBRARIES = ("libc6", "libseccomp2", "libsqlite3-0")
-_SESSION_MAX_MB = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +72,21 @@ class Apptainer:
     """Goes first after ``exec``: what this user on this machine needs for any container to start."""
     network_none: bool
     """Whether ``--net --network none`` works; where it does not, containers share the host's network."""
+
+    @property
+    def folder(self) -> Path:
+        """Where it is installed, with all that it needs besides the system's own: the folder above bin or usr/bin."""
+        prefix = self.path.resolve().parents[1]
+        return prefix.parent if prefix.name == "usr" else prefix
+
+
+def clean_environment() -> dict[str, str]:
+    """The environment that Apptainer is started with: where programs are, and nothing else of ours.
+
+    Shells and sites set variables that mount folders in containers, put names into their environment or change what runs
+    (`APPTAINER_BIND`, `SINGULARITYENV_X`, `LD_PRELOAD`, `http_proxy`).
+    """
+    return {"PATH": os.environ.get("PATH", os.defpath), "HOME": "/", "LC_ALL": "C.UTF-8"}
 
 
 def find_apptainer(cache: Path | None = None) -> Apptainer:
@@ -115,7 +128,7 @@ def try_image(apptainer: Apptainer, image: Path) -> None:
     Takes about a second.
     """
     network = _NO_NETWORK if apptainer.network_none else ()
-    command = [str(apptainer.path), "exec", *apptainer.extra_flags, *_ISOLATION, *network, str(image), "sh", "-ec", _IMAGE_TRIAL]
+    command = [str(apptainer.path), "exec", *apptainer.extra_flags, *ISOLATION, *network, str(image), "sh", "-ec", _IMAGE_TRIAL]
     said = _container_error(command, deadline_s=_IMAGE_DEADLINE_S)
     if said:
         step = f"remove {image} and run set-up again (an image that was built elsewhere: build it again)"
@@ -171,16 +184,18 @@ def _try_out(path: Path) -> Apptainer:
         sandbox.chmod(0o755)
         said = ""
         for flags in _FLAG_CHOICES:
-            said = _smoke(path, [*flags, *_ISOLATION, *binds], sandbox)
+            said = _smoke(path, [*flags, *ISOLATION, *binds], sandbox)
             if not said:
-                network_none = not _smoke(path, [*flags, *_ISOLATION, *_NO_NETWORK, *binds], sandbox)
+                network_none = not _smoke(path, [*flags, *ISOLATION, *_NO_NETWORK, *binds], sandbox)
                 return Apptainer(path, version, flags, network_none)
     raise SetupError(Problem(str(path), f"version {version} starts no container here ({said})", _admin_step("repair it")))
 
 
 def _version(path: Path) -> str:
     try:
-        answer = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=_SMOKE_DEADLINE_S, check=False)
+        answer = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=_SMOKE_DEADLINE_S, check=False, env=clean_environment()
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SetupError(Problem(str(path), f"does not run ({error})", _admin_step("repair it"))) from error
     match = re.search(r"apptainer version ((\d+)\.(\d+)\S*)", answer.stdout)
@@ -201,8 +216,9 @@ def _container_error(command: list[str], *, deadline_s: float) -> str:
     """Empty when ``command`` ended well, else the last line of its errors."""
     try:
         answer = subprocess.run(
-            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd="/", timeout=deadline_s, check=False
-        )
+            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd="/", timeout=deadline_s, check=False,
+            env=clean_environment(),
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         return f"no answer within {deadline_s:.0f} s"
     if answer.returncode == 0:
@@ -291,10 +307,5 @@ def _relocate(tree: Path, final: Path, *, log: Path) -> None:
     (tree / "usr" / "var" / "lib" / "apptainer" / "mnt" / "session").mkdir(parents=True)
     (tree / "usr" / "lib" / "etc").symlink_to("../etc")
     (tree / "usr" / "lib" / "var").symlink_to("../var")
-    settings = tree / "usr" / "etc" / "apptainer" / "apptainer.conf"
-    text = settings.read_text(encoding="utf-8")
-    settings.write_text(
-        re.sub(r"(?m)^sessiondir max size = .*$", f"sessiondir max size = {_SESSION_MAX_MB}", text), encoding="utf-8"
-    )
     for unused in ("share/doc", "share/man", "share/bash-completion"):
         shutil.rmtree(tree / "usr" / unused, ignore_errors=True)

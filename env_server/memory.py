@@ -13,6 +13,9 @@ from common.config import DesktopConfig
 PERIOD_S = 1.0
 """Between two looks at all desktops. A look costs about 1 ms a desktop as long as it is far below its limit."""
 
+FILES = "/dev/shm"
+"""Where a desktop's tmpfs is mounted in its namespace: a folder that every Linux has and that nothing below needs."""
+
 _PROCESSES_FACTOR = 3
 """A desktop whose processes the kernel limits stays below this many times its limit, also while they come and go as we look."""
 
@@ -54,11 +57,24 @@ def pss_mb(pids: list[int]) -> float:
     return sum(_pss_kb(pid) for pid in pids) / 1024
 
 
+def files_mb(root: int) -> float:
+    """Memory that a desktop's files take, MiB: all of them lie in one tmpfs, which its outermost process sees."""
+    try:
+        system = os.statvfs(f"/proc/{root}/root{FILES}")
+        if os.stat(f"/proc/{root}/root{FILES}").st_dev == os.stat(FILES).st_dev:
+            return 0.0  # not mounted yet, or no desktop with files of its own
+    except OSError:
+        return 0.0  # it ended while we looked
+    return (system.f_blocks - system.f_bfree) * system.f_frsize / _MIB
+
+
 def excess(pids: list[int], *, limit_mb: float) -> float | None:
-    """Memory (PSS, MiB) of these processes where it exceeds the limit, else None."""
-    if rss_mb(pids) <= limit_mb:
+    """Memory (MiB) of these processes (PSS) and of the desktop's files where it exceeds the limit, else None. ``pids``: the
+    desktop's outermost process first."""
+    files = files_mb(pids[0])
+    if rss_mb(pids) + files <= limit_mb:
         return None  # PSS is never more than RSS, and costs far more to read
-    taken = pss_mb(pids)
+    taken = pss_mb(pids) + files
     return taken if taken > limit_mb else None
 
 

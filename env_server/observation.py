@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from common.messages import Element
 
@@ -58,15 +57,6 @@ class TreeNode:
     height: int
     states: tuple[str, ...]
 
-    @classmethod
-    def from_wire(cls, row: Sequence[Any]) -> TreeNode:
-        """Raises `ValueError` or `TypeError` when ``row`` is no node."""
-        key, parent, role, name, text, x, y, width, height, states = row
-        return cls(
-            str(key), int(parent), str(role), str(name), None if text is None else str(text),
-            int(x), int(y), int(width), int(height), tuple(map(str, states)),
-        )  # fmt: skip
-
 
 @dataclass(slots=True)
 class Numbering:
@@ -96,7 +86,7 @@ def linearise(
                 shown[index] = text
                 rows.append((sections[index], node, text))
     rows.sort(key=lambda row: row[0])
-    kept = _without_duplicates(rows)[:max_elements]
+    kept = _without_duplicates(rows, max_elements)
     return tuple(_element(section, node, text, numbering) for section, node, text in kept)
 
 
@@ -194,10 +184,12 @@ def _is_on_screen(node: TreeNode, width: int, height: int) -> bool:
     return node.x + node.width // 2 < width and node.y + node.height // 2 < height
 
 
-def _without_duplicates(rows: Sequence[tuple[int, TreeNode, str]]) -> list[tuple[int, TreeNode, str]]:
+def _without_duplicates(rows: Sequence[tuple[int, TreeNode, str]], max_elements: int) -> list[tuple[int, TreeNode, str]]:
     kept: list[tuple[int, TreeNode, str]] = []
     seen: dict[str, list[TreeNode]] = {}
     for section, node, text in rows:
+        if len(kept) == max_elements:
+            break
         plain = "".join(text.lower().split())
         same = seen.setdefault(plain, [])
         if any(_overlap(node, other) > DUPLICATE_OVERLAP for other in same):

@@ -14,9 +14,10 @@ from contextlib import asynccontextmanager
 
 from playwright.async_api import ConsoleMessage, Error, Page, async_playwright, expect
 
-from env_server.apptainer_install import find_apptainer
-from env_server.drivers.isolation import FILES, as_ordinary_user, isolation
+from env_server.apptainer_install import ISOLATION, clean_environment, find_apptainer
+from env_server.drivers.isolation import as_ordinary_user, isolation
 from env_server.image.find import image_path
+from env_server.memory import FILES
 
 START_LIMIT_S = 120.0
 WAIT_LIMIT_MS = 120_000.0
@@ -27,13 +28,13 @@ expect.set_options(timeout=WAIT_LIMIT_MS)
 
 
 def _command() -> list[str]:
-    apptainer = find_apptainer()
+    apptainer, image = find_apptainer(), image_path("core")
     flags = [flag for flag in apptainer.extra_flags if flag != "--userns"]
     return [
-        *isolation(max_processes=600), *as_ordinary_user(max_processes=600),
-        str(apptainer.path), "--quiet", "exec", *flags, "--userns", "--containall", "--no-home", "--cleanenv", "--writable-tmpfs",
+        *isolation(max_processes=600, needs=(apptainer.folder, image)), *as_ordinary_user(max_processes=600),
+        str(apptainer.path), "--quiet", "exec", *flags, "--userns", *ISOLATION,
         "--bind", f"{FILES}/tmp:/tmp", "--pwd", "/", "--env", "HOME=/tmp",
-        str(image_path("core")), "/usr/lib/chromium/chromium", "--headless=new", "--no-sandbox", "--disable-gpu",
+        str(image), "/usr/lib/chromium/chromium", "--headless=new", "--no-sandbox", "--disable-gpu",
         "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking", "--disable-component-update",
         "--user-data-dir=/tmp/profile", "--hide-scrollbars", "--remote-debugging-port=0", "about:blank",
     ]  # fmt: skip
@@ -43,7 +44,8 @@ def _command() -> list[str]:
 async def open_page() -> AsyncIterator[tuple[Page, list[str]]]:
     """A page in a browser of its own, closed at the end; and what its console and its scripts complained about meanwhile."""
     process = subprocess.Popen(
-        _command(), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True, text=True
+        _command(), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True, text=True,
+        cwd="/", env=clean_environment(),
     )
     problems: list[str] = []
 

@@ -13,11 +13,55 @@ from typing import Any
 
 from common.config import DesktopConfig
 from common.errors import Problem, SetupError
-from env_server.apptainer_install import Apptainer, check_fuse, find_apptainer
+from env_server.apptainer_install import ISOLATION, Apptainer, check_fuse, find_apptainer
+from env_server.drivers.containment import Findings, differences
 from env_server.drivers.guest_driver import GuestDriver
-from env_server.drivers.isolation import FILES, GUEST, as_ordinary_user, isolation, pages_folder
+from env_server.drivers.isolation import GUEST, as_ordinary_user, isolation, ordinary_user, pages_folder
 from env_server.image.find import image_path
+from env_server.memory import FILES
 from env_server.screenshots import ScreenshotStore
+
+_ACCOUNT_FILES = ("passwd", "group", "resolv.conf")
+"""Apptainer makes a copy of the host's for each container, with what this host calls its users, and leaves it writable."""
+
+PREPARE = f"""
+user=$1; group=$2; stage=$3
+shift 3
+mkdir {FILES}/etc
+echo "root:x:0:0:root:/root:/bin/sh
+agent:x:$user:$group:agent:/tmp/agent:/bin/sh
+nobody:x:65534:65534:nobody:/:/bin/false" > {FILES}/etc/passwd
+echo "root:x:0:
+agent:x:$group:
+nogroup:x:65534:" > {FILES}/etc/group
+: > {FILES}/etc/resolv.conf
+mkdir {FILES}/dev
+mount --bind {FILES} $stage
+cd $stage/dev
+mount -t tmpfs -o mode=0755,size=64k tmpfs .
+cd $stage/dev
+for name in full null random tty urandom zero; do
+  touch $name
+  mount --bind /dev/$name $name
+done
+mkdir shm pts
+mount --bind $stage/shm shm
+mount -t devpts -o newinstance,ptmxmode=0666,mode=0620 devpts pts
+ln -s pts/ptmx ptmx
+ln -s /proc/self/fd fd
+ln -s fd/0 stdin
+ln -s fd/1 stdout
+ln -s fd/2 stderr
+mount -o remount,bind,ro .
+mount --rbind . /dev
+cd /
+exec "$@"
+"""
+"""What the container has of its own: names of users, and devices. Apptainer shows the /dev that it finds; the one it makes itself
+can be written to, and the memory behind its /dev/shm is bounded by nothing."""
+
+_STAGES = ("/boot", "/media", "/srv", "/mnt", "/opt")
+"""Folders over which the desktop's files may be mounted, for itself alone: the first that holds nothing it needs."""
 
 _ROOTLESS_HINTS = (
     ("user namespace", "user namespaces are refused: ask an administrator to allow them (sysctl user.max_user_namespaces)"),
@@ -43,7 +87,16 @@ def make_apptainer_driver(config: DesktopConfig, *, index: int, folder: Path, sc
     image = image_path(config.image)
     if image.is_file():
         check_fuse(image)
-    return GuestDriver(ApptainerLauncher(apptainer, image), config, index=index, folder=folder, screenshots=screenshots)
+    launcher = ApptainerLauncher(apptainer, image, index=index)
+    return GuestDriver(launcher, config, index=index, folder=folder, screenshots=screenshots)
+
+
+def _stage(needs: Sequence[Path]) -> str:
+    above = {folder for path in needs for folder in (path.resolve(), *path.resolve().parents)}
+    free = [name for name in _STAGES if Path(name).is_dir() and Path(name) not in above]
+    if not free:
+        raise SetupError(Problem("desktop.driver", f"none of {', '.join(_STAGES)} is there and unused", "make /media, as root"))
+    return free[0]
 
 
 @functools.cache
@@ -55,29 +108,38 @@ def _find_apptainer_once() -> Apptainer:
 class ApptainerLauncher:
     """Starts guests in containers of one image."""
 
-    def __init__(self, apptainer: Apptainer, image: Path) -> None:
+    def __init__(self, apptainer: Apptainer, image: Path, *, index: int = 0) -> None:
         self._apptainer = apptainer
         self._image = image
+        self._index = index
 
     def command(self, settings: dict[str, Any]) -> Sequence[str]:
         """See `Launcher`."""
         network = ["--net", "--network", "none"] if self._apptainer.network_none else []
         guest_settings = {**settings, "home": "/tmp/agent", "pages": "/opt/computerrl/miniwob"}
         flags = [flag for flag in self._apptainer.extra_flags if flag != "--userns"]
+        pages, max_processes = pages_folder(), settings["max_processes"]
+        needs = (self._apptainer.folder, self._image, GUEST, pages)
+        stage = _stage(needs)
         return [
-            *isolation(max_processes=settings["max_processes"]),
-            *as_ordinary_user(max_processes=settings["max_processes"]),
-            str(self._apptainer.path), "--quiet", "exec", *flags, "--userns", "--containall", "--no-home", "--cleanenv",
-            "--writable-tmpfs", *network,
+            *isolation(max_processes=max_processes, needs=needs, index=self._index),
+            "sh", "-ec", PREPARE, "prepare", *ordinary_user(), stage,
+            *as_ordinary_user(max_processes=max_processes),
+            str(self._apptainer.path), "--quiet", "exec", *flags, "--userns", *ISOLATION, *network,
             "--bind", f"{GUEST}:/opt/computerrl/guest:ro",
-            "--bind", f"{pages_folder()}:/opt/computerrl/miniwob:ro",
-            "--bind", f"{FILES}/tmp:/tmp",
+            "--bind", f"{pages}:/opt/computerrl/miniwob:ro",
+            "--bind", f"{stage}/tmp:/tmp", "--bind", f"{stage}/var-tmp:/var/tmp",
+            *(word for name in _ACCOUNT_FILES for word in ("--bind", f"{stage}/etc/{name}:/etc/{name}:ro")),
             # What task files from elsewhere call the user's home.
-            "--bind", f"{FILES}/tmp/agent/work:/home/user",
+            "--bind", f"{stage}/tmp/agent/work:/home/user",
             "--pwd", "/",
             "--env", "PYTHONPATH=/opt/computerrl,PYTHONDONTWRITEBYTECODE=1",
             str(self._image), "python3", "-m", "guest.main", json.dumps(guest_settings),
         ]  # fmt: skip
+
+    def differences(self, found: Findings) -> Sequence[str]:
+        """See `Launcher`."""
+        return differences(found, is_cut_off=self._apptainer.network_none)
 
     def explain(self, log: str) -> str:
         """See `Launcher`."""

@@ -1,4 +1,4 @@
-"""The host's side of a real desktop: starts a guest through a launcher, sends it requests, maps its screen.
+"""The host's side of a real desktop: starts a guest through a launcher, sends it requests, reads its screen.
 
 How the guest is contained is the launcher's business (`env_server.drivers.apptainer`, `env_server.drivers.local`). Requests
 travel over an anonymous socket pair; pictures are read straight out of Xvfb's frame buffer, whose open file the guest hands over.
@@ -6,16 +6,16 @@ travel over an anonymous socket pair; pictures are read straight out of Xvfb's f
 
 from __future__ import annotations
 
-import mmap
 import os
 import socket
+import stat
 import struct
 import subprocess
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
@@ -24,8 +24,13 @@ from common.config import DesktopConfig
 from common.errors import DesktopBroken, HostBroken, TaskFailed
 from common.messages import Action, Element, Observation, ScreenshotRef, StepResult
 from common.targets import find_target
+from env_server.apptainer_install import clean_environment
 from env_server.driver import GetterKind, TaskInstance
-from env_server.guest.wire import Wire, WireClosed, WireTimeout
+from env_server.drivers import guest_answers
+from env_server.drivers.containment import Findings
+from env_server.drivers.guest_answers import MAX_OBSERVATION_BYTES, GuestAnswer
+from env_server.drivers.guest_log import GuestLog
+from env_server.guest.wire import MAX_FRAME_BYTES, Wire, WireClosed, WireTimeout
 from env_server.observation import Numbering, TreeNode, linearise
 from env_server.screenshots import ScreenshotStore
 
@@ -37,6 +42,8 @@ _HEALTH_LIMIT_S = 0.9
 _GRACE_S = 1.0
 """The guest's own deadlines end this much before the host gives it up."""
 _END_LIMIT_S = 2.0
+_LOG_LIMIT_S = 0.5
+"""For the last words of a start that failed."""
 _TARGETS = frozenset({"click", "double_click", "triple_click", "hover", "scroll"})
 _MAX_DRAG_POINTS = 100
 
@@ -49,6 +56,9 @@ class Launcher(Protocol):
 
     def explain(self, log: str) -> str:
         """What a failed start's output means and what to do; empty when unknown."""
+
+    def differences(self, found: Findings) -> Sequence[str]:
+        """What a guest found around itself and should not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +88,8 @@ class GuestDriver:
         """The guest's count of changes on screen, and the picture taken at it."""
         self._lock = threading.Lock()
         self._closed = False
-        self._screen: mmap.mmap | None = None
-        self._log = _log_file(folder, index)
+        self._screen: BinaryIO | None = None
+        self._folder = folder
         self._life_line: int | None = None
         self._wire: Wire | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -102,35 +112,41 @@ class GuestDriver:
         ours, theirs = socket.socketpair()
         life_line, self._life_line = os.pipe()
         command = launcher.command(settings)
+        self._log = GuestLog(self._folder, self._index)
         try:
-            with open(self._log, "ab") as log:
-                self._process = subprocess.Popen(
-                    command, stdin=life_line, stdout=theirs.fileno(), stderr=log, start_new_session=True
-                )
+            self._process = subprocess.Popen(
+                command, stdin=life_line, stdout=theirs.fileno(), stderr=self._log.writer, start_new_session=True, cwd="/",
+                env=clean_environment(),
+            )  # fmt: skip
         except OSError as error:
             raise HostBroken(f"cannot start {command[0]!r}: {error}") from error
         finally:
             theirs.close()
             os.close(life_line)
+            self._log.begin()
         # Desktops that are being used, generation and training go first.
         lifecycle.set_session_nice(self._process.pid, STARTING_NICE)
         self._wire = Wire(ours)
         try:
-            answer = self._wire.receive(timeout_s=START_LIMIT_S)
+            answer = guest_answers.decode(self._receive(START_LIMIT_S, MAX_OBSERVATION_BYTES), index=self._index)
         except (WireClosed, WireTimeout) as error:
             raise self._start_failure(launcher, str(error)) from error
-        if "ready" not in answer:
-            raise self._start_failure(launcher, str(answer.get("message")))
+        if not answer.ready:
+            raise self._start_failure(launcher, answer.message)
+        found = guest_answers.findings_of(answer.found, index=self._index)
+        wrong = launcher.differences(found)
+        if wrong:
+            raise HostBroken(f"the desktop is not cut off from this host as it should be: {'; '.join(wrong)}")
         lifecycle.set_session_nice(self._process.pid, 0)
-        self._map_screen()
+        self._take_screen()
 
     def _start_failure(self, launcher: Launcher, reason: str) -> DesktopBroken | HostBroken:
-        tail = self._log.read_text(errors="replace")[-3000:] if self._log.exists() else ""
+        tail = self._log.tail(wait_s=_LOG_LIMIT_S)[-3000:]
         explained = launcher.explain(tail)
         if explained:
             return HostBroken(explained)
         last = " | ".join(tail.strip().splitlines()[-4:])
-        return DesktopBroken(f"desktop {self._index} did not start: {reason}; {last} (log: {self._log})")
+        return DesktopBroken(f"desktop {self._index} did not start: {reason}; {last} (log: {self._log.path})")
 
     @property
     def pid(self) -> int | None:
@@ -173,9 +189,7 @@ class GuestDriver:
         limit_s = self._config.reset_deadline_s if kind == "osworld" else self._config.step_deadline_s
         limit_s += float(args.get("timeout_s", 0.0))
         answer = self._ask({"request": "get", "kind": kind, "args": args}, limit_s)
-        if "value" not in answer:
-            raise DesktopBroken(f"desktop {self._index} gave no value for {kind}")
-        return answer["value"]
+        return guest_answers.value_of(answer.value, index=self._index)
 
     def healthy(self) -> bool:
         """See `DesktopDriver`. A desktop busy with a call within its deadline counts as healthy."""
@@ -184,7 +198,7 @@ class GuestDriver:
         if not self._lock.acquire(timeout=_HEALTH_LIMIT_S / 3):
             return True
         try:
-            return "error" not in self._exchange({"request": "ping"}, _HEALTH_LIMIT_S / 2)
+            return not self._exchange({"request": "ping"}, _HEALTH_LIMIT_S / 2).error
         except DesktopBroken:
             return False
         finally:
@@ -211,18 +225,13 @@ class GuestDriver:
     def _observe(self, request: dict[str, Any], limit_s: float) -> _Answer:
         request |= {"with_tree": self._config.observation != "screenshot", "known_tree": self._tree}
         answer = self._ask(request, limit_s)
-        try:
-            if answer["nodes"] is not None:
-                nodes = [TreeNode.from_wire(row) for row in answer["nodes"]]
-                self._elements = self._linearise(nodes, str(answer["app"]))
-            self._tree = int(answer["tree"])
-            return _Answer(
-                self._observation(answer, self._elements),
-                str(answer.get("action_error", "")),
-                bool(answer["finished"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise DesktopBroken(f"desktop {self._index} sent no observation: {error!r}") from error
+        if answer.picture is None:
+            raise DesktopBroken(f"desktop {self._index} sent no observation")
+        if answer.nodes is not None:
+            self._elements = self._linearise(guest_answers.tree_of(answer.nodes, index=self._index), answer.app)
+        self._tree = answer.tree
+        observation = self._observation(answer, self._elements, num_changes=answer.picture)
+        return _Answer(observation, answer.action_error, answer.finished)
 
     def _linearise(self, nodes: Sequence[TreeNode], app: str) -> tuple[Element, ...]:
         return linearise(
@@ -234,40 +243,44 @@ class GuestDriver:
             numbering=self._numbering,
         )
 
-    def _observation(self, answer: dict[str, Any], elements: tuple[Element, ...]) -> Observation:
+    def _observation(self, answer: GuestAnswer, elements: tuple[Element, ...], *, num_changes: int) -> Observation:
         return Observation(
-            app=answer["app"],
-            window_title=answer["title"],
+            app=answer.app,
+            window_title=answer.title,
             elements=elements,
-            screenshot=self._take_screenshot(int(answer["picture"])),
+            screenshot=self._take_screenshot(num_changes),
             screen_width=self._config.screen_width,
             screen_height=self._config.screen_height,
-            settled_by=answer["settled_by"],
-            settle_s=answer["settle_s"],
-            tree_age_s=answer["tree_age_s"],
-            result=str(answer.get("result", "")),
+            settled_by=answer.settled_by,
+            settle_s=answer.settle_s,
+            tree_age_s=answer.tree_age_s,
+            result=answer.result,
         )
 
-    def _ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
+    def _ask(self, request: dict[str, Any], limit_s: float) -> GuestAnswer:
         with self._lock:
             answer = self._exchange(request, limit_s)
-        error = answer.get("error")
-        if error == "task":
-            raise TaskFailed(str(answer.get("message")))
-        if error is not None:
-            raise DesktopBroken(f"desktop {self._index}: {answer.get('message')}")
+        if answer.error == "task":
+            raise TaskFailed(answer.message)
+        if answer.error:
+            raise DesktopBroken(f"desktop {self._index}: {answer.message}")
         return answer
 
-    def _exchange(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
+    def _exchange(self, request: dict[str, Any], limit_s: float) -> GuestAnswer:
         if self._closed or self._wire is None:
             raise DesktopBroken(f"desktop {self._index} is closed")
+        max_bytes = MAX_FRAME_BYTES if request["request"] == "get" else MAX_OBSERVATION_BYTES
         try:
             self._wire.send({**request, "limit_s": max(0.1, limit_s - _GRACE_S)}, timeout_s=limit_s)
-            return self._wire.receive(timeout_s=limit_s)
+            return guest_answers.decode(self._receive(limit_s, max_bytes), index=self._index)
         except (WireClosed, WireTimeout) as error:
             # After a time-out the late answer would be taken for the next request's: the connection is of no use any more.
             self._wire.close()
             raise DesktopBroken(f"desktop {self._index} did not answer {request['request']}: {error}") from error
+
+    def _receive(self, limit_s: float, max_bytes: int) -> bytes:
+        assert self._wire is not None
+        return self._wire.receive_frame(timeout_s=limit_s, max_bytes=max_bytes)
 
     def _resolved(self, action: Action) -> dict[str, Any]:
         """The action's arguments with elements turned into pixels; `LookupError` with a message for the agent."""
@@ -313,33 +326,48 @@ class GuestDriver:
 
     # --- the screen ---
 
-    def _map_screen(self) -> None:
+    def _take_screen(self) -> None:
+        """Keep the open file of the frame buffer. It is the guest's: it is read, never mapped, and may be shorter at any time."""
         assert self._wire is not None
         try:
             self._wire.send({"request": "screen"})
             descriptor = self._wire.receive_descriptor(timeout_s=self._config.step_deadline_s)
         except (WireClosed, WireTimeout) as error:
             raise DesktopBroken(f"desktop {self._index} did not hand over its screen: {error}") from error
-        try:
-            self._screen = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-        except OSError as error:
-            raise DesktopBroken(f"desktop {self._index} handed over no frame buffer: {error}") from error
-        finally:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
-        header = struct.unpack(">25I", self._screen[:100])
+            raise DesktopBroken(f"desktop {self._index} handed over no frame buffer")
+        self._screen = os.fdopen(descriptor, "rb", buffering=0)
+        header = struct.unpack(">25I", self._read_screen(100, offset=0))
         num_header_bytes, num_colors, width, height, bits = header[0], header[19], header[4], header[5], header[11]
         if bits != 32 or (width, height) != (self._config.screen_width, self._config.screen_height):
-            raise DesktopBroken(f"frame buffer of {width}x{height} with {bits} bits per pixel")
-        self._pixels = np.frombuffer(
-            self._screen, dtype=np.uint8, count=width * height * 4, offset=num_header_bytes + num_colors * 12
-        ).reshape(height, width, 4)
+            raise DesktopBroken(f"desktop {self._index}: a frame buffer of {width}x{height} with {bits} bits per pixel")
+        self._first_pixel = num_header_bytes + num_colors * 12
+        self._pixels()
+
+    def _read_screen(self, num_bytes: int, *, offset: int) -> bytes:
+        assert self._screen is not None
+        try:
+            data = os.pread(self._screen.fileno(), num_bytes, offset)
+        except OSError as error:
+            raise DesktopBroken(f"desktop {self._index}: its frame buffer cannot be read: {error}") from error
+        if len(data) < num_bytes:
+            raise DesktopBroken(f"desktop {self._index}: its frame buffer was cut")
+        return data
+
+    def _pixels(self) -> np.ndarray:
+        """[height, width, 4] uint8, a copy: blue, green, red, and a byte that may be anything."""
+        width, height = self._config.screen_width, self._config.screen_height
+        data = self._read_screen(width * height * 4, offset=self._first_pixel)
+        return np.frombuffer(data, dtype=np.uint8).reshape(height, width, 4)
 
     def frame(self) -> np.ndarray:
         """See `LiveScreen`. After `close` it shows what was there last."""
-        pixels = np.empty((*self._pixels.shape[:2], 3), np.uint8)
+        screen = self._pixels()
+        pixels = np.empty((*screen.shape[:2], 3), np.uint8)
         # One channel at a time takes a third of the time of turning each pixel around.
         for channel in range(3):
-            pixels[:, :, channel] = self._pixels[:, :, 2 - channel]
+            pixels[:, :, channel] = screen[:, :, 2 - channel]
         return pixels
 
     def _take_screenshot(self, num_changes: int) -> ScreenshotRef | None:
@@ -347,18 +375,6 @@ class GuestDriver:
             return None
         # The count was read before the pixels: they may be newer than it, never older.
         if self._picture is None or self._picture[0] != num_changes:
-            # A copy, since applications go on drawing, without the byte between pixels, which may be anything.
-            pixels = (self._pixels.view("<u4") & 0xFFFFFF).view(np.uint8)
+            pixels = (self._pixels().view("<u4") & 0xFFFFFF).view(np.uint8)
             self._picture = (num_changes, self._screenshots.put(pixels))
         return self._picture[1]
-
-
-def _log_file(folder: Path, index: int) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        log = folder / f"desktop-{index}.log"
-        with open(log, "ab"):
-            pass
-    except OSError as error:
-        raise HostBroken(f"desktop.log folder {folder} is not writable: {error}; free space or choose another folder") from error
-    return log

@@ -5,8 +5,12 @@ first process is a small shell, the keeper; below it runs Apptainer, or the gues
 life line does (this process died or closed the desktop) or when its child does, and the kernel then ends everything
 below it at once, whatever state it is in; if `unshare` is killed, the keeper dies with it. All files of a desktop lie
 in a tmpfs of its own that only this mount namespace sees: it goes with the last process, so there is nothing to
-delete and nothing to be left. As root, what runs inside is mapped to an ordinary user, so that the whole stack runs
-as on a cluster and applications do not warn of being root.
+delete and nothing to be left.
+
+Started by root, all of it runs as a user of its own that has no rights and owns nothing: what breaks out of a container is then
+nobody on the host, and the kernel's settings are not its to change. Folders that such a user could not reach (below /root, say)
+are shown to it at their own places, alone and read-only, in a mount namespace of the desktop. Inside, it is called by the name of
+an ordinary user, as on a cluster.
 """
 
 from __future__ import annotations
@@ -14,16 +18,17 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import shlex
 import shutil
+import stat
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from common.errors import Problem, SetupError
+from env_server.memory import FILES
 
 GUEST = Path(__file__).resolve().parents[1] / "guest"
-
-FILES = "/dev/shm"
-"""Where the desktop's tmpfs is mounted inside the namespace: a folder that every Linux has and that nothing below needs."""
 
 FILES_LIMIT = "1g"
 """What a desktop's files may take, profiles and frame buffer included (about 30 MiB in use)."""
@@ -36,7 +41,7 @@ exec 3<&0 </dev/null
 [ -z "$1" ] || echo "$1" > /proc/sys/kernel/pid_max
 shift
 mount -t tmpfs -o size={FILES_LIMIT},mode=0700 tmpfs {FILES} || exit 1
-mkdir -m 1777 {FILES}/tmp && mkdir -p {FILES}/tmp/agent/work || exit 1
+mkdir -m 1777 {FILES}/tmp {FILES}/var-tmp {FILES}/shm && mkdir -p {FILES}/tmp/agent/work || exit 1
 ( cat <&3 >/dev/null; kill -KILL -1 ) >/dev/null &
 "$@" 3<&- &
 exec 3<&- >/dev/null
@@ -45,6 +50,12 @@ exit 0
 """
 """First process of the PID namespace. Its standard input is the life line; when that ends, it kills everything but itself, and
 then it ends, and the kernel ends whatever is still there. Arguments: the highest process id (empty: any), the command to run."""
+
+NOBODY = 1_900_000_000
+"""The first user id that desktops of root run under, one for each desktop; no account and no container manager has them."""
+_NUM_NOBODIES = 10_000
+_COPY_LIMIT = 32 << 20
+"""Bytes; the guest's program and the web tasks' pages have less, an image has more."""
 
 _SERVICE_USER = "daemon"
 """Every Debian has it; its password entry is all that is needed."""
@@ -68,20 +79,69 @@ def ordinary_user() -> tuple[str, str]:
     return str(chosen.pw_uid), str(chosen.pw_gid)
 
 
-def isolation(*, max_processes: int) -> list[str]:
-    """The command that puts what follows into namespaces with the keeper as first process, still as their root.
+def isolation(*, max_processes: int, needs: Sequence[Path], index: int = 0) -> list[str]:
+    """The command that puts what follows into namespaces with the keeper as first process, as their root and nobody outside.
 
-    At most ``max_processes`` processes and threads, where the kernel knows such a limit (since 6.14); see
-    `as_ordinary_user`.
+    At most ``max_processes`` processes and threads, where the kernel knows such a limit (since 6.14); see `as_ordinary_user`.
+    ``needs``: what desktop ``index`` has to read of the host. Raises `SetupError`.
     """
-    for program in ("unshare", "prlimit", "sh", "mount"):
+    for program in ("unshare", "prlimit", "setpriv", "sh", "mount"):
         if shutil.which(program) is None:
             raise SetupError(Problem(program, "not on PATH", "install util-linux"))
     highest_pid = str(max_processes + _FIRST_PIDS) if _has_pid_limit(os.uname().release) else ""
     return [
+        *(become_nobody(needs, index=index) if os.geteuid() == 0 else []), "setpriv", "--no-new-privs",
         "unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc",
         "sh", "-c", KEEPER, "keeper", highest_pid,
     ]  # fmt: skip
+
+
+def become_nobody(needs: Iterable[Path], *, index: int) -> list[str]:
+    """The command by which root becomes a user without rights, for whom ``needs`` can be reached. Raises `SetupError`."""
+    user = str(NOBODY + index % _NUM_NOBODIES)
+    become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--inh-caps=-all"]
+    shown = [path for path in sorted({path.resolve() for path in needs}) if not _is_open(path) or _closed_above(path)]
+    return ["unshare", "--mount", "sh", "-ec", _show_alone(shown), "show", *become] if shown else become
+
+
+def _is_open(path: Path) -> bool:
+    """May others read it?"""
+    mode, wanted = path.stat().st_mode, stat.S_IROTH | (stat.S_IXOTH if path.is_dir() else 0)
+    return mode & wanted == wanted
+
+
+def _closed_above(path: Path) -> Path | None:
+    """The topmost folder above ``path`` that others may not pass."""
+    return next((folder for folder in reversed(path.parents) if not folder.stat().st_mode & stat.S_IXOTH), None)
+
+
+def _show_alone(paths: Sequence[Path]) -> str:
+    """A shell script for a mount namespace: each path stays where it is, readable, and closed folders above are empty otherwise;
+    then "$@". Raises `SetupError`."""
+    lines = [f"mount -t tmpfs -o mode=0700 tmpfs {FILES}"]
+    for number, path in enumerate(paths):
+        source, place = shlex.quote(str(path)), f"{FILES}/{number}"
+        if _is_open(path):
+            lines += [f"mkdir {place}" if path.is_dir() else f"touch {place}", f"mount --bind {source} {place}"]
+        else:
+            _require_small(path)
+            lines += [f"cp -r {source} {place}", f"chmod -R a+rX {place}", f"mount --bind {place} {place}"]
+    covers = sorted({closed for path in paths if (closed := _closed_above(path))})
+    lines += [f"mount -t tmpfs -o mode=0755,size=1m tmpfs {shlex.quote(str(folder))}" for folder in covers]
+    for number, path in enumerate(paths):
+        target = shlex.quote(str(path))
+        if _closed_above(path):
+            lines += [f"mkdir -p {target}" if path.is_dir() else f"mkdir -p {shlex.quote(str(path.parent))}; touch {target}"]
+        lines += [f"mount --move {FILES}/{number} {target}", f"mount -o remount,bind,ro,nosuid,nodev {target}"]
+    return "\n".join([*lines, f"umount {FILES}", 'exec "$@"'])
+
+
+def _require_small(path: Path) -> None:
+    """What others may not read is copied for each desktop."""
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    if sum(file.stat().st_size for file in files) > _COPY_LIMIT:
+        reason = "closed to other users, and desktops that root starts run as a user without rights"
+        raise SetupError(Problem(str(path), reason, f"open it (chmod -R o+rX {path}), or start as an ordinary user"))
 
 
 def _has_pid_limit(release: str) -> bool:
@@ -93,11 +153,10 @@ def _has_pid_limit(release: str) -> bool:
 def as_ordinary_user(*, max_processes: int) -> list[str]:
     """The command that runs what follows as an ordinary user again, with at most so many processes and threads.
 
-    The kernel counts them per user namespace (since 5.14), so that desktops do not share one limit; before, per user. Where we
-    are the host's root it does not count them at all: there `isolation` has to limit them, or `env_server.memory` sees it.
+    The kernel counts them per user namespace (since 5.14), so that desktops do not share one limit; before, per user.
     """
     user, group = ordinary_user()
     return [
         "prlimit", f"--nproc={max_processes}", "--core=0",
-        "unshare", "--user", f"--map-user={user}", f"--map-group={group}",
+        "unshare", "--user", "--ipc", f"--map-user={user}", f"--map-group={group}",
     ]  # fmt: skip

@@ -16,8 +16,10 @@ from typing import Any
 
 from common.config import DesktopConfig
 from common.errors import Problem, SetupError
+from env_server.drivers.containment import Findings
 from env_server.drivers.guest_driver import GuestDriver
-from env_server.drivers.isolation import FILES, GUEST, as_ordinary_user, isolation, pages_folder
+from env_server.drivers.isolation import GUEST, as_ordinary_user, isolation, pages_folder
+from env_server.memory import FILES
 from env_server.screenshots import ScreenshotStore
 
 _PYTHON = "/usr/bin/python3"
@@ -77,12 +79,18 @@ class LocalLauncher:
     def command(self, settings: dict[str, Any]) -> Sequence[str]:
         """See `Launcher`."""
         guest_settings = {**settings, "home": "/tmp/agent", "pages": "/tmp/pages"}
+        pages = pages_folder()
         return [
-            *isolation(max_processes=settings["max_processes"]), "sh", "-c", PREPARE, "prepare", str(GUEST), str(pages_folder()),
+            *isolation(max_processes=settings["max_processes"], needs=(GUEST, pages)),
+            "sh", "-c", PREPARE, "prepare", str(GUEST), str(pages),
             *as_ordinary_user(max_processes=settings["max_processes"]),
             "env", "-i", "PATH=/usr/local/bin:/usr/bin:/bin", "PYTHONPATH=/tmp/lib", "PYTHONDONTWRITEBYTECODE=1",
             _PYTHON, "-m", "guest.main", json.dumps(guest_settings),
         ]  # fmt: skip
+
+    def differences(self, found: Findings) -> Sequence[str]:
+        """See `Launcher`. Nothing is promised of this driver."""
+        return ()
 
     def explain(self, log: str) -> str:
         """See `Launcher`."""

@@ -145,6 +145,7 @@ class Desktop:
         self._osworld.end()
         processes.end_strays()
         self._gui.let_go()
+        self._screen.put_back()
         self._screen.move(self._size[0] - 1, self._size[1] - 1)
         self._openers.close_on_demand(deadline)
         self._windows.dismiss_popups()

@@ -21,6 +21,7 @@ from Xlib.protocol import event as xevent
 
 from .keyboard import Keyboard, keysym_of, parse_chord
 from .processes import Program
+from .x_state import XState
 
 _BUTTONS = {"left": 1, "middle": 2, "right": 3}
 _WHEEL = {"up": 4, "down": 5, "left": 6, "right": 7}
@@ -59,7 +60,7 @@ def start_xvfb(*, width: int, height: int, frame_folder: Path, log_folder: Path,
     xvfb = Program(
         "xvfb",
         ["Xvfb", "-displayfd", str(write_end), "-screen", "0", f"{width}x{height}x24", "-fbdir", str(frame_folder),
-         "-nolisten", "tcp", "-nolisten", "local", "-noreset", "-nocursor", "-s", "0", "-dpms", "-br"],
+         "-nolisten", "tcp", "-nolisten", "local", "-noreset", "-nocursor", "-s", "0", "-dpms", "-accessx", "-br"],
         env=env,
         log_folder=log_folder,
     )  # fmt: skip
@@ -105,10 +106,15 @@ class Screen:
         self._display.damage_query_version()
         self._damage = self._root.damage_create(damage.DamageReportNonEmpty)
         self._display.sync()
+        self._state = XState(self._display, self._keyboard, tap=self._tap)
 
     def fileno(self) -> int:
         """For poll."""
         return int(self._display.fileno())
+
+    def put_back(self) -> None:
+        """What the server remembers for all programs is as it was when the desktop began. Raises `DesktopError`."""
+        self._state.put_back()
 
     # --- events ---
 
@@ -237,6 +243,10 @@ class Screen:
         """Let it go."""
         self._fake(X.KeyRelease, code)
         self._display.sync()
+
+    def _tap(self, code: int) -> None:
+        self.press_key(code)
+        self.release_key(code)
 
     def type_text(self, text: str) -> None:
         """Type any text; raises `UnknownKey` before the first key when a character cannot be typed."""

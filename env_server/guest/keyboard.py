@@ -118,6 +118,12 @@ class Keyboard:
             parts[-1] += char
         return parts
 
+    def fixed_codes(self) -> tuple[tuple[int, ...], ...]:
+        """Keysyms of every key code that is not lent to unusual characters, as the server has them now."""
+        rows = self._display.get_keyboard_mapping(self._first, self._last - self._first + 1)
+        spare = set(self._spare)
+        return tuple(tuple(row) for code, row in enumerate(rows, start=self._first) if code not in spare)
+
     def _lend(self, keysym: int, *, busy: set[int]) -> None:
         free = [code for code in self._spare if code not in self._lent]
         if free:

@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from . import processes
+from . import confinement, processes
 from .desktop import Desktop
 from .display import DisplayGone
 from .faults import DesktopError, Refused, TaskError
@@ -36,6 +36,8 @@ def main() -> int:
     processes.adopt_orphans()
     started = time.monotonic()
     try:
+        confinement.confine()
+        found = confinement.findings()
         places = Places.make(home=Path(settings["home"]))
         size = {"width": settings["width"], "height": settings["height"]}
         session = Session(places, base_env=os.environ, **size)
@@ -52,7 +54,7 @@ def main() -> int:
         traceback.print_exc()
         wire.send({"error": "broken", "message": f"the desktop did not start: {error!r}"})
         return 1
-    wire.send({"ready": True, "start_s": time.monotonic() - started})
+    wire.send({"ready": True, "start_s": time.monotonic() - started, "found": found})
     try:
         serve(desktop, wire, frame=places.frame / FRAME_NAME)
     except WireClosed:

@@ -2,13 +2,14 @@
 
 Both ends use this file; the connection is an anonymous socket pair made by the host and handed to the guest as its
 standard output, so nobody else can ever reach it. Screens do not travel here: the frame buffer's descriptor does,
-once, and the host maps it.
+once, and the host reads from it.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import os
 import select
 import socket
 import struct
@@ -16,7 +17,7 @@ import time
 from typing import Any
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
-"""Far above any tree or file a desktop answers with; a larger length means the stream is out of step."""
+"""Far above any file a desktop answers with; a larger length means the stream is out of step."""
 
 _LENGTH = struct.Struct(">I")
 
@@ -31,7 +32,8 @@ def _bytes_to_json(value: object) -> dict[str, str]:
     return {_BYTES: base64.b64encode(value).decode("ascii")}
 
 
-def _bytes_from_json(value: dict[str, Any]) -> Any:
+def bytes_from_json(value: dict[str, Any]) -> Any:
+    """`json`'s hook for objects: those that stand for bytes become them."""
     return base64.b64decode(value[_BYTES]) if value.keys() == {_BYTES} else value
 
 
@@ -78,12 +80,23 @@ class Wire:
                 raise WireClosed(f"connection lost: {error}") from error
 
     def receive(self, *, timeout_s: float) -> dict[str, Any]:
-        """The next frame; raises `WireTimeout` after ``timeout_s``, `WireClosed` at the end of the stream."""
+        """The next frame's message, of an end that is trusted; raises as `receive_frame`."""
+        try:
+            message = json.loads(self.receive_frame(timeout_s=timeout_s), object_hook=bytes_from_json)
+        except ValueError as error:
+            raise WireClosed(f"frame is no JSON: {error}") from error
+        if not isinstance(message, dict):
+            raise WireClosed("frame is no JSON object")
+        return message
+
+    def receive_frame(self, *, timeout_s: float, max_bytes: int = MAX_FRAME_BYTES) -> bytes:
+        """The next frame; raises `WireTimeout` after ``timeout_s``, `WireClosed` at the end of the stream and when the frame is
+        longer than ``max_bytes``."""
         deadline = time.monotonic() + timeout_s
         while True:
-            message = self._next_frame()
-            if message is not None:
-                return message
+            frame = self._next_frame(max_bytes)
+            if frame is not None:
+                return frame
             self._wait(select.POLLIN, deadline)
             try:
                 chunk = self._sock.recv(1 << 18)
@@ -108,6 +121,8 @@ class Wire:
         except OSError as error:
             raise WireClosed(f"connection lost: {error}") from error
         if data != b"F" or len(descriptors) != 1:
+            for descriptor in descriptors:
+                os.close(descriptor)
             raise WireClosed("no descriptor came")
         return descriptors[0]
 
@@ -115,24 +130,18 @@ class Wire:
         """Close this end; may be called twice."""
         self._sock.close()
 
-    def _next_frame(self) -> dict[str, Any] | None:
+    def _next_frame(self, max_bytes: int) -> bytes | None:
         if len(self._received) < _LENGTH.size:
             return None
         (num_bytes,) = _LENGTH.unpack_from(self._received)
-        if num_bytes > MAX_FRAME_BYTES:
-            raise WireClosed(f"frame of {num_bytes} bytes: the stream is out of step")
+        if num_bytes > max_bytes:
+            raise WireClosed(f"a frame of {num_bytes} bytes, more than {max_bytes}")
         end = _LENGTH.size + num_bytes
         if len(self._received) < end:
             return None
-        body = bytes(self._received[_LENGTH.size : end])
+        frame = bytes(memoryview(self._received)[_LENGTH.size : end])
         del self._received[:end]
-        try:
-            message = json.loads(body, object_hook=_bytes_from_json)
-        except ValueError as error:
-            raise WireClosed(f"frame is no JSON: {error}") from error
-        if not isinstance(message, dict):
-            raise WireClosed("frame is no JSON object")
-        return message
+        return frame
 
     def _wait(self, events: int, deadline: float) -> None:
         poller = select.poll()

@@ -10,9 +10,10 @@ import pytest
 
 from common.config import DesktopConfig
 from common.errors import DesktopBroken, HostBroken, SetupError
-from env_server.apptainer_install import Apptainer
+from env_server.apptainer_install import Apptainer, clean_environment
 from env_server.drivers import apptainer, isolation
 from env_server.drivers.apptainer import ApptainerLauncher, make_apptainer_driver
+from env_server.drivers.containment import Findings
 from env_server.drivers.guest_driver import GuestDriver
 from env_server.drivers.local import LocalLauncher
 
@@ -33,19 +34,63 @@ class FailingLauncher:
     def explain(self, log: str) -> str:
         return ApptainerLauncher(found(network_none=True), Path("/image")).explain(log)
 
+    def differences(self, found: Findings) -> list[str]:
+        return []
+
 
 @pytest.mark.parametrize("network_none", [True, False])
-def test_container_command_isolates_and_binds_only_what_it_needs(*, network_none: bool) -> None:
+def test_container_command_isolates_and_binds_only_what_it_needs(monkeypatch: pytest.MonkeyPatch, network_none: bool) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     settings = {"width": 800, "max_processes": 600}
     command = list(ApptainerLauncher(found(network_none=network_none), Path("/image")).command(settings))
     flags = command[command.index("exec") :]
-    assert {"--containall", "--no-home", "--cleanenv", "--writable-tmpfs", "--userns"} <= set(flags)
+    assert {"--pid", "--no-home", "--cleanenv", "--no-mount", "--userns"} <= set(flags)
+    assert not [flag for flag in flags if "writable" in flag]
     assert flags.count("--userns") == 1 and ("--net" in flags) == network_none
     binds = [flags[index + 1] for index, flag in enumerate(flags) if flag == "--bind"]
-    assert [bind for bind in binds if not bind.endswith(":ro")] == ["/dev/shm/tmp:/tmp", "/dev/shm/tmp/agent/work:/home/user"]
-    assert len(binds) == 4
-    assert command[0] == "unshare" and "--kill-child=KILL" in command
+    assert [bind.partition(":")[2] for bind in binds if not bind.endswith(":ro")] == ["/tmp", "/var/tmp", "/home/user"]
+    assert len(binds) == 8
+    assert command[:3] == ["setpriv", "--no-new-privs", "unshare"] and "--kill-child=KILL" in command
     assert json.loads(command[-1])["width"] == 800
+
+
+def test_root_becomes_another_nobody_for_each_desktop_and_sees_what_it_needs_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    home, shown = tmp_path / "root's home", tmp_path / "open"
+    for folder in (home / "image", shown):
+        folder.mkdir(parents=True)
+    home.chmod(0o700)
+    commands = [isolation.isolation(max_processes=600, needs=(home / "image", shown), index=index) for index in (0, 1)]
+    users = [next(word for word in command if word.startswith("--reuid=")) for command in commands]
+    assert users == ["--reuid=1900000000", "--reuid=1900000001"]
+    assert all("--clear-groups" in command and "--no-new-privs" in command for command in commands)
+
+
+def test_what_is_closed_and_too_large_to_copy_is_refused_with_a_way_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    closed = tmp_path / "image"
+    closed.mkdir(mode=0o700)
+    isolation.isolation(max_processes=600, needs=(closed,))
+    with (closed / "large").open("wb") as file:
+        file.truncate(100 << 20)
+    with pytest.raises(SetupError, match=r"chmod -R o\+rX .*image"):
+        isolation.isolation(max_processes=600, needs=(closed,))
+
+
+def test_environment_of_a_container_is_none_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("APPTAINER_BIND", "SINGULARITYENV_X", "LD_PRELOAD", "http_proxy", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    assert set(clean_environment()) == {"PATH", "HOME", "LC_ALL"}
+
+
+@pytest.mark.parametrize(
+    ("path", "folder"),
+    [("/usr/bin/apptainer", "/"), ("/opt/a/bin/apptainer", "/opt/a"), ("/cache/1.4.5/usr/bin/apptainer", "/cache/1.4.5")],
+)
+def test_apptainer_is_shown_with_all_that_lies_beside_it(path: str, folder: str) -> None:
+    assert Apptainer(Path(path), "1.4.5", (), True).folder == Path(folder)
 
 
 def test_local_command_has_namespaces_of_its_own() -> None:
@@ -61,7 +106,7 @@ def test_highest_process_id_is_set_only_where_it_is_the_namespace_s_own(
     monkeypatch: pytest.MonkeyPatch, release: str, highest_pid: str
 ) -> None:
     monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Linux", "host", release, "", "x86_64")))
-    assert isolation.isolation(max_processes=600)[-1] == highest_pid
+    assert isolation.isolation(max_processes=600, needs=())[-1] == highest_pid
 
 
 def test_ordinary_user_is_never_root() -> None:

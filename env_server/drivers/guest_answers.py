@@ -1,0 +1,106 @@
+"""What a guest may answer. It runs what an agent made it run, so nothing in an answer is taken that was not looked at.
+
+A frame is bounded before it is read (`Wire.receive_frame`), its types and numbers while it is decoded, its texts and its tree
+here. Whatever is wrong with it is `DesktopBroken`: the fault of this desktop, and of no other.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from common.errors import DesktopBroken
+from common.messages import SettledBy
+from env_server.drivers.containment import Findings
+from env_server.guest.wire import bytes_from_json
+from env_server.observation import TreeNode
+
+MAX_OBSERVATION_BYTES = 8 << 20
+"""Of an answer that is no value: a tree of 20,000 objects takes a fifth of it."""
+MAX_NODES = 20_000
+MAX_DEPTH = 500
+_MAX_MESSAGE = 2000
+_MAX_TITLE = 1000
+_MAX_RESULT = 100_000
+
+_Pixels = Annotated[int, Meta(ge=-(2**31), le=2**31)]
+_Count = Annotated[int, Meta(ge=0, le=2**62)]
+_Seconds = Annotated[float, Meta(ge=0.0, le=1e6)]
+_Row = tuple[
+    str, Annotated[int, Meta(ge=-1, lt=MAX_NODES)], str, str, str | None, _Pixels, _Pixels, _Pixels, _Pixels,
+    tuple[str, ...],
+]  # fmt: skip
+"""key, parent, role, name, text, x, y, width, height, states."""
+
+
+class GuestAnswer(msgspec.Struct, forbid_unknown_fields=True):
+    """Any answer; which fields count depends on the request. Texts are cut to what anybody reads of them."""
+
+    ready: bool = False
+    """Of the first answer: the desktop can be used."""
+    start_s: _Seconds = 0.0
+    found: msgspec.Raw = msgspec.Raw()
+    """Of the first answer: what the guest found around itself (`guest.confinement.findings`)."""
+    error: Literal["", "task", "broken"] = ""
+    message: str = ""
+    value: msgspec.Raw = msgspec.Raw()
+
+    app: str = ""
+    title: str = ""
+    tree: _Count = 0
+    nodes: Annotated[list[_Row], Meta(max_length=MAX_NODES)] | None = None
+    picture: _Count | None = None
+    """The count of changes on screen; every observation has it."""
+    settled_by: SettledBy = "none"
+    settle_s: _Seconds = 0.0
+    tree_age_s: _Seconds = 0.0
+    finished: bool = False
+    action_error: str = ""
+    result: str = ""
+
+    def __post_init__(self) -> None:
+        self.message, self.action_error = self.message[:_MAX_MESSAGE], self.action_error[:_MAX_MESSAGE]
+        self.app, self.title = self.app[:_MAX_TITLE], self.title[:_MAX_TITLE]
+        self.result = self.result[:_MAX_RESULT]
+
+
+_DECODER = msgspec.json.Decoder(GuestAnswer)
+
+
+def decode(frame: bytes, *, index: int) -> GuestAnswer:
+    """The answer of desktop ``index``. Raises `DesktopBroken`."""
+    try:
+        return _DECODER.decode(frame)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise DesktopBroken(f"desktop {index} sent no answer: {str(error)[:200]}") from error
+
+
+def value_of(raw: msgspec.Raw, *, index: int) -> Any:
+    """What a part of an answer that may be anything holds. Raises `DesktopBroken`."""
+    try:
+        return json.loads(bytes(raw), object_hook=bytes_from_json)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise DesktopBroken(f"desktop {index} sent no value: {str(error)[:200]}") from error
+
+
+def findings_of(raw: msgspec.Raw, *, index: int) -> Findings:
+    """What the guest found around itself. Raises `DesktopBroken`."""
+    try:
+        return msgspec.json.decode(raw, type=Findings)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise DesktopBroken(f"desktop {index} does not say what it found around itself: {str(error)[:200]}") from error
+
+
+def tree_of(rows: list[_Row], *, index: int) -> list[TreeNode]:
+    """The tree's objects. Parents come before their children. Raises `DesktopBroken`."""
+    depths: list[int] = []
+    for place, row in enumerate(rows):
+        parent = row[1]
+        depth = 0 if parent < 0 else depths[parent] + 1 if parent < place else MAX_DEPTH
+        if depth >= MAX_DEPTH:
+            raise DesktopBroken(f"desktop {index} sent no tree: object {place} is below {parent}")
+        depths.append(depth)
+    return [TreeNode(*row) for row in rows]

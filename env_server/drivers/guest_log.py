@@ -1,0 +1,68 @@
+"""What a guest says, on its way into a file of the host: cut, and never more of it than fits.
+
+Whatever runs in the desktop can write there, so the file is evidence of nothing; only what came before the guest was ready, from
+programs of ours, says why a start failed.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from pathlib import Path
+
+from common.errors import HostBroken
+
+FILE_LIMIT = 4 << 20
+"""Bytes after which a file makes room for a new one; the one before is kept beside it."""
+BYTES_PER_S = 1 << 20
+"""Faster it is not read: a guest that floods waits itself."""
+_TAIL_CHUNKS = 8
+_CHUNK = 4096
+
+
+class GuestLog:
+    """One start of one desktop: a pipe for its standard error and a thread that writes down what comes."""
+
+    def __init__(self, folder: Path, index: int) -> None:
+        """Raises `HostBroken` when the file cannot be written."""
+        self.path = folder / f"desktop-{index}.log"
+        self._tail: deque[bytes] = deque(maxlen=_TAIL_CHUNKS)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        except OSError as error:
+            raise HostBroken(
+                f"desktop.log folder {folder} is not writable: {error}; free space or choose another folder"
+            ) from error
+        self._reader, self.writer = os.pipe()
+        self._thread = threading.Thread(target=self._pump, name=f"desktop-{index}-log", daemon=True)
+
+    def begin(self) -> None:
+        """The guest has ``writer`` now."""
+        os.close(self.writer)
+        self._thread.start()
+
+    def tail(self, *, wait_s: float) -> str:
+        """The last that came, at most 32 KiB. ``wait_s``: how long its writers may take to end."""
+        self._thread.join(wait_s)
+        return b"".join(self._tail).decode(errors="replace")
+
+    def _pump(self) -> None:
+        while chunk := os.read(self._reader, _CHUNK):
+            self._tail.append(chunk)
+            try:
+                if os.fstat(self._file).st_size + len(chunk) > FILE_LIMIT:
+                    self._begin_anew()
+                os.write(self._file, chunk)
+            except OSError:
+                pass  # a full disk; it is read all the same, or the guest would stand still
+            time.sleep(len(chunk) / BYTES_PER_S)
+        os.close(self._reader)
+        os.close(self._file)
+
+    def _begin_anew(self) -> None:
+        self.path.replace(self.path.with_suffix(".log.1"))
+        os.close(self._file)
+        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

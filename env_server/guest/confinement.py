@@ -1,0 +1,148 @@
+"""What the guest gives up before any application runs, and what it then finds around itself.
+
+Everything that an agent starts descends from this process and keeps what it gave up. What is found is told to the host, which
+uses no desktop that finds more than it should (`env_server.drivers.containment`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import socket
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+_PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 4, 22, 38  # linux/prctl.h
+_SECCOMP_MODE_FILTER = 2
+_KEYCTL_JOIN_SESSION_KEYRING = 1
+_CLONE_NEWUSER, _CLONE_NEW = 0x1000_0000, 0x7E02_0000
+"""A user namespace; any namespace (linux/sched.h)."""
+
+_SYSTEM_CALLS: Mapping[str, Mapping[str, int]] = {
+    "x86_64": {
+        "ptrace": 101, "pivot_root": 155, "acct": 163, "mount": 165, "umount2": 166, "swapon": 167, "swapoff": 168, "reboot": 169,
+        "init_module": 175, "delete_module": 176, "kexec_load": 246, "add_key": 248, "request_key": 249, "keyctl": 250,
+        "perf_event_open": 298, "open_by_handle_at": 304, "setns": 308, "process_vm_readv": 310, "process_vm_writev": 311,
+        "finit_module": 313, "kexec_file_load": 320, "bpf": 321, "userfaultfd": 323, "clone": 56, "unshare": 272,
+    },
+    "aarch64": {
+        "ptrace": 117, "pivot_root": 41, "acct": 89, "mount": 40, "umount2": 39, "swapon": 224, "swapoff": 225, "reboot": 142,
+        "init_module": 105, "delete_module": 106, "kexec_load": 104, "add_key": 217, "request_key": 218, "keyctl": 219,
+        "perf_event_open": 241, "open_by_handle_at": 265, "setns": 268, "process_vm_readv": 270, "process_vm_writev": 271,
+        "finit_module": 273, "kexec_file_load": 294, "bpf": 280, "userfaultfd": 282, "clone": 220, "unshare": 97,
+    },
+}  # fmt: skip
+"""Machine -> number of each system call that no application needs and that has been a way out of containers."""
+_NEW_CALLS = {"io_uring_setup": 425, "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsmount": 432, "mount_setattr": 442}
+"""The same on all machines."""
+_CLONE3 = 435
+"""Its flags lie in memory, where no filter can look: "not implemented" makes the C library use `clone`."""
+_AUDIT_ARCH = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
+_X32 = 0x4000_0000
+"""Of the numbers of x86_64's second table."""
+
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _ERRNO = 0x7FFF_0000, 0x0005_0000
+_NUMBER, _ARCH, _FIRST_ARGUMENT = 0, 4, 16
+"""Offsets in `struct seccomp_data`."""
+
+
+def confine() -> None:
+    """Give up what no application needs: keys of the host's session, tracing, mounts, namespaces, new privileges.
+
+    Other processes of the desktop cannot look into this one or write where it writes. Raises `OSError`.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def call(name: str, *arguments: Any) -> None:
+        words = [ctypes.c_ulong(value) if isinstance(value, int) else value for value in arguments]
+        if getattr(libc, name)(*words) < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, f"{name}{arguments[:2]}: {os.strerror(number)}")
+
+    machine = os.uname().machine
+    call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    call("prctl", _PR_SET_DUMPABLE, 0, 0, 0, 0)
+    if machine not in _SYSTEM_CALLS:
+        return
+    # A kernel without keys, or a site that refuses the call, has none to keep away.
+    libc.syscall(ctypes.c_long(_SYSTEM_CALLS[machine]["keyctl"]), ctypes.c_long(_KEYCTL_JOIN_SESSION_KEYRING), None)
+    program = _filter(machine)
+    code = ctypes.create_string_buffer(program, len(program))
+    head = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code))
+    call("prctl", _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.create_string_buffer(head, len(head)), 0, 0)
+
+
+def _filter(machine: str) -> bytes:
+    """The program for the kernel's filter of system calls (seccomp-bpf)."""
+
+    def step(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
+        return struct.pack("HBBI", code, yes, no, value)
+
+    refuse = step(_RETURN, _ERRNO | errno.EPERM)
+    allow = step(_RETURN, _ALLOW)
+    calls = dict(_SYSTEM_CALLS[machine])
+    clone, unshare = calls.pop("clone"), calls.pop("unshare")
+    steps = [
+        step(_LOAD, _ARCH), step(_EQUAL, _AUDIT_ARCH[machine], yes=1), refuse,
+        step(_LOAD, _NUMBER), step(_AT_LEAST, _X32, no=1), refuse,
+        step(_EQUAL, _CLONE3, no=1), step(_RETURN, _ERRNO | errno.ENOSYS),
+    ]  # fmt: skip
+    for number in (*calls.values(), *_NEW_CALLS.values()):
+        steps += [step(_EQUAL, number, no=1), refuse]
+    for number, flags in ((clone, _CLONE_NEW), (unshare, _CLONE_NEW)):
+        steps += [step(_EQUAL, number, no=4), step(_LOAD, _FIRST_ARGUMENT), step(_ANY_BIT, flags, no=1), refuse, allow]
+    return b"".join([*steps, allow])
+
+
+# --- what is there ----------------------------------------------------------------------------------------------------
+
+_STATUS = ("Uid", "CapInh", "CapPrm", "CapEff", "CapAmb", "NoNewPrivs", "Seccomp")
+_KNOBS = ("/proc/sys", "/sys/kernel", "/sys/fs/cgroup")
+"""Trees of the kernel's settings."""
+_TRIGGERS = ("/proc/sysrq-trigger", "/proc/kcore", "/proc/kmsg", "/proc/acpi", "/proc/scsi", "/sys/power/state", "/dev/mem")
+_OF_THE_IMAGE = ("/", "/bin", "/etc", "/home", "/lib", "/opt", "/opt/computerrl/guest", "/root", "/run", "/usr", "/usr/bin",
+                 "/var")  # fmt: skip
+_MOST_NAMED = 20
+
+
+def findings() -> dict[str, Any]:
+    """What this process may, what it could write, and what it knows of the host, in plain lists."""
+    status = dict(line.split(":\t", 1) for line in _lines("/proc/self/status") if ":\t" in line)
+    mounts = {line.split()[4] for line in _lines("/proc/self/mountinfo")}
+    places = {*mounts, *_OF_THE_IMAGE, *_TRIGGERS, *_files(_KNOBS)}
+    return {
+        "status": {name: status.get(name, "").split() for name in _STATUS},
+        "writable": sorted(place for place in places if os.access(place, os.W_OK))[:_MOST_NAMED],
+        "environment": sorted(os.environ),
+        "descriptors": sorted(_descriptors()),
+        "interfaces": sorted(name for _, name in socket.if_nameindex()),
+    }
+
+
+def _lines(path: str) -> list[str]:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read().splitlines()
+
+
+def _files(folders: Iterable[str]) -> Iterator[str]:
+    for top in folders:
+        for folder, _, names in os.walk(top):
+            yield folder
+            yield from (os.path.join(folder, name) for name in names)
+
+
+def _descriptors() -> list[int]:
+    with os.scandir("/proc/self/fd") as entries:
+        found = [int(entry.name) for entry in entries]
+    return [number for number in found if _is_open(number)]
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False  # the one that listed them
+    return True

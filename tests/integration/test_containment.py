@@ -1,0 +1,147 @@
+"""What a hostile program inside a real desktop can reach: a list of attempts, each of which has to fail."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from common.config import DesktopConfig
+from common.errors import HostBroken
+from common.model_folder import cache_folder
+from env_server.drivers import isolation
+from env_server.drivers.guest_driver import GuestDriver
+from env_server.drivers.isolation import NOBODY
+from env_server.memory import files_mb, processes_below
+from env_server.tasks.osworld.desktop import CalledDesktop
+from tests.desktops import open_desktop
+
+CONFIG = DesktopConfig(apps=("files",), observation="tree")
+ROOT = Path(__file__).resolve().parents[2]
+
+GUEST = "$(pgrep -o -f guest.main)"
+ATTEMPTS = {
+    "core pattern": 'printf "%s" "$(cat /proc/sys/kernel/core_pattern)" > /proc/sys/kernel/core_pattern',
+    "swappiness": 'printf "%s" "$(cat /proc/sys/vm/swappiness)" > /proc/sys/vm/swappiness',
+    "sysrq": "echo h > /proc/sysrq-trigger",
+    "huge pages": ": >> /sys/kernel/mm/transparent_hugepage/enabled",
+    "cgroup": "mkdir /sys/fs/cgroup/evil || mkdir /sys/fs/cgroup/*/evil",
+    "program": "touch /usr/bin/evil",
+    "settings": "touch /etc/evil",
+    "guest's code": "touch /opt/computerrl/guest/evil.py",
+    "home of root": "ls /root/* /root/.[a-z]*",
+    "host's files": "ls /host /.singularity.d/../work /proc/1/root/work",
+    "log of the host": f"echo evil >> /proc/{GUEST}/fd/2",
+    "wire to the host": f"echo evil >> /proc/{GUEST}/fd/1",
+    "memory of the guest": f"g={GUEST}; dd if=/proc/$g/mem bs=1 count=1 skip=$((0x$(head -c 12 /proc/$g/maps))) iflag=skip_bytes",
+    "environment of the guest": f"cat /proc/{GUEST}/environ",
+    "user namespace": "unshare --user --map-root-user true",
+    "mount": "mount -t tmpfs tmpfs /mnt",
+    "network": "python3 -c \"import socket; socket.create_connection(('192.0.2.1', 80), timeout=2)\"",
+    "trace": f"python3 -c \"import ctypes,os; os._exit(ctypes.CDLL(None).ptrace(16, int('{GUEST}'), 0, 0) != 0)\"",
+    "keys": "python3 -c \"import ctypes,os; os._exit(ctypes.CDLL(None).syscall(250, 0, -4, 1) < 0)\"",
+    "privileges": "su -c true",
+}
+"""What it is aimed at -> a command that ends well when it gets there."""
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuestDriver]:
+    secrets = {"APPTAINER_BIND": "/proc:/leak", "APPTAINERENV_SECRET": "42", "SINGULARITYENV_OTHER": "1", "http_proxy": "http://x"}
+    with pytest.MonkeyPatch.context() as patch, open_desktop(tmp_path_factory.mktemp("d"), CONFIG) as first:
+        first.close()
+        for name, value in secrets.items():
+            patch.setenv(name, value)
+        with open_desktop(tmp_path_factory.mktemp("e"), CONFIG) as second:
+            yield second
+
+
+@pytest.mark.parametrize("aim", ATTEMPTS)
+def test_attempt_fails(driver: GuestDriver, aim: str) -> None:
+    ended = CalledDesktop(driver.get).run(f"({ATTEMPTS[aim]})", timeout_s=10.0)
+    assert ended.returncode not in (0, 127), (aim, ended)
+    assert driver.healthy()
+
+
+def test_environment_of_the_user_and_of_the_site_is_unknown_inside(driver: GuestDriver) -> None:
+    ended = CalledDesktop(driver.get).run("env; ls -d /leak", timeout_s=10.0)
+    for word in ("SECRET", "OTHER", "proxy"):
+        assert word not in ended.stdout
+    assert "/leak" not in ended.stdout.splitlines()
+
+
+def test_everything_of_a_desktop_of_root_runs_as_nobody(driver: GuestDriver) -> None:
+    if os.geteuid() != 0:
+        assert {os.stat(f"/proc/{pid}").st_uid for pid in processes_below(driver.pid or 0)} <= {os.geteuid(), 0, 65534}
+        return
+    status = [Path(f"/proc/{pid}/status").read_text() for pid in processes_below(driver.pid or 0)]
+    users = {line.split()[1] for text in status for line in text.splitlines() if line.startswith("Uid:")}
+    assert len(status) > 5 and users == {str(NOBODY)}
+
+
+def test_files_anywhere_count_to_the_desktop_s_memory(driver: GuestDriver) -> None:
+    before = files_mb(driver.pid or 0)
+    for folder in ("/tmp", "/var/tmp", "/dev/shm", "/home/user"):
+        done = CalledDesktop(driver.get).run(f"head -c 20000000 /dev/zero > {folder}/big", timeout_s=20.0)
+        assert done.returncode == 0, done
+    assert files_mb(driver.pid or 0) - before > 70
+    full = CalledDesktop(driver.get).run("head -c 2000000000 /dev/zero > /dev/shm/huge; rm -f /dev/shm/huge", timeout_s=60.0)
+    assert "No space left" in full.stderr
+
+
+def test_difference_is_a_refusal_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from env_server.drivers import apptainer
+
+    monkeypatch.setattr(apptainer, "ISOLATION", (*apptainer.ISOLATION, "--writable-tmpfs", "--env", "AWS_SECRET=1"))
+    with pytest.raises(HostBroken, match="AWS_SECRET"), open_desktop(tmp_path, CONFIG):
+        pass
+
+
+def test_guest_s_program_that_others_may_not_read_is_no_hindrance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from env_server.drivers import apptainer
+
+    closed = tmp_path / "guest"
+    shutil.copytree(apptainer.GUEST, closed, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in (closed, *closed.rglob("*")):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    monkeypatch.setattr(apptainer, "GUEST", closed)
+    with open_desktop(tmp_path / "desktop", CONFIG) as driver:
+        assert driver.healthy()
+
+
+AS_USER = """
+import os, sys
+from pathlib import Path
+from env_server.memory import processes_below
+from env_server.tasks.osworld.desktop import CalledDesktop
+from tests.desktops import open_desktop
+from tests.integration.test_containment import ATTEMPTS, CONFIG
+with open_desktop(Path(sys.argv[1]), CONFIG) as driver:
+    run = CalledDesktop(driver.get).run
+    reached = [aim for aim, text in ATTEMPTS.items() if run(f"({text})", timeout_s=10.0).returncode in (0, 127)]
+    print(os.getuid(), {os.stat(f"/proc/{pid}").st_uid for pid in processes_below(driver.pid or 0)}, reached)
+"""
+
+
+def test_ordinary_user_s_desktop_is_contained_as_well() -> None:
+    """Root becomes such a user first; whoever is one already has been tried above."""
+    if os.geteuid() != 0:
+        return
+    user = pwd.getpwnam("daemon").pw_uid
+    needs = [ROOT, Path(sys.prefix), Path(sys.base_prefix), cache_folder()]
+    become = [word.replace(str(NOBODY), str(user)) for word in isolation.become_nobody(needs, index=0)]
+    with tempfile.TemporaryDirectory() as home:
+        os.chown(home, user, user)
+        env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "COMPUTERRL_CACHE": str(cache_folder()), "HOME": home}
+        done = subprocess.run(
+            [*become, sys.executable, "-B", "-c", AS_USER, home], env=env, cwd=home, capture_output=True, text=True, timeout=300
+        )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{user} {{{user}}} []\n"
