@@ -90,7 +90,7 @@ def isolation(*, max_processes: int, needs: Sequence[Path], index: int = 0) -> l
             raise SetupError(Problem(program, "not on PATH", "install util-linux"))
     highest_pid = str(max_processes + _FIRST_PIDS) if _has_pid_limit(os.uname().release) else ""
     return [
-        *(become_nobody(needs, index=index) if os.geteuid() == 0 else []), "setpriv", "--no-new-privs",
+        *(become_nobody(needs, index=index) if os.geteuid() == 0 and _outside(0) == 0 else []), "setpriv", "--no-new-privs",
         "unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc",
         "sh", "-c", KEEPER, "keeper", highest_pid,
     ]  # fmt: skip
@@ -98,10 +98,27 @@ def isolation(*, max_processes: int, needs: Sequence[Path], index: int = 0) -> l
 
 def become_nobody(needs: Iterable[Path], *, index: int) -> list[str]:
     """The command by which root becomes a user without rights, for whom ``needs`` can be reached. Raises `SetupError`."""
-    user = str(NOBODY + index % _NUM_NOBODIES)
+    user = str(_nobody(index))
     become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--inh-caps=-all"]
     shown = [path for path in sorted({path.resolve() for path in needs}) if not _is_open(path) or _closed_above(path)]
     return ["unshare", "--mount", "sh", "-ec", _show_alone(shown), "show", *become] if shown else become
+
+
+def _nobody(index: int) -> int:
+    """The user id of desktop ``index``; in a container that has few of them the last but one, which is `nobody` by custom."""
+    wanted = NOBODY + index % _NUM_NOBODIES
+    return wanted if _outside(wanted) is not None else max(first + count for first, _, count in _user_ids()) - 2
+
+
+def _outside(user: int) -> int | None:
+    """What a user of this user namespace is called in the one around it: root of a rootless container is no root there."""
+    return next((outside + user - first for first, outside, count in _user_ids() if first <= user < first + count), None)
+
+
+def _user_ids() -> list[tuple[int, int, int]]:
+    """First id, the same id outside, and number of each range of user ids that exist here."""
+    lines = Path("/proc/self/uid_map").read_text().splitlines()
+    return [(int(first), int(outside), int(count)) for first, outside, count in (line.split() for line in lines)]
 
 
 def _is_open(path: Path) -> bool:

@@ -68,6 +68,24 @@ def test_root_becomes_another_nobody_for_each_desktop_and_sees_what_it_needs_alo
     assert all("--clear-groups" in command and "--no-new-privs" in command for command in commands)
 
 
+@pytest.mark.parametrize(
+    ("user_ids", "user"),
+    [
+        ([(0, 0, 4294967295)], "1900000003"),
+        ([(0, 0, 65536)], "65534"),  # a container of root's
+        ([(0, 1000, 1), (1, 100000, 65536)], ""),  # a rootless container
+        ([(0, 100000, 65536)], ""),
+    ],
+)
+def test_only_who_is_root_outside_as_well_becomes_somebody_else(
+    monkeypatch: pytest.MonkeyPatch, user_ids: list[tuple[int, int, int]], user: str
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(isolation, "_user_ids", lambda: user_ids)
+    command = isolation.isolation(max_processes=600, needs=(), index=3)
+    assert [word for word in command if word.startswith("--reuid=")] == ([f"--reuid={user}"] if user else [])
+
+
 def test_what_is_closed_and_too_large_to_copy_is_refused_with_a_way_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     closed = tmp_path / "image"
