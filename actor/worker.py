@@ -23,7 +23,7 @@ from actor.episode import EpisodeAborted, EpisodeSetting, play_episode
 from actor.prompt import PromptBuilder
 from common import log
 from common.config import ActorConfig, RunConfig
-from common.errors import ComputerRLError, PeerTimeout
+from common.errors import ComputerRLError, ConfigError, PeerTimeout
 from common.lifecycle import StopToken
 from common.messages import Assignment, NoAssignment, Trajectory, TrajectoryReceipt
 from common.metrics import Rate, Timings
@@ -165,6 +165,9 @@ class ActorWorker:
                     backoff_s = FIRST_BACKOFF_S
                 except EpisodeAborted:
                     return
+                except ConfigError as error:  # no later episode would fare better
+                    self._failure = error
+                    self._stop.stop(str(error))
                 except ComputerRLError as error:
                     self._complain(error)
                     self._stop.wait(backoff_s)

@@ -1,7 +1,8 @@
 """An OpenAI-compatible server that holds a model, as `vllm serve` is: which models it has, and completions of token ids.
 
 Prompts are sent as token ids and answers come back as such (vLLM's ``return_token_ids``): a server that only speaks text would
-leave open what was said. Standard library only; nothing is sent to a host that the configuration does not name.
+leave open what was said. Standard library only. Nothing is sent to a host that neither the configuration nor the environment has
+named: proxies (`http_proxy` and its like) count, but never for servers of this machine.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import http.client
 import json
 import stat
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 from typing import Any
 
+from common.addresses import is_loopback
 from common.config import EndpointConfig
 from common.errors import ConfigError, EngineFailed, PeerTimeout, Problem
 
@@ -33,6 +36,9 @@ class Endpoint:
         self._headers = {"Content-Type": "application/json"}
         if config.key_file is not None:
             self._headers["Authorization"] = f"Bearer {_read_key(Path(config.key_file))}"
+        host = urllib.parse.urlsplit(config.url).hostname or ""
+        self._proxies = {} if is_loopback(host) else urllib.request.getproxies()
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler(self._proxies))
 
     def find_model(self) -> str:
         """The name of the model that is asked. Raises `ConfigError` when the server is not there or has no such model."""
@@ -68,7 +74,7 @@ class Endpoint:
         data = None if asked is None else json.dumps(asked).encode()
         request = urllib.request.Request(url, data=data, headers=self._headers)
         try:
-            with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+            with self._opener.open(request, timeout=timeout_s) as answer:
                 return json.loads(answer.read(_MAX_ANSWER_BYTES))
         except urllib.error.HTTPError as error:
             said = error.read(1000).decode(errors="replace")
@@ -76,7 +82,9 @@ class Endpoint:
             kind = PeerTimeout if error.code in (429, 502, 503, 504) else EngineFailed
             raise kind(f"{url} answered {error.code}: {said}") from None
         except (OSError, http.client.HTTPException) as error:
-            raise PeerTimeout(f"{url} does not answer: {getattr(error, 'reason', None) or error}") from None
+            through = self._proxies.get(request.type)
+            way = f" (through the proxy {through}, as the environment says)" if through else ""
+            raise PeerTimeout(f"{url} does not answer: {getattr(error, 'reason', None) or error}{way}") from None
         except ValueError as error:
             raise EngineFailed(f"{url} answered no JSON: {error}") from None
 

@@ -7,6 +7,7 @@ An evaluation is a run whose recipe has an evaluation and nothing else: the same
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -95,11 +96,11 @@ def evaluation_config(wish: Wish, found: Evaluated) -> RunConfig:
         step = "give --temperature above 0, or --rollouts 1"
         raise ConfigError([Problem("--temperature", f"{wish.rollouts} greedy rollouts of a task are all the same", step)])
     changes = [
-        *_ONLY_EVALUATE, f"name={found.name}", f"model.name={found.model}", f"learner.recipe.eval_temperature={temperature}",
-        f"learner.recipe.eval_rollouts_per_task={wish.rollouts}",
+        *_ONLY_EVALUATE, _text("name", found.name), _text("model.name", found.model),
+        f"learner.recipe.eval_temperature={temperature}", f"learner.recipe.eval_rollouts_per_task={wish.rollouts}",
     ]  # fmt: skip
     if wish.endpoint is not None:
-        changes += ["actor.engine=endpoint", f"actor.endpoint.url={wish.endpoint}"]
+        changes += ["actor.engine=endpoint", _text("actor.endpoint.url", wish.endpoint)]
     if wish.families is not None:
         changes.append(f"tasks.families={json.dumps(wish.families)}")
     if wish.episodes is not None:
@@ -113,6 +114,16 @@ def evaluation_config(wish: Wish, found: Evaluated) -> RunConfig:
     return _with_model(config, there[-1] / MODEL_FOLDER) if there else config  # Without one, `local.play` refuses to resume.
 
 
+def _text(field: str, text: str) -> str:
+    """A setting whose text stays as it is, whatever YAML would make of it."""
+    return f"{field}={json.dumps(text, ensure_ascii=False)}"
+
+
+def _run_name(name: str) -> str:
+    """A folder's name as a run's."""
+    return f"eval-{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}"
+
+
 def find_evaluated(wish: Wish) -> Evaluated:
     """What ``wish`` evaluates. Names are checked before torch is loaded. Raises `ConfigError`, `ResumeError`."""
     source = Path(wish.source)
@@ -123,7 +134,7 @@ def find_evaluated(wish: Wish) -> Evaluated:
         if wish.config is None:
             step = "give --config CONFIG: prompt format, desktops and tasks are not part of a model"
             raise ConfigError([Problem("--config", f"{wish.source!r} is a model folder, which says nothing of them", step)])
-        return Evaluated(str(source.resolve()), wish.config, f"eval-{source.resolve().name}")
+        return Evaluated(str(source.resolve()), wish.config, _run_name(source.resolve().name))
     if (source / "config.json").is_file():
         check_model_folder(source, field="CHECKPOINT")  # Raises: it names what the model folder lacks.
     try:
@@ -140,7 +151,7 @@ def find_evaluated(wish: Wish) -> Evaluated:
 
         checkpoint = newest_checkpoint(run / "checkpoints")
     base = read_resolved(run)["model"]["name"]
-    name = f"eval-{run.resolve().name}-{checkpoint.name}"
+    name = _run_name(f"{run.resolve().name}-{checkpoint.name}")
     return Evaluated(str(base), wish.config or run / CONFIG_FILE, name, run=run, checkpoint=checkpoint)
 
 

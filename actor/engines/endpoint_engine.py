@@ -17,7 +17,7 @@ import numpy as np
 
 from actor.engines.base import NO_VERSION, Completion, GenerationRequest
 from common import log
-from common.errors import EngineFailed, PeerTimeout, WeightError
+from common.errors import ConfigError, EngineFailed, PeerTimeout, Problem, WeightError
 
 if TYPE_CHECKING:
     import torch
@@ -26,6 +26,8 @@ PATIENCE_S = 120.0
 """A server that is away for longer fails what was asked of it."""
 
 _BACKOFF_S = (0.5, 10.0)
+_MOST_REFUSALS = 5
+"""In a row, with nothing else under way: then the server refuses for good."""
 
 
 class Server(Protocol):
@@ -45,6 +47,11 @@ class EndpointEngine:
         self._version = NO_VERSION
         self._seeds = itertools.count(seed)
         self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._num_asked = 0
+        """Requests that the server works on."""
+        self._num_refused = 0
+        """Since it answered one."""
         self._pool = ThreadPoolExecutor(max_workers=num_live, thread_name_prefix="endpoint")
 
     @property
@@ -53,7 +60,8 @@ class EndpointEngine:
         return self._version
 
     def submit(self, request: GenerationRequest) -> Future[Completion]:
-        """Queue a request. The future raises `EngineFailed` when the server refuses it or stays away."""
+        """Queue a request. The future raises `EngineFailed` when the server refuses it or stays away, `ConfigError` when it
+        refuses whatever it is asked."""
         if self._closing.is_set():
             failed: Future[Completion] = Future()
             failed.set_exception(EngineFailed("the engine is closed"))
@@ -84,17 +92,24 @@ class EndpointEngine:
 
     def _complete(self, request: GenerationRequest, seed: int, queued: float) -> Completion:
         version, began = self._version, time.perf_counter()
-        choice = self._ask({
-            "model": self._model,
-            "prompt": request.prompt_tokens.tolist(),
-            "max_tokens": request.max_new_tokens,
-            "temperature": request.temperature,
-            "seed": seed,
-            "logprobs": 0,
-            "stop_token_ids": sorted(request.stop_tokens),
-            "return_token_ids": True,
-        })  # fmt: skip
-        tokens, logprobs = _tokens_of(choice)
+        with self._lock:
+            self._num_asked += 1
+        try:
+            choice = self._ask({
+                "model": self._model,
+                "prompt": request.prompt_tokens.tolist(),
+                "max_tokens": request.max_new_tokens,
+                "temperature": request.temperature,
+                "seed": seed,
+                "logprobs": 0,
+                "stop_token_ids": sorted(request.stop_tokens),
+                "return_token_ids": True,
+            })  # fmt: skip
+            tokens, logprobs = _tokens_of(choice)
+        except EngineFailed as error:
+            self._end(error)
+            raise
+        self._end(None)
         if choice.get("finish_reason") == "length":
             finish, spoken = "length", tokens
         else:
@@ -108,6 +123,17 @@ class EndpointEngine:
             queue_s=began - queued,
             generate_s=time.perf_counter() - began,
         )
+
+    def _end(self, refusal: EngineFailed | None) -> None:
+        """Of one request. Raises `ConfigError` when nothing is answered any more."""
+        with self._lock:
+            self._num_asked -= 1
+            self._num_refused = self._num_refused + 1 if refusal else 0
+            is_hopeless = self._num_refused >= _MOST_REFUSALS and self._num_asked == 0 and not self._closing.is_set()
+        if is_hopeless:
+            step = "look at the model's context length, its name and the key; actor.prompt.max_prompt_tokens bounds what is asked"
+            reason = f"the server refuses {_MOST_REFUSALS} requests in a row: {refusal}"
+            raise ConfigError([Problem("actor.endpoint", reason, step)])
 
     def _ask(self, asked: dict[str, Any]) -> dict[str, Any]:
         pause_s, longest_s = _BACKOFF_S

@@ -209,3 +209,34 @@ def test_key_is_sent_and_must_be_private(server: Server, tmp_path: Path) -> None
 def test_configuration_that_trains_or_contradicts_itself_is_refused(overrides: list[str], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         load_config(ROOT / "configs" / "smoke.yaml", overrides=overrides)
+
+
+def test_proxy_of_the_environment_is_not_asked_for_a_server_of_this_machine(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    assert Endpoint(EndpointConfig(url=server.url)).find_model() == "theirs"
+    assert Endpoint(EndpointConfig(url=server.url.replace("127.0.0.1", "localhost"))).find_model() == "theirs"
+    with pytest.raises(ConfigError, match=r"through the proxy http://127\.0\.0\.1:9"):
+        Endpoint(EndpointConfig(url="http://model.invalid/v1")).find_model()
+
+
+def test_server_that_refuses_everything_is_a_mistake_of_the_configuration(engine: EndpointEngine, server: Server) -> None:
+    server.answer = lambda _: (401, {"message": "wrong key"})
+    for _ in range(endpoint_engine._MOST_REFUSALS - 1):
+        with pytest.raises(EngineFailed, match="wrong key"):
+            engine.submit(request()).result(10)
+    with pytest.raises(ConfigError, match=r"refuses 5 requests in a row: .*401.*wrong key"):
+        engine.submit(request()).result(10)
+
+
+def test_refusals_among_answers_are_the_requests_own(engine: EndpointEngine, server: Server) -> None:
+    refuses = iter([True, True, True, True, False] * 4)
+    server.answer = lambda _: (400, {"message": "too long"}) if next(refuses) else (200, choice([7, STOP]))
+    for number in range(20):
+        if number % 5 == 4:
+            engine.submit(request()).result(10)
+        else:
+            with pytest.raises(EngineFailed, match="too long"):
+                engine.submit(request()).result(10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,6 +43,22 @@ def test_evaluation_is_a_run_that_evaluates_and_does_nothing_else() -> None:
     assert order.to_message(config, config.tasks.families, policy_version=0).families == ("files-move",)
     assert phase_after(phase, config, temperature=1.0).kind == "done"
     assert config.desktop.num_desktops == 2
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        ("my model", "eval-my-model"), ("mod\u00e8le", "eval-mod-le"), ("run #2", "eval-run-2"), ("step: 3", "eval-step-3"),
+        ("a=b", "eval-a-b"), ("[x]", "eval--x-"), ("'q' \"q\"", "eval--q-q-"), ("{a: 1}", "eval--a-1-"), ("~", "eval--"),
+        ("null", "eval-null"), ("a\\b", "eval-a-b"),
+    ],
+)  # fmt: skip
+def test_folder_of_any_name_is_evaluated_as_it_is(tmp_path: Path, folder: str, name: str) -> None:
+    place = tmp_path / "part # of: the path" / folder
+    shutil.copytree(MODEL, place)
+    config = config_of(Wish(str(place), config=QUICKSTART, endpoint="http://127.0.0.1:1/v1#x"))
+    assert (config.model.name, config.name) == (str(place), name)
+    assert config.actor.endpoint is not None and config.actor.endpoint.url == "http://127.0.0.1:1/v1#x"
 
 
 def test_evaluation_of_a_run_that_has_a_budget_plays_every_episode() -> None:
