@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
 MAX_READ_BYTES = 1_000_000
 MAX_FILE_BYTES = 50_000_000
 """Larger files are not carried between guest and host."""
+
+
+_MAX_NAME_BYTES = 255
+"""Of all Linux file systems."""
 
 
 class FileActionError(ValueError):
@@ -58,18 +63,20 @@ class AgentFolder:
         return place.read_text(encoding="utf-8", errors="replace")
 
     def text_or_none(self, path: str) -> str | None:
-        """The text, or None when there is no such file."""
-        place = self.resolve(path)
-        return place.read_text(encoding="utf-8", errors="replace") if place.is_file() else None
+        """The text, or None when there is no such file that can be read."""
+        data = self.bytes_or_none(path)
+        return None if data is None else data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
 
     def bytes_or_none(self, path: str) -> bytes | None:
-        """A file as it is, or None when there is none."""
-        place = self.resolve(path)
-        if not place.is_file():
+        """A file as it is; None as `read_regular` gives it, and where an agent's link leads outside. Raises `FileActionError` for
+        a path that leads there by itself."""
+        try:
+            return read_regular(self.resolve(path))
+        except FileActionError:
+            plain = Path(os.path.normpath(self.root / path.strip()))
+            if "\0" in path or self.root not in (plain, *plain.parents):
+                raise
             return None
-        if place.stat().st_size > MAX_FILE_BYTES:
-            raise FileActionError(f"{path} is longer than {MAX_FILE_BYTES} bytes")
-        return place.read_bytes()
 
     def put(self, path: str, data: bytes) -> None:
         """Write a file as it is; its folder must be there."""
@@ -141,6 +148,8 @@ class AgentFolder:
         """The absolute place of ``path``; raises `FileActionError` when it or a link on the way leads outside."""
         if "\0" in path or len(path) > 1000:
             raise FileActionError("no such path")
+        if any(len(os.fsencode(part)) > _MAX_NAME_BYTES for part in path.split("/")):
+            raise FileActionError(f"a name of more than {_MAX_NAME_BYTES} bytes")
         text = path.strip()
         if text in ("", "/"):
             text = "."
@@ -165,6 +174,18 @@ class AgentFolder:
         if os.path.lexists(target):
             raise FileActionError(f"{target.relative_to(self.root)} is there already")
         os.rename(place, target)
+
+
+def read_regular(place: Path) -> bytes | None:
+    """A file's content; None when there is none, or none that can be read: without permission, no regular file, larger than
+    `MAX_FILE_BYTES`, with a name that no file can have. What an agent has made of its file is as good as deleted to a judge."""
+    try:
+        # A pipe would be waited for.
+        with open(place, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
+            data = file.read(MAX_FILE_BYTES + 1) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
+    except OSError:
+        return None
+    return None if data is None or len(data) > MAX_FILE_BYTES else data
 
 
 def _make_deletable(folder: Path) -> None:

@@ -22,6 +22,7 @@ from .apps.browser import Browser
 from .devtools import ChromiumGone
 from .display import Screen, Window
 from .faults import TaskError
+from .folder import read_regular
 from .keyboard import UnknownKey
 from .roles import state_names
 from .session import Session
@@ -84,8 +85,8 @@ class OsworldCalls:
 
     def read_file(self, path: str) -> str | None:
         """A regular file's content, or None."""
-        place = self._place(path)
-        return base64.b64encode(place.read_bytes()).decode("ascii") if place.is_file() else None
+        data = read_regular(self._place(path))
+        return None if data is None else base64.b64encode(data).decode("ascii")
 
     def open(self, path: str) -> bool:
         """Open it with its application and wait for the window."""

@@ -119,6 +119,15 @@ def test_double_click_selects_a_word_and_hover_does_nothing(desktop: GuestDriver
     assert desktop.get("editor_text").rstrip("\n") == "x rest"
 
 
+def test_file_that_an_agent_may_not_read_any_more_is_no_file_to_a_judge(desktop: GuestDriver) -> None:
+    open_on(desktop, SetupStep("write_file", {"path": "sub/note.txt", "text": "x"}), SetupStep("files_open", {"folder": "."}))
+    assert desktop.get("file_text", path="sub/note.txt") == "x"
+    for path in ("sub/note.txt", "sub"):
+        act(desktop, f'files.set_permissions("{path}", "000")')
+        assert desktop.get("file_text", path="sub/note.txt") is None and desktop.get("file_bytes", path="sub/note.txt") is None
+    assert desktop.healthy()
+
+
 def test_open_menu_is_shown_first_and_can_be_clicked(desktop: GuestDriver) -> None:
     shown = open_on(desktop, SetupStep("editor_open", {"path": "note.txt", "text": "abc"}))
     menu = next(e.number for e in shown.elements if e.text == "Edit")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from env_server.guest.folder import AgentFolder, FileActionError
+from env_server.guest.folder import MAX_FILE_BYTES, AgentFolder, FileActionError
 
 
 @pytest.fixture
@@ -50,13 +52,42 @@ def test_actions_that_cannot_be_done_say_so_and_change_nothing(folder: AgentFold
 
 
 @pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "sub/../../secret", "..", "link", "out/secret", "sub/../.."])
-@pytest.mark.parametrize("action", ["read", "write", "delete", "make_folder", "list", "text_or_none", "listing"])
+@pytest.mark.parametrize("action", ["read", "write", "delete", "make_folder", "list", "listing"])
 def test_paths_and_links_that_lead_outside_are_refused(folder: AgentFolder, path: str, action: str) -> None:
     (folder.root / "link").symlink_to(folder.root.parent / "secret")
     (folder.root / "out").symlink_to(folder.root.parent)
     with pytest.raises(FileActionError):
         getattr(folder, action)(path, *(("x",) if action == "write" else ()))
     assert (folder.root.parent / "secret").read_text() == "secret"
+
+
+@pytest.mark.parametrize("path", ["n" * 256, f"sub/{'n' * 256}", "\u00e4" * 128, f"{'n' * 256}/a"])
+def test_name_that_no_file_can_have_is_refused(folder: AgentFolder, path: str) -> None:
+    for action in (folder.read, folder.delete, folder.make_folder, folder.list, folder.listing, folder.resolve):
+        with pytest.raises(FileActionError, match="255 bytes"):
+            action(path)
+    for refused in (folder.write, folder.move, folder.copy):
+        with pytest.raises(FileActionError):
+            refused("a.txt" if refused != folder.write else path, path)
+
+
+def test_judge_of_a_path_outside_is_told_and_of_what_an_agent_made_unreadable_sees_nothing(folder: AgentFolder) -> None:
+    for path in ("../secret", "/etc/passwd", "sub/../../secret", "..", "a\0b"):
+        with pytest.raises(FileActionError):
+            folder.bytes_or_none(path)
+    root = folder.root
+    (root / "link").symlink_to(root.parent / "secret")
+    (root / "out").symlink_to(root.parent)
+    (root / "loop").symlink_to("loop")
+    os.mkfifo(root / "pipe")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(root / "socket"))
+    with (root / "large").open("wb") as large:
+        large.truncate(MAX_FILE_BYTES + 1)
+    for path in ("link", "out/secret", "loop", "pipe", "socket", "large", "sub", "none", "a.txt/b", "n" * 256, "n/" * 400):
+        assert folder.bytes_or_none(path) is None and folder.text_or_none(path) is None, path
+    (root / "lines").write_bytes(b"a\r\nb\rc\xff")
+    assert folder.text_or_none("lines") == "a\nb\nc\ufffd" and folder.bytes_or_none("a.txt") == b"alpha"
 
 
 def test_moving_or_copying_outside_is_refused(folder: AgentFolder) -> None:
