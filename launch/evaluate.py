@@ -121,7 +121,7 @@ def _text(field: str, text: str) -> str:
 
 def _run_name(name: str) -> str:
     """A folder's name as a run's."""
-    return f"eval-{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}"
+    return f"eval-{re.sub(r'[^A-Za-z0-9._-]+', '-', name)[:150]}"
 
 
 def find_evaluated(wish: Wish) -> Evaluated:

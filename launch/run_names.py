@@ -48,8 +48,17 @@ def runs_named(run_dir: Path, name: str) -> list[Path]:
 
 
 def claim(config: RunConfig) -> RunConfig:
-    """``config`` under a name nobody has, its folder made. Two at once get two names."""
+    """``config`` under a name nobody has, its folder made, which others cannot look into: prompts, pictures and logs are in it. Two
+    at once get two names. Raises `ConfigError`."""
     run_dir = Path(config.run_dir)
+    try:
+        return _claim(config, run_dir)
+    except OSError as error:
+        reason = f"no run folder can be made in {run_dir.absolute()}: {error.strerror}"
+        raise ConfigError([Problem("run_dir", reason, "name a folder that you can write to: run_dir=FOLDER")]) from None
+
+
+def _claim(config: RunConfig, run_dir: Path) -> RunConfig:
     run_dir.mkdir(parents=True, exist_ok=True)
     there = runs_named(run_dir, config.name)
     counter = int(there[-1].name.rpartition("-")[2]) if there and there[-1].name != config.name else len(there)
@@ -57,7 +66,7 @@ def claim(config: RunConfig) -> RunConfig:
         counter += 1
         name = config.name if counter == 1 else f"{config.name}-{counter}"
         try:
-            (run_dir / name).mkdir()
+            (run_dir / name).mkdir(mode=0o700)
         except FileExistsError:
             continue
         return config.model_copy(update={"name": name})

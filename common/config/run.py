@@ -125,7 +125,7 @@ _LARGE_PACK_TOKENS = 4096
 class RunConfig(Section):
     """One run."""
 
-    name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)
     """Folder below ``run_dir``."""
     run_dir: str = "runs"
     """Where run folders lie; relative to the current folder."""

@@ -28,6 +28,17 @@ def test_claim_twice_gives_a_counter_and_leaves_the_first_alone(tmp_path: Path) 
     assert names == ["quick", "quick-2", "quick-3"]
 
 
+def test_claim_makes_a_folder_that_others_cannot_look_into(tmp_path: Path) -> None:
+    assert claim(config(tmp_path)).folder.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/none", "n" * 256])
+def test_claim_where_no_folder_can_be_made_names_the_field_and_the_way_out(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"run_dir: no run folder can be made in .*\n.*run_dir=FOLDER"):
+        claim(config(tmp_path, run_dir=str(tmp_path / place)))
+
+
 def test_claim_counts_above_the_highest_when_one_was_removed(tmp_path: Path) -> None:
     for _ in range(3):
         claim(config(tmp_path))
