@@ -48,8 +48,8 @@ def runs_named(run_dir: Path, name: str) -> list[Path]:
 
 
 def claim(config: RunConfig) -> RunConfig:
-    """``config`` under a name nobody has, its folder made, which others cannot look into: prompts, pictures and logs are in it. Two
-    at once get two names. Raises `ConfigError`."""
+    """``config`` under a name nobody has, its folder made, which others cannot look into: prompts, pictures and logs are in it.
+    Two at once get two names. Raises `ConfigError`."""
     run_dir = Path(config.run_dir)
     try:
         return _claim(config, run_dir)
