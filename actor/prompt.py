@@ -116,12 +116,24 @@ class FolderTokenizer:
     """The tokenizer of a Hugging Face model folder."""
 
     def __init__(self, folder: Path) -> None:
+        """Raises `ConfigError`."""
         self._folder = folder
         self._whole: Any = None
         """Transformers' tokenizer: for chat templates, and for folders whose tokenizer.json does not stand alone."""
-        self._backend, end = _read_plain(folder) or self._read_whole()
+        try:
+            self._backend, end = _read_plain(folder) or self._read_whole()
+        except ConfigError:
+            raise
+        except Exception as error:  # noqa: BLE001  (tokenizers raises nothing narrower for a file that it cannot read)
+            reason = f"the tokenizer in {folder} cannot be read: {str(error)[:300]}"
+            step = "copy the model folder again, or save the tokenizer anew"
+            raise ConfigError([Problem("model.name", reason, step)]) from None
         if end is None:
-            raise ValueError(f"{folder}: the tokenizer names no end-of-text token")
+            reason = f"the tokenizer in {folder} names no end-of-text token (eos_token)"
+            raise ConfigError([Problem("model.name", reason, "name one in tokenizer_config.json: answers end with it")])
+        # Fine-tuning leaves its own limits in the file.
+        self._backend.no_truncation()
+        self._backend.no_padding()
         self.eos_token = int(end)
         added = self._backend.get_added_tokens_decoder().values()
         special = [token.content for token in added if token.special and len(token.content) > 1]
@@ -131,7 +143,8 @@ class FolderTokenizer:
         self._whole = _whole_tokenizer(self._folder)
         backend = getattr(self._whole, "backend_tokenizer", None)
         if backend is None:
-            raise ValueError(f"{self._folder}: the tokenizer has no fast (tokenizer.json) form")
+            reason = f"the tokenizer in {self._folder} has no fast form (tokenizer.json)"
+            raise ConfigError([Problem("model.name", reason, "save it with AutoTokenizer(use_fast=True).save_pretrained()")])
         return backend, self._whole.eos_token_id
 
     # The Rust object itself: thread-safe as long as nobody changes its truncation, and ten times quicker to call.
@@ -148,7 +161,12 @@ class FolderTokenizer:
             step = "use a model with a chat template, or actor.prompt.format: compact with chat_template: false"
             raise ConfigError([Problem("actor.prompt", f"the tokenizer in {self._folder} has no chat template", step)])
         turns = [{"role": message.role, "content": self._without_special(message.text)} for message in messages]
-        text = self._whole.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+        try:
+            text = self._whole.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+        except Exception as error:  # noqa: BLE001  (a template is a program of the model's, and may raise anything)
+            reason = f"the chat template in {self._folder} does not take turns of {_in_words(turns)}: {str(error)[:300]}"
+            step = "use a model whose template does, or actor.prompt.format: compact with chat_template: false"
+            raise ConfigError([Problem("actor.prompt", reason, step)]) from None
         return self.encode(text)
 
     def _without_special(self, text: str) -> str:
@@ -172,13 +190,15 @@ def _read_plain(folder: Path) -> tuple[Any, int] | None:
     from tokenizers import Tokenizer as FastTokenizer
 
     backend = FastTokenizer.from_file(str(files[1]))
-    backend.no_truncation()
-    backend.no_padding()
     named = [settings.get(f"{name}_token") for name in ("eos", "bos", "pad", "unk", "sep", "cls", "mask")]
     texts = [token["content"] if isinstance(token, dict) else token for token in named]
     tokens: list[Any] = [backend.token_to_id(text) for text in texts if text is not None]
     # Tokens that only the settings name get their numbers from transformers.
     return None if texts[0] is None or None in tokens else (backend, tokens[0])
+
+
+def _in_words(turns: Sequence[dict[str, str]]) -> str:
+    return ", ".join(turn["role"] for turn in turns)
 
 
 def _whole_tokenizer(folder: Path) -> Any:

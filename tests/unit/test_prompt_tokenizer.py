@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import tokenizers
 import transformers
 
 from actor.formats.base import ChatMessage
@@ -65,8 +66,53 @@ def test_end_token_that_only_the_settings_name_has_the_number_that_transformers_
 
 
 def test_tokenizer_without_an_end_token_is_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="names no end-of-text token"):
+    with pytest.raises(ConfigError, match="names no end-of-text token"):
         FolderTokenizer(_with_settings(folder, tmp_path, eos_token=None))
+
+
+@pytest.mark.parametrize("name", ["TokenizersBackend", "LlamaTokenizerFast"])
+@pytest.mark.parametrize("settings", ["truncation", "padding"])
+def test_limits_that_fine_tuning_left_in_the_tokenizer_cut_nothing(
+    folder: Path, tmp_path: Path, name: str, settings: str
+) -> None:
+    copy = _with_settings(folder, tmp_path, tokenizer_class=name)
+    file = tokenizers.Tokenizer.from_file(str(copy / "tokenizer.json"))
+    if settings == "truncation":
+        file.enable_truncation(4)
+    else:
+        file.enable_padding(length=64)
+    file.save(str(copy / "tokenizer.json"))
+    ours, plain = FolderTokenizer(copy), FolderTokenizer(_with_settings(folder, tmp_path / "plain", tokenizer_class=name))
+    assert ours.encode("click Name, then type 32.5") == plain.encode("click Name, then type 32.5")
+    turns = [ChatMessage("user", "click Name, then type 32.5")]
+    assert ours.encode_chat(turns) == plain.encode_chat(turns)
+
+
+@pytest.mark.parametrize(
+    "text", ["version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "{", "{}", "[]", '{"model": {"type": "x"}}']
+)
+@pytest.mark.parametrize("name", ["TokenizersBackend", "LlamaTokenizerFast"])
+def test_tokenizer_that_cannot_be_read_is_a_mistake_of_the_configuration(
+    folder: Path, tmp_path: Path, name: str, text: str
+) -> None:
+    copy = _with_settings(folder, tmp_path, tokenizer_class=name)
+    (copy / "tokenizer.json").write_text(text)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        FolderTokenizer(copy)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for m in messages %}{{", "{{ raise_exception('no system role here') }}", "{{ messages[99].content }}",
+        "{{ messages[0].content.no() }}", "{% include 'x' %}",
+    ],
+)  # fmt: skip
+def test_chat_template_that_raises_is_a_mistake_of_the_configuration(folder: Path, tmp_path: Path, template: str) -> None:
+    copy = _with_settings(folder, tmp_path)
+    (copy / "chat_template.jinja").write_text(template)
+    with pytest.raises(ConfigError, match="does not take turns of system, user"):
+        FolderTokenizer(copy).encode_chat([ChatMessage("system", "a"), ChatMessage("user", "b")])
 
 
 def _with_settings(folder: Path, target: Path, **changes: str | None) -> Path:
