@@ -63,10 +63,11 @@ can be written to, and the memory behind its /dev/shm is bounded by nothing."""
 _STAGES = ("/boot", "/media", "/srv", "/mnt", "/opt")
 """Folders over which the desktop's files may be mounted, for itself alone: the first that holds nothing it needs."""
 
+_HOW = "(sysctl user.max_user_namespaces; on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0 as well)"
 _ROOTLESS_HINTS = (
-    ("user namespace", "user namespaces are refused: ask an administrator to allow them (sysctl user.max_user_namespaces)"),
-    ("unshare failed", "namespaces are refused: ask an administrator to allow user namespaces (sysctl user.max_user_namespaces)"),
-    ("mount:", "this host refuses mounts inside user namespaces, which containers need: ask an administrator to allow them"),
+    ("user namespace", f"user namespaces are refused: ask an administrator to allow them {_HOW}"),
+    ("unshare failed", f"namespaces are refused: ask an administrator to allow user namespaces {_HOW}"),
+    ("mount:", f"this host refuses mounts inside user namespaces, which containers need: ask an administrator to allow them {_HOW}"),
     ("No space left", "the disk is full: free space where Apptainer and the image lie"),
     ("network namespace", "the network namespace is refused by this site: containers cannot be cut off the network"),
 )
