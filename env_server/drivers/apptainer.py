@@ -67,7 +67,7 @@ _HOW = "(sysctl user.max_user_namespaces; on Ubuntu kernel.apparmor_restrict_unp
 _ROOTLESS_HINTS = (
     ("user namespace", f"user namespaces are refused: ask an administrator to allow them {_HOW}"),
     ("unshare failed", f"namespaces are refused: ask an administrator to allow user namespaces {_HOW}"),
-    ("mount:", f"this host refuses mounts inside user namespaces, which containers need: ask an administrator to allow them {_HOW}"),
+    ("mount:", f"this host refuses mounts in user namespaces, which containers need: ask an administrator to allow them {_HOW}"),
     ("No space left", "the disk is full: free space where Apptainer and the image lie"),
     ("network namespace", "the network namespace is refused by this site: containers cannot be cut off the network"),
 )

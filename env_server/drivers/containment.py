@@ -9,8 +9,8 @@ import msgspec
 _WRITABLE = frozenset({"/tmp", "/var/tmp", "/dev/shm", "/home/user"})
 """All of them lie in the desktop's own limited tmpfs."""
 _HARMLESS = frozenset({"/dev", "/dev/mqueue", "/proc/sys/kernel/ns_last_pid"})
-"""Apptainer's own small /dev, where a site's configuration wants it (`mount dev = minimal`); and what all may open, but takes only
-what a privileged process writes."""
+"""Apptainer's own small /dev, where a site's configuration wants it (`mount dev = minimal`); and what all may open, but takes
+only what a privileged process writes."""
 _DEVICES = frozenset(
     {"/dev/full", "/dev/null", "/dev/ptmx", "/dev/pts", "/dev/pts/ptmx", "/dev/random", "/dev/tty", "/dev/urandom", "/dev/zero"}
 )
