@@ -135,7 +135,7 @@ def _closed_above(path: Path) -> Path | None:
 def _show_alone(paths: Sequence[Path]) -> str:
     """A shell script for a mount namespace: each path stays where it is, readable, and closed folders above are empty otherwise;
     then "$@". Raises `SetupError`."""
-    lines = [f"mount -t tmpfs -o mode=0700 tmpfs {FILES}"]
+    lines = ["umask 022", f"mount -t tmpfs -o mode=0700 tmpfs {FILES}"]
     for number, path in enumerate(paths):
         source, place = shlex.quote(str(path)), f"{FILES}/{number}"
         if _is_open(path):
