@@ -131,8 +131,8 @@ with open_desktop(Path(sys.argv[1]), CONFIG) as driver:
 
 
 def test_ordinary_user_s_desktop_is_contained_as_well() -> None:
-    """Root becomes such a user first; whoever is one already has been tried above. A project that root keeps to itself (umask 077)
-    nobody else can use."""
+    """Root becomes such a user first; whoever is one already has been tried above. A project that root keeps to itself (umask
+    077) nobody else can use."""
     needs = [ROOT, Path(sys.prefix), Path(sys.base_prefix), cache_folder()]
     if os.geteuid() != 0 or any(not path.stat().st_mode & 0o004 for path in needs):
         return
