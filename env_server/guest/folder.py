@@ -30,10 +30,10 @@ class AgentFolder:
     def wipe(self) -> None:
         """Delete everything in it, but not the folder itself: a file manager may be showing it."""
         self.root.mkdir(parents=True, exist_ok=True)
+        self.root.chmod(0o700)
         for entry in os.scandir(self.root):
             if entry.is_dir(follow_symlinks=False):
-                _make_deletable(Path(entry.path))
-                shutil.rmtree(entry.path)
+                remove_tree(entry.path)
             else:
                 os.unlink(entry.path)
 
@@ -188,7 +188,12 @@ def read_regular(place: Path) -> bytes | None:
     return None if data is None or len(data) > MAX_FILE_BYTES else data
 
 
-def _make_deletable(folder: Path) -> None:
-    """An agent's chmod must not keep its folder from being emptied."""
-    for parent, _, _ in os.walk(folder):
-        os.chmod(parent, 0o700)
+def remove_tree(folder: str | Path) -> None:
+    """Delete a folder with all in it, whatever permissions an agent has taken from its parts."""
+    pending = [str(folder)]
+    while pending:
+        place = pending.pop()
+        os.chmod(place, 0o700)  # before it is looked into
+        with os.scandir(place) as entries:
+            pending += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+    shutil.rmtree(folder)

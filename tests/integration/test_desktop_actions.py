@@ -125,7 +125,8 @@ def test_file_that_an_agent_may_not_read_any_more_is_no_file_to_a_judge(desktop:
     for path in ("sub/note.txt", "sub"):
         act(desktop, f'files.set_permissions("{path}", "000")')
         assert desktop.get("file_text", path="sub/note.txt") is None and desktop.get("file_bytes", path="sub/note.txt") is None
-    assert desktop.healthy()
+    open_on(desktop, SetupStep("files_open", {"folder": "."}))
+    assert desktop.get("folder_listing") == []
 
 
 def test_open_menu_is_shown_first_and_can_be_clicked(desktop: GuestDriver) -> None:

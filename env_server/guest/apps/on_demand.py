@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any, ClassVar
 
 from .. import gtk_apps
 from ..faults import Refused
-from ..folder import AgentFolder, FileActionError
+from ..folder import AgentFolder, FileActionError, remove_tree
 from ..processes import Program
 
 
@@ -142,7 +143,11 @@ class OnDemandApp:
     def close(self) -> None:
         """End it and forget its settings."""
         self.program.kill()
-        shutil.rmtree(self.profile, ignore_errors=True)
+        if self.profile.is_symlink():
+            self.profile.unlink()
+        elif self.profile.is_dir():
+            with contextlib.suppress(OSError):  # what has just been ended may still be writing
+                remove_tree(self.profile)
 
 
 def call(tools: Tools, method: str, args: Mapping[str, Any]) -> str:
