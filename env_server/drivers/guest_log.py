@@ -64,5 +64,7 @@ class GuestLog:
 
     def _begin_anew(self) -> None:
         self.path.replace(self.path.with_suffix(".log.1"))
+        # Opened before the old one is closed: where that fails, the old number must not become somebody else's file.
+        new = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.close(self._file)
-        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._file = new

@@ -17,8 +17,8 @@ from typing import Any
 _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 4, 22, 38  # linux/prctl.h
 _SECCOMP_MODE_FILTER = 2
 _KEYCTL_JOIN_SESSION_KEYRING = 1
-_CLONE_NEWUSER, _CLONE_NEW = 0x1000_0000, 0x7E02_0000
-"""A user namespace; any namespace (linux/sched.h)."""
+_CLONE_NEW = 0x7E02_0000
+"""A namespace of any kind (linux/sched.h)."""
 
 _SYSTEM_CALLS: Mapping[str, Mapping[str, int]] = {
     "x86_64": {
@@ -84,7 +84,7 @@ def _filter(machine: str) -> bytes:
     refuse = step(_RETURN, _ERRNO | errno.EPERM)
     allow = step(_RETURN, _ALLOW)
     calls = dict(_SYSTEM_CALLS[machine])
-    clone, unshare = calls.pop("clone"), calls.pop("unshare")
+    with_flags = calls.pop("clone"), calls.pop("unshare")
     steps = [
         step(_LOAD, _ARCH), step(_EQUAL, _AUDIT_ARCH[machine], yes=1), refuse,
         step(_LOAD, _NUMBER), step(_AT_LEAST, _X32, no=1), refuse,
@@ -92,8 +92,8 @@ def _filter(machine: str) -> bytes:
     ]  # fmt: skip
     for number in (*calls.values(), *_NEW_CALLS.values()):
         steps += [step(_EQUAL, number, no=1), refuse]
-    for number, flags in ((clone, _CLONE_NEW), (unshare, _CLONE_NEW)):
-        steps += [step(_EQUAL, number, no=4), step(_LOAD, _FIRST_ARGUMENT), step(_ANY_BIT, flags, no=1), refuse, allow]
+    for number in with_flags:
+        steps += [step(_EQUAL, number, no=4), step(_LOAD, _FIRST_ARGUMENT), step(_ANY_BIT, _CLONE_NEW, no=1), refuse, allow]
     return b"".join([*steps, allow])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,11 @@ def test_root_becomes_another_nobody_for_each_desktop_and_sees_what_it_needs_alo
     users = [next(word for word in command if word.startswith("--reuid=")) for command in commands]
     assert users == ["--reuid=1900000000", "--reuid=1900000001"]
     assert all("--clear-groups" in command and "--no-new-privs" in command for command in commands)
+    script = commands[0][commands[0].index("-ec") + 1]
+    covered = isolation._closed_above(home / "image")  # `home`, or a folder above it that pytest keeps to itself
+    assert covered in (home, *home.parents) and f"tmpfs {shlex.quote(str(covered))}\n" in script
+    moved = [line.split(maxsplit=3)[3] for line in script.splitlines() if line.startswith("mount --move")]
+    assert set(moved) == {shlex.quote(str(path)) for path in (home / "image", shown) if isolation._closed_above(path)}
 
 
 @pytest.mark.parametrize(
