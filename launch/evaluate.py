@@ -96,11 +96,11 @@ def evaluation_config(wish: Wish, found: Evaluated) -> RunConfig:
         step = "give --temperature above 0, or --rollouts 1"
         raise ConfigError([Problem("--temperature", f"{wish.rollouts} greedy rollouts of a task are all the same", step)])
     changes = [
-        *_ONLY_EVALUATE, _text("name", found.name), _text("model.name", found.model),
+        *_ONLY_EVALUATE, f"name={found.name}", f"model.name={found.model}",
         f"learner.recipe.eval_temperature={temperature}", f"learner.recipe.eval_rollouts_per_task={wish.rollouts}",
     ]  # fmt: skip
     if wish.endpoint is not None:
-        changes += ["actor.engine=endpoint", _text("actor.endpoint.url", wish.endpoint)]
+        changes += ["actor.engine=endpoint", f"actor.endpoint.url={wish.endpoint}"]
     if wish.families is not None:
         changes.append(f"tasks.families={json.dumps(wish.families)}")
     if wish.episodes is not None:
@@ -112,11 +112,6 @@ def evaluation_config(wish: Wish, found: Evaluated) -> RunConfig:
         return config
     there = [folder for folder in runs_named(Path(config.run_dir), config.name) if (folder / CONFIG_FILE).is_file()]
     return _with_model(config, there[-1] / MODEL_FOLDER) if there else config  # Without one, `local.play` refuses to resume.
-
-
-def _text(field: str, text: str) -> str:
-    """A setting whose text stays as it is, whatever YAML would make of it."""
-    return f"{field}={json.dumps(text, ensure_ascii=False)}"
 
 
 def _run_name(name: str) -> str:

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from common.config.base import Section
+from common.config.base import MAX_PROCESSES, Section
 from common.errors import Problem
 
 COMPUTERRL_PROMPT: Mapping[str, int] = {
@@ -76,9 +76,9 @@ class EndpointConfig(Section):
 class ActorConfig(Section):
     """One actor process. Read by actor and launch."""
 
-    num_actors: int = Field(1, ge=1)
+    num_actors: int = Field(1, ge=1, le=MAX_PROCESSES)
     """Actor processes."""
-    num_episodes: int = Field(4, ge=1)
+    num_episodes: int = Field(4, ge=1, le=MAX_PROCESSES)
     """Episodes each actor plays at a time; normally the number of desktops it can lease."""
     engine: Literal["vllm", "transformers", "endpoint"] = "transformers"
     """Policy engine. On CPUs and for models of a few hundred million parameters transformers is the faster of the two here
@@ -89,7 +89,7 @@ class ActorConfig(Section):
     inference: Literal["local", "central"] = "local"
     """Where answers are sampled. local: each actor has an engine of its own. central: `num_engines` processes have one each, and
     all actors, which then need neither weights nor a GPU, ask those; an actor goes on with another one when its own is gone."""
-    num_engines: int = Field(1, ge=1)
+    num_engines: int = Field(1, ge=1, le=MAX_PROCESSES)
     """Engine processes, with inference central; at most one for each actor."""
     bind_address: str = "127.0.0.1"
     """Address that engine processes listen on, with inference central. Loopback unless other hosts have to reach it."""

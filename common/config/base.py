@@ -1,9 +1,63 @@
-"""The base of every configuration model: frozen, unknown keys are errors, field docstrings become descriptions."""
+"""The base of every configuration model: frozen, unknown keys are errors, field docstrings become descriptions.
 
-from pydantic import BaseModel, ConfigDict
+It also holds the rules that every number and every text of the tree obeys, whatever else its field demands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+
+MAX_NUMBER = 2**31 - 1
+"""Largest magnitude of a number. Counts and sizes end up in 32-bit integers of torch, numpy and the kernel."""
+MAX_SECONDS = 2_000_000
+"""Longest duration in seconds, 23 days. A socket's timeout is a 32-bit number of milliseconds."""
+MAX_PROCESSES = 10_000
+"""Largest number of processes or nodes of one kind, and of episodes that a process plays at a time."""
+_SECONDS = "_s"
+"""Ending of the names of durations."""
 
 
 class Section(BaseModel):
     """One part of the configuration tree."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True, allow_inf_nan=False
+    )
+
+    @field_validator("*")
+    @classmethod
+    def _obey_rules(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse numbers without use and text that no file can hold, in lists and mappings too."""
+        most = MAX_SECONDS if (info.field_name or "").endswith(_SECONDS) else MAX_NUMBER
+        for leaf in _leaves(value):
+            if isinstance(leaf, str):
+                _require_text(leaf)
+            elif isinstance(leaf, int | float) and not -most <= leaf <= most:  # NaN is not in the range either.
+                raise ValueError(f"should be a number from {-most} to {most}" if most == MAX_NUMBER else
+                                 f"should be at most {most} seconds, which is 23 days")  # fmt: skip
+        return value
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """Values in ``value`` that hold no others; keys of mappings are among them."""
+    if isinstance(value, Mapping):
+        for key, held in value.items():
+            yield key
+            yield from _leaves(held)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for held in value:
+            yield from _leaves(held)
+    else:
+        yield value
+
+
+def _require_text(text: str) -> None:
+    if "\0" in text:
+        raise ValueError("should be text without NUL characters")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("should be text in UTF-8; a file or folder whose name is not has to be renamed") from None

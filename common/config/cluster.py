@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from common.config.base import Section
+from common.config.base import MAX_PROCESSES, Section
 
 
 class ClusterConfig(Section):
@@ -12,9 +12,9 @@ class ClusterConfig(Section):
     `desktop.num_desktops` desktops, and actors and engines are dealt out to them in turn.
     """
 
-    num_learner_nodes: int = Field(1, ge=1)
+    num_learner_nodes: int = Field(1, ge=1, le=MAX_PROCESSES)
     """Nodes that share `learner.num_ranks` evenly; more than one: torchrun starts the ranks."""
-    num_worker_nodes: int = Field(0, ge=0)
+    num_worker_nodes: int = Field(0, ge=0, le=MAX_PROCESSES)
     """Nodes with desktops, actors and engines. 0: they are on the learner's first node."""
     elastic: bool = False
     """Workers may join and leave while it runs (`computerrl submit --workers-for RUN`): processes listen on the site's network

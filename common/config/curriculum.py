@@ -1,6 +1,5 @@
 """Which families training plays how often, and with how many rollouts."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -76,8 +75,8 @@ def weight_problems(weights: Mapping[str, float], *, families: Sequence[str], cu
         path = f"tasks.family_weights.{family}"
         if family not in families:
             problems.append(Problem(path, "is not among tasks.families", "name all families of the run there, or remove it here"))
-        if not (math.isfinite(weight) and weight >= 0):
-            problems.append(Problem(path, f"weight {weight}", "give a finite number, 0 or more"))
+        if weight < 0:
+            problems.append(Problem(path, f"weight {weight}", "give 0 or more"))
     if weights and curriculum == "uniform":
         step = "set it to weighted, success_band or cool_down, or remove tasks.family_weights"
         problems.append(Problem("tasks.curriculum.name", "'uniform' does not look at tasks.family_weights", step))

@@ -1,11 +1,11 @@
 """The learner: algorithm, optimizer, and the recipe BC -> RL -> Entropulse -> RL."""
 
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from common.config.base import Section
+from common.config.base import MAX_PROCESSES, Section
 
 
 class AlgorithmConfig(Section):
@@ -17,12 +17,15 @@ class AlgorithmConfig(Section):
     """Checked by the algorithm itself; unknown options are errors."""
 
 
+_Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
 class OptimizerConfig(Section):
     """AdamW. Read by learner."""
 
     lr: float = Field(5e-5, gt=0)
     """Learning rate in RL."""
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[_Decay, _Decay] = (0.9, 0.95)
     """AdamW's decay rates of the first and second moment."""
     weight_decay: float = Field(0.0, ge=0)
     """Decoupled weight decay."""
@@ -180,7 +183,7 @@ class LearnerConfig(Section):
     optimizer: OptimizerConfig = OptimizerConfig()
     entropulse: EntropulseConfig = EntropulseConfig()
     recipe: RecipeConfig = RecipeConfig()
-    group_size: int = Field(8, ge=2)
+    group_size: int = Field(8, ge=2, le=4096)
     """Rollouts per task instance (G); where `tasks.rollouts` adapts it, that of families of which nothing is known."""
     groups_per_batch: int = Field(6, ge=1)
     """Groups per update; with groups of group_size that is a batch of groups_per_batch * group_size trajectories."""
@@ -206,7 +209,7 @@ class LearnerConfig(Section):
     """What a trained layer, and a vision tower, computes again for its gradients instead of keeping it; the same gradients. none:
     nothing. full: everything, for about a third more time; memory for one layer's activations. auto: none where the learner's
     estimate fits into the memory that is free for it when it starts, of its GPU or of the host, else full."""
-    num_ranks: int = Field(1, ge=1)
+    num_ranks: int = Field(1, ge=1, le=MAX_PROCESSES)
     """Processes that share weights, optimizer and packs (FSDP2), one per GPU, or on the CPU with num_threads divided among them.
     1: no torch.distributed. The learner starts the others itself; under torchrun this must be its number of processes."""
     rank_timeout_s: float = Field(300.0, gt=0)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import ValidationError
@@ -22,19 +24,38 @@ def read_section(path: Path, kind: type[Kind], *, overrides: Sequence[str] = ())
     Raises `ConfigError` with every problem found: syntax, unknown keys with the closest valid name, wrong values.
     """
     tree = read_yaml(path)
-    problems = [problem for override in overrides if (problem := apply_override(tree, override)) is not None]
+    problems = [problem for override in overrides if (problem := apply_override(tree, override, kind)) is not None]
     try:
         section = kind.model_validate(tree)
     except ValidationError as error:
         problems.extend(_problem(item, kind) for item in error.errors())
+        raise ConfigError(problems) from None
+    except RecursionError:
+        problems.append(Problem(str(path), "holds a list or mapping that is part of itself", "write it out without the alias"))
         raise ConfigError(problems) from None
     if problems:
         raise ConfigError(problems)
     return section
 
 
+_MAX_BITS = 64
+"""Integers of more bits are refused where they are read: Python does not even print those of 4,300 digits."""
+
+
 class _StrictLoader(yaml.SafeLoader):
-    """Safe YAML in which a key given twice is an error: the first one would be ignored silently."""
+    """Safe YAML in which a key given twice is an error: the first one would be ignored silently. A value that is not of the type
+    that it looks like (`2026-99-99`, `!!int x`) is a `YAMLError` too."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            value = super().construct_object(node, deep=deep)
+        except (ValueError, LookupError, AttributeError, TypeError) as error:
+            reason = f"{node.value!r:.60} cannot be read: {error}"
+            raise yaml.constructor.ConstructorError(None, None, reason, node.start_mark) from None
+        if isinstance(value, int) and value.bit_length() > _MAX_BITS:
+            reason = f"an integer of {value.bit_length()} bits is too large"
+            raise yaml.constructor.ConstructorError(None, None, reason, node.start_mark)
+        return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -57,6 +78,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError([Problem(str(path), f"is not UTF-8 text: {error.reason}", "save it as UTF-8")]) from None
     try:
         tree = yaml.load(text, Loader=_StrictLoader)
+    except RecursionError:
+        raise ConfigError([Problem(str(path), "YAML syntax: is nested too deeply", "correct the file")]) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -72,8 +95,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return tree
 
 
-def apply_override(tree: dict[str, Any], override: str) -> Problem | None:
-    """Set one ``path.to.field=value`` in ``tree``; what is wrong with it, else None."""
+def apply_override(tree: dict[str, Any], override: str, kind: type[Section]) -> Problem | None:
+    """Set one ``path.to.field=value`` in ``tree``, which becomes a ``kind``; what is wrong with it, else None."""
     path, equals, text = override.partition("=")
     if not equals or not path:
         return Problem(f"--set {override}", "is not of the form path.to.field=value", "write it as learner.max_age=2")
@@ -85,17 +108,42 @@ def apply_override(tree: dict[str, Any], override: str) -> Problem | None:
             return Problem(f"--set {path}", f"{parent!r} is a value, not a section", "check the field's path")
         node = child
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        return Problem(f"--set {path}", f"value {text!r} is not YAML: {error}", "quote the value")
-    if isinstance(value, str):
+        node[last] = _read_value(text, _annotation(kind, path.split(".")))
+    except (yaml.YAMLError, RecursionError) as error:
+        return Problem(f"--set {path}", f"value {text!r:.200} is not YAML: {error}", "quote the value")
+    return None
+
+
+def _read_value(text: str, annotation: Any) -> Any:
+    """The value that ``text`` of a command line has in a field of the type ``annotation``.
+
+    A field of text takes it as it is: folder names hold ` #`, `: ` and brackets, and runs may be called 007. Quotes around the
+    whole text are YAML's, and a field that may be empty is emptied by `null`. All other fields take YAML.
+    """
+    choices = _choices(annotation)
+    is_quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
+    if str in choices and not is_quoted:
+        return None if type(None) in choices and text in _EMPTY else text
+    value = yaml.load(text, Loader=_StrictLoader)
+    if isinstance(value, str) and not is_quoted:
         # YAML 1.1 reads 1e-6 (no dot) as text; people mean a number.
         try:
-            value = float(value)
+            return float(value)
         except ValueError:
-            pass
-    node[last] = value
-    return None
+            return value
+    return value
+
+
+_EMPTY = ("", "~", "null", "Null", "NULL")
+"""YAML's words for None."""
+
+
+def _annotation(kind: type[Section], path: Sequence[str]) -> Any:
+    """Type of the field ``path`` of a ``kind``; None where there is no such field."""
+    *parents, last = path
+    section = _section_at(kind, parents)
+    field = section.model_fields.get(last) if section is not None else None
+    return None if field is None else field.annotation
 
 
 def _problem(item: Any, kind: type[Section]) -> Problem:
@@ -103,7 +151,11 @@ def _problem(item: Any, kind: type[Section]) -> Problem:
     if item["type"] == "extra_forbidden":
         return Problem(path, "unknown key", _advice_on_key(kind, item["loc"]))
     message = item["msg"].removeprefix("Value error, ")
-    return Problem(path, f"{message} (got {item['input']!r:.80})", "correct the value")
+    given = item["input"]
+    step = "correct the value"
+    if item["type"] == "string_type" and isinstance(given, int | float | datetime.date):
+        step = "put quotes around it: without them YAML takes it for a number, a date or a truth value"
+    return Problem(path, f"{message} (got {given!r:.80})", step)
 
 
 _NEAR = 0.8
@@ -156,15 +208,25 @@ def field_descriptions(kind: type[Section], prefix: str = "") -> dict[str, str]:
     return found
 
 
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    """The types that ``annotation`` allows: those of `str | None`, or itself."""
+    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+
+
 def _section_in(annotation: Any) -> type[Section] | None:
     """The section that ``annotation`` is or may be (`LoraConfig | None`)."""
-    choices = [annotation, *get_args(annotation)]
-    return next((one for one in choices if isinstance(one, type) and issubclass(one, Section)), None)
+    return next((one for one in _choices(annotation) if isinstance(one, type) and issubclass(one, Section)), None)
 
 
-def _field_names(kind: type[Section], loc: Sequence[int | str]) -> list[str]:
+def _section_at(kind: type[Section], loc: Sequence[int | str]) -> type[Section] | None:
+    """The section at ``loc`` below ``kind``, None where there is none."""
     section: type[Section] | None = kind
     for part in loc:
         field = section.model_fields.get(str(part)) if section is not None else None
         section = None if field is None else _section_in(field.annotation)
+    return section
+
+
+def _field_names(kind: type[Section], loc: Sequence[int | str]) -> list[str]:
+    section = _section_at(kind, loc)
     return [] if section is None else list(section.model_fields)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from common.config.actor import MIN_COMPUTERRL_NEW_TOKENS, VISION_PROBLEM, ActorConfig
 from common.config.base import Section
@@ -116,6 +117,8 @@ class SupervisorConfig(Section):
     they leave."""
 
 
+_LATEST = "latest"
+"""Link beside the runs to the newest one."""
 _MIN_PACK_TOKENS = 1024
 """Below it a forward pass of a small model takes no less time."""
 _LARGE_PACK_TOKENS = 4096
@@ -125,13 +128,13 @@ _LARGE_PACK_TOKENS = 4096
 class RunConfig(Section):
     """One run."""
 
-    name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)
-    """Folder below ``run_dir``."""
+    name: str = Field("run", max_length=200)
+    """Folder below ``run_dir``: letters, digits, dots, hyphens and underscores, first a letter or a digit."""
     run_dir: str = "runs"
     """Where run folders lie; relative to the current folder."""
     mode: Literal["processes", "serial"] = "processes"
     """serial: the whole loop in one process with in-memory transport, for debugging and unit tests."""
-    seed: int = 0
+    seed: int = Field(0, ge=0)
     """Seed of sampling, shuffling and everything else that is random and ours. It also chooses demonstrations and training
     instances (`first_seed`), so that the spread over seeds includes that of tasks. Evaluations play the same instances for all
     seeds."""
@@ -152,6 +155,19 @@ class RunConfig(Section):
         if split not in ("demonstration", "training"):
             return first
         return first + self.seed % _NUM_STARTS * ((past_last - first) // _NUM_STARTS)
+
+    @field_validator("name")
+    @classmethod
+    def _name_a_folder(cls, name: str) -> str:
+        if name == _LATEST:
+            raise ValueError("is what commands call the newest run; choose another name")
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+            near = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-_")
+            proposal = f", for example {near}" if near and near != _LATEST else ""
+            raise ValueError(
+                "should be letters (a to z), digits, dots, hyphens and underscores, beginning with a letter or digit" + proposal
+            )
+        return name
 
     @property
     def folder(self) -> Path:

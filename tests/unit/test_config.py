@@ -73,6 +73,46 @@ def test_load_config_bad_override_is_an_error(tmp_path: Path, override: str) -> 
     assert problems(write(tmp_path, "seed: 1\n"), override)
 
 
+@pytest.mark.parametrize(
+    "text", ["run #2", "a: b", "[x", "{x", "'s", "*x", "&x", "%x", "007", "1e5", "yes", "2026-11-26", "Übung 🙂", " x ", "a=b"]
+)
+def test_load_config_override_of_a_text_takes_it_as_it_is(tmp_path: Path, text: str) -> None:
+    config = load_config(write(tmp_path, ""), overrides=[f"model.name={text}", f"tasks.recordings={text}"])
+    assert (config.model.name, config.tasks.recordings) == (text, text)
+
+
+def test_load_config_override_of_a_text_in_quotes_is_read_as_yaml(tmp_path: Path) -> None:
+    overrides = ["model.name='my model'", 'run_dir="a\tb"', "tasks.recordings=null"]
+    config = load_config(write(tmp_path, "tasks: {recordings: here}"), overrides=overrides)
+    assert (config.model.name, config.run_dir, config.tasks.recordings) == ("my model", "a\tb", None)
+
+
+@pytest.mark.parametrize("name", ["007", "2026-11-26", "yes", "1.5"])
+def test_load_config_text_that_yaml_takes_for_something_else_is_answered_with_quotes(tmp_path: Path, name: str) -> None:
+    assert "quotes" in problems(write(tmp_path, f"name: {name}"))["name"]
+    assert load_config(write(tmp_path, f"name: '{name}'")).name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "proposed"),
+    [("my run", "my-run"), ("Übung", "bung"), ("../x", "x"), ("latest", "another name"), ("", "letters"), ("a/b", "a-b")],
+)
+def test_load_config_name_that_is_no_run_s_is_refused_with_one_that_is(tmp_path: Path, name: str, proposed: str) -> None:
+    assert proposed in problems(write(tmp_path, ""), f"name={name}")["name"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "seed: 2026-99-99", "seed: !!int x", "seed: !!bool x", "seed: !!timestamp x", "seed: !!float ''", "seed: " + "1" * 5000,
+        "seed: 0x" + "f" * 5000, "seed: " + "[" * 5000, "run_dir: &a [*a]", "learner: {algorithm: {options: &a {a: *a}}}", "1: 2",
+        '"\\0": 1', 'run_dir: "a\\0b"', 'run_dir: "\\udce9"', "? [a]\n: 1",
+    ],
+)  # fmt: skip
+def test_load_config_yaml_that_is_no_value_is_a_problem_of_the_file_or_the_field(tmp_path: Path, text: str) -> None:
+    assert problems(write(tmp_path, text))
+
+
 def test_load_config_impossible_combinations_are_all_reported(tmp_path: Path) -> None:
     found = problems(
         write(
@@ -179,7 +219,7 @@ def test_load_config_horizon_that_falls_back_or_is_too_long_is_an_error(tmp_path
 
 
 def test_load_config_family_weights_that_play_nothing_or_nobody_looks_at_are_errors(tmp_path: Path) -> None:
-    text = "tasks: {families: [a, b], family_weights: {a: -1, c: 2, b: .inf}, curriculum: {name: weighted}}\n"
+    text = "tasks: {families: [a, b], family_weights: {a: -1, c: 2, b: -0.5}, curriculum: {name: weighted}}\n"
     found = problems(write(tmp_path, text))
     assert set(found) == {f"tasks.family_weights.{family}" for family in "abc"}
     assert "among tasks.families" in found["tasks.family_weights.c"] and "-1" in found["tasks.family_weights.a"]
