@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 import wave
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -160,6 +161,21 @@ def _pdf(place: Path, *texts: str) -> str:
     end = f"trailer\n<< /Size {len(objects) + 1} /Root 1 0 R >>\nstartxref\n{len(data)}\n%%EOF\n"
     place.write_bytes(data + tail.encode() + end.encode())
     return str(place)
+
+
+def test_compare_zip_files_pdf_files_by_their_text(tmp_path: Path) -> None:
+    gold, other = (Path(_pdf(tmp_path / f"{name}.pdf", text)).read_bytes() for name, text in (("a", "Hello world"), ("b", "Bye")))
+    # Applications write a time and an identifier into each export.
+    again = gold + b"\n% another time\n"
+    places = {}
+    for name, data in {"gold": gold, "again": again, "other": other, "broken": b"%PDF-1.4"}.items():
+        places[name] = str(tmp_path / f"{name}.zip")
+        with zipfile.ZipFile(places[name], "w") as archive:
+            archive.writestr("paper.PDF", data)
+            archive.writestr("notes.txt", "x")
+    assert metric("compare_zip_files")(places["again"], places["gold"]) == 1.0
+    assert metric("compare_zip_files")(places["other"], places["gold"]) == 0.0
+    assert metric("compare_zip_files")(places["broken"], places["gold"]) == 0.0
 
 
 def test_pdf_metrics_pass_and_near_miss(tmp_path: Path) -> None:

@@ -308,7 +308,7 @@ def test_answer_ranges_forms_all_read() -> None:
         ("Other", "D4"),
     ]
     assert answer_ranges("A:B", "S") == [("S", "A:B")]
-    with pytest.raises(ValueError, match="no range"):
+    with pytest.raises(ValueError, match="no list of ranges"):
         answer_ranges("nothing here", "S")
 
 

@@ -194,7 +194,7 @@ FILES: list[tuple[str, str, str, Any]] = [
         "global-key-play-pause=\n",
         {"expected_global_key_play_pause": 1},
     ),
-    ("check_qt_slider_colours", "qt-slider-colours=1;2;3;50\n", "qt-slider-colours=1;2;3;51\n", {"type": "blackish"}),
+    ("check_qt_slider_colours", "qt-slider-colours=60;60;99\n", "qt-slider-colours=60;60;100\n", {"type": "blackish"}),
     (
         "check_thunderbird_prefs",
         'user_pref("a.b", "x y");\n',

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from env_server.tasks.osworld.metrics.files import load, read_json, read_text, xml_of
+from env_server.tasks.osworld.metrics.files import load, read_json, read_lines, read_text, xml_of
 from env_server.tasks.osworld.metrics.general import Rules, score
 from env_server.tasks.osworld.metrics.matching import BadRule
 
@@ -19,7 +19,7 @@ _OOR = "{http://openoffice.org/2001/registry}"
 def check_config_status(result: str, rules: Rules) -> float:
     """A line of GIMP's settings, such as ``(theme "Light")``, has the key (or keys, nested) and ends with the value."""
     keys = [rules["key"]] if isinstance(rules["key"], str) else list(rules["key"])
-    for line in read_text(result).splitlines():
+    for line in read_lines(result):
         if line.startswith("#"):
             continue
         words = line.strip().lstrip("(").rstrip(")\n").replace("(", " ").replace(")", " ").split()
@@ -97,7 +97,7 @@ def find_default_font(result: str, rules: Rules) -> float:
 def _vlc_setting(path: str, name: str, default: str) -> str:
     """A setting of VLC; a line that begins with # is what applies anyway."""
     found = default
-    for line in read_text(path).splitlines():
+    for line in read_lines(path):
         if line.startswith(f"{name}="):
             found = line.partition("=")[2].strip()
     return found
@@ -140,8 +140,8 @@ def check_global_key_play_pause(result: str, rules: Rules) -> float:
     return score(is_set == bool(int(rules["expected_global_key_play_pause"])))
 
 
-_DARK = 50
-"""A colour is blackish when no part of it is brighter than this, of 255."""
+_BLACKISH = 100
+"""A colour is blackish when each part of it is below this, of 255."""
 
 
 def check_qt_slider_colours(result: str, rules: Rules) -> float:
@@ -152,4 +152,4 @@ def check_qt_slider_colours(result: str, rules: Rules) -> float:
     if rules["type"] != "blackish":
         raise BadRule(f"check_qt_slider_colours of type {rules['type']!r}")
     numbers = re.findall(r"\d+", text)
-    return score(bool(numbers) and all(int(number) <= _DARK for number in numbers))
+    return score(bool(numbers) and all(int(number) < _BLACKISH for number in numbers))

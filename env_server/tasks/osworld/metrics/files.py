@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from env_server.tasks.osworld.metrics.texts import decoded, lines_of, table_rows
+
 T = TypeVar("T")
 MAX_UNPACKED_BYTES = 200_000_000
 """An archive that unpacks to more is refused: a result file must not fill the host's memory."""
@@ -43,15 +45,25 @@ def load(path: str | Path, parse: Callable[[Path], T]) -> T:
 
 
 def read_text(path: str | Path) -> str:
-    """A text file; bytes that are no UTF-8 become replacement marks."""
-    return load(path, lambda place: place.read_text(encoding="utf-8-sig", errors="replace"))
+    """A text file in any encoding that `texts.decoded` knows."""
+    return load(path, lambda place: decoded(place.read_bytes()))
+
+
+def read_lines(path: str | Path) -> list[str]:
+    """A text file's lines."""
+    return lines_of(read_text(path))
+
+
+def read_table(path: str | Path) -> list[list[str]]:
+    """The rows of a CSV file."""
+    return load(path, lambda place: table_rows(decoded(place.read_bytes())))
 
 
 def read_json(path: str | Path) -> Any:
     """A JSON file; comments and commas before a closing bracket are allowed, as editors write them into their settings."""
 
     def parse(place: Path) -> Any:
-        text = place.read_text(encoding="utf-8-sig")
+        text = decoded(place.read_bytes())
         try:
             return json.loads(text)
         except json.JSONDecodeError:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ast
-import csv
 import json
 import re
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from env_server.tasks.osworld.metrics.files import opening, read_json, read_text, xml_of
+from env_server.tasks.osworld.metrics.files import opening, read_json, read_lines, read_table, read_text, xml_of
 from env_server.tasks.osworld.metrics.matching import BadRule, at, matches
+from env_server.tasks.osworld.metrics.texts import decoded
 
 Rules = Mapping[str, Any]
 
@@ -119,7 +119,7 @@ def check_json(result: str, rules: Rules, *, is_yaml: bool = False) -> float:
         import yaml
 
         with opening(result) as place:
-            data = yaml.safe_load(place.read_text(encoding="utf-8"))
+            data = yaml.safe_load(decoded(place.read_bytes()))
     else:
         data = read_json(result)
     expected = all(_value_matches(data, rule) for rule in rules.get("expect", []))
@@ -139,14 +139,15 @@ def _value_matches(data: Any, rule: Rules) -> bool:
 
 def check_list(result: str, rules: Rules) -> float:
     """Each pattern of ``expect`` is found in some line of the file, and no line has one of ``unexpect``."""
-    lines = read_text(result).splitlines()
+    lines = read_lines(result)
     expected = all(any(re.search(pattern, line) for line in lines) for pattern in rules.get("expect", []))
     return score(expected and not any(re.search(pattern, line) for pattern in rules.get("unexpect", []) for line in lines))
 
 
 def check_csv(result: str, rules: Rules) -> float:
     """Each row of ``expect`` is found in the table (by the columns it names), and none of ``unexpect``."""
-    rows = list(csv.DictReader(read_text(result).splitlines()))
+    header, *lines = read_table(result) or [[]]
+    rows = [dict(zip(header, line, strict=False)) for line in lines]
 
     def found(wanted: Rules) -> bool:
         return any(all(row.get(key) == value for key, value in wanted.items()) for row in rows)
@@ -164,14 +165,14 @@ def diff_text_file(result: str, expected: str) -> float:
     """How alike two text files are line by line, 0 to 1."""
     import difflib
 
-    found, wanted = read_text(result).splitlines(), read_text(expected).splitlines()
+    found, wanted = read_lines(result), read_lines(expected)
     return difflib.SequenceMatcher(a=found, b=wanted, autojunk=False).ratio()
 
 
 def check_line_number(result: str, rules: Rules) -> float:
     """The file has as many lines with a time of day (hh:mm:ss) as expected."""
     time_of_day = re.compile(r"([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)")
-    count = sum(1 for line in read_text(result).splitlines() if time_of_day.search(line))
+    count = sum(1 for line in read_lines(result) if time_of_day.search(line))
     return score(count == int(rules["expected"]))
 
 
@@ -186,12 +187,18 @@ def compare_text_file(result: str, expected: str, *, ignore_blanks: bool = False
 
 
 def compare_python_pure_text(result: str, expected: str) -> float:
-    """Two programs are the same but for blank lines and spaces at the ends of lines."""
+    """Two programs are the same but for blank lines, spaces at the ends of lines, tabs for spaces and leading remarks about the
+    interpreter and the encoding."""
 
     def lines(path: str) -> list[str]:
-        return [line.rstrip() for line in read_text(path).splitlines() if line.strip()]
+        every = read_lines(path)
+        remarks = next((place for place, line in enumerate(every[:3]) if not _ABOUT_FILE.match(line)), min(3, len(every)))
+        return [line.expandtabs(4).rstrip() for line in every[remarks:] if line.strip()]
 
     return score(lines(result) == lines(expected))
+
+
+_ABOUT_FILE = re.compile(r"\s*(#!|# -\*- coding:|# coding[:=])")
 
 
 def compare_terminal_and_txt(result: str, terminal_output: str) -> float:

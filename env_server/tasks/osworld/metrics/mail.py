@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from env_server.tasks.osworld.metrics.files import load, read_text
+from env_server.tasks.osworld.metrics.files import load, read_lines
 from env_server.tasks.osworld.metrics.general import Rules, score
 from env_server.tasks.osworld.metrics.matching import matches
 
@@ -18,7 +18,7 @@ _PREFERENCE = re.compile(r'^user_pref\("(?P<key>(?:[^"\\]|\\.)+)",\s*(?P<value>.
 def check_thunderbird_prefs(result: str, rules: Rules) -> float:
     """The preferences meet every rule of ``expect`` (a key that is not there fails it) and none of ``unexpect``."""
     found: dict[str, Any] = {}
-    for line in read_text(result).splitlines():
+    for line in read_lines(result):
         preference = _PREFERENCE.match(line)
         if preference is None:
             continue
@@ -37,7 +37,7 @@ _CONDITION = re.compile(r"(?:AND|OR) \((?:[^()\"]|\"[^\"]*\")*\)|ALL")
 def check_thunderbird_filter(result: str, rules: Rules) -> float:
     """A message filter of ``msgFilterRules.dat`` has all expected fields (conditions in any order), none the unexpected."""
     filters: list[dict[str, Any]] = []
-    for line in read_text(result).splitlines():
+    for line in read_lines(result):
         key, separator, value = line.partition("=")
         if not separator:
             continue

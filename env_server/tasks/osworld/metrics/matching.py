@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
@@ -33,7 +33,8 @@ def matches(value: Any, rule: Mapping[str, Any]) -> bool:
 
     Methods: ``eq ne lt le gt ge``; ``re`` and ``re.FLAG...`` (found anywhere); ``approx:TOLERANCE``; ``in`` and ``not_in`` (the
     reference is a list); ``str_list_eq`` and ``str_set_eq`` (the value is comma-separated text); ``range.LR`` with brackets,
-    such as ``range.[)`` over a reference of two numbers; or with two of ``le``, ``lt`` (``range.lelt``).
+    such as ``range.[)`` over a reference of two numbers; or with two of ``le``, ``lt`` (``range.lelt``);
+    ``spreadsheet_range`` (the value is a list of ranges of cells that covers the reference's first range and lies in its second).
     """
     method, reference = str(rule["method"]), rule["ref"]
     if method in _COMPARISONS:
@@ -47,8 +48,13 @@ def matches(value: Any, rule: Mapping[str, Any]) -> bool:
         return _close(value, reference, float(method.partition(":")[2]))
     if method in ("in", "not_in"):
         return (value in reference) == (method == "in")
+    if method == "spreadsheet_range":
+        least, most = (_rectangles(text) for text in reference)
+        ranges = _rectangles(value)
+        return _covers(ranges, least) and _covers(most, ranges)
     if method in ("str_list_eq", "str_set_eq"):
-        found = [part.strip() for part in str(value).split(",")]
+        # A list of choices stands in the file as one quoted text: "Pass,Fail".
+        found = [part.strip() for part in str(value).strip("\"'").split(",")]
         return found == list(reference) if method == "str_list_eq" else set(found) == set(reference)
     if method.startswith("range."):
         return _in_range(value, reference, method.removeprefix("range."))
@@ -60,6 +66,49 @@ def _close(value: Any, reference: Any, tolerance: float) -> bool:
         return abs(float(value) - float(reference)) <= tolerance
     except (TypeError, ValueError):
         return False
+
+
+_Rectangle = tuple[int, int, int, int]
+"""First column, first row, last column, last row."""
+
+
+def _rectangles(ranges: Any) -> list[_Rectangle]:
+    from openpyxl.utils.cell import range_boundaries
+
+    found = []
+    for text in str(ranges).replace(",", " ").split():
+        left, top, right, bottom = range_boundaries(text)
+        found.append((left or 1, top or 1, right or MAX_COLUMN, bottom or MAX_ROW))
+    return found
+
+
+MAX_ROW, MAX_COLUMN = 1_048_576, 16_384
+"""Size of a sheet."""
+
+
+def _covers(cover: Iterable[_Rectangle], area: Iterable[_Rectangle]) -> bool:
+    """Is every cell of ``area`` in one of ``cover``'s rectangles?"""
+    left_over = list(area)
+    for rectangle in cover:
+        left_over = [piece for part in left_over for piece in _without(part, rectangle)]
+    return not left_over
+
+
+def _without(part: _Rectangle, taken: _Rectangle) -> Iterator[_Rectangle]:
+    """What is left of a rectangle: above, below, left and right of another."""
+    left, top, right, bottom = part
+    inner_left, inner_top = max(left, taken[0]), max(top, taken[1])
+    inner_right, inner_bottom = min(right, taken[2]), min(bottom, taken[3])
+    if inner_left > inner_right or inner_top > inner_bottom:
+        yield part
+        return
+    pieces = (
+        (left, top, right, inner_top - 1),
+        (left, inner_bottom + 1, right, bottom),
+        (left, inner_top, inner_left - 1, inner_bottom),
+        (inner_right + 1, inner_top, right, inner_bottom),
+    )
+    yield from (piece for piece in pieces if piece[0] <= piece[2] and piece[1] <= piece[3])
 
 
 def _in_range(value: Any, reference: Any, bounds: str) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from env_server.tasks.osworld.metrics.files import xml_of
 from env_server.tasks.osworld.metrics.matching import BadRule
 
 
@@ -22,7 +21,10 @@ def grid(sheet: Any, precision: int) -> list[list[Any]]:
 def _value(value: Any, precision: int) -> Any:
     if value is None:
         return ""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    if isinstance(value, bool):
+        # In Python TRUE equals 1; in a sheet they are two values.
+        return ("TRUE" if value else "FALSE",)
+    if isinstance(value, (int, float)):
         return round(float(value), precision)
     return value.strip() if isinstance(value, str) else value
 
@@ -49,12 +51,20 @@ def cell_fact(cell: Any, name: str, *, value: Any = None) -> Any:
         "fgcolor": _colour(fill.fgColor),
         "horizontal_alignment": alignment.horizontal,
         "vertical_alignment": alignment.vertical,
-        "hyperlink": cell.hyperlink.target if getattr(cell, "hyperlink", None) else None,
+        "hyperlink": (cell.hyperlink.target or cell.hyperlink.location) if getattr(cell, "hyperlink", None) else None,
         "merge": type(cell).__name__ == "MergedCell",
     }
     if name not in simple:
         raise BadRule(f"unknown property {name!r} of a cell")
+    if (name in _OF_TEXT and cell.value is None) or (name == "number_format" and cell.data_type == "s"):
+        return None
     return simple[name]
+
+
+_OF_TEXT = frozenset(
+    {"font_name", "font_size", "font_bold", "font_italic", "font_underline", "font_color", "number_format", "hyperlink"}
+)
+"""Properties of what is written in a cell: an empty cell has none of them, whatever its style says."""
 
 
 def _colour(colour: Any) -> str:
@@ -71,17 +81,19 @@ _PLAIN: Mapping[str, Any] = {"font_bold": False, "font_italic": False, "merge": 
 
 def styles(sheet: Any, props: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     """Cell -> the wanted properties. Cells that are empty and unformatted are left out; conditional formats are worked out."""
+    from openpyxl.cell.cell import Cell
+
     conditional = _conditional(sheet) if {"bgcolor", "fgcolor", "font_color"} & set(props) else {}
     found = {}
+    default = tuple(_PLAIN.get(name) for name in props)
+    unwritten = tuple(cell_fact(Cell(sheet, 1, 1), name) for name in props)
     for row in sheet.iter_rows():
         for cell in row:
-            facts = [cell_fact(cell, name) for name in props]
             extra = conditional.get(cell.coordinate, {})
-            facts = [extra.get(name, fact) for name, fact in zip(props, facts, strict=True)]
-            if cell.value is not None or cell.has_style or extra or type(cell).__name__ == "MergedCell":
-                found[cell.coordinate] = tuple(facts)
-    default = tuple(_PLAIN.get(name) for name in props)
-    return {place: facts for place, facts in found.items() if facts != default}
+            facts = tuple(extra.get(name, cell_fact(cell, name)) for name in props)
+            if facts != (unwritten if cell.value is None else default):
+                found[cell.coordinate] = facts
+    return found
 
 
 _TESTS: Mapping[str, Any] = {
@@ -177,38 +189,15 @@ def _dimensions(dimensions: Any, props: Sequence[str]) -> dict[Any, tuple[Any, .
     return found
 
 
+_VALIDATION = (
+    "type", "operator", "formula1", "formula2", "allowBlank", "showDropDown", "showInputMessage", "showErrorMessage",
+    "errorStyle", "errorTitle", "error", "promptTitle", "prompt", "imeMode",
+)  # fmt: skip
+
+
 def validations(sheet: Any) -> list[dict[str, Any]]:
-    """Every validation's properties by their names in the file."""
-    names = (
-        "type",
-        "operator",
-        "formula1",
-        "formula2",
-        "allowBlank",
-        "showDropDown",
-        "errorTitle",
-        "error",
-        "promptTitle",
-        "prompt",
-    )
+    """Every validation's properties by their names in the file; its cells as ``ranges`` and as ``sqref``."""
     return [
-        {**{name: getattr(one, name) for name in names}, "sqref": str(one.sqref), "ranges": str(one.sqref)}
+        {**{name: getattr(one, name) for name in _VALIDATION}, "sqref": str(one.sqref), "ranges": str(one.sqref)}
         for one in sheet.data_validations.dataValidation
     ]
-
-
-def sparklines(sheet: Any) -> dict[str, str]:
-    """Cell -> the range that its small chart shows. openpyxl does not keep them, so they are read from the file."""
-    import zipfile
-
-    path = getattr(sheet.parent, "source_path", None)
-    if path is None:
-        return {}
-    with zipfile.ZipFile(path) as archive:
-        name = f"xl/worksheets/sheet{sheet.parent.sheetnames.index(sheet.title) + 1}.xml"
-        root = xml_of(archive.read(name))
-    found = {}
-    for node in root.iter("{*}sparkline"):
-        texts = {child.tag.rpartition("}")[2]: (child.text or "") for child in node}
-        found[texts.get("sqref", "")] = texts.get("f", "").rpartition("!")[2]
-    return found

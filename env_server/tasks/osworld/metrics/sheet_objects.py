@@ -58,10 +58,11 @@ _CHART: Mapping[str, Callable[[Any], Any]] = {
     "legend": lambda chart: chart.legend.position if chart.legend is not None else None,
     "direction": lambda chart: getattr(chart, "barDir", None),
     "grouping": lambda chart: getattr(chart, "grouping", None),
-    "anchor": lambda chart: (chart.anchor._from.col, chart.anchor._from.row),
+    # The chart of a chart sheet has no cell, and a pie has no axis.
+    "anchor": lambda chart: (chart.anchor._from.col, chart.anchor._from.row) if hasattr(chart.anchor, "_from") else None,
     "width": lambda chart: chart.anchor.to.col - chart.anchor._from.col if hasattr(chart.anchor, "to") else None,
     "height": lambda chart: chart.anchor.to.row - chart.anchor._from.row if hasattr(chart.anchor, "to") else None,
-    "xdir": lambda chart: chart.x_axis.scaling.orientation,
+    "xdir": lambda chart: chart.x_axis.scaling.orientation if hasattr(chart, "x_axis") else None,
 }
 
 

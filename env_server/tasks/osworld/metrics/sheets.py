@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import datetime
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from env_server.tasks.osworld.metrics.files import load, read_text
+from env_server.tasks.osworld.metrics.files import load, read_lines, read_table
 from env_server.tasks.osworld.metrics.general import Rules, score
+from env_server.tasks.osworld.metrics.matching import MAX_COLUMN, MAX_ROW, BadRule
+from env_server.tasks.osworld.metrics.workbook_parts import require_values
 
 
 def compare_csv(result: str, expected: str | Sequence[str], *, strict: bool = True, ignore_case: bool = False) -> float:
-    """The same lines; of several expected files one must agree. Not ``strict``: blanks around lines and cells do not count."""
+    """The same lines as one of the expected files. Not ``strict``: blanks around cells and empty rows do not count."""
 
-    def lines(path: str) -> list[str]:
-        rows = read_text(path).splitlines()
-        if not strict:
-            rows = [",".join(cell.strip() for cell in row.split(",")) for row in rows if row.strip()]
-        return [row.lower() for row in rows] if ignore_case else rows
+    def lines(path: str) -> list[Any]:
+        if strict:
+            return [line.lower() for line in read_lines(path)] if ignore_case else read_lines(path)
+        rows = ([cell.strip() for cell in row] for row in read_table(path))
+        return [[cell.lower() for cell in row] if ignore_case else row for row in rows if any(row)]
 
     found = lines(result)
     return score(any(found == lines(path) for path in ([expected] if isinstance(expected, str) else expected)))
@@ -44,11 +47,22 @@ def open_workbook(path: str, *, formulas: bool = False) -> Any:
     return workbook
 
 
-# --- SpreadsheetBench (arXiv 2406.14991), section 4: online-judge style comparison of the answer's cells ---------------
+def worksheet(workbook: Any, title: str) -> Any:
+    """A sheet by its title. A chart sheet is given as a sheet without cells that has its charts."""
+    import openpyxl
+    from openpyxl.chartsheet import Chartsheet
 
-_RANGE = re.compile(
-    r"(?:'(?P<quoted>(?:[^']|'')+)'!|(?P<plain>[^'!,]+)!)?'?(?P<cells>\$?[A-Z]{1,3}\$?\d*(?::\$?[A-Z]{1,3}\$?\d*)?)'?$"
-)
+    sheet = workbook[title]
+    if not isinstance(sheet, Chartsheet):
+        return sheet
+    blank = openpyxl.Workbook()
+    blank.source_path = workbook.source_path
+    blank.active.title = title
+    blank.active._charts = sheet._charts
+    return blank.active
+
+
+# --- SpreadsheetBench (arXiv 2406.14991), section 4: online-judge style comparison of the answer's cells ---------------
 
 
 def compare_spreadsheet(
@@ -65,42 +79,86 @@ def compare_spreadsheet(
         expected = expected["file"]
     found, wanted = open_workbook(result), open_workbook(expected)
     style = check_style or "CF" in expected.rsplit("/", 1)[-1]
+    same = True
     for named, cells in answer_ranges(answer_position, wanted.sheetnames[0]):
-        title = named if named in wanted.sheetnames else wanted.sheetnames[0]
-        if title not in found.sheetnames:
-            return 0.0
-        for place in _cells(wanted[title], cells):
-            one, other = found[title][place], wanted[title][place]
-            if _benchmark_value(one.value) != _benchmark_value(other.value):
-                return 0.0
-            if style and (_colour(one.fill.fgColor), _colour(one.font.color)) != (
-                _colour(other.fill.fgColor),
-                _colour(other.font.color),
-            ):
-                return 0.0
-    return 1.0
+        title = _title(named, wanted.sheetnames)
+        if title is None:
+            raise BadRule(f"the answer position names the sheet {named!r}, and the expected workbook has none of that name")
+        gold = worksheet(wanted, title)
+        require_values(gold, _Area(cells))
+        ours = _title(title, found.sheetnames)
+        same = same and ours is not None and _same_cells(worksheet(found, ours), gold, cells, style=style)
+    return score(same)
+
+
+def _title(name: str, titles: Sequence[str]) -> str | None:
+    """The title that is ``name``, if need be without regard to capitals and outer blanks."""
+    if name in titles:
+        return name
+    return next((title for title in titles if title.strip().lower() == name.strip().lower()), None)
+
+
+def _same_cells(found: Any, wanted: Any, cells: str, *, style: bool) -> bool:
+    area = _Area(cells)
+    # A cell that neither sheet has is empty in both.
+    for row, column in sorted(place for place in {*found._cells, *wanted._cells} if place in area):
+        one, other = found.cell(row, column), wanted.cell(row, column)
+        if _benchmark_value(one.value) != _benchmark_value(other.value):
+            return False
+        if style and (_colour(one.fill.fgColor), _colour(one.font.color)) != (
+            _colour(other.fill.fgColor),
+            _colour(other.font.color),
+        ):
+            return False
+    return True
+
+
+class _Area:
+    """A range of cells; ``A:C`` and ``2:5`` are whole columns and rows."""
+
+    def __init__(self, cells: str) -> None:
+        from openpyxl.utils.cell import range_boundaries
+
+        low_column, low_row, high_column, high_row = range_boundaries(cells)
+        self.rows = range(low_row or 1, (high_row or MAX_ROW) + 1)
+        self.columns = range(low_column or 1, (high_column or MAX_COLUMN) + 1)
+
+    def __contains__(self, place: object) -> bool:
+        """Is this (row, column), or address such as ``B7``, a cell of the range?"""
+        from openpyxl.utils.cell import coordinate_to_tuple
+
+        row, column = coordinate_to_tuple(place) if isinstance(place, str) else place  # type: ignore[misc]
+        return row in self.rows and column in self.columns
+
+
+_CELLS = r"\$?[A-Za-z]{1,3}\$?\d+(?::\$?[A-Za-z]{1,3}\$?\d+)?|\$?[A-Za-z]{1,3}:\$?[A-Za-z]{1,3}|\$?\d+:\$?\d+"
+_WELL_QUOTED = re.compile(rf"(?:'(?P<title>(?:[^']|'')+)'!|(?P<plain>[^'!,]+)!)?(?P<cells>{_CELLS})")
+_ANYHOW_QUOTED = re.compile(rf"'*(?:(?P<title>[^!]+?)'*!)?'*(?P<cells>{_CELLS})'*")
 
 
 def answer_ranges(position: str, first_sheet: str) -> list[tuple[str, str]]:
-    """(sheet, range) of every part of an answer position. All parts count. Raises `ValueError` when it is none."""
-    ranges = []
-    for part in re.split(r",(?=(?:[^']*'[^']*')*[^']*$)", position):
-        text = part.strip()
-        match = _RANGE.match(text)
-        if match is None:
-            raise ValueError(f"{text!r} is no range of cells")
-        title = match["quoted"] or match["plain"] or first_sheet
-        ranges.append((title.replace("''", "'").strip(), match["cells"].replace("$", "")))
+    """(sheet, range) of every part of an answer position; all parts count. Raises `BadRule` when one is no range.
+
+    Published positions have quotes that are not closed, or that go around the range as well: these quotes mean nothing.
+    """
+    ranges = _split(position, _WELL_QUOTED, first_sheet) or _split(position, _ANYHOW_QUOTED, first_sheet)
+    if not ranges:
+        raise BadRule(f"{position!r} is no list of ranges of cells, such as 'Sheet1'!A1:B9,C3")
     return ranges
 
 
-def _cells(sheet: Any, cells: str) -> list[str]:
-    """Addresses of a range; whole columns end at the sheet's last row."""
-    low, _, high = cells.partition(":")
-    high = high or low
-    low = low if low[-1].isdigit() else f"{low}1"
-    high = high if high[-1].isdigit() else f"{high}{sheet.max_row}"
-    return [cell.coordinate for row in sheet[f"{low}:{high}"] for cell in row]
+def _split(position: str, pattern: re.Pattern[str], first_sheet: str) -> list[tuple[str, str]]:
+    """The parts between commas, each matched as a whole; nothing if one does not match. A title may hold commas."""
+    ranges: list[tuple[str, str]] = []
+    part = ""
+    for piece in position.split(","):
+        part = f"{part},{piece}" if part else piece
+        match = pattern.fullmatch(part.strip())
+        if match is not None:
+            title = match["title"] or match.groupdict().get("plain") or first_sheet
+            ranges.append((title.replace("''", "'").strip(), match["cells"].replace("$", "").upper()))
+            part = ""
+    return [] if part.strip() else ranges
 
 
 def _benchmark_value(value: Any) -> Any:
@@ -119,9 +177,10 @@ def _benchmark_value(value: Any) -> Any:
         return str(value)[:-3]
     text = str(value)
     try:
-        return round(float(text), 2)
+        number = float(text)
     except ValueError:
         return text
+    return round(number, 2) if math.isfinite(number) else text
 
 
 def _colour(colour: Any) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable, Mapping
+import datetime
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any
 
-from env_server.tasks.osworld.metrics.files import read_text
+from env_server.tasks.osworld.metrics.files import read_table
 from env_server.tasks.osworld.metrics.general import Rules
 from env_server.tasks.osworld.metrics.matching import BadRule, matches
-from env_server.tasks.osworld.metrics.sheets import open_workbook
+from env_server.tasks.osworld.metrics.sheets import open_workbook, worksheet
+from env_server.tasks.osworld.metrics.workbook_parts import require_values
 
 
 class _Side:
@@ -67,15 +68,18 @@ class _Books:
             raise BadRule(f"the expected workbook has no sheet {text!r}")
         return side, name
 
-    def values(self, index: int | str) -> Any:
-        """A sheet with values."""
+    def values(self, index: int | str, places: Container[str] | None = None) -> Any:
+        """A sheet with values. Raises `BrokenFile` if an expected one lacks some (of the cells ``places``)."""
         side, name = self.title(index)
-        return side.values[name]
+        sheet = worksheet(side.values, name)
+        if side is self.expected:
+            require_values(sheet, places)
+        return sheet
 
     def whole(self, index: int | str) -> Any:
         """A sheet with everything."""
         side, name = self.title(index)
-        return side.whole[name]
+        return worksheet(side.whole, name)
 
 
 def compare_table(result: str, expected: str | None = None, **options: Any) -> float:
@@ -114,9 +118,8 @@ def _sheet_print(books: _Books, rule: Rules) -> bool:
     def lines(index: int | str) -> list[list[str]]:
         side, name = books.title(index)
         place = Path(str(side.path))
-        text = read_text(place.with_name(f"{place.stem}-{name}.csv"))
-        text = text.lower() if rule.get("ignore_case") else text
-        rows = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines())]
+        rows = [[cell.strip() for cell in row] for row in read_table(place.with_name(f"{place.stem}-{name}.csv"))]
+        rows = [[cell.lower() for cell in row] for row in rows] if rule.get("ignore_case") else rows
         while rows and not any(rows[-1]):
             rows.pop()
         return rows
@@ -126,13 +129,10 @@ def _sheet_print(books: _Books, rule: Rules) -> bool:
 
 def _sheet_fuzzy(books: _Books, rule: Rules) -> bool:
     """Cells of ranges agree as each range's own rule says."""
-    one, other = books.values(rule["sheet_idx0"]), books.values(rule["sheet_idx1"])
-    for part in rule["rules"]:
-        for area in part["range"]:
-            for place in _places(one, area):
-                if not _fuzzy_cell(one[place].value, other[place].value, part):
-                    return False
-    return True
+    one = books.values(rule["sheet_idx0"])
+    places = {place: part for part in rule["rules"] for area in part["range"] for place in _places(one, area)}
+    other = books.values(rule["sheet_idx1"], places)
+    return all(_fuzzy_cell(one[place].value, other[place].value, part) for place, part in places.items())
 
 
 def _places(sheet: Any, area: str) -> list[str]:
@@ -145,6 +145,9 @@ def _places(sheet: Any, area: str) -> list[str]:
 def _fuzzy_cell(found: Any, wanted: Any, rule: Rules) -> bool:
     from rapidfuzz import fuzz
 
+    if found is None or wanted is None:
+        # Any text includes the empty one, and no answer is no part of an answer.
+        return found is None and wanted is None
     one, other = _cleaned(found, rule), _cleaned(wanted, rule)
     kind = rule["type"]
     if kind == "includes":
@@ -158,8 +161,17 @@ def _fuzzy_cell(found: Any, wanted: Any, rule: Rules) -> bool:
     raise BadRule(f"sheet_fuzzy has no type {kind!r}")
 
 
+def _stored(value: Any) -> str:
+    """A cell's value as text. Numbers and dates have one decimal at least: "5.0" is no part of "50.0", but "5" is of "50"."""
+    from openpyxl.utils.datetime import to_excel
+
+    if isinstance(value, (datetime.datetime, datetime.date, datetime.time, datetime.timedelta)):
+        value = to_excel(value)
+    return str(float(value)) if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
+
+
 def _cleaned(value: Any, rule: Rules) -> str:
-    text = "" if value is None else str(value)
+    text = _stored(value)
     for old, new in rule.get("normalization", []):
         text = text.replace(old, new)
     if rule.get("trim_leadings"):
@@ -175,7 +187,7 @@ def _check_cell(books: _Books, rule: Rules) -> bool:
     """Properties of one cell, each against a rule."""
     from env_server.tasks.osworld.metrics.sheet_facts import cell_fact
 
-    values, whole = books.values(rule["sheet_idx"]), books.whole(rule["sheet_idx"])
+    values, whole = books.values(rule["sheet_idx"], {rule["coordinate"]}), books.whole(rule["sheet_idx"])
     cell, value = whole[rule["coordinate"]], values[rule["coordinate"]].value
     return all(matches(cell_fact(cell, name, value=value), wanted) for name, wanted in rule["props"].items())
 
@@ -195,9 +207,10 @@ def _same(fact: Callable[..., Any], argument: str = "") -> Callable[[_Books, Rul
 
 def _fact(name: str) -> Callable[..., Any]:
     def read(*args: Any) -> Any:
-        from env_server.tasks.osworld.metrics import sheet_facts, sheet_objects
+        from env_server.tasks.osworld.metrics import sheet_facts, sheet_objects, workbook_parts
 
-        return getattr(sheet_objects if name in ("charts", "pivots") else sheet_facts, name)(*args)
+        modules = {"charts": sheet_objects, "pivots": sheet_objects, "sparklines": workbook_parts}
+        return getattr(modules.get(name, sheet_facts), name)(*args)
 
     return read
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from env_server.tasks.osworld.metrics.files import load, opening, read_text
+from env_server.tasks.osworld.metrics.files import load, opening, read_lines
 from env_server.tasks.osworld.metrics.general import Rules, score
 
 
@@ -24,7 +24,7 @@ def paragraphs_of(path: str) -> list[str]:
         return [paragraph.text for paragraph in open_document(path).paragraphs]
     if path.endswith(".odt"):
         return load(path, _odt_paragraphs)
-    return read_text(path).splitlines()
+    return read_lines(path)
 
 
 def _odt_paragraphs(place: Path) -> list[str]:

@@ -1,0 +1,247 @@
+"""Workbooks as tasks really have them: formulas nobody computed, parts in any order, chart sheets, odd answer positions."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import openpyxl
+import pytest
+from openpyxl.chart import BarChart, Reference
+from openpyxl.styles import Font, PatternFill
+from openpyxl.worksheet.datavalidation import DataValidation
+
+from env_server.tasks.osworld.metrics import metric
+from env_server.tasks.osworld.metrics.files import BrokenFile
+from env_server.tasks.osworld.metrics.matching import BadRule, matches
+from env_server.tasks.osworld.metrics.sheets import answer_ranges
+
+PAIR = {"sheet_idx0": 0, "sheet_idx1": "EI0"}
+
+
+def _book(place: Path, cells: dict[str, Any], edit: Callable[[Any], Any] | None = None) -> str:
+    book = openpyxl.Workbook()
+    for address, value in cells.items():
+        book.active[address] = value
+    if edit is not None:
+        edit(book)
+    book.save(place)
+    return str(place)
+
+
+def _table(found: str, gold: str | None, **rule: Any) -> float:
+    return metric("compare_table")(found, gold, rules=[rule])
+
+
+# --- expected workbooks without computed values ----------------------------------------------------------------------
+
+
+FUZZY = {"type": "sheet_fuzzy", **PAIR, "rules": [{"range": ["C1:C2"], "type": "exact_match"}]}
+
+
+@pytest.mark.parametrize(
+    "judge",
+    [
+        lambda found, gold: _table(found, gold, type="sheet_data", **PAIR),
+        lambda found, gold: _table(found, gold, **FUZZY),
+        lambda found, gold: metric("compare_spreadsheet")(found, gold, answer_position="C1"),
+        lambda found, gold: metric("compare_spreadsheet")(found, gold, answer_position="A1,C1:C2"),
+        lambda found, gold: metric("compare_spreadsheet")(found, gold, answer_position="C:C"),
+    ],
+)
+@pytest.mark.parametrize("answer", [3, None])
+def test_gold_formula_without_value_is_the_tasks_fault(judge: Any, answer: int | None, tmp_path: Path) -> None:
+    gold = _book(tmp_path / "gold.xlsx", {"A1": 1, "B1": 2, "C1": "=A1+B1"})
+    found = _book(tmp_path / "found.xlsx", {"A1": 1, "B1": 2, "C1": answer})
+    with pytest.raises(BrokenFile, match="Sheet!C1") as fault:
+        judge(found, gold)
+    assert fault.value.path == Path(gold)
+
+
+def test_gold_formula_elsewhere_does_not_matter(tmp_path: Path) -> None:
+    gold = _book(tmp_path / "gold.xlsx", {"A1": 1, "Z9": "=A1"})
+    found = _book(tmp_path / "found.xlsx", {"A1": 1})
+    assert metric("compare_spreadsheet")(found, gold, answer_position="A1:B3") == 1.0
+    assert _table(found, gold, type="sheet_fuzzy", **PAIR, rules=[{"range": ["A1"], "type": "exact_match"}]) == 1.0
+
+
+def _with_stored(place: Path, source: str, cell: str) -> str:
+    """The workbook with another XML for its cell B1."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(place, "w") as new:
+        for info in old.infolist():
+            data = old.read(info)
+            if info.filename == "xl/worksheets/sheet1.xml":
+                data, count = re.subn(rb'<c r="B1">.*?</c>', cell.encode(), data)
+                assert count == 1
+            new.writestr(info.filename, data)
+    return str(place)
+
+
+def test_gold_formula_with_empty_text_as_value_has_a_value(tmp_path: Path) -> None:
+    source = _book(tmp_path / "source.xlsx", {"A1": 1, "B1": "=A1"})
+    gold = _with_stored(tmp_path / "gold.xlsx", source, '<c r="B1" t="str"><f>A1</f><v></v></c>')
+    found = _book(tmp_path / "found.xlsx", {"A1": 1})
+    assert _table(found, gold, type="sheet_data", **PAIR) == 1.0
+
+
+def test_answer_formula_without_value_is_an_empty_answer(tmp_path: Path) -> None:
+    gold, found = _book(tmp_path / "gold.xlsx", {"A1": 3}), _book(tmp_path / "found.xlsx", {"A1": "=1+2"})
+    assert _table(found, gold, type="sheet_data", **PAIR) == 0.0
+
+
+# --- sheets and their parts ------------------------------------------------------------------------------------------
+
+
+def _renumbered(place: Path, source: str) -> str:
+    """The workbook with its only sheet in sheet3.xml."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(place, "w") as new:
+        for info in old.infolist():
+            new.writestr(info.filename.replace("sheet1.xml", "sheet3.xml"), old.read(info).replace(b"sheet1.xml", b"sheet3.xml"))
+    return str(place)
+
+
+EVERY_PAIR_RULE = [
+    {"type": "sheet_data"}, {"type": "freeze"}, {"type": "sparkline"}, {"type": "filter"},
+    {"type": "chart", "chart_props": ["type", "anchor", "width", "xdir"]},
+    {"type": "style", "props": ["bgcolor", "font_bold"]}, {"type": "row_props", "props": ["hidden"]},
+    {"type": "col_props", "props": ["hidden"]}, {"type": "pivot_table", "pivot_props": ["name"]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", EVERY_PAIR_RULE, ids=lambda rule: str(rule["type"]))
+def test_compare_table_part_number_means_nothing(rule: dict[str, Any], tmp_path: Path) -> None:
+    plain = _book(tmp_path / "plain.xlsx", {"A1": 1})
+    assert _table(_renumbered(tmp_path / "found.xlsx", plain), plain, **rule, **PAIR) == 1.0
+
+
+def _chart_sheet(book: Any) -> None:
+    chart = BarChart()
+    chart.add_data(Reference(book.worksheets[0], min_col=1, min_row=1, max_row=1))
+    book.create_chartsheet("Chart").add_chart(chart)
+
+
+@pytest.mark.parametrize("rule", EVERY_PAIR_RULE, ids=lambda rule: str(rule["type"]))
+def test_compare_table_chart_sheet_is_a_sheet_without_cells(rule: dict[str, Any], tmp_path: Path) -> None:
+    with_chart = _book(tmp_path / "chart.xlsx", {"A1": 1}, _chart_sheet)
+    assert _table(with_chart, with_chart, **rule, sheet_idx0=1, sheet_idx1="EI1") == 1.0
+
+
+def test_compare_table_chart_sheet_chart_and_no_cells_count(tmp_path: Path) -> None:
+    with_chart = _book(tmp_path / "chart.xlsx", {"A1": 1}, _chart_sheet)
+    plain = _book(tmp_path / "plain.xlsx", {"A1": 1}, lambda book: book.create_sheet("Chart"))
+    assert _table(plain, with_chart, type="chart", sheet_idx0=1, sheet_idx1="EI1") == 0.0
+    assert _table(with_chart, with_chart, type="sheet_data", sheet_idx0=1, sheet_idx1="EI0") == 0.0
+    assert metric("compare_spreadsheet")(with_chart, plain, answer_position="Chart!A1") == 1.0
+
+
+# --- values and styles -----------------------------------------------------------------------------------------------
+
+
+def test_sheet_data_truth_is_not_one(tmp_path: Path) -> None:
+    gold = _book(tmp_path / "gold.xlsx", {"A1": True})
+    for value, same in ((True, 1.0), (1, 0.0), ("TRUE", 0.0), (False, 0.0)):
+        assert _table(_book(tmp_path / "found.xlsx", {"A1": value}), gold, type="sheet_data", **PAIR) == same
+
+
+@pytest.mark.parametrize(
+    ("kind", "found", "wanted", "same"),
+    [
+        ("includes", "a b", "b", 1.0), ("includes", 50, 5, 0.0), ("includes", "x", None, 0.0), ("includes", None, None, 1.0),
+        ("included_by", None, "x", 0.0), ("included_by", 5, 50, 0.0), ("included_by", "b", "a b", 1.0),
+        ("exact_match", 5, 5.0, 1.0), ("exact_match", None, "None", 0.0), ("fuzzy_match", None, None, 1.0),
+    ],
+)  # fmt: skip
+def test_sheet_fuzzy_numbers_and_empty_cells(kind: str, found: Any, wanted: Any, same: float, tmp_path: Path) -> None:
+    one, other = _book(tmp_path / "found.xlsx", {"A1": found}), _book(tmp_path / "gold.xlsx", {"A1": wanted})
+    assert _table(one, other, type="sheet_fuzzy", **PAIR, rules=[{"range": ["A1"], "type": kind}]) == same
+
+
+@pytest.mark.parametrize("prop", ["font_color", "font_bold", "font_name", "number_format"])
+def test_style_of_empty_cells_only_fill_counts(prop: str, tmp_path: Path) -> None:
+    def styled(book: Any) -> None:
+        book.active["B2"].font = Font(color="FFFF0000", bold=True, name="Arial")
+        book.active["B2"].number_format = "0.00"
+
+    def filled(book: Any) -> None:
+        book.active["B2"].fill = PatternFill("solid", fgColor="FFFF0000")
+
+    plain = _book(tmp_path / "plain.xlsx", {"A1": 1})
+    rule = {"type": "style", "props": [prop, "bgcolor"], **PAIR}
+    assert _table(_book(tmp_path / "styled.xlsx", {"A1": 1}, styled), plain, **rule) == 1.0
+    assert _table(_book(tmp_path / "filled.xlsx", {"A1": 1}, filled), plain, **rule) == 0.0
+
+
+# --- rules and positions ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ranges", "same"),
+    [
+        ("D2:D29", True), ("D2:D30", True), ("D2:D1048576", True), ("D2:D10 D11:D40", True), ("D1:D29", False),
+        ("D2:D28", False), ("D2:D10 D12:D40", False), ("C2:D29", False), ("D:D", False), ("D2:D29 F1", False),
+    ],
+)  # fmt: skip
+def test_spreadsheet_range_covers_one_and_lies_in_the_other(ranges: str, same: bool) -> None:
+    assert matches(ranges, {"method": "spreadsheet_range", "ref": ["D2:D29", "D2:D1048576"]}) is same
+
+
+@pytest.mark.parametrize("text", ['"Pass,Fail,Held"', "Pass,Fail,Held", "'Held,Pass,Fail'", '"Pass, Fail,Held"'])
+def test_str_set_eq_quotes_of_the_list_do_not_count(text: str) -> None:
+    assert matches(text, {"method": "str_set_eq", "ref": ["Pass", "Fail", "Held"]})
+    assert not matches(text, {"method": "str_set_eq", "ref": ["Pass", "Fail"]})
+
+
+@pytest.mark.parametrize(("cells", "same"), [("D2:D29", 1.0), ("D2:D20", 0.0)])
+def test_data_validation_list_over_a_range(cells: str, same: float, tmp_path: Path) -> None:
+    def validated(book: Any) -> None:
+        one = DataValidation(type="list", formula1='"Held,Pass,Fail"', showErrorMessage=True)
+        one.add(cells)
+        book.active.add_data_validation(one)
+
+    props = {
+        "ranges": {"method": "spreadsheet_range", "ref": ["D2:D29", "D2:D1048576"]},
+        "formula1": {"method": "str_set_eq", "ref": ["Pass", "Fail", "Held"]},
+        "showErrorMessage": {"method": "eq", "ref": True},
+    }
+    found = _book(tmp_path / "found.xlsx", {"A1": 1}, validated)
+    assert _table(found, None, type="data_validation", sheet_idx=0, dv_props=[props]) == same
+
+
+@pytest.mark.parametrize(
+    ("position", "ranges"),
+    [
+        ("worksheet2'!C3:C6", [("worksheet2", "C3:C6")]),
+        ("'T_Data!A1:AB700','NY_Data!A1:AB30'", [("T_Data", "A1:AB700"), ("NY_Data", "A1:AB30")]),
+        ("'Sheet1'!A1:'Sheet1'!B2", None),
+        ("'a,b'!A1,c3:d4", [("a,b", "A1"), ("First", "C3:D4")]),
+        ("'it''s'!A1", [("it's", "A1")]),
+        ("'A1:B2'", [("First", "A1:B2")]),
+        ("Data!2:5,A:C", [("Data", "2:5"), ("First", "A:C")]),
+        ("", None),
+        ("'Data'!", None),
+        ("A1,nothing", None),
+    ],
+)
+def test_answer_ranges_odd_quotes_are_read(position: str, ranges: list[tuple[str, str]] | None) -> None:
+    if ranges is None:
+        with pytest.raises(BadRule, match="no list of ranges"):
+            answer_ranges(position, "First")
+    else:
+        assert answer_ranges(position, "First") == ranges
+
+
+def test_compare_spreadsheet_unknown_sheet_is_the_tasks_fault(tmp_path: Path) -> None:
+    book = _book(tmp_path / "book.xlsx", {"A1": 1})
+    assert metric("compare_spreadsheet")(book, book, answer_position="sheet!A1") == 1.0
+    with pytest.raises(BadRule, match="Other"):
+        metric("compare_spreadsheet")(book, book, answer_position="Other!A1")
+
+
+def test_compare_spreadsheet_whole_column_more_rows_count(tmp_path: Path) -> None:
+    gold = _book(tmp_path / "gold.xlsx", {"A1": 1, "A2": 2})
+    found = _book(tmp_path / "found.xlsx", {"A1": 1, "A2": 2, "A9": 3})
+    assert metric("compare_spreadsheet")(found, gold, answer_position="A1:A5") == 1.0
+    assert metric("compare_spreadsheet")(found, gold, answer_position="A:A") == 0.0

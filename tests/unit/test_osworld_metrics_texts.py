@@ -1,0 +1,108 @@
+"""Text files in every encoding: the same text agrees, another one differs, and a file is read line by line as it was written."""
+
+from __future__ import annotations
+
+import codecs
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from env_server.tasks.osworld.metrics import metric
+from env_server.tasks.osworld.metrics.texts import decoded, lines_of
+
+TEXT = "name,city\nJosé,Málaga\n"
+OTHER = "name,city\nJosè,Mélaga\n"
+ENCODINGS = {
+    "utf-8": TEXT.encode(),
+    "utf-8 with a mark": codecs.BOM_UTF8 + TEXT.encode(),
+    "utf-16": TEXT.encode("utf-16"),
+    "utf-16, big-endian": codecs.BOM_UTF16_BE + TEXT.encode("utf-16-be"),
+    "utf-16 without a mark": TEXT.encode("utf-16-le"),
+    "utf-16, big-endian, without a mark": TEXT.encode("utf-16-be"),
+    "utf-32": TEXT.encode("utf-32"),
+    "latin-1": TEXT.encode("latin-1"),
+    "windows line ends": TEXT.replace("\n", "\r\n").encode(),
+    "old line ends": TEXT.replace("\n", "\r").encode(),
+}
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_decoded_any_encoding_same_text(encoding: str) -> None:
+    assert decoded(ENCODINGS[encoding]) == TEXT
+
+
+def test_decoded_windows_letters() -> None:
+    assert decoded("“5 €”".encode("cp1252")) == "“5 €”"
+
+
+def test_decoded_different_bytes_different_text() -> None:
+    texts = {decoded(bytes([ord("a"), byte, ord("b")])) for byte in range(256) if byte != 13}
+    assert len(texts) == 255
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("name", ["compare_csv", "compare_text_file", "compare_result_files", "compare_python_pure_text"])
+def test_text_metric_any_encoding_text_decides(name: str, encoding: str, tmp_path: Path) -> None:
+    found, gold, other = (tmp_path / part for part in ("found", "gold", "other"))
+    found.write_bytes(ENCODINGS[encoding])
+    gold.write_text(TEXT, encoding="utf-8")
+    other.write_text(OTHER, encoding="utf-8")
+    assert metric(name)(str(found), str(gold)) == 1.0
+    assert metric(name)(str(found), str(other)) == 0.0
+
+
+@pytest.mark.parametrize("code", ["latin-1", "cp1252", "iso8859-15"])
+@pytest.mark.parametrize("name", ["compare_csv", "compare_text_file"])
+def test_text_metric_both_files_foreign_letters_count(name: str, code: str, tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.write_bytes(TEXT.encode(code))
+    other.write_bytes(OTHER.encode(code))
+    assert metric(name)(str(one), str(other)) == 0.0
+
+
+@pytest.mark.parametrize("letter", ["\n", "\r\n", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])
+def test_check_csv_cell_with_line_break_is_one_cell(letter: str, tmp_path: Path) -> None:
+    place = tmp_path / "table.csv"
+    place.write_bytes(f'a,b\n"x{letter}y",1\nz,2\n'.encode())
+    expect: list[dict[str, Any]] = [{"a": f"x{letter}y".replace("\r\n", "\n"), "b": "1"}, {"a": "z"}]
+    assert metric("check_csv")(str(place), {"expect": expect}) == 1.0
+    assert metric("check_csv")(str(place), {"unexpect": [{"a": "y"}]}) == 1.0
+
+
+def test_compare_csv_loose_cells_not_quotes(tmp_path: Path) -> None:
+    for name, text in {"a": '"x, y" , 1\n\n', "b": '"x, y",1\n', "c": "x, y,1\n"}.items():
+        (tmp_path / name).write_text(text)
+    found, same, other = (str(tmp_path / name) for name in "abc")
+    assert metric("compare_csv")(found, same) == 0.0
+    assert metric("compare_csv")(found, same, strict=False) == 1.0
+    assert metric("compare_csv")(found, other, strict=False) == 0.0
+
+
+def test_lines_of_only_line_feeds_end_a_line() -> None:
+    assert lines_of("a\x0cb\u2028c\nd\n\n") == ["a\x0cb\u2028c", "d", ""]
+    assert lines_of("") == []
+
+
+@pytest.mark.parametrize(
+    ("found", "same"),
+    [
+        ("#!/usr/bin/env python3\nx=1\n", True),
+        ("# -*- coding: utf-8 -*-\nx=1\n", True),
+        ("#!/bin/sh\n# coding=utf-8\nx=1\n", True),
+        ("x=1  \n\n", True),
+        ("# a remark\nx=1\n", False),
+        ("x=1\n#!/usr/bin/env python3\n", False),
+        (" x=1\n", False),
+    ],
+)
+def test_compare_python_pure_text_leading_remarks(found: str, same: bool, tmp_path: Path) -> None:
+    (tmp_path / "found").write_text(found)
+    (tmp_path / "gold").write_text("x=1\n")
+    assert metric("compare_python_pure_text")(str(tmp_path / "found"), str(tmp_path / "gold")) == float(same)
+
+
+def test_compare_python_pure_text_tabs_are_spaces(tmp_path: Path) -> None:
+    (tmp_path / "found").write_text("if x:\n\ty = 1\n")
+    (tmp_path / "gold").write_text("if x:\n    y = 1\n")
+    assert metric("compare_python_pure_text")(str(tmp_path / "found"), str(tmp_path / "gold")) == 1.0
