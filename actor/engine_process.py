@@ -13,7 +13,7 @@ from actor.engine_server import ENGINE_ENDPOINT, EngineServer
 from actor.prompt import FolderTokenizer
 from broker.client import BrokerClient
 from common import log
-from common.addresses import own_address
+from common.addresses import own_address, tcp_address
 from common.config import RunConfig
 from common.exporter import exporting
 from common.lifecycle import Heartbeat, StopToken, new_incarnation
@@ -46,7 +46,7 @@ class EngineProcess:
         check_model_folder(self._model)
         address = self._folder.wait_for_broker(self._stop)
         with ExitStack() as stack:
-            socket = Server(f"tcp://{own_address(self._config.actor.bind_address)}:0", keys=self._keys, sender=self._name)
+            socket = Server(tcp_address(own_address(self._config.actor.bind_address), 0), keys=self._keys, sender=self._name)
             stack.callback(socket.close)
             server = EngineServer(socket)
             channel, pulse = self._client(address), self._client(address)

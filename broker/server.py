@@ -18,7 +18,7 @@ from broker.core import BrokerCore
 from broker.journal import FileJournal, MemoryJournal
 from broker.service import Batch, BrokerService
 from common import log, requests
-from common.addresses import own_address
+from common.addresses import own_address, split_address, tcp_address
 from common.config import RunConfig
 from common.errors import ComputerRLError, ConfigError, Problem, SetupError
 from common.exporter import exporting
@@ -158,11 +158,11 @@ def _bind(config: RunConfig, folder: RunFolder, *, keys: Keys, sender: str, stop
     address = own_address(config.broker.bind_address)
     port = config.broker.port
     if port == 0 and known is not None:
-        port = int(known["address"].rpartition(":")[2])
+        port = split_address(known["address"])[1]
     deadline = time.monotonic() + (_REBIND_S if known is not None else 0.0)
     while True:
         try:
-            return Server(f"tcp://{address}:{port}", keys=keys, sender=sender)
+            return Server(tcp_address(address, port), keys=keys, sender=sender)
         except SetupError as error:
             # A predecessor that was killed may hold the port for a moment longer.
             if time.monotonic() < deadline and not stop.wait(0.2):

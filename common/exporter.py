@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from common import log
-from common.addresses import own_address
+from common.addresses import in_address, own_address, reachable_address
 from common.config import RunConfig
 from common.errors import Problem, SetupError
 from common.run_folder import RunFolder, write_atomically
@@ -44,7 +44,7 @@ def exporting(config: RunConfig, *, role: str, index: int, metrics: Callable[[],
     except OSError as error:
         step = "set metrics.bind_address to an address of this host, or metrics.prometheus to false"
         raise SetupError(Problem("metrics.bind_address", f"cannot listen on {address}: {error.strerror}", step)) from error
-    target = f"{address}:{server.server_port}"
+    target = f"{in_address(reachable_address(address))}:{server.server_port}"
     path = RunFolder(config.folder).folder / TARGETS_FOLDER / f"{role}-{index}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps([{"targets": [target], "labels": {}}]).encode())

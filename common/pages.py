@@ -8,6 +8,7 @@ something and does not come from this very page. A page loads nothing from anywh
 from __future__ import annotations
 
 import asyncio
+import errno
 import gzip
 import hashlib
 import hmac
@@ -18,10 +19,10 @@ from socket import gethostname
 
 from aiohttp import web
 
+from common.addresses import EVERYWHERE, in_address
 from common.errors import Problem, SetupError
 
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
-EVERYWHERE = frozenset({"0.0.0.0", "::"})
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _SHUTDOWN_S = 0.2
 MIN_COMPRESSED_BYTES = 1024
@@ -81,7 +82,7 @@ def make_app(
         "Cache-Control": "no-store",
     }
     # Listening everywhere, this machine has names that we do not know.
-    host_names = None if host in EVERYWHERE else LOOPBACK | {in_address(host)}
+    host_names = None if host in EVERYWHERE else _LOOPBACK | {in_address(host)}
     stored = {name: StoredFile.of(name, data) for name, data in files.items()}
 
     @web.middleware
@@ -123,11 +124,6 @@ def require_same_origin(request: web.Request, *, what: str) -> None:
         raise web.HTTPForbidden(text=f"this page's own {what} only")
 
 
-def in_address(host: str) -> str:
-    """``host`` as it stands in an address."""
-    return f"[{host}]" if ":" in host else host
-
-
 def _check(request: web.Request, *, token: str, host_names: frozenset[str] | None) -> None:
     host_name = request.host.rsplit(":", 1)[0] if not request.host.endswith("]") else request.host
     if host_names is not None and host_name not in host_names:
@@ -155,7 +151,9 @@ async def serve(
             await web.TCPSite(runner, host, port).start()
         except OSError as error:
             reason = f"cannot listen on {host}, port {port}: {error.strerror}"
-            raise SetupError(Problem(command, reason, "use --port 0 (any free one)")) from error
+            is_taken = error.errno != errno.EADDRNOTAVAIL
+            step = "use --port 0 (any free one)" if is_taken else "give --host an address of this machine, see `ip addr`"
+            raise SetupError(Problem(command, reason, step)) from error
         bound_port = runner.addresses[0][1]
         shown_host = gethostname() if host in EVERYWHERE else in_address(host)
         on_ready(f"http://{shown_host}:{bound_port}/{token}/")

@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 from typing import Self
 
+from common.addresses import is_ipv6
 from common.errors import Problem, SetupError
 
 _EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -66,7 +67,7 @@ class PortLease:
 
 
 def _try(address: str, port: int) -> None:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    family = socket.AF_INET6 if is_ipv6(address) else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind((address, port))

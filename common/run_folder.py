@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from common import transport
+from common.addresses import split_address, tcp_address
 from common.config import RunConfig
 from common.errors import PeerTimeout, Problem, SetupError
 from common.lifecycle import StopToken
@@ -113,10 +114,13 @@ class RunFolder:
         """The broker's address. Raises `PeerTimeout` when it has not appeared in time or ``stop`` came first."""
         address = os.environ.get(BROKER_ADDRESS_VARIABLE)
         if address is not None:
-            if not address.startswith("tcp://"):
-                step = "set it to tcp://host:port, or unset it to use the run folder's"
-                raise SetupError(Problem(BROKER_ADDRESS_VARIABLE, f"{address!r} is no broker address", step))
-            return address
+            try:
+                if address.startswith("tcp://"):
+                    return tcp_address(*split_address(address))
+            except ValueError:
+                pass
+            step = "set it to tcp://host:port (tcp://[number]:port for IPv6), or unset it to use the run folder's"
+            raise SetupError(Problem(BROKER_ADDRESS_VARIABLE, f"{address!r} is no broker address", step))
         deadline = time.monotonic() + timeout_s
         while True:
             found = self.read_broker()

@@ -22,13 +22,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from socket import create_connection
 from typing import Protocol
-from urllib.parse import urlsplit
 
 import zmq
 import zmq.auth.thread
 import zmq.utils.monitor
 
 from common import codec
+from common.addresses import is_ipv6, reachable_address, split_address, tcp_address
 from common.codec import Buffer, Envelope
 from common.errors import (
     ChannelClosed,
@@ -142,6 +142,7 @@ class _Connection:
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
         events = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
         self.monitor = self.socket.get_monitor_socket(events | (zmq.EVENT_CONNECT_RETRIED if gives_up_refused else 0))
+        self.socket.setsockopt(zmq.IPV6, is_ipv6(split_address(address)[0]))
         self.socket.connect(address)
         self.poller = zmq.Poller()
         self.poller.register(self.socket, zmq.POLLIN)
@@ -173,9 +174,8 @@ class _Connection:
 
 def _is_refused(address: str) -> bool:
     """Whether the host answers that nothing listens at ``address`` (tcp://HOST:PORT)."""
-    place = urlsplit(address)
     try:
-        create_connection((place.hostname, place.port or 0), timeout=_POLL_SLICE_S).close()
+        create_connection(split_address(address), timeout=_POLL_SLICE_S).close()
     except ConnectionRefusedError:
         return True
     except OSError:
@@ -448,18 +448,18 @@ def _set_common_options(socket: zmq.Socket[bytes]) -> None:
 
 def _bind(socket: zmq.Socket[bytes], bind: str) -> str:
     """Bind and return the address that others connect to."""
-    host, _, port = bind.removeprefix("tcp://").rpartition(":")
-    candidates: Sequence[str] = [port] if port not in ("0", "*") else [*map(str, free_looking_ports(50)), "*"]
+    host, port = split_address(bind)
+    socket.setsockopt(zmq.IPV6, is_ipv6(host))
+    candidates: Sequence[int | str] = [port] if port else [*free_looking_ports(50), "*"]
     for candidate in candidates:
         try:
-            socket.bind(f"tcp://{host}:{candidate}")
+            socket.bind(tcp_address(host, candidate))
         except zmq.ZMQError as error:
             if error.errno == zmq.EADDRINUSE and candidate != candidates[-1]:
                 continue
             in_use = error.errno == zmq.EADDRINUSE
             step = "end what listens there, or choose another port (0 takes a free one)" if in_use else "correct the bind address"
-            raise SetupError(Problem(f"tcp://{host}:{candidate}", f"cannot be bound: {error.strerror}", step)) from None
+            raise SetupError(Problem(tcp_address(host, candidate), f"cannot be bound: {error.strerror}", step)) from None
         break
-    bound = socket.getsockopt_string(zmq.LAST_ENDPOINT).removeprefix("tcp://").rpartition(":")
-    name = os.uname().nodename if bound[0] in ("0.0.0.0", "[::]", "*") else bound[0]
-    return f"tcp://{name}:{bound[2]}"
+    bound_host, bound_port = split_address(socket.getsockopt_string(zmq.LAST_ENDPOINT))
+    return tcp_address(reachable_address(bound_host), bound_port)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 
 from common import log
-from common.addresses import own_address
+from common.addresses import own_address, tcp_address
 from common.config import RunConfig
 from common.errors import ConfigError, PeerTimeout
 from common.exporter import exporting
@@ -51,7 +51,7 @@ def run_env_server(config: RunConfig, *, index: int, stop: StopToken) -> None:
         logs = folder.logs / f"desktop-{index}-{desktop}"
         return make_driver(desktops, index=desktop, folder=logs, screenshots=screenshots)
 
-    server = Server(f"tcp://{own_address(config.desktop.bind_address)}:0", keys=keys, sender=sender)
+    server = Server(tcp_address(own_address(config.desktop.bind_address), 0), keys=keys, sender=sender)
     service = None
     try:
         # Desktops start while the broker is still being found.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from launch import cli_cluster, cli_roles, cli_watch
-from launch.cli_options import SET, ConfigFile, SectionedGroup, Site, print_resolved, with_config
+from launch.cli_options import SET, ConfigFile, Host, SectionedGroup, Site, print_resolved, with_config
 from launch.simulate import simulate
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def evaluate(source: str, families: str | None, overrides: tuple[str, ...], *, a
 @click.option("--image", default="core", show_default=True, help="Desktop image: a recipe's name or a path.")
 @click.option("--driver", default="apptainer", show_default=True, type=click.Choice(["apptainer", "local", "scripted"]))
 @click.option("--recordings", default="demonstrations", show_default=True, metavar="FOLDER", help="Where saved ones go.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; nothing is encrypted.")
+@click.option("--host", default="127.0.0.1", type=Host(), show_default=True, help="Address to listen on; nothing is encrypted.")
 @click.option("--port", default=0, show_default=True, type=click.IntRange(0, 65535), help="0: any free one.")
 @click.option("--open/--no-open", "open_browser", default=None, help="Open a browser; without either, where there is a display.")
 def desktop(**options: Any) -> None:

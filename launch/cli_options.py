@@ -43,6 +43,22 @@ class Run(click.ParamType):
         return find_run(str(value))
 
 
+class Host(click.ParamType):
+    """An address of this machine, as a number; written as in `bind_address`."""
+
+    name = "address"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The number. Raises `ConfigError`."""
+        from common.addresses import own_address
+        from common.errors import ConfigError, Problem, SetupError
+
+        try:
+            return own_address(str(value))
+        except SetupError as error:
+            raise ConfigError([Problem("--host", error.problem.reason, error.problem.next_step)]) from None
+
+
 class Site(click.ParamType):
     """A site profile: a name in configs/sites/ or a path, which `common.config.load_site` checks."""
 

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import click
 
-from launch.cli_options import RUN, Run
+from launch.cli_options import RUN, Host, Run
 
-HOST = click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; others let other machines in.")
+HOST = click.option(
+    "--host", default="127.0.0.1", type=Host(), show_default=True, help="Address to listen on; others let other machines in."
+)
 PORT = click.option("--port", default=0, show_default=True, type=click.IntRange(0, 65535), help="0: any free one.")
 
 

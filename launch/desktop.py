@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import sys
 import threading
 from dataclasses import dataclass
@@ -14,9 +13,9 @@ from typing import Any
 import click
 
 from common import log
+from common.addresses import is_loopback
 from common.config import DesktopConfig, RunConfig
-
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+from launch.pages import tunnel_hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +67,11 @@ def run_desktop(options: DesktopOptions) -> int:
 def _announce(address: str, options: DesktopOptions) -> None:
     click.echo(f"desktop: {address}")
     click.echo("Whoever has this address can use the desktop. Ctrl-C ends it.")
-    if options.host not in _LOOPBACK:
+    if not is_loopback(options.host):
         click.echo("note: other computers can reach it, and what travels is not encrypted", err=True)
-    elif "SSH_CONNECTION" in os.environ:
-        port = address.split("/")[2].rpartition(":")[2]
-        click.echo(f"From your own computer: ssh -L {port}:127.0.0.1:{port} {socket.gethostname()}, then open the address there.")
+    hint = tunnel_hint(address)
+    if hint:
+        click.echo(hint)
     sys.stdout.flush()
     if _wants_browser(options.open_browser, os.environ):
         # Its own thread: some browsers keep the command that starts them.

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from common import ports, requests
-from common.addresses import own_address
+from common.addresses import in_address, own_address
 from common.config import RunConfig, SiteProfile, load_config, load_site
 from launch import cluster_plan, local, slurm, slurm_commands
 from launch.plan import ProcessSpec
@@ -72,7 +72,7 @@ def specs_on(
         placed = spec
         if spec.num_nodes > 1:
             address = own_address(config.learner.bind_address)
-            placed = under_torchrun(spec, config, endpoint=f"{address}:{rendezvous_port}", job_id=allocation.job_id)
+            placed = under_torchrun(spec, config, endpoint=f"{in_address(address)}:{rendezvous_port}", job_id=allocation.job_id)
         if site.container is not None and spec.role in CONTAINED:
             placed = in_container(placed, site, config)
         stop_s = config.supervisor.stop_s

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from common.addresses import in_address, is_loopback
 from common.run_folder import RunFolder, write_atomically
 from launch.run_names import read_resolved
 
@@ -59,9 +60,10 @@ async def _serve(folder: Path, *, host: str, port: int, page: str, command: str,
 def tunnel(address: str) -> str:
     """The ssh command that brings ``address`` to whoever is logged in over ssh; empty for those who are not."""
     place = urlsplit(address)
-    if "SSH_CONNECTION" not in os.environ or place.hostname not in ("127.0.0.1", "::1"):
+    host = place.hostname or ""
+    if "SSH_CONNECTION" not in os.environ or not is_loopback(host):
         return ""
-    return f"ssh -N -L {place.port}:127.0.0.1:{place.port} {getpass.getuser()}@{gethostname()}"
+    return f"ssh -N -L {place.port}:{in_address(host)}:{place.port} {getpass.getuser()}@{gethostname()}"
 
 
 def tunnel_hint(address: str) -> str:

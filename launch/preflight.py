@@ -227,12 +227,14 @@ def check_addresses(config: RunConfig, _machine: Machine) -> list[Finding]:
         "desktop": (config.desktop.bind_address, 0),
         "actor": (config.actor.bind_address, 0),
         "learner": (config.learner.bind_address, 0),
+        **({"metrics": (config.metrics.bind_address, 0)} if config.metrics.prometheus else {}),
     }
     for section, (setting, port) in wanted.items():
         try:
             address = own_address(setting)
         except SetupError as error:
-            findings.append(Finding(SetupError, error.problem))
+            problem = Problem(f"{section}.bind_address", error.problem.reason, error.problem.next_step)
+            findings.append(Finding(SetupError, problem))
             continue
         reason = _cannot_bind(address, port)
         if reason == errno.EADDRINUSE:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from common.addresses import in_address, is_ipv6, split_address
 from common.errors import PeerTimeout, ProtocolError, WeightError
 from common.messages import Ack, Message, WeightInvitation, WeightJoin, WeightLoaded
 
@@ -192,13 +193,13 @@ def serve_store(host: str) -> tuple[Any, str]:
     """(store, address) of a TCPStore that listens on ``host`` and a random port only (by itself it takes all interfaces)."""
     import torch.distributed as dist
 
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    family = socket.AF_INET6 if is_ipv6(host) else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.bind((host, 0))
         listener.listen(128)
         port = listener.getsockname()[1]
         store = dist.TCPStore(host, port, None, True, wait_for_workers=False, master_listen_fd=listener.detach())
-    return store, f"{host}:{port}"
+    return store, f"{in_address(host)}:{port}"
 
 
 def join_store(address: str, *, timeout_s: float) -> Any:
@@ -207,16 +208,16 @@ def join_store(address: str, *, timeout_s: float) -> Any:
 
     import torch.distributed as dist
 
-    host, _, port = address.rpartition(":")
-    return dist.TCPStore(host, int(port), None, False, timeout=datetime.timedelta(seconds=timeout_s))
+    host, port = split_address(address)
+    return dist.TCPStore(host, port, None, False, timeout=datetime.timedelta(seconds=timeout_s))
 
 
 def local_host_towards(address: str) -> str:
     """The local address from which ``host:port`` is reached: where this side of the group has to listen."""
-    host, _, port = address.rpartition(":")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    host, port = split_address(address)
+    family = socket.AF_INET6 if is_ipv6(host) else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, int(port)))  # No packet is sent: this only asks the routing table.
+        probe.connect((host, port))  # No packet is sent: this only asks the routing table.
         return str(probe.getsockname()[0])
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from broker.client import BrokerClient
 from common import log, requests
-from common.addresses import own_address
+from common.addresses import is_loopback, own_address, reachable_address, tcp_address
 from common.config import RunConfig
 from common.errors import PeerTimeout, WeightError
 from common.exporter import exporting
@@ -78,7 +78,7 @@ def run_learner(config: RunConfig, *, index: int, stop: StopToken) -> None:
             return
         raise
     broker = BrokerClient(Client(address, keys=keys, sender=sender))
-    server = Server(f"tcp://{own_address(config.learner.bind_address)}:0", keys=keys, sender=sender)
+    server = Server(tcp_address(own_address(config.learner.bind_address), 0), keys=keys, sender=sender)
     try:
         _Process(config, folder, broker, server, index=index, incarnation=incarnation, families=families, stop=stop).run()
     except PeerTimeout:
@@ -212,9 +212,7 @@ def _weight_sender(config: RunConfig, server: Server, *, model_digest: str, devi
         backend = "nccl" if device == "cuda" and not _shares_its_gpu(config) else "gloo"
     if backend == "nccl" and device != "cuda":
         raise WeightError("learner.weight_backend is nccl, but the learner computes on the CPU: use auto or gloo")
-    host = own_address(config.learner.bind_address)
-    if host in ("0.0.0.0", "::", "*"):
-        host = socket.gethostbyname(socket.gethostname())
+    host = reachable_address(own_address(config.learner.bind_address))
     files = WeightFiles(RunFolder(config.folder).weights) if backend == "file" else None
     return WeightSender(
         server, model_digest=model_digest, host=host, backend="gloo" if files else backend,
@@ -226,7 +224,7 @@ def _shares_its_gpu(config: RunConfig) -> bool:
     """NCCL refuses two processes on one GPU, which is what learner and engines are on a host that has none left for them."""
     import torch
 
-    is_alone = config.learner.bind_address in ("127.0.0.1", "::1", "localhost")
+    is_alone = is_loopback(config.learner.bind_address)
     return is_alone and torch.cuda.device_count() <= config.learner.num_ranks
 
 

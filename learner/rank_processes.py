@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common import log
-from common.addresses import interface_of, own_address
+from common.addresses import interface_of, own_address, split_address
 from common.config import RunConfig
 from common.errors import ConfigError, Problem, RankLost
 from common.lifecycle import SUPERVISOR_VARIABLE, StopToken, gc_paused
@@ -63,11 +63,11 @@ class _Followers:
     """Which one ended unasked, and how."""
 
     def start(self, config_path: Path, *, address: str, num_ranks: int, index: int) -> None:
-        host, _, port = address.rpartition(":")
+        host, port = split_address(address)
         for rank in range(1, num_ranks):
             env = os.environ | {
                 "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_ranks),
-                "MASTER_ADDR": host, "MASTER_PORT": port, SUPERVISOR_VARIABLE: str(os.getpid()),
+                "MASTER_ADDR": host, "MASTER_PORT": str(port), SUPERVISOR_VARIABLE: str(os.getpid()),
             }  # fmt: skip
             argv = [sys.executable, "-m", "launch.cli", "learner", str(config_path), "--index", str(index)]
             process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL)

@@ -415,6 +415,7 @@ def test_tunnel_is_told_to_those_who_came_by_ssh(monkeypatch: pytest.MonkeyPatch
     assert tunnel("http://127.0.0.1:4000/t/") == ""
     monkeypatch.setenv("SSH_CONNECTION", "1 2 3 4")
     assert "-L 4000:127.0.0.1:4000" in tunnel("http://127.0.0.1:4000/t/")
+    assert "-L 4000:[::1]:4000" in tunnel("http://[::1]:4000/t/")
     assert tunnel("http://10.0.0.1:4000/t/") == ""
 
 
