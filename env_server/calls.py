@@ -36,6 +36,7 @@ from common.messages import (
 from common.metrics import Timings
 from env_server.desktop_worker import DesktopWorker, Prepared, Session
 from env_server.driver import DesktopDriver, Getter, GetterKind
+from env_server.judging import Judge
 from env_server.replay import with_recording
 from env_server.tasks import task_instance
 
@@ -55,7 +56,7 @@ def reset(message: TaskReset, *, tasks: TasksConfig, timings: Mapping[str, Timin
             observation = _still_shown(worker, prepared, message.task)
             if prepared is None or observation is None:
                 prepared, observation = _put_on_screen(worker, message.task, tasks)
-        worker.session = Session(message.lease.token, prepared.instance, prepared.instruction, observation)
+        worker.session = Session(message.lease.token, message.task, prepared.instance, prepared.instruction, observation)
         return TaskStarted(instruction=prepared.instruction, observation=observation)
 
     return work
@@ -132,13 +133,14 @@ def demonstrate(message: DemonstrationRequest) -> Work:
     return work
 
 
-def evaluate(message: EvaluationRequest, *, timings: Mapping[str, Timings]) -> Work:
+def evaluate(message: EvaluationRequest, *, judge: Judge, timings: Mapping[str, Timings]) -> Work:
     """Judge the desktop's state."""
 
     def work(worker: DesktopWorker) -> Message:
         session = _session(worker, message.lease)
+        get = _getter(worker, session, message.final_action)
         with timings["evaluate"].measure():
-            verdict = _checked(session.instance.evaluate(_getter(worker, message.final_action)), Evaluation, "evaluator")
+            verdict = _checked(judge.judge(session.task, session.instance, get), Evaluation, "evaluator")
         if not 0.0 <= verdict.reward <= 1.0:
             raise TaskFailed(f"the evaluator gave reward {verdict.reward}, which is outside 0..1")
         if message.final_action == "fail" and not session.instance.judges_giving_up:
@@ -148,11 +150,14 @@ def evaluate(message: EvaluationRequest, *, timings: Mapping[str, Timings]) -> W
     return work
 
 
-def _getter(worker: DesktopWorker, final_action: FinalAction) -> Getter:
-    """The driver's getter, which also knows how the episode ended."""
+def _getter(worker: DesktopWorker, session: Session, final_action: FinalAction) -> Getter:
+    """The driver's getter, which also knows how the episode began and ended."""
+    of_the_episode = {"final_action": final_action, "outputs": session.instance.outputs}
 
     def get(kind: GetterKind, **args: Any) -> Any:
-        return final_action if kind == "final_action" else _driver(worker).get(kind, **args)
+        if kind == "pause":
+            return time.sleep(args["seconds"])
+        return of_the_episode[kind] if kind in of_the_episode else _driver(worker).get(kind, **args)
 
     return get
 

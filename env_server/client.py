@@ -36,6 +36,7 @@ from common.messages import (
 )  # fmt: skip
 from common.transport import Channel
 from env_server import memory
+from env_server.judging import LONGEST_S
 from env_server.tasks import advice, families_of, is_shown_by_hand, osworld_families
 from env_server.tasks.family import Family
 
@@ -61,6 +62,7 @@ class DesktopClient:
         self._channel = channel
         self._step_timeout_s = config.step_deadline_s + _SLACK_S
         self._reset_timeout_s = config.reset_deadline_s + _SLACK_S
+        self._evaluate_timeout_s = self._reset_timeout_s + LONGEST_S
 
     def lease(
         self, incarnation: str, task: TaskRef | None = None, *, next_task: TaskRef | None = None, timeout_s: float = 15.0
@@ -86,7 +88,7 @@ class DesktopClient:
 
     def evaluate(self, lease: Lease, final_action: FinalAction = "") -> Evaluation:
         """The verdict on the desktop's state after ``final_action``."""
-        return self._ask(EvaluationRequest(lease=lease, final_action=final_action), Evaluation, self._reset_timeout_s)
+        return self._ask(EvaluationRequest(lease=lease, final_action=final_action), Evaluation, self._evaluate_timeout_s)
 
     def look(self, *, elements_of: int = -1) -> Desktops:
         """What all desktops show, with the elements of one; changes nothing."""

@@ -29,6 +29,7 @@ class Session:
     """What the desktop shows under one lease: a task being played."""
 
     token: int
+    task: TaskRef
     instance: TaskInstance
     instruction: str
     observation: Observation

@@ -21,7 +21,7 @@ SetupKind = Literal[
 ]
 GetterKind = Literal[
     "web_page", "web_shapes", "web_result", "calc_cells", "file_text", "file_bytes", "folder_listing", "editor_text",
-    "osworld", "final_action",
+    "osworld", "final_action", "outputs", "pause",
 ]
 
 Getter = Callable[..., Any]
@@ -38,6 +38,8 @@ Getter = Callable[..., Any]
 - ``editor_text``: what the editor's window holds now, saved or not
 - ``osworld`` (``call``, and that call's arguments): one call of `env_server.tasks.osworld.desktop.CalledDesktop`; calls act too
 - ``final_action``: the action that ended the episode, ``done``, ``fail`` or empty; known to evaluators only
+- ``outputs``: the instance's `TaskInstance.outputs`; known to evaluators only
+- ``pause`` (``seconds``): None after that time, which is the desktop's and not the judgement's; for evaluators only
 """
 
 
@@ -82,6 +84,9 @@ class TaskInstance:
     """The page scores at once; the episode ends without ``done()``."""
     prepare: Callable[[Getter], None] | None = None
     """Set-up that needs answers of the desktop: carried out through the getter after ``setup``, before the first observation."""
+    outputs: dict[str, str] = field(default_factory=dict)
+    """Printed by commands of ``prepare``, which fills it anew for each episode. Evaluators run in another process and read it by
+    ``get("outputs")``."""
 
 
 class DesktopDriver(Protocol):

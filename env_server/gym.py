@@ -35,6 +35,7 @@ from common.screen_text import MAX_INSTRUCTION_CHARS, app_line, element_rows
 from env_server.client import with_needed_apps
 from env_server.driver import LiveDesktop, TaskInstance
 from env_server.drivers import make_driver
+from env_server.judging import Judge, make_judge
 from env_server.tasks import FAMILIES, advice, task_instance
 
 ENV_ID = "computerrl/Desktop-v0"
@@ -161,6 +162,7 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], str]):
         self.observation_space = spaces.Dict({"screenshot": screenshot, **self._texts})
         self.action_space = ActionText(width=width, height=height)
         self._driver: LiveDesktop | None = None
+        self._judge: Judge | None = None
         self._remove_folder: Callable[[], object] | None = None
         self._instance: TaskInstance | None = None
         self._task = TaskRef(self._family, 0, split)
@@ -180,6 +182,8 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], str]):
         instance = task_instance(self._task, tasks=self._tasks)
         self._instance = None
         driver = self._living_driver()
+        assert self._judge is not None, "made with the driver"
+        self._judge.start()
         self._instruction, self._observation = driver.reset(instance)
         self._instance = instance
         self._num_steps = 0
@@ -187,7 +191,7 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], str]):
 
     def step(self, action: str) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Do ``action``; see the class."""
-        if self._instance is None or self._driver is None:
+        if self._instance is None or self._driver is None or self._judge is None:
             raise ResetNeeded("call reset() first: the episode has ended, or none was begun")
         error, terminated, failed = "", False, False
         try:
@@ -204,7 +208,7 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], str]):
         truncated = not terminated and self._num_steps >= self._max_steps
         verdict: Evaluation | None = None
         if terminated or truncated:
-            verdict = self._instance.evaluate(self._driver.get)
+            verdict = self._judge.judge(self._task, self._instance, self._driver.get)
             if failed:
                 # Every task can be done: saying that it cannot is wrong, whatever the desktop shows.
                 verdict = Evaluation(reward=0.0, success=False, detail="given up")
@@ -223,6 +227,9 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], str]):
         driver, self._driver = self._driver, None
         remove_folder, self._remove_folder = self._remove_folder, None
         self._instance = None
+        judge, self._judge = self._judge, None
+        if judge is not None:
+            judge.close()
         if driver is not None:
             driver.close()
         if remove_folder is not None:
@@ -241,6 +248,7 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], str]):
             self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
             is_slow = self._config.driver != "scripted"
             began = time.monotonic()
+            self._judge = make_judge(self._config.driver, self._tasks)
             if is_slow:
                 # The first reset takes up to half a minute on a slow machine, later ones a fraction of a second.
                 log.get_logger().info("desktop.starting", driver=self._config.driver, image=self._config.image)

@@ -51,6 +51,7 @@ from env_server.desktop_worker import (
     error_reply,
 )
 from env_server.driver import DesktopDriver
+from env_server.judging import LONGEST_S, Judge, make_judge
 from env_server.pool import DesktopPool, DesktopState, PoolLimits
 from env_server.tasks import families_of
 from env_server.wall import Wall
@@ -99,8 +100,10 @@ class DesktopService:
         health_period_s: float = HEALTH_PERIOD_S,
         lease_wait_s: float = LEASE_WAIT_S,
         available_mb: Callable[[], int] = memory.available_mb,
+        judge: Judge | None = None,
     ) -> None:
         self._config = config
+        self._judge = judge or make_judge(config.driver, tasks)
         self._tasks = tasks
         self._families = families_of(tasks)
         self._make = make
@@ -170,15 +173,17 @@ class DesktopService:
             self._after_change()
         elif isinstance(message, TaskReset):
             call = calls.reset(message, tasks=self._tasks, timings=self.timings)
+            self._judge.start()
             self._begin("reset", message, call, reply, limit_s=self._config.reset_deadline_s)
         elif isinstance(message, StepRequest):
             self._begin("step", message, calls.step(message, tasks=self._tasks, timings=self.timings), reply)
         elif isinstance(message, DemonstrationRequest):
             self._begin("demonstrate", message, calls.demonstrate(message), reply)
         elif isinstance(message, EvaluationRequest):
-            # Judging may have to save files and end programs: it gets as long as a reset.
-            call = calls.evaluate(message, timings=self.timings)
-            self._begin("evaluate", message, call, reply, limit_s=self._config.reset_deadline_s)
+            # Judging may have to save files and end programs: the desktop gets as long as for a reset.
+            call = calls.evaluate(message, judge=self._judge, timings=self.timings)
+            limit_s = self._config.reset_deadline_s + LONGEST_S
+            self._begin("evaluate", message, call, reply, limit_s=limit_s)
         elif isinstance(message, DesktopsRequest):
             reply(self._look(message))
         else:
@@ -440,6 +445,7 @@ class DesktopService:
             for reply in [*(call.reply for call in pending), *waiting]:
                 reply(error_reply(NoDesktop("the env_server is stopping")))
         closed = [worker.disposed.wait(max(0.0, deadline - time.monotonic())) for worker in self._workers.values()]
+        self._judge.close()
         return all(closed)
 
 

@@ -35,6 +35,13 @@ _SYSTEM_CALLS: Mapping[str, Mapping[str, int]] = {
     },
 }  # fmt: skip
 """Machine -> number of each system call that no application needs and that has been a way out of containers."""
+PROGRAMS_AND_NETWORK: Mapping[str, Mapping[str, int]] = {
+    "x86_64": {
+        "socket": 41, "connect": 42, "bind": 49, "listen": 50, "fork": 57, "vfork": 58, "execve": 59, "kill": 62, "execveat": 322,
+    },
+    "aarch64": {"socket": 198, "bind": 200, "listen": 201, "connect": 203, "execve": 221, "kill": 129, "execveat": 281},
+}  # fmt: skip
+"""What a process that only reads files does without as well."""
 _NEW_CALLS = {"io_uring_setup": 425, "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsmount": 432, "mount_setattr": 442}
 """The same on all machines."""
 _CLONE3 = 435
@@ -49,10 +56,11 @@ _NUMBER, _ARCH, _FIRST_ARGUMENT = 0, 4, 16
 """Offsets in `struct seccomp_data`."""
 
 
-def confine() -> None:
+def confine(*, also: Mapping[str, Mapping[str, int]] | None = None) -> None:
     """Give up what no application needs: keys of the host's session, tracing, mounts, namespaces, new privileges.
 
-    Other processes of the desktop cannot look into this one or write where it writes. Raises `OSError`.
+    ``also`` names further system calls to refuse, by machine. Other processes of the desktop cannot look into this one or write
+    where it writes. Raises `OSError`.
     """
     libc = ctypes.CDLL(None, use_errno=True)
 
@@ -69,13 +77,13 @@ def confine() -> None:
         return
     # A kernel without keys, or a site that refuses the call, has none to keep away.
     libc.syscall(ctypes.c_long(_SYSTEM_CALLS[machine]["keyctl"]), ctypes.c_long(_KEYCTL_JOIN_SESSION_KEYRING), None)
-    program = _filter(machine)
+    program = _filter(machine, also or {})
     code = ctypes.create_string_buffer(program, len(program))
     head = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code))
     call("prctl", _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.create_string_buffer(head, len(head)), 0, 0)
 
 
-def _filter(machine: str) -> bytes:
+def _filter(machine: str, also: Mapping[str, Mapping[str, int]]) -> bytes:
     """The program for the kernel's filter of system calls (seccomp-bpf)."""
 
     def step(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
@@ -90,7 +98,7 @@ def _filter(machine: str) -> bytes:
         step(_LOAD, _NUMBER), step(_AT_LEAST, _X32, no=1), refuse,
         step(_EQUAL, _CLONE3, no=1), step(_RETURN, _ERRNO | errno.ENOSYS),
     ]  # fmt: skip
-    for number in (*calls.values(), *_NEW_CALLS.values()):
+    for number in (*calls.values(), *_NEW_CALLS.values(), *also.get(machine, {}).values()):
         steps += [step(_EQUAL, number, no=1), refuse]
     for number in with_flags:
         steps += [step(_EQUAL, number, no=4), step(_LOAD, _FIRST_ARGUMENT), step(_ANY_BIT, _CLONE_NEW, no=1), refuse, allow]

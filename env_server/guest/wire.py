@@ -79,10 +79,10 @@ class Wire:
             except OSError as error:
                 raise WireClosed(f"connection lost: {error}") from error
 
-    def receive(self, *, timeout_s: float) -> dict[str, Any]:
+    def receive(self, *, timeout_s: float, max_bytes: int = MAX_FRAME_BYTES) -> dict[str, Any]:
         """The next frame's message, of an end that is trusted; raises as `receive_frame`."""
         try:
-            message = json.loads(self.receive_frame(timeout_s=timeout_s), object_hook=bytes_from_json)
+            message = json.loads(self.receive_frame(timeout_s=timeout_s, max_bytes=max_bytes), object_hook=bytes_from_json)
         except ValueError as error:
             raise WireClosed(f"frame is no JSON: {error}") from error
         if not isinstance(message, dict):

@@ -135,7 +135,10 @@ def test_as_instance_everything_goes_through_the_getter() -> None:
     fake = FakeDesktop(answers={"hello": RunResult(0, "hi there", "")})
     assert instance.instruction == "Do it." and instance.prepare is not None and not instance.setup
     instance.prepare(fake.answer)
-    verdict = instance.evaluate(fake.answer)
+    assert instance.outputs == {"said.txt": "hi there"}
+    verdict = instance.evaluate(
+        lambda kind, **args: instance.outputs if kind == "outputs" else fake.answer(kind, **args)
+    )
     assert verdict.success and verdict.reward == 1.0 and "file_contains" in verdict.detail
     with pytest.raises(TaskFailed):
         instance.demonstrate("", None, [Action(name="wait", args={})], fake.answer)  # type: ignore[arg-type]

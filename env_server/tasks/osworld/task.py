@@ -64,7 +64,8 @@ class OsworldTask:
     def as_instance(self) -> TaskInstance:
         """The task as drivers play it; everything goes through the getter kind ``osworld`` (`CalledDesktop`).
 
-        ``evaluate`` also reads the getter kind ``final_action``: ``done``, ``fail`` or empty, the action that ended the episode.
+        ``evaluate`` also uses the getter kinds ``final_action`` (``done``, ``fail`` or empty, the action that ended the episode),
+        ``outputs`` and ``pause``.
         """
         outputs: dict[str, str] = {}
 
@@ -73,9 +74,14 @@ class OsworldTask:
             outputs.update(self.set_up(CalledDesktop(get)))
 
         def evaluate(get: Getter) -> Evaluation:
-            return self.evaluate(CalledDesktop(get), final_action=str(get("final_action") or ""), outputs=outputs)
+            desktop, final_action = CalledDesktop(get), str(get("final_action") or "")
+            return self.evaluate(
+                desktop, final_action=final_action, outputs=get("outputs"), sleep=lambda seconds: get("pause", seconds=seconds)
+            )
 
-        return TaskInstance(self.file.instruction, (), evaluate, _no_demonstration, judges_giving_up=True, prepare=prepare)
+        return TaskInstance(
+            self.file.instruction, (), evaluate, _no_demonstration, judges_giving_up=True, prepare=prepare, outputs=outputs
+        )  # fmt: skip
 
     def set_up(self, desktop: OsworldDesktop, **options: Any) -> dict[str, str]:
         """Carry out ``config``; gives what commands printed for the getter ``cache_file``. ``options`` go to `Carrier`."""
@@ -137,7 +143,10 @@ def _run_judge(context: Context, judge: Judge) -> _Verdict:
     except EnvError:
         raise
     except Exception as error:
-        # A metric that cannot cope is our mistake or the task file's: the agent must not pay for it.
+        if isinstance(error, MemoryError) or context.has_product:
+            # An agent that leaves a file no metric can cope with gets nothing for it; the env_server logs where it was.
+            raise
+        # Without a file of the agent's it is our mistake or the task file's: the agent must not pay for it.
         raise TaskFailed(f"metric {judge.func} failed: {type(error).__name__}: {error}") from error
     if not isinstance(reward, (int, float)) or not math.isfinite(reward) or not 0.0 <= reward <= 1.0:
         raise TaskFailed(f"metric {judge.func} gave {reward!r}, which is no number in 0..1")

@@ -48,6 +48,11 @@ class Context:
         """Is this file the agent's doing?"""
         return path.resolve().is_relative_to((self.folder / "product").resolve())
 
+    @property
+    def has_product(self) -> bool:
+        """True when a file of the agent's was read."""
+        return (self.folder / "product").is_dir()
+
     def fetch(self, path: str, name: str) -> str | None:
         """A file of the desktop's as a file on the host; None when there is none."""
         data = self.desktop.read_file(path)

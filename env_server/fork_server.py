@@ -1,0 +1,246 @@
+"""The process that judgements are forked from: it has imported every parser and does nothing else.
+
+The argument holds the tasks' configuration and the limits. Standard input is the env_server's connection: each descriptor that
+comes is one end of a judgement's own connection, on which the child converses with `env_server.judging`. A connection that the
+env_server closes ends its child; the end of standard input ends everything. No thread runs here: a fork copies only one.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import resource
+import select
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+
+from common.config import TasksConfig
+from common.errors import EnvError
+from common.messages import Evaluation, TaskRef
+from env_server.driver import Getter
+from env_server.guest import confinement
+from env_server.guest.wire import Wire, WireClosed, WireTimeout
+from env_server.judging import MAX_MESSAGE_BYTES, Limits, Report, env_error
+from env_server.tasks import families_of, task_instance
+
+_PARSERS = ("openpyxl", "docx", "pptx", "lxml.etree", "PIL.Image")
+"""Packages that families import only when they judge."""
+_FACT_LIMIT_S = 3600.0
+"""The desktop's answers have their own deadlines; the env_server closes the connection when it gives up."""
+_MAX_TEXT_CHARS, _MAX_TRACE_CHARS = 300, 4000
+_CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL})
+"""How parsers in C end at a file that they cannot cope with, or without memory."""
+
+
+Evaluate = Callable[[TaskRef, Getter], Evaluation]
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    pid: int
+    connection: socket.socket
+    """This process' copy: it reports how the child ended, and shows when the env_server has closed its end."""
+    ended: int
+    """Reading end of a pipe whose other end only the child has open."""
+    folder: Path
+
+
+class ForkServer:
+    """The children, and what is known of each. ``evaluate`` runs in them."""
+
+    def __init__(self, control: Wire, evaluate: Evaluate, *, limits: Limits, folder: Path) -> None:
+        self._control = control
+        self._evaluate = evaluate
+        self._limits = limits
+        self._folder = folder
+        self._children: list[_Child] = []
+
+    def run(self) -> None:
+        """Fork and reap until the env_server closes the connection."""
+        try:
+            while self._turn():
+                pass
+        finally:
+            for child in list(self._children):
+                self._end(child)
+
+    def _turn(self) -> bool:
+        poller = select.poll()
+        poller.register(self._control, select.POLLIN)
+        for child in self._children:
+            poller.register(child.ended, 0)
+            # What arrives is the child's to read: only the other side's end is of interest.
+            poller.register(child.connection, select.POLLRDHUP)
+        ready = {descriptor for descriptor, _ in poller.poll()}
+        for child in list(self._children):
+            if child.ended in ready:
+                self._report(child)
+            elif child.connection.fileno() in ready:
+                self._end(child)
+        if self._control.fileno() not in ready:
+            return True
+        try:
+            descriptor = self._control.receive_descriptor(timeout_s=1.0)
+        except (WireClosed, WireTimeout):
+            return False
+        self._fork(socket.socket(fileno=descriptor))
+        return True
+
+    def _fork(self, connection: socket.socket) -> None:
+        folder = Path(tempfile.mkdtemp(dir=self._folder))
+        ended, alive = os.pipe()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            # The env_server takes the closed connection for a judgement that was ended, and tries once more.
+            print(f"a judgement cannot be started: {error}", file=sys.stderr)
+            connection.close()
+            os.close(ended)
+            os.close(alive)
+            shutil.rmtree(folder)
+            return
+        if pid == 0:
+            _run_child(connection, keep=alive, folder=folder, evaluate=self._evaluate, limits=self._limits)
+        os.close(alive)
+        self._children.append(_Child(pid, connection, ended, folder))
+
+    def _end(self, child: _Child) -> None:
+        """End a child that nobody waits for."""
+        os.kill(child.pid, signal.SIGKILL)
+        self._reap(child)
+        child.connection.close()
+
+    def _report(self, child: _Child) -> None:
+        """Clear away a child that has ended, and say how it did unless it gave its outcome."""
+        status = self._reap(child)
+        number = signal.Signals(os.WTERMSIG(status)) if os.WIFSIGNALED(status) else None
+        if number == signal.SIGXCPU:
+            report = Report(passed=f"{self._limits.cpu_s} s of processor time")
+        elif number in _CRASHES:
+            report = Report(passed=f"what parsers can read: they ended with {number.name}")
+        else:
+            report = Report(ended=f"its process ended with status {status} and no verdict")
+        if status:
+            _tell(Wire(child.connection), report)
+        child.connection.close()
+
+    def _reap(self, child: _Child) -> int:
+        self._children.remove(child)
+        _, status = os.waitpid(child.pid, 0)
+        os.close(child.ended)
+        shutil.rmtree(child.folder)
+        return status
+
+
+def _tell(wire: Wire, report: Report) -> None:
+    """Send ``report`` to an env_server that may be gone already."""
+    try:
+        wire.send(msgspec.to_builtins(report))
+    except (WireClosed, WireTimeout) as error:
+        print(f"the env_server takes no {report}: {error}", file=sys.stderr)
+
+
+def _run_child(connection: socket.socket, *, keep: int, folder: Path, evaluate: Evaluate, limits: Limits) -> NoReturn:
+    """Judge in this process, a fresh child, and end it."""
+    code = 1
+    try:
+        _confine(connection.fileno(), keep, folder, limits)
+        wire = Wire(connection)
+        _tell(wire, _judged(wire, evaluate, limits))
+        code = 0
+    except BaseException:  # noqa: BLE001
+        # Process boundary: a child never returns into the fork server's loop.
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _confine(connection: int, keep: int, folder: Path, limits: Limits) -> None:
+    """Close all that belongs to others, and set the limits."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1):
+        os.dup2(nothing, number)
+    # Standard error stays until everything is set.
+    first = 3
+    for kept in sorted((connection, keep)):
+        os.closerange(first, kept)
+        first = kept + 1
+    os.closerange(first, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    os.setsid()
+    os.chdir(folder)
+    tempfile.tempdir = str(folder)
+    with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("1000")  # the kernel ends a judgement before a desktop or a learner
+    num_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    address_space = num_pages * resource.getpagesize() + (limits.memory_mb << 20)
+    for which, soft, hard in (
+        (resource.RLIMIT_CPU, limits.cpu_s, limits.cpu_s + 1),
+        (resource.RLIMIT_AS, address_space, address_space),
+        (resource.RLIMIT_FSIZE, limits.file_mb << 20, limits.file_mb << 20),
+        (resource.RLIMIT_NOFILE, limits.open_files, limits.open_files),
+        (resource.RLIMIT_CORE, 0, 0),
+    ):
+        resource.setrlimit(which, (soft, hard))
+    confinement.confine(also=confinement.PROGRAMS_AND_NETWORK)
+    # Libraries warn on standard error without bound; what fails travels as a message.
+    os.dup2(0, 2)
+
+
+def _judged(wire: Wire, evaluate: Evaluate, limits: Limits) -> Report:
+    """The outcome of one judgement."""
+    request = wire.receive(timeout_s=_FACT_LIMIT_S)
+    _tell(wire, Report(begun=True))
+
+    def get(kind: str, **args: Any) -> Any:
+        wire.send(msgspec.to_builtins(Report(get=kind, args=args)))
+        answer = wire.receive(timeout_s=_FACT_LIMIT_S, max_bytes=MAX_MESSAGE_BYTES)
+        if "error" in answer:
+            raise env_error(answer["error"], answer["text"])
+        return answer["value"]
+
+    try:
+        return Report(verdict=evaluate(msgspec.convert(request["task"], TaskRef), get))
+    except EnvError as error:
+        return Report(error=error.code, text=str(error))
+    except MemoryError:
+        return Report(passed=f"{limits.memory_mb} MiB of memory")
+    except Exception as error:  # noqa: BLE001
+        # Process boundary: an evaluator stumbled over what an agent left.
+        text = f"{type(error).__name__}: {error}"
+        return Report(stumbled=True, text=text[:_MAX_TEXT_CHARS], trace=traceback.format_exc()[-_MAX_TRACE_CHARS:])
+
+
+def serve(evaluate_with: Callable[[TasksConfig], Evaluate]) -> None:
+    """Be the fork server until standard input ends; ``evaluate_with`` imports what judgements need."""
+    # Ctrl-C in a terminal is the env_server's to handle.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    control = Wire(socket.socket(fileno=os.dup(0)))
+    settings = json.loads(sys.argv[1])
+    evaluate = evaluate_with(TasksConfig.model_validate(settings["tasks"]))
+    gc.collect()
+    gc.freeze()  # a collection in a child would copy every page
+    with tempfile.TemporaryDirectory(prefix="computerrl-judgements-") as folder:
+        ForkServer(control, evaluate, limits=Limits(**settings["limits"]), folder=Path(folder)).run()
+
+
+def _evaluate_tasks(tasks: TasksConfig) -> Evaluate:
+    families_of(tasks)
+    for name in _PARSERS:
+        importlib.import_module(name)
+    return lambda task, get: task_instance(task, tasks=tasks).evaluate(get)
+
+
+if __name__ == "__main__":
+    serve(_evaluate_tasks)
