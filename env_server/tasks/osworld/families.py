@@ -22,8 +22,7 @@ _APPS = {
 }  # fmt: skip
 """Names in task files -> ours; ``os`` may be any of them."""
 READERS = {
-    "av": "av", "cssselect": "cssselect", "mutagen": "mutagen", "odfpy": "odf", "pypdfium2": "pypdfium2",
-    "rapidfuzz": "rapidfuzz",
+    "av": "av", "cssselect": "cssselect", "mutagen": "mutagen", "pypdfium2": "pypdfium2", "rapidfuzz": "rapidfuzz",
 }  # fmt: skip
 """Package of setup.cfg's extra `osworld` -> the module that metrics import."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+from env_server.tasks.osworld.metrics.docx_content import all_texts, body_texts, outline, paragraphs, pictures, tables
 from env_server.tasks.osworld.metrics.files import load, opening, read_lines
 from env_server.tasks.osworld.metrics.general import Rules, score
+from env_server.tasks.osworld.metrics.odt_content import odt_texts
 
 
 def open_document(path: str) -> Any:
@@ -18,30 +19,16 @@ def open_document(path: str) -> Any:
     return load(path, lambda place: docx.Document(str(place)))
 
 
-def paragraphs_of(path: str) -> list[str]:
-    """The paragraphs of a docx or odt file, or the lines of any other text."""
+def texts_of(path: str) -> list[str]:
+    """Every text that a reader of a docx or odt file sees, paragraph by paragraph, or the lines of any other file."""
     if path.endswith(".docx"):
-        return [paragraph.text for paragraph in open_document(path).paragraphs]
-    if path.endswith(".odt"):
-        return load(path, _odt_paragraphs)
-    return read_lines(path)
+        return all_texts(open_document(path))
+    return odt_texts(path) if path.endswith(".odt") else read_lines(path)
 
 
-def _odt_paragraphs(place: Path) -> list[str]:
-    from odf import teletype
-    from odf.opendocument import load as load_odf
-    from odf.text import H, P
-
-    body = load_odf(str(place)).text
-    wanted = {P(stylename="x").qname, H(outlinelevel=1).qname}
-    return [teletype.extractText(node) for node in _walk(body) if getattr(node, "qname", None) in wanted]
-
-
-def _walk(node: Any) -> list[Any]:
-    found = []
-    for child in node.childNodes:
-        found += [child, *_walk(child)]
-    return found
+def body_of(path: str) -> list[str]:
+    """The same without what stands beside the text of a docx file: text boxes, notes, headers and footers."""
+    return body_texts(open_document(path)) if path.endswith(".docx") else texts_of(path)
 
 
 def compare_docx_files(
@@ -56,13 +43,13 @@ def compare_docx_files(
     delete_empty_lines: bool = False,
     reference_base_result: float | None = None,
 ) -> float:
-    """Both documents have the same paragraphs, by the options.
+    """Both documents have the same texts (see `texts_of`), by the options.
 
     ``content_only`` and ``fuzzy_match`` give how alike they are, 0 to 1; ``reference_base_result`` stretches what lies above it.
     """
     from rapidfuzz import fuzz
 
-    found, wanted = paragraphs_of(result), paragraphs_of(expected)
+    found, wanted = texts_of(result), texts_of(expected)
     if delete_empty_lines:
         found, wanted = [text for text in found if text.strip()], [text for text in wanted if text.strip()]
     if ignore_order:
@@ -92,22 +79,18 @@ def _above(value: float, base: float | None) -> float:
 
 def compare_docx_files_and_ignore_new_lines(result: str, expected: str, **_: Any) -> float:
     """The same paragraphs without regard to empty ones."""
-    found = [text for text in paragraphs_of(result) if text.strip()]
-    return score(found == [text for text in paragraphs_of(expected) if text.strip()])
+    found = [text for text in texts_of(result) if text.strip()]
+    return score(found == [text for text in texts_of(expected) if text.strip()])
 
 
 def compare_docx_lines(result: str, expected: str) -> float:
     """The same set of paragraphs, in any order."""
-    return score({text.strip() for text in paragraphs_of(result)} == {text.strip() for text in paragraphs_of(expected)})
+    return score({text.strip() for text in texts_of(result)} - {""} == {text.strip() for text in texts_of(expected)} - {""})
 
 
 def compare_docx_tables(result: str, expected: str) -> float:
     """Both documents have the same tables with the same texts."""
-    return score(_tables(result) == _tables(expected))
-
-
-def _tables(path: str) -> list[list[list[str]]]:
-    return [[[cell.text.strip() for cell in row.cells] for row in table.rows] for table in open_document(path).tables]
+    return score(tables(open_document(result)) == tables(open_document(expected)))
 
 
 def compare_docx_images(result: str, expected: str) -> float:
@@ -116,21 +99,15 @@ def compare_docx_images(result: str, expected: str) -> float:
 
     from PIL import Image
 
-    def pictures(path: str) -> list[tuple[tuple[int, int], bytes]]:
-        document = open_document(path)
+    def pixels(path: str) -> list[tuple[tuple[int, int], bytes]]:
         found = []
-        for node in document.element.body.iter("{http://schemas.openxmlformats.org/drawingml/2006/main}blip"):
-            part = document.part.related_parts.get(node.get(f"{_R}embed"))
-            if part is not None:
-                with opening(path):
-                    image = Image.open(io.BytesIO(part.blob)).convert("RGB")
-                found.append((image.size, image.tobytes()))
+        for data in pictures(open_document(path)):
+            with opening(path):
+                image = Image.open(io.BytesIO(data)).convert("RGB")
+            found.append((image.size, image.tobytes()))
         return found
 
-    return score(pictures(result) == pictures(expected))
-
-
-_R = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}"
+    return score(pixels(result) == pixels(expected))
 
 
 def compare_line_spacing(result: str, expected: str) -> float:
@@ -139,7 +116,7 @@ def compare_line_spacing(result: str, expected: str) -> float:
         return 0.0
 
     def spacings(path: str) -> list[Any]:
-        return [paragraph.paragraph_format.line_spacing for paragraph in open_document(path).paragraphs]
+        return [paragraph.paragraph_format.line_spacing for paragraph in paragraphs(open_document(path))]
 
     return score(spacings(result) == spacings(expected))
 
@@ -163,7 +140,7 @@ def compare_references(
 
 
 def _references(path: str) -> list[str]:
-    texts = [text.strip() for text in paragraphs_of(path)]
+    texts = [text.strip() for text in body_of(path)]
     starts = [index for index, text in enumerate(texts) if text.lower().strip(" :.") in _REFERENCES]
     return [text for text in texts[starts[-1] + 1 :] if text] if starts else []
 
@@ -174,34 +151,29 @@ def compare_unique_train_records(result: str, expected: Sequence[str], **_: Any)
     ``expected``: the wanted file and the file before.
     """
     wanted_path, initial_path = expected
-    found = [text for text in paragraphs_of(result) if text.strip()]
-    wanted = [text for text in paragraphs_of(wanted_path) if text.strip()]
-    initial = {text for text in paragraphs_of(initial_path) if text.strip()}
+    found, wanted, initial = (
+        [text.strip() for text in body_of(path) if text.strip()] for path in (result, wanted_path, initial_path)
+    )
 
     def trains(lines: Sequence[str]) -> list[str]:
         return [line.split(",")[1].strip() if line.count(",") else line for line in lines]
 
     if len(set(trains(found))) != len(found):
         return 0.0
-    return score(set(trains(found)) == set(trains(wanted)) and set(found) <= initial)
+    return score(set(trains(found)) == set(trains(wanted)) and set(found) <= set(initial))
 
 
 def fuzzy_place_math(result: str, rules: Rules) -> float:
     """Three answers, word by word against the expected ones: the mean of each word's best likeness. Other numbers of words: 0."""
     from rapidfuzz import fuzz
 
-    words = [word for text in paragraphs_of(result) for word in text.split()]
+    words = [word for text in body_of(result) for word in text.split()]
     if len(words) != 3:
         return 0.0
     return float(sum(max(fuzz.ratio(word, answer) for answer in rules["expected"]) for word in words) / 3 / 100)
 
 
 def simple_docx_compare(result: str, expected: str) -> float:
-    """Both documents have the same paragraphs (with the same styles' names) and the same tables."""
-
-    def outline(path: str) -> Any:
-        texts = [(paragraph.style.name if paragraph.style is not None else "", paragraph.text.strip())
-                 for paragraph in open_document(path).paragraphs if paragraph.text.strip()]  # fmt: skip
-        return texts, _tables(path)
-
-    return score(outline(result) == outline(expected))
+    """Both documents have the same content in the same order: texts, tables, pictures, text boxes, page breaks, notes, comments,
+    headers and footers. How it looks does not count."""
+    return score(outline(open_document(result)) == outline(open_document(expected)))

@@ -6,19 +6,24 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from env_server.tasks.osworld.metrics.colours import difference
+from env_server.tasks.osworld.metrics.docx_content import W, paragraphs, runs, table_paragraphs
 from env_server.tasks.osworld.metrics.general import Rules, score
+from env_server.tasks.osworld.metrics.odt_content import odt_highlights
 from env_server.tasks.osworld.metrics.text_documents import compare_docx_files, open_document
-
-W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 
 
 def _letters(paragraph: Any, fact: Any) -> list[tuple[str, Any]]:
     """(letter, fact) so that it does not matter how a paragraph is cut into runs; blanks are left out."""
-    return [(letter, fact(run)) for run in paragraph.runs for letter in run.text if not letter.isspace()]
+    return [(letter, fact(run)) for run in runs(paragraph) for letter in run.text if not letter.isspace()]
 
 
 def _texts(document: Any) -> list[Any]:
-    return [paragraph for paragraph in document.paragraphs if paragraph.text.strip()]
+    return [paragraph for paragraph in paragraphs(document) if _text(paragraph)]
+
+
+def _text(paragraph: Any) -> str:
+    return "".join(run.text for run in runs(paragraph)).strip()
 
 
 def check_tabstops(
@@ -33,7 +38,7 @@ def check_tabstops(
         return 0.0
     if word_number_split_by_tabstop is not None:
         for paragraph in found:
-            parts = [part for part in paragraph.text.split("\t") if part.strip()]
+            parts = [part for part in _text(paragraph).split("\t") if part.strip()]
             if len(parts) < 2 or len(parts[index].split()) != word_number_split_by_tabstop:
                 return 0.0
     section = open_document(expected).sections[0]
@@ -59,7 +64,9 @@ def compare_subscript_contains(result: str, expected: str) -> float:
     """The letters that stand low in the expected document do so in the result, in the same paragraphs."""
 
     def low(path: str) -> list[str]:
-        return ["".join(run.text for run in paragraph.runs if run.font.subscript) for paragraph in open_document(path).paragraphs]
+        return [
+            "".join(run.text for run in runs(paragraph) if run.font.subscript) for paragraph in paragraphs(open_document(path))
+        ]
 
     found, wanted = low(result), low(expected)
     return score(any(wanted) and [text.strip() for text in found] == [text.strip() for text in wanted])
@@ -83,7 +90,7 @@ def compare_font_names(result: str, rules: Rules) -> float:
     """All text has the expected font, by the run itself or by its style."""
     document = open_document(result)
     for paragraph in _texts(document):
-        for run in paragraph.runs:
+        for run in runs(paragraph):
             if run.text.strip() and _font(run, paragraph, document) != rules["font_name"]:
                 return 0.0
     return 1.0
@@ -101,15 +108,23 @@ def _font(run: Any, paragraph: Any, document: Any) -> str | None:
 
 def is_first_line_centered(result: str) -> float:
     """The first paragraph is centred."""
-    paragraphs = open_document(result).paragraphs
-    return score(bool(paragraphs) and "CENTER" in str(paragraphs[0].paragraph_format.alignment))
+    first = next(iter(paragraphs(open_document(result))), None)
+    return score(first is not None and "CENTER" in str(first.paragraph_format.alignment))
 
 
 def check_highlighted_words(result: str, expected: str) -> float:
-    """The same text, and nothing in it is highlighted any more (colour or background)."""
+    """The same text, and nothing in it is highlighted (colour or background), but for what is so in the expected document."""
     if not compare_docx_files(result, expected):
         return 0.0
-    return score(not any(_is_highlighted(run) for paragraph in open_document(result).paragraphs for run in paragraph.runs))
+    found = _highlights(result)
+    return score(not found or found == _highlights(expected))
+
+
+def _highlights(path: str) -> list[str]:
+    if path.endswith(".odt"):
+        return odt_highlights(path)
+    every = (run for paragraph in paragraphs(open_document(path)) for run in runs(paragraph))
+    return [run.text for run in every if run.text.strip() and _is_highlighted(run)]
 
 
 def _is_highlighted(run: Any) -> bool:
@@ -123,55 +138,32 @@ def evaluate_strike_through_last_paragraph(result: str, expected: str) -> float:
     """The same text, and all of the last paragraph is struck through."""
     if not compare_docx_files(result, expected):
         return 0.0
-    paragraphs = _texts(open_document(result))
-    return score(bool(paragraphs) and all(struck for _, struck in _letters(paragraphs[-1], lambda run: bool(run.font.strike))))
+    texts = _texts(open_document(result))
+    return score(bool(texts) and all(struck for _, struck in _letters(texts[-1], lambda run: bool(run.font.strike))))
 
 
 _VOWELS = frozenset("aeiouAEIOU")
-_COLOUR_DISTANCE = 3.5
-"""Largest distance (CIE76) at which two colours are taken for the same."""
 
 
-def evaluate_colored_words_in_tables(result: str, expected: str, **_: Any) -> float:
-    """The same text, and in tables words that begin with a vowel are red, others blue."""
+def evaluate_colored_words_in_tables(result: str, expected: str, *, threshold: float = 3.5, **_: Any) -> float:
+    """The same text, and in tables words that begin with a vowel are red, others blue.
+
+    ``threshold``: largest difference (CIEDE2000) at which two colours are taken for the same.
+    """
     if not compare_docx_files(result, expected):
         return 0.0
     for word, colour in _table_words(open_document(result)):
         wanted = "FF0000" if word[0] in _VOWELS else "0000FF"
-        if colour is None or _distance(colour, wanted) > _COLOUR_DISTANCE:
+        if colour is None or difference(colour, wanted) > threshold:
             return 0.0
     return 1.0
 
 
 def _table_words(document: Any) -> Iterator[tuple[str, str | None]]:
-    for table in document.tables:
-        for row in table.rows:
-            for cell in row.cells:
-                for paragraph in cell.paragraphs:
-                    for run in paragraph.runs:
-                        for word in run.text.split():
-                            yield word, str(run.font.color.rgb) if run.font.color.rgb is not None else None
-
-
-def _distance(first: str, second: str) -> float:
-    one, other = _lab(first), _lab(second)
-    return float(sum((a - b) ** 2 for a, b in zip(one, other, strict=True)) ** 0.5)
-
-
-def _lab(colour: str) -> tuple[float, float, float]:
-    """CIE L*a*b* of an sRGB colour, white D65."""
-    linear = []
-    for index in (0, 2, 4):
-        value = int(colour[index : index + 2], 16) / 255
-        linear.append(value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4)
-    red, green, blue = linear
-    xyz = (
-        (0.4124 * red + 0.3576 * green + 0.1805 * blue) / 0.95047,
-        0.2126 * red + 0.7152 * green + 0.0722 * blue,
-        (0.0193 * red + 0.1192 * green + 0.9505 * blue) / 1.08883,
-    )
-    x, y, z = (value ** (1 / 3) if value > 0.008856 else 7.787 * value + 16 / 116 for value in xyz)
-    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+    for paragraph in table_paragraphs(document):
+        for run in runs(paragraph):
+            for word in run.text.split():
+                yield word, str(run.font.color.rgb) if run.font.color.rgb is not None else None
 
 
 def check_italic_font_size_14(result: str, expected: str) -> float:
@@ -180,8 +172,8 @@ def check_italic_font_size_14(result: str, expected: str) -> float:
         return 0.0
     sizes = [
         run.font.size.pt if run.font.size is not None else None
-        for paragraph in open_document(result).paragraphs
-        for run in paragraph.runs
+        for paragraph in paragraphs(open_document(result))
+        for run in runs(paragraph)
         if run.italic and run.text.strip()
     ]
     return score(all(size == 14 for size in sizes))

@@ -1,0 +1,327 @@
+"""What a reader sees of a docx file, in reading order.
+
+python-docx lists the paragraphs and runs that are direct children of their parents. Tracked insertions, content controls, cells
+and text boxes lie deeper, and a tracked deletion is still in the file. Here is one walk over all of it. How it looks is not
+compared here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from env_server.tasks.osworld.metrics.files import xml_of
+
+W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+_A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
+_MC = "{http://schemas.openxmlformats.org/markup-compatibility/2006}"
+_WP = "{http://schemas.openxmlformats.org/drawingml/2006/wordprocessingDrawing}"
+
+_TAKEN_OUT = frozenset({f"{W}del", f"{W}moveFrom"})
+"""Tracked changes that remove what is in them."""
+_BOX = f"{W}txbxContent"
+
+
+def shown(node: Any) -> Iterator[Any]:
+    """The children that are shown: no tracked deletions, and one of two alternatives that stand for the same."""
+    for child in node:
+        if child.tag == f"{_MC}AlternateContent":
+            choice = child.find(f"{_MC}Choice")
+            yield from shown(choice if choice is not None else next(iter(child), child))
+        elif isinstance(child.tag, str) and child.tag not in _TAKEN_OUT and not _deleted_row(child):
+            yield child
+
+
+def _deleted_row(node: Any) -> bool:
+    return bool(node.tag == f"{W}tr" and node.find(f"{W}trPr/{W}del") is not None)
+
+
+def _below(node: Any, wanted: str, *, stop: frozenset[str] = frozenset()) -> Iterator[Any]:
+    """Shown elements with this tag, in reading order; what lies in one of them or in ``stop`` is not entered."""
+    for child in shown(node):
+        if child.tag == wanted:
+            yield child
+        elif child.tag not in stop:
+            yield from _below(child, wanted, stop=stop)
+
+
+def paragraphs(document: Any) -> list[Any]:
+    """All paragraphs of the body, also those in tables and content controls, as python-docx's objects."""
+    from docx.text.paragraph import Paragraph
+
+    return [Paragraph(node, document._body) for node in _below(document.element.body, f"{W}p")]
+
+
+def table_paragraphs(document: Any) -> list[Any]:
+    """The paragraphs of all tables."""
+    from docx.text.paragraph import Paragraph
+
+    return [
+        Paragraph(node, document._body) for table in _below(document.element.body, f"{W}tbl") for node in _below(table, f"{W}p")
+    ]
+
+
+def runs(paragraph: Any) -> list[Any]:
+    """All runs of a paragraph, also those in tracked insertions, links and content controls, as python-docx's objects."""
+    from docx.text.run import Run
+
+    return [Run(node, paragraph) for node in _below(paragraph._p, f"{W}r")]
+
+
+# --- texts -----------------------------------------------------------------------------------------------------------
+
+_COMPUTED = frozenset(
+    {"PAGE", "NUMPAGES", "SECTIONPAGES", "PAGEREF", "DATE", "TIME", "SAVEDATE", "PRINTDATE", "FILENAME", "TOC", "INDEX"}
+)
+"""Fields whose text depends on the application, the file's name or the clock: they are compared by their names."""
+
+
+class _Reader:
+    """Texts of a story, paragraph by paragraph; fields may begin in one and end in another."""
+
+    def __init__(self) -> None:
+        self._fields: list[str] = []
+        """Instructions of the complex fields that are open."""
+
+    def text(self, paragraph: Any) -> str:
+        return "".join(self._pieces(paragraph))
+
+    def _pieces(self, node: Any) -> Iterator[str]:
+        for child in shown(node):
+            if child.tag == f"{W}r":
+                yield from map(self.piece, shown(child))
+            elif child.tag == f"{W}fldSimple" and _computed(child.get(f"{W}instr", "")):
+                yield _computed(child.get(f"{W}instr", ""))
+            elif child.tag != f"{W}pPr":
+                yield from self._pieces(child)
+
+    def piece(self, child: Any) -> str:
+        """The text of a run's child; that of a computed field is its name, where it ends."""
+        if child.tag == f"{W}fldChar":
+            return self._field(child.get(f"{W}fldCharType"))
+        if child.tag == f"{W}instrText" and self._fields:
+            self._fields[-1] += child.text or ""
+        return "" if any(map(_computed, self._fields)) else _letters(child)
+
+    def _field(self, kind: str | None) -> str:
+        outer = not any(map(_computed, self._fields[:-1]))
+        if kind == "begin":
+            self._fields.append("")
+        elif kind == "end" and self._fields:
+            name = _computed(self._fields.pop())
+            return name if outer else ""
+        return ""
+
+
+def _computed(instruction: str) -> str:
+    """``<PAGE>`` for the instruction of such a field; nothing for one whose text is the author's."""
+    words = instruction.split()
+    return f"<{words[0].upper()}>" if words and words[0].upper() in _COMPUTED else ""
+
+
+def _letters(node: Any) -> str:
+    if node.tag == f"{W}t":
+        return node.text or ""
+    if node.tag == f"{W}br" and node.get(f"{W}type", "textWrapping") != "textWrapping":
+        return ""
+    return {f"{W}tab": "\t", f"{W}br": "\n", f"{W}cr": "\n", f"{W}noBreakHyphen": "-"}.get(node.tag, "")
+
+
+def texts(node: Any) -> list[str]:
+    """The texts of all paragraphs below a node. One whose end was deleted with changes tracked goes on in the next."""
+    reader = _Reader()
+    found: list[str] = []
+    goes_on = False
+    for paragraph in _below(node, f"{W}p"):
+        text = reader.text(paragraph)
+        if goes_on:
+            found[-1] += text
+        else:
+            found.append(text)
+        goes_on = paragraph.find(f"{W}pPr/{W}rPr/{W}del") is not None
+    return found
+
+
+def body_texts(document: Any) -> list[str]:
+    """The texts of the body's paragraphs, tables included."""
+    return texts(document.element.body)
+
+
+def all_texts(document: Any) -> list[str]:
+    """The body's texts, then those of text boxes, of footnotes and endnotes, and of headers and footers (each once)."""
+    body = document.element.body
+    found = body_texts(document)
+    for box in _boxes(body):
+        found += texts(box)
+    for kind in ("footnote", "endnote"):
+        notes = _notes(document, kind)
+        found += [notes[key] for key in _references(body, kind) if key in notes]
+    return found + _margins(document)
+
+
+def _boxes(node: Any) -> Iterator[Any]:
+    """Text boxes, also those in other boxes."""
+    for box in _below(node, _BOX):
+        yield box
+        yield from _boxes(box)
+
+
+def _references(node: Any, kind: str) -> list[str | None]:
+    return [reference.get(f"{W}id") for reference in _below(node, f"{W}{kind}Reference")]
+
+
+def _margins(document: Any) -> list[str]:
+    """Distinct texts of headers and footers. Applications write one text as several parts, for even and for first pages."""
+    found = set()
+    for part in document.part.rels.values():
+        if part.reltype.endswith(("/header", "/footer")) and not part.is_external:
+            found.add("\n".join(text.strip() for text in texts(xml_of(part.target_part.blob)) if text.strip()))
+    return sorted(found - {""})
+
+
+def _notes(document: Any, kind: str) -> dict[str | None, str]:
+    """Id -> text of all notes of a kind (footnote, endnote, comment); separators are no notes."""
+    found = {}
+    for relation in document.part.rels.values():
+        if relation.reltype.endswith(f"/{kind}s") and not relation.is_external:
+            for note in xml_of(relation.target_part.blob).iter(f"{W}{kind}"):
+                if note.get(f"{W}type", "normal") == "normal":
+                    found[note.get(f"{W}id")] = _plain(" ".join(texts(note)))
+    return found
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split())
+
+
+# --- tables and pictures ---------------------------------------------------------------------------------------------
+
+
+def tables(document: Any) -> list[list[list[str]]]:
+    """Rows of texts of every table that lies in no other."""
+    return [table_texts(table) for table in _below(document.element.body, f"{W}tbl")]
+
+
+def table_texts(table: Any) -> list[list[str]]:
+    """Rows of cells' texts."""
+    inner = frozenset({f"{W}tbl"})
+    return [[_plain("\n".join(texts(cell))) for cell in _below(row, f"{W}tc", stop=inner)]
+            for row in _below(table, f"{W}tr", stop=inner)]  # fmt: skip
+
+
+def pictures(document: Any) -> Iterator[bytes]:
+    """The content of every picture of the body, in order."""
+    relationship = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}"
+    for node in _everything(document.element.body):
+        name = {f"{_A}blip": "embed", "{urn:schemas-microsoft-com:vml}imagedata": "id"}.get(node.tag)
+        part = document.part.related_parts.get(node.get(f"{relationship}{name}")) if name else None
+        if part is not None:
+            yield part.blob
+
+
+def _everything(node: Any) -> Iterator[Any]:
+    for child in shown(node):
+        yield child
+        yield from _everything(child)
+
+
+# --- the whole content -----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Outline:
+    """Collects the content as a list: texts between marks, and marks such as ("picture",)."""
+
+    notes: dict[str, dict[str | None, str]]
+    items: list[Any]
+    reader: _Reader
+    text: str = ""
+
+    def end_text(self) -> None:
+        """The text up to here is one piece: a paragraph's end and a mark between two paragraphs are the same to a reader."""
+        if self.text.strip():
+            self.items.append(_plain(self.text))
+        self.text = ""
+
+    def mark(self, *mark: Any) -> None:
+        self.end_text()
+        self.items.append(mark)
+
+    def story(self, node: Any) -> None:
+        for child in shown(node):
+            if child.tag == f"{W}p":
+                self.paragraph(child)
+            elif child.tag == f"{W}tbl":
+                self.mark("table", table_texts(child))
+                # Texts are in the table's mark. What else its cells hold comes after it.
+                inside = _Outline(self.notes, [], _Reader())
+                inside.story(child)
+                inside.end_text()
+                self.items += [item for item in inside.items if not isinstance(item, str)]
+            else:
+                self.story(child)
+
+    def paragraph(self, paragraph: Any) -> None:
+        if _is_on(paragraph.find(f"{W}pPr/{W}pageBreakBefore")):
+            self.mark("page break")
+        # A floating object belongs to its paragraph. Where in it is up to the application.
+        for run in _below(paragraph, f"{W}r"):
+            for node in filter(_floats, shown(run)):
+                self.object(node)
+        self.pieces(paragraph)
+        if paragraph.find(f"{W}pPr/{W}rPr/{W}del") is None:
+            self.end_text()
+
+    def pieces(self, node: Any) -> None:
+        for child in shown(node):
+            if child.tag == f"{W}r":
+                for piece in shown(child):
+                    self.text += self.reader.piece(piece)
+                    self.mark_of(piece)
+            elif child.tag == f"{W}fldSimple" and _computed(child.get(f"{W}instr", "")):
+                self.text += _computed(child.get(f"{W}instr", ""))
+            elif child.tag != f"{W}pPr":
+                self.pieces(child)
+
+    def mark_of(self, piece: Any) -> None:
+        if piece.tag == f"{W}br" and piece.get(f"{W}type") == "page":
+            self.mark("page break")
+        elif piece.tag in _OBJECTS:
+            if not _floats(piece):
+                self.object(piece)
+        else:
+            for kind, notes in self.notes.items():
+                if piece.tag == f"{W}{kind}Reference":
+                    self.mark(kind, notes.get(piece.get(f"{W}id"), ""))
+
+    def object(self, node: Any) -> None:
+        boxes = [_plain(" ".join(texts(box))) for box in _boxes(node)]
+        if boxes:
+            self.mark("text box", *boxes)
+        else:
+            self.mark("picture")
+
+
+_OBJECTS = frozenset({f"{W}drawing", f"{W}pict", f"{W}object"})
+
+
+def _floats(node: Any) -> bool:
+    """Is this an object beside the text? In the older form of drawings, text boxes are."""
+    if node.tag == f"{W}drawing":
+        return node.find(f"{_WP}anchor") is not None
+    return node.tag in _OBJECTS and next(_boxes(node), None) is not None
+
+
+def _is_on(node: Any) -> bool:
+    return node is not None and node.get(f"{W}val", "true") not in ("0", "false", "off")
+
+
+def outline(document: Any) -> list[Any]:
+    """The whole content in reading order: texts, tables, pictures, text boxes, page breaks, notes and comments at their places;
+    headers and footers at the end."""
+    notes = {kind: _notes(document, kind) for kind in ("footnote", "endnote", "comment")}
+    found = _Outline(notes, [], _Reader())
+    found.story(document.element.body)
+    found.end_text()
+    return [*found.items, ("margins", _margins(document))]
