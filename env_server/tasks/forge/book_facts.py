@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import datetime
-import io
 import re
-import zipfile
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
-from env_server.tasks.forge.facts import Facts, Near, UnreadableFile
+from env_server.tasks.forge.facts import Facts, Near, reading
+from env_server.tasks.reading import limits
+from env_server.tasks.reading.limits import Budget
+
+if TYPE_CHECKING:
+    from env_server.tasks.reading.packages import Package
 
 _C = "{http://schemas.openxmlformats.org/drawingml/2006/chart}"
 _A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
@@ -24,38 +28,35 @@ _PLOTS = {
 
 def book_facts(data: bytes) -> Facts:
     """Facts of an .xlsx file. Raises `UnreadableFile`."""
-    from lxml import etree
-    from openpyxl import load_workbook
+    from env_server.tasks.reading.packages import Package
+    from env_server.tasks.reading.workbooks import open_workbook
 
-    try:
-        formulas = load_workbook(io.BytesIO(data))
-        results = load_workbook(io.BytesIO(data), data_only=True)
+    with reading("workbook"):
+        package = Package(data)
+        formulas, results = open_workbook(package, formulas=True), open_workbook(package, formulas=False)
         facts: Facts = {"sheets": [sheet.title for sheet in formulas.worksheets]}
         for sheet in formulas.worksheets:
             facts.update(_sheet_facts(sheet, results[sheet.title]))
-        facts.update(_chart_facts(data))
-    except (zipfile.BadZipFile, etree.XMLSyntaxError, KeyError, ValueError, TypeError, IndexError, OSError) as error:
-        raise UnreadableFile(f"no workbook: {error}") from error
+        facts.update(_chart_facts(package))
     return facts
 
 
 def _sheet_facts(sheet: Any, results: Any) -> Facts:
+    from env_server.tasks.reading.workbooks import used_cells
+
     title = sheet.title
     facts: Facts = {}
-    for row in sheet.iter_rows():
-        for cell in row:
-            name = f"{title}!{cell.coordinate}"
-            if type(cell).__name__ == "MergedCell":
-                continue
-            value = cell.value
-            if isinstance(value, str) and value.startswith("="):
-                facts[f"{name} formula"] = "refers to cells" if _REFERENCE.search(value) else "constant"
-                value = results[cell.coordinate].value
-            if value is not None and value != "":
-                facts[name] = _plain(value)
-                facts.update(_font_facts(name, cell))
-            if cell.fill.fill_type == "solid":
-                facts[f"{name} fill"] = _rgb(cell.fill.fgColor)
+    for cell in used_cells(sheet):
+        name = f"{title}!{cell.coordinate}"
+        value = cell.value
+        if isinstance(value, str) and value.startswith("="):
+            facts[f"{name} formula"] = "refers to cells" if _REFERENCE.search(value) else "constant"
+            value = results[cell.coordinate].value
+        if value is not None and value != "":
+            facts[name] = _plain(value)
+            facts.update(_font_facts(name, cell))
+        if cell.fill.fill_type == "solid":
+            facts[f"{name} fill"] = _rgb(cell.fill.fgColor)
     facts[f"{title} merged"] = sorted(str(area) for area in sheet.merged_cells.ranges)
     facts[f"{title} hidden rows"] = sorted(index for index, row in sheet.row_dimensions.items() if row.hidden)
     facts[f"{title} frozen at"] = sheet.freeze_panes or ""
@@ -98,6 +99,7 @@ def _rgb(color: Any) -> str:
     return str(color.rgb[-6:]).upper()
 
 
+@lru_cache(maxsize=1000)
 def number_kind(code: str) -> str:
     """What a number format is for: general, text, date, percentage/2, currency/2, number/0, ..."""
     plain = re.sub(r'\\.|"[^"]*"', lambda match: match[0] if "$" in match[0] or "€" in match[0] else "", code.split(";")[0])
@@ -111,18 +113,22 @@ def number_kind(code: str) -> str:
         return f"percentage/{decimals}"
     if re.search(r"\[\$[^\]-]+|\$|€", plain):
         return f"currency/{decimals}"
-    if re.search(r"[ymdhs]", re.sub(r"\[[^\]]*\]", "", plain), re.IGNORECASE):
+    if re.search(r"[ymdhs]", re.sub(r"\[[^\[\]]*\]", "", plain), re.IGNORECASE):
         return "date"
     return f"number/{decimals}"
 
 
 def _widths(sheet: Any) -> dict[str, float]:
     """Widths of the columns that hold something; one entry of the file may stand for several columns."""
+    from env_server.tasks.reading.workbooks import last_column
+
     widths: dict[str, float] = {}
+    last, work = last_column(sheet), Budget("columns with a width", limits.MAX_RANGE_WORK)
     for dimension in sheet.column_dimensions.values():
         if not dimension.width:
             continue
-        for index in range(dimension.min or 1, min(dimension.max or 1, sheet.max_column) + 1):
+        for index in range(dimension.min or 1, min(dimension.max or 1, last) + 1):
+            work.spend()
             widths[chr(ord("A") + index - 1)] = dimension.width
     return widths
 
@@ -136,18 +142,12 @@ def _validations(sheet: Any) -> list[tuple[str, str]]:
     return sorted(found)
 
 
-def _chart_facts(data: bytes) -> Facts:
+def _chart_facts(package: Package) -> Facts:
     """What charts plot, with their titles, in the order of the parts' names."""
-    from lxml import etree
-
-    charts = []
-    with zipfile.ZipFile(io.BytesIO(data)) as parts:
-        for name in sorted(parts.namelist()):
-            if re.fullmatch(r"xl/charts/chart\d+\.xml", name):
-                charts.append(_chart(etree.fromstring(parts.read(name))))
-    facts: Facts = {"charts": len(charts)}
-    for index, chart in enumerate(charts, start=1):
-        facts.update({f"chart {index} {name}": value for name, value in chart.items()})
+    names = sorted(name for name in package.parts if re.fullmatch(r"xl/charts/chart\d+\.xml", name))
+    facts: Facts = {"charts": len(names)}
+    for index, name in enumerate(names, start=1):
+        facts.update({f"chart {index} {fact}": value for fact, value in _chart(package.xml(name)).items()})
     return facts
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import posixpath
 import re
-import zipfile
 from typing import Any
 
-from env_server.tasks.forge.facts import Facts, Near, UnreadableFile
+from env_server.tasks.forge.facts import Facts, Near, reading
+from env_server.tasks.reading.packages import outermost
 
 _A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
@@ -26,23 +25,20 @@ Look = tuple[tuple[str, object], ...]
 
 def deck_facts(data: bytes) -> Facts:
     """Facts of a .pptx file. Raises `UnreadableFile`."""
-    from lxml import etree
+    from env_server.tasks.reading.packages import Package
 
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as parts:
-            root = etree.fromstring(parts.read("ppt/presentation.xml"))
-            targets = _targets(etree.fromstring(parts.read("ppt/_rels/presentation.xml.rels")))
-            slides = [
-                etree.fromstring(parts.read(posixpath.normpath(posixpath.join("ppt", targets[node.get(f"{_R}id")]))))
-                for node in root.iter(f"{_P}sldId")
-            ]
+    with reading("presentation"):
+        package = Package(data)
+        root = package.xml("ppt/presentation.xml")
+        targets = _targets(package.xml("ppt/_rels/presentation.xml.rels"))
+        names = [posixpath.normpath(posixpath.join("ppt", targets[node.get(f"{_R}id")])) for node in root.iter(f"{_P}sldId")]
+        if len(set(names)) < len(names):
+            raise ValueError("one slide stands at several places")
         size = root.find(f"{_P}sldSz")
         is_portrait = int(size.get("cy")) > int(size.get("cx"))
-        facts: Facts = {"slides": len(slides), "orientation": "portrait" if is_portrait else "landscape"}
-        for index, slide in enumerate(slides, start=1):
-            facts.update(_slide_facts(f"slide {index}", slide))
-    except (zipfile.BadZipFile, etree.XMLSyntaxError, KeyError, ValueError, TypeError, AttributeError, OSError) as error:
-        raise UnreadableFile(f"no presentation: {error}") from error
+        facts: Facts = {"slides": len(names), "orientation": "portrait" if is_portrait else "landscape"}
+        for index, name in enumerate(names, start=1):
+            facts.update(_slide_facts(f"slide {index}", package.xml(name)))
     return facts
 
 
@@ -80,7 +76,7 @@ def _box_facts(name: str, shape: Any) -> Facts:
     outline = shape.find(f"{_P}nvSpPr/{_P}nvPr/{_P}ph")
     facts[f"{name} kind"] = "title" if outline is not None and "itle" in (outline.get("type") or "") else "text"
     facts[f"{name} fill"] = _color(shape.find(f"{_P}spPr/{_A}solidFill"))
-    lines = [line for line in shape.iter(f"{_A}p") if _text(line)]
+    lines = [line for line in outermost(shape, f"{_A}p") if _text(line)]
     facts[f"{name} lines"] = [_text(line) for line in lines]
     for index, line in enumerate(lines):
         facts[f"{name} line {index} looks"] = _spans(line)
@@ -96,7 +92,7 @@ def _text(line: Any) -> str:
 
 def _spans(line: Any) -> list[tuple[str, Look]]:
     spans: list[tuple[str, Look]] = []
-    for run in line.iter(f"{_A}r"):
+    for run in outermost(line, f"{_A}r"):
         text = re.sub(r"\s+", "", _text(run))
         if not text:
             continue

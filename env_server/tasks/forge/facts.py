@@ -7,8 +7,11 @@ Nothing here looks at how a file came about.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
+
+from env_server.tasks.reading.limits import LimitPassed
 
 Facts = dict[str, object]
 
@@ -19,7 +22,20 @@ _TOLERANCE = 1e-6
 
 
 class UnreadableFile(ValueError):
-    """An agent can write anything into its file."""
+    """A file is not of the kind that its name says, or passes a limit of `env_server.tasks.reading`."""
+
+
+@contextmanager
+def reading(kind: str) -> Iterator[None]:
+    """Errors raised inside mean that the file is no ``kind``: an agent can write anything into it."""
+    try:
+        yield
+    except UnreadableFile:
+        raise
+    except LimitPassed as error:
+        raise UnreadableFile(str(error)) from error
+    except Exception as error:
+        raise UnreadableFile(f"no {kind}: {type(error).__name__}: {error}") from error
 
 
 def differences(wanted: Facts, found: Facts, *, checks: Mapping[str, Check] | None = None) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 import struct
-import tarfile
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -40,21 +39,6 @@ def zipped(files: Mapping[str, bytes]) -> bytes:
         for name, data in files.items():
             archive.writestr(zipfile.ZipInfo(name, _FIRST_DAY), data)
     return buffer.getvalue()
-
-
-def unpacked(archive: bytes) -> dict[str, bytes]:
-    """The files of a .zip or .tar.gz without folders and `./`. Raises `ValueError` when it is neither."""
-    try:
-        if archive[:2] == b"PK":
-            with zipfile.ZipFile(io.BytesIO(archive)) as packed:
-                found = {name: packed.read(name) for name in packed.namelist() if not name.endswith("/")}
-        else:
-            with tarfile.open(fileobj=io.BytesIO(archive), mode="r:*") as packed_tar:
-                members = [(member.name, packed_tar.extractfile(member)) for member in packed_tar if member.isfile()]
-                found = {name: file.read() for name, file in members if file is not None}
-    except (zipfile.BadZipFile, tarfile.TarError, RuntimeError, EOFError, zlib.error) as error:
-        raise ValueError(f"not an archive: {error}") from error
-    return {name.removeprefix("./"): data for name, data in found.items()}
 
 
 def picture(color: str, *, width: int = 64, height: int = 48) -> bytes:

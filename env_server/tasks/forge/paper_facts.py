@@ -5,13 +5,12 @@ Looks are what a reader sees: a run's own, else its style's, else the document's
 
 from __future__ import annotations
 
-import io
 import re
-import zipfile
 from collections.abc import Iterator
 from typing import Any
 
-from env_server.tasks.forge.facts import Facts, Near, UnreadableFile
+from env_server.tasks.forge.facts import Facts, Near, reading
+from env_server.tasks.reading.packages import outermost
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _ALIGNMENTS = {"start": "left", "end": "right", "both": "justify"}
@@ -28,28 +27,22 @@ Look = tuple[tuple[str, object], ...]
 
 def paper_facts(data: bytes) -> Facts:
     """Facts of a .docx file. Raises `UnreadableFile`."""
-    from lxml import etree
+    from env_server.tasks.reading.packages import Package
 
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as parts:
-            names = set(parts.namelist())
-            body = etree.fromstring(parts.read("word/document.xml")).find(f"{_W}body")
-            looks = _Looks(etree.fromstring(parts.read("word/styles.xml")))
-            margins = {
-                name: etree.fromstring(parts.read(name)) for name in names if re.fullmatch(r"word/(header|footer)\d*\.xml", name)
-            }
-            num_pictures = sum(name.startswith("word/media/") for name in names)
+    with reading("text document"):
+        package = Package(data)
+        body = package.xml("word/document.xml").find(f"{_W}body")
+        looks = _Looks(package.xml("word/styles.xml"))
         facts = _body_facts(body, looks)
-    except (zipfile.BadZipFile, etree.XMLSyntaxError, KeyError, ValueError, AttributeError, OSError) as error:
-        raise UnreadableFile(f"no text document: {error}") from error
-    for name, root in margins.items():
-        facts.update(_margin_facts(re.sub(r"[^a-z]", "", name[5:-4]), root, looks))
-    if any(name.endswith("page numbers") for name in facts):
-        kinds = list(body.iter(f"{_W}pgNumType"))
-        facts["first page number"] = next((int(kind.get(f"{_W}start")) for kind in kinds if kind.get(f"{_W}start")), 1)
-        of_section = next((kind.get(f"{_W}fmt") for kind in kinds if kind.get(f"{_W}fmt")), "decimal")
-        facts.setdefault("page number format", of_section)
-    facts["pictures"] = num_pictures
+        for name in sorted(package.parts):
+            if re.fullmatch(r"word/(header|footer)\d*\.xml", name):
+                facts.update(_margin_facts(re.sub(r"[^a-z]", "", name[5:-4]), package.xml(name), looks))
+        if any(name.endswith("page numbers") for name in facts):
+            kinds = list(body.iter(f"{_W}pgNumType"))
+            facts["first page number"] = next((int(kind.get(f"{_W}start")) for kind in kinds if kind.get(f"{_W}start")), 1)
+            of_section = next((kind.get(f"{_W}fmt") for kind in kinds if kind.get(f"{_W}fmt")), "decimal")
+            facts.setdefault("page number format", of_section)
+        facts["pictures"] = sum(name.startswith("word/media/") for name in package.parts)
     return facts
 
 
@@ -57,10 +50,12 @@ def _body_facts(body: Any, looks: _Looks) -> Facts:
     facts: Facts = {}
     number = 0
     breaks_before = False
-    for block in body:
+    closing = _closing(body)
+    for position, block in enumerate(body):
         if block.tag == f"{_W}tbl":
-            for index, row in enumerate(block.iter(f"{_W}tr"), start=1):
-                facts[f"table row {index}"] = ["\n".join(map(_text, cell.iter(f"{_W}p"))) for cell in row.iter(f"{_W}tc")]
+            for index, row in enumerate(outermost(block, f"{_W}tr"), start=1):
+                cells = outermost(row, f"{_W}tc")
+                facts[f"table row {index}"] = ["\n".join(map(_text, outermost(cell, f"{_W}p"))) for cell in cells]
         if block.tag != f"{_W}p":
             continue
         text = _text(block)
@@ -68,7 +63,7 @@ def _body_facts(body: Any, looks: _Looks) -> Facts:
         if not text.strip():
             # Empty paragraphs that only carry a page break or close the document are as good as none.
             breaks_before = breaks_before or has_break
-            if not has_break and not _is_last(block):
+            if not has_break and not closing[position]:
                 number += 1
                 facts[f"paragraph {number}"] = ""
             continue
@@ -87,16 +82,19 @@ def _body_facts(body: Any, looks: _Looks) -> Facts:
     return facts
 
 
-def _is_last(block: Any) -> bool:
-    following = block.getnext()
-    while following is not None and following.tag == f"{_W}p" and not _text(following).strip():
-        following = following.getnext()
-    return following is None or following.tag == f"{_W}sectPr"
+def _closing(body: Any) -> list[bool]:
+    """Block by block: do only empty paragraphs follow, up to the end or to the section's properties?"""
+    closing = []
+    closes = True
+    for block in reversed(body):
+        closing.append(closes)
+        closes = block.tag == f"{_W}sectPr" or (closes and block.tag == f"{_W}p" and not _text(block).strip())
+    return closing[::-1]
 
 
 def _margin_facts(place: str, root: Any, looks: _Looks) -> Facts:
     facts: Facts = {}
-    for block in root.iter(f"{_W}p"):
+    for block in outermost(root, f"{_W}p"):
         codes = [node.get(f"{_W}instr") or "" for node in block.iter(f"{_W}fldSimple")]
         codes += [node.text or "" for node in block.iter(f"{_W}instrText")]
         for code in codes:
@@ -136,7 +134,7 @@ def _breaks_page(block: Any, looks: _Looks) -> bool:
 def _spans(block: Any, looks: _Looks) -> list[tuple[str, Look]]:
     """The text cut where its look changes; blanks count for nothing, since a selection may or may not take them along."""
     spans: list[tuple[str, Look]] = []
-    for run in block.iter(f"{_W}r"):
+    for run in outermost(block, f"{_W}r"):
         text = re.sub(r"\s+", "", _text(run))
         if not text:
             continue
@@ -161,8 +159,8 @@ class _Looks:
             ),
             None,
         )
-        self._run_default = styles.find(f"{_W}docDefaults/{_W}rPrDefault/{_W}rPr")
-        self._paragraph_default = styles.find(f"{_W}docDefaults/{_W}pPrDefault/{_W}pPr")
+        self._defaults = {place: styles.find(f"{_W}docDefaults/{_W}{place}Default/{_W}{place}") for place in ("rPr", "pPr")}
+        self._known: dict[tuple[str | None, str, str], Any] = {}
 
     def of_run(self, run: Any, block: Any) -> Look:
         """All that is looked at."""
@@ -189,12 +187,11 @@ class _Looks:
 
     def spacing(self, block: Any) -> float:
         """Lines; exact spacings count as negative points."""
-        for place in self._paragraph_places(block):
-            node = place.find(f"{_W}spacing")
-            if node is not None and node.get(f"{_W}line") is not None:
-                line, rule = float(node.get(f"{_W}line")), node.get(f"{_W}lineRule", "auto")
-                return line / 240 if rule == "auto" else -line / 20
-        return 1.0
+        node = self.of_paragraph(block, f"spacing[@{_W}line]")
+        if node is None:
+            return 1.0
+        line, rule = float(node.get(f"{_W}line")), node.get(f"{_W}lineRule", "auto")
+        return line / 240 if rule == "auto" else -line / 20
 
     def style_name(self, block: Any) -> str:
         """The paragraph style's name in lower case."""
@@ -204,28 +201,30 @@ class _Looks:
 
     def of_paragraph(self, block: Any, tag: str) -> Any:
         """The property that counts for a paragraph, or None."""
-        return next((node for place in self._paragraph_places(block) if (node := place.find(f"{_W}{tag}")) is not None), None)
-
-    def _paragraph_places(self, block: Any) -> Iterator[Any]:
-        own = block.find(f"{_W}pPr")
-        if own is not None:
-            yield own
-        for style in self._chain(self._style_id(block)):
-            found = style.find(f"{_W}pPr")
-            if found is not None:
-                yield found
-        if self._paragraph_default is not None:
-            yield self._paragraph_default
+        return self._first(block.find(f"{_W}pPr"), (self._style_id(block),), "pPr", tag)
 
     def _run_value(self, run: Any, block: Any, tag: str) -> Any:
         own = run.find(f"{_W}rPr")
-        places = [own] if own is not None else []
         run_style = own.find(f"{_W}rStyle") if own is not None else None
-        if run_style is not None:
-            places += [style.find(f"{_W}rPr") for style in self._chain(run_style.get(f"{_W}val"))]
-        places += [style.find(f"{_W}rPr") for style in self._chain(self._style_id(block))]
-        places.append(self._run_default)
-        return next((node for place in places if place is not None and (node := place.find(f"{_W}{tag}")) is not None), None)
+        own_style = () if run_style is None else (run_style.get(f"{_W}val"),)
+        return self._first(own, (*own_style, self._style_id(block)), "rPr", tag)
+
+    def _first(self, own: Any, styles: tuple[str | None, ...], place: str, tag: str) -> Any:
+        """The element's own property, else that of the first style, or of a style below it, that has one, else the default."""
+        node = own.find(f"{_W}{tag}") if own is not None else None
+        for style_id in styles:
+            node = self._styled(style_id, place, tag) if node is None else node
+        return self._styled("", place, tag) if node is None else node
+
+    def _styled(self, style_id: str | None, place: str, tag: str) -> Any:
+        """A style's property; the style "" has the document's defaults. Looked up once: styles may be long and runs many."""
+        key = (style_id, place, tag)
+        if key not in self._known:
+            chain = [style.find(f"{_W}{place}") for style in self._chain(style_id)]
+            holders = chain if style_id != "" else [self._defaults[place]]
+            nodes = (holder.find(f"{_W}{tag}") for holder in holders if holder is not None)
+            self._known[key] = next((node for node in nodes if node is not None), None)
+        return self._known[key]
 
     def _is_on(self, run: Any, block: Any, tag: str) -> bool:
         node = self._run_value(run, block, tag)

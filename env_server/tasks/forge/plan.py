@@ -12,14 +12,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from common.actions import calls_application
+from common.errors import TaskFailed
 from common.messages import Action, Evaluation, Observation
 from env_server.driver import Getter, SetupStep, TaskInstance
 from env_server.tasks.family import DONE, Family
 from env_server.tasks.forge.book_facts import book_facts
 from env_server.tasks.forge.deck_facts import deck_facts
-from env_server.tasks.forge.facts import Check, Facts, UnreadableFile, differences
-from env_server.tasks.forge.packing import unpacked
+from env_server.tasks.forge.facts import Check, Facts, UnreadableFile, differences, reading
 from env_server.tasks.forge.paper_facts import paper_facts
+from env_server.tasks.reading import limits
+from env_server.tasks.reading.limits import within
+from env_server.tasks.reading.packages import unpacked
 
 Move = Action | Callable[[Observation], Action]
 """One step of a script; a function where it depends on what is on screen."""
@@ -100,9 +103,14 @@ class Forged:
         if wanted is None or found is None:
             return ["must be gone" if wanted is None else "is gone"]
         try:
-            return differences(facts_of(path, wanted), facts_of(path, found), checks=self.checks)
+            expected = facts_of(path, wanted)
+        except UnreadableFile as error:
+            raise TaskFailed(f"the task's own file {path} cannot be read: {error}") from error
+        try:
+            actual = facts_of(path, found)
         except UnreadableFile as error:
             return [str(error)]
+        return differences(expected, actual, checks=self.checks)
 
     def _compare_listing(self, wanted: Mapping[str, bytes | None], found: Sequence[str]) -> list[str]:
         paths = {path for path, data in wanted.items() if data is not None}
@@ -117,10 +125,10 @@ def facts_of(path: str, data: bytes) -> Facts:
     if ending in _READERS:
         return _READERS[ending](data)
     if ending in ("zip", "gz"):
-        try:
+        with reading("archive"):
             return _without_common_folder(unpacked(data))
-        except ValueError as error:
-            raise UnreadableFile(str(error)) from error
+    with reading("text"):
+        within("bytes of text", len(data), limits.MAX_TEXT_BYTES)
     # An editor may end a text with a line break of its own.
     return {"content": data.decode("utf-8", errors="backslashreplace").replace("\r\n", "\n").rstrip("\n")}
 

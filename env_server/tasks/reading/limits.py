@@ -1,0 +1,96 @@
+"""Limits of what a judge reads, and the one error for passing them.
+
+Each limit lies far above an honest file of an office task. Together they keep one judgement to some seconds and below a gigabyte.
+"""
+
+from __future__ import annotations
+
+from typing import IO
+
+MAX_UNPACKED_BYTES = 100_000_000
+"""Bytes that one archive or office file may unpack to, counted while unpacking."""
+MAX_MEMBERS = 10_000
+"""Files in one archive."""
+MAX_XML_BYTES = 40_000_000
+"""XML of one office file, all parts together. A part of XML without pictures of a long book has a few megabytes."""
+MAX_TAGS = 1_500_000
+"""Tags of one office file, all parts together, start and end tags counted apart. A node takes 100 to 500 bytes when parsed."""
+MAX_ATTRIBUTES = 3_000_000
+MAX_CELLS = 250_000
+"""Stored rows and cells of one workbook; one cell takes about 700 bytes in openpyxl."""
+MAX_CELL_TEXT = 30_000_000
+"""Characters in all cells of one workbook; a shared text counts once for each cell that shows it."""
+MAX_FORMULA = 8192
+"""Characters of a formula that several cells share: the format's own limit."""
+MAX_TITLE = 255
+"""Characters of a sheet's name; the format allows 31."""
+MAX_SHEETS = 1000
+MAX_SLIDES = 1000
+MAX_RANGE_WORK = 5_000_000
+"""Cells looked at for the merged areas, conditional formats and column widths of one sheet; areas may overlap."""
+MAX_TEXT_BYTES = 20_000_000
+"""A text file."""
+MAX_JSON_VALUES = 1_000_000
+MAX_JSON_BYTES = 10_000_000
+MAX_YAML_BYTES = 300_000
+"""The parser of YAML takes 20 microseconds a byte."""
+MAX_COMPARED = 100_000_000_000
+"""Product of the lengths of two texts whose likeness is measured; the measure looks at 64 pairs in one step."""
+MAX_COMPARED_LINES = 5_000_000
+"""Pairs of equal lines looked at by a comparison line by line."""
+MAX_PIXELS = 25_000_000
+"""Pixels of a picture: 5000 x 5000."""
+MAX_ALL_PIXELS = 100_000_000
+"""Pixels of all pictures or pages of one document."""
+MAX_SQL_STEPS = 20_000_000
+"""Instructions of SQLite's virtual machine for one query, about a second."""
+MAX_SQL_ROWS = 100_000
+MAX_SQL_VALUE = 1_000_000
+"""Bytes of one value or row of a database."""
+MAX_SQL_BYTES = 50_000_000
+"""Bytes of all rows that a query gives."""
+MAX_SQL_HEAP = 200_000_000
+"""Memory of SQLite in bytes, sorting included."""
+
+
+class LimitPassed(ValueError):
+    """A file or an answer passes a limit.
+
+    The agent's score is 0 with this reason; where the file is the task's own, the task is at fault.
+    """
+
+    def __init__(self, what: str, value: int, most: int) -> None:
+        self.what, self.value, self.most = what, value, most
+        super().__init__(f"{what}: {value}, at most {most} are read")
+
+
+def within(what: str, value: int, most: int) -> int:
+    """``value``. Raises `LimitPassed` when it is more than ``most``."""
+    if value > most:
+        raise LimitPassed(what, value, most)
+    return value
+
+
+class Budget:
+    """A count that only grows; the end of it is `LimitPassed`."""
+
+    def __init__(self, what: str, most: int) -> None:
+        self._what, self._most, self.spent = what, most, 0
+
+    def spend(self, amount: int = 1) -> None:
+        """Count ``amount`` more."""
+        self.spent += amount
+        within(self._what, self.spent, self._most)
+
+
+class Counted:
+    """A stream for reading that counts every byte that it gives."""
+
+    def __init__(self, stream: IO[bytes], budget: Budget) -> None:
+        self._stream, self._budget = stream, budget
+
+    def read(self, size: int = -1) -> bytes:
+        """At most ``size`` bytes."""
+        data = self._stream.read(size)
+        self._budget.spend(len(data))
+        return data
