@@ -20,6 +20,7 @@ ComputerRLError                 base; ``exit_code`` is what a process ends with 
 │   ├── LeaseRefused            the fencing token is old or unknown
 │   └── NoDesktop               none is free, or memory would not hold another one; carries the reason
 ├── EngineFailed                the policy engine could not finish what it was asked
+│   └── EndpointRefused         the server of a model refuses a request, or answers with something else than JSON
 ├── TrainingDiverged            loss or gradients were not finite several times in a row
 ├── EngineMismatch              engine and learner give the same tokens different log-probs: not the same model
 ├── RankLost                    another process of the same learner has ended or does not answer
@@ -194,6 +195,17 @@ class EngineFailed(ComputerRLError):
 
     code = "engine_failed"
     exit_code = 11
+
+
+class EndpointRefused(EngineFailed):
+    """The server of a model refuses a request, or its answer cannot be used."""
+
+    code = "endpoint_refused"
+
+    def __init__(self, reason: str, next_step: str, *, is_broken: bool = False) -> None:
+        """``is_broken``: the connection ended before the answer did, which the next try may not meet again."""
+        self.reason, self.next_step, self.is_broken = reason, next_step, is_broken
+        super().__init__(reason)
 
 
 class TrainingDiverged(ComputerRLError):

@@ -7,6 +7,7 @@ unless it runs with ``--logprobs-mode processed_logprobs``), and nothing is trai
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ import numpy as np
 
 from actor.engines.base import NO_VERSION, Completion, GenerationRequest
 from common import log
-from common.errors import ConfigError, EngineFailed, PeerTimeout, Problem, WeightError
+from common.errors import ConfigError, EndpointRefused, EngineFailed, PeerTimeout, Problem, WeightError
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +29,8 @@ PATIENCE_S = 120.0
 _BACKOFF_S = (0.5, 10.0)
 _MOST_REFUSALS = 5
 """In a row, with nothing else under way: then the server refuses for good."""
+_VLLM = "use a server that knows return_token_ids, as vLLM does, and the tokenizer of its model"
+_MAX_TOKEN = 2**31 - 1
 
 
 class Server(Protocol):
@@ -49,7 +52,7 @@ class EndpointEngine:
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._num_asked = 0
-        """Requests that the server works on."""
+        """Requests that the server works on now."""
         self._num_refused = 0
         """Since it answered one."""
         self._pool = ThreadPoolExecutor(max_workers=num_live, thread_name_prefix="endpoint")
@@ -92,24 +95,16 @@ class EndpointEngine:
 
     def _complete(self, request: GenerationRequest, seed: int, queued: float) -> Completion:
         version, began = self._version, time.perf_counter()
-        with self._lock:
-            self._num_asked += 1
-        try:
-            choice = self._ask({
-                "model": self._model,
-                "prompt": request.prompt_tokens.tolist(),
-                "max_tokens": request.max_new_tokens,
-                "temperature": request.temperature,
-                "seed": seed,
-                "logprobs": 0,
-                "stop_token_ids": sorted(request.stop_tokens),
-                "return_token_ids": True,
-            })  # fmt: skip
-            tokens, logprobs = _tokens_of(choice)
-        except EngineFailed as error:
-            self._end(error)
-            raise
-        self._end(None)
+        choice, tokens, logprobs = self._ask({
+            "model": self._model,
+            "prompt": request.prompt_tokens.tolist(),
+            "max_tokens": request.max_new_tokens,
+            "temperature": request.temperature,
+            "seed": seed,
+            "logprobs": 0,
+            "stop_token_ids": sorted(request.stop_tokens),
+            "return_token_ids": True,
+        })  # fmt: skip
         if choice.get("finish_reason") == "length":
             finish, spoken = "length", tokens
         else:
@@ -124,40 +119,58 @@ class EndpointEngine:
             generate_s=time.perf_counter() - began,
         )
 
-    def _end(self, refusal: EngineFailed | None) -> None:
-        """Of one request. Raises `ConfigError` when nothing is answered any more."""
-        with self._lock:
-            self._num_asked -= 1
-            self._num_refused = self._num_refused + 1 if refusal else 0
-            is_hopeless = self._num_refused >= _MOST_REFUSALS and self._num_asked == 0 and not self._closing.is_set()
-        if is_hopeless:
-            step = "look at the model's context length, its name and the key; actor.prompt.max_prompt_tokens bounds what is asked"
-            reason = f"the server refuses {_MOST_REFUSALS} requests in a row: {refusal}"
-            raise ConfigError([Problem("actor.endpoint", reason, step)])
-
-    def _ask(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, asked: dict[str, Any]) -> tuple[dict[str, Any], list[int], list[float]]:
+        """(choice, ids, log-probs). A server that is away, or ends the connection, is asked again for `PATIENCE_S`."""
         pause_s, longest_s = _BACKOFF_S
         deadline = time.monotonic() + PATIENCE_S
         while not self._closing.is_set():
+            with self._lock:
+                self._num_asked += 1
             try:
-                return self._server.complete(asked)
+                choice = self._server.complete(asked)
+                tokens, logprobs = _tokens_of(choice, most=asked["max_tokens"])
             except PeerTimeout as error:
-                if time.monotonic() > deadline:
-                    raise EngineFailed(str(error)) from None
-                log.get_logger().warning("endpoint.away", reason=str(error), again_in_s=pause_s)
+                self._end(counts=False)
+                trouble: PeerTimeout | EndpointRefused = error
+            except EndpointRefused as error:
+                self._end(error)
+                if not error.is_broken:
+                    raise
+                trouble = error
+            else:
+                self._end()
+                return choice, tokens, logprobs
+            if time.monotonic() > deadline:
+                raise EngineFailed(str(trouble))
+            log.get_logger().warning("endpoint.away", reason=str(trouble), again_in_s=pause_s)
             self._closing.wait(pause_s)
             pause_s = min(longest_s, 2 * pause_s)
         raise EngineFailed("the engine is closed")
 
+    def _end(self, refusal: EndpointRefused | None = None, *, counts: bool = True) -> None:
+        """End of one try; without ``counts`` it says nothing about the server's will. Raises `ConfigError` when nothing is
+        answered any more."""
+        with self._lock:
+            self._num_asked -= 1
+            if counts:
+                self._num_refused = self._num_refused + 1 if refusal else 0
+            is_hopeless = self._num_refused >= _MOST_REFUSALS and self._num_asked == 0 and not self._closing.is_set()
+        if refusal is not None and is_hopeless:
+            reason = f"the server refuses {_MOST_REFUSALS} requests in a row: {refusal}"
+            raise ConfigError([Problem("actor.endpoint", reason, refusal.next_step)])
 
-def _tokens_of(choice: Mapping[str, Any]) -> tuple[list[int], list[float]]:
-    """(ids, log-probs) of an answer, stop token included. Raises `EngineFailed`."""
+
+def _tokens_of(choice: Mapping[str, Any], *, most: int) -> tuple[list[int], list[float]]:
+    """(ids, log-probs) of an answer of at most ``most`` tokens, stop token included. Raises `EndpointRefused`."""
     try:
-        tokens = [int(token) for token in choice["token_ids"]]
-        logprobs = [float(value) for value in choice["logprobs"]["token_logprobs"]]
-    except (KeyError, TypeError, ValueError):
-        reason = "the server's answer has no token_ids and log-probs: use one that knows return_token_ids (vLLM)"
-        raise EngineFailed(reason) from None
+        tokens, logprobs = list(choice["token_ids"]), [float(value) for value in choice["logprobs"]["token_logprobs"]]
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise EndpointRefused("the server's answer lacks the ids and log-probs of return_token_ids", _VLLM) from None
     if not tokens or len(tokens) != len(logprobs):
-        raise EngineFailed(f"the server's answer has {len(tokens)} tokens and {len(logprobs)} log-probs")
+        raise EndpointRefused(f"the server's answer has {len(tokens)} tokens and {len(logprobs)} log-probs", _VLLM)
+    if len(tokens) > most:
+        raise EndpointRefused(f"the server's answer has {len(tokens)} tokens, and {most} were allowed", _VLLM)
+    odd = [token for token in tokens if type(token) is not int or not 0 <= token <= _MAX_TOKEN]
+    if odd or not all(map(math.isfinite, logprobs)):
+        raise EndpointRefused(f"the server's answer has ids or log-probs that are none: {(odd or logprobs)[:3]!r:.100}", _VLLM)
     return tokens, logprobs

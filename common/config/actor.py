@@ -1,9 +1,11 @@
 """Actors: how prompts are made and which engine samples."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from common.config.base import MAX_PROCESSES, Section
 from common.errors import Problem
@@ -60,10 +62,14 @@ class PromptConfig(Section):
         return given
 
 
+_MAX_LABEL = 63
+"""Letters between two dots of a host's name."""
+
+
 class EndpointConfig(Section):
     """A server that holds the model to evaluate. Read by actor and launch."""
 
-    url: str = Field(pattern=r"^https?://[^\s]+$")
+    url: str
     """Of an OpenAI-compatible server that knows vLLM's return_token_ids, up to and with /v1."""
     model: str | None = None
     """Its name there; None: the only one that is served."""
@@ -71,6 +77,22 @@ class EndpointConfig(Section):
     """A file (mode 0600) with the key that the server wants; None: it wants none."""
     timeout_s: float = Field(300.0, gt=0)
     """For an answer."""
+
+    @field_validator("url")
+    @classmethod
+    def _of_a_server(cls, url: str) -> str:
+        place = urlsplit(url)  # Raises ValueError for brackets that do not close.
+        if place.scheme not in ("http", "https") or not place.hostname or not re.fullmatch(r"[!-~]+", url):
+            raise ValueError("should be http:// or https:// and a host in ASCII, such as http://127.0.0.1:8000/v1")
+        if max(map(len, place.hostname.split("."))) > _MAX_LABEL:
+            raise ValueError(f"should have a host whose parts are of at most {_MAX_LABEL} letters")
+        if place.username is not None:
+            raise ValueError("should hold no user or key; put the key into a file and name that in key_file")
+        if place.query or place.fragment:
+            raise ValueError("should end with /v1, without ? or #")
+        if place.port == 0:  # Raises ValueError for a port that is no number up to 65535.
+            raise ValueError("should have a port from 1 to 65535")
+        return url
 
 
 class ActorConfig(Section):

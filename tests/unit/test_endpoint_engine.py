@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,9 +17,10 @@ import torch
 from actor.engines import endpoint_engine
 from actor.engines.base import NO_VERSION, GenerationRequest
 from actor.engines.endpoint_engine import EndpointEngine
+from common import endpoint
 from common.config import EndpointConfig, load_config
 from common.endpoint import Endpoint
-from common.errors import ConfigError, EngineFailed, WeightError
+from common.errors import ConfigError, EndpointRefused, EngineFailed, WeightError
 
 ROOT = Path(__file__).resolve().parents[2]
 STOP = 2
@@ -65,7 +67,7 @@ class Server:
         self._thread.join()
 
 
-def choice(tokens: list[int], *, finish: str = "stop") -> dict[str, Any]:
+def choice(tokens: list[Any], *, finish: str = "stop") -> dict[str, Any]:
     logprobs = {"token_logprobs": [-0.5 * place for place in range(len(tokens))]}
     return {"choices": [{"token_ids": tokens, "logprobs": logprobs, "finish_reason": finish}]}
 
@@ -120,6 +122,22 @@ def test_answer_that_was_cut_keeps_all_its_text(engine: EndpointEngine, server: 
         ((200, {"choices": []}), "without choices"),
         ((200, {"choices": [{"text": "hello", "finish_reason": "stop"}]}), "return_token_ids"),
         ((200, choice([])), "0 tokens"),
+        ((200, "null"), "without choices"),
+        ((200, "[" * 100_000), "no JSON"),
+        ((200, {"choices": ["x"]}), "without choices"),
+        ((200, choice([7] * 9)), "9 tokens, and 8 were allowed"),
+        ((200, choice([2**40])), "ids or log-probs that are none"),
+        ((200, choice([-1])), "ids or log-probs that are none"),
+        ((200, choice(["7"])), "ids or log-probs that are none"),
+        ((200, choice([7.5])), "ids or log-probs that are none"),
+        ((200, '{"choices": [{"token_ids": [7], "logprobs": {"token_logprobs": [NaN]}}]}'), "ids or log-probs that are none"),
+        ((200, {"choices": [{"token_ids": 7, "logprobs": {"token_logprobs": [0.0]}}]}), "return_token_ids"),
+        ((200, {"choices": [{"token_ids": [7], "logprobs": None}]}), "return_token_ids"),
+        ((401, "wrong key"), "401.*wrong key"),
+        ((403, "<html>no</html>"), "403"),
+        ((404, {"message": "no model"}), "404.*no model"),
+        ((422, "unprocessable"), "422"),
+        ((500, ""), "500: Internal Server Error"),
     ],
 )
 def test_answer_that_is_none_fails_the_request_with_what_was_said(
@@ -203,7 +221,14 @@ def test_key_is_sent_and_must_be_private(server: Server, tmp_path: Path) -> None
         (["actor.engine=endpoint"], "goes with actor.engine endpoint"),
         (["actor.endpoint.url=http://127.0.0.1:1/v1"], "goes with actor.engine endpoint"),
         (["actor.engine=endpoint", "actor.endpoint.url=http://127.0.0.1:1/v1"], "can only evaluate"),
-        (["actor.engine=endpoint", "actor.endpoint.url=file:///etc/passwd"], "url"),
+        *(
+            (["actor.engine=endpoint", f"actor.endpoint.url={url}"], r"actor\.endpoint\.url")
+            for url in (
+                "", "file:///etc/passwd", "127.0.0.1:8000/v1", "http://", "http://[::1/v1", "http://h:port/v1", "http://h:0/v1",
+                "http://h:70000/v1", "http://u:secret@h/v1", "http://h/v1?x=1", "http://h/v1#x", "http://h /v1", "http://hé/v1",
+                f"http://{'a' * 64}.example/v1", "ftp://h/v1",
+            )
+        ),
     ],
 )
 def test_configuration_that_trains_or_contradicts_itself_is_refused(overrides: list[str], reason: str) -> None:
@@ -211,15 +236,157 @@ def test_configuration_that_trains_or_contradicts_itself_is_refused(overrides: l
         load_config(ROOT / "configs" / "smoke.yaml", overrides=overrides)
 
 
+PROXIES = ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY")
+
+
+@pytest.fixture
+def proxied(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The environment without proxies, to set some in."""
+    for name in PROXIES:
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+@pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"])
 def test_proxy_of_the_environment_is_not_asked_for_a_server_of_this_machine(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: Server, proxied: pytest.MonkeyPatch, variable: str
 ) -> None:
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
-    assert Endpoint(EndpointConfig(url=server.url)).find_model() == "theirs"
-    assert Endpoint(EndpointConfig(url=server.url.replace("127.0.0.1", "localhost"))).find_model() == "theirs"
+    proxied.setenv(variable, "http://127.0.0.1:9")
+    for host in ("127.0.0.1", "localhost", "LOCALHOST", "[::ffff:127.0.0.1]", "0.0.0.0", "127.1"):
+        assert Endpoint(EndpointConfig(url=server.url.replace("127.0.0.1", host))).find_model() == "theirs"
     with pytest.raises(ConfigError, match=r"through the proxy http://127\.0\.0\.1:9"):
         Endpoint(EndpointConfig(url="http://model.invalid/v1")).find_model()
+
+
+@pytest.mark.parametrize(
+    ("variables", "url", "proxy"),
+    [
+        ({"https_proxy": "http://p:1", "http_proxy": "http://p:2"}, "https://h.example/v1", "http://p:1"),
+        ({"https_proxy": "http://p:1"}, "http://h.example/v1", None),
+        ({"all_proxy": "p:1"}, "https://h.example/v1", "http://p:1"),
+        ({"all_proxy": "socks5://p:1", "https_proxy": "http://u:secret@p:2"}, "https://h.example/v1", "http://u:secret@p:2"),
+        *(
+            ({"http_proxy": "http://p:1", "no_proxy": names}, "http://h.example:8000/v1", None)
+            for names in ("h.example", ".example", "example", "x, h.example:8000", "*", "H.EXAMPLE")
+        ),
+        ({"http_proxy": "http://p:1", "no_proxy": "example.h,ample"}, "http://h.example/v1", "http://p:1"),
+        ({"http_proxy": "http://p:1", "no_proxy": "10.0.0.0/8"}, "http://10.1.2.3:8000/v1", None),
+        ({"http_proxy": "http://p:1", "no_proxy": "fd00::2"}, "http://[fd00::2]:8000/v1", None),
+        ({"http_proxy": "http://p:1", "no_proxy": "fd00::/8"}, "http://[fd00::2]:8000/v1", None),
+    ],
+)
+def test_proxy_is_the_one_that_the_environment_wants_for_the_server(
+    proxied: pytest.MonkeyPatch, variables: dict[str, str], url: str, proxy: str | None
+) -> None:
+    for name, value in variables.items():
+        proxied.setenv(name, value)
+    assert endpoint._proxy_for(url) == proxy
+
+
+@pytest.mark.parametrize("proxy", ["socks5://p:1", "https://p:1", "http://", "http:/p"])
+def test_proxy_of_a_kind_that_is_not_spoken_is_refused_with_the_way_out(proxied: pytest.MonkeyPatch, proxy: str) -> None:
+    proxied.setenv("all_proxy", proxy)
+    with pytest.raises(ConfigError, match="no_proxy"):
+        Endpoint(EndpointConfig(url="http://h.example/v1"))
+
+
+def test_password_of_a_proxy_is_not_shown(proxied: pytest.MonkeyPatch) -> None:
+    proxied.setenv("http_proxy", "http://user:secret@127.0.0.1:9")
+    with pytest.raises(ConfigError, match=r"proxy http://127\.0\.0\.1:9") as caught:
+        Endpoint(EndpointConfig(url="http://model.invalid/v1")).find_model()
+    assert "secret" not in str(caught.value)
+
+
+# --- servers that are none ---------------------------------------------------------------------------------------------
+
+OK_HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n"
+
+
+@pytest.fixture
+def raw_server() -> Iterator[Callable[[bytes], str]]:
+    """(bytes) -> address of a server that reads a request, answers with these and closes."""
+    closing = threading.Event()
+    listeners: list[socket.socket] = []
+    threads: list[threading.Thread] = []
+
+    def answer(listener: socket.socket, data: bytes) -> None:
+        while not closing.is_set():
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                connection.recv(65536)
+                connection.sendall(data)
+
+    def serve(data: bytes) -> str:
+        listener = socket.create_server(("127.0.0.1", 0))
+        listeners.append(listener)
+        threads.append(threading.Thread(target=answer, args=(listener, data)))
+        threads[-1].start()
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+    yield serve
+    closing.set()
+    for listener in listeners:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "ended the connection"), (b"SSH-2.0-OpenSSH_9\r\n", "ended the connection"), (b"\x00" * 50, "ended the connection"),
+        (OK_HEAD + b'{"data"', "93 bytes are missing"), (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{", "ended"),
+        (b"HTTP/1.1 200 OK\r\n\r\n<html>", "no JSON"), (b"HTTP/1.1 401 No\r\nContent-Length: 9\r\n\r\nwho", "401: who"),
+        (b"HTTP/1.1 302 Found\r\nLocation: http://elsewhere.invalid/\r\n\r\n", "redirects to http://elsewhere.invalid/"),
+        (b"HTTP/1.1 307 Moved\r\n\r\n", "redirects to nowhere"),
+    ],
+)  # fmt: skip
+def test_server_whose_answer_is_none_is_refused_by_the_check_with_the_way_out(
+    raw_server: Callable[[bytes], str], data: bytes, reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason) as caught:
+        Endpoint(EndpointConfig(url=f"http://{raw_server(data)}/v1")).find_model()
+    assert caught.value.problems[0].field == "actor.endpoint.url"
+
+
+def test_server_without_tls_is_refused_by_the_check(raw_server: Callable[[bytes], str]) -> None:
+    with pytest.raises(ConfigError, match=r"no TLS that can be trusted.*\n.*http://"):
+        Endpoint(EndpointConfig(url=f"https://{raw_server(b'HTTP/1.1 400 Bad')}/v1")).find_model()
+
+
+def test_prompt_and_key_do_not_follow_a_redirect(server: Server, raw_server: Callable[[bytes], str], tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("secret")
+    key.chmod(0o600)
+    head = f"HTTP/1.1 307 Moved\r\nLocation: {server.url}/completions\r\nContent-Length: 0\r\n\r\n"
+    config = EndpointConfig(url=f"http://{raw_server(head.encode())}/v1", key_file=str(key))
+    with pytest.raises(EndpointRefused, match="redirects to"):
+        Endpoint(config).complete({"prompt": [1]})
+    assert not server.asked and not server.keys
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"two words", b"two\nlines", b"\xff\xfe", "schlüssel".encode()])
+def test_key_file_without_a_key_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "key"
+    path.write_bytes(content)
+    path.chmod(0o600)
+    with pytest.raises(ConfigError, match="holds no key"):
+        Endpoint(EndpointConfig(url="http://127.0.0.1:1/v1", key_file=str(path)))
+
+
+def test_server_that_only_closes_connections_is_asked_again_and_then_given_up(
+    raw_server: Callable[[bytes], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint_engine, "_BACKOFF_S", (0.01, 0.02))
+    asked = Endpoint(EndpointConfig(url=f"http://{raw_server(b'')}/v1"))
+    engine = EndpointEngine(asked, model="theirs", decode=str, num_live=2, seed=5)
+    with pytest.raises(ConfigError, match=r"refuses 5 requests in a row: .*ended the connection"):
+        engine.submit(request()).result(60)
+    engine.close()
 
 
 def test_server_that_refuses_everything_is_a_mistake_of_the_configuration(engine: EndpointEngine, server: Server) -> None:
