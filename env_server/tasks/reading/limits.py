@@ -1,24 +1,25 @@
 """Limits of what a judge reads, and the one error for passing them.
 
-Each limit lies far above an honest file of an office task. Together they keep one judgement to some seconds and below a gigabyte.
+Each limit lies far above an honest file of an office task. Together they keep
+one judgement below the limits of its process (`env_server.judging.Limits`).
 """
 
 from __future__ import annotations
 
 from typing import IO
 
-MAX_UNPACKED_BYTES = 100_000_000
+MAX_UNPACKED_BYTES = 64_000_000
 """Bytes that one archive or office file may unpack to, counted while unpacking."""
 MAX_MEMBERS = 10_000
 """Files in one archive."""
 MAX_XML_BYTES = 40_000_000
 """XML of one office file, all parts together. A part of XML without pictures of a long book has a few megabytes."""
-MAX_TAGS = 1_500_000
+MAX_TAGS = 1_000_000
 """Tags of one office file, all parts together, start and end tags counted apart. A node takes 100 to 500 bytes when parsed."""
-MAX_ATTRIBUTES = 3_000_000
-MAX_CELLS = 250_000
-"""Stored rows and cells of one workbook; one cell takes about 700 bytes in openpyxl."""
-MAX_CELL_TEXT = 30_000_000
+MAX_ATTRIBUTES = 2_000_000
+MAX_CELLS = 100_000
+"""Stored rows and cells of one workbook. One takes 700 bytes and 15 microseconds; a judgement opens up to four workbooks."""
+MAX_CELL_TEXT = 20_000_000
 """Characters in all cells of one workbook; a shared text counts once for each cell that shows it."""
 MAX_FORMULA = 8192
 """Characters of a formula that several cells share: the format's own limit."""
@@ -30,16 +31,24 @@ MAX_RANGE_WORK = 5_000_000
 """Cells looked at for the merged areas, conditional formats and column widths of one sheet; areas may overlap."""
 MAX_TEXT_BYTES = 20_000_000
 """A text file."""
+MAX_DOCUMENT_TEXT = 20_000_000
+"""Characters of a document's text; a note counts once for each mark that refers to it."""
+MAX_NESTED_TABLES = 20
+"""Tables within tables, whose texts count at every level."""
+MAX_OPEN_FIELDS = 100
+"""Fields within fields of a text document."""
+MAX_TABLE_CELLS = 1_000_000
+"""Cells of a CSV file."""
 MAX_JSON_VALUES = 1_000_000
 MAX_JSON_BYTES = 10_000_000
 MAX_YAML_BYTES = 300_000
 """The parser of YAML takes 20 microseconds a byte."""
-MAX_COMPARED = 100_000_000_000
+MAX_COMPARED = 60_000_000_000
 """Product of the lengths of two texts whose likeness is measured; the measure looks at 64 pairs in one step."""
 MAX_COMPARED_LINES = 5_000_000
 """Pairs of equal lines looked at by a comparison line by line."""
-MAX_PIXELS = 25_000_000
-"""Pixels of a picture: 5000 x 5000."""
+MAX_PIXELS = 16_000_000
+"""Pixels of a picture: 4000 x 4000."""
 MAX_ALL_PIXELS = 100_000_000
 """Pixels of all pictures or pages of one document."""
 MAX_SQL_STEPS = 20_000_000

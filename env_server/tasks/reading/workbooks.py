@@ -31,7 +31,7 @@ from env_server.tasks.reading.packages import Package
 
 
 def open_workbook(package: Package, *, formulas: bool) -> Any:
-    """The workbook with the values that were last computed, or with formulas."""
+    """The workbook with the values that were last computed, or with formulas. Each sheet has its part's name as `part_name`."""
     reader = _BookReader(package.file(), data_only=not formulas, keep_links=False)
     reader.read()
     return reader.wb
@@ -114,7 +114,7 @@ class _BookReader(ExcelReader):
 
     def _read_chart_sheet(self, title: str, path: str) -> None:
         sheet = Chartsheet.from_tree(fromstring(self.archive.read(path)))
-        sheet._parent, sheet.title, sheet._rels = self.wb, title, self._relations(path)
+        sheet._parent, sheet.title, sheet._rels, sheet.part_name = self.wb, title, self._relations(path), path
         self.wb._add_sheet(sheet)
         self._read_charts(sheet)
 

@@ -16,15 +16,16 @@ def _content_from_vm_file(context: Context, args: Mapping[str, Any]) -> Any:
     if args["file_type"] != "xlsx" or args["file_content"] != "last_row":
         raise TaskFailed(f"content_from_vm_file: {args['file_content']!r} of {args['file_type']!r}")
     from env_server.tasks.osworld.metrics.sheets import open_workbook
+    from env_server.tasks.reading.workbooks import used_cells
 
     path = context.fetch(str(args["path"]), PurePosixPath(str(args["path"])).name)
     if path is None:
         return None
     try:
-        rows = list(open_workbook(path).worksheets[0].iter_rows(values_only=True))
+        cells = used_cells(open_workbook(path).worksheets[0])
     except BrokenFile:
         return None
-    return [str(value) for value in rows[-1] if value is not None] if rows else []
+    return [str(cell.value) for cell in cells if cell.row == cells[-1].row and cell.value is not None]
 
 
 def _slide_part(context: Context, args: Mapping[str, Any], *, audio: bool) -> str | None:

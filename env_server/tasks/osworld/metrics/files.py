@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from env_server.tasks.osworld.metrics.texts import decoded, lines_of, table_rows
+from env_server.tasks.reading import limits
+from env_server.tasks.reading.limits import LimitPassed, within
+from env_server.tasks.reading.packages import Package, unpacked, xml_of
+from env_server.tasks.reading.texts import json_of
+
+__all__ = [
+    "BrokenFile", "archive_members", "load", "opening", "read_json", "read_lines", "read_package", "read_table", "read_text",
+    "read_xml", "without_comments", "xml_of",
+]  # fmt: skip
 
 T = TypeVar("T")
-MAX_UNPACKED_BYTES = 200_000_000
-"""An archive that unpacks to more is refused: a result file must not fill the host's memory."""
 
 
 class BrokenFile(ValueError):
-    """A file is missing or is not of the kind that the metric reads."""
+    """A file is missing, is not of the kind that the metric reads, or passes a limit of `env_server.tasks.reading`."""
 
     def __init__(self, path: str | Path, reason: object) -> None:
         self.path = Path(path)
@@ -34,6 +39,8 @@ def opening(path: str | Path) -> Iterator[Path]:
         yield place
     except BrokenFile:
         raise
+    except LimitPassed as error:
+        raise BrokenFile(place, error) from error
     except Exception as error:
         raise BrokenFile(place, f"{type(error).__name__}: {error}") from error
 
@@ -46,7 +53,12 @@ def load(path: str | Path, parse: Callable[[Path], T]) -> T:
 
 def read_text(path: str | Path) -> str:
     """A text file in any encoding that `texts.decoded` knows."""
-    return load(path, lambda place: decoded(place.read_bytes()))
+    return load(path, _text)
+
+
+def _text(place: Path) -> str:
+    within("bytes of text", place.stat().st_size, limits.MAX_TEXT_BYTES)
+    return decoded(place.read_bytes())
 
 
 def read_lines(path: str | Path) -> list[str]:
@@ -56,18 +68,26 @@ def read_lines(path: str | Path) -> list[str]:
 
 def read_table(path: str | Path) -> list[list[str]]:
     """The rows of a CSV file."""
-    return load(path, lambda place: table_rows(decoded(place.read_bytes())))
+
+    def parse(place: Path) -> list[list[str]]:
+        text = _text(place)
+        within("cells of the table", text.count(",") + text.count("\n"), limits.MAX_TABLE_CELLS)
+        return table_rows(text)
+
+    return load(path, parse)
 
 
 def read_json(path: str | Path) -> Any:
     """A JSON file; comments and commas before a closing bracket are allowed, as editors write them into their settings."""
 
     def parse(place: Path) -> Any:
-        text = decoded(place.read_bytes())
+        text = _text(place)
         try:
-            return json.loads(text)
-        except json.JSONDecodeError:
-            return json.loads(without_comments(text))
+            return json_of(text)
+        except LimitPassed:
+            raise
+        except ValueError:
+            return json_of(without_comments(text))
 
     return load(path, parse)
 
@@ -106,38 +126,16 @@ def _drop_comma(kept: list[str]) -> None:
         del kept[index]
 
 
-def xml_of(data: bytes) -> Any:
-    """Parsed XML; `ValueError` when it is none. No entities are expanded and nothing is fetched: it may come from anybody."""
-    from lxml import etree
+def read_xml(path: str | Path) -> Any:
+    """An XML file, parsed."""
+    return load(path, lambda place: xml_of(place.read_bytes()))
 
-    try:
-        return etree.fromstring(data, etree.XMLParser(resolve_entities=False, no_network=True, huge_tree=False))
-    except etree.XMLSyntaxError as error:
-        raise ValueError(str(error)) from error
+
+def read_package(path: str | Path) -> Package:
+    """An office file, unpacked within the limits."""
+    return load(path, lambda place: Package(place.read_bytes()))
 
 
 def archive_members(path: str | Path) -> dict[str, bytes]:
     """Name -> content of a zip or tar archive's files."""
-    import tarfile
-
-    def parse(place: Path) -> dict[str, bytes]:
-        if zipfile.is_zipfile(place):
-            with zipfile.ZipFile(place) as archive:
-                infos = [info for info in archive.infolist() if not info.is_dir()]
-                _limit(sum(info.file_size for info in infos))
-                return {info.filename: archive.read(info) for info in infos}
-        with tarfile.open(place) as tar:
-            members = [member for member in tar if member.isfile()]
-            _limit(sum(member.size for member in members))
-            return {member.name.removeprefix("./"): _content(tar.extractfile(member)) for member in members}
-
-    return load(path, parse)
-
-
-def _content(file: Any) -> bytes:
-    return bytes(file.read()) if file is not None else b""
-
-
-def _limit(num_bytes: int) -> None:
-    if num_bytes > MAX_UNPACKED_BYTES:
-        raise ValueError(f"unpacks to {num_bytes} bytes; at most {MAX_UNPACKED_BYTES} are read")
+    return load(path, lambda place: unpacked(place.read_bytes()))

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from env_server.tasks.osworld.metrics.matching import BadRule
+from env_server.tasks.reading.limits import MAX_RANGE_WORK, Budget
 
 
-def grid(sheet: Any, precision: int) -> list[list[Any]]:
-    """All values, without empty rows and columns at the end."""
-    rows = [[_value(value, precision) for value in row] for row in sheet.iter_rows(values_only=True)]
-    width = max((index + 1 for row in rows for index, value in enumerate(row) if value != ""), default=0)
-    rows = [row[:width] for row in rows]
-    while rows and all(value == "" for value in rows[-1]):
-        rows.pop()
-    return rows
+def grid(sheet: Any, precision: int) -> dict[tuple[int, int], Any]:
+    """Place -> value of every cell that is not empty."""
+    values = {place: _value(cell.value, precision) for place, cell in sheet._cells.items()}
+    return {place: value for place, value in values.items() if value != ""}
 
 
 def _value(value: Any, precision: int) -> Any:
@@ -33,33 +30,44 @@ def _value(value: Any, precision: int) -> Any:
 
 
 def cell_fact(cell: Any, name: str, *, value: Any = None) -> Any:
-    """One property of a cell by the format's name for it."""
-    font, fill, alignment = cell.font, cell.fill, cell.alignment
-    simple = {
-        "value": value,
-        "formula": cell.value if isinstance(cell.value, str) and cell.value.startswith("=") else None,
-        "number_format": cell.number_format,
-        "font_name": font.name,
-        "font_size": font.sz,
-        "font_bold": bool(font.b),
-        "font_italic": bool(font.i),
-        "font_underline": font.u,
-        "font_color": _colour(font.color),
-        "fill_type": fill.fill_type,
-        # In a solid fill the foreground is what is seen; applications write anything as its background.
-        "bgcolor": _colour(fill.fgColor if fill.fill_type == "solid" else fill.bgColor),
-        "fgcolor": _colour(fill.fgColor),
-        "horizontal_alignment": alignment.horizontal,
-        "vertical_alignment": alignment.vertical,
-        "hyperlink": (cell.hyperlink.target or cell.hyperlink.location) if getattr(cell, "hyperlink", None) else None,
-        "merge": type(cell).__name__ == "MergedCell",
-    }
-    if name not in simple:
+    """One property of a cell by the format's name for it; ``value`` is the value that was last computed."""
+    if name == "value":
+        return value
+    if name not in _FACTS:
         raise BadRule(f"unknown property {name!r} of a cell")
     if (name in _OF_TEXT and cell.value is None) or (name == "number_format" and cell.data_type == "s"):
         return None
-    return simple[name]
+    return _FACTS[name](cell)
 
+
+def _is_merged(cell: Any) -> bool:
+    from env_server.tasks.reading.workbooks import is_merged
+
+    return is_merged(cell.parent, cell)
+
+
+def _background(fill: Any) -> str:
+    # In a solid fill the foreground is what is seen; applications write anything as its background.
+    return _colour(fill.fgColor if fill.fill_type == "solid" else fill.bgColor)
+
+
+_FACTS: Mapping[str, Callable[[Any], Any]] = {
+    "formula": lambda cell: cell.value if isinstance(cell.value, str) and cell.value.startswith("=") else None,
+    "number_format": lambda cell: cell.number_format,
+    "font_name": lambda cell: cell.font.name,
+    "font_size": lambda cell: cell.font.sz,
+    "font_bold": lambda cell: bool(cell.font.b),
+    "font_italic": lambda cell: bool(cell.font.i),
+    "font_underline": lambda cell: cell.font.u,
+    "font_color": lambda cell: _colour(cell.font.color),
+    "fill_type": lambda cell: cell.fill.fill_type,
+    "bgcolor": lambda cell: _background(cell.fill),
+    "fgcolor": lambda cell: _colour(cell.fill.fgColor),
+    "horizontal_alignment": lambda cell: cell.alignment.horizontal,
+    "vertical_alignment": lambda cell: cell.alignment.vertical,
+    "hyperlink": lambda cell: (cell.hyperlink.target or cell.hyperlink.location) if cell.hyperlink else None,
+    "merge": _is_merged,
+}
 
 _OF_TEXT = frozenset(
     {"font_name", "font_size", "font_bold", "font_italic", "font_underline", "font_color", "number_format", "hyperlink"}
@@ -83,16 +91,20 @@ def styles(sheet: Any, props: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     """Cell -> the wanted properties. Cells that are empty and unformatted are left out; conditional formats are worked out."""
     from openpyxl.cell.cell import Cell
 
+    from env_server.tasks.reading.workbooks import used_cells
+
     conditional = _conditional(sheet) if {"bgcolor", "fgcolor", "font_color"} & set(props) else {}
     found = {}
     default = tuple(_PLAIN.get(name) for name in props)
     unwritten = tuple(cell_fact(Cell(sheet, 1, 1), name) for name in props)
-    for row in sheet.iter_rows():
-        for cell in row:
-            extra = conditional.get(cell.coordinate, {})
-            facts = tuple(extra.get(name, cell_fact(cell, name)) for name in props)
-            if facts != (unwritten if cell.value is None else default):
-                found[cell.coordinate] = facts
+    for cell in used_cells(sheet):
+        extra = conditional.get(cell.coordinate, {})
+        # Cells below others that they are merged with are none; the merged areas stand for them.
+        facts = tuple(extra[name] if name in extra else name != "merge" and cell_fact(cell, name) for name in props)
+        if facts != (unwritten if cell.value is None else default):
+            found[cell.coordinate] = facts
+    if "merge" in props:
+        found |= {str(area): ("merged",) for area in sheet.merged_cells.ranges}
     return found
 
 
@@ -110,6 +122,9 @@ _TESTS: Mapping[str, Any] = {
 
 def _conditional(sheet: Any) -> dict[str, dict[str, str]]:
     """Cell -> colours that comparisons with plain numbers or texts give it. Other kinds of conditions stay out on both sides."""
+    from env_server.tasks.reading.workbooks import cells_of, work_of
+
+    work = Budget("cells of conditional formats", MAX_RANGE_WORK)
     found: dict[str, dict[str, str]] = {}
     for area in sheet.conditional_formatting:
         for rule in area.rules:
@@ -123,10 +138,10 @@ def _conditional(sheet: Any) -> dict[str, dict[str, str]]:
                 # In differential styles the solid colour is the background.
                 colours["bgcolor"] = colours["fgcolor"] = _colour(rule.dxf.fill.bgColor)
             for block in area.sqref.ranges:
-                for row in sheet[block.coord] if ":" in block.coord else ((sheet[block.coord],),):
-                    for cell in row:
-                        if isinstance(cell.value, type(limits[0])) and _TESTS[rule.operator](cell.value, limits):
-                            found.setdefault(cell.coordinate, {}).update(colours)
+                work.spend(1 + work_of(sheet, block))
+                for cell in cells_of(sheet, block):
+                    if isinstance(cell.value, type(limits[0])) and _TESTS[rule.operator](cell.value, limits):
+                        found.setdefault(cell.coordinate, {}).update(colours)
     return found
 
 
@@ -171,11 +186,15 @@ def columns(sheet: Any, props: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     """Column -> properties such as ``hidden``, ``width``; each column of a group by itself."""
     from openpyxl.utils import get_column_letter
 
+    from env_server.tasks.reading.workbooks import last_column
+
     found = {}
+    end, work = last_column(sheet), Budget("columns with properties", MAX_RANGE_WORK)
     for letter, facts in _dimensions(sheet.column_dimensions, props).items():
         dimension = sheet.column_dimensions[letter]
-        last = min(dimension.max or dimension.min or 0, sheet.max_column)
+        last = min(dimension.max or dimension.min or 0, end)
         for number in range(dimension.min or 0, last + 1):
+            work.spend()
             found[get_column_letter(number)] = facts
     return found
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from env_server.tasks.osworld.metrics.files import load, read_lines, read_table
+from env_server.tasks.osworld.metrics.files import opening, read_lines, read_package, read_table
 from env_server.tasks.osworld.metrics.general import Rules, score
 from env_server.tasks.osworld.metrics.matching import MAX_COLUMN, MAX_ROW, BadRule
 from env_server.tasks.osworld.metrics.workbook_parts import require_values
@@ -30,7 +30,8 @@ def compare_csv(result: str, expected: str | Sequence[str], *, strict: bool = Tr
 def compare_conference_city_in_order(result: str, rules: Rules) -> float:
     """Row by row, the third column of the first sheet names the expected city (or one of several spellings)."""
     sheet = open_workbook(result).worksheets[0]
-    found = [str(row[2]) for row in sheet.iter_rows(min_row=2, values_only=True) if len(row) > 2 and row[2] is not None]
+    third = {row: cell.value for (row, column), cell in sheet._cells.items() if column == 3 and row > 1}
+    found = [str(third[row]) for row in sorted(third) if third[row] is not None]
     wanted = rules["expected"]
     if len(found) != len(wanted):
         return 0.0
@@ -40,10 +41,12 @@ def compare_conference_city_in_order(result: str, rules: Rules) -> float:
 
 def open_workbook(path: str, *, formulas: bool = False) -> Any:
     """A workbook with the values that were last computed, or with formulas."""
-    import openpyxl
+    from env_server.tasks.reading import workbooks
 
-    workbook = load(path, lambda place: openpyxl.load_workbook(place, data_only=not formulas))
-    workbook.source_path = path
+    package = read_package(path)
+    with opening(path):
+        workbook = workbooks.open_workbook(package, formulas=formulas)
+    workbook.source_path, workbook.package = path, package
     return workbook
 
 
@@ -56,7 +59,8 @@ def worksheet(workbook: Any, title: str) -> Any:
     if not isinstance(sheet, Chartsheet):
         return sheet
     blank = openpyxl.Workbook()
-    blank.source_path = workbook.source_path
+    blank.source_path, blank.package = workbook.source_path, workbook.package
+    blank.active.part_name = sheet.part_name
     blank.active.title = title
     blank.active._charts = sheet._charts
     return blank.active
@@ -85,7 +89,7 @@ def compare_spreadsheet(
         if title is None:
             raise BadRule(f"the answer position names the sheet {named!r}, and the expected workbook has none of that name")
         gold = worksheet(wanted, title)
-        require_values(gold, _Area(cells))
+        require_values(gold, Area(cells))
         ours = _title(title, found.sheetnames)
         same = same and ours is not None and _same_cells(worksheet(found, ours), gold, cells, style=style)
     return score(same)
@@ -99,7 +103,7 @@ def _title(name: str, titles: Sequence[str]) -> str | None:
 
 
 def _same_cells(found: Any, wanted: Any, cells: str, *, style: bool) -> bool:
-    area = _Area(cells)
+    area = Area(cells)
     # A cell that neither sheet has is empty in both.
     for row, column in sorted(place for place in {*found._cells, *wanted._cells} if place in area):
         one, other = found.cell(row, column), wanted.cell(row, column)
@@ -113,7 +117,7 @@ def _same_cells(found: Any, wanted: Any, cells: str, *, style: bool) -> bool:
     return True
 
 
-class _Area:
+class Area:
     """A range of cells; ``A:C`` and ``2:5`` are whole columns and rows."""
 
     def __init__(self, cells: str) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from env_server.tasks.osworld.metrics.files import read_table
 from env_server.tasks.osworld.metrics.general import Rules
 from env_server.tasks.osworld.metrics.matching import BadRule, matches
-from env_server.tasks.osworld.metrics.sheets import open_workbook, worksheet
+from env_server.tasks.osworld.metrics.sheets import Area, open_workbook, worksheet
 from env_server.tasks.osworld.metrics.workbook_parts import require_values
+from env_server.tasks.reading.texts import likeness
 
 
 class _Side:
@@ -129,22 +130,25 @@ def _sheet_print(books: _Books, rule: Rules) -> bool:
 
 def _sheet_fuzzy(books: _Books, rule: Rules) -> bool:
     """Cells of ranges agree as each range's own rule says."""
-    one = books.values(rule["sheet_idx0"])
-    places = {place: part for part in rule["rules"] for area in part["range"] for place in _places(one, area)}
-    other = books.values(rule["sheet_idx1"], places)
-    return all(_fuzzy_cell(one[place].value, other[place].value, part) for place, part in places.items())
+    areas = [(Area(area), part) for part in rule["rules"] for area in part["range"]]
+    one, other = books.values(rule["sheet_idx0"]), books.values(rule["sheet_idx1"], _AnyOf([area for area, _ in areas]))
+    # A cell that neither sheet has is empty in both.
+    stored = {*one._cells, *other._cells}
+    parts = {place: part for area, part in areas for place in stored if place in area}
+    return all(_fuzzy_cell(one.cell(*place).value, other.cell(*place).value, part) for place, part in parts.items())
 
 
-def _places(sheet: Any, area: str) -> list[str]:
-    found = sheet[area]
-    if not isinstance(found, tuple):
-        return [found.coordinate]
-    return [cell.coordinate for row in found for cell in (row if isinstance(row, tuple) else (row,))]
+class _AnyOf:
+    """The cells of several ranges."""
+
+    def __init__(self, areas: Sequence[Area]) -> None:
+        self._areas = areas
+
+    def __contains__(self, place: object) -> bool:
+        return any(place in area for area in self._areas)
 
 
 def _fuzzy_cell(found: Any, wanted: Any, rule: Rules) -> bool:
-    from rapidfuzz import fuzz
-
     if found is None or wanted is None:
         # Any text includes the empty one, and no answer is no part of an answer.
         return found is None and wanted is None
@@ -155,7 +159,7 @@ def _fuzzy_cell(found: Any, wanted: Any, rule: Rules) -> bool:
     if kind == "included_by":
         return one in other
     if kind == "fuzzy_match":
-        return bool(fuzz.ratio(one, other) >= rule.get("threshold", 85))
+        return 100 * likeness(one, other) >= rule.get("threshold", 85)
     if kind == "exact_match":
         return one == other
     raise BadRule(f"sheet_fuzzy has no type {kind!r}")
