@@ -31,10 +31,11 @@ from env_server.client import DesktopClient
 from env_server.driver import SetupStep, TaskInstance
 from env_server.drivers import make_driver
 from env_server.drivers.guest_driver import GuestDriver
+from env_server.judging import ForkedJudge
 from env_server.memory import processes_below, pss_mb
 from env_server.screenshots import ScreenshotStore
 from env_server.service import DesktopService
-from env_server.tasks import FAMILIES
+from env_server.tasks import FAMILIES, task_instance
 from env_server.tasks.osworld.desktop import CalledDesktop, InputEvent
 
 _SIZE = {"screen_width": 1280, "screen_height": 720}
@@ -56,6 +57,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
                 *_one_desktop(folder, store, quick=quick),
                 *_spares(folder, store, num_times=5 if quick else 40),
                 *_many(folder, store, num_desktops=4 if quick else 32),
+                *_judgements(folder, store, num_times=5 if quick else 40),
                 *_kills(folder, store, num_kills=5 if quick else 200),
                 *_playing.rows(folder, store, quick=quick),
             ]
@@ -156,6 +158,28 @@ def _spares(folder: Path, store: ScreenshotStore, *, num_times: int) -> list[dic
         service.close(limit_s=10.0)
     assert used == num_times, f"{used:.0f} of {num_times} resets found a spare"
     return [_row("reset to a new Calc task, lease included, with a warm spare", times, "s", 0.05)]
+
+
+def _judgements(folder: Path, store: ScreenshotStore, *, num_times: int) -> list[dict[str, Any]]:
+    """The same state of a workbook judged in a process of its own and in place."""
+    tasks = TasksConfig()
+    task = TaskRef("forge-calc-column-total", tasks.training_seeds[0], "training")
+    driver = _make(DesktopConfig(**_SIZE, apps=("calc",)), 0, folder, store)
+    judge = ForkedJudge(tasks)
+    try:
+        instance = task_instance(task, tasks=tasks)
+        driver.reset(instance)
+        judge.judge(task, instance, driver.get)
+        own = [_timed(lambda: judge.judge(task, instance, driver.get))[1] for _ in range(num_times)]
+        in_place = [_timed(lambda: instance.evaluate(driver.get))[1] for _ in range(num_times)]
+    finally:
+        judge.close()
+        driver.close()
+    added = statistics.median(own) - statistics.median(in_place)
+    return [
+        _row("judgement of a workbook in a process of its own", own, "s", None, peer="in place", peer_values=in_place),
+        {"name": "of which the process", "value": added, "unit": "s", "target": 0.02, "better": "lower"},
+    ]
 
 
 # --- many desktops ---------------------------------------------------------------------------------------------------
