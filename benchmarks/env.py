@@ -169,6 +169,7 @@ def _judgements(folder: Path, store: ScreenshotStore, *, num_times: int) -> list
     try:
         instance = task_instance(task, tasks=tasks)
         driver.reset(instance)
+        judge.prepare(task)
         judge.judge(task, instance, driver.get)
         own = [_timed(lambda: judge.judge(task, instance, driver.get))[1] for _ in range(num_times)]
         in_place = [_timed(lambda: instance.evaluate(driver.get))[1] for _ in range(num_times)]

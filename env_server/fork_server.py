@@ -1,8 +1,9 @@
 """The process that judgements are forked from: it has imported every parser and does nothing else.
 
-The argument holds the tasks' configuration and the limits. Standard input is the env_server's connection: each descriptor that
-comes is one end of a judgement's own connection, on which the child converses with `env_server.judging`. A connection that the
-env_server closes ends its child; the end of standard input ends everything. No thread runs here: a fork copies only one.
+The argument holds the tasks' configuration and the limits. Standard input is the env_server's connection: a packet is a task
+whose judgement will be asked for, or a descriptor, one end of a judgement's own connection, on which the child converses with
+`env_server.judging`. A connection that the env_server closes ends its child; the end of standard input ends everything. Nothing
+that an agent made is read here, but in children. No thread runs here: a fork copies only one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -35,8 +37,8 @@ from env_server.guest.wire import Wire, WireClosed, WireTimeout
 from env_server.judging import MAX_MESSAGE_BYTES, Limits, Report, env_error
 from env_server.tasks import families_of, task_instance
 
-_PARSERS = ("openpyxl", "docx", "pptx", "lxml.etree", "PIL.Image")
-"""Packages that families import only when they judge."""
+_PARSERS = ("openpyxl", "openpyxl.packaging.extended", "docx", "pptx", "lxml.etree", "PIL.Image", "encodings.cp437")
+"""Modules that are imported only when a file is judged; the last one reads names in archives."""
 _FACT_LIMIT_S = 3600.0
 """The desktop's answers have their own deadlines; the env_server closes the connection when it gives up."""
 _MAX_TEXT_CHARS, _MAX_TRACE_CHARS = 300, 4000
@@ -44,7 +46,11 @@ _CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGF
 """How parsers in C end at a file that they cannot cope with, or without memory."""
 
 
-Evaluate = Callable[[TaskRef, Getter], Evaluation]
+Evaluator = Callable[[Getter], Evaluation]
+_Evaluate = Callable[[TaskRef, Getter], Evaluation]
+_MAX_PREPARED = 256
+"""Evaluators that are kept; desktops of one host are fewer."""
+_MAX_PACKET_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +64,14 @@ class _Child:
 
 
 class ForkServer:
-    """The children, and what is known of each. ``evaluate`` runs in them."""
+    """The children, and what is known of each. ``evaluator_of`` makes the evaluators that run in them."""
 
-    def __init__(self, control: Wire, evaluate: Evaluate, *, limits: Limits, folder: Path) -> None:
+    def __init__(
+        self, control: socket.socket, evaluator_of: Callable[[TaskRef], Evaluator], *, limits: Limits, folder: Path
+    ) -> None:
         self._control = control
-        self._evaluate = evaluate
+        self._evaluator_of = evaluator_of
+        self._prepared: dict[TaskRef, Evaluator] = {}
         self._limits = limits
         self._folder = folder
         self._children: list[_Child] = []
@@ -89,14 +98,24 @@ class ForkServer:
                 self._report(child)
             elif child.connection.fileno() in ready:
                 self._end(child)
-        if self._control.fileno() not in ready:
-            return True
-        try:
-            descriptor = self._control.receive_descriptor(timeout_s=1.0)
-        except (WireClosed, WireTimeout):
-            return False
-        self._fork(socket.socket(fileno=descriptor))
-        return True
+        return self._control.fileno() not in ready or self._take()
+
+    def _take(self) -> bool:
+        """Take a packet; False at the end."""
+        packet, descriptors, _, _ = socket.recv_fds(self._control, _MAX_PACKET_BYTES, 1)
+        for descriptor in descriptors:
+            self._fork(socket.socket(fileno=descriptor))
+        if packet and not descriptors:
+            self._prepare(msgspec.json.decode(packet, type=TaskRef))
+        return bool(packet)
+
+    def _prepare(self, task: TaskRef) -> None:
+        self._prepared.pop(task, None)
+        while len(self._prepared) >= _MAX_PREPARED:
+            del self._prepared[next(iter(self._prepared))]
+        # A task that cannot be made is refused again, and then named, in its judgement.
+        with suppress(EnvError):
+            self._prepared[task] = self._evaluator_of(task)
 
     def _fork(self, connection: socket.socket) -> None:
         folder = Path(tempfile.mkdtemp(dir=self._folder))
@@ -112,9 +131,12 @@ class ForkServer:
             shutil.rmtree(folder)
             return
         if pid == 0:
-            _run_child(connection, keep=alive, folder=folder, evaluate=self._evaluate, limits=self._limits)
+            _run_child(connection, self._evaluate, keep=alive, folder=folder, limits=self._limits)
         os.close(alive)
         self._children.append(_Child(pid, connection, ended, folder))
+
+    def _evaluate(self, task: TaskRef, get: Getter) -> Evaluation:
+        return (self._prepared.get(task) or self._evaluator_of(task))(get)
 
     def _end(self, child: _Child) -> None:
         """End a child that nobody waits for."""
@@ -152,7 +174,7 @@ def _tell(wire: Wire, report: Report) -> None:
         print(f"the env_server takes no {report}: {error}", file=sys.stderr)
 
 
-def _run_child(connection: socket.socket, *, keep: int, folder: Path, evaluate: Evaluate, limits: Limits) -> NoReturn:
+def _run_child(connection: socket.socket, evaluate: _Evaluate, *, keep: int, folder: Path, limits: Limits) -> NoReturn:
     """Judge in this process, a fresh child, and end it."""
     code = 1
     try:
@@ -198,7 +220,7 @@ def _confine(connection: int, keep: int, folder: Path, limits: Limits) -> None:
     os.dup2(0, 2)
 
 
-def _judged(wire: Wire, evaluate: Evaluate, limits: Limits) -> Report:
+def _judged(wire: Wire, evaluate: _Evaluate, limits: Limits) -> Report:
     """The outcome of one judgement."""
     request = wire.receive(timeout_s=_FACT_LIMIT_S)
     _tell(wire, Report(begun=True))
@@ -222,25 +244,25 @@ def _judged(wire: Wire, evaluate: Evaluate, limits: Limits) -> Report:
         return Report(stumbled=True, text=text[:_MAX_TEXT_CHARS], trace=traceback.format_exc()[-_MAX_TRACE_CHARS:])
 
 
-def serve(evaluate_with: Callable[[TasksConfig], Evaluate]) -> None:
-    """Be the fork server until standard input ends; ``evaluate_with`` imports what judgements need."""
+def serve(evaluator_of: Callable[[TasksConfig], Callable[[TaskRef], Evaluator]]) -> None:
+    """Be the fork server until standard input ends. ``evaluator_of`` imports what judgements need."""
     # Ctrl-C in a terminal is the env_server's to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    control = Wire(socket.socket(fileno=os.dup(0)))
     settings = json.loads(sys.argv[1])
-    evaluate = evaluate_with(TasksConfig.model_validate(settings["tasks"]))
+    makes = evaluator_of(TasksConfig.model_validate(settings["tasks"]))
     gc.collect()
     gc.freeze()  # a collection in a child would copy every page
-    with tempfile.TemporaryDirectory(prefix="computerrl-judgements-") as folder:
-        ForkServer(control, evaluate, limits=Limits(**settings["limits"]), folder=Path(folder)).run()
+    with socket.socket(fileno=os.dup(0)) as control, tempfile.TemporaryDirectory(prefix="computerrl-judgements-") as folder:
+        ForkServer(control, makes, limits=Limits(**settings["limits"]), folder=Path(folder)).run()
 
 
-def _evaluate_tasks(tasks: TasksConfig) -> Evaluate:
+def _evaluators(tasks: TasksConfig) -> Callable[[TaskRef], Evaluator]:
     families_of(tasks)
     for name in _PARSERS:
         importlib.import_module(name)
-    return lambda task, get: task_instance(task, tasks=tasks).evaluate(get)
+    importlib.import_module("PIL.Image").init()  # its formats
+    return lambda task: task_instance(task, tasks=tasks).evaluate
 
 
 if __name__ == "__main__":
-    serve(_evaluate_tasks)
+    serve(_evaluators)

@@ -183,7 +183,7 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], str]):
         self._instance = None
         driver = self._living_driver()
         assert self._judge is not None, "made with the driver"
-        self._judge.start()
+        self._judge.prepare(self._task)
         self._instruction, self._observation = driver.reset(instance)
         self._instance = instance
         self._num_steps = 0

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -82,8 +83,8 @@ class Report(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
 class Judge(Protocol):
     """Runs evaluators."""
 
-    def start(self) -> None:
-        """Prepare for the first judgement, without waiting."""
+    def prepare(self, task: TaskRef) -> None:
+        """Make ready for a judgement of ``task``, without waiting; judging what was not prepared takes longer."""
 
     def judge(self, task: TaskRef, instance: TaskInstance, get: Getter) -> Evaluation:
         """The verdict of ``instance``'s evaluator; ``task`` names the instance. Raises `EnvError`."""
@@ -100,7 +101,7 @@ def make_judge(driver: str, tasks: TasksConfig) -> Judge:
 class JudgeInPlace:
     """Runs evaluators in the calling thread; see `Judge`."""
 
-    def start(self) -> None:
+    def prepare(self, task: TaskRef) -> None:
         """See `Judge`."""
 
     def judge(self, task: TaskRef, instance: TaskInstance, get: Getter) -> Evaluation:
@@ -126,13 +127,14 @@ class ForkedJudge:
         self._command = [*command, json.dumps(settings)]
         self._lock = threading.Lock()
         self._server: subprocess.Popen[bytes] | None = None
-        self._control: Wire | None = None
+        self._control: socket.socket | None = None
         self._closed = False
 
-    def start(self) -> None:
+    def prepare(self, task: TaskRef) -> None:
         """See `Judge`."""
-        with self._lock:
-            self._living_control()
+        with self._lock, suppress(BlockingIOError, ConnectionError):
+            # A fork server that is not up to date makes the instance when it is needed.
+            self._living_control().send(msgspec.json.encode(task), socket.MSG_DONTWAIT)
 
     def judge(self, task: TaskRef, instance: TaskInstance, get: Getter) -> Evaluation:
         """See `Judge`."""
@@ -160,23 +162,24 @@ class ForkedJudge:
             for again in (True, False):
                 control = self._living_control()
                 try:
-                    control.send_descriptor(theirs.fileno())
+                    socket.send_fds(control, [b"F"], [theirs.fileno()])
                     return Wire(ours)
-                except (WireClosed, WireTimeout, OSError) as error:
+                except OSError as error:
                     self._drop()
                     if not again:
                         ours.close()
                         raise HostBroken(f"judgements cannot be started on this host: {error}") from error
         raise AssertionError("unreachable")
 
-    def _living_control(self) -> Wire:
+    def _living_control(self) -> socket.socket:
         """The connection to a fork server that lives, started when there is none."""
         if self._closed:
             raise DesktopBroken("the env_server is stopping")
         if self._control is not None and self._server is not None and self._server.poll() is None:
             return self._control
         self._drop()
-        ours, theirs = socket.socketpair()
+        # Each packet arrives whole: a task to prepare, or a descriptor.
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
                 self._server = subprocess.Popen(
@@ -185,8 +188,9 @@ class ForkedJudge:
             except OSError as error:
                 ours.close()
                 raise HostBroken(f"cannot start {self._command[0]!r}: {error}") from error
-        self._control = Wire(ours)
-        return self._control
+        ours.settimeout(self._limits.wall_s)
+        self._control = ours
+        return ours
 
     def _drop(self) -> None:
         """Close the connection, at which the fork server ends its children and itself."""

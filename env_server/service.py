@@ -173,7 +173,7 @@ class DesktopService:
             self._after_change()
         elif isinstance(message, TaskReset):
             call = calls.reset(message, tasks=self._tasks, timings=self.timings)
-            self._judge.start()
+            self._judge.prepare(message.task)
             self._begin("reset", message, call, reply, limit_s=self._config.reset_deadline_s)
         elif isinstance(message, StepRequest):
             self._begin("step", message, calls.step(message, tasks=self._tasks, timings=self.timings), reply)

@@ -6,7 +6,6 @@ import ctypes
 import os
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -132,10 +131,10 @@ WAYS: dict[str, Callable[[Getter], Evaluation]] = {
 }
 
 
-def _evaluate_ways(tasks: TasksConfig) -> Callable[[TaskRef, Getter], Evaluation]:
-    return lambda task, get: WAYS[task.family](get)
+def evaluators(tasks: TasksConfig) -> Callable[[TaskRef], Callable[[Getter], Evaluation]]:
+    """A fork server's evaluators, by the name of the way."""
+    return lambda task: WAYS[task.family]
 
 
 if __name__ == "__main__":
-    sys.stdout.flush()
-    fork_server.serve(_evaluate_ways)
+    fork_server.serve(evaluators)

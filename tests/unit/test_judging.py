@@ -194,6 +194,7 @@ def test_every_family_is_judged_as_in_place() -> None:
     tasks = TasksConfig()
     judge = ForkedJudge(tasks)
     try:
+        judge.prepare(TaskRef("no-such-family", tasks.training_seeds[0], "training"))
         for family in ("calc-type-cell", "web-click-button", "editor-type-save", "files-move"):
             task = TaskRef(family, tasks.training_seeds[0] + 3, "training")
             instance = task_instance(task, tasks=tasks)
@@ -202,6 +203,10 @@ def test_every_family_is_judged_as_in_place() -> None:
                 "web_page": {"done": True, "raw_reward": 1.0, "reason": "", "episode_id": 0, "fields": {}},
             }  # fmt: skip
             get = lambda kind, facts=facts, **args: facts[kind]  # noqa: E731
+            if family.startswith("calc"):
+                judge.prepare(task)
             assert judge.judge(task, instance, get) == instance.evaluate(get)
+        with pytest.raises(TaskFailed, match="no-such-family"):
+            judged(judge, "no-such-family")
     finally:
         judge.close()
