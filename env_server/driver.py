@@ -20,8 +20,18 @@ SetupKind = Literal[
     "web_page", "web_file", "calc_open", "editor_open", "files_open", "write_file", "put_file", "make_folder", "open", "open_app"
 ]
 GetterKind = Literal[
-    "web_page", "web_shapes", "web_result", "calc_cells", "file_text", "file_bytes", "folder_listing", "editor_text",
-    "osworld", "final_action", "outputs", "pause",
+    "web_page",
+    "web_shapes",
+    "web_result",
+    "calc_cells",
+    "file_text",
+    "file_bytes",
+    "folder_listing",
+    "editor_text",
+    "osworld",
+    "final_action",
+    "outputs",
+    "pause",
 ]
 
 Getter = Callable[..., Any]

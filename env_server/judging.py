@@ -119,9 +119,7 @@ FORK_SERVER = (sys.executable, "-m", "env_server.fork_server")
 class ForkedJudge:
     """Runs each evaluator in a child of one fork server; see `Judge`. From any number of threads at once."""
 
-    def __init__(
-        self, tasks: TasksConfig, *, limits: Limits | None = None, command: Sequence[str] = FORK_SERVER
-    ) -> None:
+    def __init__(self, tasks: TasksConfig, *, limits: Limits | None = None, command: Sequence[str] = FORK_SERVER) -> None:
         self._limits = limits or Limits()
         settings = {"tasks": tasks.model_dump(mode="json"), "limits": asdict(self._limits)}
         self._command = [*command, json.dumps(settings)]

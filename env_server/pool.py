@@ -305,9 +305,7 @@ class DesktopPool:
             raise HostBroken(self._host_reason)
 
     def _why_none(self) -> str:
-        counts = ", ".join(
-            f"{self.count(state)} {state}" for state in _NOT_FREE if self.count(state)
-        )
+        counts = ", ".join(f"{self.count(state)} {state}" for state in _NOT_FREE if self.count(state))
         last = next((slot.reason for slot in self._slots if slot.reason), "")
         memory = "; the host's memory holds no more of them now" if self.lacks_memory else ""
         return f"no desktop is free: {counts}{memory}" + (f"; last failure: {last}" if last else "")

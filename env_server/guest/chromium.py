@@ -35,9 +35,7 @@ _EDIT_KEYS = frozenset("acvxzy") | {"left", "right", "home", "end", "backspace",
 _TASK_WIDTH, _TASK_HEIGHT = 160, 210
 """CSS pixels of a MiniWoB++ page's task area."""
 
-_FILE_LOADED = (
-    "new Promise(done => document.readyState === 'complete' ? done(true) : addEventListener('load', () => done(true)))"
-)
+_FILE_LOADED = "new Promise(done => document.readyState === 'complete' ? done(true) : addEventListener('load', () => done(true)))"
 _RESULT = "window.result === undefined ? null : window.result"
 
 

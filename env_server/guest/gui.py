@@ -40,9 +40,7 @@ class Gui:
             "double_click": lambda args: self._screen.click(args["x"], args["y"], num_clicks=2),
             "triple_click": lambda args: self._screen.click(args["x"], args["y"], num_clicks=3),
             "hover": lambda args: self._screen.move(args["x"], args["y"]),
-            "scroll": lambda args: self._screen.scroll(
-                args["x"], args["y"], args["direction"], num_clicks=args.get("clicks", 5)
-            ),
+            "scroll": lambda args: self._screen.scroll(args["x"], args["y"], args["direction"], num_clicks=args.get("clicks", 5)),
             "drag": lambda args: self._drag(((args["x"], args["y"]), (args["to_x"], args["to_y"]))),
             "drag_pixels": lambda args: self._drag(list(zip(args["path"][::2], args["path"][1::2], strict=True))),
             "type": self._type,

@@ -19,8 +19,7 @@ from env_server.tasks import calc, editor, files, forge, miniwob, web
 from env_server.tasks.family import Family
 
 _HAND_MADE = {
-    family.name: family
-    for family in (*web.FAMILIES, *calc.FAMILIES, *editor.FAMILIES, *files.FAMILIES, *forge.FAMILIES)
+    family.name: family for family in (*web.FAMILIES, *calc.FAMILIES, *editor.FAMILIES, *files.FAMILIES, *forge.FAMILIES)
 }
 
 FAMILIES: dict[str, Family] = _HAND_MADE | {family.name: family for family in miniwob.FAMILIES if family.name not in _HAND_MADE}

@@ -17,6 +17,7 @@ from PIL import Image
 
 from env_server.tasks.osworld.metrics import metric
 from env_server.tasks.osworld.metrics.colours import ciede2000, difference
+from env_server.tasks.osworld.metrics.files import BrokenFile
 
 Edit = Callable[[Any], Any]
 
@@ -335,3 +336,14 @@ def test_ciede2000_figures_of_the_paper(first: Any, second: Any, distance: float
 def test_difference_colours_of_a_palette_are_near(colour: str, wanted: str) -> None:
     assert difference(colour, wanted) <= 3.5
     assert difference("800000", wanted) > 3.5
+
+
+@pytest.mark.parametrize("kind", ["footnote", "comment"])
+def test_part_that_is_no_xml_is_a_broken_file(kind: str, tmp_path: Path) -> None:
+    gold, whole = _doc(tmp_path / "gold.docx"), _doc(tmp_path / "whole.docx", _part(kind, "x"))
+    with zipfile.ZipFile(whole) as old, zipfile.ZipFile(tmp_path / "found.docx", "w") as new:
+        for info in old.infolist():
+            new.writestr(info.filename, b"<w:" if info.filename == f"word/{kind}s.xml" else old.read(info))
+    with pytest.raises(BrokenFile) as fault:
+        metric("simple_docx_compare")(str(tmp_path / "found.docx"), gold)
+    assert fault.value.path == tmp_path / "found.docx"

@@ -17,9 +17,7 @@ SAVE = call("calc.save")
 Change = Callable[[Book], object]
 
 
-def book_task(
-    rng: random.Random, tables: Sequence[Table], *, begin: Change | None = None, **plan: Unpack[Plan[Book]]
-) -> Forged:
+def book_task(rng: random.Random, tables: Sequence[Table], *, begin: Change | None = None, **plan: Unpack[Plan[Book]]) -> Forged:
     """One workbook to change and save; ``begin``: what it has besides the tables."""
 
     def make() -> Book:

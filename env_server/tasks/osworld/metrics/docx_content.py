@@ -7,11 +7,12 @@ compared here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from env_server.tasks.osworld.metrics.files import xml_of
+from env_server.tasks.osworld.metrics.files import load, xml_of
 
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
@@ -21,6 +22,37 @@ _WP = "{http://schemas.openxmlformats.org/drawingml/2006/wordprocessingDrawing}"
 _TAKEN_OUT = frozenset({f"{W}del", f"{W}moveFrom"})
 """Tracked changes that remove what is in them."""
 _BOX = f"{W}txbxContent"
+_BESIDE = frozenset({"header", "footer", "footnotes", "endnotes", "comments"})
+
+
+@dataclass(frozen=True, slots=True)
+class DocxFile:
+    """A document and the parts beside its body."""
+
+    document: Any
+    beside: Mapping[str, Sequence[Any]]
+    """Kind of part (`_BESIDE`) -> the XML of each such part."""
+
+    @property
+    def body(self) -> Any:
+        """The body's XML."""
+        return self.document.element.body
+
+
+def read_docx(path: str) -> DocxFile:
+    """A docx file with all parts that a reader sees. Raises `BrokenFile`."""
+    import docx
+
+    def parse(place: Path) -> DocxFile:
+        document = docx.Document(str(place))
+        beside: dict[str, list[Any]] = {kind: [] for kind in _BESIDE}
+        for relation in document.part.rels.values():
+            kind = relation.reltype.rpartition("/")[2]
+            if kind in beside and not relation.is_external:
+                beside[kind].append(xml_of(relation.target_part.blob))
+        return DocxFile(document, beside)
+
+    return load(path, parse)
 
 
 def shown(node: Any) -> Iterator[Any]:
@@ -143,21 +175,15 @@ def texts(node: Any) -> list[str]:
     return found
 
 
-def body_texts(document: Any) -> list[str]:
-    """The texts of the body's paragraphs, tables included."""
-    return texts(document.element.body)
-
-
-def all_texts(document: Any) -> list[str]:
+def all_texts(file: DocxFile) -> list[str]:
     """The body's texts, then those of text boxes, of footnotes and endnotes, and of headers and footers (each once)."""
-    body = document.element.body
-    found = body_texts(document)
-    for box in _boxes(body):
+    found = texts(file.body)
+    for box in _boxes(file.body):
         found += texts(box)
     for kind in ("footnote", "endnote"):
-        notes = _notes(document, kind)
-        found += [notes[key] for key in _references(body, kind) if key in notes]
-    return found + _margins(document)
+        notes = _notes(file, kind)
+        found += [notes[key] for key in _references(file.body, kind) if key in notes]
+    return found + _margins(file)
 
 
 def _boxes(node: Any) -> Iterator[Any]:
@@ -171,24 +197,21 @@ def _references(node: Any, kind: str) -> list[str | None]:
     return [reference.get(f"{W}id") for reference in _below(node, f"{W}{kind}Reference")]
 
 
-def _margins(document: Any) -> list[str]:
+def _margins(file: DocxFile) -> list[str]:
     """Distinct texts of headers and footers. Applications write one text as several parts, for even and for first pages."""
-    found = set()
-    for part in document.part.rels.values():
-        if part.reltype.endswith(("/header", "/footer")) and not part.is_external:
-            found.add("\n".join(text.strip() for text in texts(xml_of(part.target_part.blob)) if text.strip()))
+    pages = (*file.beside["header"], *file.beside["footer"])
+    found = {"\n".join(text.strip() for text in texts(page) if text.strip()) for page in pages}
     return sorted(found - {""})
 
 
-def _notes(document: Any, kind: str) -> dict[str | None, str]:
+def _notes(file: DocxFile, kind: str) -> dict[str | None, str]:
     """Id -> text of all notes of a kind (footnote, endnote, comment); separators are no notes."""
-    found = {}
-    for relation in document.part.rels.values():
-        if relation.reltype.endswith(f"/{kind}s") and not relation.is_external:
-            for note in xml_of(relation.target_part.blob).iter(f"{W}{kind}"):
-                if note.get(f"{W}type", "normal") == "normal":
-                    found[note.get(f"{W}id")] = _plain(" ".join(texts(note)))
-    return found
+    return {
+        note.get(f"{W}id"): _plain(" ".join(texts(note)))
+        for part in file.beside[f"{kind}s"]
+        for note in part.iter(f"{W}{kind}")
+        if note.get(f"{W}type", "normal") == "normal"
+    }
 
 
 def _plain(text: str) -> str:
@@ -198,9 +221,9 @@ def _plain(text: str) -> str:
 # --- tables and pictures ---------------------------------------------------------------------------------------------
 
 
-def tables(document: Any) -> list[list[list[str]]]:
+def tables(file: DocxFile) -> list[list[list[str]]]:
     """Rows of texts of every table that lies in no other."""
-    return [table_texts(table) for table in _below(document.element.body, f"{W}tbl")]
+    return [table_texts(table) for table in _below(file.body, f"{W}tbl")]
 
 
 def table_texts(table: Any) -> list[list[str]]:
@@ -210,12 +233,13 @@ def table_texts(table: Any) -> list[list[str]]:
             for row in _below(table, f"{W}tr", stop=inner)]  # fmt: skip
 
 
-def pictures(document: Any) -> Iterator[bytes]:
+def pictures(file: DocxFile) -> Iterator[bytes]:
     """The content of every picture of the body, in order."""
+    related = file.document.part.related_parts
     relationship = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}"
-    for node in _everything(document.element.body):
+    for node in _everything(file.body):
         name = {f"{_A}blip": "embed", "{urn:schemas-microsoft-com:vml}imagedata": "id"}.get(node.tag)
-        part = document.part.related_parts.get(node.get(f"{relationship}{name}")) if name else None
+        part = related.get(node.get(f"{relationship}{name}")) if name else None
         if part is not None:
             yield part.blob
 
@@ -317,11 +341,11 @@ def _is_on(node: Any) -> bool:
     return node is not None and node.get(f"{W}val", "true") not in ("0", "false", "off")
 
 
-def outline(document: Any) -> list[Any]:
+def outline(file: DocxFile) -> list[Any]:
     """The whole content in reading order: texts, tables, pictures, text boxes, page breaks, notes and comments at their places;
     headers and footers at the end."""
-    notes = {kind: _notes(document, kind) for kind in ("footnote", "endnote", "comment")}
+    notes = {kind: _notes(file, kind) for kind in ("footnote", "endnote", "comment")}
     found = _Outline(notes, [], _Reader())
-    found.story(document.element.body)
+    found.story(file.body)
     found.end_text()
-    return [*found.items, ("margins", _margins(document))]
+    return [*found.items, ("margins", _margins(file))]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from env_server.tasks.osworld.metrics.docx_content import all_texts, body_texts, outline, paragraphs, pictures, tables
+from env_server.tasks.osworld.metrics.docx_content import all_texts, outline, paragraphs, pictures, read_docx, tables, texts
 from env_server.tasks.osworld.metrics.files import load, opening, read_lines
 from env_server.tasks.osworld.metrics.general import Rules, score
 from env_server.tasks.osworld.metrics.odt_content import odt_texts
@@ -22,13 +22,13 @@ def open_document(path: str) -> Any:
 def texts_of(path: str) -> list[str]:
     """Every text that a reader of a docx or odt file sees, paragraph by paragraph, or the lines of any other file."""
     if path.endswith(".docx"):
-        return all_texts(open_document(path))
+        return all_texts(read_docx(path))
     return odt_texts(path) if path.endswith(".odt") else read_lines(path)
 
 
 def body_of(path: str) -> list[str]:
     """The same without what stands beside the text of a docx file: text boxes, notes, headers and footers."""
-    return body_texts(open_document(path)) if path.endswith(".docx") else texts_of(path)
+    return texts(read_docx(path).body) if path.endswith(".docx") else texts_of(path)
 
 
 def compare_docx_files(
@@ -90,7 +90,7 @@ def compare_docx_lines(result: str, expected: str) -> float:
 
 def compare_docx_tables(result: str, expected: str) -> float:
     """Both documents have the same tables with the same texts."""
-    return score(tables(open_document(result)) == tables(open_document(expected)))
+    return score(tables(read_docx(result)) == tables(read_docx(expected)))
 
 
 def compare_docx_images(result: str, expected: str) -> float:
@@ -101,7 +101,7 @@ def compare_docx_images(result: str, expected: str) -> float:
 
     def pixels(path: str) -> list[tuple[tuple[int, int], bytes]]:
         found = []
-        for data in pictures(open_document(path)):
+        for data in pictures(read_docx(path)):
             with opening(path):
                 image = Image.open(io.BytesIO(data)).convert("RGB")
             found.append((image.size, image.tobytes()))
@@ -176,4 +176,4 @@ def fuzzy_place_math(result: str, rules: Rules) -> float:
 def simple_docx_compare(result: str, expected: str) -> float:
     """Both documents have the same content in the same order: texts, tables, pictures, text boxes, page breaks, notes, comments,
     headers and footers. How it looks does not count."""
-    return score(outline(open_document(result)) == outline(open_document(expected)))
+    return score(outline(read_docx(result)) == outline(read_docx(expected)))
