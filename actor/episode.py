@@ -20,6 +20,7 @@ from actor.formats.base import PastAction
 from actor.prompt import PromptBuilder
 from common import log
 from common.actions import FINAL_ACTIONS, ActionSyntaxError
+from common.clock import unix_now
 from common.errors import ComputerRLError, TaskFailed
 from common.messages import (
     Action,
@@ -106,7 +107,7 @@ def play_episode(
 
     Raises `EnvError`, `PeerTimeout`, `EngineFailed` and `EpisodeAborted`; the desktop is given back before, if that is possible.
     """
-    started_at, started = time.time(), time.perf_counter()
+    started_at, started = unix_now(), time.perf_counter()
     with setting.during("desktop"):
         lease = desktops.lease(setting.incarnation, assignment.task, next_task=assignment.next_task)
     try:

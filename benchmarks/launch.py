@@ -90,9 +90,9 @@ def _num_updates(metrics: Path) -> int:
 
 def _until(condition: Callable[[], bool], what: str) -> float:
     """When it became true."""
-    deadline = time.time() + _LIMIT_S
+    deadline = time.monotonic() + _LIMIT_S
     while not condition():
-        if time.time() > deadline:
+        if time.monotonic() > deadline:
             raise AssertionError(f"waited {_LIMIT_S:g} s for {what}")
         time.sleep(_LOOK_S)
     return time.time()

@@ -10,10 +10,13 @@ import contextlib
 import logging
 import sys
 from collections.abc import Mapping, MutableMapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
 import structlog
+
+from common.clock import unix_now
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -23,7 +26,7 @@ def configure(*, json_file: Path | None = None, as_json: bool = False, level: st
     processors: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _stamp,
         structlog.processors.StackInfoRenderer(),
     ]
     if json_file is None and not as_json:
@@ -44,6 +47,12 @@ def configure(*, json_file: Path | None = None, as_json: bool = False, level: st
         logger_factory=factory,
         cache_logger_on_first_use=False,
     )
+
+
+def _stamp(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
+    """Add the date by the clock of all records: a trace lays lines of logs beside them."""
+    event["timestamp"] = datetime.fromtimestamp(unix_now(), UTC).isoformat().replace("+00:00", "Z")
+    return event
 
 
 class _LossyFile:

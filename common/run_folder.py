@@ -16,6 +16,7 @@ import yaml
 
 from common import transport
 from common.addresses import split_address, tcp_address
+from common.clock import boot_id
 from common.config import RunConfig
 from common.errors import PeerTimeout, Problem, SetupError
 from common.lifecycle import StopToken
@@ -73,15 +74,15 @@ class RunFolder:
 
     def note_start(self) -> None:
         """The run was started when this process was: what `recipe.max_run_s` counts from."""
-        write_atomically(self.started_path, json.dumps([_boot_id(), _process_started_s()]).encode())
+        write_atomically(self.started_path, json.dumps([boot_id(), _process_started_s()]).encode())
 
     def start_s(self) -> float:
         """Seconds since what `note_start` noted on this machine; 0 where it was called on another one, or not at all."""
         try:
-            boot_id, started = json.loads(self.started_path.read_text(encoding="utf-8"))
+            boot, started = json.loads(self.started_path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return 0.0
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - started if boot_id == _boot_id() else 0.0
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - started if boot == boot_id() else 0.0
 
     def load_keys(self) -> Keys:
         """The run's keys. Raises `SetupError` when they are missing or damaged."""
@@ -132,11 +133,6 @@ class RunFolder:
             # A file appears without an event we could wait for (it may lie on a parallel file system).
             if stop.wait(min(0.1, left_s)):
                 raise PeerTimeout(f"stopped while waiting for the broker: {stop.reason}")
-
-
-def _boot_id() -> str:
-    """Names the boot that `time.CLOCK_BOOTTIME` counts from."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
 
 
 def _process_started_s() -> float:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
+from common.clock import unix_now
 from launch.display_frame import Ending, View, duration, number, render
 from launch.run_state import Record, RunState
 from launch.start_up import StartUp
@@ -123,7 +124,7 @@ class LiveDisplay:
         if ending is None:
             for line in self._start_up.look(state, views, elapsed_s=elapsed_s):
                 self._live.console.print(f" {line}", style="dim", highlight=False)
-        view = View(self._name, state, views, time.time(), elapsed_s, list(self._notes), self._address, ending)
+        view = View(self._name, state, views, unix_now(), elapsed_s, list(self._notes), self._address, ending)
         self._live.update(render(view, width=self._console.width), refresh=True)
 
 

@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common import requests
+from common.clock import anchor_clock, unix_now
 from common.config import RunConfig
 from common.errors import DiskFull
 from common.model_folder import BUILT_IN_MODELS
@@ -174,7 +174,8 @@ def _run_attempt(
         requests.withdraw(folder.folder, kind)
     log_folder = new_attempt(config.folder)
     print(f"{'resuming' if resumed else 'run'} {config.folder}, logs in {log_folder}", flush=True)
-    attempt = Attempt(started=time.time(), ended=None)
+    anchor = anchor_clock()
+    attempt = Attempt(started=unix_now(), ended=None, clock=anchor)
     write_attempt(log_folder, attempt)
     if config.mode == "serial":
         outcome, num_restarts = _run_serial(config)
@@ -183,7 +184,7 @@ def _run_attempt(
         folder.forget_broker()
     attempt = replace(
         attempt,
-        ended=time.time(),
+        ended=unix_now(),
         outcome=outcome.kind,
         reason=outcome.reason,
         message=outcome.message,
@@ -252,7 +253,7 @@ def supervise(
             tell.processes(views)
             return look(supervisor) or _asked_to_end(folder.folder, supervisor) or disk_outcome(folder.folder)
 
-        started = time.time()
+        started = unix_now()
         show_address = _AddressOnce(folder.folder / ADDRESS_FILE, display.dashboard)
         tell = _Teller(attempt.logs / PROCESSES_FILE)
         supervisor = Supervisor(
@@ -266,7 +267,7 @@ def supervise(
         finally:
             watch.close()
         tell.processes(supervisor.views())
-        ended = time.time()
+        ended = unix_now()
         ending = ending_of(outcome.kind, ended=ended, took_s=ended - started)
         display.update(watch.refresh(), supervisor.views(), ending=ending)
     if watch.last_status is not None:

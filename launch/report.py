@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from common.clock import unix_now
 from common.messages import Status
 from common.metrics import read_json_lines
 from common.run_folder import RunFolder, write_atomically
@@ -104,6 +105,11 @@ def read_attempts(logs: Path) -> list[Attempt]:
         if "started" in tree:
             found.append(Attempt(**tree))
     return found
+
+
+def now_of(attempts: Sequence[Attempt]) -> float:
+    """Unix seconds now, by the clock that the newest of ``attempts`` records with."""
+    return unix_now(attempts[-1].clock if attempts else "")
 
 
 def last_moment(state: RunState) -> float:

@@ -31,6 +31,8 @@ class Attempt:
     reason: str = ""
     message: str = ""
     num_restarts: dict[str, int] = field(default_factory=dict)
+    clock: str = ""
+    """What its records count from: `common.clock.unix_now`."""
 
 
 class ActiveTime:
@@ -40,8 +42,8 @@ class ActiveTime:
         self._spans = []
         for index, attempt in enumerate(attempts):
             next_started = attempts[index + 1].started if index + 1 < len(attempts) else float("inf")
-            ended = attempt.ended if attempt.ended is not None else min(next_started, max(attempt.started, last_record))
-            self._spans.append((attempt.started, ended))
+            ended = attempt.ended if attempt.ended is not None else min(next_started, last_record)
+            self._spans.append((attempt.started, max(attempt.started, ended)))
 
     @property
     def total_s(self) -> float:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common import requests
 from common.errors import ResumeError
 from common.run_folder import RunFolder
-from launch.report import read_attempts
+from launch.report import now_of, read_attempts
 from launch.report_data import ActiveTime
 from launch.supervisor import ProcessView
 
@@ -39,11 +38,11 @@ def show_status(folder: Path, *, stay: bool) -> None:
         if attempt_ended(folder) is None:
             watch.wait_status(timeout_s=ANSWER_LIMIT_S)
         if not stay:
-            console.print(render(view_of(folder, watch.refresh(), now=time.time()), width=console.width))
+            console.print(render(view_of(folder, watch.refresh()), width=console.width))
             return
         with Live(console=console, auto_refresh=False) as live:
             while True:
-                view = view_of(folder, watch.refresh(), now=time.time())
+                view = view_of(folder, watch.refresh())
                 live.update(render(view, width=console.width), refresh=True)
                 if view.ending is not None:
                     return
@@ -54,11 +53,12 @@ def show_status(folder: Path, *, stay: bool) -> None:
         watch.close()
 
 
-def view_of(folder: Path, state: RunState, *, now: float) -> View:
-    """What the display shows of the run in ``folder``, looked at from outside at Unix time ``now``."""
+def view_of(folder: Path, state: RunState, *, now: float | None = None) -> View:
+    """What the display shows of the run in ``folder``, looked at from outside at Unix time ``now``; None: the present."""
     from launch.display_frame import View, ending_of
 
     attempts = read_attempts(RunFolder(folder).logs)
+    now = now_of(attempts) if now is None else now
     active = ActiveTime(attempts, last_record=now)
     name = folder.resolve().name
     last = attempts[-1] if attempts else None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import os
-import time
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ import numpy as np
 from msgspec.structs import asdict
 
 from common import log
+from common.clock import unix_now
 from common.messages import ScreenshotRef, Step, Trajectory
 from common.metrics import JsonLines
 from common.run_folder import RunFolder
@@ -61,7 +61,7 @@ class Records:
 
     def event(self, event: str, **fields: Any) -> None:
         """One line of metrics.jsonl."""
-        self._files["metrics"].append({"event": event, "time": time.time(), **fields})
+        self._files["metrics"].append({"event": event, "time": unix_now(), **fields})
 
     def scalars(self, step: int, values: Mapping[str, Any]) -> None:
         """Numbers of one update for TensorBoard; anything else in ``values`` is left out."""
@@ -195,7 +195,7 @@ def _open_tensorboard(folder: Path, *, step: int) -> EventFileWriter:
     folder.mkdir(parents=True, exist_ok=True)
     writer = EventFileWriter(str(folder), flush_secs=10)
     # Readers forget events of this and later steps that a dead learner wrote.
-    writer.add_event(Event(wall_time=time.time(), step=step, session_log=SessionLog(status=SessionLog.START)))
+    writer.add_event(Event(wall_time=unix_now(), step=step, session_log=SessionLog(status=SessionLog.START)))
     return writer
 
 
@@ -204,7 +204,7 @@ def _add_image(writer: EventFileWriter, step: int, tag: str, jpeg: bytes, width:
     from tensorboard.compat.proto.summary_pb2 import Summary
 
     image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=jpeg)
-    writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=[Summary.Value(tag=tag, image=image)])))
+    writer.add_event(Event(wall_time=unix_now(), step=step, summary=Summary(value=[Summary.Value(tag=tag, image=image)])))
 
 
 def _is_number(value: Any) -> bool:
@@ -226,4 +226,4 @@ def _add_scalars(writer: EventFileWriter, step: int, values: Mapping[str, float]
     from tensorboard.compat.proto.summary_pb2 import Summary
 
     entries = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-    writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=entries)))
+    writer.add_event(Event(wall_time=unix_now(), step=step, summary=Summary(value=entries)))

@@ -23,7 +23,7 @@ from common.metrics import json_ready
 from common.run_folder import RunFolder
 from launch.charts import PAGE_FOLDER
 from launch.local import PROCESSES_FILE
-from launch.report import PAGE_FILE, last_moment, read_attempts, report_of
+from launch.report import PAGE_FILE, last_moment, now_of, read_attempts, report_of
 from launch.report_data import ActiveTime, Attempt
 from launch.run_names import read_resolved
 from launch.run_state import phase_title
@@ -132,8 +132,9 @@ class RunPages:
         num_records = _num_records(state)
         if request.query.get("have") == str(num_records):
             return web.Response(status=304)
-        newest = time.time() if state.status is not None else last_moment(state)
-        active = ActiveTime(read_attempts(self.run.logs), last_record=newest)
+        attempts = read_attempts(self.run.logs)
+        newest = now_of(attempts) if state.status is not None else last_moment(state)
+        active = ActiveTime(attempts, last_record=newest)
         found = snapshot.curves(state, active, max_age=self._max_age)
         return web.json_response({"num_records": num_records, **found}, dumps=_dumps)
 
