@@ -1,4 +1,4 @@
-"""What a desktop takes of the host: memory, processes. Works without cgroups, which batch jobs rarely may use."""
+"""What a desktop takes of the host: memory, processes, sessions. Works without cgroups, which batch jobs rarely may use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from common import host_memory
+from common import host_memory, lifecycle
 from common.config import DesktopConfig
 
 PERIOD_S = 1.0
@@ -18,6 +18,13 @@ FILES = "/dev/shm"
 
 _PROCESSES_FACTOR = 3
 """A desktop whose processes the kernel limits stays below this many times its limit, also while they come and go as we look."""
+
+_FEW_SESSIONS = 8
+"""A desktop is one session, and each terminal or daemon on it one more. Sessions share the processors evenly where the kernel groups
+processes by session, so beyond this number all but the first give way."""
+_MAX_SESSIONS = 64
+"""A desktop with more is ended."""
+_HELD_BACK_NICE = 19
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MIB = 1024 * 1024
@@ -43,6 +50,17 @@ def processes_below(root: int) -> list[int]:
             for thread in Path(f"/proc/{pid}/task").iterdir():
                 pending += map(int, (thread / "children").read_text().split())
         except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended while we looked
+    return found
+
+
+def sessions_of(pids: list[int]) -> dict[int, int]:
+    """One of these processes by session."""
+    found: dict[int, int] = {}
+    for pid in pids:
+        try:
+            found.setdefault(os.getsid(pid), pid)
+        except ProcessLookupError:
             continue  # it ended while we looked
     return found
 
@@ -108,6 +126,8 @@ class ResourceWatcher:
         """``desktops()``: outermost process id by desktop; ``report(desktop, pid, reason)``: it is above the limit."""
         self._desktops, self._report = desktops, report
         self._limit_mb, self._max_processes, self._period_s = limit_mb, max_processes, period_s
+        self._held_back: dict[int, set[int]] = {}
+        """Sessions that give way, by their desktop's outermost process."""
         self._stopped = threading.Event()
         threading.Thread(target=self._run, name="desktop-memory", daemon=True).start()
 
@@ -123,6 +143,19 @@ class ResourceWatcher:
                 if taken is not None:
                     reason = f"takes {taken:.0f} MiB of memory, more than desktop.memory_limit_mb {self._limit_mb:.0f}"
                     self._report(desktop, pid, reason)
+                elif (num_sessions := self._hold_back(pids)) > _MAX_SESSIONS:
+                    self._report(desktop, pid, f"runs {num_sessions} sessions, more than {_MAX_SESSIONS}")
                 elif len(pids) > _PROCESSES_FACTOR * self._max_processes:
                     reason = f"runs {len(pids)} processes, more than desktop.max_processes {self._max_processes}"
                     self._report(desktop, pid, reason)
+
+    def _hold_back(self, pids: list[int]) -> int:
+        """Make the sessions of a desktop that has many of them give way; the number of its sessions."""
+        found = sessions_of(pids)
+        before = self._held_back.pop(pids[0], set())
+        if len(found) > _FEW_SESSIONS:
+            further = {session: pid for session, pid in found.items() if found.get(session) != pids[0]}
+            for session in further.keys() - before:
+                lifecycle.set_session_nice(further[session], _HELD_BACK_NICE)
+            self._held_back[pids[0]] = set(further)
+        return len(found)

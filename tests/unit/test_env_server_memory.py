@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from common import lifecycle
 from env_server.memory import ResourceWatcher, excess, processes_below, pss_mb, rss_mb
 
 HOLD = "import sys; block = bytearray(int(sys.argv[1]) << 20); print(flush=True); sys.stdin.read()"
@@ -58,3 +60,46 @@ def test_watcher_reports_the_desktop_above_the_limit_and_stops(holding_100_mb: s
     watcher.stop()
     desktop, pid, reason = reported[0]
     assert (desktop, pid) == (3, holding_100_mb.pid) and "memory_limit_mb 90" in reason
+
+
+MANY_SESSIONS = """
+import os, sys, time
+for _ in range(int(sys.argv[1])):
+    if os.fork() == 0:
+        os.setsid()
+        time.sleep(600)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(("num_sessions", "num_held_back", "is_reported"), [(7, 0, False), (20, 20, False), (70, 70, True)])
+def test_desktop_of_many_sessions_gets_no_more_of_the_processors(
+    num_sessions: int, num_held_back: int, *, is_reported: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the kernel groups processes by session, each session would take as much as a whole other desktop."""
+    held_back: list[tuple[int, int]] = []
+    monkeypatch.setattr(lifecycle, "set_session_nice", lambda pid, nice: held_back.append((os.getsid(pid), nice)))
+    reported: list[str] = []
+    looks = threading.Semaphore(0)
+    command = [sys.executable, "-c", MANY_SESSIONS, str(num_sessions)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        pids = processes_below(process.pid)
+
+        def desktops() -> dict[int, int]:
+            looks.release()
+            return {0: process.pid}
+
+        watcher = ResourceWatcher(
+            desktops, lambda desktop, pid, reason: reported.append(reason), limit_mb=1e9, max_processes=600, period_s=0.01
+        )
+        for _ in range(4):
+            assert looks.acquire(timeout=60.0)
+        watcher.stop()
+        for pid in reversed(pids):
+            os.kill(pid, signal.SIGKILL)
+    assert len(held_back) == num_held_back == len(set(held_back))
+    assert all(session != process.pid and nice == 19 for session, nice in held_back)
+    assert bool(reported) is is_reported and all(f"{num_sessions + 1} sessions" in reason for reason in reported)
