@@ -35,6 +35,10 @@ MAX_DOCUMENT_TEXT = 20_000_000
 """Characters of a document's text; a note counts once for each mark that refers to it."""
 MAX_NESTED_TABLES = 20
 """Tables within tables, whose texts count at every level."""
+MAX_BLANKS = 1000
+"""Blanks that one mark of an odt file stands for."""
+MAX_STYLE_CHAIN = 50
+"""Styles that are based on one another."""
 MAX_OPEN_FIELDS = 100
 """Fields within fields of a text document."""
 MAX_TABLE_CELLS = 1_000_000

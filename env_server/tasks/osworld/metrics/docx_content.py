@@ -8,11 +8,13 @@ compared here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from env_server.tasks.osworld.metrics.files import load, xml_of
+from env_server.tasks.osworld.metrics.files import load, read_package, xml_of
+from env_server.tasks.reading import limits
+from env_server.tasks.reading.limits import within
 
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
@@ -43,12 +45,16 @@ def read_docx(path: str) -> DocxFile:
     """A docx file with all parts that a reader sees. Raises `BrokenFile`."""
     import docx
 
+    package = read_package(path)
+
     def parse(place: Path) -> DocxFile:
-        document = docx.Document(str(place))
+        document = docx.Document(package.file())
+        parts = set()
         beside: dict[str, list[Any]] = {kind: [] for kind in _BESIDE}
         for relation in document.part.rels.values():
             kind = relation.reltype.rpartition("/")[2]
-            if kind in beside and not relation.is_external:
+            if kind in beside and not relation.is_external and relation.target_part.partname not in parts:
+                parts.add(relation.target_part.partname)
                 beside[kind].append(xml_of(relation.target_part.blob))
         return DocxFile(document, beside)
 
@@ -109,12 +115,16 @@ _COMPUTED = frozenset(
 """Fields whose text depends on the application, the file's name or the clock: they are compared by their names."""
 
 
+_MAX_INSTRUCTION = 200
+"""Characters of a field's instruction that are kept: its name stands first."""
+
+
 class _Reader:
     """Texts of a story, paragraph by paragraph; fields may begin in one and end in another."""
 
     def __init__(self) -> None:
         self._fields: list[str] = []
-        """Instructions of the complex fields that are open."""
+        """Beginnings of the instructions of the complex fields that are open."""
 
     def text(self, paragraph: Any) -> str:
         return "".join(self._pieces(paragraph))
@@ -133,12 +143,13 @@ class _Reader:
         if child.tag == f"{W}fldChar":
             return self._field(child.get(f"{W}fldCharType"))
         if child.tag == f"{W}instrText" and self._fields:
-            self._fields[-1] += child.text or ""
+            self._fields[-1] = (self._fields[-1] + (child.text or ""))[:_MAX_INSTRUCTION]
         return "" if any(map(_computed, self._fields)) else _letters(child)
 
     def _field(self, kind: str | None) -> str:
         outer = not any(map(_computed, self._fields[:-1]))
         if kind == "begin":
+            within("fields in fields", len(self._fields), limits.MAX_OPEN_FIELDS)
             self._fields.append("")
         elif kind == "end" and self._fields:
             name = _computed(self._fields.pop())
@@ -163,16 +174,16 @@ def _letters(node: Any) -> str:
 def texts(node: Any) -> list[str]:
     """The texts of all paragraphs below a node. One whose end was deleted with changes tracked goes on in the next."""
     reader = _Reader()
-    found: list[str] = []
+    found: list[list[str]] = []
     goes_on = False
     for paragraph in _below(node, f"{W}p"):
         text = reader.text(paragraph)
         if goes_on:
-            found[-1] += text
+            found[-1].append(text)
         else:
-            found.append(text)
+            found.append([text])
         goes_on = paragraph.find(f"{W}pPr/{W}rPr/{W}del") is not None
-    return found
+    return ["".join(pieces) for pieces in found]
 
 
 def all_texts(file: DocxFile) -> list[str]:
@@ -183,7 +194,9 @@ def all_texts(file: DocxFile) -> list[str]:
     for kind in ("footnote", "endnote"):
         notes = _notes(file, kind)
         found += [notes[key] for key in _references(file.body, kind) if key in notes]
-    return found + _margins(file)
+    found += _margins(file)
+    within("characters of text", sum(map(len, found)), limits.MAX_DOCUMENT_TEXT)
+    return found
 
 
 def _boxes(node: Any) -> Iterator[Any]:
@@ -260,13 +273,16 @@ class _Outline:
     notes: dict[str, dict[str | None, str]]
     items: list[Any]
     reader: _Reader
-    text: str = ""
+    pieces_of_text: list[str] = field(default_factory=list)
+    num_tables: int = 0
+    """Tables that this content lies in."""
 
     def end_text(self) -> None:
         """The text up to here is one piece: a paragraph's end and a mark between two paragraphs are the same to a reader."""
-        if self.text.strip():
-            self.items.append(_plain(self.text))
-        self.text = ""
+        text = _plain("".join(self.pieces_of_text))
+        if text:
+            self.items.append(text)
+        self.pieces_of_text.clear()
 
     def mark(self, *mark: Any) -> None:
         self.end_text()
@@ -279,7 +295,8 @@ class _Outline:
             elif child.tag == f"{W}tbl":
                 self.mark("table", table_texts(child))
                 # Texts are in the table's mark. What else its cells hold comes after it.
-                inside = _Outline(self.notes, [], _Reader())
+                inside = _Outline(self.notes, [], _Reader(), num_tables=self.num_tables + 1)
+                within("tables in tables", inside.num_tables, limits.MAX_NESTED_TABLES)
                 inside.story(child)
                 inside.end_text()
                 self.items += [item for item in inside.items if not isinstance(item, str)]
@@ -301,10 +318,10 @@ class _Outline:
         for child in shown(node):
             if child.tag == f"{W}r":
                 for piece in shown(child):
-                    self.text += self.reader.piece(piece)
+                    self.pieces_of_text.append(self.reader.piece(piece))
                     self.mark_of(piece)
             elif child.tag == f"{W}fldSimple" and _computed(child.get(f"{W}instr", "")):
-                self.text += _computed(child.get(f"{W}instr", ""))
+                self.pieces_of_text.append(_computed(child.get(f"{W}instr", "")))
             elif child.tag != f"{W}pPr":
                 self.pieces(child)
 

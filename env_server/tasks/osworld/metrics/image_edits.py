@@ -29,13 +29,13 @@ def _structure(found: Image.Image, wanted: Image.Image) -> float:
 def _grey(image: Image.Image) -> Any:
     import numpy as np
 
-    return np.asarray(image.convert("L"), dtype=np.float64)
+    return np.asarray(image.convert("L"))
 
 
 def _hsv(image: Image.Image) -> Any:
     import numpy as np
 
-    return np.asarray(image.convert("RGB").convert("HSV"), dtype=np.float64)
+    return np.asarray(image.convert("RGB").convert("HSV"))
 
 
 def check_structure_sim(result: str, expected: str) -> float:
@@ -84,14 +84,13 @@ def check_brightness_decrease_and_structure_sim(result: str, expected: str, *, t
     found, before = open_image(result), open_image(expected)
     if found.size != before.size or not _grey(found).mean() < _grey(before).mean():
         return 0.0
-    return score(mean_squared_error(_evened(found), _evened(before)) < threshold)
+    return score(mean_squared_error(rgb(found), rgb(before), factors=(_evening(found), _evening(before))) < threshold)
 
 
-def _evened(image: Image.Image) -> Any:
-    """Pixels scaled so that the mean brightness is 128."""
-    brightness = _grey(image).mean()
-    pixels: Any = rgb(image)
-    return (pixels * (128 / brightness)).clip(0, 255) if brightness else pixels
+def _evening(image: Image.Image) -> float:
+    """The factor that brings the mean brightness to 128."""
+    brightness = float(_grey(image).mean())
+    return 128 / brightness if brightness else 1.0
 
 
 def check_saturation_increase_and_structure_sim(result: str, expected: str) -> float:
@@ -117,7 +116,7 @@ def check_sharper(result: str, expected: str) -> float:
     import numpy as np
 
     def edges(path: str) -> float:
-        grey = _grey(open_image(path))
+        grey = _grey(open_image(path)).astype(np.int16)
         return float(np.var(4 * grey[1:-1, 1:-1] - grey[:-2, 1:-1] - grey[2:, 1:-1] - grey[1:-1, :-2] - grey[1:-1, 2:]))
 
     return score(edges(result) > edges(expected))
@@ -139,7 +138,7 @@ def check_green_background(result: str, expected: str) -> float:
     pixels, old = rgb(found), rgb(before)
     background = (old > 250).all(axis=2)
     green = (pixels[:, :, 1] > pixels[:, :, 0]) & (pixels[:, :, 1] > pixels[:, :, 2])
-    untouched = np.abs(pixels - old).max(axis=2) < 32
+    untouched = np.abs(pixels.astype(np.int16) - old).max(axis=2) < 32
     # The object's edge is blended with whatever lies behind it.
     inside = ~background
     edge = inside & _near(background)

@@ -11,10 +11,14 @@ from env_server.tasks.osworld.metrics.files import load, xml_of
 from env_server.tasks.osworld.metrics.general import Rules, score
 from env_server.tasks.osworld.metrics.matching import BadRule, matches
 from env_server.tasks.osworld.metrics.similarity import average_hash
+from env_server.tasks.reading import limits
+from env_server.tasks.reading.limits import within
 
 _RATE = 8000
 """Sound is compared at this rate, one channel: enough to tell recordings apart."""
 _MAX_SOUND_S = 900
+_CONTAINERS = "aac,aiff,asf,avi,flac,flv,m4v,matroska,webm,mov,mp4,m4a,3gp,3g2,mj2,mp3,mpeg,mpegts,mpegvideo,ogg,wav,w64,gif"
+"""Formats of films and recordings that are read, by the library's names."""
 _BANDS = 32
 _MAX_HASH_DISTANCE = 26
 """Of 256 bits, a tenth: the same picture after another compression."""
@@ -42,6 +46,13 @@ def compare_audios(result: str, expected: str) -> float:
     return max(0.0, min(1.0, float(one @ other) / norms))
 
 
+def _opened(place: Path) -> Any:
+    """A film or recording. Play lists are none: they would name files of this host and addresses."""
+    import av
+
+    return av.open(str(place), options={"format_whitelist": _CONTAINERS, "protocol_whitelist": "file"})
+
+
 def _sound(place: Path) -> Any:
     import av
     import numpy as np
@@ -49,13 +60,14 @@ def _sound(place: Path) -> Any:
     resampler = av.AudioResampler(format="flt", layout="mono", rate=_RATE)
     parts = []
     num_samples = 0
-    with av.open(str(place)) as container:
+    with _opened(place) as container:
         for frame in container.decode(audio=0):
+            # A sample of a slow recording becomes many here.
+            within("seconds of sound", num_samples // _RATE + frame.samples // max(1, frame.sample_rate), _MAX_SOUND_S)
             for piece in resampler.resample(frame):
                 parts.append(piece.to_ndarray()[0])
                 num_samples += len(parts[-1])
-            if num_samples > _MAX_SOUND_S * _RATE:
-                raise ValueError(f"longer than {_MAX_SOUND_S} s")
+            within("seconds of sound", num_samples // _RATE, _MAX_SOUND_S)
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
@@ -92,13 +104,13 @@ def compare_videos(result: str, expected: str, *, max_frames_to_check: int = 100
 
 
 def _hashes(place: Path, max_frames: int) -> list[Any]:
-    import av
-
     def frames() -> Iterator[Any]:
-        with av.open(str(place)) as container:
+        with _opened(place) as container:
+            container.streams.video[0].codec_context.options = {"max_pixels": str(limits.MAX_PIXELS)}
             for index, frame in enumerate(container.decode(video=0)):
                 if index >= max_frames:
                     return
+                within("pixels", frame.width * frame.height, limits.MAX_PIXELS)
                 yield average_hash(frame.to_image())
 
     return list(frames())

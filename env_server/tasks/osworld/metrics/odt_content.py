@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from env_server.tasks.osworld.metrics.files import load, xml_of
+from env_server.tasks.osworld.metrics.files import load
+from env_server.tasks.reading import limits
+from env_server.tasks.reading.limits import within
+from env_server.tasks.reading.packages import Package
 
 _OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
 _TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
@@ -32,8 +34,8 @@ def odt_texts(path: str | Path) -> list[str]:
 
 def _parts(path: str | Path) -> tuple[Any, Any]:
     def parse(place: Path) -> tuple[Any, Any]:
-        with zipfile.ZipFile(place) as archive:
-            content, styles = (xml_of(archive.read(name)) for name in ("content.xml", "styles.xml"))
+        package = Package(place.read_bytes())
+        content, styles = package.xml("content.xml"), package.xml("styles.xml")
         if content.find(f"{_OFFICE}body") is None:
             raise ValueError("no text document")
         return content, styles
@@ -63,7 +65,7 @@ def _pieces(node: Any) -> Iterator[tuple[str, str | None]]:
         if child.tag in _COMPUTED:
             yield _COMPUTED[child.tag], style
         elif child.tag == f"{_TEXT}s":
-            yield " " * int(child.get(f"{_TEXT}c", "1")), style
+            yield " " * within("blanks in a row", int(child.get(f"{_TEXT}c", "1")), limits.MAX_BLANKS), style
         elif child.tag in (f"{_TEXT}tab", f"{_TEXT}line-break"):
             yield "\t" if child.tag == f"{_TEXT}tab" else "\n", style
         elif child.tag not in _NOT_SHOWN and child.tag not in _PARAGRAPHS and isinstance(child.tag, str):
@@ -100,8 +102,8 @@ def _backgrounds(*roots: Any) -> dict[str | None, str]:
 
 
 def _inherited(name: str | None, own: dict[str | None, str], parents: dict[str | None, str | None]) -> str:
-    seen = set()
-    while name is not None and name not in own and name not in seen:
+    seen: set[str] = set()
+    while name is not None and name not in own and name not in seen and len(seen) < limits.MAX_STYLE_CHAIN:
         seen.add(name)
         name = parents.get(name)
     return own.get(name, "")

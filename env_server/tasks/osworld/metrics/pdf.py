@@ -3,55 +3,76 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
-from env_server.tasks.osworld.metrics.files import load, read_text
+from env_server.tasks.osworld.metrics.files import load, opening, read_text
 from env_server.tasks.osworld.metrics.general import Rules, score
 from env_server.tasks.osworld.metrics.matching import compare
 from env_server.tasks.osworld.metrics.similarity import average_hash, rgb, ssim
+from env_server.tasks.reading import limits
+from env_server.tasks.reading.limits import Budget, LimitPassed, within
+from env_server.tasks.reading.texts import likeness
 
-_LOCK = threading.Lock()
+_LOCK = threading.RLock()
 """PDFium is not made for several threads; desktops are judged on several."""
 _MAX_PAGES = 500
 
 
-def _pages(path: str, read: Any) -> list[Any]:
+@contextmanager
+def _opened(path: str) -> Iterator[Any]:
+    """A PDF file of bounded length."""
     import pypdfium2
 
-    def parse(place: Any) -> list[Any]:
-        with _LOCK:
-            document = pypdfium2.PdfDocument(place)
-            try:
-                if len(document) > _MAX_PAGES:
-                    raise ValueError(f"{len(document)} pages are too many")
-                return [read(document[index]) for index in range(len(document))]
-            finally:
-                document.close()
+    def parse(place: Path) -> Any:
+        document = pypdfium2.PdfDocument(place)
+        try:
+            within("pages", len(document), _MAX_PAGES)
+        except LimitPassed:
+            document.close()
+            raise
+        return document
 
-    return load(path, parse)
+    with _LOCK, closing(load(path, parse)) as document:
+        yield document
+
+
+def _pages(path: str, document: Any) -> Iterator[Any]:
+    for index in range(len(document)):
+        with opening(path):
+            page = document[index]
+        yield page
 
 
 def pdf_text(path: str) -> str:
     """All text, page after page."""
-    return "\n".join(_pages(path, lambda page: page.get_textpage().get_text_bounded())).strip()
+    size = Budget("characters of text", limits.MAX_DOCUMENT_TEXT)
+    texts = []
+    with _opened(path) as document:
+        for page in _pages(path, document):
+            with opening(path):
+                texts.append(page.get_textpage().get_text_bounded())
+                size.spend(len(texts[-1]))
+    return "\n".join(texts).strip()
 
 
 def compare_pdfs(result: str | Sequence[str], expected: str | Sequence[str]) -> float:
     """How alike the texts of PDF files are, 0 to 1; the mean over pairs of files."""
-    from rapidfuzz import fuzz
-
     found = [result] if isinstance(result, str) else list(result)
     wanted = [expected] if isinstance(expected, str) else list(expected)
     if len(found) != len(wanted):
         return 0.0
-    ratios = [fuzz.ratio(pdf_text(one), pdf_text(other)) / 100 for one, other in zip(found, wanted, strict=True)]
+    ratios = [likeness(pdf_text(one), pdf_text(other)) for one, other in zip(found, wanted, strict=True)]
     return float(sum(ratios) / len(ratios)) if ratios else 0.0
 
 
 def check_pdf_pages(result: str, rules: Rules) -> float:
     """The number of pages compares to ``ref_value`` as ``relation`` says."""
-    return score(compare(rules["relation"], len(_pages(result, lambda page: None)), rules["ref_value"]))
+    with _opened(result) as document:
+        num_pages = sum(1 for _ in _pages(result, document))
+    return score(compare(rules["relation"], num_pages, rules["ref_value"]))
 
 
 def is_gold_text_included_in_pdf(result: str, expected: str) -> float:
@@ -67,13 +88,22 @@ def is_gold_text_included_in_pdf(result: str, expected: str) -> float:
 def compare_pdf_images(result: str, expected: str) -> float:
     """Both files show the same pictures page by page; the share of pages that do."""
 
-    def render(page: Any) -> Any:
-        return page.render(scale=1.0).to_pil().convert("RGB")
+    with _opened(result) as found, _opened(expected) as wanted:
+        if len(found) != len(wanted) or not len(wanted):
+            return 0.0
+        pairs = zip(_rendered(result, found), _rendered(expected, wanted), strict=True)
+        return sum(_same_page(one, other) for one, other in pairs) / len(wanted)
 
-    found, wanted = _pages(result, render), _pages(expected, render)
-    if len(found) != len(wanted) or not wanted:
-        return 0.0
-    return sum(_same_page(one, other) for one, other in zip(found, wanted, strict=True)) / len(wanted)
+
+def _rendered(path: str, document: Any) -> Iterator[Any]:
+    """Pictures of the pages, one at a time."""
+    size = Budget("pixels of all pages", limits.MAX_ALL_PIXELS)
+    for page in _pages(path, document):
+        with opening(path):
+            width, height = page.get_size()
+            size.spend(within("pixels of a page", int(width * height), limits.MAX_PIXELS))
+            picture = page.render(scale=1.0).to_pil().convert("RGB")
+        yield picture
 
 
 def _same_page(found: Any, wanted: Any) -> bool:

@@ -4,37 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from env_server.tasks.osworld.metrics.files import load
+from env_server.tasks.reading.limits import MAX_PIXELS, within
 
 if TYPE_CHECKING:
     from PIL import Image
 
 _WINDOW = 7
 """Side of the square that means and variances are taken over, pixels."""
-_MAX_PIXELS = 40_000_000
+_STRIP_PIXELS = 500_000
+"""Pixels that are compared at once: the memory for it is about 80 bytes each."""
+_FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "TGA", "JPEG2000", "AVIF")
+"""Formats that are read. Others start programs (EPS), hold pictures of another size than they say (ICO) or unpack without end."""
 
 
 def open_image(path: str | Path) -> Image.Image:
     """A picture, fully decoded, in its own mode. Raises `BrokenFile`."""
+    return load(path, decoded_image)
+
+
+def decoded_image(source: Path | IO[bytes]) -> Image.Image:
+    """A picture, fully decoded, in its own mode; of an animation the first. Raises errors of many kinds."""
     from PIL import Image
 
-    def parse(place: Path) -> Any:
-        with Image.open(place) as image:
-            if image.width * image.height > _MAX_PIXELS:
-                raise ValueError(f"{image.width}x{image.height} pixels are too many")
-            image.load()
-            return image.copy()
-
-    return load(path, parse)
+    with Image.open(source, formats=_FORMATS) as image:
+        within("pixels", image.width * image.height, MAX_PIXELS)
+        image.load()
+        return image.copy()
 
 
 def rgb(image: Image.Image) -> Any:
-    """Pixels as float array, height x width x 3."""
+    """Pixels as array of bytes, height x width x 3."""
     import numpy as np
 
-    return np.asarray(image.convert("RGB"), dtype=np.float64)
+    return np.asarray(image.convert("RGB"))
 
 
 def resized(image: Image.Image, size: tuple[int, int]) -> Image.Image:
@@ -53,7 +58,17 @@ def ssim(first: Any, second: Any) -> float:
     if first.ndim == 3:
         return float(np.mean([ssim(first[:, :, channel], second[:, :, channel]) for channel in range(first.shape[2])]))
     side = min(_WINDOW, *first.shape)
-    first, second = first.astype(np.float64), second.astype(np.float64)
+    rows = max(1, _STRIP_PIXELS // first.shape[1])
+    total, count = 0.0, 0
+    for top in range(0, first.shape[0] - side + 1, rows):
+        strip = slice(top, top + rows + side - 1)
+        similarity = _similarity(first[strip].astype(np.float64), second[strip].astype(np.float64), side)
+        total, count = total + float(similarity.sum()), count + similarity.size
+    return total / count
+
+
+def _similarity(first: Any, second: Any, side: int) -> Any:
+    """Structural similarity at every square that lies inside."""
     mean_1, mean_2 = _box_mean(first, side), _box_mean(second, side)
     # Sample covariance: n / (n - 1).
     correction = side * side / max(1, side * side - 1)
@@ -61,8 +76,7 @@ def ssim(first: Any, second: Any) -> float:
     var_2 = correction * (_box_mean(second * second, side) - mean_2 * mean_2)
     cov = correction * (_box_mean(first * second, side) - mean_1 * mean_2)
     c_1, c_2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
-    similarity = ((2 * mean_1 * mean_2 + c_1) * (2 * cov + c_2)) / ((mean_1**2 + mean_2**2 + c_1) * (var_1 + var_2 + c_2))
-    return float(similarity.mean())
+    return ((2 * mean_1 * mean_2 + c_1) * (2 * cov + c_2)) / ((mean_1**2 + mean_2**2 + c_1) * (var_1 + var_2 + c_2))
 
 
 def _box_mean(values: Any, side: int) -> Any:
@@ -73,11 +87,18 @@ def _box_mean(values: Any, side: int) -> Any:
     return (sums[side:, side:] - sums[:-side, side:] - sums[side:, :-side] + sums[:-side, :-side]) / (side * side)
 
 
-def mean_squared_error(first: Any, second: Any) -> float:
-    """Of two arrays of the same shape with values 0..255, on the scale 0..1."""
+def mean_squared_error(first: Any, second: Any, *, factors: tuple[float, float] = (1.0, 1.0)) -> float:
+    """Of two arrays of the same shape with values 0..255, each multiplied by its factor and cut at 255, on the scale 0..1."""
     import numpy as np
 
-    return float(np.mean(((first - second) / 255) ** 2))
+    rows = max(1, _STRIP_PIXELS // first.shape[1])
+    total = 0.0
+    for top in range(0, first.shape[0], rows):
+        one, other = (
+            (array[top : top + rows] * factor).clip(0, 255) for array, factor in zip((first, second), factors, strict=True)
+        )
+        total += float(np.sum(((one - other) / 255) ** 2))
+    return total / first.size
 
 
 def average_hash(image: Image.Image) -> Sequence[bool]:

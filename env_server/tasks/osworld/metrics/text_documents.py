@@ -2,33 +2,57 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
-from env_server.tasks.osworld.metrics.docx_content import all_texts, outline, paragraphs, pictures, read_docx, tables, texts
-from env_server.tasks.osworld.metrics.files import load, opening, read_lines
+from env_server.tasks.osworld.metrics.docx_content import (
+    DocxFile,
+    all_texts,
+    outline,
+    paragraphs,
+    pictures,
+    read_docx,
+    tables,
+    texts,
+)
+from env_server.tasks.osworld.metrics.files import load, opening, read_lines, read_package
 from env_server.tasks.osworld.metrics.general import Rules, score
 from env_server.tasks.osworld.metrics.odt_content import odt_texts
+from env_server.tasks.osworld.metrics.similarity import decoded_image
+from env_server.tasks.reading import limits
+from env_server.tasks.reading.limits import Budget
+from env_server.tasks.reading.texts import likeness
+
+T = TypeVar("T")
 
 
 def open_document(path: str) -> Any:
     """A docx file, or `BrokenFile`."""
     import docx
 
-    return load(path, lambda place: docx.Document(str(place)))
+    package = read_package(path)
+    return load(path, lambda place: docx.Document(package.file()))
+
+
+def _read(path: str, read: Callable[[DocxFile], T]) -> T:
+    """What ``read`` finds in a docx file."""
+    file = read_docx(path)
+    return load(path, lambda place: read(file))
 
 
 def texts_of(path: str) -> list[str]:
     """Every text that a reader of a docx or odt file sees, paragraph by paragraph, or the lines of any other file."""
     if path.endswith(".docx"):
-        return all_texts(read_docx(path))
+        return _read(path, all_texts)
     return odt_texts(path) if path.endswith(".odt") else read_lines(path)
 
 
 def body_of(path: str) -> list[str]:
     """The same without what stands beside the text of a docx file: text boxes, notes, headers and footers."""
-    return texts(read_docx(path).body) if path.endswith(".docx") else texts_of(path)
+    return _read(path, lambda file: texts(file.body)) if path.endswith(".docx") else texts_of(path)
 
 
 def compare_docx_files(
@@ -47,8 +71,6 @@ def compare_docx_files(
 
     ``content_only`` and ``fuzzy_match`` give how alike they are, 0 to 1; ``reference_base_result`` stretches what lies above it.
     """
-    from rapidfuzz import fuzz
-
     found, wanted = texts_of(result), texts_of(expected)
     if delete_empty_lines:
         found, wanted = [text for text in found if text.strip()], [text for text in wanted if text.strip()]
@@ -57,14 +79,13 @@ def compare_docx_files(
     if ignore_case:
         found, wanted = [text.lower() for text in found], [text.lower() for text in wanted]
     if content_only or (fuzzy_match and ignore_blanks):
-        ratio = fuzz.ratio(_joined(found), _joined(wanted)) / 100
-        return _above(float(ratio), reference_base_result)
+        return _above(likeness(_joined(found), _joined(wanted)), reference_base_result)
     if ignore_blanks:
         return score(_joined(found) == _joined(wanted))
     if len(found) != len(wanted):
         return 0.0
     if fuzzy_match:
-        ratios = [fuzz.ratio(one, other) / 100 for one, other in zip(found, wanted, strict=True)]
+        ratios = [likeness(one, other) for one, other in zip(found, wanted, strict=True)]
         return _above(float(sum(ratios) / len(ratios)) if ratios else 1.0, reference_base_result)
     return score(found == wanted)
 
@@ -90,24 +111,26 @@ def compare_docx_lines(result: str, expected: str) -> float:
 
 def compare_docx_tables(result: str, expected: str) -> float:
     """Both documents have the same tables with the same texts."""
-    return score(tables(read_docx(result)) == tables(read_docx(expected)))
+    return score(_read(result, tables) == _read(expected, tables))
 
 
 def compare_docx_images(result: str, expected: str) -> float:
     """Both documents show the same pictures in the same order, pixel by pixel."""
-    import io
 
-    from PIL import Image
-
-    def pixels(path: str) -> list[tuple[tuple[int, int], bytes]]:
+    def seen(path: str) -> list[str]:
+        budget = Budget("pixels of all pictures", limits.MAX_ALL_PIXELS)
+        known: dict[bytes, str] = {}
         found = []
-        for data in pictures(read_docx(path)):
-            with opening(path):
-                image = Image.open(io.BytesIO(data)).convert("RGB")
-            found.append((image.size, image.tobytes()))
+        for data in _read(path, lambda file: list(pictures(file))):
+            if data not in known:
+                with opening(path):
+                    image = decoded_image(io.BytesIO(data))
+                    budget.spend(image.width * image.height)
+                known[data] = f"{image.size} {hashlib.sha256(image.convert('RGB').tobytes()).hexdigest()}"
+            found.append(known[data])
         return found
 
-    return score(pixels(result) == pixels(expected))
+    return score(seen(result) == seen(expected))
 
 
 def compare_line_spacing(result: str, expected: str) -> float:
@@ -128,15 +151,13 @@ def compare_references(
     result: str, expected: str, *, content_only: bool = True, reference_base_result: float | None = None
 ) -> float:
     """How alike the lists of references are, entry by entry; 0 when their numbers differ."""
-    from rapidfuzz import fuzz
-
     found, wanted = _references(result), _references(expected)
     if len(found) != len(wanted) or not wanted:
         return 0.0
     if not content_only:
         return score(found == wanted)
-    ratio = sum(fuzz.ratio(one, other) for one, other in zip(found, wanted, strict=True)) / len(wanted) / 100
-    return _above(float(ratio), reference_base_result)
+    ratio = sum(likeness(one, other) for one, other in zip(found, wanted, strict=True)) / len(wanted)
+    return _above(ratio, reference_base_result)
 
 
 def _references(path: str) -> list[str]:
@@ -165,15 +186,13 @@ def compare_unique_train_records(result: str, expected: Sequence[str], **_: Any)
 
 def fuzzy_place_math(result: str, rules: Rules) -> float:
     """Three answers, word by word against the expected ones: the mean of each word's best likeness. Other numbers of words: 0."""
-    from rapidfuzz import fuzz
-
     words = [word for text in body_of(result) for word in text.split()]
     if len(words) != 3:
         return 0.0
-    return float(sum(max(fuzz.ratio(word, answer) for answer in rules["expected"]) for word in words) / 3 / 100)
+    return float(sum(max(likeness(word, answer) for answer in rules["expected"]) for word in words) / 3)
 
 
 def simple_docx_compare(result: str, expected: str) -> float:
     """Both documents have the same content in the same order: texts, tables, pictures, text boxes, page breaks, notes, comments,
     headers and footers. How it looks does not count."""
-    return score(outline(read_docx(result)) == outline(read_docx(expected)))
+    return score(_read(result, outline) == _read(expected, outline))

@@ -11,11 +11,7 @@ from env_server.tasks.osworld.metrics.docx_content import W, paragraphs, runs, t
 from env_server.tasks.osworld.metrics.general import Rules, score
 from env_server.tasks.osworld.metrics.odt_content import odt_highlights
 from env_server.tasks.osworld.metrics.text_documents import compare_docx_files, open_document
-
-
-def _letters(paragraph: Any, fact: Any) -> list[tuple[str, Any]]:
-    """(letter, fact) so that it does not matter how a paragraph is cut into runs; blanks are left out."""
-    return [(letter, fact(run)) for run in runs(paragraph) for letter in run.text if not letter.isspace()]
+from env_server.tasks.reading.limits import MAX_STYLE_CHAIN
 
 
 def _texts(document: Any) -> list[Any]:
@@ -75,7 +71,8 @@ def compare_subscript_contains(result: str, expected: str) -> float:
 def has_page_numbers_in_footers(result: str) -> float:
     """The footer of every section shows the page's number."""
     sections = open_document(result).sections
-    return score(len(sections) > 0 and all(_shows_page(section.footer._element) for section in sections))
+    footers = {footer.part: footer._element for footer in (section.footer for section in sections)}
+    return score(len(footers) > 0 and all(map(_shows_page, footers.values())))
 
 
 def _shows_page(footer: Any) -> bool:
@@ -89,21 +86,48 @@ def _shows_page(footer: Any) -> bool:
 def compare_font_names(result: str, rules: Rules) -> float:
     """All text has the expected font, by the run itself or by its style."""
     document = open_document(result)
-    for paragraph in _texts(document):
-        for run in runs(paragraph):
-            if run.text.strip() and _font(run, paragraph, document) != rules["font_name"]:
-                return 0.0
-    return 1.0
+    fonts = _Fonts(document)
+    written = ((run, paragraph) for paragraph in _texts(document) for run in runs(paragraph) if run.text.strip())
+    return score(all(fonts.of(run, paragraph) == rules["font_name"] for run, paragraph in written))
 
 
-def _font(run: Any, paragraph: Any, document: Any) -> str | None:
-    styles = [run.font, run.style.font if run.style is not None else None]
-    style = paragraph.style
-    while style is not None:
-        styles.append(style.font)
-        style = style.base_style
-    styles.append(document.styles["Normal"].font if "Normal" in document.styles else None)
-    return next((font.name for font in styles if font is not None and font.name), None)
+class _Fonts:
+    """Fonts by style. Each style is looked up once: python-docx searches all styles for every run."""
+
+    def __init__(self, document: Any) -> None:
+        nodes = list(document.styles.element.iter(f"{W}style"))
+        self._styles = {node.get(f"{W}styleId"): node for node in nodes}
+        self._defaults = {node.get(f"{W}type"): node.get(f"{W}styleId") for node in nodes if node.get(f"{W}default") == "1"}
+        named = (node.get(f"{W}styleId") for node in nodes if (node.find(f"{W}name") is not None
+                 and node.find(f"{W}name").get(f"{W}val") == "Normal"))  # fmt: skip
+        self._normal = next(named, None)
+        self._known: dict[str | None, str | None] = {}
+
+    def of(self, run: Any, paragraph: Any) -> str | None:
+        """The run's own font, else that of its style, of the paragraph's style, or of the style *Normal*."""
+        return (
+            run.font.name
+            or self._of_style(run._r.style or self._defaults.get("character"))
+            or self._of_style(paragraph._p.style or self._defaults.get("paragraph"))
+            or self._of_style(self._normal)
+        )
+
+    def _of_style(self, style_id: str | None) -> str | None:
+        if style_id not in self._known:
+            self._known[style_id] = self._inherited(style_id)
+        return self._known[style_id]
+
+    def _inherited(self, style_id: str | None) -> str | None:
+        for _ in range(MAX_STYLE_CHAIN):  # a file may say that a style is based on itself
+            node = self._styles.get(style_id)
+            fonts = node.find(f"{W}rPr/{W}rFonts") if node is not None else None
+            if fonts is not None and fonts.get(f"{W}ascii"):
+                return str(fonts.get(f"{W}ascii"))
+            base = node.find(f"{W}basedOn") if node is not None else None
+            if base is None:
+                return None
+            style_id = base.get(f"{W}val")
+        return None
 
 
 def is_first_line_centered(result: str) -> float:
@@ -139,7 +163,7 @@ def evaluate_strike_through_last_paragraph(result: str, expected: str) -> float:
     if not compare_docx_files(result, expected):
         return 0.0
     texts = _texts(open_document(result))
-    return score(bool(texts) and all(struck for _, struck in _letters(texts[-1], lambda run: bool(run.font.strike))))
+    return score(bool(texts) and all(run.font.strike for run in runs(texts[-1]) if run.text.strip()))
 
 
 _VOWELS = frozenset("aeiouAEIOU")
