@@ -21,6 +21,7 @@ from env_server.tasks.osworld.metrics import metric
 from env_server.tasks.osworld.metrics.files import BrokenFile
 from env_server.tasks.osworld.on_desktop import RUN_ON_DESKTOP
 from env_server.tasks.osworld.steps import Carrier
+from env_server.tasks.reading.limits import LimitPassed
 
 _NEXT_STEP = "leave the task out (`computerrl tasks check` lists what can be run), or provide what it lacks"
 
@@ -140,6 +141,8 @@ def _run_judge(context: Context, judge: Judge) -> _Verdict:
         if context.is_product(error.path):
             return _Verdict(0.0, f"{judge.func}: {error}")
         raise TaskFailed(f"{judge.func}: the task's own file is broken: {error}") from error
+    except LimitPassed as error:
+        return _Verdict(0.0, f"{judge.func}: {error}")
     except EnvError:
         raise
     except Exception as error:

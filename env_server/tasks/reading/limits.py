@@ -27,6 +27,10 @@ MAX_TITLE = 255
 """Characters of a sheet's name; the format allows 31."""
 MAX_SHEETS = 1000
 MAX_SLIDES = 1000
+MAX_PLACEHOLDERS = 100
+"""Placeholders of one slide, layout or master."""
+MAX_RANGES = 1000
+"""Areas of one data validation that are compared with a rule."""
 MAX_RANGE_WORK = 5_000_000
 """Cells looked at for the merged areas, conditional formats and column widths of one sheet; areas may overlap."""
 MAX_TEXT_BYTES = 20_000_000
@@ -45,6 +49,8 @@ MAX_TABLE_CELLS = 1_000_000
 """Cells of a CSV file."""
 MAX_JSON_VALUES = 1_000_000
 MAX_JSON_BYTES = 10_000_000
+MAX_LITERAL_BYTES = 100_000
+"""A Python literal that a program printed; its tree takes some hundred bytes a character."""
 MAX_YAML_BYTES = 300_000
 """The parser of YAML takes 20 microseconds a byte."""
 MAX_COMPARED = 60_000_000_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,15 @@ def json_of(text: str) -> Any:
         return json.loads(text)
     except RecursionError as error:
         raise ValueError("the JSON nests too deeply") from error
+
+
+def literal_of(text: str) -> Any:
+    """A Python literal, as programs print values. Raises `ValueError` when it is none."""
+    within("bytes of a literal", len(text), limits.MAX_LITERAL_BYTES)
+    try:
+        return ast.literal_eval(text.strip())
+    except (SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise ValueError(f"no literal: {error}") from error
 
 
 def yaml_of(text: str) -> Any:
@@ -50,13 +60,23 @@ def _count(value: Any, budget: Budget, depth: int) -> None:
 
 
 def likeness(found: str, wanted: str) -> float:
-    """How alike two texts are, 0 to 1: twice the longest common subsequence over both lengths."""
-    from rapidfuzz import fuzz
+    """How alike two texts are, 0 to 1: twice their longest common subsequence over both lengths."""
+    from rapidfuzz.distance import LCSseq
 
     if found == wanted:
         return 1.0
-    within("pairs of characters to compare", len(found) * len(wanted), limits.MAX_COMPARED)
-    return float(fuzz.ratio(found, wanted)) / 100
+    begins = _common(found, wanted)
+    one, other = found[begins:], wanted[begins:]
+    ends = _common(one[::-1], other[::-1])
+    one, other = one[: len(one) - ends], other[: len(other) - ends]
+    within("pairs of characters to compare", len(one) * len(other), limits.MAX_COMPARED)
+    return 2 * (begins + ends + LCSseq.similarity(one, other)) / (len(found) + len(wanted))
+
+
+def _common(first: str, second: str) -> int:
+    """Number of letters with which both begin."""
+    differs = (place for place, (one, other) in enumerate(zip(first, second, strict=False)) if one != other)
+    return next(differs, min(len(first), len(second)))
 
 
 def line_likeness(found: Sequence[str], wanted: Sequence[str]) -> float:

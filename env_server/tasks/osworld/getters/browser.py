@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,7 +11,9 @@ from urllib.parse import parse_qs, urlsplit
 from common.errors import TaskFailed
 from env_server.tasks.osworld.desktop import HOME, Tab
 from env_server.tasks.osworld.getters.context import Context, GetterSpec
+from env_server.tasks.osworld.metrics.files import BrokenFile, read_json
 from env_server.tasks.osworld.metrics.matching import at
+from env_server.tasks.reading.databases import rows_of
 
 PROFILE = f"{HOME}/.config/chromium"
 """The browser's folder inside the container, ``Default`` and ``Local State`` below it."""
@@ -23,10 +24,10 @@ PROFILE = f"{HOME}/.config/chromium"
 
 def _json(context: Context, name: str) -> Any:
     """A JSON file of the profile; None when there is none or the browser is just writing it."""
-    data = context.desktop.read_file(f"{PROFILE}/{name}")
+    path = context.fetch(f"{PROFILE}/{name}", f"browser-{Path(name).name}")
     try:
-        return None if data is None else json.loads(data)
-    except ValueError:
+        return None if path is None else read_json(path)
+    except BrokenFile:
         return None
 
 
@@ -66,13 +67,10 @@ def _query(context: Context, name: str, sql: str) -> list[tuple[Any, ...]] | Non
     path = context.fetch(f"{PROFILE}/Default/{name}", f"browser-{Path(name).name}")
     if path is None:
         return None
-    connection = sqlite3.connect(f"{Path(path).as_uri()}?immutable=1", uri=True)
     try:
-        return [tuple(row) for row in connection.execute(sql)]
+        return rows_of(path, sql)
     except sqlite3.DatabaseError:
         return None
-    finally:
-        connection.close()
 
 
 def _history(context: Context, args: Mapping[str, Any]) -> Any:

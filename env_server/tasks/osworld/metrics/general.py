@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import ast
-import json
 import re
-import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from env_server.tasks.osworld.metrics.files import opening, read_json, read_lines, read_table, read_text, xml_of
 from env_server.tasks.osworld.metrics.matching import BadRule, at, matches
 from env_server.tasks.osworld.metrics.texts import decoded
+from env_server.tasks.reading.databases import first_rows
+from env_server.tasks.reading.texts import json_of, likeness, line_likeness, literal_of, yaml_of
 
 Rules = Mapping[str, Any]
 
@@ -64,9 +63,7 @@ def _folded(value: Any, ignore_case: bool) -> str:
 
 def fuzzy_match(result: str, rules: Rules) -> float:
     """How alike two texts are, 0 to 1."""
-    from rapidfuzz import fuzz
-
-    return float(fuzz.ratio(str(result), str(rules["expected"]))) / 100
+    return likeness(str(result), str(rules["expected"]))
 
 
 def is_in_vm_clickboard(config: Rules, terminal_output: str) -> float:
@@ -95,13 +92,12 @@ def check_direct_json_object(
 
 
 def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
+    for parse in (json_of, literal_of):
         try:
-            return ast.literal_eval(text.strip())
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            return None
+            return parse(text)
+        except ValueError:
+            continue
+    return None
 
 
 def _agrees(found: Any, wanted: Any, contained: bool, unordered: bool) -> bool:
@@ -116,10 +112,8 @@ def _agrees(found: Any, wanted: Any, contained: bool, unordered: bool) -> bool:
 def check_json(result: str, rules: Rules, *, is_yaml: bool = False) -> float:
     """A JSON or YAML file meets every rule of ``expect`` and none of ``unexpect``; each: key path, method, reference."""
     if is_yaml:
-        import yaml
-
         with opening(result) as place:
-            data = yaml.safe_load(decoded(place.read_bytes()))
+            data = yaml_of(decoded(place.read_bytes()))
     else:
         data = read_json(result)
     expected = all(_value_matches(data, rule) for rule in rules.get("expect", []))
@@ -163,10 +157,8 @@ def file_contains(result: str, rules: Rules) -> float:
 
 def diff_text_file(result: str, expected: str) -> float:
     """How alike two text files are line by line, 0 to 1."""
-    import difflib
-
     found, wanted = read_lines(result), read_lines(expected)
-    return difflib.SequenceMatcher(a=found, b=wanted, autojunk=False).ratio()
+    return line_likeness(found, wanted)
 
 
 def check_line_number(result: str, rules: Rules) -> float:
@@ -209,12 +201,8 @@ def compare_terminal_and_txt(result: str, terminal_output: str) -> float:
 def run_sqlite3(result: str, rules: Rules) -> float:
     """The first number that the query ``sql`` gives over a copy of the database; it only reads."""
     with opening(result) as place:
-        connection = sqlite3.connect(f"{place.resolve().as_uri()}?mode=ro", uri=True)
-        try:
-            row = connection.execute(rules["sql"]).fetchone()
-        finally:
-            connection.close()
-    return min(1.0, max(0.0, float(row[0] or 0))) if row else 0.0
+        rows = first_rows(place, rules["sql"], 1)
+        return min(1.0, max(0.0, float(rows[0][0] or 0))) if rows else 0.0
 
 
 # --- the accessibility tree ------------------------------------------------------------------------------------------
@@ -226,7 +214,6 @@ def check_accessibility_tree(result: str, rules: Iterable[Rules]) -> float:
     ``exact`` (the default) wants that very text; otherwise the share by which the best node's text matches counts.
     """
     from lxml.cssselect import CSSSelector
-    from rapidfuzz import fuzz
 
     from env_server.tasks.osworld.desktop import TREE_NAMESPACES
 
@@ -246,5 +233,5 @@ def check_accessibility_tree(result: str, rules: Iterable[Rules]) -> float:
             if rule.get("exact", True):
                 total *= score(rule["text"] in texts)
             else:
-                total *= max(fuzz.ratio(rule["text"], text) for text in texts) / 100
+                total *= max(likeness(rule["text"], text) for text in texts)
     return total

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,27 +10,56 @@ from typing import Any
 from env_server.tasks.osworld.metrics.files import load, read_lines
 from env_server.tasks.osworld.metrics.general import Rules, score
 from env_server.tasks.osworld.metrics.matching import matches
+from env_server.tasks.reading.limits import MAX_TEXT_BYTES, within
+from env_server.tasks.reading.texts import json_of
 
-_PREFERENCE = re.compile(r'^user_pref\("(?P<key>(?:[^"\\]|\\.)+)",\s*(?P<value>.+)\);\s*$')
+_KEY = re.compile(r'user_pref\("((?:[^"\\]|\\.)+)",')
+
+
+def _preference(line: str) -> tuple[str, str] | None:
+    """Key and value of a line ``user_pref("key", value);``."""
+    match = _KEY.match(line)
+    value = line[match.end() :].strip() if match else ""
+    return (match[1], value[:-2]) if match and value.endswith(");") else None
 
 
 def check_thunderbird_prefs(result: str, rules: Rules) -> float:
     """The preferences meet every rule of ``expect`` (a key that is not there fails it) and none of ``unexpect``."""
     found: dict[str, Any] = {}
     for line in read_lines(result):
-        preference = _PREFERENCE.match(line)
+        preference = _preference(line)
         if preference is None:
             continue
+        key, value = preference
         try:
-            found[preference["key"]] = json.loads(preference["value"])
-        except json.JSONDecodeError:
-            found[preference["key"]] = preference["value"]
+            found[key] = json_of(value)
+        except ValueError:
+            found[key] = value
     expected = all(key in found and matches(found[key], rule) for key, rule in rules.get("expect", {}).items())
     unexpected = any(key in found and matches(found[key], rule) for key, rule in rules.get("unexpect", {}).items())
     return score(expected and not unexpected)
 
 
-_CONDITION = re.compile(r"(?:AND|OR) \((?:[^()\"]|\"[^\"]*\")*\)|ALL")
+_CONDITION = re.compile(r"AND \(|OR \(|ALL")
+_INSIDE = re.compile(r'(?:[^()"]++|"[^"]*+")*+')
+
+
+def _conditions(text: str) -> list[str]:
+    """The conditions of a filter, ``AND (subject,contains,"a (b)")`` or ``ALL``. Each letter is looked at once."""
+    found = []
+    start = _CONDITION.search(text)
+    while start is not None:
+        end = start.end()
+        if start[0] == "ALL":
+            found.append("ALL")
+        else:
+            inside = _INSIDE.match(text, end)
+            end = inside.end() if inside else end
+            if text[end : end + 1] == ")":
+                end += 1
+                found.append(text[start.start() : end])
+        start = _CONDITION.search(text, end)
+    return found
 
 
 def check_thunderbird_filter(result: str, rules: Rules) -> float:
@@ -45,7 +73,7 @@ def check_thunderbird_filter(result: str, rules: Rules) -> float:
         if key == "name":
             filters.append({})
         if filters:
-            filters[-1][key] = _CONDITION.findall(value) if key == "condition" else _added(filters[-1].get(key), value)
+            _add(filters[-1], key, _conditions(value) if key == "condition" else value)
 
     def found(wanted: Mapping[str, Any]) -> bool:
         return any(all(_same_field(entry.get(key), value) for key, value in wanted.items()) for entry in filters)
@@ -53,11 +81,13 @@ def check_thunderbird_filter(result: str, rules: Rules) -> float:
     return score(all(map(found, rules.get("expect", []))) and not any(map(found, rules.get("unexpect", []))))
 
 
-def _added(before: Any, value: str) -> Any:
+def _add(fields: dict[str, Any], key: str, value: Any) -> None:
     """A filter with several actions has the key several times."""
-    if before is None:
-        return value
-    return [*before, value] if isinstance(before, list) else [before, value]
+    before = fields.get(key)
+    if isinstance(before, list) and isinstance(value, str):
+        before.append(value)
+    else:
+        fields[key] = value if before is None or isinstance(value, list) else [before, value]
 
 
 def _same_field(found: Any, wanted: Any) -> bool:
@@ -93,20 +123,25 @@ def check_thunderbird_folder(
 
 def _mails(path: str, *, ignore_status: bool, ignore_keys: bool, remove_deleted: bool) -> list[str]:
     import mailbox
+    from email.parser import HeaderParser
 
     left_out = {"x-mozilla-status", "x-mozilla-status2"} if ignore_status else set()
     if ignore_keys:
         left_out.add("x-mozilla-keys")
 
     def parse(place: Any) -> list[str]:
+        within("bytes of mail", place.stat().st_size, MAX_TEXT_BYTES)
         if b"\0" in place.read_bytes()[:1000]:
             raise ValueError("no mail folder")
         mails = []
-        for mail in mailbox.mbox(place, create=False):
+        box = mailbox.mbox(place, create=False)
+        for key in box.iterkeys():
+            # Latin-1 has a letter for each byte. Parts of a mail are compared as they are written.
+            head, _, body = box.get_bytes(key).decode("latin-1").partition("\n\n")
+            mail = HeaderParser().parsestr(head)
             status = int(mail.get("X-Mozilla-Status", "0") or "0", 16)
             if not (remove_deleted and status & _DELETED):
                 headers = [f"{name}: {value}".strip() for name, value in mail.items() if name.lower() not in left_out]
-                body = mail.as_string().partition("\n\n")[2]
                 mails.append("\n".join(headers) + "\n\n" + body.strip())
         return mails
 

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from env_server.tasks.reading.limits import MAX_RANGES, within
+
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
 }  # fmt: skip
@@ -76,7 +78,8 @@ def _rectangles(ranges: Any) -> list[_Rectangle]:
     from openpyxl.utils.cell import range_boundaries
 
     found = []
-    for text in str(ranges).replace(",", " ").split():
+    texts = str(ranges).replace(",", " ").split()
+    for text in texts[: within("ranges of cells", len(texts), MAX_RANGES)]:
         left, top, right, bottom = range_boundaries(text)
         found.append((left or 1, top or 1, right or MAX_COLUMN, bottom or MAX_ROW))
     return found

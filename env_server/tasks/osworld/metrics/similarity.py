@@ -94,9 +94,8 @@ def mean_squared_error(first: Any, second: Any, *, factors: tuple[float, float] 
     rows = max(1, _STRIP_PIXELS // first.shape[1])
     total = 0.0
     for top in range(0, first.shape[0], rows):
-        one, other = (
-            (array[top : top + rows] * factor).clip(0, 255) for array, factor in zip((first, second), factors, strict=True)
-        )
+        strip = slice(top, top + rows)
+        one, other = (first[strip] * factors[0]).clip(0, 255), (second[strip] * factors[1]).clip(0, 255)
         total += float(np.sum(((one - other) / 255) ** 2))
     return total / first.size
 

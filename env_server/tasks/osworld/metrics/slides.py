@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from env_server.tasks.osworld.metrics.files import load, xml_of
+from env_server.tasks.osworld.metrics.files import load, read_package, xml_of
 from env_server.tasks.osworld.metrics.general import Rules, score
+from env_server.tasks.reading import limits
+from env_server.tasks.reading.limits import within
+from env_server.tasks.reading.packages import outermost
 
 A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
@@ -18,7 +23,21 @@ def open_presentation(path: str) -> Any:
     """A pptx file, or `BrokenFile`."""
     import pptx
 
-    return load(path, lambda place: pptx.Presentation(str(place)))
+    package = read_package(path)
+
+    def parse(place: Path) -> Any:
+        presentation = pptx.Presentation(package.file())
+        names = [entry.rId for entry in presentation.slides._sldIdLst]
+        within("slides", len(names), limits.MAX_SLIDES)
+        if len(set(names)) < len(names):
+            raise ValueError("one slide stands at several places")
+        layouts = [page for master in presentation.slide_masters for page in (master, *master.slide_layouts)]
+        for page in (*layouts, *presentation.slides):
+            # A placeholder searches all of its layout's for the one whose place it takes.
+            within("placeholders of a page", sum(1 for _ in page._element.iter(f"{P}ph")), limits.MAX_PLACEHOLDERS)
+        return presentation
+
+    return load(path, parse)
 
 
 def check_transition(result: str, rules: Rules) -> float:
@@ -50,7 +69,13 @@ def check_image_stretch_and_center(result: str, expected: str) -> float:
     if not len(presentation.slides):
         return 0.0
     old = [shape.image.blob for shape in original.slides[0].shapes if _is_picture(shape)][:1]
-    pictures = [shape for shape in presentation.slides[0].shapes if _is_picture(shape) and shape.image.blob in old]
+    slide = presentation.slides[0]
+
+    @cache
+    def shows_old(relation: str) -> bool:
+        return slide.part.related_part(relation).blob in old
+
+    pictures = [shape for shape in slide.shapes if _is_picture(shape) and shows_old(shape._element.blip_rId)]
     if not pictures:
         return 0.0
     width, height, picture = original.slide_width, original.slide_height, pictures[-1]
@@ -146,7 +171,7 @@ def _content(node: Any) -> Iterator[tuple[str, str]]:
         if child.tag == "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback":
             continue
         if child.tag == f"{A}tbl":
-            yield "table", "\n".join(" | ".join(map(_words, row.iter(f"{A}tc"))) for row in child.iter(f"{A}tr"))
+            yield "table", "\n".join(" | ".join(map(_words, outermost(row, f"{A}tc"))) for row in outermost(child, f"{A}tr"))
         elif child.tag == f"{P}txBody":
             if _words(child):
                 yield "text", _words(child)
@@ -158,7 +183,7 @@ def _content(node: Any) -> Iterator[tuple[str, str]]:
 
 def _words(node: Any) -> str:
     """The text of all paragraphs, words apart by one blank."""
-    paragraphs = ("".join(_letters(paragraph)) for paragraph in node.iter(f"{A}p"))
+    paragraphs = ("".join(_letters(paragraph)) for paragraph in outermost(node, f"{A}p"))
     return " ".join(" ".join(paragraphs).split())
 
 

@@ -232,9 +232,12 @@ def _moved(found: Placed, untouched: Placed, move: _Move, places: _Places) -> bo
 
 def _paragraphs(shape: Any) -> Iterator[Any]:
     if getattr(shape, "has_table", False):
-        for row in shape.table.rows:
-            for cell in row.cells:
-                yield from cell.text_frame.paragraphs
+        from pptx.table import _Cell
+
+        # The library's list of rows searches for each row from the first one on.
+        for row in shape.table._tbl.tr_lst:
+            for cell in row.tc_lst:
+                yield from _Cell(cell, shape.table).text_frame.paragraphs
     elif shape.has_text_frame:
         yield from shape.text_frame.paragraphs
 
@@ -269,18 +272,19 @@ def _bullet(paragraph: Any) -> str:
 
 def _same_letters(found: Any, wanted: Any, aspects: Aspects) -> bool:
     """Letter by letter, so that it does not matter how a paragraph is cut into runs."""
-    ours, theirs = _letters(found), _letters(wanted)
-    if len(ours) != len(theirs):
-        return not aspects.text
     checks = [index for index, name in enumerate(_LETTER_ASPECTS) if getattr(aspects, name)]
-    return all(one[index] == other[index] for one, other in zip(ours, theirs, strict=True) for index in checks)
+    ours, theirs = _stretches(found, checks), _stretches(wanted, checks)
+    if sum(length for _, length in ours) != sum(length for _, length in theirs):
+        return not aspects.text
+    return ours == theirs
 
 
 _LETTER_ASPECTS = ("font_name", "font_size", "font_bold", "font_italic", "color_rgb", "font_underline", "strike_through")
 
 
-def _letters(paragraph: Any) -> list[tuple[Any, ...]]:
-    letters: list[tuple[Any, ...]] = []
+def _stretches(paragraph: Any, checks: Sequence[int]) -> list[tuple[tuple[Any, ...], int]]:
+    """Looks and number of letters of each stretch of letters that look alike, by the aspects with these numbers."""
+    stretches: list[tuple[tuple[Any, ...], int]] = []
     for run in paragraph.runs:
         font = run.font
         strike = run._r.rPr.get("strike", "noStrike") if run._r.rPr is not None else "noStrike"
@@ -293,8 +297,12 @@ def _letters(paragraph: Any) -> list[tuple[Any, ...]]:
             str(font.underline) if font.underline else "",
             "" if strike == "noStrike" else strike,
         )
-        letters += [facts] * len(run.text.strip())
-    return letters
+        look, length = tuple(facts[index] for index in checks), len(run.text.strip())
+        if stretches and stretches[-1][0] == look:
+            stretches[-1] = (look, stretches[-1][1] + length)
+        elif length:
+            stretches.append((look, length))
+    return stretches
 
 
 def colour_of(font: Any) -> str | None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from env_server.tasks.osworld.metrics.files import archive_members, load, read_t
 from env_server.tasks.osworld.metrics.general import Rules, score
 from env_server.tasks.osworld.metrics.matching import BadRule
 from env_server.tasks.osworld.metrics.texts import decoded, lines_of
+from env_server.tasks.reading.texts import literal_of
 
 
 def is_utc_0(result: str) -> float:
@@ -23,15 +23,15 @@ def is_utc_0(result: str) -> float:
 def check_gnome_favorite_apps(result: str, rules: Rules) -> float:
     """The printed list of favourites has exactly the expected applications, in any order."""
     try:
-        found = ast.literal_eval(result.strip().removeprefix("@as "))
-    except (ValueError, SyntaxError):
+        found = literal_of(result.strip().removeprefix("@as "))
+    except ValueError:
         return 0.0
-    return score(isinstance(found, list) and sorted(found) == sorted(rules["expected"]))
+    return score(isinstance(found, list) and sorted(map(str, found)) == sorted(rules["expected"]))
 
 
 def check_text_enlarged(result: str) -> float:
     """The text scaling factor is above 1."""
-    found = re.search(r"[\d.]+", result)
+    found = re.search(r"\d{1,9}(\.\d{1,9})?", result)
     return score(found is not None and float(found.group()) > 1)
 
 
@@ -141,23 +141,38 @@ def compare_epub(result: str, expected: str) -> float:
     return sum(found[name] == content for name, content in wanted.items()) / len(wanted)
 
 
-_ALWAYS_NEW = re.compile(
-    r"<dc:identifier.*?</dc:identifier>|<dc:date.*?</dc:date>|<meta[^>]*(uid|modified)[^>]*?(/>|>.*?</meta>)", re.DOTALL
-)
+_DC = "{http://purl.org/dc/elements/1.1/}"
 
 
-def _book(path: str) -> dict[str, str]:
+def _is_always_new(node: Any) -> bool:
+    """Is this the book's identifier or date, or a remark that holds one?"""
+    if node.tag in (f"{_DC}identifier", f"{_DC}date"):
+        return True
+    is_remark = isinstance(node.tag, str) and node.tag.rpartition("}")[2] == "meta"
+    return is_remark and any(word in value for value in node.attrib.values() for word in ("uid", "modified"))
+
+
+def _book(path: str) -> dict[str, object]:
     """Part -> its content: markup by the words and tags it has, everything else by its bytes."""
-    parts = {}
+    parts: dict[str, object] = {}
     for name, data in archive_members(path).items():
+        parts[name] = data
         if name.endswith((".html", ".xhtml", ".htm", ".opf", ".ncx", ".xml")):
-            text = _ALWAYS_NEW.sub("", decoded(data))
+            text = decoded(data)
             try:
-                root = xml_of(text.encode())
-                words = " ".join(f"<{node.tag}> {node.text or ''} {node.tail or ''}" for node in root.iter())
-                parts[name] = " ".join(words.split())
+                parts[name] = _markup(xml_of(text.encode()))
             except ValueError:
                 parts[name] = " ".join(text.split())
-        else:
-            parts[name] = data.hex()
     return parts
+
+
+def _markup(node: Any) -> str:
+    return " ".join(" ".join(_pieces(node)).split())
+
+
+def _pieces(node: Any) -> Iterator[str]:
+    if not _is_always_new(node):
+        yield f"<{node.tag}> {node.text or ''}"
+        for child in node:
+            yield from _pieces(child)
+    yield node.tail or ""
