@@ -190,7 +190,7 @@ class _OneNumber:
     """Its prompts hold counts."""
 
     def __init__(self, config: RunConfig) -> None:
-        self.algorithm = make_algorithm(config.learner)
+        self.algorithm = make_algorithm(config.learner, seed=config.seed)
         self._weight = torch.zeros(1)
         self._max_age = config.learner.max_age
         self._too_old = too_old_path(Path(config.folder))

@@ -84,7 +84,7 @@ class StragglerRun:
         self._num_trajectories = num_trajectories
         self._core = BrokerCore.from_config(config, run_id="straggling")
         self._pacer = Pacer(config)
-        self._algorithm = make_algorithm(config.learner)
+        self._algorithm = make_algorithm(config.learner, seed=config.seed)
         self._age_bound = config.learner.age_bound
         self._ledger = Ledger(lambda line: None)
         self._chance = random.Random(seed)

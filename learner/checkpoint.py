@@ -290,8 +290,8 @@ def _read(path: Path) -> Checkpoint:
     tree = json.loads((path / "state.json").read_text(encoding="utf-8"))
     files = sorted(path.glob("*.safetensors"))
     sections: dict[str, Mapping[str, torch.Tensor]] = {file.stem: load_file(file) for file in files if not section_of(file)}
-    for name in {section_of(file) for file in files} - {None}:
-        sections[str(name)] = ShardFiles([file for file in files if section_of(file) == name])
+    for name in sorted({section for section in map(section_of, files) if section}):
+        sections[name] = ShardFiles([file for file in files if section_of(file) == name])
     return Checkpoint(int(path.name.removeprefix(_PREFIX)), sections, tree["state"])
 
 

@@ -26,6 +26,7 @@ from common.run_folder import RunFolder
 from learner import limits, orders, recipe, sft, summary
 from learner.aids import Aids
 from learner.algorithms import SamplesDynamically, WantsGuidance
+from learner.batch_check import check_batch
 from learner.checkpoint import Checkpoint, CheckpointStore
 from learner.client import WeightSink
 from learner.entropulse import PhaseMachine
@@ -426,6 +427,7 @@ class LearnerLoop:
         self.state.note_success(tally)
         self._aids.ask(groups)
         batch = self._trainer.refine(self._trainer.algorithm.prepare(list(translated.values()), version=position))
+        check_batch(batch, translated.values(), position=position, age_bound=self._config.learner.age_bound)
         metrics = self._trainer.update(self._aids.add_to(batch, update=self.state.update))
         if isinstance(self._trainer.algorithm, Remembers):
             self._trainer.algorithm.remember(list(translated.values()))

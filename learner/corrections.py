@@ -9,15 +9,25 @@ from __future__ import annotations
 
 import torch
 
+LOG_RATIO_LIMIT = 20.0
+"""Bound of abs(log ratio) before it is exponentiated, as in verl, OpenRLHF, SkyRL and slime. At e^20 every cap, clip and mask has
+long decided; float32 overflows at e^88, and infinity times a masked token's 0 would lose the batch."""
+
+
+def bounded(log_ratio_M: torch.Tensor) -> torch.Tensor:
+    """[M] ``log_ratio_M`` within `LOG_RATIO_LIMIT`; beyond, its gradient is 0."""
+    return log_ratio_M.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+
 
 def importance_weights(proximal_logprobs_M: torch.Tensor, behavior_logprobs_M: torch.Tensor) -> torch.Tensor:
     """[M] w = pi_p / pi_b, without gradient."""
-    return torch.exp(proximal_logprobs_M.detach() - behavior_logprobs_M.detach())
+    return torch.exp(bounded(proximal_logprobs_M.detach() - behavior_logprobs_M.detach()))
 
 
 def truncated(weights_M: torch.Tensor, *, cap: float) -> torch.Tensor:
-    """[M] min(w, C): the decoupled objective of AReaL (arXiv 2505.24298, equation 5; the cap as in its code, 5); truncated
-    importance sampling with C 1 (DART, arXiv 2509.23866) to 2 (slime, verl)."""
+    """[M] min(w, C): the weight of the decoupled objective (AReaL, arXiv 2505.24298, equation 5), bounded as in truncated
+    importance sampling: C 1 (DART, arXiv 2509.23866) to 2 (slime, verl). AReaL's code has the bound 5, and by default drops the
+    tokens beyond it; here they keep the weight C (its action "clamp")."""
     return weights_M.clamp(max=cap)
 
 

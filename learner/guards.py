@@ -13,12 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 
 from common.errors import EngineMismatch
 from learner.algorithms import LossBatch
 from learner.batching import Pack
+from learner.corrections import LOG_RATIO_LIMIT
 from learner.ranks import Ranks
 from learner.transfers import fetch
 
@@ -72,28 +74,37 @@ class LogprobGap:
 
 
 class EffectiveSamples:
-    """How much an optimizer step's tokens say, by their importance weights."""
+    """How much an optimizer step's trajectories say, by their importance weights (VCPO, arXiv 2602.17616).
 
-    def __init__(self) -> None:
-        self._num_tokens = 0
-        self._sums: list[torch.Tensor] = []
-        """Sums of weights and of their squares, in turn, still on the device."""
+    The weight of a trajectory is the product of the weights of its tokens in the step. Packs and ranks may each hold a part of a
+    trajectory, so logarithms are summed first. A log weight counts as at most `LOG_RATIO_LIMIT`.
+    """
 
-    def add(self, weights_M: torch.Tensor) -> None:
-        exact_M = weights_M.double()
-        self._num_tokens += len(weights_M)
-        self._sums += [exact_M.sum(), exact_M.square().sum()]
+    def __init__(self, num_trajectories: int) -> None:
+        """``num_trajectories``: of the batch; the step may hold some of them."""
+        self._num_trajectories = num_trajectories
+        self._present: set[int] = set()
+        self._log_weights_T: torch.Tensor | None = None
+        """[num_trajectories] float64 sums of log weights, still on the device."""
+
+    def add(self, log_weights_M: torch.Tensor, trajectories: Sequence[int], lengths: Sequence[int]) -> None:
+        """Tokens of one pass. ``trajectories``: the trajectory of each of its steps; ``lengths``: their action tokens."""
+        self._present.update(trajectories)
+        owner_M = torch.from_numpy(np.repeat(np.array(trajectories, dtype=np.int64), lengths)).to(log_weights_M.device)
+        sums_T = torch.zeros(self._num_trajectories, dtype=torch.float64, device=log_weights_M.device)
+        sums_T.index_add_(0, owner_M, log_weights_M.double())
+        self._log_weights_T = sums_T if self._log_weights_T is None else self._log_weights_T + sums_T
 
     def share(self, ranks: Ranks) -> float:
-        """(sum w)^2 / (n sum w^2) over all ``ranks``; 1 on policy, and of no tokens at all."""
-        sums = fetch(self._sums)
-        summed = ranks.sum({"weights": (sum(sums[::2]), sum(sums[1::2])), "tokens": (float(self._num_tokens), 0.0)})
-        total, of_squares = summed["weights"]
-        num_tokens = summed["tokens"][0]
-        if not num_tokens:
+        """(sum w)^2 / (n sum w^2) over the trajectories of all ``ranks``; 1 on policy, and of no trajectories at all."""
+        found = [] if self._log_weights_T is None else self._log_weights_T.tolist()
+        summed = ranks.sum({str(number): (found[number], 0.0) for number in sorted(self._present)})
+        if not summed:
             return 1.0
+        weights = np.exp(np.minimum([log_weight for log_weight, _ in summed.values()], LOG_RATIO_LIMIT))
+        of_squares = float((weights**2).sum())
         # All weights underflowed to 0: the step says nothing, and must not get the full learning rate for it.
-        return total**2 / (num_tokens * of_squares) if of_squares else 0.0
+        return float(weights.sum()) ** 2 / (len(weights) * of_squares) if of_squares else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,21 +8,23 @@ tests. Decides nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
 
 from common.messages import Trajectory
+from learner.algorithms import LeftOut
 from learner.orders import plan_id
 from learner.poison import POISONS, Poison
 from learner.waste import Waste
 
-Outcome = Literal["trained", "demonstrated", "evaluated", "no_signal", "not_chosen", "too_old", "phase_closed"] | Poison
-"""`trained`: at least one of its steps was in the loss. `no_signal`: all rollouts of its group scored the same; it moved the
-statistics, not the weights. `not_chosen`: its algorithm left it out, for others of its group or out of a memory. `too_old`:
-every step was older than `max_age`. `phase_closed`: its phase had ended.
-`demonstrated` / `evaluated`: it served its order's purpose. A `Poison`: it was not what a policy of this run can have sampled."""
+Outcome = Literal["trained", "demonstrated", "evaluated", "no_signal", "too_old", "phase_closed"] | LeftOut | Poison
+"""`trained`: at least one of its steps was in the loss. `no_signal`: none of its steps had an advantage, as when all rollouts of
+its group scored the same; it moved the statistics, not the weights. `not_chosen`: its algorithm left it out, for others of its
+group or out of a memory. `too_sure`: the policy was so sure of its steps that its algorithm left them out. `too_old`: every step
+was older than `max_age`. `phase_closed`: its phase had ended. `demonstrated` / `evaluated`: it served its order's purpose. A
+`Poison`: it was not what a policy of this run can have sampled."""
 
-DROPS: tuple[Outcome, ...] = ("no_signal", "not_chosen", "too_old", "phase_closed", *POISONS)
+DROPS: tuple[Outcome, ...] = ("no_signal", *get_args(LeftOut), "too_old", "phase_closed", *POISONS)
 """Outcomes of training trajectories that did not reach the loss."""
 
 
@@ -36,6 +38,8 @@ class AgeSpan:
     """Steps older than `max_age`, out of the loss."""
     num_tokens_masked: int
     """Action tokens in them."""
+    left_out: Mapping[LeftOut, tuple[int, int]] = field(default_factory=dict)
+    """Reason -> (steps, their action tokens) that the algorithm left out."""
 
 
 class Ledger:
@@ -68,6 +72,8 @@ class Ledger:
         if ages is not None:
             line |= {"age_min": ages.minimum, "age_max": ages.maximum, "steps_masked": ages.num_masked}
             self._num_steps_masked += ages.num_masked
+            if ages.left_out:
+                line["steps_left_out"] = {reason: num_steps for reason, (num_steps, _) in ages.left_out.items()}
         self._append(line)
         if trajectory.kind == "training":
             self._count(trajectory, outcome, ages)
@@ -78,10 +84,11 @@ class Ledger:
         self.waste.take(family=family, length=length, num_tokens=num_tokens)
         if outcome in DROPS:
             self.waste.lose(outcome, family=family, length=length, num_steps=length, num_tokens=num_tokens)
-        elif ages is not None and ages.num_masked:
-            self.waste.lose(
-                "masked", family=family, length=length, num_steps=ages.num_masked, num_tokens=ages.num_tokens_masked
-            )
+        elif ages is not None:
+            masked = (ages.num_masked, ages.num_tokens_masked)
+            for reason, (steps, tokens) in [("masked", masked), *ages.left_out.items()]:
+                if steps:
+                    self.waste.lose(reason, family=family, length=length, num_steps=steps, num_tokens=tokens)
 
     def note_age_trained(self, age: int) -> None:
         """A step of this age was in a loss."""

@@ -7,15 +7,28 @@ from __future__ import annotations
 
 import torch
 
+from learner.corrections import bounded
+
+KL_LIMIT = 10.0
+"""Largest k3 of one token, as in verl and AReaL: exp(d) of a token that the reference likes far better would outweigh all
+others."""
+KL_WEIGHT_LIMIT = 5.0
+"""Largest weight pi_t / pi_b of a token in the gradient of the KL term (ours)."""
+
 
 def clipped_surrogate(
-    ratio_M: torch.Tensor, advantages_M: torch.Tensor, *, eps_low: float, eps_high: float
+    ratio_M: torch.Tensor, advantages_M: torch.Tensor, *, eps_low: float, eps_high: float, dual_clip: float | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """S(r, A) = min(r A, clip(r, 1 - eps_low, 1 + eps_high) A) and where the clip decided, both [M] (PPO; DAPO's clip-higher
-    when the two eps differ)."""
+    """S(r, A) = min(r A, clip(r, 1 - eps_low, 1 + eps_high) A) and where a clip decided, both [M] (PPO; DAPO's clip-higher
+    when the two eps differ). With ``dual_clip`` c, max(S, c A) where A < 0 (dual-clip PPO, arXiv 1912.09729, equation 5)."""
     plain = ratio_M * advantages_M
-    bounded = ratio_M.clamp(1.0 - eps_low, 1.0 + eps_high) * advantages_M
-    return torch.minimum(plain, bounded), (bounded < plain).detach()
+    clipped = ratio_M.clamp(1.0 - eps_low, 1.0 + eps_high) * advantages_M
+    surrogate, decided = torch.minimum(plain, clipped), clipped < plain
+    if dual_clip is not None:
+        floor = dual_clip * advantages_M
+        lifted = (advantages_M < 0) & (surrogate < floor)
+        surrogate, decided = torch.where(lifted, floor, surrogate), decided | lifted
+    return surrogate, decided.detach()
 
 
 def cispo(
@@ -41,19 +54,39 @@ def within_total_variation(
 
 def kl_k1(reference_logprobs_M: torch.Tensor, logprobs_M: torch.Tensor) -> torch.Tensor:
     """[M] -d with d = log pi_ref - log pi_t: unbiased, high variance, may be negative."""
-    return logprobs_M - reference_logprobs_M
+    return -bounded(reference_logprobs_M - logprobs_M)
 
 
 def kl_k2(reference_logprobs_M: torch.Tensor, logprobs_M: torch.Tensor) -> torch.Tensor:
     """[M] d^2 / 2: biased, low variance."""
-    return (reference_logprobs_M - logprobs_M).square() / 2
+    return bounded(reference_logprobs_M - logprobs_M).square() / 2
 
 
 def kl_k3(reference_logprobs_M: torch.Tensor, logprobs_M: torch.Tensor) -> torch.Tensor:
-    """[M] exp(d) - d - 1: unbiased, low variance, never negative ("low_var"; ComputerRL's choice)."""
-    difference = reference_logprobs_M - logprobs_M
-    return torch.exp(difference) - difference - 1
+    """[M] exp(d) - d - 1, at most `KL_LIMIT`: unbiased up to that, low variance, never negative. Its own gradient is 0 beyond
+    the limit (d above 2.6 or below -11)."""
+    difference = bounded(reference_logprobs_M - logprobs_M)
+    return (torch.exp(difference) - difference - 1).clamp(max=KL_LIMIT)
 
 
-KL_ESTIMATORS = {"k1": kl_k1, "k2": kl_k2, "k3": kl_k3}
-"""By the names of Schulman, "Approximating KL divergence"."""
+KL_ESTIMATORS = {"k1": kl_k1, "k2": kl_k2, "k3": kl_k3, "low_var": kl_k3}
+"""By the names of Schulman, "Approximating KL divergence"; `low_var` is verl's name of k3."""
+
+
+def kl_term(
+    reference_logprobs_M: torch.Tensor, logprobs_M: torch.Tensor, behavior_logprobs_M: torch.Tensor, *, estimator: str
+) -> torch.Tensor:
+    """[M] KL(pi_t || pi_ref) by ``estimator``, as a term to be minimised over tokens that pi_b sampled.
+
+    An estimate of a KL is no estimate of its gradient: the expected gradient of k1 is 0, that of k3 is another one. So the value
+    alone is the estimator's. The gradient is w (log pi_t - log pi_ref) grad log pi_t with w = min(pi_t / pi_b,
+    `KL_WEIGHT_LIMIT`): that of the KL in expectation, of pi_t / pi_b times k3 too, and of k2 on policy. `low_var` is the
+    exception: k3 with its own gradient, as in code that puts k3 into the loss.
+    """
+    value_M = KL_ESTIMATORS[estimator](reference_logprobs_M, logprobs_M)
+    if estimator == "low_var":
+        return value_M
+    current_M = logprobs_M.detach()
+    weight_M = torch.exp(bounded(current_M - behavior_logprobs_M)).clamp(max=KL_WEIGHT_LIMIT)
+    slope_M = -weight_M * bounded(reference_logprobs_M - current_M)
+    return value_M.detach() + slope_M * (logprobs_M - current_M)

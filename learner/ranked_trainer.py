@@ -231,6 +231,8 @@ def batch_to_bytes(batch: TrainBatch) -> list[bytes]:
             arrays[item.name] = np.concatenate([np.zeros(0, np.float32), *value])
         elif item.name == "not_chosen":
             plain[item.name] = sorted(value)
+        elif item.name == "left_out":
+            plain[item.name] = [[*key, reason] for key, reason in value.items()]
         elif item.name == "demonstrated":
             plain[item.name] = len(value)
         elif item.name != "samples":
@@ -243,6 +245,7 @@ def batch_from_bytes(data: Sequence[bytes]) -> TrainBatch:
     plain, arrays, *steps = data
     fields: dict[str, Any] = json.loads(plain) | arrays_from_bytes(arrays)
     fields["not_chosen"] = frozenset(fields["not_chosen"])
+    fields["left_out"] = {(trajectory_id, place): reason for trajectory_id, place, reason in fields["left_out"]}
     fields["trajectory_ids"] = tuple(fields["trajectory_ids"])
     both = steps_from_bytes(steps)
     samples = both[: len(both) - fields["demonstrated"]]

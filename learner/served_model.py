@@ -22,7 +22,7 @@ class ServedModel:
     revision = 0
 
     def __init__(self, config: RunConfig) -> None:
-        self.algorithm = make_algorithm(config.learner)
+        self.algorithm = make_algorithm(config.learner, seed=config.seed)
         tree = json.loads((model_folder(config.model.name) / "config.json").read_text(encoding="utf-8"))
         self.vocabulary_size = int((tree.get("text_config") or tree)["vocab_size"])
 

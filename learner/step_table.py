@@ -5,12 +5,13 @@ Shape legend: n steps of the batch, group after group, trajectory after trajecto
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from common.messages import Step, Trajectory, TrajectoryGroup
+from learner.algorithms import LeftOut, StepKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class StepTable:
     family_n: np.ndarray
     """int, into ``families``."""
     position_n: np.ndarray
-    """int, place of the step in its trajectory, from 0."""
+    """int, place of the step in its trajectory as that came, from 0."""
     success_n: np.ndarray
     """bool, the trajectory's."""
     format_n: np.ndarray
@@ -44,9 +45,21 @@ class StepTable:
 
     @classmethod
     def of(
-        cls, groups: Sequence[TrajectoryGroup], *, version: int, replayed: Collection[int] = frozenset()
+        cls,
+        groups: Sequence[TrajectoryGroup],
+        *,
+        version: int,
+        came: Sequence[TrajectoryGroup] | None = None,
+        replayed: Collection[str] = frozenset(),
     ) -> StepTable:
-        """Rows of ``groups`` for a learner at ``version``; ``replayed``: `id` of the trajectories that are out of a memory."""
+        """Rows of ``groups`` for a learner at ``version``.
+
+        ``came``: the groups of the batch as the broker delivered them, of which ``groups`` may be copies; None: ``groups``.
+        ``replayed``: ids of the trajectories that are out of a memory. One that came with the batch is never replayed.
+        Raises `ValueError` for a step of a trajectory that came which is not among those that came.
+        """
+        delivered = {one.trajectory_id: one for group in (groups if came is None else came) for one in group.trajectories}
+        memory = frozenset(replayed) - delivered.keys()
         owners = [(g, trajectory) for g, group in enumerate(groups) for trajectory in group.trajectories]
         lengths = [len(trajectory.steps) for _, trajectory in owners]
         steps = tuple(step for _, trajectory in owners for step in trajectory.steps)
@@ -62,17 +75,28 @@ class StepTable:
             trajectory_n=spread(range(len(owners)), np.int64),
             group_n=spread([g for g, _ in owners], np.int64),
             family_n=spread([names.index(trajectory.task.family) for _, trajectory in owners], np.int64),
-            position_n=np.array([place for length in lengths for place in range(length)], dtype=np.int64),
+            position_n=np.array([place for _, one in owners for place in _places(one, delivered)], dtype=np.int64),
             success_n=spread([trajectory.success for _, trajectory in owners], np.bool_),
             format_n=np.array([step.format_ok for step in steps], dtype=np.bool_),
             num_tokens_n=np.array([max(1, len(step.action_tokens)) for step in steps], dtype=np.int64),
             age_n=np.array([max(0, version - step.min_policy_version) for step in steps], dtype=np.int64),
             whole_n=np.array([_is_whole(step) for step in steps], dtype=np.bool_),
-            replayed_n=spread([id(trajectory) in replayed for _, trajectory in owners], np.bool_),
+            replayed_n=spread([trajectory.trajectory_id in memory for _, trajectory in owners], np.bool_),
         )
 
     def __len__(self) -> int:
         return len(self.steps)
+
+    @property
+    def keys(self) -> list[tuple[int, int]]:
+        """[n] (index into ``trajectories``, place in that trajectory)."""
+        return list(zip(self.trajectory_n.tolist(), self.position_n.tolist(), strict=True))
+
+    @property
+    def both_outcomes_n(self) -> np.ndarray:
+        """[n] bool: steps of groups with a rollout that succeeded and one that did not."""
+        solved, failed = (self.group_n[self.success_n == outcome] for outcome in (True, False))
+        return np.isin(self.group_n, np.intersect1d(solved, failed))
 
     def per_group(self, rule: Callable[[np.ndarray, np.ndarray], np.ndarray], values_n: np.ndarray) -> np.ndarray:
         """[n] ``rule(values, trajectories)`` of each group's steps."""
@@ -92,16 +116,62 @@ class Chosen:
     """The rollouts that a batch is made of."""
 
     groups: Sequence[TrajectoryGroup]
-    """Those that came, without some, or with some out of a memory."""
-    replayed: frozenset[int] = frozenset()
-    """`id` of the trajectories that are out of a memory."""
+    """Those that came or copies of them, without some, or with some out of a memory."""
+    replayed: frozenset[str] = frozenset()
+    """Ids of the trajectories that are out of a memory."""
 
-    def left_out(self, groups: Sequence[TrajectoryGroup]) -> frozenset[str]:
-        """Ids of the trajectories of ``groups`` that are not among them."""
-        kept = {id(trajectory) for group in self.groups for trajectory in group.trajectories}
-        return frozenset(
-            trajectory.trajectory_id for group in groups for trajectory in group.trajectories if id(trajectory) not in kept
-        )
+    def not_chosen(self, came: Sequence[TrajectoryGroup]) -> frozenset[str]:
+        """Ids of the trajectories of ``came`` that are not among ``groups``."""
+        return frozenset(_ids(came)) - frozenset(_ids(self.groups))
+
+    def left_out(self, came: Sequence[TrajectoryGroup], table: StepTable) -> dict[StepKey, LeftOut]:
+        """Steps of chosen trajectories of ``came`` that are not in ``table``, the table of ``groups``."""
+        gone = self.not_chosen(came)
+        kept = {(table.trajectories[i].trajectory_id, place) for i, place in table.keys}
+        return {
+            (one.trajectory_id, place): "not_chosen"
+            for group in came
+            for one in group.trajectories
+            for place in range(len(one.steps))
+            if one.trajectory_id not in gone and (one.trajectory_id, place) not in kept
+        }
+
+
+def _ids(groups: Sequence[TrajectoryGroup]) -> list[str]:
+    return [trajectory.trajectory_id for group in groups for trajectory in group.trajectories]
+
+
+def _places(trajectory: Trajectory, delivered: Mapping[str, Trajectory]) -> list[int]:
+    """Place of each step of ``trajectory``, which may be a changed copy, in that trajectory as it was ``delivered``.
+
+    A step is found by its tokens, log-probs and versions. Equal steps are taken in their order. A step that was rewritten
+    keeps its place if the copy has as many steps.
+    """
+    came = delivered.get(trajectory.trajectory_id, trajectory).steps
+    free, places = set(range(len(came))), []
+    for place, step in enumerate(trajectory.steps):
+        order = [place, *range(place), *range(place + 1, len(came))] if place < len(came) else range(len(came))
+        found = next((i for i in order if i in free and holds_the_same(step, came[i])), None)
+        if found is None:
+            found = next((i for i in order if holds_the_same(step, came[i])), None)
+        if found is None and len(trajectory.steps) == len(came):
+            found = place
+        if found is None:
+            raise ValueError(
+                f"trajectory {trajectory.trajectory_id}: step {place} of {len(trajectory.steps)} is not among the {len(came)} "
+                "that came; an algorithm that rewrites steps must keep their number"
+            )
+        free.discard(found)
+        places.append(found)
+    return places
+
+
+def holds_the_same(one: Step, other: Step) -> bool:
+    """Are tokens, log-probs and versions equal?"""
+    return all(
+        np.array_equal(getattr(one, name), getattr(other, name), equal_nan=name == "behavior_logprobs")
+        for name in ("action_tokens", "policy_versions", "behavior_logprobs", "prompt_tokens")
+    )
 
 
 def batch_metrics(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from common.config import RunConfig
-from common.messages import Status, Step, Trajectory, TrajectoryGroup
+from common.messages import Status, Trajectory, TrajectoryGroup
 from learner import recipe
-from learner.algorithms import TrainBatch
+from learner.algorithms import LeftOut, StepKey, TrainBatch
 from learner.ledger import AgeSpan, Ledger, Outcome
 from learner.pacing import Cut
 from learner.state import LoopState, Tally
@@ -27,11 +30,14 @@ class TrainedSteps:
 
     def __init__(self, batch: TrainBatch, *, position: int, age_bound: float) -> None:
         """``position``: of the version being trained (see `learner.lineage`)."""
-        self._places = {id(step): place for place, step in enumerate(batch.samples)}
         self._batch = batch
+        self._places: dict[StepKey, list[int]] = {}
+        """Where the batch holds each step that came for this update."""
+        for place, (key, replayed) in enumerate(zip(batch.step_keys, batch.replayed_S, strict=True)):
+            if not replayed:
+                self._places.setdefault(key, []).append(place)
         self._position = position
         self._age_bound = age_bound
-        self._not_chosen = batch.not_chosen
         fresh = (step for step, replayed in zip(batch.samples, batch.replayed_S, strict=True) if not replayed)
         self.ages = [max(0, position - step.min_policy_version) for step in fresh]
         """Of steps that came for this update; those out of an algorithm's memory are as old as they are."""
@@ -71,38 +77,53 @@ class TrainedSteps:
         return outcomes, ages
 
     def advantages(self, groups: Iterable[TrajectoryGroup]) -> dict[str, list[float | None]]:
-        """Of each step by trajectory, the mean over its tokens; None: it was not in the loss."""
+        """Of each step by trajectory, the mean over its tokens in the loss; None: it was not in the loss."""
         return {
-            trajectory.trajectory_id: [self._advantage(step) for step in trajectory.steps]
+            trajectory.trajectory_id: [self._advantage(key) for key in _keys(trajectory)]
             for group in groups
             for trajectory in group.trajectories
         }
 
-    def _advantage(self, step: Step) -> float | None:
-        place = self._places.get(id(step))
-        if place is None:
+    def _advantage(self, key: StepKey) -> float | None:
+        places = self._places.get(key)
+        if places is None:
             return None
         batch = self._batch
-        of_tokens = None if batch.token_advantages is None else batch.token_advantages[place]
-        return round(float(batch.advantage_S[place] if of_tokens is None or not len(of_tokens) else of_tokens.mean()), 4)
+        if batch.token_advantages is not None:
+            return round(float(np.concatenate([batch.token_advantages[place] for place in places]).mean()), 4)
+        return round(float(np.mean([batch.advantage_S[place] for place in places])), 4)
 
     def _fate(self, trajectory: Trajectory) -> Outcome:
-        if any(id(step) in self._places for step in trajectory.steps):
+        keys = _keys(trajectory)
+        if any(key in self._places for key in keys):
             return "trained"
-        if trajectory.trajectory_id in self._not_chosen:
+        if trajectory.trajectory_id in self._batch.not_chosen:
             return "not_chosen"
+        reasons = Counter(self._batch.left_out[key] for key in keys if key in self._batch.left_out)
+        if reasons:
+            return reasons.most_common(1)[0][0]
         if trajectory.steps and all(age > self._age_bound for age in self._ages_of(trajectory)):
             return "too_old"
         return "no_signal"
 
     def _span(self, trajectory: Trajectory) -> AgeSpan:
-        ages = self._ages_of(trajectory)
-        masked = [step for step, age in zip(trajectory.steps, ages, strict=True) if age > self._age_bound]
-        num_tokens = sum(len(step.action_tokens) for step in masked)
-        return AgeSpan(min(ages, default=0), max(ages, default=0), len(masked), num_tokens)
+        ages, masked = self._ages_of(trajectory), []
+        left_out: dict[LeftOut, tuple[int, int]] = {}
+        for step, age, key in zip(trajectory.steps, ages, _keys(trajectory), strict=True):
+            reason = self._batch.left_out.get(key)
+            if reason is not None:
+                num_steps, num_tokens = left_out.get(reason, (0, 0))
+                left_out[reason] = (num_steps + 1, num_tokens + len(step.action_tokens))
+            elif age > self._age_bound:
+                masked.append(len(step.action_tokens))
+        return AgeSpan(min(ages, default=0), max(ages, default=0), len(masked), sum(masked), left_out)
 
     def _ages_of(self, trajectory: Trajectory) -> list[int]:
         return [max(0, self._position - step.min_policy_version) for step in trajectory.steps]
+
+
+def _keys(trajectory: Trajectory) -> list[StepKey]:
+    return [(trajectory.trajectory_id, place) for place in range(len(trajectory.steps))]
 
 
 def update_fields(

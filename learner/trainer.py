@@ -64,6 +64,10 @@ class _Pass:
     tensors: PackTensors
     num_own_tokens: int
     """Action tokens that are not replayed."""
+    trajectories: list[int]
+    """Of each step, in the order of the pack; an index into `TrainBatch.trajectory_ids`."""
+    lengths: list[int]
+    """Action tokens of each step."""
     hidden: torch.Tensor | None = None
     proximal_logprobs_M: torch.Tensor | None = None
     reference_logprobs_M: torch.Tensor | None = None
@@ -79,7 +83,7 @@ class Trainer:
         self.policy = policy
         self._ranks = ranks
         self._max_pack_tokens = config.max_pack_tokens
-        self.algorithm = make_algorithm(config.learner)
+        self.algorithm = make_algorithm(config.learner, seed=config.seed)
         self._learner = config.learner
         self._shuffle = np.random.default_rng(config.seed)
         self._names = list(policy.masters)
@@ -127,7 +131,7 @@ class Trainer:
         lrs: list[float] = []
         totals.add("loss", 0.0, 1.0)
         for number, passes in enumerate(minibatches):
-            samples = EffectiveSamples()
+            samples = EffectiveSamples(len(batch.trajectory_ids))
             # A minibatch holds only its share of the batch's weights: scaled up, its gradient is as long as a whole one's.
             done = [self._accumulate(item, scale=len(minibatches), totals=totals, samples=samples) for item in passes]
             seen = [one for one in done if one is not None]
@@ -300,9 +304,11 @@ class Trainer:
         for index, idle in self._ranks.share([pack.num_nodes for pack in packs]):
             pack = packs[index]
             chosen = [members[i] for i in pack.samples_S]
-            num_own = sum(len(batch.samples[i].action_tokens) for i in chosen if not batch.replayed_S[i])
+            lengths = [len(batch.samples[i].action_tokens) for i in chosen]
+            num_own = sum(length for i, length in zip(chosen, lengths, strict=True) if not batch.replayed_S[i])
             loss_batch = make_loss_batch(batch, chosen, device=self.policy.device)
-            passes.append(_Pass(pack, loss_batch, self.policy.tensors(pack), num_own, idle=idle))
+            trajectories = batch.trajectory_S[chosen].tolist()
+            passes.append(_Pass(pack, loss_batch, self.policy.tensors(pack), num_own, trajectories, lengths, idle=idle))
         return passes
 
     def _fill_in(self, minibatches: list[list[_Pass]]) -> None:
@@ -352,8 +358,8 @@ class Trainer:
         (result.loss * scale).backward()
         for name, (total, count) in result.metrics.items():
             totals.add(name, total, count)
-        if result.importance_weights_M is not None:
-            samples.add(result.importance_weights_M)
+        if result.log_weights_M is not None:
+            samples.add(result.log_weights_M, item.trajectories, item.lengths)
         return SeenPass(item.pack, item.batch, logprobs_M.detach(), result.loss.detach())
 
     @staticmethod

@@ -10,8 +10,11 @@ total variation distance of the task families. They describe this run; no test o
                                                                                  wait for a straggler
     masked         steps older than the bound of trajectories trained otherwise  staleness: the early steps of long episodes
     phase_closed   taken, but their phase ended before their batch was whole     when phases end; long ones arrive last
-    no_signal      their group's rollouts all scored the same                    not staleness: it follows the task's difficulty
-    not_chosen     the algorithm left them out                                   not staleness: a choice
+    no_signal      no advantage: their group's rollouts all scored the same, or  not staleness: it follows the task's difficulty
+                   `negative_scale` 0 leaves out what failed
+    not_chosen     the algorithm left them out, trajectories or single steps     not staleness: a choice
+    too_sure       the policy was sure of these steps; the algorithm left them   not staleness: a choice
+                   out, single ones or all of a trajectory
     a poison       not what a policy of this run can have sampled                not staleness: a mistake (`learner.poison`)
 
 `within_bound` leaves out the first two only: the doing of the age bound alone. `trained` leaves out all of them. Its steps were
@@ -77,14 +80,18 @@ class Waste:
     def __init__(self) -> None:
         self.submitted = Amount()
         self.lost: dict[str, Amount] = {}
+        self._num_lost = 0
+        """Trajectories none of whose steps trained."""
 
     def take(self, *, family: str, length: int, num_tokens: int) -> None:
         """A trajectory of ``length`` steps and ``num_tokens`` action tokens was taken."""
         self.submitted.add(family, length, num_steps=length, num_tokens=num_tokens)
 
     def lose(self, reason: str, *, family: str, length: int, num_steps: int, num_tokens: int) -> None:
-        """``num_steps`` of its steps, all or some, do not train. Once per trajectory."""
+        """``num_steps`` of a trajectory's ``length`` steps do not train for ``reason``: all, once per trajectory; or some, once
+        per reason, of a trajectory with a step that does."""
         self.lost.setdefault(reason, Amount()).add(family, length, num_steps=num_steps, num_tokens=num_tokens)
+        self._num_lost += num_steps == length
 
     def figures(self) -> dict[str, Any]:
         """JSON-ready, see docs/metrics.md."""
@@ -103,13 +110,13 @@ class Waste:
         }
 
     def _trained(self, steps: Counter[tuple[str, int]]) -> Amount:
-        whole = sum(amount.num_trajectories for reason, amount in self.lost.items() if reason != "masked")
         tokens = sum(amount.num_action_tokens for amount in self.lost.values())
-        return Amount(self.submitted.num_trajectories - whole, self.submitted.num_action_tokens - tokens, steps)
+        return Amount(self.submitted.num_trajectories - self._num_lost, self.submitted.num_action_tokens - tokens, steps)
 
     def state(self) -> dict[str, Any]:
         """JSON-ready; `restore` takes it back."""
-        return {"submitted": self.submitted.state(), "lost": {reason: amount.state() for reason, amount in self.lost.items()}}
+        lost = {reason: amount.state() for reason, amount in self.lost.items()}
+        return {"submitted": self.submitted.state(), "lost": lost, "num_lost": self._num_lost}
 
     @classmethod
     def restore(cls, state: Mapping[str, Any]) -> Waste:
@@ -117,6 +124,9 @@ class Waste:
         waste = cls()
         waste.submitted = Amount.restore(state["submitted"])
         waste.lost = {reason: Amount.restore(amount) for reason, amount in state["lost"].items()}
+        # Checkpoints of earlier releases lost single steps for their age alone.
+        whole = sum(amount.num_trajectories for reason, amount in waste.lost.items() if reason != "masked")
+        waste._num_lost = int(state.get("num_lost", whole))
         return waste
 
 

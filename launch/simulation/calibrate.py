@@ -69,13 +69,12 @@ def calibrate(run: Path, *, crowding: float) -> Calibration:
         update_s=duration_s / len(pairs),
         mean_age=fmean(after["policy_age_mean"] for _, after in pairs),
     )
-    times = {id(one): _times(one) for one in episodes}
-    during = [times[id(one)] for one in _between(episodes, pairs)]
+    during = [_times(one) for one in _between(episodes, pairs)]
     num_generating = sum(one.generate_s for one in during) / duration_s / config.actor.num_actors
     slowed = 1.0 + crowding * max(0.0, num_generating - 1.0)
     found: dict[str, list[Episode]] = defaultdict(list)
     for one in episodes:
-        alone = times[id(one)]
+        alone = _times(one)
         found[one["family"]].append(alone._replace(generate_s=alone.generate_s / slowed))
     return Calibration(config, _cluster(config, pairs, crowding=crowding), RecordedWorkload(dict(found)), measured)
 

@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     import torch
 
 T = TypeVar("T")
+StepKey = tuple[str, int]
+"""Identity of a step: the id of its trajectory, and its place in that as it came, from 0. An algorithm may copy steps, so the
+address of an object identifies nothing."""
+LeftOut = Literal["not_chosen", "too_sure"]
+"""Reasons for which an algorithm leaves a step out: see `learner.ledger.Outcome`."""
 ENTRY_POINT_GROUP = "computerrl.algorithms"
 """Other packages register `name = module:Class` here."""
 
@@ -59,10 +64,14 @@ class TrainBatch:
     """The learner's policy version when the batch was prepared."""
     replayed_S: np.ndarray
     """bool; out of the algorithm's memory: trained once already, and not bound by `learner.max_age`."""
+    step_S: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """int; place of the step in its trajectory as that came, from 0. See `step_keys`."""
     trajectory_ids: tuple[str, ...] = ()
     """Of all trajectories that the batch was made of."""
     not_chosen: frozenset[str] = frozenset()
-    """Ids of trajectories that came and that the algorithm left out."""
+    """Ids of trajectories that came and that the algorithm left out as a whole."""
+    left_out: Mapping[StepKey, LeftOut] = field(default_factory=dict)
+    """Steps of the other trajectories that came and that the algorithm left out, each with the reason."""
     metrics: dict[str, float] = field(default_factory=dict)
     """What is known before any forward pass."""
     token_advantages: tuple[np.ndarray, ...] | None = None
@@ -79,14 +88,29 @@ class TrainBatch:
     demonstration_weight: float = 0.0
     """Of their mean negative log-likelihood per token."""
 
-    def subset(self, members: np.ndarray) -> TrainBatch:
+    def __post_init__(self) -> None:
+        num_named, num_samples = len(self.step_S), len(self.samples)
+        if num_named != num_samples or len(self.trajectory_S) != num_samples:
+            raise ValueError(
+                f"a TrainBatch of {num_samples} samples names {num_named} steps (step_S) of {len(self.trajectory_S)} "
+                "trajectories (trajectory_S): give one number each for every sample"
+            )
+
+    @property
+    def step_keys(self) -> list[StepKey]:
+        """[S] identities of ``samples``. One that is there twice is trained twice."""
+        both = zip(self.trajectory_S.tolist(), self.step_S.tolist(), strict=True)
+        return [(self.trajectory_ids[trajectory], place) for trajectory, place in both]
+
+    def subset(self, members: np.ndarray, *, reason: LeftOut = "not_chosen") -> TrainBatch:
         """Of the steps ``members`` [int] only; the weights of others are gone from the objective, not spread over these.
-        Trajectories that lose all of their steps are not chosen."""
+        ``reason``: why the others are left out."""
         def some(values: tuple[T, ...]) -> tuple[T, ...]:
             return tuple(values[i] for i in members)
 
-        gone = set(self.trajectory_S[~self.replayed_S].tolist()) - set(self.trajectory_S[members].tolist())
-        lost = frozenset(self.trajectory_ids[trajectory] for trajectory in gone)
+        keys, stays = self.step_keys, set(members.tolist())
+        kept = {keys[i] for i in stays}
+        gone = [key for i, key in enumerate(keys) if i not in stays and key not in kept and not self.replayed_S[i]]
         return replace(
             self,
             samples=some(self.samples),
@@ -96,7 +120,8 @@ class TrainBatch:
             advantage_S=self.advantage_S[members],
             token_weight_S=self.token_weight_S[members],
             replayed_S=self.replayed_S[members],
-            not_chosen=self.not_chosen | lost,
+            step_S=self.step_S[members],
+            left_out={**self.left_out, **dict.fromkeys(gone, reason)},
             token_advantages=None if self.token_advantages is None else some(self.token_advantages),
             value_targets=None if self.value_targets is None else some(self.value_targets),
             start_logprobs=None if self.start_logprobs is None else some(self.start_logprobs),
@@ -146,8 +171,8 @@ class LossResult:
 
     loss: torch.Tensor
     metrics: dict[str, tuple[torch.Tensor, torch.Tensor | float]]
-    importance_weights_M: torch.Tensor | None = None
-    """w = pi_p / pi_b as it is, without cap and without gradient: the trainer makes the effective sample size of it."""
+    log_weights_M: torch.Tensor | None = None
+    """log w = log pi_p - log pi_b without cap and without gradient: the trainer makes the effective sample size of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +252,17 @@ class ScalesLearningRate(Protocol):
 
     def lr_factor(self, effective_sample_share: float) -> float:
         """What the learning rate of an optimizer step is multiplied with. ``effective_sample_share``: (sum w)^2 / (n sum w^2) of
-        its n tokens, 1 on policy."""
+        its n trajectories (`learner.guards.EffectiveSamples`), 1 on policy."""
         ...
+
+
+@runtime_checkable
+class Draws(Protocol):
+    """An algorithm that draws at random. Its draws follow from the run's seed and the version, so that runs with other seeds
+    draw otherwise and a resumed run draws the same."""
+
+    seed: int
+    """`seed` of the run; `make_algorithm` sets it."""
 
 
 Maker = Callable[[Mapping[str, Any], LearnerConfig], Algorithm]
@@ -255,9 +289,12 @@ ALGORITHMS: dict[str, str] = {
 """Name -> `module:Class`."""
 
 
-def make_algorithm(learner: LearnerConfig) -> Algorithm:
+def make_algorithm(learner: LearnerConfig, *, seed: int = 0) -> Algorithm:
     """The configured algorithm: a name in `ALGORITHMS`, the name of an entry point in the group `computerrl.algorithms`, or
-    `module:Class`. Raises `ConfigError` when there is none of that name or its options are wrong."""
+    `module:Class`. Raises `ConfigError` when there is none of that name or its options are wrong.
+
+    ``seed``: of the run, for an algorithm that `Draws`.
+    """
     name = learner.algorithm.name
     if name in ALGORITHMS:
         algorithm = _maker(ALGORITHMS[name])(learner.algorithm.options, learner)
@@ -266,6 +303,8 @@ def make_algorithm(learner: LearnerConfig) -> Algorithm:
     missing = [part for part in _PARTS if not hasattr(algorithm, part)]
     if missing:
         raise ConfigError([Problem("learner.algorithm.name", f"{name!r} has no {', '.join(missing)}", _DERIVE)])
+    if isinstance(algorithm, Draws):
+        algorithm.seed = seed
     return algorithm
 
 

@@ -6,8 +6,8 @@ of a memory of the ``memory_size`` shortest of each task: q = gamma * memory + (
 `tasks.curriculum.name: cool_down`.
 
 Ours: alpha, gamma and the size of the memory are not published; a task's memory is its family's; successes join a group in which
-some rollout failed, drawn at random, before advantages are made; the decoupled correction of `grpo`, which the stored log-probs
-make exact however old a success is.
+some rollout failed, drawn at random, before advantages are made; the decoupled correction of `grpo`. For an old success that
+correction is bounded and taken token by token from the stored log-probs: it does not know that states have become rarer since.
 """
 
 from __future__ import annotations

@@ -4,9 +4,11 @@ The last ``memory_size`` successful rollouts of each task are kept. When the rew
 below ``replay_std``, mean below ``replay_mean``), one of its rollouts gives way to a stored success before advantages are made,
 so that the group has a signal. Clip 0.2 and 0.3, no KL.
 
-Ours: a task's memory is its family's; the success is drawn at random among those kept (seeded by the version); a rollout that
-failed gives way, the last one; steps in place of whole trajectories and the decoupled correction of `grpo`, which the stored
-log-probs make exact however old the success is.
+Ours: a task's memory is its family's; the success is drawn at random among those kept (by the run's seed and the version); a
+rollout that failed gives way, the last one; steps in place of whole trajectories and the decoupled correction of `grpo`. For an
+old success that correction is bounded and taken token by token from the stored log-probs: it does not know that states have
+become rarer since. The release differs: dual clip 3 (`dual_clip`), a mean over tokens, the success takes the first place, and its
+log-probs are made anew, so that nothing corrects its age.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """DAPO: clip-higher, a mean over tokens, and only groups that teach something (arXiv 2503.14476).
 
-Clipping less above (0.28 for 0.2) slows the loss of entropy. Groups whose rollouts all scored the same have no place in the mean;
+Clipping less above (0.28 for 0.2) slows the loss of entropy. Groups that all solved or all failed have no place in the mean;
 others are sampled in their place until the batch is full (dynamic sampling), out of at most ``(broker.eta + 1)`` batches: so many
 may be on their way within the staleness bound (ours). No KL. Ours besides: steps in place of whole answers, and the decoupled
 correction of `grpo`. Answers are not cut softly by length: actions are short.
@@ -33,6 +33,10 @@ class DAPO(GRPO):
         """Neither all solved nor all failed (the paper's equation 11)."""
         return len({trajectory.success for trajectory in group.trajectories}) > 1
 
+    def advantages(self, rewards_n: np.ndarray, table: StepTable) -> np.ndarray:
+        """[n] those of GRPO in groups with both outcomes. In others a badly formed step would make some."""
+        return super().advantages(rewards_n, table) * table.both_outcomes_n
+
     def counted(self, advantage_n: np.ndarray, table: StepTable) -> np.ndarray:
-        """[n] bool: steps of groups with a signal."""
-        return np.isin(table.group_n, table.group_n[advantage_n != 0.0])
+        """[n] bool: steps of groups with both outcomes, and of those that ``imitation_weight`` gives an advantage."""
+        return table.both_outcomes_n | np.isin(table.group_n, table.group_n[advantage_n != 0.0])

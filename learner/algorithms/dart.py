@@ -8,7 +8,8 @@
 
 The released code differs: GSPO with clip 0.1 and 0.28, no entropy filter, only groups with both outcomes
 (`configs/algorithms/dart_release.yaml`). Ours: a task's memory is its family's; the success is drawn at random among the newest;
-the entropy is that of the weights at the start of the update, over the whole vocabulary.
+the entropy is that of the weights at the start of the update, over the whole vocabulary; the KL's gradient is that of the KL
+(`kl_estimator`; the release has `low_var`). The release also has a dual clip of 3 in its clipped objective (`dual_clip`).
 """
 
 from __future__ import annotations
@@ -58,10 +59,7 @@ class DART(ReplayingGRPO):
 
     def counted(self, advantage_n: np.ndarray, table: StepTable) -> np.ndarray:
         """[n] bool: all, or the steps of groups with both outcomes."""
-        if not self.options.both_outcomes:
-            return super().counted(advantage_n, table)
-        solved, failed = (table.group_n[table.success_n == outcome] for outcome in (True, False))
-        return np.isin(table.group_n, np.intersect1d(solved, failed))
+        return table.both_outcomes_n if self.options.both_outcomes else super().counted(advantage_n, table)
 
     def refine(self, batch: TrainBatch, look: FirstLook) -> TrainBatch:
         """``batch`` without the surest steps of each group."""
@@ -76,7 +74,7 @@ class DART(ReplayingGRPO):
         kept = np.flatnonzero(keep_S)
         left_out = np.flatnonzero(~keep_S & ~batch.replayed_S)
         return replace(
-            batch.subset(kept),
+            batch.subset(kept, reason="too_sure"),
             left_out_nll=batch.left_out_nll + float(sum(look.entropy[i].sum(dtype=np.float64) for i in left_out)),
             left_out_tokens=batch.left_out_tokens + sum(len(look.entropy[i]) for i in left_out),
             metrics={

@@ -38,14 +38,19 @@ class GRPOOptions(Section):
     which slows the loss of entropy. A recomputed pi_p is pi_t in the first of ``learner.num_minibatches``: with one, nothing is
     clipped."""
     objective: Literal["clipped", "gspo", "cispo", "dppo_tv"] = "clipped"
-    """clipped: S(r, A) for each token; gspo: S(s, A) with one ratio s = exp(mean log r) for all tokens of a step (arXiv
-    2507.18071, equations 5 to 7, eps 3e-4 and 4e-4; 0.1 and 0.28 in DART's release; that corrections stay one for each token is
-    ours); cispo: sg(min(r, 1 + eps_high)) A log pi_t (arXiv 2506.13585, equations 4 and 5); dppo_tv: r A, without tokens that are
-    ``tv_limit`` away from pi_b in the direction that A pushes (DPPO, as in prime-rl)."""
+    """clipped: S(r, A) for each token; gspo: S(s, A) with the ratio s = exp(mean log r) of a step for each of its tokens (arXiv
+    2507.18071, equations 5 to 7, eps 3e-4 and 4e-4; 0.1 and 0.28 in DART's release), whose gradient stays each token's own
+    (GSPO-token, equations 13 and 14), so that corrections and advantages may differ by token; cispo: sg(min(r, 1 + eps_high)) A
+    log pi_t (arXiv 2506.13585, equations 4 and 5; the paper's is that with correction none and aggregation token_mean, see
+    configs/algorithms/cispo.yaml); dppo_tv: r A, without tokens that are ``tv_limit`` away from pi_b in the direction that A
+    pushes (DPPO: the mask of prime-rl, without its 1e-3 log^2 r; prime-rl has no cap of w, verl one of 20)."""
+    dual_clip: float | None = Field(None, gt=1)
+    """c of max(S, c A) where A < 0 (dual-clip PPO, arXiv 1912.09729; 3 in verl and in the releases of ARPO and DART). None: S of
+    a token that became far likelier is unbounded where A < 0."""
     tv_limit: float = Field(0.2, gt=0, le=1)
     """Of abs(pi_t - pi_b), for dppo_tv."""
     correction: Literal["decoupled", "tis", "icepop", "geometric", "none"] = "decoupled"
-    """decoupled and tis: sg(min(w, correction_cap)) (caps 5 and 1..2 in the papers); icepop: w inside ``icepop_range``, else 0;
+    """decoupled and tis: sg(min(w, correction_cap)) (caps 5, AReaL's bound, and 1..2); icepop: w inside ``icepop_range``, else 0;
     geometric: min(w, correction_cap) in steps whose geometric mean of w is inside ``geometric_range``, else 0 (the cap: ours);
     none: w = 1 and r = pi_t / pi_b, GRPO as if every token were on policy. `learner.corrections` names the sources."""
     correction_cap: float = Field(5.0, gt=0)
@@ -55,8 +60,9 @@ class GRPOOptions(Section):
     """Where log pi_p comes from: a forward pass at the start of the update (free with one minibatch), or interpolated."""
     kl_beta: float = Field(0.0, ge=0)
     """Weight of the KL to the reference policy (ComputerRL 3e-4); 0 spares the reference forward pass."""
-    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
-    """Of that KL, with d = log pi_ref - log pi_t: -d; d^2 / 2 (REINFORCE++); exp(d) - d - 1 ("low_var": ComputerRL, DART)."""
+    kl_estimator: Literal["k1", "k2", "k3", "low_var"] = "k3"
+    """Value of that KL, with d = log pi_ref - log pi_t: -d; d^2 / 2; exp(d) - d - 1. The gradient of all three is that of the KL,
+    see `learner.losses.kl_term`. low_var: k3 with its own gradient, another one (verl's, in DART's release)."""
     aggregation: Aggregation = "computerrl"
     """See `learner.aggregation.token_weights`."""
     aggregation_constant: float | None = Field(None, gt=0)
@@ -72,8 +78,9 @@ class GRPOOptions(Section):
     format_penalty: float = Field(0.0, ge=0)
     """Taken from the reward of a badly formed step, besides its reward being 0 (ours)."""
     lr_scaling: Literal["none", "effective_samples"] = "none"
-    """effective_samples: the learning rate of an optimizer step times sqrt(ESS / n), ESS = (sum w)^2 / sum w^2 over its n tokens
-    (VCPO, variance-controlled policy optimization; for lags of up to 128 versions)."""
+    """effective_samples: the learning rate of an optimizer step times sqrt(ESS / n), ESS = (sum w)^2 / sum w^2 over its n
+    trajectories, each with the product w of its tokens' weights. That is half of VCPO (arXiv 2602.17616); the other half, a
+    baseline from gradient norms, is not here."""
     temperature: float = Field(1.0, gt=0)
     """Sampling temperature of training rollouts; the learner's log-probs are taken at the same."""
 
@@ -109,6 +116,7 @@ _CORRECTED = ("decoupled", "tis", "icepop", "geometric")
 _NEEDS: dict[str, dict[str, tuple[str, ...]]] = {
     "eps_low": {"objective": ("clipped", "gspo")},
     "eps_high": {"objective": ("clipped", "gspo", "cispo")},
+    "dual_clip": {"objective": ("clipped", "gspo")},
     "tv_limit": {"objective": ("dppo_tv",)},
     "correction_cap": {"correction": ("decoupled", "tis", "geometric")},
     "icepop_range": {"correction": ("icepop",)},
@@ -123,6 +131,8 @@ class GRPO:
     """See the module's docstring. Relatives (`rloo`, `arpo`, ...) differ in defaults, or in some of the methods that follow."""
 
     options_model: type[GRPOOptions] = GRPOOptions
+    seed = 0
+    """See `Draws`."""
 
     def __init__(self, options: Mapping[str, Any], learner: LearnerConfig) -> None:
         self.options = parse_options(self.options_model, options)
@@ -139,7 +149,7 @@ class GRPO:
 
     def _refuse_what_clips(self) -> None:
         """With one optimizer step a batch r is 1 wherever a clip looks at it."""
-        given = self.options.model_fields_set & {"eps_low", "eps_high"}
+        given = self.options.model_fields_set & {"eps_low", "eps_high", "dual_clip"}
         if self.options.objective in ("gspo", "cispo"):
             given |= {"objective"}
         if given:
@@ -149,10 +159,15 @@ class GRPO:
                 for name in sorted(given)
             ])  # fmt: skip
 
+    def generator(self, version: int) -> np.random.Generator:
+        """The generator of all draws for the batch of ``version``."""
+        return np.random.default_rng((self.seed, version))
+
     # --- what relatives change ---------------------------------------------------------------------------------------
 
     def choose(self, groups: Sequence[TrajectoryGroup], *, version: int) -> Chosen:
-        """Which rollouts the batch is made of: all that came. ``version`` may seed a draw."""
+        """Which rollouts the batch is made of: all that came. Draws are those of `generator`. A copy of a trajectory keeps its
+        id."""
         del version
         return Chosen(groups)
 
@@ -177,7 +192,7 @@ class GRPO:
         """Advantages per group over all its steps; weights over all steps of the batch; then leave out what cannot train."""
         options = self.options
         chosen = self.choose(groups, version=version)
-        table = StepTable.of(chosen.groups, version=version, replayed=chosen.replayed)
+        table = StepTable.of(chosen.groups, version=version, came=groups, replayed=chosen.replayed)
         rewards_n = self.rewards(table)
         advantage_n = self.advantages(rewards_n, table)
         advantage_n = np.where(advantage_n < 0, options.negative_scale * advantage_n, advantage_n)
@@ -194,7 +209,7 @@ class GRPO:
             )
         # What a memory gives is older than any bound, and is there for it.
         trains_n = table.whole_n & ((table.age_n <= self._age_bound) | table.replayed_n)
-        computed_n = trains_n & counted_n if options.kl_beta > 0 else trains_n & (advantage_n != 0.0)
+        computed_n = trains_n & counted_n & ((advantage_n != 0.0) | (options.kl_beta > 0))
         computed = np.flatnonzero(computed_n)
         left_out = [table.steps[i] for i in np.flatnonzero(table.whole_n & ~computed_n & ~table.replayed_n)]
         return TrainBatch(
@@ -206,10 +221,12 @@ class GRPO:
             token_weight_S=weight_n[computed].astype(np.float32),
             version=version,
             replayed_S=table.replayed_n[computed],
+            step_S=table.position_n[computed],
             trajectory_ids=tuple(trajectory.trajectory_id for trajectory in table.trajectories),
-            not_chosen=chosen.left_out(groups),
+            not_chosen=chosen.not_chosen(groups),
+            left_out=chosen.left_out(groups, table),
             metrics={
-                **batch_metrics(groups, table, rewards_n, advantage_n, trains_n=trains_n, age_bound=self._age_bound),
+                **batch_metrics(groups, table, rewards_n, advantage_n * counted_n, trains_n=trains_n, age_bound=self._age_bound),
                 "num_steps_computed": float(len(computed)),
             },
             left_out_nll=-float(sum(step.behavior_logprobs.sum(dtype=np.float64) for step in left_out)),
@@ -220,7 +237,7 @@ class GRPO:
         """- sum_M weight * (sg(correction(w)) * S(r, A) - beta * KL)."""
         import torch
 
-        from learner import losses
+        from learner import corrections, losses
 
         options = self.options
         proximal_M, correction_M = self._correction(outputs, batch)
@@ -231,18 +248,20 @@ class GRPO:
         metrics = {
             "clip_fraction": (clipped_M.sum(), num_tokens),
             "importance_weight": (correction_M.sum(), num_tokens),
-            "ratio": (torch.exp(current_M - proximal_M).sum(), num_tokens),
+            "ratio": (torch.exp(corrections.bounded(current_M - proximal_M)).sum(), num_tokens),
             "kl": (losses.kl_k3(current_M, batch.behavior_logprobs_M).sum(), num_tokens),
         }
         if outputs.reference_logprobs_M is not None:
-            kl_M = losses.KL_ESTIMATORS[options.kl_estimator](outputs.reference_logprobs_M, outputs.logprobs_M)
+            kl_M = losses.kl_term(
+                outputs.reference_logprobs_M, outputs.logprobs_M, batch.behavior_logprobs_M, estimator=options.kl_estimator
+            )
             term_M = term_M - options.kl_beta * kl_M
             metrics["reference_kl"] = (kl_M.detach().sum(), num_tokens)
-        weights_M = torch.exp(proximal_M - batch.behavior_logprobs_M).detach()
-        return LossResult(-(batch.token_weight_M * term_M).sum(), metrics, weights_M)
+        log_weights_M = corrections.bounded(proximal_M - batch.behavior_logprobs_M).detach()
+        return LossResult(-(batch.token_weight_M * term_M).sum(), metrics, log_weights_M)
 
     def lr_factor(self, effective_sample_share: float) -> float:
-        """1, or sqrt(ESS / n) of VCPO."""
+        """1, or sqrt(ESS / n) as in VCPO."""
         return math.sqrt(effective_sample_share) if self.options.lr_scaling == "effective_samples" else 1.0
 
     def _surrogate(
@@ -256,8 +275,9 @@ class GRPO:
         options, advantage_M = self.options, batch.advantage_M
         log_ratio_M = logprobs_M - proximal_M
         if options.objective == "gspo":
-            log_ratio_M = corrections.step_means(log_ratio_M, batch.step_M)
-        ratio_M = torch.exp(log_ratio_M)
+            # The value is that of the step, the gradient each token's own: sg(s) pi_t / sg(pi_t).
+            log_ratio_M = logprobs_M - logprobs_M.detach() + corrections.step_means(log_ratio_M.detach(), batch.step_M)
+        ratio_M = torch.exp(corrections.bounded(log_ratio_M))
         if options.objective == "cispo":
             return losses.cispo(ratio_M, advantage_M, logprobs_M, eps_high=options.eps_high)
         if options.objective == "dppo_tv":
@@ -265,7 +285,9 @@ class GRPO:
                 logprobs_M, batch.behavior_logprobs_M, advantage_M, limit=options.tv_limit
             )
             return torch.where(within_M, ratio_M * advantage_M, 0.0), ~within_M
-        return losses.clipped_surrogate(ratio_M, advantage_M, eps_low=options.eps_low, eps_high=options.eps_high)
+        return losses.clipped_surrogate(
+            ratio_M, advantage_M, eps_low=options.eps_low, eps_high=options.eps_high, dual_clip=options.dual_clip
+        )
 
     def _correction(self, outputs: PolicyOutputs, batch: LossBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """(log pi_p, corrected w), both [M] and without gradient."""

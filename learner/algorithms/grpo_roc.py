@@ -4,9 +4,9 @@ Half of a group is kept: failures at random, so that ways to fail stay diverse; 
 success is less clean the more of its steps had errors of their tools (half, when it called none) and the more were badly formed.
 At least ``min_each`` of both kinds are kept where there are so many. Clip 0.2 and 0.28, no KL.
 
-Ours: an error is a step whose action the desktop refused; both kinds are halved in proportion; the draw is
-seeded by the version; advantages over steps, as in `grpo`.
-Set ``learner.group_size`` to twice the rollouts that shall train.
+Ours: an error is a step whose action the desktop refused; failures are drawn (the release keeps the first ones); both kinds are
+halved in proportion; the draw is seeded by the run's seed and the version; advantages over steps, as in `grpo`. Set
+``learner.group_size`` to twice the rollouts that shall train.
 """
 
 from __future__ import annotations
@@ -42,16 +42,15 @@ class GRPORoC(GRPO):
 
     def choose(self, groups: Sequence[TrajectoryGroup], *, version: int) -> Chosen:
         """The groups with the rollouts that are kept."""
-        rng = np.random.default_rng(version)
+        rng = self.generator(version)
         return Chosen([replace(group, trajectories=self._kept(group.trajectories, rng)) for group in groups])
 
     def _kept(self, trajectories: Sequence[Trajectory], rng: np.random.Generator) -> tuple[Trajectory, ...]:
-        shuffled = [trajectories[i] for i in rng.permutation(len(trajectories))]
-        failures = [one for one in shuffled if not one.success]
-        successes = sorted((one for one in shuffled if one.success), key=untidiness)
+        shuffled = rng.permutation(len(trajectories)).tolist()
+        failures = [i for i in shuffled if not trajectories[i].success]
+        successes = sorted((i for i in shuffled if trajectories[i].success), key=lambda i: untidiness(trajectories[i]))
         num_failures, num_successes = self._numbers(len(failures), len(successes))
-        kept = {id(one) for one in (*failures[:num_failures], *successes[:num_successes])}
-        return tuple(one for one in trajectories if id(one) in kept)
+        return tuple(trajectories[i] for i in sorted((*failures[:num_failures], *successes[:num_successes])))
 
     def _numbers(self, num_failures: int, num_successes: int) -> tuple[int, int]:
         """How many of each are kept; in sum the asked share, rounded up."""

@@ -5,7 +5,8 @@ A long trajectory counts no more than a short one, a long action no more than a 
 trajectories' outcomes among the group's, and every step has its trajectory's. The paper's dynamic compression of the context (old
 observations give way to a placeholder) needs nothing here: of earlier turns a prompt holds actions and their results, never
 observations, and a step's prompt is trained as it was sampled. Clip 0.2; ours: the decoupled correction of `grpo`. A badly formed
-step has no other reward.
+step has no other reward. The release differs from the paper: sample deviation, and the loss mean of TRL in place of the means
+over trajectories and actions.
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 A = (r - mean of its group) / (std over the batch + delta).
 
 A group that is nearly always solved is not blown up, as it is when divided by its own small deviation. Ours: steps in place of
-whole answers, and the decoupled, clipped objective of `grpo`. The paper's KL, estimated by k2, is off unless `kl_beta` is given.
+whole answers, each counted once (the paper, verl, OpenRLHF and NeMo-RL weight mean and deviation by tokens); no second centring,
+which in verl gives groups without a signal an advantage; the decoupled, clipped objective of `grpo`. The paper's KL, estimated by
+k2, is off unless `kl_beta` is given.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from learner.step_table import StepTable
 class ReinforcePlusPlusOptions(GRPOOptions):
     """`learner.algorithm.options` of reinforce_pp."""
 
-    kl_estimator: Literal["k1", "k2", "k3"] = "k2"
+    kl_estimator: Literal["k1", "k2", "k3", "low_var"] = "k2"
 
 
 class ReinforcePlusPlus(GRPO):

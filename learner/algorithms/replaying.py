@@ -42,13 +42,19 @@ class ReplayingGRPO(GRPO):
         raise NotImplementedError
 
     def choose(self, groups: Sequence[TrajectoryGroup], *, version: int) -> Chosen:
-        """What `replay` makes of each group; draws are seeded by ``version``."""
-        rng = np.random.default_rng(version)
-        made, replayed = [], set()
+        """What `replay` makes of each group. Raises `ValueError` when it gives what neither came nor is in the memory."""
+        rng = self.generator(version)
+        made: list[TrajectoryGroup] = []
+        replayed: set[str] = set()
         for group in groups:
             kept = self.memory.of(group.task.family)
             members = self.replay(group.trajectories, kept, rng) if kept else group.trajectories
-            replayed |= {id(one) for one in members} - {id(one) for one in group.trajectories}
+            stored = {one.trajectory_id for one in kept}
+            others = {one.trajectory_id for one in members} - {one.trajectory_id for one in group.trajectories}
+            if others - stored:
+                names = ", ".join(sorted(others - stored))
+                raise ValueError(f"replay() gave {names}: neither came nor is in the memory; a copy keeps its trajectory_id")
+            replayed |= others
             made.append(replace(group, trajectories=members))
         return Chosen(made, frozenset(replayed))
 

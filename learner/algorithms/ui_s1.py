@@ -5,10 +5,12 @@ on with the policy's own words in its history; another one earns 0 and is patche
 most ``num_patches`` times. A step's return is sum_k gamma^k r over the steps up to and with the next mismatch, so that what comes
 after a patch is not credited to what came before it. A = A_episode + ``step_weight`` * A_step: the trajectory's sum of rewards
 among its group's, the step's return among those of the group's steps at the same place, both (x - mean) / (std + delta). Groups
-whose sums have a deviation below ``min_std`` are dropped. KL 1e-4 (k3), clip 0.2.
+in which the returns of first steps deviate by no more than ``min_std`` are dropped (the release's metric `seq_future_reward`).
+KL 1e-4 (k3), clip 0.2.
 
 Ours: the demonstration is played on a real desktop, by the scripted or recorded demonstrator; actions match as a whole, name and
-arguments; the decoupled correction of `grpo`. An episode that was patched is no success, whatever the desktop shows.
+arguments; the decoupled correction of `grpo`. An episode that was patched is no success, whatever the desktop shows. The release
+(MobileAgent) differs from the paper: its A_episode normalises the reward of each step over all steps of the group.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class UIS1Options(GRPOOptions):
     step_weight: float = Field(1.0, ge=0)
     """Weight of the step's advantage beside the episode's."""
     min_std: float = Field(0.3, ge=0)
-    """Groups whose trajectories' sums of rewards have a smaller deviation do not train."""
+    """Groups in which the returns of the trajectories' first steps have no larger deviation do not train."""
 
 
 class UIS1(GRPO):
@@ -65,7 +67,7 @@ class UIS1(GRPO):
         for group in np.unique(table.group_n):
             members = np.flatnonzero(table.group_n == group)
             owners, owner_of = np.unique(table.trajectory_n[members], return_inverse=True)
-            if sums[owners].std() < self.options.min_std:
+            if returns_n[members[table.position_n[members] == 0]].std() <= self.options.min_std:
                 continue
             advantage_n[members] = group_advantages(sums[owners], delta=delta)[owner_of]
             for position in np.unique(table.position_n[members]):

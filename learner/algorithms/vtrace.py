@@ -48,6 +48,8 @@ class VTrace(PPO):
 
     def sequence_targets(self, batch: TrainBatch, look: FirstLook, members: list[int]) -> tuple[np.ndarray, np.ndarray]:
         """(advantages, value targets) of one trajectory's tokens."""
+        from learner.corrections import LOG_RATIO_LIMIT
+
         assert look.values is not None
         behavior_t = np.concatenate([batch.samples[i].behavior_logprobs for i in members]).astype(np.float64)
         start_t = np.concatenate([look.logprobs[i] for i in members]).astype(np.float64)
@@ -55,7 +57,7 @@ class VTrace(PPO):
         return advantages.vtrace(
             token_rewards(batch, members),
             np.concatenate([look.values[i] for i in members]).astype(np.float64),
-            np.exp(start_t - behavior_t),
+            np.exp(np.minimum(start_t - behavior_t, LOG_RATIO_LIMIT)),
             gamma=options.gamma, lam=options.trace_lambda, rho_bar=options.rho_bar, c_bar=options.c_bar,
         )  # fmt: skip
 

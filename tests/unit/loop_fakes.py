@@ -125,7 +125,7 @@ class FakeTrainer:
     check_picture = None
 
     def __init__(self, config: RunConfig) -> None:
-        self.algorithm = make_algorithm(config.learner)
+        self.algorithm = make_algorithm(config.learner, seed=config.seed)
         self.weight = torch.zeros(1)
         self.reference = torch.zeros(1)
         self.lrs: list[float] = []

@@ -133,7 +133,7 @@ def constant(_groups: Sequence[TrajectoryGroup], rows: Rows) -> Values:
 
 standardised = each_group(lambda group: standard(step_rewards(group)))
 PLAIN = (
-    "cispo", "computerrl", "dppo_tv", "geometric", "grpo", "gspo", "icepop", "loglinear", "scaling_inter", "tis", "vcpo",
+    "computerrl", "dppo_tv", "geometric", "grpo", "gspo", "icepop", "loglinear", "scaling_inter", "tis", "vcpo",
     "behaviour_cloning", "coda", "arpo", "dart_release",
 )  # fmt: skip
 """Which have GRPO's batch where no memory has anything to give; of the two that clone, a batch is none of their business."""
@@ -141,6 +141,7 @@ EXPECTED = {
     **dict.fromkeys(PLAIN, (standardised, per_group)),
     "adagrpo": (each_group(lambda group: standard(less_detours(group))), per_group),
     "agentrl": (by_family, per_group),
+    "cispo": (standardised, per_token),
     "dapo": (standardised, per_token),
     "dr_grpo": (each_group(centred), constant),
     "m_grpo": (each_group(of_trajectories), per_trajectory),
@@ -267,7 +268,7 @@ def test_ui_s1_as_configured_adds_advantages_of_episode_and_step() -> None:
     group = replace(group, trajectories=tuple(played))
     config = load("ui_s1")
     batch = make_algorithm(config.learner).prepare([group], version=0)
-    # gamma 0.5, cut at a mismatch: returns 1.5, 1; 1, 0; 0, 0. Sums 2, 1, 0 deviate by more than 0.3.
+    # gamma 0.5, cut at a mismatch: returns 1.5, 1; 1, 0; 0, 0. First returns 1.5, 1, 0 deviate by more than 0.3.
     columns = standard([1.5, 1.0, 0.0]), standard([1.0, 0.0, 0.0])
     expected = [sums + columns[j][i] for i, sums in enumerate(standard([2, 1, 0])) for j in range(2)]
     np.testing.assert_allclose(batch.advantage_S, expected, rtol=1e-5, atol=1e-7)

@@ -255,7 +255,7 @@ def test_dart_names_whom_its_filter_left_nothing_and_spares_the_look_without_one
     entropy = tuple(np.full(2, 1.0 + number, np.float32) for number in range(8))
     refined = algorithm.refine(batch, FirstLook(entropy, entropy, None))
     outcomes, _ = TrainedSteps(refined, position=0, age_bound=4).fates([group], {group.group_seq: group})
-    assert outcomes == [["not_chosen"] * 2 + ["trained"] * 6]
+    assert outcomes == [["too_sure"] * 2 + ["trained"] * 6]
     # A number that is none stays, for the guard of the optimizer step to see.
     broken = (np.array([np.nan, 1.0], np.float32), *entropy[1:])
     assert batch.samples[0] in algorithm.refine(batch, FirstLook(broken, broken, None)).samples
@@ -295,8 +295,8 @@ def test_ui_s1_adds_advantages_of_episode_and_step() -> None:
     assert batch.metrics["reward"] == pytest.approx(6 / 11)
 
 
-def test_ui_s1_drops_groups_whose_sums_hardly_differ() -> None:
-    alike = make_group([(False, beside([True, False])), (False, beside([False, True]))], group_seq=0)
+def test_ui_s1_drops_groups_whose_first_returns_hardly_differ() -> None:
+    alike = make_group([(True, beside([True] * 5)), (False, beside([True] * 4 + [False]))], group_seq=0)
     mixed = make_group([(True, beside([True, True])), (False, beside([False]))], group_seq=1)
     batch = make("ui_s1").prepare([alike, mixed], version=0)
     assert set(batch.group_S.tolist()) == {1}

@@ -412,12 +412,15 @@ def test_effective_sample_size_falls_with_uneven_weights_and_vcpo_steps_shorter(
     batch = on_policy_batch(trainer)
     rng = np.random.default_rng(0)
     uneven = tuple(
-        replace(step, behavior_logprobs=step.behavior_logprobs + rng.normal(0, 1, len(step.action_tokens)))
+        replace(step, behavior_logprobs=step.behavior_logprobs + rng.normal(0, 0.3, len(step.action_tokens)))
         for step in batch.samples
     )
     batch = dataclasses.replace(batch, samples=uneven)
-    w = np.exp(-np.concatenate([step.behavior_logprobs for step in uneven]).astype(np.float64))
-    w *= np.exp(np.concatenate([plain_logprobs(plain_model(), step).detach().numpy() for step in uneven]))
+    log_weights = np.zeros(len(batch.trajectory_ids))
+    for owner, step in zip(batch.trajectory_S, uneven, strict=True):
+        log_weights[owner] += (plain_logprobs(plain_model(), step).detach().numpy() - step.behavior_logprobs).sum()
+    assert set(batch.trajectory_S) == set(range(len(log_weights)))
+    w = np.exp(log_weights)
     share = w.sum() ** 2 / (len(w) * (w**2).sum())
     lrs: list[float] = []
     for one in (trainer, scaled):
