@@ -13,8 +13,8 @@ from typing import Any
 
 from common.errors import ConfigError, Problem
 
-BUILT_IN_MODELS = ("smollm2-135m", "tiny-random")
-"""Names that `learner.model_store` can make without a network."""
+BUILT_IN_MODELS = {"smollm2-135m": 8192, "tiny-random": 2048}
+"""Name that `learner.model_store` can make without a network -> its context in tokens."""
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 """Any one of them is a tokenizer that transformers can load offline."""
@@ -46,10 +46,83 @@ def takes_pictures(name: str) -> bool:
 
 def sliding_window(name: str) -> int | None:
     """How many tokens back model ``name`` sees in its narrowest layers; None: all of them, or there is no such model."""
-    tree = _read_json(model_folder(name) / "config.json") or {}
-    text = tree.get("text_config") or tree
+    text = _text_settings(model_folder(name))
     window = text.get("sliding_window") if text.get("use_sliding_window", True) else None
     return window if isinstance(window, int) else None
+
+
+def context_length(name: str) -> int | None:
+    """Positions that model ``name`` was made for, its rope scaling included; None: its files name no limit, or there is no such
+    model. The tokenizer's `model_max_length` is no property of the model."""
+    if name in BUILT_IN_MODELS:
+        return BUILT_IN_MODELS[name]
+    text = _text_settings(model_folder(name))
+    named = [text.get(key) for key in _POSITIONS]
+    positions = next((number for number in named if isinstance(number, int) and number > 0), None)
+    if positions is None:
+        return None
+    return max([positions, *(_scaled(positions, rope) for rope in _rope_settings(text))])
+
+
+def context_problems(name: str, *, max_prompt_tokens: int, max_new_tokens: int) -> list[Problem]:
+    """What is wrong with prompts and answers of so many tokens for model ``name``: it sees fewer."""
+    window, positions, longest = sliding_window(name), context_length(name), max_prompt_tokens + max_new_tokens
+    if positions is not None and positions < longest:
+        reason, seen = f"{name!r} has a context of {positions} tokens", positions
+    elif window is not None and window < longest:
+        reason, seen = f"layers of {name!r} see {window} tokens back", window
+    else:
+        return []
+    reason += f", and a prompt with its answer may have {max_prompt_tokens} + {max_new_tokens} = {longest}"
+    room = seen - max_new_tokens
+    step = f"set it to {room} or less" if room > 0 else "use a model with a longer context, or lower actor.max_new_tokens as well"
+    return [Problem("actor.prompt.max_prompt_tokens", reason, step)]
+
+
+_POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length", "seq_length")
+"""Names of the number of positions in config.json, by family."""
+_STRETCHED = ("linear", "dynamic", "ntk")
+_ALREADY_STRETCHED = ("default", "llama3", "longrope", "su", "mrope")
+"""Kinds of rope scaling whose `max_position_embeddings` counts the stretched positions."""
+
+
+def _rope_settings(text: dict[str, Any]) -> list[dict[str, Any]]:
+    """Rope settings of a model, which may have one for each kind of layer."""
+    found = [text.get(key) for key in ("rope_parameters", "rope_scaling")]
+    settings = [one for one in found if isinstance(one, dict)]
+    return settings + [inner for one in settings for inner in one.values() if isinstance(inner, dict)]
+
+
+def _scaled(positions: int, rope: dict[str, Any]) -> int:
+    kind, factor = rope.get("rope_type", rope.get("type")), rope.get("factor")
+    if not isinstance(factor, int | float) or kind in _ALREADY_STRETCHED:
+        return positions
+    original = rope.get("original_max_position_embeddings")
+    if kind == "yarn" and isinstance(original, int):
+        return int(original * factor)
+    return int(positions * factor) if kind in (*_STRETCHED, "yarn") else positions
+
+
+def vocabulary_size(path: Path) -> int | None:
+    """Tokens that the model in ``path`` knows; None where its config.json does not tell."""
+    size = _text_settings(path).get("vocab_size")
+    return size if isinstance(size, int) and size > 0 else None
+
+
+def named_end_tokens(path: Path) -> list[int]:
+    """Ids of the tokens that end a text or a turn by generation_config.json and config.json, each once."""
+    named: list[Any] = []
+    for tree in (_read_json(path / "generation_config.json") or {}, _read_json(path / "config.json") or {}, _text_settings(path)):
+        found = tree.get("eos_token_id")
+        named.extend(found if isinstance(found, list) else [found])
+    return list(dict.fromkeys(token for token in named if type(token) is int and token >= 0))
+
+
+def _text_settings(path: Path) -> dict[str, Any]:
+    """config.json's settings of the language model, which has a section of its own where the model takes pictures as well."""
+    tree = _read_json(path / "config.json") or {}
+    text = tree.get("text_config")
+    return text if isinstance(text, dict) else tree
 
 
 def check_model_folder(path: Path, *, field: str = "model.name", weights: bool = True) -> None:
@@ -71,7 +144,34 @@ def model_folder_problems(path: Path, *, weights: bool = True) -> list[tuple[str
         return [(f"no model of that name and no folder {str(path)!r}", f"use one of {known}, or the path of a model folder")]
     if not path.is_dir():
         return [(f"{str(path)!r} is a file, not a model folder", "give the folder that holds config.json")]
+    pointers = pointer_problems(path, weights=weights)
+    if pointers:
+        # What else seems wrong with such a folder follows from them.
+        return pointers
     return [*_config_problems(path), *(_weight_problems(path) if weights else ()), *_tokenizer_problems(path)]
+
+
+_POINTERS = {
+    b"version https://git-lfs.github.com/spec/": ("Git LFS", "git lfs pull"),
+    b"/annex/objects/": ("git-annex", "git annex get ."),
+}
+_READ_FILES = ("*.json", "*.jinja", "*.txt", "tokenizer.model")
+_MAX_POINTER_BYTES = 1024
+
+
+def pointer_problems(path: Path, *, weights: bool = False) -> list[tuple[str, str]]:
+    """(reason, next step) for each file in ``path`` that only says where its content is stored."""
+    patterns = (*_READ_FILES, *(("*.safetensors",) if weights else ()))
+    problems = []
+    for file in sorted({file for pattern in patterns for file in path.glob(pattern) if file.is_file()}):
+        if file.stat().st_size > _MAX_POINTER_BYTES:
+            continue
+        content = file.read_bytes()
+        for beginning, (kind, command) in _POINTERS.items():
+            if content.startswith(beginning):
+                reason = f"{file.name} in {str(path)!r} is a {kind} pointer, not the file itself"
+                problems.append((reason, f"run `{command}` in that folder, or copy it from where the files are whole"))
+    return problems
 
 
 def _config_problems(path: Path) -> list[tuple[str, str]]:

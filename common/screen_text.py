@@ -44,8 +44,6 @@ _SHORT_ROLES = {
 }
 """Roles of several words, each as one word that tokenizers of language models know as one token."""
 
-MAX_INSTRUCTION_CHARS = 600
-
 MAX_TITLE_CHARS = 32
 
 
@@ -63,8 +61,8 @@ def element_rows(elements: Sequence[Element], config: PromptConfig, *, instructi
     what is to be clicked would be found in the task's text first.
     """
     observed = elements
-    said = one_line(instruction, MAX_INSTRUCTION_CHARS)
-    elements = [e for e in elements if not (e.is_plain_text and one_line(e.text, MAX_INSTRUCTION_CHARS) in said)]
+    said = one_line(instruction)
+    elements = [e for e in elements if not (e.is_plain_text and one_line(e.text) in said)]
     content = [element for element in elements if element.in_content]
     others = [element for element in elements if not element.in_content]
     shown = [*content, *others[: config.max_toolbar_elements]][: config.max_elements]
@@ -82,9 +80,14 @@ def _row(element: Element, max_chars: int, *, is_named_alone: bool) -> str:
     return " ".join(part for part in parts if part)
 
 
-def one_line(text: str, max_chars: int) -> str:
-    """``text`` on one line, cut: line breaks are written as \\n, runs of blanks as one."""
+def one_line(text: str, max_chars: int | None = None) -> str:
+    """``text`` on one line, `cut`: line breaks are written as \\n, runs of blanks as one."""
     # splitlines knows every line break there is; a tokenizer or a model may take any of them for one.
-    cut = text[: 4 * max_chars]
-    line = " ".join("\\n".join(cut.splitlines()).split())
-    return line if len(line) <= max_chars else line[: max_chars - 1].rstrip() + "…"
+    whole = text if max_chars is None else text[: 4 * max_chars]
+    line = " ".join("\\n".join(whole.splitlines()).split())
+    return line if max_chars is None else cut(line, max_chars)
+
+
+def cut(text: str, max_chars: int) -> str:
+    """``text``, its end left out where it is longer, which a mark at its end tells."""
+    return text if len(text) <= max_chars else text[: max_chars - 1].rstrip() + "…"

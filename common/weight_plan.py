@@ -28,9 +28,14 @@ PROBE_TOKENS: tuple[int, ...] = (
     504, 253, 28, 284, 260, 30, 338, 105, 42, 198, 617, 719, 88, 933, 411, 57,
 )
 # fmt: on
-"""16 token ids below 1000, so that every tokenizer has them; generation stands still for as long as they take. Learner and
-engines score the same sequence: entry i of the 15 (or, with the engine's own start token, 16) log-probs is that of token i + 1
-given all before it."""
+"""16 token ids; generation stands still for as long as they take. Learner and engines score the same sequence: entry i of the 15
+(or, with the engine's own start token, 16) log-probs is that of token i + 1 given all before it."""
+
+
+def probe_tokens(vocabulary: int) -> tuple[int, ...]:
+    """`PROBE_TOKENS` for a model that knows ``vocabulary`` tokens: byte- and character-level ones have a few hundred."""
+    return tuple(token % vocabulary for token in PROBE_TOKENS)
+
 
 PROBE_TOLERANCE = {"float32": 0.01, "bfloat16": 0.25, "float16": 0.25}
 """Largest mean absolute difference of probe log-probs, by the engine's type. Two correct bf16 implementations of one model differ

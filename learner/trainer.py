@@ -477,7 +477,7 @@ class Trainer:
         return self.policy.trained_tensors()
 
     def probe_logprobs(self) -> np.ndarray:
-        """[15] float32 log-probs of `common.weight_plan.PROBE_TOKENS` under the present weights."""
+        """[15] float32 log-probs of `common.weight_plan.probe_tokens` under the present weights."""
         return self.policy.probe_logprobs()
 
     def model_digest(self) -> str:

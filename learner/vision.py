@@ -26,7 +26,7 @@ from common.config import RunConfig
 from common.errors import ConfigError, Problem
 from common.messages import ScreenshotRef
 from common.run_folder import RunFolder
-from common.weight_plan import PROBE_TOKENS
+from common.weight_plan import probe_tokens
 from env_server.client import read_screenshot
 from learner.batching import Pack, PackPictures
 from learner.pictures import Pictures
@@ -135,7 +135,7 @@ def load_vision(model: Any, config: RunConfig, *, folder: Path, recompute: bool)
 
 
 class PictureProbe:
-    """A small picture amid `PROBE_TOKENS`, as the model itself computes it; a sample for `Pictures.packs`."""
+    """A small picture amid `probe_tokens`, as the model itself computes it; a sample for `Pictures.packs`."""
 
     def __init__(self, vision: Vision, *, image_token: int) -> None:
         """Runs the model's own forward pass."""
@@ -148,8 +148,9 @@ class PictureProbe:
         with vision.pictures.reading(lambda ref: self._data):
             patches, grid = vision.pictures.patches_of(self.screenshot)
             pieces = [image_token] * vision.pictures.num_tokens(self.screenshot)
-        self.prompt_tokens = np.array([*PROBE_TOKENS[:4], *pieces, *PROBE_TOKENS[4:8]], dtype=np.int32)
-        self.action_tokens = np.array(PROBE_TOKENS[8:], dtype=np.int32)
+        probe = probe_tokens(int(vision.model.get_input_embeddings().num_embeddings))
+        self.prompt_tokens = np.array([*probe[:4], *pieces, *probe[4:8]], dtype=np.int32)
+        self.action_tokens = np.array(probe[8:], dtype=np.int32)
         self._expected = self._own(vision.model, patches, grid, is_piece=self._all_tokens() == image_token)
 
     def _all_tokens(self) -> np.ndarray:

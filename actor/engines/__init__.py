@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from common.config import RunConfig
 from common.endpoint import Endpoint
+from common.errors import ConfigError
 from common.host_compute import choose_device, has_visible_gpu
+from common.model_folder import context_problems
 
 if TYPE_CHECKING:
     from actor.engines.base import PolicyEngine
@@ -18,8 +20,13 @@ def make_engine(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[i
     """The engine that ``config.actor`` asks for, on the model in ``folder``; ``index`` is the process's.
 
     Takes seconds (transformers) to half a minute (vLLM's imports). Raises `ConfigError` for a model that the engine's library
-    cannot load.
+    cannot load, and for one that sees less than a prompt and its answer.
     """
+    problems = context_problems(
+        config.model.name, max_prompt_tokens=config.actor.prompt.max_prompt_tokens, max_new_tokens=config.actor.max_new_tokens
+    )
+    if problems:
+        raise ConfigError(problems)
     seed = config.seed * 1000 + index
     every = config.actor.older_policy_every
     if every is None:

@@ -92,4 +92,4 @@ class PolicyEngine(Sampler, Protocol):
         """For heartbeats; empty for an engine that counts nothing."""
 
     def probe(self) -> np.ndarray:
-        """Log-probs of `common.weight_plan.PROBE_TOKENS`: entry i is log p(token i+1 | tokens 0..i) at temperature 1."""
+        """Log-probs of `common.weight_plan.probe_tokens`: entry i is log p(token i+1 | tokens 0..i) at temperature 1."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from actor.engines.base import NO_VERSION, Completion, GenerationRequest
 from common.errors import ComputerRLError, EngineFailed, WeightError
-from common.weight_plan import PROBE_TOKENS, check_probe
+from common.weight_plan import check_probe, probe_tokens
 
 if TYPE_CHECKING:
     import torch
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 ADMISSION_S = 0.005
 """Time that requests are taken in between two steps at least, while more of them wait. A longer step allows as long as itself."""
-
-_PROBE = np.asarray(PROBE_TOKENS, dtype=np.int32)
 
 
 class _Spoilt(WeightError):
@@ -48,6 +46,9 @@ class Sampled:
 
 class EngineCore(Protocol):
     """One engine's model and batching; confined to the engine thread."""
+
+    vocabulary: int
+    """Tokens that the model knows."""
 
     def add(self, key: int, request: GenerationRequest) -> bool:
         """Take the request in; False when there is no room now (it is offered again after the next step)."""
@@ -109,6 +110,7 @@ class ThreadedEngine:
         """``dtype`` of the core's weights, torch's name: it says how closely two probes of the same weights agree. ``resumes``:
         a load interrupts what is under way, and the new weights read it anew before they go on."""
         self._core = core
+        self._probe = np.asarray(probe_tokens(core.vocabulary), dtype=np.int32)
         self._decode = decode
         self._dtype = dtype
         self._resumes = resumes
@@ -151,7 +153,7 @@ class ThreadedEngine:
             self._core.load(version, tensors)
             try:
                 if expected_probe is not None:
-                    check_probe(expected_probe, self._core.probe(_PROBE), dtype=self._dtype)
+                    check_probe(expected_probe, self._core.probe(self._probe), dtype=self._dtype)
             except WeightError as error:
                 raise _Spoilt(f"policy version {version}: {error}") from error
             self._version, self._unfit = version, ""
@@ -173,7 +175,7 @@ class ThreadedEngine:
         return self._command(apply_or_stand_still)
 
     def probe(self) -> np.ndarray:
-        return self._command(lambda: self._core.probe(_PROBE))
+        return self._command(lambda: self._core.probe(self._probe))
 
     def metrics(self) -> dict[str, float]:
         return {}

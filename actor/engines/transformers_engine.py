@@ -112,6 +112,7 @@ class TransformersCore:
             head_dim = getattr(config, "head_dim", None) or config.hidden_size // num_heads
             embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
         self._device = str(embedding.device)
+        self.vocabulary = len(embedding)
         self._num_live = num_live
         self._group = num_heads // num_kv_heads
         self._cache = KVCache(

@@ -26,6 +26,7 @@ from actor.engines.base import NO_VERSION, GenerationRequest
 from actor.engines.loading import refusing_model
 from actor.engines.threaded import Sampled, ThreadedEngine
 from common.errors import ConfigError, EngineFailed, Problem, WeightError
+from common.model_folder import vocabulary_size
 
 CPU_BLOCK_TOKENS = 32
 """Granularity of prefix sharing. vLLM's default on a CPU is 128, more than most of our prompts; its kernels want multiples
@@ -159,6 +160,7 @@ class VLLMCore:
             )
         self._client = self._llm.engine_core
         self._shapes = _tensor_shapes(folder)
+        self.vocabulary = vocabulary_size(folder) or _num_embeddings(self._shapes)
         self._num_live = num_live
         self._max_tokens = max_tokens
         self._version = NO_VERSION
@@ -366,6 +368,10 @@ def _tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     if "model.embed_tokens.weight" in shapes:
         shapes.setdefault("lm_head.weight", shapes["model.embed_tokens.weight"])
     return shapes
+
+
+def _num_embeddings(shapes: Mapping[str, tuple[int, ...]]) -> int:
+    return max(shape[0] for name, shape in shapes.items() if name.endswith((".embed_tokens.weight", "lm_head.weight")))
 
 
 def _reload_in_worker(worker: Any, tensors: Mapping[str, torch.Tensor]) -> None:

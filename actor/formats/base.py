@@ -11,12 +11,14 @@ from typing import Literal, Protocol
 
 from common.messages import Action, Observation, ScreenshotRef
 
+Role = Literal["system", "user", "assistant"]
+
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
     """One turn of the conversation."""
 
-    role: Literal["system", "user", "assistant"]
+    role: Role
     text: str
     picture: ScreenshotRef | None = None
     """Shown before the text; only formats with pictures set it."""

@@ -11,7 +11,8 @@ from step to step), the agent's own past last. With SmolLM2's tokenizer a step t
     Done: click("Bella")
     Action: click("Submit")
 
-Application and elements are written by `common.screen_text`. The answer is one action as `common.actions` reads it. Everything
+Application and elements are written by `common.screen_text`. The answer is one action as `common.actions` reads it, after a
+thought where a model thinks first. Everything
 quoted from the screen is put on one line, so that no text on a screen can end a row and pretend to be another part of the prompt.
 """
 
@@ -19,11 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from actor.formats.answers import after_first_thought
 from actor.formats.base import ChatMessage, PastAction
 from common.actions import parse_action
 from common.config import PromptConfig
 from common.messages import Action, Observation
-from common.screen_text import MAX_INSTRUCTION_CHARS, app_line, element_rows, one_line
+from common.screen_text import app_line, element_rows, one_line
 
 MAX_HISTORY_CHARS = 64
 """A past action, and what was said about the newest one, are cut to this."""
@@ -44,7 +46,7 @@ class CompactFormat:
     def messages(
         self, instruction: str, observation: Observation, rows: Sequence[str], past: Sequence[PastAction]
     ) -> list[ChatMessage]:
-        task = f"Task: {one_line(instruction, MAX_INSTRUCTION_CHARS)}"
+        task = f"Task: {one_line(instruction)}"
         lines = [task, app_line(observation, window_title=self._config.window_title), *rows]
         lines.extend(f"Done: {one_line(action.text, MAX_HISTORY_CHARS)}" for action in past)
         if past and past[-1].error:
@@ -54,7 +56,7 @@ class CompactFormat:
         return [ChatMessage("user", "\n".join(lines))]
 
     def parse(self, answer: str, observation: Observation) -> Action:
-        return parse_action(answer)
+        return parse_action(after_first_thought(answer))
 
     def render(self, action_text: str, observation: Observation) -> str:
         return action_text

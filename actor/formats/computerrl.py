@@ -18,10 +18,11 @@ well, a call's text may hold any character, and earlier turns are shown as turns
 from __future__ import annotations
 
 import ast
-import textwrap
+import re
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from actor.formats.answers import after_thoughts, first_block
 from actor.formats.base import ChatMessage, PastAction
 from actor.formats.published_calls import BY_HAND, CALLS, CLASSES, Grid, from_action, to_action
 from common.action_spec import ActionSpec, Param
@@ -37,7 +38,7 @@ from common.actions import (
 )
 from common.config import Actions, PromptConfig
 from common.messages import Action, Element, Observation
-from common.screen_text import SHOWN_STATES, one_line
+from common.screen_text import SHOWN_STATES, cut, one_line
 from common.targets import find_target
 
 VISION_SCALE = 1000
@@ -46,7 +47,6 @@ VISION_SCALE = 1000
 MAX_BLOCK_CHARS = 2 * MAX_ACTION_CHARS
 """Twice, since a call written with our names may come out longer with the published ones."""
 
-MAX_TASK_CHARS = 4000
 MAX_PAST_CHARS = 2000
 """An earlier answer, and what came of it, are cut to this."""
 MAX_THOUGHT_CHARS = 160
@@ -84,6 +84,7 @@ _VISION_SCREEN = (
     "a picture of the screen. Coordinates are relative: x goes from 0 at the left edge to 1000 at the right one, y from 0 at the "
     "top to 1000 at the bottom."
 )
+_CALL_BEGINS = re.compile(r"\s*[A-Za-z]\w*(\.\w+)?\s*\(")
 _FENCE = "```"
 _EXAMPLE = f"{_FENCE}python\nAgent.click([412, 230])\n{_FENCE}"
 
@@ -110,11 +111,11 @@ class _ComputerRL:
     ) -> list[ChatMessage]:
         """System, then a user and an assistant turn for each past action, then the screen of now."""
         system = self._systems.get(observation.app) or self._system(observation.app)
-        before = [f"Task: {one_line(instruction, MAX_TASK_CHARS)}"]
+        before = [f"Task: {one_line(instruction)}"]
         turns = [ChatMessage("system", system)]
         for action in past:
             turns.append(ChatMessage("user", "\n".join([*before, "(The screen of that turn is left out.)"])))
-            turns.append(ChatMessage("assistant", action.text[:MAX_PAST_CHARS]))
+            turns.append(ChatMessage("assistant", cut(action.text, MAX_PAST_CHARS)))
             before = [_outcome(action)]
         shown = observation.screenshot if self._scale is not None else None
         turns.append(ChatMessage("user", "\n".join([*before, *self._screen(observation, rows)]), shown))
@@ -136,8 +137,7 @@ class _ComputerRL:
             raise ActionSyntaxError(f"Invalid action: {error}") from error
 
     def _action(self, answer: str, grid: Grid) -> Action:
-        # A string in the call may hold the tag as well, so it is the first that ends the thought.
-        spoken = answer.partition("</think>")[2] if "</think>" in answer else answer
+        spoken = after_thoughts(answer)
         block = first_block(self._said(spoken))
         if block is not None:
             return _read(block, grid)
@@ -257,21 +257,6 @@ def _outcome(action: PastAction) -> str:
 # --- answer ----------------------------------------------------------------------------------------------------------
 
 
-def first_block(text: str) -> str | None:
-    """What stands in the first fenced block of ``text``, None when there is none. Raises `ActionSyntaxError` when it has no end.
-
-    A fence is a line of its own: three backticks inside a call's text end nothing.
-    """
-    lines = text.splitlines()
-    start = next((index for index, line in enumerate(lines) if line.strip().startswith(_FENCE)), None)
-    if start is None:
-        return None
-    end = next((index for index in range(start + 1, len(lines)) if lines[index].strip().startswith(_FENCE)), None)
-    if end is None:
-        raise ActionSyntaxError("the Python block has no end")
-    return textwrap.dedent("\n".join(lines[start + 1 : end]))
-
-
 def _read(block: str, grid: Grid) -> Action:
     """The action that the first statement of ``block`` is."""
     if len(block) > MAX_BLOCK_CHARS:
@@ -286,14 +271,20 @@ def _read(block: str, grid: Grid) -> Action:
 
 def _first_statement(block: str) -> ast.stmt:
     # Prose after the call makes the block no Python; the call is its first line then.
-    lines = [line for line in block.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    lines = [line for line in block.split("\n") if line.strip() and not line.lstrip().startswith("#")]
+    reason = ""
     for source in (block, *lines[:1]):
         try:
             body = ast.parse(source.strip()).body
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-        if body:
-            return body[0]
+        except SyntaxError as error:
+            reason = error.msg
+        except (ValueError, RecursionError, MemoryError):
+            reason = "no valid source"
+        else:
+            if body:
+                return body[0]
+    if lines and _CALL_BEGINS.match(lines[0]):
+        raise ActionSyntaxError(f"the call is not valid Python ({reason}): write it like Agent.click([412, 230])")
     raise ActionSyntaxError("the Python block does not begin with a call")
 
 

@@ -153,11 +153,14 @@ class Grid:
         """Where ``place`` lies. Raises `ActionSyntaxError` unless it is two numbers on the screen."""
         if len(place) != 2:
             raise ActionSyntaxError(f"coordinates are two numbers [x, y], not {len(place)}")
+        if _are_fractions(place):
+            last = self.scale or f"{self.width - 1} for x and {self.height - 1} for y"
+            raise ActionSyntaxError(f"{list(place)} are fractions of the screen: coordinates go from 0 to {last}")
         return self._along(place[0], self.width, "x"), self._along(place[1], self.height, "y")
 
     def _along(self, value: float, size: int, axis: str) -> int:
         last = size - 1 if self.scale is None else self.scale
-        if not 0 <= round(value) <= last:
+        if value < 0 or round(value) > last:
             raise ActionSyntaxError(f"{axis} = {value} is not on the screen: it goes from 0 to {last}")
         return round(value) if self.scale is None else min(size - 1, round(value * size / self.scale))
 
@@ -168,6 +171,11 @@ class Grid:
         if self.scale is None:
             return [x, y]
         return [round(x * self.scale / self.width), round(y * self.scale / self.height)]
+
+
+def _are_fractions(place: Sequence[float]) -> bool:
+    """A number between 0 and 1 is part of no pixel; 1.0 beside another such number may be the far edge. 0 is a place."""
+    return any(0 < value < 1 for value in place) or (all(isinstance(v, float) and v <= 1 for v in place) and 1.0 in place)
 
 
 # --- call -> action --------------------------------------------------------------------------------------------------
@@ -202,7 +210,11 @@ def _target(value: Any, grid: Grid) -> dict[str, object]:
 
 def _ours(name: str, value: Any, grid: Grid) -> object:
     if name == "keys" and isinstance(value, list):
-        return "+".join(value)
+        pressed = [key for part in value for key in _key_names(part)]
+        if not pressed:
+            raise ActionSyntaxError("'keys' names no key")
+        # Keys are pressed together, and where they are one text plus can only be the last.
+        return "+".join(sorted(pressed, key="+".__eq__))
     if name == "path" and isinstance(value, list):  # places; a file's path is text
         if len(value) % 2:
             raise ActionSyntaxError(f"a path is x, y, x, y, ..., not {len(value)} numbers")
@@ -251,9 +263,12 @@ def _centre(target: Any, y: Any, elements: Sequence[Element]) -> tuple[int, int]
 
 def _theirs(name: str, value: Any, grid: Grid) -> object:
     if name == "keys":
-        parts = value.split("+")
-        # "ctrl++" and "+": the last key is plus itself.
-        return [*filter(None, parts), "+"] if value.endswith("+") else parts
+        return _key_names(value)
     if name == "path" and isinstance(value, list):
         return [number for i in range(0, len(value) - 1, 2) for number in grid.place(value[i], value[i + 1])]
     return value
+
+
+def _key_names(keys: str) -> list[str]:
+    """``ctrl+s`` as names. "ctrl++" and "+": the last key is plus itself."""
+    return [*filter(None, map(str.strip, keys.split("+"))), *(["+"] if keys.strip().endswith("+") else [])]

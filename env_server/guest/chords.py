@@ -15,4 +15,6 @@ def chord_keys(keys: str) -> list[str]:
     names = [part.strip() for part in text.split("+")]
     if text.endswith("+"):  # "ctrl++" and "+": the last key is plus itself
         names = [*filter(None, names), "+"]
+    if not all(names):
+        raise UnknownKey(f"{keys!r:.40} names a key without a name: one + stands between keys, and the key + itself comes last")
     return names

@@ -37,7 +37,12 @@ EOS = 256
 class ByteTokenizer:
     """One token per UTF-8 byte."""
 
-    eos_token = EOS
+    start_tokens = ()
+    stop_tokens = frozenset({EOS})
+    num_rows = EOS + 1
+
+    def encode_text(self, text: str, *, after: str = "") -> list[int]:
+        return self.encode(text)
 
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
@@ -47,6 +52,15 @@ class ByteTokenizer:
 
     def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
         return self.encode("".join(f"<{m.role}>{m.text}</{m.role}>" for m in messages) + "<assistant>")
+
+    def encode_answer(self, answer: str) -> list[int]:
+        return [*self.encode(answer), EOS]
+
+    def opening(self) -> str:
+        return ""
+
+    def end_of_turn(self) -> int:
+        return EOS
 
 
 def make_prompt(**options: object) -> PromptBuilder:

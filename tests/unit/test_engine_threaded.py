@@ -23,6 +23,7 @@ class CountingCore:
 
     def __init__(self, room: int = 2) -> None:
         self.room = room
+        self.vocabulary = 1000
         self.broken: Exception | None = None
         self.gate = threading.Event()
         self.gate.set()

@@ -115,7 +115,7 @@ def test_parse_takes_the_first_action_of_the_first_block_after_the_thought(answe
         (block("Agent.drag_and_drop([1, 2], [900, 4])"), "x = 900 is not on the screen"),
         (block(f"Agent.quote('{'x' * MAX_BLOCK_CHARS}')"), "longer than"),
         (block("(" * 900 + ")" * 900), "does not begin with a call"),
-        (block("Agent.wait(\x00)"), "does not begin with a call"),
+        (block("Agent.wait(\x00)"), "is not valid Python"),
     ],
 )
 def test_parse_bad_answer_is_an_invalid_action_that_says_why(answer: str, reason: str) -> None:

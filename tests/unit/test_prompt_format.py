@@ -10,6 +10,7 @@ from actor.formats.base import PastAction
 from actor.prompt import PromptBuilder
 from common.actions import ActionSyntaxError
 from common.config import PromptConfig
+from common.errors import ConfigError
 from common.screen_text import element_rows, one_line
 from common.targets import find_target
 from tests.unit.actor_data import EOS, ByteTokenizer, make_element, make_observation, make_prompt
@@ -126,5 +127,5 @@ def test_prompt_builder_with_tokenizer_of_long_newlines_refuses_the_plain_format
         def encode(self, text: str) -> list[int]:
             return [0, 1] if text == "\n" else super().encode(text)
 
-    with pytest.raises(ValueError, match="chat_template"):
+    with pytest.raises(ConfigError, match=r"actor\.prompt\.chat_template: .* a newline as 2 tokens"):
         PromptBuilder(Odd(), PromptConfig())

@@ -65,9 +65,19 @@ def test_end_token_that_only_the_settings_name_has_the_number_that_transformers_
     assert FolderTokenizer(copy).eos_token == transformers.AutoTokenizer.from_pretrained(copy).eos_token_id
 
 
-def test_tokenizer_without_an_end_token_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_tokenizer_without_an_end_token_takes_that_of_the_other_files(folder: Path, tmp_path: Path) -> None:
+    copy = _with_settings(folder, tmp_path, eos_token=None)
+    assert FolderTokenizer(copy).stop_tokens == {2}
+    for name in ("config.json", "generation_config.json"):
+        tree = json.loads((copy / name).read_text())
+        tree.pop("eos_token_id")
+        (copy / name).write_text(json.dumps(tree))
+    without = FolderTokenizer(copy)
+    assert without.stop_tokens == frozenset() and without.eos_token is None
+    assert PromptBuilder(without, PromptConfig()).stop_tokens == {without.encode("\n")[0]}
+    (copy / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
     with pytest.raises(ConfigError, match="names no end-of-text token"):
-        FolderTokenizer(_with_settings(folder, tmp_path, eos_token=None))
+        PromptBuilder(FolderTokenizer(copy), PromptConfig(chat_template=True))
 
 
 @pytest.mark.parametrize("name", ["TokenizersBackend", "LlamaTokenizerFast"])
@@ -97,7 +107,7 @@ def test_tokenizer_that_cannot_be_read_is_a_mistake_of_the_configuration(
 ) -> None:
     copy = _with_settings(folder, tmp_path, tokenizer_class=name)
     (copy / "tokenizer.json").write_text(text)
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match=r"cannot be read|is a Git LFS pointer"):
         FolderTokenizer(copy)
 
 

@@ -72,7 +72,8 @@ def test_serial_run_in_the_published_format_clones_demonstrations_said_in_it(tmp
     families = ["calc-set-cell", "calc-type-cell", "editor-type-save", "web-click-button"]
     overrides = [
         *SMALL, f"tasks.families={json.dumps(families)}", f"run_dir={tmp_path}", "actor.prompt.format=computerrl_text",
-        "learner.recipe.max_updates=1", "learner.recipe.eval_before_episodes_per_family=0",
+        "actor.prompt.max_prompt_tokens=1792", "learner.recipe.max_updates=1",
+        "learner.recipe.eval_before_episodes_per_family=0",
     ]  # fmt: skip
     config = load_config(CONFIG, overrides=overrides)
     RunFolder(config.folder).create(config)

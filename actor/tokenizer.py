@@ -1,0 +1,287 @@
+"""The tokenizer of a Hugging Face model folder: what its files say, made into ids, and mistakes in them as problems of the
+configuration.
+
+Ids are those of transformers; a file that stands alone is read without it, since its import takes 5 s. Prompts, budgets and
+formats are `actor.prompt`'s.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from actor.chat_template import ChatTemplate, Turn
+from actor.formats.answers import is_thought_tag
+from actor.formats.base import ChatMessage
+from common.errors import ConfigError, Problem
+from common.model_folder import named_end_tokens, pointer_problems, vocabulary_size
+
+
+class Tokenizer(Protocol):
+    """What the prompt needs of a tokenizer."""
+
+    start_tokens: tuple[int, ...]
+    """Begin every text that is written without chat template; the model's files ask for them."""
+    stop_tokens: frozenset[int]
+    """Tokens that end a turn or a text, by the model's files."""
+    num_rows: int | None
+    """Tokens that the model knows; None: its files do not tell."""
+
+    def encode_text(self, text: str, *, after: str = "") -> list[int]:
+        """Token ids of ``text``, which goes on after ``after``. No part of it becomes one of the model's special tokens."""
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of ``tokens``."""
+
+    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """The conversation and the start of the assistant's next turn, by the model's chat template."""
+
+    def encode_answer(self, answer: str) -> list[int]:
+        """``answer`` as the chat template writes it after a prompt of `encode_chat`, `end_of_turn` included."""
+
+    def opening(self) -> str:
+        """The thought that the template has begun when an answer starts; mostly nothing."""
+
+    def end_of_turn(self) -> int | None:
+        """The token that ends an assistant's turn; None where the folder names none."""
+
+
+class FolderTokenizer:
+    """A `Tokenizer`; safe to share between threads."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises `ConfigError`."""
+        self._folder = folder
+        self._whole: Any = None
+        """Transformers' tokenizer: for chat templates, and for folders whose tokenizer.json does not stand alone."""
+        pointers = [Problem("model.name", reason, step) for reason, step in pointer_problems(folder)]
+        if pointers:
+            raise ConfigError(pointers)
+        try:
+            self._backend, end = _read_plain(folder) or self._read_whole()
+            _undo_settings_of_training(self._backend)
+            self.start_tokens = _start_tokens(self._backend, folder)
+        except ConfigError:
+            raise
+        except Exception as error:  # noqa: BLE001  (tokenizers raises nothing narrower for a file that it cannot read)
+            raise _unreadable(folder, error) from None
+        named = named_end_tokens(folder)
+        ends = [int(end), *named] if end is not None else named
+        self.eos_token = ends[0] if ends else None
+        """Ends a text; None where no file names one."""
+        self.num_rows = vocabulary_size(folder)
+        self.stop_tokens = frozenset(ends)
+        self._added = {int(token): added for token, added in self._backend.get_added_tokens_decoder().items()}
+        self._thought_tags = {token: added.content for token, added in self._added.items() if is_thought_tag(added.content)}
+        special = {token for token, added in self._added.items() if added.special}
+        self._meant = self._texts_of(special | self.stop_tokens)
+
+    def _read_whole(self) -> tuple[Any, int | None]:
+        self._whole = _whole_tokenizer(self._folder)
+        backend = getattr(self._whole, "backend_tokenizer", None)
+        if backend is None:
+            reason = f"the tokenizer in {self._folder} has no fast form (tokenizer.json)"
+            raise ConfigError([Problem("model.name", reason, "save it with AutoTokenizer(use_fast=True).save_pretrained()")])
+        return backend, self._whole.eos_token_id
+
+    # The Rust object itself: thread-safe as long as nobody changes its truncation, and ten times quicker to call.
+    def encode(self, text: str) -> list[int]:
+        """Token ids, nothing added; names of special tokens in ``text`` are those tokens."""
+        return list(self._backend.encode(text, add_special_tokens=False).ids)
+
+    def encode_text(self, text: str, *, after: str = "") -> list[int]:
+        encode = self._spelled if self._meant.search(text) else self.encode
+        return _continued(encode, after, text)
+
+    def _spelled(self, text: str) -> list[int]:
+        return list(self._spelling.encode(text, add_special_tokens=False).ids)
+
+    @functools.cached_property
+    def _spelling(self) -> Any:
+        return self._spelling_out(self._meant)
+
+    def _spelling_out(self, own: re.Pattern[str]) -> Any:
+        """The tokenizer for texts that name tokens of the model's ``own``: they are spelled out."""
+        tree = json.loads(self._backend.to_str())
+        for token in tree["added_tokens"]:
+            token["special"] = bool(own.fullmatch(token["content"]))
+        backend = type(self._backend).from_str(json.dumps(tree))
+        backend.encode_special_tokens = True
+        return backend
+
+    def _texts_of(self, tokens: Iterable[int]) -> re.Pattern[str]:
+        """What no text may be taken for. Tags of thoughts, which answers hold, are none."""
+        own = (self._added[token].content for token in tokens if token in self._added and token not in self._thought_tags)
+        return re.compile("|".join(re.escape(text) for text in sorted(own, key=len, reverse=True) if len(text) > 1) or "(?!)")
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        if not self._thought_tags or self._thought_tags.keys().isdisjoint(tokens):
+            return str(self._backend.decode(list(tokens), skip_special_tokens=True))
+        # Some models have special tokens for thoughts, and where a thought ends is part of what is said.
+        parts: list[str] = []
+        begin = 0
+        for place, token in enumerate([*tokens, None]):
+            if token is None or token in self._thought_tags:
+                parts.append(str(self._backend.decode(list(tokens[begin:place]), skip_special_tokens=True)))
+                parts.append("" if token is None else self._thought_tags[token])
+                begin = place + 1
+        return "".join(parts)
+
+    # --- chat ---------------------------------------------------------------------------------------------------------
+
+    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+        return self.encode(self._template.prompt([self._harmless(message) for message in messages]))
+
+    def encode_answer(self, answer: str) -> list[int]:
+        said, end = self._template.answer(answer), self.end_of_turn()
+        if end is not None and end in self._added:
+            # A template may write a blank before the end.
+            before, written, _ = self._template.after_answer.partition(self._added[end].content)
+            said += before if written else ""
+        encode = self._spelled_in_chats if self._meant_in_chats.search(said) else self.encode
+        tokens = _continued(encode, self._template.prompt([ChatMessage("user", "question")]), said)
+        return tokens if end is None else [*tokens, end]
+
+    def opening(self) -> str:
+        return self._template.opening
+
+    def end_of_turn(self) -> int | None:
+        return self._end_of_turn
+
+    @functools.cached_property
+    def _end_of_turn(self) -> int | None:
+        """The first token that the template writes after an answer; where it writes none, the one that begins the next turn if
+        the folder names it as an end; else the end of a text."""
+        known = self._added.keys() | self.stop_tokens
+        written = next((token for token in self.encode(self._template.after_answer) if token in known), None)
+        if written is not None:
+            return written
+        return next((token for token in self.encode(self._template.next_turn) if token in self.stop_tokens), self.eos_token)
+
+    @functools.cached_property
+    def _meant_in_chats(self) -> re.Pattern[str]:
+        """As `_meant`, with the tokens that the template writes: not all folders call those special."""
+        special = {token for token, added in self._added.items() if added.special}
+        return self._texts_of({*special, *self.stop_tokens, *self.encode(self._template.example)})
+
+    def _spelled_in_chats(self, text: str) -> list[int]:
+        return list(self._spelling_in_chats.encode(text, add_special_tokens=False).ids)
+
+    @functools.cached_property
+    def _spelling_in_chats(self) -> Any:
+        return self._spelling_out(self._meant_in_chats)
+
+    @functools.cached_property
+    def _template(self) -> ChatTemplate:
+        """Raises `ConfigError`."""
+        if self._whole is None:
+            try:
+                self._whole = _whole_tokenizer(self._folder)
+            except Exception as error:  # noqa: BLE001  (as in the constructor)
+                raise _unreadable(self._folder, error) from None
+        whole, template = self._whole, self._whole.chat_template or _processor_template(self._folder)
+        if template is None:
+            step = "use a model with a chat template, or actor.prompt.format: compact with chat_template: false"
+            raise ConfigError([Problem("actor.prompt", f"the tokenizer in {self._folder} has no chat template", step)])
+        if isinstance(template, dict):
+            template = template.get("default") or next(iter(template.values()))
+
+        def render(turns: Sequence[Turn], begins_answer: bool) -> str:
+            return str(
+                whole.apply_chat_template(
+                    list(turns), chat_template=template, add_generation_prompt=begins_answer, tokenize=False
+                )
+            )
+
+        return ChatTemplate(render, source=str(self._folder))
+
+    def _harmless(self, message: ChatMessage) -> ChatMessage:
+        """Text on a screen must not end its turn: `<|im_end|>` there is written with a blank inside."""
+        return replace(message, text=self._meant_in_chats.sub(lambda found: f"{found[0][0]} {found[0][1:]}", message.text))
+
+
+def _continued(encode: Any, before: str, text: str) -> list[int]:
+    """Ids of ``text`` as it goes on after ``before``: tokenizers of some families begin each text with a blank of their own."""
+    if not before:
+        return list(encode(text))
+    head, both = encode(before), encode(before + text)
+    return list(both[len(head) :] if both[: len(head)] == head else encode(text))
+
+
+def _undo_settings_of_training(backend: Any) -> None:
+    """Fine-tuning leaves what it sets in the files: none of it belongs to a prompt."""
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = False
+    if getattr(backend.model, "dropout", None) is not None:
+        backend.model.dropout = None
+
+
+def _start_tokens(backend: Any, folder: Path) -> tuple[int, ...]:
+    """The tokens that the tokenizer puts before a text, or that its settings ask for."""
+    encoded = backend.encode("x", add_special_tokens=True)
+    first = next((place for place, sequence in enumerate(encoded.sequence_ids) if sequence is not None), 0)
+    settings = _settings(folder)
+    start = backend.token_to_id(_content(settings.get("bos_token")) or "")
+    if first == 0 and settings.get("add_bos_token") is True and start is not None:
+        return (start,)
+    return tuple(encoded.ids[:first])
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    file = folder / "tokenizer_config.json"
+    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
+
+
+def _content(token: Any) -> str | None:
+    """The text of a token as settings name it."""
+    return token["content"] if isinstance(token, dict) else token
+
+
+def _unreadable(folder: Path, error: Exception) -> ConfigError:
+    reason = f"the tokenizer in {folder} cannot be read: {str(error)[:300] or type(error).__name__}"
+    return ConfigError([Problem("model.name", reason, "copy the model folder again, or save the tokenizer anew")])
+
+
+_AS_IT_STANDS = ("TokenizersBackend", "PreTrainedTokenizerFast")
+"""Classes of transformers that take tokenizer.json as it stands; others build parts of the tokenizer anew."""
+_CHANGES_THE_FILE = ("extra_special_tokens", "auto_map")
+
+
+def _read_plain(folder: Path) -> tuple[Any, int] | None:
+    """tokenizer.json without transformers, and the end-of-text token; None when transformers has to read it."""
+    files = (folder / "tokenizer_config.json", folder / "tokenizer.json")
+    if not all(file.is_file() for file in files):
+        return None
+    settings = _settings(folder)
+    if settings.get("tokenizer_class") not in _AS_IT_STANDS or any(settings.get(name) for name in _CHANGES_THE_FILE):
+        return None
+    from tokenizers import Tokenizer as FastTokenizer
+
+    backend = FastTokenizer.from_file(str(files[1]))
+    named = [settings.get(f"{name}_token") for name in ("eos", "bos", "pad", "unk", "sep", "cls", "mask")]
+    texts = [_content(token) for token in named]
+    tokens: list[Any] = [backend.token_to_id(text) for text in texts if text is not None]
+    # Tokens that only the settings name get their numbers from transformers.
+    return None if texts[0] is None or None in tokens else (backend, tokens[0])
+
+
+def _whole_tokenizer(folder: Path) -> Any:
+    import transformers
+
+    if _settings(folder).get("auto_map") and (folder / "tokenizer.json").is_file():
+        # Code in the folder is never run; the file that it would read is enough.
+        return transformers.PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+    return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+def _processor_template(folder: Path) -> str | None:
+    """The template that older processors of pictures keep beside the tokenizer."""
+    file = folder / "chat_template.json"
+    template = json.loads(file.read_text(encoding="utf-8")).get("chat_template") if file.is_file() else None
+    return template if isinstance(template, str) else None
