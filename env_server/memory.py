@@ -20,8 +20,8 @@ _PROCESSES_FACTOR = 3
 """A desktop whose processes the kernel limits stays below this many times its limit, also while they come and go as we look."""
 
 _FEW_SESSIONS = 8
-"""A desktop is one session, and each terminal or daemon on it one more. Sessions share the processors evenly where the kernel groups
-processes by session, so beyond this number all but the first give way."""
+"""A desktop is one session, and each terminal or daemon on it one more. Sessions share the processors evenly where the kernel
+groups processes by session, so beyond this number all but the first give way."""
 _MAX_SESSIONS = 64
 """A desktop with more is ended."""
 _HELD_BACK_NICE = 19
