@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -135,9 +136,15 @@ def try_image(apptainer: Apptainer, image: Path) -> None:
         raise SetupError(Problem("desktop.image", f"a container of {image} does not work: {said}", step))
 
 
+_FUSE = Path("/dev/fuse")
+
+
 def check_fuse(image: Path) -> None:
-    """Raise `SetupError` when this user cannot mount the image file ``image`` (a sandbox folder needs no such thing)."""
-    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+    """Raise `SetupError` when this user cannot mount the image file ``image`` (a sandbox folder needs no such thing).
+
+    Root's desktops run as another user, to whom the device must be open as well.
+    """
+    if not _opens(_FUSE) or (is_root() and not _FUSE.stat().st_mode & stat.S_IWOTH):
         raise SetupError(
             Problem(
                 "/dev/fuse",
@@ -146,6 +153,14 @@ def check_fuse(image: Path) -> None:
                 "desktop.image to that folder; or ask an administrator for access to /dev/fuse",
             )
         )
+
+
+def _opens(device: Path) -> bool:
+    try:
+        os.close(os.open(device, os.O_RDWR))
+    except OSError:
+        return False
+    return True
 
 
 def _store(cache: Path) -> Path:

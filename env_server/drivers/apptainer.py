@@ -25,8 +25,8 @@ _ACCOUNT_FILES = ("passwd", "group", "resolv.conf")
 """Apptainer makes a copy of the host's for each container, with what this host calls its users, and leaves it writable."""
 
 PREPARE = f"""
-user=$1; group=$2; stage=$3
-shift 3
+user=$1; group=$2; stage=$3; fuse=$4
+shift 4
 mkdir {FILES}/etc
 echo "root:x:0:0:root:/root:/bin/sh
 agent:x:$user:$group:agent:/tmp/agent:/bin/sh
@@ -40,7 +40,7 @@ mount --bind {FILES} $stage
 cd $stage/dev
 mount -t tmpfs -o mode=0755,size=64k tmpfs .
 cd $stage/dev
-for name in full null random tty urandom zero; do
+for name in full null random tty urandom zero $fuse; do
   touch $name
   mount --bind /dev/$name $name
 done
@@ -124,7 +124,7 @@ class ApptainerLauncher:
         stage = _stage(needs)
         return [
             *isolation(max_processes=max_processes, needs=needs, index=self._index),
-            "sh", "-ec", PREPARE, "prepare", *ordinary_user(), stage,
+            "sh", "-ec", PREPARE, "prepare", *ordinary_user(), stage, "fuse" if self._image.is_file() else "",
             *as_ordinary_user(max_processes=max_processes),
             str(self._apptainer.path), "--quiet", "exec", *flags, "--userns", *ISOLATION, *network,
             "--bind", f"{GUEST}:/opt/computerrl/guest:ro",

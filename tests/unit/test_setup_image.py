@@ -82,10 +82,15 @@ def test_image_path_file_of_other_kind_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("head", [bytes(32) + b"SIF_MAGIC", b"hsqs"])
 def test_image_path_image_file_needs_fuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: bytes) -> None:
     (tmp_path / "core.sif").write_bytes(head + bytes(100))
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    device = tmp_path / "fuse"
+    monkeypatch.setattr(apptainer_install, "_FUSE", device)
     with pytest.raises(SetupError, match=r"/dev/fuse(.|\n)*--sandbox"):
         image_path(str(tmp_path / "core.sif"))
-    monkeypatch.setattr(os, "access", lambda path, mode: True)
+    device.touch(0o600)
+    if os.geteuid() == 0:
+        with pytest.raises(SetupError, match=r"/dev/fuse(.|\n)*--sandbox"):
+            image_path(str(tmp_path / "core.sif"))
+    device.chmod(0o666)
     assert image_path(str(tmp_path / "core.sif")) == tmp_path / "core.sif"
     assert apptainer_install.check_fuse(tmp_path) is None
 
