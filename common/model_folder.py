@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from common.errors import ConfigError, Problem
+from common.errors import ConfigError, Problem, SetupError
 
 BUILT_IN_MODELS = {"smollm2-135m": 8192, "tiny-random": 2048}
 """Name that `learner.model_store` can make without a network -> its context in tokens."""
@@ -23,14 +23,20 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 def cache_folder() -> Path:
     """Where made models are kept: `$COMPUTERRL_CACHE`, else `~/.cache/computerrl`."""
     chosen = os.environ.get("COMPUTERRL_CACHE")
-    return Path(chosen) if chosen else Path.home() / ".cache" / "computerrl"
+    if chosen:
+        return Path(chosen)
+    home = os.path.expanduser("~")
+    if not os.path.isabs(home):
+        step = "set COMPUTERRL_CACHE to a folder that you can write to"
+        raise SetupError(Problem("COMPUTERRL_CACHE", "is not set, and this user has no home folder", step))
+    return Path(home) / ".cache" / "computerrl"
 
 
 def model_folder(name: str) -> Path:
     """The folder of model ``name`` (a built-in name or a path); it need not exist yet when the name is built in."""
     if name in BUILT_IN_MODELS:
         return cache_folder() / "models" / name
-    return Path(name).expanduser()
+    return Path(os.path.expanduser(name))  # A user who does not exist is left as written.
 
 
 def is_model_folder(path: Path, *, weights: bool = True) -> bool:

@@ -67,6 +67,13 @@ class ScreenText(spaces.Text):
         return "".join(c if c in self.character_set else _UNKNOWN_CHAR for c in text)[: self.max_length]
 
 
+def _text_of(action: object) -> str:
+    """``action`` as text. Raises `ActionSyntaxError` for anything else."""
+    if not isinstance(action, str):
+        raise ActionSyntaxError(f"an action is text such as 'click(3)', not {type(action).__name__}")
+    return action
+
+
 class ActionText(spaces.Text):
     """One action as a policy writes it: ``click("Submit")``, ``click(412, 300)``, ``calc.set_cell("B2", 5)``; see `ACTIONS`.
 
@@ -201,7 +208,7 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], str]):
             raise ResetNeeded("call reset() first: the episode has ended, or none was begun")
         error, terminated, failed = "", False, False
         try:
-            parsed = parse_action(action)
+            parsed = parse_action(_text_of(action))
         except ActionSyntaxError as problem:
             error = str(problem)
         else:

@@ -6,6 +6,7 @@ lines on stderr and the error's exit code; anything else is a bug of ours and ke
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import sys
@@ -203,6 +204,7 @@ def evaluate(source: str, families: str | None, overrides: tuple[str, ...], *, a
 
 @click.command(short_help="Open one desktop in a web page; record demonstrations.")
 @click.option("--task", "family", default="web-click-button", show_default=True, metavar="FAMILY", help="Task to begin with.")
+@click.option("--list", "lists", is_flag=True, help="List the tasks, as `computerrl tasks list` does, and open nothing.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Which instance of it.")
 @click.option("--image", default="core", show_default=True, help="Desktop image: a recipe's name or a path.")
 @click.option("--driver", default="apptainer", show_default=True, type=click.Choice(["apptainer", "local", "scripted"]))
@@ -210,7 +212,7 @@ def evaluate(source: str, families: str | None, overrides: tuple[str, ...], *, a
 @click.option("--host", default="127.0.0.1", type=Host(), show_default=True, help="Address to listen on; nothing is encrypted.")
 @click.option("--port", default=0, show_default=True, type=click.IntRange(0, 65535), help="0: any free one.")
 @click.option("--open/--no-open", "open_browser", default=None, help="Open a browser; without either, where there is a display.")
-def desktop(**options: Any) -> None:
+def desktop(*, lists: bool, **options: Any) -> None:
     """Open one desktop in a web page, to look at it, try actions, and record demonstrations.
 
     Mouse and keys take the same way as an agent's actions. Only whoever has the printed address can use it. Ctrl-C ends the
@@ -220,6 +222,10 @@ def desktop(**options: Any) -> None:
     computerrl desktop --task calc-type-cell --seed 3
     computerrl train quickstart tasks.recordings=demonstrations
     """
+    if lists:
+        from launch.tasks import list_families
+
+        sys.exit(list_families(""))
     from launch.desktop import DesktopOptions, run_desktop
 
     sys.exit(run_desktop(DesktopOptions(**options)))
@@ -344,7 +350,8 @@ cli.add_section("One process of a run alone, each with the same CONFIG", cli_rol
 
 def main() -> NoReturn:
     """Entry point of the command."""
-    from common.errors import ComputerRLError
+    from common.errors import ComputerRLError, Problem, SetupError
+    from common.lifecycle import SUPERVISOR_VARIABLE
 
     try:
         cli(standalone_mode=False)
@@ -365,6 +372,18 @@ def main() -> NoReturn:
     except ComputerRLError as error:
         _show(error)
         _exit(error.exit_code)
+    except OSError as error:
+        if error.errno not in _OF_PLACES or error.filename is None or SUPERVISOR_VARIABLE in os.environ:
+            raise
+        problem = Problem(str(error.filename), str(error.strerror), "name another place, or ask for the right to use this one")
+        _show(SetupError(problem))
+        _exit(SetupError.exit_code)
+
+
+_OF_PLACES = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ENOSPC, errno.EDQUOT}
+)
+"""Refusals of the system that name the place which a person chose. A process under a supervisor keeps its traceback."""
 
 
 def _exit(exit_code: int) -> NoReturn:

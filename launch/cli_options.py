@@ -6,6 +6,7 @@ The types of arguments find what a person names, a run or a configuration, befor
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,20 @@ class Run(click.ParamType):
         from launch.run_names import find_run
 
         return find_run(str(value))
+
+
+class OutFile(click.Path):
+    """A file to write, in a folder that is there."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, dir_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """The path. Refuses one that nothing can be written to before the work begins."""
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if not os.path.isdir(path.parent):
+            self.fail(f"there is no folder {str(path.parent)!r:.200}", param, ctx)
+        return path
 
 
 class Host(click.ParamType):

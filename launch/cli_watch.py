@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from launch.cli_options import RUN, Host, Run
+from launch.cli_options import RUN, Host, OutFile, Run
 
 HOST = click.option(
     "--host", default="127.0.0.1", type=Host(), show_default=True, help="Address to listen on; others let other machines in."
@@ -42,7 +42,7 @@ def dashboard(run: Path, host: str, port: int, *, with_parent: bool) -> None:
 @HOST
 @PORT
 @click.option("--beside", metavar="EPISODE", help="A second episode, side by side with the first.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write EPISODE as one HTML file, and serve nothing.")
+@click.option("--out", type=OutFile(), help="Write EPISODE as one HTML file, and serve nothing.")
 def replay(run: Path, episode: str | None, host: str, port: int, *, beside: str | None, out: Path | None) -> None:
     """Show RUN's stored episodes on a page: each step with its screen, prompt, answer, log-probs, versions and advantage.
 
@@ -67,7 +67,7 @@ def replay(run: Path, episode: str | None, host: str, port: int, *, beside: str 
 @RUN
 @click.argument("episode", required=False, metavar="[EPISODE]")
 @click.option("--last", default=500, show_default=True, type=click.IntRange(1), help="Without EPISODE: so many episodes.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="File to write; by default trace-RUN.json here.")
+@click.option("--out", type=OutFile(), help="File to write; by default trace-RUN.json here.")
 def trace(run: Path, episode: str | None, *, last: int, out: Path | None) -> None:
     """Write a trace of RUN for Perfetto: each episode's steps on its actor, its wait in the broker, the update it was trained in.
 
@@ -82,7 +82,7 @@ def trace(run: Path, episode: str | None, *, last: int, out: Path | None) -> Non
 
 @click.command(short_help="Compare RUNs on one page: curves, figures, settings.")
 @click.argument("runs", nargs=-1, required=True, type=Run(), metavar="RUN RUN...")
-@click.option("--out", default="compare.html", show_default=True, type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--out", default="compare.html", show_default=True, type=OutFile())
 def compare(runs: tuple[Path, ...], *, out: Path) -> None:
     """Compare two or more RUNs on one page: learning curves over each other, figures side by side, settings that differ.
 

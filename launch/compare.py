@@ -55,6 +55,9 @@ def write_comparison(folders: Sequence[Path], *, out: Path) -> str:
     """Write the page; gives what to tell the person. Raises `ConfigError`, `ResumeError`."""
     if len(folders) > len(STYLES):
         raise ConfigError([Problem("RUN", f"{len(folders)} runs", f"give at most {len(STYLES)}")])
+    again = [folder for place, folder in enumerate(folders) if any(folder.samefile(other) for other in folders[:place])]
+    if again:
+        raise ConfigError([Problem("RUN", f"{again[0]} is given twice", "give different runs")])
     runs = [_read(folder, style) for folder, style in zip(folders, STYLES, strict=False)]
     page = page_environment().get_template("compare.html.j2").render(
         runs=runs, rows=[(title, kind, [_value(run.report, path) for run in runs]) for title, path, kind in _ROWS],

@@ -6,6 +6,7 @@ installed with the package. Imports the standard library only, so that a wrong n
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,16 +27,16 @@ def find_config(text: str, *, roots: Sequence[Path] | None = None) -> Path:
 
     ``roots``: folders that may hold configs/; None: those of this machine. Raises `ConfigError` with the nearest name.
     """
-    if Path(text).is_file():
+    if os.path.isfile(text):  # False for a name that no file can have, too.
         return Path(text)
     name = text.removeprefix(f"{FOLDER}/").removesuffix(".yaml")
     for root in _roots() if roots is None else roots:
         path = root / FOLDER / f"{name}.yaml"
-        if not Path(text).is_absolute() and path.is_file():
+        if not Path(text).is_absolute() and os.path.isfile(path):
             return path
-    if Path(text).is_dir():
+    if os.path.isdir(text):
         raise ConfigError([Problem("CONFIG", f"{text!r} is a folder", f"give a YAML file, for example {EXAMPLE}")])
-    names = config_names(list(_roots()) if roots is None else roots)
+    names = config_names(roots)
     raise ConfigError([Problem("CONFIG", f"there is no file {text!r}", _advice(name, names))])
 
 
@@ -43,13 +44,14 @@ def find_site(text: str) -> str:
     """The path of the site profile ``text`` in configs/sites/; ``text`` where it is a path, or there is no such profile."""
     for root in _roots() if "/" not in text else ():
         path = root / FOLDER / "sites" / f"{text}.yaml"
-        if path.is_file():
+        if os.path.isfile(path):
             return str(path)
     return text
 
 
-def config_names(roots: Sequence[Path]) -> list[str]:
-    """Names of the run configurations below ``roots``: those in configs/ first, then those of algorithms."""
+def config_names(roots: Sequence[Path] | None = None) -> list[str]:
+    """Names of the run configurations below ``roots``: those in configs/ first, then those of algorithms. None: ours."""
+    roots = list(_roots()) if roots is None else roots
     found: dict[str, None] = {}
     for pattern in ("*.yaml", "algorithms/*.yaml"):
         for root in roots:
@@ -62,7 +64,7 @@ def config_names(roots: Sequence[Path]) -> list[str]:
 
 def is_override(word: str) -> bool:
     """Whether ``word`` of a command line is KEY=VALUE."""
-    return _OVERRIDE.fullmatch(word) is not None and not Path(word).is_file()
+    return _OVERRIDE.fullmatch(word) is not None and not os.path.isfile(word)
 
 
 def _advice(name: str, names: Sequence[str]) -> str:

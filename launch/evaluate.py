@@ -7,6 +7,7 @@ An evaluation is a run whose recipe has an evaluation and nothing else: the same
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections import defaultdict
@@ -130,7 +131,7 @@ def find_evaluated(wish: Wish) -> Evaluated:
             step = "give --config CONFIG: prompt format, desktops and tasks are not part of a model"
             raise ConfigError([Problem("--config", f"{wish.source!r} is a model folder, which says nothing of them", step)])
         return Evaluated(str(source.resolve()), wish.config, _run_name(source.resolve().name))
-    if (source / "config.json").is_file():
+    if os.path.isfile(source / "config.json"):
         check_model_folder(source, field="CHECKPOINT")  # Raises: it names what the model folder lacks.
     try:
         run, checkpoint = find_checkpoint(wish.source)

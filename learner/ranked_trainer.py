@@ -25,6 +25,7 @@ from common.codec import decode, encode
 from common.errors import RankLost
 from common.messages import Step, TaskRef, Trajectory
 from learner.algorithms import Algorithm, Refines, TrainBatch
+from learner.algorithms.contract import returned
 from learner.checkpoint import Section
 from learner.poison import StepCheck
 from learner.ranks import END, RankGroup, SharedState, arrays_from_bytes, arrays_to_bytes
@@ -58,6 +59,7 @@ class RankedTrainer:
         return self._trainer.revision
 
     def refine(self, batch: TrainBatch) -> TrainBatch:
+        returned(batch, TrainBatch, by=self.algorithm, method="prepare")
         if not isinstance(self.algorithm, Refines) or not self.algorithm.wants_look or not batch.samples:
             return batch
         self._ranks.call("refine", data=batch_to_bytes(batch))

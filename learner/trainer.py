@@ -30,12 +30,14 @@ from learner.algorithms import (
     FirstLook,
     LearnsValues,
     LossBatch,
+    LossResult,
     PolicyOutputs,
     Refines,
     ScalesLearningRate,
     TrainBatch,
     make_algorithm,
 )
+from learner.algorithms.contract import returned
 from learner.batching import Pack
 from learner.generators import pack_generator, unpack_generator
 from learner.guards import EffectiveSamples, LogprobGap, SeenPass, dump, reason_not_finite
@@ -161,7 +163,11 @@ class Trainer:
         return metrics | gap.metrics()
 
     def refine(self, batch: TrainBatch) -> TrainBatch:
-        """``batch`` as the algorithm wants it after a first look at what the present weights say of it; most do not look."""
+        """``batch`` as the algorithm wants it after a first look at what the present weights say of it; most do not look.
+
+        Raises `ConfigError` for a batch, of `Algorithm.prepare` or of this look, that is none.
+        """
+        returned(batch, TrainBatch, by=self.algorithm, method="prepare")
         if not isinstance(self.algorithm, Refines) or not self.algorithm.wants_look or not batch.samples:
             return batch
         found: dict[str, np.ndarray] = {}
@@ -184,7 +190,8 @@ class Trainer:
 
         values = of("values") if self._value_head is not None else None
         look = FirstLook(of("logprobs"), of("entropy"), values)
-        return self.algorithm.refine(replace(batch, start_logprobs=look.logprobs), look)
+        refined = self.algorithm.refine(replace(batch, start_logprobs=look.logprobs), look)
+        return returned(refined, TrainBatch, by=self.algorithm, method="refine")
 
     def _lr_factor(self, share: float) -> float:
         return self.algorithm.lr_factor(share) if isinstance(self.algorithm, ScalesLearningRate) else 1.0
@@ -355,6 +362,7 @@ class Trainer:
             ),
             item.batch,
         )
+        returned(result, LossResult, by=self.algorithm, method="loss")
         (result.loss * scale).backward()
         for name, (total, count) in result.metrics.items():
             totals.add(name, total, count)

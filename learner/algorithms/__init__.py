@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args, runtime_checkable
 
 import numpy as np
 from pydantic import ValidationError
@@ -26,6 +26,7 @@ from common.config import LearnerConfig
 from common.config.base import Section
 from common.errors import ConfigError, Problem
 from common.messages import Step, TrajectoryGroup
+from learner.algorithms.contract import check_members
 
 if TYPE_CHECKING:
     import torch
@@ -316,7 +317,9 @@ _DERIVE = "derive the class from learner.algorithms.grpo:GRPO, as examples/hard_
 def _made_elsewhere(name: str, learner: LearnerConfig) -> Algorithm:
     """The algorithm ``name`` of another package. Its errors become a `ConfigError` that names the line."""
     try:
-        return _maker(name)(learner.algorithm.options, learner)
+        made = _maker(name)(learner.algorithm.options, learner)
+        check_members(name, made, needs=get_args(Need))
+        return made
     except ConfigError:
         raise
     except Exception as error:  # code of others may raise anything; the cause goes along

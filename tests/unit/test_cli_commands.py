@@ -210,6 +210,73 @@ def test_desktop_unknown_family_says_what_there_is(here: Here) -> None:
     refused(here("desktop", "--no-open", "--task", "nothing"), 2, "'nothing'", "computerrl tasks list")
 
 
+LONG = "a" * 300
+
+
+@pytest.mark.parametrize("command", ["status", "report", "replay", "eval", "trace", "logs", "export", "compare", "journal"])
+@pytest.mark.parametrize("name", [LONG, f"runs/{LONG}", "caf\udce9", "run #2", "a: b", "/dev/null/x", "x\ny"])
+def test_run_whose_name_no_run_can_have_is_refused(here: Here, command: str, name: str) -> None:
+    words = {"export": [name, "out"], "compare": [name, name], "journal": ["ls", name]}.get(command, [name])
+    refused(here(command, *words), 2 if name != LONG or command != "eval" else 3, "a" if name == LONG else "")
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        (f"run_dir={LONG}", "run_dir"), ("run_dir=/dev/null/x", "/dev/null is no folder"), (f"model.name={LONG}", LONG),
+        (f"tasks.recordings={LONG}", LONG), (f"tasks.osworld={LONG}", LONG), ("model.name=~nobody-here/x", "~nobody-here"),
+        (f"tasks.families=[{', '.join(['calc-set-cell', 'files-rename', 'files-move'] * 10)}]", "more than once"),
+    ],
+)  # fmt: skip
+def test_place_that_cannot_be_is_refused_before_anything_starts(here: Here, setting: str, said: str) -> None:
+    done = here("train", "serial", setting, "--dry-run")
+    assert done.returncode in (2, 3)
+    refused(done, done.returncode, said)
+
+
+def test_folders_that_cannot_be_written_to_are_refused_before_anything_starts(
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The user of these tests may be root, whom no permission stops.
+    monkeypatch.setattr("launch.preflight.os.access", lambda *_: False)
+    monkeypatch.setenv("COMPUTERRL_CACHE", str(tmp_path / "cache"))
+    refused(here("train", "serial", "--dry-run"), 2, "run_dir: ", "COMPUTERRL_CACHE: 'tiny-random' cannot be made")
+
+
+def test_user_without_a_home_is_told_what_to_set(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COMPUTERRL_CACHE", raising=False)
+    monkeypatch.setattr("common.model_folder.os.path.expanduser", lambda path: path)
+    refused(here("train", "serial", "--dry-run"), 3, "COMPUTERRL_CACHE", "no home folder")
+
+
+@pytest.mark.parametrize("name", ["gspo", "tis", "cispo"])
+def test_configuration_taken_for_an_algorithm_is_answered_with_how_to_use_it(here: Here, name: str) -> None:
+    refused(here("train", "serial", f"learner.algorithm.name={name}", "--dry-run"), 2, f"computerrl train algorithms/{name}")
+
+
+def test_tasks_check_of_no_folder_says_so(here: Here) -> None:
+    refused(here("tasks", "check", "nowhere"), 2, "there is no folder 'nowhere'")
+
+
+def test_desktop_lists_the_tasks(here: Here) -> None:
+    done = here("desktop", "--list")
+    assert done.returncode == 0 and "calc-set-cell" in done.stdout
+
+
+def test_run_is_not_compared_with_itself(here: Here, tmp_path: Path) -> None:
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    (tmp_path / "runs" / "one" / "config.yaml").write_text("")
+    (tmp_path / "runs" / "latest").symlink_to("one")
+    refused(here("compare", "one", "latest"), 2, "given twice")
+
+
+def test_file_in_a_folder_that_is_not_there_is_refused_before_the_work(here: Here, tmp_path: Path) -> None:
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    (tmp_path / "runs" / "one" / "config.yaml").write_text("")
+    done = here("trace", "one", "--out", "nowhere/trace.json")
+    assert done.returncode == 2 and "there is no folder 'nowhere'" in done.stderr
+
+
 def test_desktop_port_of_somebody_else_names_the_option(here: Here) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

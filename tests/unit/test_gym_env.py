@@ -68,8 +68,8 @@ def test_saying_that_it_cannot_be_done_is_never_rewarded(env: DesktopEnv) -> Non
     assert (reward, terminated, info["success"], info["detail"]) == (0.0, True, False, "given up")
 
 
-@pytest.mark.parametrize("action", ["nonsense", "", "click(999)", "__import__('os')"])
-def test_action_that_cannot_be_done_is_explained_and_counts(env: DesktopEnv, action: str) -> None:
+@pytest.mark.parametrize("action", ["nonsense", "", "click(999)", "__import__('os')", None, b"click(1)", 5, ["click(1)"]])
+def test_action_that_cannot_be_done_is_explained_and_counts(env: DesktopEnv, action: Any) -> None:
     first, _ = env.reset(seed=1)
     for number in (1, 2, 3):
         observation, reward, terminated, truncated, info = env.step(action)

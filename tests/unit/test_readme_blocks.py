@@ -66,6 +66,15 @@ def test_example_counts_a_step_by_the_share_of_its_task_s_failures(seed: int) ->
     np.testing.assert_allclose(found.advantage_S, wanted, rtol=1e-5)
 
 
+WHOLE = """class Mine:
+    needs = frozenset()
+    temperature = 1.0
+    def __init__(self, options, learner): ...
+    def prepare(self, groups, *, version): ...
+    def loss(self, outputs, batch): ...
+"""
+
+
 @pytest.mark.parametrize(
     ("source", "said"),
     [
@@ -76,6 +85,13 @@ def test_example_counts_a_step_by_the_share_of_its_task_s_failures(seed: int) ->
         ("class Other:\n    pass\n", "cannot be imported"),
         ("Mine = undefined\n", "NameError"),
         ("class Mine(\n", "SyntaxError"),
+        (f"{WHOLE}    prepare = None\n", "its prepare is no method prepare(groups, version=...)"),
+        (f"{WHOLE}    def prepare(self, groups): ...\n", "prepare(groups, version=...) cannot be called"),
+        (f"{WHOLE}    def loss(self, outputs): ...\n", "loss(outputs, batch) cannot be called"),
+        (f"{WHOLE}    temperature = 0\n", "its temperature is 0"),
+        (f"{WHOLE}    temperature = float('nan')\n", "its temperature is nan"),
+        (f"{WHOLE}    needs = None\n", "its needs are None"),
+        (f"{WHOLE}    needs = frozenset({{'proximal_logprob'}})\n", "there are proximal_logprobs, reference_logprobs"),
     ],
 )
 def test_algorithm_of_others_that_breaks_is_a_problem_with_a_next_step(

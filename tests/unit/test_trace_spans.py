@@ -73,6 +73,10 @@ def test_trace_file_of_a_run_says_what_it_holds_and_names_an_unknown_episode(
     log.write_text(f'noise\n{json.dumps(completed)}\n{{"event": "group.completed"}}\n')
     assert completed_groups(tmp_path / "logs") == {"rl-1/0": 105.0}
     assert "1 episodes, 1 updates" in write_trace(tmp_path, episode=None, last=10, out=None)
+    lines.append(json.dumps(episode("rl-1/0/1", start=110.0)))
+    (tmp_path / "trajectories" / "episodes.jsonl").write_text("\n".join(lines[:1] + lines[3:]))
+    told = write_trace(tmp_path, episode=None, last=1, out=tmp_path / "one.json")
+    assert "1 episodes (the newest; 1 older ones are left out" in told
     tree = json.loads((tmp_path / f"trace-{tmp_path.name}.json").read_text())
     assert ("update 3", 115.0, 5.0) in spans(tree["traceEvents"])
     with pytest.raises(ConfigError, match=r"no 'rl-9/0/0'"):

@@ -1,0 +1,69 @@
+"""What an algorithm of another package has to keep to: its members, their signatures, and what its methods return. Pure."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Collection
+from typing import Any, TypeVar
+
+from common.errors import ConfigError, Problem
+
+T = TypeVar("T")
+
+FIELD = "learner.algorithm.name"
+DERIVE = "derive the class from learner.algorithms.grpo:GRPO, as examples/hard_tasks.py does"
+_CALLS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "prepare": (("groups",), ("version",)),
+    "loss": (("outputs", "batch"), ()),
+}
+"""Method -> its arguments by place, and by name."""
+
+
+def check_members(name: str, algorithm: object, *, needs: Collection[str]) -> None:
+    """Raise `ConfigError` with everything in which ``algorithm``, called ``name``, is none. ``needs``: those there are."""
+    missing = [part for part in ("needs", "temperature", *_CALLS) if not hasattr(algorithm, part)]
+    if missing:
+        raise ConfigError([Problem(FIELD, f"{name!r} has no {', '.join(missing)}", DERIVE)])
+    faults = [*_attribute_faults(algorithm, needs), *(fault for method in _CALLS if (fault := _call_fault(algorithm, method)))]
+    if faults:
+        raise ConfigError([Problem(FIELD, f"{name!r}: {fault}", DERIVE) for fault in faults])
+
+
+def returned(value: Any, kind: type[T], *, by: object, method: str) -> T:
+    """``value``, which ``by`` returned from ``method`` and which has to be a ``kind``. Raises `ConfigError` that names both."""
+    if isinstance(value, kind):
+        return value
+    owner = type(by)
+    reason = f"{owner.__module__}:{owner.__qualname__}.{method} returned {type(value).__name__}, not {kind.__name__}"
+    raise ConfigError([Problem(FIELD, reason, f"end {method} with `return`, as learner/algorithms/grpo.py does")])
+
+
+def _attribute_faults(algorithm: Any, needs: Collection[str]) -> list[str]:
+    """What is wrong with the members that are no methods."""
+    faults = []
+    temperature, wanted = algorithm.temperature, algorithm.needs
+    is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+    if not (is_number and math.isfinite(temperature) and temperature > 0):
+        faults.append(f"its temperature is {temperature!r:.50}, and has to be a number above 0")
+    if not isinstance(wanted, set | frozenset | tuple | list):
+        faults.append(f"its needs are {wanted!r:.50}, and have to be a frozenset")
+    elif set(map(str, wanted)) - set(needs):
+        faults.append(f"its needs are {sorted(map(str, wanted))}, and there are {', '.join(sorted(needs))}")
+    return faults
+
+
+def _call_fault(algorithm: object, method: str) -> str:
+    """Why ``method`` cannot be called as the trainer calls it; empty when it can."""
+    function = getattr(algorithm, method)
+    places, names = _CALLS[method]
+    shown = f"{method}({', '.join((*places, *(f'{name}=...' for name in names)))})"
+    if not callable(function):
+        return f"its {method} is no method {shown}"
+    try:
+        inspect.signature(function).bind(*places, **dict.fromkeys(names))
+    except TypeError as error:
+        return f"{shown} cannot be called: {error}"
+    except ValueError:
+        return ""  # A built-in function, which tells no signature.
+    return ""
