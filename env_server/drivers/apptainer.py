@@ -29,7 +29,7 @@ user=$1; group=$2; stage=$3; fuse=$4
 shift 4
 mkdir {FILES}/etc
 echo "root:x:0:0:root:/root:/bin/sh
-agent:x:$user:$group:agent:/tmp/agent:/bin/sh
+agent:x:$user:$group:agent:/home/user:/bin/bash
 nobody:x:65534:65534:nobody:/:/bin/false" > {FILES}/etc/passwd
 echo "root:x:0:
 agent:x:$group:
@@ -117,7 +117,7 @@ class ApptainerLauncher:
     def command(self, settings: dict[str, Any]) -> Sequence[str]:
         """See `Launcher`."""
         network = ["--net", "--network", "none"] if self._apptainer.network_none else []
-        guest_settings = {**settings, "home": "/tmp/agent", "pages": "/opt/computerrl/miniwob"}
+        guest_settings = {**settings, "home": "/tmp/agent", "user_home": "/home/user", "pages": "/opt/computerrl/miniwob"}
         flags = [flag for flag in self._apptainer.extra_flags if flag != "--userns"]
         pages, max_processes = pages_folder(), settings["max_processes"]
         needs = (self._apptainer.folder, self._image, GUEST, pages)
@@ -131,8 +131,8 @@ class ApptainerLauncher:
             "--bind", f"{pages}:/opt/computerrl/miniwob:ro",
             "--bind", f"{stage}/tmp:/tmp", "--bind", f"{stage}/var-tmp:/var/tmp",
             *(word for name in _ACCOUNT_FILES for word in ("--bind", f"{stage}/etc/{name}:/etc/{name}:ro")),
-            # What task files from elsewhere call the user's home.
-            "--bind", f"{stage}/tmp/agent/work:/home/user",
+            # As task files from elsewhere call it.
+            "--bind", f"{stage}/user:/home/user",
             "--pwd", "/",
             "--env", "PYTHONPATH=/opt/computerrl,PYTHONDONTWRITEBYTECODE=1",
             str(self._image), "python3", "-m", "guest.main", json.dumps(guest_settings),

@@ -41,7 +41,7 @@ exec 3<&0 </dev/null
 [ -z "$1" ] || echo "$1" > /proc/sys/kernel/pid_max
 shift
 mount -t tmpfs -o size={FILES_LIMIT},mode=0700 tmpfs {FILES} || exit 1
-mkdir -m 1777 {FILES}/tmp {FILES}/var-tmp {FILES}/shm && mkdir -p {FILES}/tmp/agent/work || exit 1
+mkdir -m 1777 {FILES}/tmp {FILES}/var-tmp {FILES}/shm && mkdir {FILES}/user {FILES}/tmp/agent || exit 1
 ( cat <&3 >/dev/null; kill -KILL -1 ) >/dev/null &
 "$@" 3<&- &
 exec 3<&- >/dev/null

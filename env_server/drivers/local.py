@@ -78,7 +78,7 @@ class LocalLauncher:
 
     def command(self, settings: dict[str, Any]) -> Sequence[str]:
         """See `Launcher`."""
-        guest_settings = {**settings, "home": "/tmp/agent", "pages": "/tmp/pages"}
+        guest_settings = {**settings, "home": "/tmp/agent", "user_home": "/tmp/user", "pages": "/tmp/pages"}
         pages = pages_folder()
         return [
             *isolation(max_processes=settings["max_processes"], needs=(GUEST, pages)),

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+_ALIASES = {"control": "ctrl", "ctrlleft": "ctrl", "altleft": "alt"}
+
 
 class UnknownKey(ValueError):
     """No such key; the message is for the agent."""
+
+
+def is_terminal_shortcut(names: Collection[str]) -> bool:
+    """Do these keys together open a terminal, as on the desktops that task files were written for?"""
+    return {_ALIASES.get(name.lower(), name.lower()) for name in names} == {"ctrl", "alt", "t"}
 
 
 def chord_keys(keys: str) -> list[str]:

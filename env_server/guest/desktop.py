@@ -6,6 +6,7 @@ is ours and breaks the desktop.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import select
 import time
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import processes
+from . import home, processes
 from .accessibility import AppGone
 from .apps import catalog
 from .apps.browser import Browser
@@ -27,7 +28,7 @@ from .folder import AgentFolder, FileActionError
 from .gtk_apps import Editor, Files
 from .gui import Gui
 from .office.documents import Documents, OfficeApp
-from .office.process import DocumentError, Office
+from .office.process import DocumentError, Office, OfficeGone
 from .office.sheet import Calc
 from .openers import Openers
 from .osworld import OsworldCalls
@@ -44,7 +45,6 @@ _SHOW_LIMIT_S = 8.0
 """At a reset; an application whose window is not in front by then is started anew."""
 _SAVE_LIMIT_S = 3.0
 """For an office that is asked for a file to take the keys that were pressed before."""
-_OSWORLD_OPEN_LIMIT_S = 15.0
 _OSWORLD_READ_LIMIT_S = 5.0
 _CALM_AT_RESET = 2.0
 _OFFICE = frozenset({"calc", "writer", "impress"})
@@ -71,7 +71,8 @@ class Desktop:
         self._size = (width, height)
         self._settle_deadline_s = settle_deadline_s
         self.folder = AgentFolder(places.agent)
-        self._chromium = Chromium(env=session.env, log_folder=places.logs, width=width, height=height, pages=pages)
+        own_env = {**session.env, "HOME": str(places.home)}  # nothing of this browser's is the user's
+        self._chromium = Chromium(env=own_env, log_folder=places.logs, width=width, height=height, pages=pages)
         office = Office(env=session.env, log_folder=places.logs)
         self._calc = Calc(office, folder=places.agent)
         self._documents = Documents(office, self._calc, folder=self.folder)
@@ -85,7 +86,7 @@ class Desktop:
         around = Surroundings(
             env=session.env,
             log_folder=places.logs,
-            profiles=places.home / "apps",
+            private=places.home / "apps",
             folder=self.folder,
             wait=self._wait,
             titles=self._titles_of,
@@ -103,10 +104,10 @@ class Desktop:
             documents=self._documents, office_apps=office_apps, editor=self._editor, files=self._files, on_demand=on_demand,
         )  # fmt: skip
         self._osworld = OsworldCalls(
-            session, folder=places.agent, show=self._show_for_osworld, read_tree=self._nodes_in_front,
-            browser=browser,
+            session, folder=places.agent, show=self._show_for_osworld, open_terminal=self._openers.open_terminal,
+            quit_app=lambda name: on_demand[name].quit(), flush=self._flush, read_tree=self._nodes_in_front, browser=browser,
         )  # fmt: skip
-        self._gui = Gui(self._screen, self._windows, locked=self._chromium)
+        self._gui = Gui(self._screen, self._windows, locked=self._chromium, open_terminal=self._open_terminal)
         self._file_tools = FileTools(self.folder)
         self._finishes_itself = False
 
@@ -115,6 +116,7 @@ class Desktop:
     def start(self, names: Sequence[str], *, timeout_s: float) -> None:
         """Start these applications side by side and wait until each can be used."""
         deadline = time.monotonic() + timeout_s
+        home.renew(self.folder)
         apps = [self._apps[name] for name in names]
         for app in apps:
             app.start()
@@ -170,7 +172,7 @@ class Desktop:
 
     def _prepare(self, setup: list[Mapping[str, Any]], deadline: float) -> None:
         self._openers.forget(deadline)
-        self.folder.wipe()
+        home.renew(self.folder)
         for step in setup:
             self._set_up(str(step["kind"]), dict(step["args"]), deadline)
         self._finishes_itself = self._open == ["chromium"]
@@ -210,10 +212,15 @@ class Desktop:
         except (FileActionError, PageError, DocumentError, Refused, KeyError) as error:
             raise TaskError(f"{kind}: {error}") from error
 
-    def _show_for_osworld(self, app: str, paths: Sequence[str]) -> None:
-        deadline = time.monotonic() + _OSWORLD_OPEN_LIMIT_S
+    def _show_for_osworld(self, app: str, paths: Sequence[str], deadline: float) -> None:
         names = [self._openers.open_with(app, path, deadline) for path in paths] or [self._openers.open_app(app, deadline)]
         self._windows.bring_to_front(self._apps[names[-1]], deadline)
+
+    def _flush(self, deadline: float) -> None:
+        """What was set in the office is in its files, also where nobody has saved a document."""
+        if _OFFICE.intersection(self._open) and self._calc.program.running:
+            with contextlib.suppress(OfficeGone):  # what an office that hangs, or is just ending, has not written is not kept
+                self._documents.flush(timeout_s=left(deadline))
 
     def _nodes_in_front(self) -> list[Node]:
         window, app, hidden = self._windows.front_with_hidden()
@@ -272,6 +279,13 @@ class Desktop:
         if name in self._open and (name not in before or area == "chrome"):
             self._windows.bring_to_front(self._apps[name], deadline)
         return result
+
+    def _open_terminal(self) -> bool:
+        """The desktop's own shortcut; False where there is no terminal to open."""
+        if not self._openers.has_terminal():
+            return False
+        self._openers.open_terminal(self.folder.root, time.monotonic() + _SHOW_LIMIT_S)
+        return True
 
     def _open_and_show(self, name: str, deadline: float) -> str:
         self._windows.bring_to_front(self._apps[name], deadline)
@@ -368,7 +382,9 @@ class Desktop:
             if kind == "calc_cells":
                 return self._calc.read(args["range"], timeout_s=left(deadline))
             if kind == "osworld":
-                return self._osworld.call(str(args["call"]), {name: value for name, value in args.items() if name != "call"})
+                return self._osworld.call(
+                    str(args["call"]), {name: value for name, value in args.items() if name != "call"}, deadline=deadline
+                )
             if kind == "file_bytes":
                 return self.folder.bytes_or_none(args["path"])
             if kind == "file_text":

@@ -49,6 +49,13 @@ class Window:
     is_dialog: bool
     kind: str
     """Its WM_CLASS, such as ``libreoffice-calc``: one program may show windows of several applications."""
+    instance: str = ""
+    """The first part of that, such as ``Mail``."""
+
+    @property
+    def window_class(self) -> str:
+        """Both parts, as window managers' tools write them."""
+        return f"{self.instance}.{self.kind}"
 
 
 def start_xvfb(*, width: int, height: int, frame_folder: Path, log_folder: Path, env: Mapping[str, str]) -> tuple[Program, str]:
@@ -403,6 +410,7 @@ class Screen:
             text.decode("utf-8", "replace") if isinstance(text, bytes) else text,
             is_dialog,
             kind[1] if kind else "",
+            kind[0] if kind else "",
         )
 
     def _root_property(self, name: str) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 MAX_READ_BYTES = 1_000_000
@@ -27,30 +27,31 @@ class AgentFolder:
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
 
-    def wipe(self) -> None:
-        """Delete everything in it, but not the folder itself: a file manager may be showing it."""
+    def wipe(self, *, keep: Collection[str] = ()) -> None:
+        """Delete everything in it but the folders ``keep``, and not the folder itself: a file manager may be showing it."""
         self.root.mkdir(parents=True, exist_ok=True)
-        self.root.chmod(0o700)
-        for entry in os.scandir(self.root):
-            if entry.is_dir(follow_symlinks=False):
-                remove_tree(entry.path)
-            else:
-                os.unlink(entry.path)
+        _empty(self.root, {self.root / path for path in keep})
 
     def list(self, folder: str = ".") -> list[str]:
-        """Sorted names in one folder, folders end with ``/``."""
+        """Sorted names in one folder, folders end with ``/``; without applications' own (`_is_own`)."""
         place = self.existing(folder)
         if not place.is_dir():
             raise FileActionError(f"{folder} is not a folder")
-        return sorted(f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name for entry in os.scandir(place))
+        entries = (entry for entry in os.scandir(place) if place != self.root or not _is_own(entry.name))
+        return sorted(f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name for entry in entries)
 
     def listing(self, folder: str = ".") -> Sequence[str]:
-        """Sorted paths of everything below, relative to ``folder``, folders end with ``/``; links are not followed."""
+        """Sorted paths of everything below, relative to ``folder``, folders end with ``/``; links are not followed.
+
+        Without applications' own (`_is_own`)."""
         place = self.existing(folder)
         found = []
         for parent, folders, files in os.walk(place, followlinks=False):
+            if parent == str(self.root):
+                folders[:] = [name for name in folders if not _is_own(name)]
             base = Path(parent).relative_to(place)
-            found += [f"{base / name}/" for name in folders] + [str(base / name) for name in files]
+            names = [name for name in files if parent != str(self.root) or not _is_own(name)]
+            found += [f"{base / name}/" for name in folders] + [str(base / name) for name in names]
         return sorted(found)
 
     def read(self, path: str) -> str:
@@ -176,6 +177,11 @@ class AgentFolder:
         os.rename(place, target)
 
 
+def _is_own(name: str) -> bool:
+    """Is this a name in the home that belongs to an application, as all that begin with a dot do? Tasks are not about them."""
+    return name.startswith(".")
+
+
 def read_regular(place: Path) -> bytes | None:
     """A file's content; None when there is none, or none that can be read: without permission, no regular file, larger than
     `MAX_FILE_BYTES`, with a name that no file can have. What an agent has made of its file is as good as deleted to a judge."""
@@ -186,6 +192,19 @@ def read_regular(place: Path) -> bytes | None:
     except OSError:
         return None
     return None if data is None or len(data) > MAX_FILE_BYTES else data
+
+
+def _empty(folder: Path, kept: Collection[Path]) -> None:
+    folder.chmod(0o700)
+    above = {parent for place in kept for parent in place.parents}
+    for entry in os.scandir(folder):
+        place = Path(entry.path)
+        if not entry.is_dir(follow_symlinks=False):
+            place.unlink()
+        elif place in above:
+            _empty(place, kept)
+        elif place not in kept:
+            remove_tree(place)
 
 
 def remove_tree(folder: str | Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import configparser
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from .dbus import Bus, Call
+from .folder import read_regular, remove_tree
 from .processes import Program
 
 _THUNAR_SETTINGS: Mapping[str, str | bool] = {
@@ -23,6 +25,22 @@ _THUNAR_SETTINGS: Mapping[str, str | bool] = {
 }
 _COLUMN_WIDTHS = "last-details-view-column-widths", "100,100,130,100,100,100,100,100,400,100,100,80,100,180,100"
 """Thunar changes them by itself: they are not compared."""
+
+_THUNAR_ACTIONS = """<?xml version="1.0" encoding="UTF-8"?>
+<actions>
+<action>
+  <icon>utilities-terminal</icon>
+  <name>Open Terminal Here</name>
+  <unique-id>1700000000000000-1</unique-id>
+  <command>exo-open --working-directory %f --launch TerminalEmulator</command>
+  <description>Opens a terminal in the folder</description>
+  <patterns>*</patterns>
+  <startup-notify/>
+  <directories/>
+</action>
+</actions>
+"""
+"""Of its menus: an agent may add programs to them. Thunar's own, with the number that Thunar would give it."""
 
 _MOUSEPAD_SETTINGS = """[org/xfce/mousepad/preferences/window]
 opening-mode='tab'
@@ -42,19 +60,8 @@ word-wrap=true
 """
 _PREFERENCES = "org/xfce/mousepad/preferences/"
 
-GTK_SETTINGS = """[Settings]
-gtk-cursor-blink=0
-gtk-enable-animations=0
-gtk-recent-files-enabled=0
-gtk-im-module=gtk-im-context-simple
-gtk-overlay-scrolling=0
-"""
 
-
-GTK_STYLE = "* { outline-style: none; outline-width: 0; }\n"
-"""No focus rings: they show only after a key was pressed, so the same screen would look different by how it was reached."""
-
-
+_ACTIONS_FILE = "uca.xml"
 _XFCONF = "org.xfce.Xfconf"
 _XFCONF_LIMIT_S = 5.0
 """Its daemon starts when it is first called."""
@@ -69,7 +76,7 @@ class Editor:
     def __init__(self, *, env: Mapping[str, str], log_folder: Path, bus: Bus) -> None:
         self.program = Program(self.name, ["mousepad"], env=env, log_folder=log_folder)
         self._bus = bus
-        self._settings = Path(env["XDG_CONFIG_HOME"]) / "glib-2.0/settings/keyfile"
+        self._settings = Path(env["HOME"]) / ".config/glib-2.0/settings/keyfile"
 
     def start(self) -> None:
         """Start it with an empty window and its first settings."""
@@ -110,10 +117,15 @@ class Files:
     def __init__(self, *, env: Mapping[str, str], log_folder: Path, folder: Path, bus: Bus) -> None:
         self.program = Program(self.name, ["thunar", str(folder)], env=env, log_folder=log_folder)
         self._bus = bus
+        self._folder = Path(env["HOME"]) / ".config/Thunar"
 
     def start(self) -> None:
         """Start it showing the agent's folder, with its first settings."""
         self.program.kill()
+        if self._folder.is_dir():
+            remove_tree(self._folder)
+        self._folder.mkdir(parents=True)
+        (self._folder / _ACTIONS_FILE).write_text(_THUNAR_ACTIONS, encoding="utf-8")
         for name, value in (*_THUNAR_SETTINGS.items(), _COLUMN_WIDTHS):
             kind = "b" if isinstance(value, bool) else "s"
             self._ask_xfconf("SetProperty", "ssv", ("thunar", f"/{name}", (kind, value)))
@@ -125,8 +137,10 @@ class Files:
         """Its window is all there is to wait for."""
 
     def has_first_settings(self) -> bool:
-        """Are its settings those that it was started with?"""
-        return self._settings() == _THUNAR_SETTINGS
+        """Are its settings and menus those that it was started with?"""
+        actions = read_regular(self._folder / _ACTIONS_FILE)
+        has_first_menus = actions == _THUNAR_ACTIONS.encode() and os.listdir(self._folder) == [_ACTIONS_FILE]
+        return has_first_menus and self._settings() == _THUNAR_SETTINGS
 
     def open(self, folder: Path, *, timeout_s: float) -> None:
         """Ask the running file manager for a new window on this folder."""

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .chords import chord_keys
+from .chords import chord_keys, is_terminal_shortcut
 from .chromium import Chromium, refused_keys
 from .faults import Refused
 
@@ -31,8 +31,8 @@ _BATCH_LIMIT_S = 1.0
 class Gui:
     """The agent's mouse and keyboard."""
 
-    def __init__(self, screen: Screen, windows: Windows, *, locked: Chromium) -> None:
-        self._screen, self._windows, self._locked = screen, windows, locked
+    def __init__(self, screen: Screen, windows: Windows, *, locked: Chromium, open_terminal: Callable[[], bool]) -> None:
+        self._screen, self._windows, self._locked, self._open_terminal = screen, windows, locked, open_terminal
         self._held: dict[str, int] = {}
         """Keys that the agent holds down, by name, in pressing order -> key code."""
         self._actions: dict[str, Callable[[Mapping[str, Any]], str | None]] = {
@@ -103,10 +103,13 @@ class Gui:
     def _key(self, args: Mapping[str, Any]) -> None:
         self._refuse_shortcut(args["keys"])
         for _ in range(args.get("times", 1)):
-            self._screen.press_chord(args["keys"])
+            if not self._opens_terminal(args["keys"]):
+                self._screen.press_chord(args["keys"])
 
     def _key_down(self, args: Mapping[str, Any]) -> None:
         self._refuse_shortcut(args["keys"])
+        if self._opens_terminal(args["keys"]):
+            return
         for name, code in zip(_names(args["keys"]), self._screen.key_codes(args["keys"]), strict=True):
             if name not in self._held:
                 self._held[name] = code
@@ -124,6 +127,10 @@ class Gui:
     def _refuse_shortcut(self, keys: str) -> None:
         if self._is_locked() and refused_keys("+".join([*self._held, keys])):
             raise Refused("the browser's own shortcuts are locked")
+
+    def _opens_terminal(self, keys: str) -> bool:
+        """Was this the desktop's own shortcut? No application gets its last key then. False where there is no terminal."""
+        return is_terminal_shortcut([*self._held, *_names(keys)]) and self._open_terminal()
 
     def _is_locked(self) -> bool:
         return self._windows.front_app() is self._locked

@@ -38,7 +38,7 @@ def main() -> int:
     try:
         confinement.confine()
         found = confinement.findings()
-        places = Places.make(home=Path(settings["home"]))
+        places = Places.make(home=Path(settings["home"]), user_home=Path(settings["user_home"]))
         size = {"width": settings["width"], "height": settings["height"]}
         session = Session(places, base_env=os.environ, **size)
         desktop = Desktop(

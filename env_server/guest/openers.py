@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from . import processes
 from .apps import catalog
 from .apps.on_demand import OnDemandApp, call
+from .apps.simple import Terminal
 from .chromium import Chromium
 from .faults import Refused
 from .folder import AgentFolder, FileActionError
@@ -153,7 +154,10 @@ class Openers:
         if is_quitting or not app.program.running:
             if not app.is_installed():
                 raise Refused(f"{app.label} is not installed on this desktop")
-            app.start()
+            try:
+                app.start()
+            except OSError as error:  # a folder or a file of its settings that the agent has put there, or a full disk
+                raise Refused(f"{app.label} cannot start: {error.filename or ''}: {error.strerror}") from error
         try:
             app.connect(timeout_s=left(deadline))
             self._windows.wait_for_window(app, deadline)
@@ -164,6 +168,21 @@ class Openers:
         app.had_window = True
         self._note_open(name)
         return app
+
+    def has_terminal(self) -> bool:
+        """Is there one that may be opened?"""
+        return "chromium" not in self.open and self._on_demand["terminal"].is_installed()
+
+    def open_terminal(self, folder: Path, deadline: float) -> None:
+        """A terminal in this folder; one more window where there is one already, with a shell where its first one is."""
+        terminal = self._on_demand["terminal"]
+        assert isinstance(terminal, Terminal)
+        terminal.start_folder = folder
+        is_there = terminal.program.running and not self._has_no_window(terminal)
+        self.ensure(terminal.name, deadline)
+        if is_there:
+            self._guard(terminal, terminal.open_window)
+        self._windows.bring_to_front(terminal, deadline)
 
     def use_tool(self, area: str, method: str, args: Mapping[str, Any], deadline: float) -> str:
         """Carry out one API method of an application on demand; gives its result text."""
@@ -180,8 +199,7 @@ class Openers:
     def close_on_demand(self, deadline: float) -> None:
         """Close everything that runs on demand, and whatever it left behind."""
         for app in self._on_demand.values():
-            app.forget()
-            if app.program.pid or app.profile.exists():
+            if app.program.pid:
                 self._session.accessibility.forget(app.program.pid)
                 app.close()
                 self._windows.wait(functools.partial(self._has_no_window, app), deadline, f"{app.name} to be gone")
@@ -213,15 +231,19 @@ class Openers:
     # --- warm applications ---
 
     def forget(self, deadline: float) -> None:
-        """A new task: close all documents, nothing is open."""
-        self.open = []
+        """A new task: close all documents, nothing is open, and the office has its first settings."""
+        was_open, self.open = set(self.open), []
         self._chromium.leave_page()
-        if not self._calc.program.running:
-            return
         try:
-            if self._documents.has_any(timeout_s=_CLOSE_LIMIT_S):
-                self._documents.close_all(timeout_s=_CLOSE_LIMIT_S)
+            if self._calc.program.running:
+                if self._documents.has_any(timeout_s=_CLOSE_LIMIT_S):
+                    self._documents.close_all(timeout_s=_CLOSE_LIMIT_S)
+                if was_open & self._office_apps.keys():
+                    self._documents.flush(timeout_s=_CLOSE_LIMIT_S)
         except OfficeGone:
+            self._windows.restart(self._calc, deadline)
+        if self._calc.program.pid and not self._documents.has_first_settings():
+            self._documents.forget_settings()
             self._windows.restart(self._calc, deadline)
 
     def _open_warm(

@@ -19,17 +19,18 @@ from xml.etree import ElementTree
 
 from . import programs
 from .apps.browser import Browser
+from .chords import chord_keys, is_terminal_shortcut
 from .devtools import ChromiumGone
-from .display import Screen, Window
+from .display import DisplayGone, Screen, Window
 from .faults import TaskError
 from .folder import read_regular
 from .keyboard import UnknownKey
 from .roles import state_names
 from .session import Session
 from .tree_walk import Node
+from .windows import APP_FAILURES
 
 HOME = Path("/home/user")
-_BROWSER_SETTINGS = (HOME / ".config/chromium", HOME / ".config/google-chrome")
 _MAX_OUTPUT = 1_000_000
 """Characters kept of what a command says."""
 _WINDOW_LIMIT_S = 10.0
@@ -40,8 +41,10 @@ _COMPONENT_SPACE = "urn:accessibility:component"
 class OsworldCalls:
     """The calls.
 
-    ``show(app, paths)`` opens files of the agent's folder in an application (empty: in that of their kind), or without files
-    the application, and brings it to the front. ``read_tree``: the tree of the application in front.
+    ``show(app, paths, deadline)`` opens files of the agent's folder in an application (empty: in that of their kind), or without
+    files the application, and brings it to the front. ``open_terminal(folder, deadline)``: a new window. ``quit_app(name)`` ends
+    an application on demand. ``flush(deadline)`` has applications write what they were told to keep. ``read_tree`` reads the one
+    in front.
     """
 
     def __init__(
@@ -49,24 +52,34 @@ class OsworldCalls:
         session: Session,
         *,
         folder: Path,
-        show: Callable[[str, Sequence[str]], Any],
+        show: Callable[[str, Sequence[str], float], Any],
+        open_terminal: Callable[[Path, float], Any],
+        quit_app: Callable[[str], Any],
+        flush: Callable[[float], Any],
         read_tree: Callable[[], Sequence[Node]],
         browser: Browser,
     ) -> None:
         self._screen: Screen = session.screen
-        self._env = {**session.env, "HOME": str(HOME)}
+        # What an agent has put among its own modules is no part of a judge's Python.
+        self._env = {**session.env, "PYTHONNOUSERSITE": "1"}
         self._log = session.log_folder / "osworld.log"
         self._folder = folder
         self._show, self._read_tree, self._browser = show, read_tree, browser
+        self._open_terminal, self._quit_app, self._flush = open_terminal, quit_app, flush
+        self._deadline = 0.0
+        """Of the call that is carried out."""
         self._launched: list[subprocess.Popen[bytes]] = []
 
-    def call(self, name: str, args: Mapping[str, Any]) -> Any:
-        """Carry out one call. Raises `TaskError`."""
+    def call(self, name: str, args: Mapping[str, Any], *, deadline: float) -> Any:
+        """Carry out one call. Raises `TaskError`, also for an application that does not do what it should by the deadline."""
         if name.startswith("_") or name == "call" or not hasattr(self, name):
             raise TaskError(f"unknown call {name!r}")
+        self._deadline = deadline
         try:
             return getattr(self, name)(**args)
-        except (OSError, UnknownKey, TypeError, ChromiumGone) as error:
+        except DisplayGone:
+            raise
+        except (OSError, UnknownKey, TypeError, *APP_FAILURES) as error:
             raise TaskError(f"{name}: {error}") from error
 
     def end(self) -> None:
@@ -85,6 +98,7 @@ class OsworldCalls:
 
     def read_file(self, path: str) -> str | None:
         """A regular file's content, or None."""
+        self._flush(self._deadline)
         data = read_regular(self._place(path))
         return None if data is None else base64.b64encode(data).decode("ascii")
 
@@ -93,15 +107,12 @@ class OsworldCalls:
         place = self._place(path)
         if not place.exists() or self._folder not in (place, *place.parents):
             return False
-        self._show("", [str(place.relative_to(self._folder))])
+        self._show("", [str(place.relative_to(self._folder))], self._deadline)
         return True
 
     def _place(self, path: str) -> Path:
-        """Where a path of a task file lies: its home is the agent's folder, by whichever name, but for the browser's settings."""
+        """Where a path of a task file lies: its home is the agent's folder, by whichever name."""
         asked = Path(path)
-        for settings in _BROWSER_SETTINGS:
-            if settings in (asked, *asked.parents):
-                return self._browser.settings_folder / asked.relative_to(settings)
         if asked.is_absolute() and HOME in (asked, *asked.parents):
             return self._folder / asked.relative_to(HOME)
         return asked if asked.is_absolute() else self._folder / asked
@@ -147,16 +158,20 @@ class OsworldCalls:
         self._launched.append(process)
 
     def _is_for_an_application(self, command: str | Sequence[str]) -> bool:
-        """Open the desktop's application that ``command`` names, or end its browser; False: it is another command."""
-        if programs.ends_browser(command):
-            self._browser.quit()
+        """Open the desktop's application that ``command`` names, or end it; False: it is another command."""
+        ended = programs.ends(command)
+        if ended is not None:
+            self._quit_app(ended)
             return True
         opened = programs.opens(command)
         if opened is None:
             return False
         app, arguments = opened
+        if app == "terminal":
+            self._open_terminal(self._folder / self._inside(programs.folder_of(command) or str(HOME)), self._deadline)
+            return True
         pages = [text for text in arguments if app == "browser" and (":/" in text or text.startswith("about:"))]
-        self._show(app, [self._inside(text) for text in arguments if text not in pages])
+        self._show(app, [self._inside(text) for text in arguments if text not in pages], self._deadline)
         if pages:
             self.open_tabs(pages)
         return True
@@ -180,7 +195,7 @@ class OsworldCalls:
 
     def open_tabs(self, urls: Sequence[str]) -> None:
         """Open pages in the browser; the last one is in front."""
-        self._show("browser", ())
+        self._show("browser", (), self._deadline)
         for url in urls:
             self._browser.open_and_wait(url)
 
@@ -223,7 +238,9 @@ class OsworldCalls:
 
     def _do(self, kind: str, text: str = "", x: int | None = None, y: int | None = None, count: int = 1) -> None:
         screen = self._screen
-        if kind == "key":
+        if kind == "key" and is_terminal_shortcut(chord_keys(text)):
+            self._open_terminal(self._folder, self._deadline)
+        elif kind == "key":
             screen.press_chord(text)
         elif kind == "type":
             screen.type_text(text)
@@ -241,14 +258,14 @@ class OsworldCalls:
 
     def _matching(self, title: str, *, strict: bool, by_class: bool) -> list[Window]:
         def fits(window: Window) -> bool:
-            shown = window.kind if by_class else window.title
-            return shown == title if strict else title.lower() in shown.lower()
+            shown = (window.window_class, window.kind) if by_class else (window.title,)
+            return title in shown if strict else title.lower() in shown[0].lower()
 
         return [window for window in reversed(self._screen.windows()) if fits(window)]
 
     def _describe(self, window: Window) -> dict[str, Any]:
         x, y, width, height = self._screen.geometry(window.xid)
-        return {"title": window.title, "window_class": window.kind, "x": x, "y": y, "width": width, "height": height}
+        return {"title": window.title, "window_class": window.window_class, "x": x, "y": y, "width": width, "height": height}
 
     def _wait(self, condition: Callable[[], bool]) -> bool:
         deadline = time.monotonic() + _WINDOW_LIMIT_S

@@ -100,15 +100,16 @@ class Program:
         """Started and not dead (reaps it when it is)."""
         return self._process is not None and self._process.poll() is None
 
-    def start(self, *, pass_fds: Sequence[int] = (), stdout: int | None = None) -> None:
-        """Start it in a process group of its own, so that its children can be ended with it. All of a desktop stays in one
-        session: to the kernel's scheduler it is one of those that share the machine, and not eight."""
+    def start(self, arguments: Sequence[str] = (), *, pass_fds: Sequence[int] = (), stdout: int | None = None) -> None:
+        """Start it in a process group of its own, so that its children can be ended with it; ``arguments`` come after its own.
+
+        All of a desktop stays in one session: to the kernel's scheduler it is one of those that share the machine, not eight."""
         self.num_starts += 1
         _STARTED.discard(self.pid)
         with open(self._log, "ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
-                self._argv,
+                [*self._argv, *arguments],
                 env=self._env,
                 cwd=self._folder,
                 stdin=subprocess.DEVNULL,
@@ -120,6 +121,16 @@ class Program:
                 preexec_fn=_die_with_guest,  # noqa: PLW1509
             )
         _STARTED.add(self._process.pid)
+
+    def end(self, *, wait_s: float) -> None:
+        """Ask it to end, as `pkill` does, and give it so long."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=wait_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
 
     def kill(self) -> None:
         """End it and its process group at once."""

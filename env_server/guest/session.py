@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import gtk_apps
 from .accessibility import Accessibility
 from .dbus import Bus, Call, DBusError
 from .display import Screen, start_xvfb
@@ -47,15 +45,17 @@ class Places:
     """Folders of one desktop, as the guest sees them."""
 
     home: Path
+    """The desktop's own: what no task and no application looks for."""
     logs: Path
     frame: Path
     agent: Path
+    """The user's home: the agent's folder, with the settings of all applications in it."""
     runtime: Path
 
     @classmethod
-    def make(cls, *, home: Path) -> Places:
-        """Make them below ``home``."""
-        places = cls(home, home / "logs", home / "frame", home / "work", home / "run")
+    def make(cls, *, home: Path, user_home: Path) -> Places:
+        """Make them, all but the user's home below ``home``."""
+        places = cls(home, home / "logs", home / "frame", user_home, home / "run")
         for folder in (home, places.logs, places.frame, places.agent, places.runtime):
             folder.mkdir(parents=True, exist_ok=True)
         places.runtime.chmod(0o700)
@@ -67,18 +67,19 @@ class Session:
 
     def __init__(self, places: Places, *, width: int, height: int, base_env: Mapping[str, str]) -> None:
         self.log_folder = places.logs
-        _write_settings(places.home)
+        openbox_settings = places.home / "openbox.xml"
+        openbox_settings.write_text(OPENBOX_SETTINGS, encoding="utf-8")
         bus_path = places.runtime / "bus"
         env = {
             **{name: base_env[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in base_env},
-            "HOME": str(places.home),
+            "HOME": str(places.agent),
             "XDG_RUNTIME_DIR": str(places.runtime),
-            "XDG_CONFIG_HOME": str(places.home / ".config"),
             "TMPDIR": "/tmp",
             "LC_ALL": "C.UTF-8",
             "LANG": "C.UTF-8",
             "TZ": "UTC",
             "USER": "agent",
+            "SHELL": "/bin/bash",
             "DBUS_SESSION_BUS_ADDRESS": f"unix:path={bus_path}",
             "GSETTINGS_BACKEND": "keyfile",
             "GTK_IM_MODULE": "gtk-im-context-simple",
@@ -101,7 +102,9 @@ class Session:
         self._dbus.start()
         self._xvfb, name = start_xvfb(width=width, height=height, frame_folder=places.frame, log_folder=places.logs, env=env)
         self.env = {**env, "DISPLAY": name}
-        self._openbox = Program("openbox", ["openbox", "--sm-disable"], env=self.env, log_folder=places.logs)
+        self._openbox = Program(
+            "openbox", ["openbox", "--sm-disable", "--config-file", str(openbox_settings)], env=self.env, log_folder=places.logs
+        )
         self._openbox.start()
         self._atspi = Program(
             "atspi", ["/usr/libexec/at-spi-bus-launcher", "--launch-immediately"], env=self.env, log_folder=places.logs
@@ -128,19 +131,6 @@ class Session:
         if not folder.exists():
             folder.mkdir(mode=0o1777)
             folder.chmod(0o1777)
-
-
-def _write_settings(home: Path) -> None:
-    files = {
-        ".config/openbox/rc.xml": OPENBOX_SETTINGS,
-        ".config/gtk-3.0/settings.ini": gtk_apps.GTK_SETTINGS,
-        ".config/gtk-3.0/gtk.css": gtk_apps.GTK_STYLE,
-    }
-    for name, text in files.items():
-        file = home / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-    os.makedirs(home / ".local/share", exist_ok=True)
 
 
 def _connect(address: str, deadline: float) -> Bus:

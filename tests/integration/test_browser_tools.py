@@ -44,7 +44,7 @@ def test_page_opened_for_a_task_is_in_an_ordinary_window(player: Player) -> None
     shown = player.start(PAGE, NEXT, OPEN)
     assert shown.app == "browser" and shows(player, "Hello there")
     seen = {(element.role, element.text) for element in player.do("wait()").elements}
-    assert {("entry", "/tmp/agent/work/p.html"), ("page-tab", "First page"), ("link", "next")} <= seen
+    assert {("entry", "/home/user/p.html"), ("page-tab", "First page"), ("link", "next")} <= seen
     assert ("button", "Minimize") not in seen
 
 
@@ -52,7 +52,7 @@ def test_link_and_address_bar_work(browser: Player) -> None:
     browser.do('click("next")')
     assert shows(browser, "Second page")
     browser.do('key("ctrl+l")')
-    browser.do('type("file:///tmp/agent/work/p.html", enter=True)')
+    browser.do('type("file:///home/user/p.html", enter=True)')
     assert shows(browser, "First page")
 
 

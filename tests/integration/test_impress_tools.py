@@ -300,7 +300,7 @@ def options_of(desktop: GuestDriver) -> dict[str, str]:
         for thread in Path(f"/proc/{pid}/task").iterdir():
             pending += [int(child) for child in (thread / "children").read_text().split()]
         if Path(f"/proc/{pid}/comm").read_text().strip() == "soffice.bin":
-            profile = Path(f"/proc/{pid}/root/tmp/agent/libreoffice/user/registrymodifications.xcu")
+            profile = Path(f"/proc/{pid}/root/home/user/.config/libreoffice/4/user/registrymodifications.xcu")
             for item in etree.fromstring(profile.read_bytes()):
                 node = item.get(f"{OOR}path").rpartition("/")[2]
                 found |= {f"{node}/{prop.get(f'{OOR}name')}": "".join(prop.itertext()) for prop in item.iter("prop")}

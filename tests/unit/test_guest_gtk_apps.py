@@ -18,9 +18,9 @@ class Idle(Editor):
     """Writes its settings as for a start, and starts nothing."""
 
     def __init__(self, home: Path) -> None:
-        env = {"XDG_CONFIG_HOME": str(home), "PATH": ""}
+        env = {"HOME": str(home), "PATH": ""}
         super().__init__(env=env, log_folder=home, bus=cast(Bus, None))
-        self.program.start = lambda **_: None  # type: ignore[method-assign]
+        self.program.start = lambda *_, **__: None  # type: ignore[method-assign]
         self.start()
         self.file = next(home.rglob("keyfile"))
 

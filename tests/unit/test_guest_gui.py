@@ -45,10 +45,16 @@ def screen() -> FakeScreen:
     return FakeScreen()
 
 
-def gui(screen: FakeScreen, *, locked: bool = False) -> Gui:
+def gui(screen: FakeScreen, *, locked: bool = False, has_terminal: bool = False) -> Gui:
     windows = FakeWindows()
     windows.front = LOCKED if locked else None
-    return Gui(screen, windows, locked=LOCKED)  # type: ignore[arg-type]
+
+    def open_terminal() -> bool:
+        if has_terminal:
+            screen.done.append(("terminal",))
+        return has_terminal
+
+    return Gui(screen, windows, locked=LOCKED, open_terminal=open_terminal)  # type: ignore[arg-type]
 
 
 def test_quote_comes_back_as_the_result(screen: FakeScreen) -> None:
@@ -131,3 +137,22 @@ def test_chord_keys_are_names_in_pressing_order(keys: str, names: list[str]) -> 
 def test_chord_without_a_key_is_refused() -> None:
     with pytest.raises(UnknownKey, match="no key given"):
         chord_keys(" ")
+
+
+@pytest.mark.parametrize("keys", ["ctrl+alt+t", "Alt+Control+T"])
+def test_desktop_s_own_shortcut_opens_a_terminal_and_reaches_no_application(screen: FakeScreen, keys: str) -> None:
+    gui(screen, has_terminal=True).act("key", {"keys": keys})
+    assert screen.done == [("terminal",)]
+
+
+def test_shortcut_made_of_held_keys_opens_a_terminal(screen: FakeScreen) -> None:
+    hand = gui(screen, has_terminal=True)
+    hand.act("key_down", {"keys": "ctrl"})
+    hand.act("key_down", {"keys": "alt"})
+    hand.act("key", {"keys": "t"})
+    assert screen.done == [("press_key", 4), ("press_key", 3), ("terminal",)]
+
+
+def test_shortcut_is_the_application_s_where_there_is_no_terminal(screen: FakeScreen) -> None:
+    gui(screen).act("key", {"keys": "ctrl+alt+t"})
+    assert screen.done == [("press_chord", "ctrl+alt+t")]

@@ -20,6 +20,10 @@ from env_server.guest import programs
         ("libreoffice --headless --convert-to pdf a.docx", None),
         ("soffice", None),
         ("cat a.txt | gedit", None),
+        ("export DBUS_SESSION_BUS_ADDRESS='unix:path=/run/user/1000/bus'\ngnome-terminal --maximize", ("terminal", [])),
+        ("export A=1\nxdg-open /home/user/project", ("", ["/home/user/project"])),
+        ("export A=1; rm x\ngedit", None),
+        (["bash", "-c", "vlc a.mp4"], ("vlc", ["a.mp4"])),
         ("gedit $(ls)", None),
         ("gedit 'unfinished", None),
         (["socat", "tcp-listen:9222,fork", "tcp:localhost:1337"], None),
@@ -32,15 +36,24 @@ def test_command_that_starts_an_application_is_known(command: str | list[str], m
 
 
 @pytest.mark.parametrize(
-    ("command", "ends"),
+    ("command", "ended"),
     [
-        (["pkill", "chrome"], True),
-        ("killall google-chrome", True),
-        ("pkill -f chromium", True),
-        (["pkill", "vlc"], False),
-        ("echo chrome", False),
-        ("pkill chrome; echo", False),
+        (["pkill", "chrome"], "browser"),
+        ("killall google-chrome", "browser"),
+        ("pkill -f chromium", "browser"),
+        (["pkill", "vlc"], "vlc"),
+        (["/bin/bash", "-c", "killall gnome-terminal-server"], "terminal"),
+        ("pkill -9 gimp-2.10", "gimp"),
+        ("killall thunderbird", "thunderbird"),
+        ("pkill soffice", None),
+        ("echo chrome", None),
+        ("pkill chrome; echo", None),
     ],
 )
-def test_command_that_ends_the_browser_is_known(command: str | list[str], ends: bool) -> None:
-    assert programs.ends_browser(command) is ends
+def test_command_that_ends_an_application_is_known(command: str | list[str], ended: str | None) -> None:
+    assert programs.ends(command) == ended
+
+
+def test_folder_of_a_terminal_is_the_one_that_its_command_names() -> None:
+    assert programs.folder_of("gnome-terminal --maximize --working-directory=/home/user/Desktop") == "/home/user/Desktop"
+    assert programs.folder_of(["gnome-terminal"]) == ""

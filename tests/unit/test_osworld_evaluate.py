@@ -21,6 +21,7 @@ from env_server.tasks.osworld import Assets, OsworldTask, TaskFile
 from env_server.tasks.osworld.desktop import RunResult, Tab
 from env_server.tasks.osworld.getters import GETTERS, Context
 from env_server.tasks.osworld.getters.values import parse_date
+from env_server.tasks.osworld.home import HOME_STEPS
 
 PROFILE = "/home/user/.config/chromium"
 
@@ -133,7 +134,7 @@ def test_as_instance_everything_goes_through_the_getter() -> None:
     }
     instance = _task(evaluator, config=config).as_instance()
     fake = FakeDesktop(answers={"hello": RunResult(0, "hi there", "")})
-    assert instance.instruction == "Do it." and instance.prepare is not None and not instance.setup
+    assert instance.instruction == "Do it." and instance.prepare is not None and instance.setup == HOME_STEPS
     instance.prepare(fake.answer)
     assert instance.outputs == {"said.txt": "hi there"}
     verdict = instance.evaluate(

@@ -19,6 +19,7 @@ from ..devtools import ChromiumGone, DevTools
 from .on_demand import OnDemandApp, Surroundings, Tools
 
 PAGE_ENDINGS = (".html", ".htm", ".pdf", ".svg", ".mhtml")
+_SETTINGS = ".config/chromium"
 _CALL_LIMIT_S = 3.0
 _LOAD_LIMIT_S = 10.0
 _PAGE_LIMIT_S = 1.0
@@ -45,7 +46,6 @@ class Browser(OnDemandApp):
     name = "browser"
     label = "the browser"
     program_file = chromium.PROGRAM
-    keeps_settings = True
 
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
@@ -75,7 +75,7 @@ class Browser(OnDemandApp):
             "signin": {"allowed": False},
             "savefile": {"default_directory": str(self.around.folder.root)},
         }
-        return {"profile/Default/Preferences": json.dumps(preferences)}
+        return {f"{_SETTINGS}/Default/Preferences": json.dumps(preferences)}
 
     def launch(self) -> None:
         """Start it with its pipe."""
@@ -107,8 +107,8 @@ class Browser(OnDemandApp):
 
     @property
     def settings_folder(self) -> Path:
-        """Where its settings lie, there from its first start to the end of the task."""
-        return self.profile / "profile"
+        """Where its settings lie."""
+        return self.home / _SETTINGS
 
     def open_page(self, address: str) -> str:
         """Show a page in a new tab, which takes the place of the empty one that the window began with; gives its id."""

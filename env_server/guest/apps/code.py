@@ -35,7 +35,7 @@ class Code(OnDemandApp):
 
     def places(self) -> list[str]:
         """Where its settings and extensions lie."""
-        return [f"--user-data-dir={self.profile / 'data'}", f"--extensions-dir={self.profile / 'extensions'}"]
+        return [f"--user-data-dir={self.home / '.config/Code'}", f"--extensions-dir={self.home / '.vscode/extensions'}"]
 
     def open(self, place: Path, *, timeout_s: float) -> None:
         """Open a file or folder."""
@@ -43,11 +43,10 @@ class Code(OnDemandApp):
 
     def run(self, arguments: Sequence[str]) -> str:
         """One call of the command beside the running window; what it says. Raises `Refused`."""
-        environment = {**self.around.env, "HOME": str(self.profile)}
         try:
             answer = subprocess.run(
                 [_COMMAND, "--reuse-window", *self.places(), *arguments],
-                env=environment, cwd=self.around.folder.root, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                env=self.around.env, cwd=self.around.folder.root, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                 timeout=_CALL_LIMIT_S, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:

@@ -100,14 +100,13 @@ class Gimp(OnDemandApp):
         return {
             ".config/GIMP/2.10/gimprc": _SETTINGS + known,
             ".config/GIMP/2.10/sessionrc": _WINDOW,
-            ".gtkrc-2.0": "gtk-cursor-blink = 0\n",
         }
 
     def launch(self) -> None:
         """Start it, with the pipes in place."""
         # Open for both, so that neither a missing reader nor a missing writer ever blocks anybody or ends the stream.
-        self._questions = os.open(_made(self.profile / "questions"), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._answers = os.open(_made(self.profile / "answers"), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._questions = os.open(_made(self.private / "questions"), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._answers = os.open(_made(self.private / "answers"), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._is_asked = self._has_answered = False
         self.program.start()
 
@@ -151,8 +150,8 @@ class Gimp(OnDemandApp):
 
     def _worker(self) -> str:
         parts = {
-            "questions": str(self.profile / "questions"),
-            "answers": str(self.profile / "answers"),
+            "questions": str(self.private / "questions"),
+            "answers": str(self.private / "answers"),
             "done": _DONE,
             "failed": _FAILED,
         }

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from .. import gtk_apps
 from ..faults import Refused
 from ..folder import AgentFolder, FileActionError, remove_tree
 from ..processes import Program
+
+_QUIT_LIMIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,8 @@ class Surroundings:
 
     env: Mapping[str, str]
     log_folder: Path
-    profiles: Path
-    """One folder below it for each application's settings, made at its start and removed at its end."""
+    private: Path
+    """One folder below it for each application's pipes and sockets, made at its start and removed at its end."""
     folder: AgentFolder
     wait: Callable[[Callable[[], bool], float, str], None]
     """See `guest.windows.Windows.wait`."""
@@ -64,25 +64,18 @@ class OnDemandApp:
     program_file: ClassVar[str]
     """What must be there for it to run: a command, or a path."""
     window_kind = ""
-    keeps_settings: ClassVar[bool] = False
-    """Started a second time within a task, does it know what it knew? A reset always makes it forget."""
 
     def __init__(self, around: Surroundings) -> None:
         self.around = around
         self.had_window = False
         """Has it been on screen since it was started?"""
-        self.profile = around.profiles / self.name
+        self.home = around.folder.root
+        """Its settings lie here, where it keeps them everywhere, from its first start to the end of the task."""
+        self.private = around.private / self.name
         self.program = Program(
             self.name,
             [self.program_file, *self.arguments()],
-            env={
-                **around.env,
-                "HOME": str(self.profile),
-                "XDG_CONFIG_HOME": str(self.profile / ".config"),
-                "XDG_CACHE_HOME": str(self.profile / ".cache"),
-                "XDG_DATA_HOME": str(self.profile / ".local/share"),
-                **self.environment(),
-            },
+            env={**around.env, **self.environment()},
             log_folder=around.log_folder,
             folder=around.folder.root,
         )
@@ -101,7 +94,7 @@ class OnDemandApp:
         return {}
 
     def settings(self) -> Mapping[str, str]:
-        """Files of its profile: path -> text."""
+        """Files that it finds at its first start in a task: path in the home -> text."""
         return {}
 
     def is_installed(self) -> bool:
@@ -111,19 +104,12 @@ class OnDemandApp:
     def start(self) -> None:
         """Start it; it can be used once `connect` returns and it has a window."""
         self.had_window = False
-        if self.keeps_settings:
-            self.program.kill()
-        else:
-            self.close()
-        for path, text in {
-            ".config/gtk-3.0/settings.ini": gtk_apps.GTK_SETTINGS,
-            ".config/gtk-3.0/gtk.css": gtk_apps.GTK_STYLE,
-            **self.settings(),
-        }.items():
-            file = self.profile / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            if not file.exists():
-                file.write_text(text, encoding="utf-8")
+        self.close()
+        self.private.mkdir(parents=True)
+        for path, text in self.settings().items():
+            if not (self.home / path).exists():
+                self.around.folder.make_parents(path)
+                self.around.folder.write(path, text)
         self.launch()
 
     def launch(self) -> None:
@@ -137,17 +123,16 @@ class OnDemandApp:
         """Open a file in the running application. Raises `Refused`."""
         raise Refused(f"{self.label} opens no files")
 
-    def forget(self) -> None:
-        """A new task: what the agent set while it did not run does not count any more."""
+    def quit(self) -> None:
+        """End it as a person would, so that what it knows is on disk."""
+        self.program.end(wait_s=_QUIT_LIMIT_S)
+        self.close()
 
     def close(self) -> None:
-        """End it and forget its settings."""
+        """End it at once."""
         self.program.kill()
-        if self.profile.is_symlink():
-            self.profile.unlink()
-        elif self.profile.is_dir():
-            with contextlib.suppress(OSError):  # what has just been ended may still be writing
-                remove_tree(self.profile)
+        if self.private.is_dir():
+            remove_tree(self.private)
 
 
 def call(tools: Tools, method: str, args: Mapping[str, Any]) -> str:

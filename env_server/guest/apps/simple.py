@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import configparser
+import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from .on_demand import OnDemandApp
+from ..faults import Refused
+from .on_demand import OnDemandApp, Surroundings
 
 _MAIL_SETTINGS = {
     "mail.provider.suppress_dialog_on_startup": "true", "mail.spotlight.firstRunDone": "true",
@@ -13,8 +17,20 @@ _MAIL_SETTINGS = {
     "datareporting.policy.dataSubmissionEnabled": "false", "datareporting.policy.dataSubmissionPolicyBypassNotification": "true",
     "toolkit.telemetry.enabled": "false", "extensions.update.enabled": "false", "toolkit.cosmeticAnimations.enabled": "false",
     "ui.caretBlinkTime": "0", "ui.prefersReducedMotion": "1", "accessibility.force_disabled": "-1",
-    "browser.cache.disk.enable": "false", "mailnews.database.global.indexer.enabled": "false",
+    "browser.cache.disk.enable": "false",
 }  # fmt: skip
+_MAIL_PROFILES = ".thunderbird/profiles.ini"
+_NEW_MAIL_PROFILE = """[Profile0]
+Name=default-release
+IsRelative=1
+Path=user.default-release
+Default=1
+
+[General]
+StartWithLastProfile=1
+Version=2
+"""
+_WINDOW_LIMIT_S = 5.0
 
 
 class Thunderbird(OnDemandApp):
@@ -25,27 +41,73 @@ class Thunderbird(OnDemandApp):
     program_file = "/usr/lib/thunderbird/thunderbird"
 
     def arguments(self) -> Sequence[str]:
-        """A profile of its own."""
-        return ["--profile", str(self.profile / "profile"), "--no-remote"]
+        """Also with a profile that a newer version has used."""
+        return ["--no-remote", "--allow-downgrade"]
 
     def settings(self) -> Mapping[str, str]:
-        """No questions, no network, no blinking."""
+        """No questions, no network, no blinking; and a profile, where no task has brought one."""
         lines = [f'user_pref("{name}", {value});' for name, value in _MAIL_SETTINGS.items()]
-        return {"profile/user.js": "\n".join([*lines, ""])}
+        profile = self._profile().relative_to(self.home)
+        return {f"{profile}/user.js": "\n".join([*lines, ""]), _MAIL_PROFILES: _NEW_MAIL_PROFILE}
+
+    def launch(self) -> None:
+        """Start it with the default profile. It would ask for one where its record of installations is another machine's."""
+        self.program.start(["--profile", str(self._profile())])
+
+    def _profile(self) -> Path:
+        """The folder that `profiles.ini` names."""
+        text = self.around.folder.text_or_none(_MAIL_PROFILES)
+        place = self.home / ".thunderbird" / default_profile(_NEW_MAIL_PROFILE if text is None else text)
+        if self.home not in place.parents:
+            raise Refused(f"Thunderbird's profile {place} lies outside the home")
+        return place
+
+
+def default_profile(text: str) -> str:
+    """Which folder a text of ``profiles.ini`` makes the default: that of an installation, else the marked one, else the first.
+    Raises `Refused`."""
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
+    try:
+        parser.read_string(text)
+    except configparser.Error as error:
+        raise Refused(f"Thunderbird's profiles.ini cannot be read: {error}") from error
+    profiles = [parser[name] for name in parser.sections() if name.startswith("Profile") and "Path" in parser[name]]
+    installs = [parser[name] for name in parser.sections() if name.startswith("Install")]
+    installed = [install["Default"] for install in installs if "Default" in install]
+    marked = [profile["Path"] for profile in profiles if profile.get("Default") == "1"]
+    found = [*installed, *marked, *(profile["Path"] for profile in profiles)]
+    if not found:
+        raise Refused("Thunderbird's profiles.ini names no profile")
+    return found[0]
 
 
 class Terminal(OnDemandApp):
-    """A terminal with a shell in the agent's folder."""
+    """A terminal with the user's shell."""
 
     name = "terminal"
     label = "the terminal"
     program_file = "xfce4-terminal"
 
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self.start_folder = self.home
+        """Of the next start."""
+
     def arguments(self) -> Sequence[str]:
-        """The agent's folder is the shell's home; nothing of the host's name or the user's is shown."""
-        home = str(self.around.folder.root)
-        shell = ["env", f"HOME={home}", "HISTFILE=/dev/null", "PS1=\\w\\$ ", "TERM=xterm-256color", "bash", "--norc", "-i"]
-        return ["--disable-server", f"--working-directory={home}", "--title=Terminal", "-x", *shell]
+        """A shell as everybody has it. It starts in a window that is as large as it will be: a resize would undo its `stty`."""
+        return ["--disable-server", "--title=Terminal", "--geometry=400x100"]
+
+    def launch(self) -> None:
+        """Start it in the folder that was asked for."""
+        self.program.start([f"--working-directory={self.start_folder}"])
+        self.start_folder = self.home
+
+    def open_window(self) -> None:
+        """One more window with a shell of its own."""
+        before = len(self.around.titles(self.name))
+        self.around.press(self.name, "ctrl+shift+n")
+        deadline = time.monotonic() + _WINDOW_LIMIT_S
+        self.around.wait(lambda: len(self.around.titles(self.name)) > before, deadline, "a new window of the terminal")
 
     def settings(self) -> Mapping[str, str]:
         """No blinking, no questions."""

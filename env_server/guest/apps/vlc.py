@@ -33,6 +33,7 @@ MEDIA_ENDINGS = (
     ".xspf",
 )  # fmt: skip
 
+_SETTINGS_FILE = ".config/vlc/vlcrc"
 _FIXED_SETTINGS = {
     "qt-privacy-ask": "0", "metadata-network-access": "0", "qt-updates-notif": "0", "video-title-show": "0", "aout": "adummy",
     "qt-continue": "0", "qt-system-tray": "0", "qt-notification": "0", "one-instance": "0", "qt-error-dialogs": "1",
@@ -58,7 +59,6 @@ class Vlc(OnDemandApp):
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
         self._bus: Bus | None = None
-        self._kept: dict[str, str] = {}
 
     @cached_property
     def tools(self) -> VlcTools:
@@ -74,25 +74,23 @@ class Vlc(OnDemandApp):
         return {"QT_ACCESSIBILITY": "1", "QT_LINUX_ACCESSIBILITY_ALWAYS_ON": "1", "QT_QPA_PLATFORM": "xcb"}
 
     def settings(self) -> Mapping[str, str]:
-        """Its settings file: ours, and what the agent set before the start."""
-        return {".config/vlc/vlcrc": changed_settings("", {**_FIXED_SETTINGS, **self._kept})}
-
-    @property
-    def settings_file(self) -> Path:
-        """``vlcrc``."""
-        return self.profile / ".config/vlc/vlcrc"
+        """Its settings file."""
+        return {_SETTINGS_FILE: changed_settings("", _FIXED_SETTINGS)}
 
     def keep(self, field: str, value: str) -> None:
-        """Change a setting, in the file where there is one and for the next start."""
-        self._kept[field] = value
-        if self.settings_file.is_file():
-            text = self.settings_file.read_text(encoding="utf-8")
-            self.settings_file.write_text(changed_settings(text, {field: value}), encoding="utf-8")
+        """Change a setting in the file."""
+        folder = self.around.folder
+        folder.make_parents(_SETTINGS_FILE)
+        folder.write(_SETTINGS_FILE, changed_settings(self._settings_text(), {field: value}))
 
     def setting(self, field: str) -> str:
         """A setting's value as the file has it."""
-        text = self.settings_file.read_text(encoding="utf-8") if self.settings_file.is_file() else ""
-        return read_setting(text, field) or self._kept.get(field) or _DEFAULTS[field]
+        return read_setting(self._settings_text(), field) or _DEFAULTS[field]
+
+    def _settings_text(self) -> str:
+        """What the file holds, or will hold at the start."""
+        text = self.around.folder.text_or_none(_SETTINGS_FILE)
+        return self.settings()[_SETTINGS_FILE] if text is None else text
 
     def launch(self) -> None:
         """See `OnDemandApp`."""
@@ -115,10 +113,6 @@ class Vlc(OnDemandApp):
         if self._bus is not None:
             self._bus.close()
             self._bus = None
-
-    def forget(self) -> None:
-        """A new task: what the agent set does not count any more."""
-        self._kept = {}
 
     def call(self, interface: str, member: str, signature: str = "", args: tuple[Any, ...] = ()) -> list[Any]:
         """One call; its result. Raises `DBusError`."""
@@ -154,7 +148,7 @@ class Vlc(OnDemandApp):
 
     @property
     def _socket(self) -> Path:
-        return self.profile / "commands"
+        return self.private / "commands"
 
     def _answers(self) -> bool:
         try:

@@ -12,7 +12,7 @@ from .calc_tools import CalcTools
 from .document_windows import SERVICES, DocumentWindows
 from .impress_tools import ImpressTools
 from .process import DocumentError, Office
-from .registry import restore_options
+from .registry import flush_options, restore_options
 from .sheet import Calc
 from .tools import OfficeTools
 from .uno_values import properties, refusing, url
@@ -138,6 +138,18 @@ class Documents:
         """Wait until the office has done what it was told: it saves some time after it has taken the keys for it."""
         for _ in range(_NUM_HOPS):
             self._office.on_main(lambda: None, timeout_s=timeout_s)
+
+    def has_first_settings(self) -> bool:
+        """See `Office`."""
+        return self._office.has_first_settings()
+
+    def forget_settings(self) -> None:
+        """See `Office`."""
+        self._office.forget_settings()
+
+    def flush(self, *, timeout_s: float) -> None:
+        """Have options that were changed written to the office's files."""
+        self._office.on_main(lambda: flush_options(self._office), timeout_s=timeout_s)
 
     def use_tool(self, app: str, method: str, args: Mapping[str, Any], *, timeout_s: float) -> str:
         """Carry out one API method of the agent on the application's document; gives its result text."""

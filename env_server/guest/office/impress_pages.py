@@ -14,6 +14,7 @@ from .report import counted
 from .uno_values import colour, struct
 
 _AUTO_SAVE = "/org.openoffice.Office.Recovery/AutoSave"
+_SAVE_OPTIONS = "/org.openoffice.Office.Common/Save/Document"
 _START = "/org.openoffice.Office.Impress/Misc/Start"
 _MAX_MINUTES = 60
 """What the office's own dialog allows."""
@@ -74,6 +75,8 @@ class ImpressPages(ImpressBase):
         """Let the office save recovery copies by itself."""
         if not 1 <= interval_minutes <= _MAX_MINUTES:
             raise DocumentError(f"interval_minutes is between 1 and {_MAX_MINUTES}, not {interval_minutes}")
+        # The office's own dialog writes here, and evaluators look there; what saves listens to the other.
+        write_options(self.office, _SAVE_OPTIONS, AutoSave=enabled, AutoSaveTimeIntervall=interval_minutes)
         now = write_options(self.office, _AUTO_SAVE, Enabled=enabled, TimeIntervall=interval_minutes)
         return f"saves by itself every {counted(now['TimeIntervall'], 'minute')}" if now["Enabled"] else "does not save by itself"
 

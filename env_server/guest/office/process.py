@@ -14,13 +14,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..folder import remove_tree
 from ..processes import Program
 from .main_thread import MainThread, Outcome, outcome_of
-from .settings import PROGRAM, mark_extensions_current, settings_file
+from .settings import PROGRAM, mark_extensions_current, noted_settings, settings_file
 
 T = TypeVar("T")
 
 _PIPE = "computerrl"
+_SETTINGS_FILE = "user/registrymodifications.xcu"
 _RESOLVE_LIMIT_S = 5.0
 _BROKEN, _END_LIMIT_S = "URP bridge", 1.0
 """What errors say when the connection broke; and from then to the end of the process, which first saves what is open."""
@@ -87,7 +89,7 @@ class Office:
     """The process, started with a warm sheet."""
 
     def __init__(self, *, env: Mapping[str, str], log_folder: Path) -> None:
-        self._profile = Path(env["HOME"]) / "libreoffice"
+        self._profile = Path(env["HOME"]) / ".config/libreoffice/4"
         self.program = Program(
             "office",
             [str(PROGRAM / "soffice.bin"), "--norestore", "--nologo", "--nofirststartwizard",
@@ -101,6 +103,24 @@ class Office:
         self.num_starts = 0
         self.options_before: dict[tuple[str, str], Any] = {}
         """Options that tools changed, with their values before (`registry`); kept over a restart, as the profile is."""
+        self.options_restored: set[tuple[str, str, str]] = set()
+        """Options that were put back, with their values as the profile has them."""
+
+    def has_first_settings(self) -> bool:
+        """Does its profile say what it said at first, and what was put back? Only what has been written to its file counts."""
+        try:
+            text = (self._profile / _SETTINGS_FILE).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return False
+        return noted_settings(text) <= noted_settings(settings_file()) | self.options_restored
+
+    def forget_settings(self) -> None:
+        """End it and remove its profile: what it is started with next is a new one."""
+        self.program.kill()
+        self.options_before.clear()
+        self.options_restored.clear()
+        if self._profile.is_dir():
+            remove_tree(self._profile)
 
     def start(self) -> None:
         """Start it; it can be called once `connect` returns."""
@@ -110,7 +130,7 @@ class Office:
         self.num_starts += 1
         user = self._profile / "user"
         user.mkdir(parents=True, exist_ok=True)
-        settings = user / "registrymodifications.xcu"
+        settings = self._profile / _SETTINGS_FILE
         if not settings.exists():
             settings.write_text(settings_file(), encoding="utf-8")
             mark_extensions_current(user)

@@ -34,7 +34,13 @@ def restore_options(office: Office) -> None:
         access.replaceByName(name, value)
         access.commitChanges()
         provider.flush()
+        office.options_restored.add((node, name, str(value).lower() if isinstance(value, bool) else str(value)))
     office.options_before.clear()
+
+
+def flush_options(office: Office) -> None:
+    """Have what was changed written to the profile's file."""
+    office.create("com.sun.star.configuration.ConfigurationProvider").flush()
 
 
 def _open(office: Office, node: str) -> tuple[Any, Any]:

@@ -17,6 +17,7 @@ from env_server.tasks.osworld.assets import Assets
 from env_server.tasks.osworld.desktop import CalledDesktop, OsworldDesktop
 from env_server.tasks.osworld.format import Judge, Source, TaskFile, read_task_file
 from env_server.tasks.osworld.getters import GETTERS, Context
+from env_server.tasks.osworld.home import HOME_STEPS
 from env_server.tasks.osworld.metrics import metric
 from env_server.tasks.osworld.metrics.files import BrokenFile
 from env_server.tasks.osworld.on_desktop import RUN_ON_DESKTOP
@@ -81,7 +82,8 @@ class OsworldTask:
             )
 
         return TaskInstance(
-            self.file.instruction, (), evaluate, _no_demonstration, judges_giving_up=True, prepare=prepare, outputs=outputs
+            self.file.instruction, HOME_STEPS, evaluate, _no_demonstration,
+            judges_giving_up=True, prepare=prepare, outputs=outputs,
         )  # fmt: skip
 
     def set_up(self, desktop: OsworldDesktop, **options: Any) -> dict[str, str]:

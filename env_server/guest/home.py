@@ -1,0 +1,58 @@
+"""The user's home at the beginning of a task: the files that applications find in it, and those that the warm ones keep.
+
+All applications, the terminal's shell and the commands of task files have this one home, and each keeps its settings where it
+keeps them everywhere. So an evaluator finds what an agent has set, and an application that is started again knows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .folder import AgentFolder
+
+_GTK_SETTINGS = """[Settings]
+gtk-cursor-blink=0
+gtk-enable-animations=0
+gtk-recent-files-enabled=0
+gtk-im-module=gtk-im-context-simple
+gtk-overlay-scrolling=0
+"""
+_GTK_STYLE = "* { outline-style: none; outline-width: 0; }\n"
+"""No focus rings: they show only after a key was pressed, so the same screen would look different by how it was reached."""
+_SHELL_SETTINGS = """# ~/.bashrc: read by interactive shells
+case $- in
+    *i*) ;;
+    *) return ;;
+esac
+HISTCONTROL=ignoreboth
+HISTSIZE=1000
+HISTFILESIZE=2000
+shopt -s histappend checkwinsize
+PS1='\\w\\$ '
+PROMPT_COMMAND='history -a'
+"""
+"""Debian's own, without colours and names of host and user; and what was typed is in the history at once, for evaluators."""
+
+SKELETON: Mapping[str, str] = {
+    ".bashrc": _SHELL_SETTINGS,
+    ".config/gtk-3.0/settings.ini": _GTK_SETTINGS,
+    ".config/gtk-3.0/gtk.css": _GTK_STYLE,
+    ".gtkrc-2.0": "gtk-cursor-blink = 0\n",
+}
+"""File -> text."""
+LINKS: Mapping[str, str] = {".config/google-chrome": "chromium"}
+"""The browser's settings have two names in task files."""
+KEPT = frozenset({".config/Thunar", ".config/glib-2.0", ".config/libreoffice", ".config/xfce4/xfconf"})
+"""Settings of the applications that stay running. Each looks after its own (`has_first_settings`)."""
+
+
+def renew(folder: AgentFolder) -> None:
+    """Make the home what it is when a task begins."""
+    folder.wipe(keep=KEPT)
+    for path, text in SKELETON.items():
+        folder.make_parents(path)
+        folder.write(path, text)
+    for path, target in LINKS.items():
+        place = folder.root / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(target)

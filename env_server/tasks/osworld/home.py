@@ -1,0 +1,31 @@
+"""What the home of a task file's user has before the task's own set-up: the folders and defaults of an ordinary desktop."""
+
+from __future__ import annotations
+
+from env_server.driver import SetupStep
+
+_FOLDERS = {
+    "DESKTOP": "Desktop", "DOWNLOAD": "Downloads", "TEMPLATES": "Templates", "PUBLICSHARE": "Public", "DOCUMENTS": "Documents",
+    "MUSIC": "Music", "PICTURES": "Pictures", "VIDEOS": "Videos",
+}  # fmt: skip
+_USER_DIRS = "".join(f'XDG_{kind}_DIR="$HOME/{name}"\n' for kind, name in _FOLDERS.items())
+_VIDEO_TYPES = (
+    "mp4", "x-matroska", "webm", "x-msvideo", "quicktime", "mpeg", "ogg", "x-flv", "3gpp", "3gpp2", "x-ms-wmv", "x-m4v",
+    "x-theora", "x-ogm", "x-theora+ogg", "x-ogm+ogg", "mp2t", "vnd.rn-realvideo", "dv", "x-anim", "x-flic", "x-nsv",
+    "x-ms-asf", "x-mpeg",
+)  # fmt: skip
+_VIDEOS = "[Default Applications]\n" + "".join(f"video/{kind}=videos.desktop\n" for kind in _VIDEO_TYPES)
+_VIDEOS_APP = """[Desktop Entry]
+Type=Application
+Name=Videos
+Exec=vlc --started-from-file %U
+MimeType={types}
+""".format(types="".join(f"video/{kind};" for kind in _VIDEO_TYPES))
+"""A task asks for VLC as the default player: it must not be the default before."""
+
+HOME_STEPS: tuple[SetupStep, ...] = (
+    *(SetupStep("make_folder", {"path": name}) for name in _FOLDERS.values()),
+    SetupStep("write_file", {"path": ".config/user-dirs.dirs", "text": _USER_DIRS}),
+    SetupStep("write_file", {"path": ".config/mimeapps.list", "text": _VIDEOS}),
+    SetupStep("write_file", {"path": ".local/share/applications/videos.desktop", "text": _VIDEOS_APP}),
+)

@@ -1,0 +1,100 @@
+"""The user's home at the beginning of a task, and what applications keep in it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from env_server.guest import home
+from env_server.guest.apps.simple import default_profile
+from env_server.guest.faults import Refused
+from env_server.guest.folder import AgentFolder
+from env_server.guest.office.settings import noted_settings, settings_file
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> AgentFolder:
+    found = AgentFolder(tmp_path / "user")
+    home.renew(found)
+    return found
+
+
+def test_home_is_the_same_whatever_a_task_has_left(folder: AgentFolder) -> None:
+    first = {place for place in folder.root.rglob("*")}
+    root = folder.root
+    (root / ".config/libreoffice/4").mkdir(parents=True)
+    (root / ".config/libreoffice/4/kept").write_text("x")
+    (root / ".bashrc").write_text("alias ls=false")
+    (root / ".config/vlc").mkdir()
+    (root / ".config/vlc/vlcrc").write_text("qt-bgcone=0")
+    (root / ".config/gtk-3.0/gtk.css").unlink()
+    (root / ".config/gtk-3.0/gtk.css").mkdir()
+    (root / ".config/gtk-3.0").chmod(0)
+    (root / ".local").symlink_to("/")
+    home.renew(folder)
+    assert (root / ".config/libreoffice/4/kept").read_text() == "x"
+    assert {place for place in root.rglob("*")} - first == {
+        root / ".config/libreoffice", root / ".config/libreoffice/4", root / ".config/libreoffice/4/kept"
+    }  # fmt: skip
+    assert all((root / path).read_text() == text for path, text in home.SKELETON.items())
+
+
+def test_link_in_the_way_of_what_is_kept_is_not_followed(folder: AgentFolder, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/precious").write_text("x")
+    home.renew(folder)
+    for name in ("gtk-3.0/settings.ini", "gtk-3.0/gtk.css"):
+        (folder.root / ".config" / name).unlink()
+    (folder.root / ".config/gtk-3.0").rmdir()
+    (folder.root / ".config/google-chrome").unlink()
+    (folder.root / ".config").rmdir()
+    (folder.root / ".config").symlink_to(tmp_path / "other")
+    home.renew(folder)
+    assert os.listdir(tmp_path / "other") == ["precious"] and not (folder.root / ".config").is_symlink()
+
+
+def test_applications_own_files_are_no_part_of_a_listing(folder: AgentFolder) -> None:
+    folder.write("a.txt", "x")
+    folder.make_folder("sub")
+    folder.write("sub/.hidden", "x")
+    assert folder.list() == ["a.txt", "sub/"] and folder.listing() == ["a.txt", "sub/", "sub/.hidden"]
+    assert folder.list("sub") == [".hidden"] and ".bashrc" not in folder.listing()
+
+
+@pytest.mark.parametrize(
+    ("text", "profile"),
+    [
+        ("[Profile0]\nName=a\nPath=a.one\n", "a.one"),
+        ("[Profile1]\nPath=a.one\n[Profile0]\nPath=b.two\nDefault=1\n", "b.two"),
+        ("[Install4F96D1932A9F858E]\nDefault=c.three\nLocked=1\n[Profile0]\nPath=b.two\nDefault=1\n", "c.three"),
+    ],
+)
+def test_mail_profile_is_the_one_that_a_task_brings_as_the_default(text: str, profile: str) -> None:
+    assert default_profile(text) == profile
+
+
+@pytest.mark.parametrize("text", ["", "[General]\nVersion=2\n", "no ini"])
+def test_mail_profiles_that_name_none_are_refused(text: str) -> None:
+    with pytest.raises(Refused, match=r"profiles\.ini"):
+        default_profile(text)
+
+
+def test_settings_of_a_used_office_are_its_first_ones_until_a_person_changes_one() -> None:
+    by_itself = (
+        '<item oor:path="/org.openoffice.Office.Views/Windows"><node oor:name="SplitWindow1" oor:op="replace">'
+        '<prop oor:name="WindowState" oor:op="fuse"><value xsi:nil="true"/></prop></node></item>'
+        '<item oor:path="/org.openoffice.Setup/Product"><prop oor:name="LastTimeDonateShown" oor:op="fuse">'
+        "<value>1</value></prop></item>"
+    )
+    changed = (
+        '<item oor:path="/org.openoffice.Office.Common/Save/Document"><prop oor:name="AutoSaveTimeIntervall" oor:op="fuse">'
+        "<value>3</value></prop></item>"
+    )
+    first = settings_file()
+    used = first.replace("</oor:items>", f"{by_itself}</oor:items>")
+    assert noted_settings(used) == noted_settings(first) and len(noted_settings(first)) > 10
+    assert noted_settings(used.replace("</oor:items>", f"{changed}</oor:items>")) - noted_settings(first) == {
+        ("/org.openoffice.Office.Common/Save/Document", "AutoSaveTimeIntervall", "3")
+    }
