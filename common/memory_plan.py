@@ -23,6 +23,8 @@ VLLM_CACHE_MB = 512
 """Of the keys and values that a second vLLM engine in a process keeps on a CPU; the first one's are counted above."""
 BUILT_IN_PARAMETERS = {"smollm2-135m": (135_000_000, 30), "tiny-random": (4_000_000, 2)}
 """Parameters and layers of models that may not have been made yet."""
+BUILT_IN_HEADS = {"smollm2-135m": 49_152 * 576, "tiny-random": 49_152 * 16}
+"""Numbers of their output matrices."""
 
 Recomputation = Literal["none", "full"]
 """What `learner.activation_checkpointing` comes to."""
@@ -97,6 +99,13 @@ def _compute_bytes(config: RunConfig) -> int:
     return 2 if config.model.dtype == "bfloat16" else 4
 
 
+def _head_bytes(config: RunConfig) -> int:
+    """Of the float32 copy of the output matrix that `model.head_dtype` float32 costs."""
+    if config.model.head_dtype == "model" or config.model.dtype == "float32" or config.actor.endpoint is not None:
+        return 0
+    return 4 * _head_numbers(config.model.name)
+
+
 def _sizes(config: RunConfig) -> tuple[int, float, int]:
     """(parameters, trained ones among them, layers)."""
     num_parameters, num_layers = model_size(config.model.name) if config.actor.endpoint is None else (0, 1)
@@ -115,7 +124,7 @@ def learner_mb(config: RunConfig, recomputation: Recomputation) -> int:
     trained_bytes = 0 if config.learner.lora is not None else 12 if compute_bytes == 4 else 16
     widths = _KEPT_WIDTHS[recomputation if wanted == "auto" else wanted]
     kept = _activation_bytes(config, num_parameters, num_layers, kept_widths=widths)
-    num_bytes = num_parameters * compute_bytes + trained * trained_bytes / config.learner.num_ranks + kept
+    num_bytes = num_parameters * compute_bytes + _head_bytes(config) + trained * trained_bytes / config.learner.num_ranks + kept
     return PROCESS_MB["learner"] + int(num_bytes / 2**20)
 
 
@@ -124,8 +133,10 @@ def engine_mb(config: RunConfig) -> int:
     it keeps some, and a staging copy of what is broadcast."""
     num_parameters, trained, _ = _sizes(config)
     packed = config.actor.engine == "transformers" and config.learner.device != "cuda"
-    served = num_parameters * (2 if packed else 1) * (1 if config.actor.older_policy_every is None else 2)
-    memory_mb = PROCESS_MB[f"actor/{config.actor.engine}"] + int((served + trained) * _compute_bytes(config) / 2**20)
+    num_models = 1 if config.actor.older_policy_every is None else 2
+    served = num_parameters * (2 if packed else 1) * num_models
+    num_bytes = (served + trained) * _compute_bytes(config) + num_models * _head_bytes(config)
+    memory_mb = PROCESS_MB[f"actor/{config.actor.engine}"] + int(num_bytes / 2**20)
     if config.actor.engine == "vllm" and config.actor.older_policy_every is not None:
         memory_mb += VLLM_CACHE_MB
     return memory_mb
@@ -164,3 +175,15 @@ def model_size(name: str) -> tuple[int, int]:
         return num_bytes // element_bytes, int((tree.get("text_config") or tree).get("num_hidden_layers", 1))
     except (OSError, ValueError, AttributeError, TypeError):
         return 0, 1
+
+
+def _head_numbers(name: str) -> int:
+    """Numbers of the output matrix; 0 when there is no such model (another check reports it)."""
+    if name in BUILT_IN_MODELS:
+        return BUILT_IN_HEADS[name]
+    try:
+        tree = json.loads((model_folder(name) / "config.json").read_text())
+        text = tree.get("text_config") or tree
+        return int(text["vocab_size"]) * int(text["hidden_size"])
+    except (OSError, ValueError, AttributeError, TypeError, KeyError):
+        return 0

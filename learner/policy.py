@@ -75,12 +75,15 @@ class Policy:
         recomputation: Recomputation = "none",
         lora: LoraConfig | None = None,
         vision: Vision | None = None,
+        float32_head: bool = False,
     ) -> None:
         """``recomputation``: what each trained layer computes again when going back, see `LearnerConfig`.
+        ``float32_head``: compute the output layer in float32, see `ModelConfig.head_dtype`.
         ``lora``: the model's adapters, which are in it already, are all that is trained. ``vision``: of a model that takes
         pictures; its tower is trained when everything is."""
         self.folder = folder
         self.vision = vision
+        self._float32_head = float32_head
         self._recomputes = recomputation == "full"
         self._model = model
         self._base = model.get_decoder()
@@ -186,10 +189,13 @@ class Policy:
         top = self._run(hidden, tensors, self._layers[self._first_trained :])
         states_QE = self._base.norm(top.squeeze(0).index_select(0, tensors.logit_nodes_Q))
         head = self._model.get_output_embeddings()
+        weight_VE, bias_V = head.weight, getattr(head, "bias", None)
+        if self._float32_head:
+            weight_VE, bias_V = weight_VE.float(), None if bias_V is None else bias_V.float()
         logprobs, entropy = action_logprobs(
-            states_QE,
-            head.weight,
-            getattr(head, "bias", None),
+            states_QE.to(weight_VE.dtype),
+            weight_VE,
+            bias_V,
             tensors.pair_node_U,
             tensors.pair_token_U,
             host_pair_node_U=pack.pair_node_U,
@@ -373,6 +379,7 @@ def load_policy(config: RunConfig, *, make: Callable[..., Policy] = Policy, rank
             recomputation=recomputation,
             lora=lora,
             vision=vision,
+            float32_head=config.model.head_dtype == "float32",
         )
         difference = float(np.abs(policy.fork_logprobs() - expected).mean())
         if probe is not None:

@@ -53,6 +53,7 @@ class ShardedPolicy(Policy):
         recomputation: Recomputation = "none",
         lora: LoraConfig | None = None,
         vision: Vision | None = None,
+        float32_head: bool = False,
     ) -> None:
         """``model``: whole, on the CPU; its layers go to ``ranks.device`` one by one, so that it need not fit there."""
         self._rank = ranks.rank
@@ -65,6 +66,7 @@ class ShardedPolicy(Policy):
             recomputation=recomputation,
             lora=lora,
             vision=vision,
+            float32_head=float32_head,
         )
 
     @property

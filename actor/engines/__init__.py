@@ -68,5 +68,5 @@ def _make_one(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int
         seed=seed, num_threads=config.actor.num_threads, max_draft_tokens=config.actor.max_draft_tokens,
         # Cross-policy sampling has two engines.
         memo_bytes=(config.actor.memo_mb << 20) // (1 if config.actor.older_policy_every is None else 2),
-        resumes=config.actor.on_new_weights == "resume",
+        resumes=config.actor.on_new_weights == "resume", float32_head=config.model.head_dtype == "float32",
     )  # fmt: skip

@@ -10,6 +10,7 @@ G = Q / H, D head size, R rows that need logits, V vocabulary.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -123,7 +124,8 @@ def named_weights(model: Any) -> dict[str, torch.Tensor]:
 class HFDecoder:
     """Any causal language model of transformers, as it is."""
 
-    def __init__(self, model: Any, cache: KVCache) -> None:
+    def __init__(self, model: Any, cache: KVCache, *, float32_head: bool = False) -> None:
+        """``float32_head``: compute the output layer in float32, see `ModelConfig.head_dtype`."""
         from transformers import AttentionInterface
 
         AttentionInterface.register(_ATTENTION, _hf_attention)
@@ -131,6 +133,8 @@ class HFDecoder:
         self._model = model
         self._cache = cache
         self._weights = named_weights(model)
+        self._head = model.get_output_embeddings()
+        self._float32_head = copy.deepcopy(self._head).float() if float32_head else None
 
     def forward(self, batch: Pass) -> torch.Tensor:
         hidden = self._model.base_model(
@@ -140,12 +144,15 @@ class HFDecoder:
             ragged_pass=batch,
             ragged_cache=self._cache,
         ).last_hidden_state[0]
-        return self._model.get_output_embeddings()(hidden[batch.logit_rows_R]).float()
+        wanted = hidden[batch.logit_rows_R]
+        return self._head(wanted).float() if self._float32_head is None else self._float32_head(wanted.float())
 
     def update(self, tensors: Mapping[str, torch.Tensor]) -> None:
         check_tensors(self._weights, tensors)
         for name, tensor in tensors.items():
             self._weights[name].copy_(tensor)
+        if self._float32_head is not None:
+            self._float32_head.load_state_dict(self._head.state_dict())
 
 
 def _hf_attention(

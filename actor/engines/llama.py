@@ -153,15 +153,17 @@ class _Layer:
 class LlamaDecoder:
     """A `LlamaModel` on a cache."""
 
-    def __init__(self, model: LlamaModel, cache: KVCache, *, half: bool = False) -> None:
-        """``half``: see `Matrix`."""
+    def __init__(self, model: LlamaModel, cache: KVCache, *, half: bool = False, float32_head: bool = False) -> None:
+        """``half``: see `Matrix`. ``float32_head``: compute the output layer in float32, see `ModelConfig.head_dtype`."""
         self._cache = cache
         self._half = half
         self._model = model
         self._weights = model.weights
         self._owners: dict[str, Matrix] = {}
         self._layers = [self._layer(index) for index in range(model.num_layers)]
-        self._head = Matrix("lm_head", [model.head], half=half)
+        self._head = Matrix(
+            "lm_head", [model.head], half=half and not float32_head, dtype=torch.float32 if float32_head else None
+        )
         self._owners[_HEAD] = self._head
         if model.head.data_ptr() == model.embedding.data_ptr():
             self._owners[_EMBEDDING] = self._head
@@ -212,16 +214,12 @@ class LlamaDecoder:
             normed = F.rms_norm(hidden, width, layer.post_norm, model.eps)
             gated = layer.up.combine(normed, layer.gate(normed, "swish"), "mul")
             hidden = layer.down.combine(gated, hidden, "add")
-        wanted = hidden[batch.logit_rows_R]
-        return self._head(F.rms_norm(wanted, width, self._weights[_FINAL_NORM], model.eps)).float()
+        wanted = F.rms_norm(hidden[batch.logit_rows_R], width, self._weights[_FINAL_NORM], model.eps)
+        return self._head(wanted.to(self._head.dtype)).float()
 
     def update(self, tensors: Mapping[str, torch.Tensor]) -> None:
         check_tensors(self._weights, tensors)
-        stale: dict[int, Matrix] = {}
         for name, tensor in tensors.items():
             self._weights[name].copy_(tensor)
-            owner = self._owners.get(name)
-            if owner is not None:
-                stale[id(owner)] = owner
-        for owner in stale.values():
+        for owner in dict.fromkeys(self._owners[name] for name in tensors if name in self._owners):
             owner.refresh()

@@ -56,12 +56,16 @@ def can_halve(weight: torch.Tensor) -> bool:
 class Matrix:
     """A linear map without bias."""
 
-    def __init__(self, name: str, parts: Sequence[torch.Tensor], *, half: bool) -> None:
+    def __init__(
+        self, name: str, parts: Sequence[torch.Tensor], *, half: bool, dtype: torch.dtype | None = None
+    ) -> None:
         """``parts`` are stacked; `refresh` must be called when their values have changed. ``half``: keep a matrix of float32 in
         half precision, with float32 inputs, sums and outputs. A matrix that would lose too much (`half_loss`) is logged and
-        stays in float32."""
+        stays in float32. ``dtype``: of the products and their inputs, in which a copy is kept; None: that of the parts."""
         self._name = name
         self._parts = parts
+        self.dtype = dtype or parts[0].dtype
+        """Of inputs and outputs."""
         self._wants_half = half and can_halve(parts[0])
         self._half: list[Any] = []
         """Blocks of `BLOCK_ROWS`."""
@@ -77,7 +81,7 @@ class Matrix:
 
     def refresh(self) -> None:
         """Pack the present values of the parts."""
-        plain = self._parts[0] if len(self._parts) == 1 else torch.cat(list(self._parts))
+        plain = (self._parts[0] if len(self._parts) == 1 else torch.cat(list(self._parts))).to(self.dtype)
         self._half, self._packed, self._plain = [], None, self._parts[0]
         if self._wants_half:
             reason = half_loss(plain)

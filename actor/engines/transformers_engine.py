@@ -96,10 +96,10 @@ class TransformersCore:
 
     def __init__(
         self, model: Any, *, num_live: int, max_tokens: int, seed: int, max_draft_tokens: int, memo_bytes: int = 0,
-        fused: bool = True, half: bool = False,
+        fused: bool = True, half: bool = False, float32_head: bool = False,
     ) -> None:  # fmt: skip
         """``model``: a `LlamaModel`, or transformers' model. ``fused``: use `LlamaDecoder` where transformers' model has its
-        shape. ``half``: see `LlamaDecoder`."""
+        shape. ``half`` and ``float32_head``: see `LlamaDecoder`."""
         llama = model if isinstance(model, LlamaModel) else LlamaModel.of(model) if fused else None
         if llama is not None:
             num_layers, num_heads, num_kv_heads, head_dim = llama.num_layers, llama.num_heads, llama.num_kv_heads, llama.head_dim
@@ -127,7 +127,9 @@ class TransformersCore:
         )
         self._mask_dtype = self._cache.dtype
         self._decoder: Decoder = (
-            HFDecoder(model, self._cache) if llama is None else LlamaDecoder(llama, self._cache, half=half)
+            HFDecoder(model, self._cache, float32_head=float32_head)
+            if llama is None
+            else LlamaDecoder(llama, self._cache, half=half, float32_head=float32_head)
         )
         self._memo = Memo(max_bytes=memo_bytes, vocabulary=len(head))
         self.counters = EngineCounters()
@@ -423,11 +425,11 @@ class TransformersEngine(ThreadedEngine):
 def make_transformers_engine(
     folder: Path, *, decode: Callable[[Sequence[int]], str], dtype: str, device: str, num_live: int, max_tokens: int,
     seed: int, num_threads: int | None, max_draft_tokens: int, memo_bytes: int = 0, fused: bool = True, half: bool = True,
-    resumes: bool = False,
+    resumes: bool = False, float32_head: bool = False,
 ) -> TransformersEngine:  # fmt: skip
     """The engine for the model in ``folder``. ``num_threads`` is set for the whole process. ``memo_bytes``: memory for
     distributions that were computed before, on a CPU; GPUs compute them as fast as they copy them. ``half``: matrices in half
-    precision where the weights are float32 on a CPU."""
+    precision where the weights are float32 on a CPU. ``float32_head``: see `LlamaDecoder`."""
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     with refusing_model("transformers", folder):
@@ -435,6 +437,6 @@ def make_transformers_engine(
     model = load_model(folder, dtype=dtype, device=device) if llama is None else llama
     core = TransformersCore(
         model, num_live=num_live, max_tokens=max_tokens, seed=seed, max_draft_tokens=max_draft_tokens,
-        memo_bytes=memo_bytes if device == "cpu" else 0, fused=fused, half=half,
+        memo_bytes=memo_bytes if device == "cpu" else 0, fused=fused, half=half, float32_head=float32_head,
     )  # fmt: skip
     return TransformersEngine(core, decode=decode, dtype=dtype, resumes=resumes)

@@ -207,6 +207,9 @@ def _combination_problems(config: RunConfig) -> list[Problem]:
         )
     if config.mode == "serial" and config.actor.engine == "vllm":
         problems.append(Problem("actor.engine", "vllm needs its own process", "use actor.engine: transformers in serial mode"))
+    if config.model.head_dtype == "float32" and config.actor.engine == "vllm":
+        reason = "float32, but the engine vllm computes the output layer in model.dtype"
+        problems.append(Problem("model.head_dtype", reason, "use actor.engine: transformers, or model.head_dtype: model"))
     batched, num_live = config.actor.max_num_batched_tokens, config.actor.num_live
     if batched is not None and batched <= num_live:
         given = f"{batched}, but a step computes a token of each of {num_live} answers and of a check of the weights"
