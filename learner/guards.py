@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,12 +87,12 @@ class EffectiveSamples:
         self._log_weights_T: torch.Tensor | None = None
         """[num_trajectories] float64 sums of log weights, still on the device."""
 
-    def add(self, log_weights_M: torch.Tensor, trajectories: Sequence[int], lengths: Sequence[int]) -> None:
-        """Tokens of one pass. ``trajectories``: the trajectory of each of its steps; ``lengths``: their action tokens."""
-        self._present.update(trajectories)
-        owner_M = torch.from_numpy(np.repeat(np.array(trajectories, dtype=np.int64), lengths)).to(log_weights_M.device)
+    def add(self, log_weights_M: torch.Tensor, trajectory_M: torch.Tensor, present: Iterable[int]) -> None:
+        """Tokens of one pass. ``trajectory_M``: int64, the trajectory of each; ``present``: those that are among them, as the
+        host knows them."""
+        self._present.update(present)
         sums_T = torch.zeros(self._num_trajectories, dtype=torch.float64, device=log_weights_M.device)
-        sums_T.index_add_(0, owner_M, log_weights_M.double())
+        sums_T.index_add_(0, trajectory_M, log_weights_M.double())
         self._log_weights_T = sums_T if self._log_weights_T is None else self._log_weights_T + sums_T
 
     def share(self, ranks: Ranks) -> float:

@@ -30,6 +30,8 @@ class StepTable:
     """int, into ``families``."""
     position_n: np.ndarray
     """int, place of the step in its trajectory as that came, from 0."""
+    steps_left_n: np.ndarray
+    """int, steps that followed in the trajectory as it came."""
     success_n: np.ndarray
     """bool, the trajectory's."""
     format_n: np.ndarray
@@ -63,6 +65,7 @@ class StepTable:
         owners = [(g, trajectory) for g, group in enumerate(groups) for trajectory in group.trajectories]
         lengths = [len(trajectory.steps) for _, trajectory in owners]
         steps = tuple(step for _, trajectory in owners for step in trajectory.steps)
+        positions = np.array([place for _, one in owners for place in _places(one, delivered)], dtype=np.int64)
         names = list(dict.fromkeys(trajectory.task.family for _, trajectory in owners))
 
         def spread(values: Sequence[int] | Sequence[bool], dtype: type) -> np.ndarray:
@@ -75,7 +78,8 @@ class StepTable:
             trajectory_n=spread(range(len(owners)), np.int64),
             group_n=spread([g for g, _ in owners], np.int64),
             family_n=spread([names.index(trajectory.task.family) for _, trajectory in owners], np.int64),
-            position_n=np.array([place for _, one in owners for place in _places(one, delivered)], dtype=np.int64),
+            position_n=positions,
+            steps_left_n=spread([len(_as_it_came(one, delivered)) - 1 for _, one in owners], np.int64) - positions,
             success_n=spread([trajectory.success for _, trajectory in owners], np.bool_),
             format_n=np.array([step.format_ok for step in steps], dtype=np.bool_),
             num_tokens_n=np.array([max(1, len(step.action_tokens)) for step in steps], dtype=np.int64),
@@ -141,13 +145,18 @@ def _ids(groups: Sequence[TrajectoryGroup]) -> list[str]:
     return [trajectory.trajectory_id for group in groups for trajectory in group.trajectories]
 
 
+def _as_it_came(trajectory: Trajectory, delivered: Mapping[str, Trajectory]) -> tuple[Step, ...]:
+    """Steps of ``trajectory`` before an algorithm changed it; its own if it is out of a memory."""
+    return delivered.get(trajectory.trajectory_id, trajectory).steps
+
+
 def _places(trajectory: Trajectory, delivered: Mapping[str, Trajectory]) -> list[int]:
     """Place of each step of ``trajectory``, which may be a changed copy, in that trajectory as it was ``delivered``.
 
     A step is found by its tokens, log-probs and versions. Equal steps are taken in their order. A step that was rewritten
     keeps its place if the copy has as many steps.
     """
-    came = delivered.get(trajectory.trajectory_id, trajectory).steps
+    came = _as_it_came(trajectory, delivered)
     free, places = set(range(len(came))), []
     for place, step in enumerate(trajectory.steps):
         order = [place, *range(place), *range(place + 1, len(came))] if place < len(came) else range(len(came))

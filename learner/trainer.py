@@ -48,6 +48,7 @@ from learner.policy import PackOutputs, Policy
 from learner.ranks import SOLO, Ranks
 from learner.shards import ShardFiles
 from learner.totals import Totals
+from learner.transfers import to_device
 from learner.value_head import ValueHead
 
 _MAX_SKIPPED_IN_A_ROW = 5
@@ -66,10 +67,10 @@ class _Pass:
     tensors: PackTensors
     num_own_tokens: int
     """Action tokens that are not replayed."""
-    trajectories: list[int]
-    """Of each step, in the order of the pack; an index into `TrainBatch.trajectory_ids`."""
-    lengths: list[int]
-    """Action tokens of each step."""
+    trajectory_M: torch.Tensor
+    """int64, of each action token; an index into `TrainBatch.trajectory_ids`."""
+    trajectories: frozenset[int]
+    """The same ones, as the host knows them."""
     hidden: torch.Tensor | None = None
     proximal_logprobs_M: torch.Tensor | None = None
     reference_logprobs_M: torch.Tensor | None = None
@@ -314,8 +315,10 @@ class Trainer:
             lengths = [len(batch.samples[i].action_tokens) for i in chosen]
             num_own = sum(length for i, length in zip(chosen, lengths, strict=True) if not batch.replayed_S[i])
             loss_batch = make_loss_batch(batch, chosen, device=self.policy.device)
-            trajectories = batch.trajectory_S[chosen].tolist()
-            passes.append(_Pass(pack, loss_batch, self.policy.tensors(pack), num_own, trajectories, lengths, idle=idle))
+            owners = batch.trajectory_S[chosen].astype(np.int64)
+            of_tokens = to_device({"trajectory_M": np.repeat(owners, lengths)}, self.policy.device)
+            tensors, present = self.policy.tensors(pack), frozenset(owners.tolist())
+            passes.append(_Pass(pack, loss_batch, tensors, num_own, trajectories=present, idle=idle, **of_tokens))
         return passes
 
     def _fill_in(self, minibatches: list[list[_Pass]]) -> None:
@@ -367,7 +370,7 @@ class Trainer:
         for name, (total, count) in result.metrics.items():
             totals.add(name, total, count)
         if result.log_weights_M is not None:
-            samples.add(result.log_weights_M, item.trajectories, item.lengths)
+            samples.add(result.log_weights_M, item.trajectory_M, item.trajectories)
         return SeenPass(item.pack, item.batch, logprobs_M.detach(), result.loss.detach())
 
     @staticmethod

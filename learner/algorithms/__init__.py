@@ -96,6 +96,8 @@ class TrainBatch:
                 f"a TrainBatch of {num_samples} samples names {num_named} steps (step_S) of {len(self.trajectory_S)} "
                 "trajectories (trajectory_S): give one number each for every sample"
             )
+        if num_samples and not 0 <= int(np.min(self.trajectory_S)) <= int(np.max(self.trajectory_S)) < len(self.trajectory_ids):
+            raise ValueError(f"trajectory_S of a TrainBatch points beyond its {len(self.trajectory_ids)} trajectory_ids")
 
     @property
     def step_keys(self) -> list[StepKey]:

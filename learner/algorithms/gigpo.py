@@ -48,9 +48,7 @@ class GiGPO(GRPO):
     def advantages(self, rewards_n: np.ndarray, table: StepTable) -> np.ndarray:
         """[n] of the episode plus of the state."""
         options, delta = self.options, self.options.advantage_delta
-        lengths = np.bincount(table.trajectory_n, minlength=len(table.trajectories))
-        steps_left_n = lengths[table.trajectory_n] - 1 - table.position_n
-        returns_n = discounted_returns(rewards_n, steps_left_n, gamma=options.gamma)
+        returns_n = discounted_returns(rewards_n, table.steps_left_n, gamma=options.gamma)
         advantage_n = np.zeros(len(table))
         for group in np.unique(table.group_n):
             members = np.flatnonzero(table.group_n == group)

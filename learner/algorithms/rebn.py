@@ -31,11 +31,9 @@ class ReBN(GRPO):
 
     def rewards(self, table: StepTable) -> np.ndarray:
         """[n] the return of each step."""
-        lengths = np.array([len(trajectory.steps) for trajectory in table.trajectories], dtype=np.int64)
-        steps_left_n = lengths[table.trajectory_n] - 1 - table.position_n
         earned_n = step_rewards(success=table.success_n, format_ok=table.format_n)
         penalty_n = self.options.format_penalty * ~table.format_n
-        return discounted_returns(earned_n, steps_left_n, gamma=self.options.gamma) - penalty_n
+        return discounted_returns(earned_n, table.steps_left_n, gamma=self.options.gamma) - penalty_n
 
     def advantages(self, rewards_n: np.ndarray, table: StepTable) -> np.ndarray:
         """[n] returns, normalised over the batch."""

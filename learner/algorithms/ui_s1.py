@@ -66,8 +66,8 @@ class UIS1(GRPO):
         advantage_n = np.zeros(len(table))
         for group in np.unique(table.group_n):
             members = np.flatnonzero(table.group_n == group)
-            owners, owner_of = np.unique(table.trajectory_n[members], return_inverse=True)
-            if returns_n[members[table.position_n[members] == 0]].std() <= self.options.min_std:
+            owners, first, owner_of = np.unique(table.trajectory_n[members], return_index=True, return_inverse=True)
+            if returns_n[members[first]].std() <= self.options.min_std:
                 continue
             advantage_n[members] = group_advantages(sums[owners], delta=delta)[owner_of]
             for position in np.unique(table.position_n[members]):

@@ -28,7 +28,7 @@ class OtherRank:
 def share_of(log_weights: list[list[float]]) -> float:
     samples = EffectiveSamples(len(log_weights))
     for number, tokens in enumerate(log_weights):
-        samples.add(torch.tensor(tokens, dtype=torch.float32), [number], [len(tokens)])
+        samples.add(torch.tensor(tokens, dtype=torch.float32), torch.full((len(tokens),), number), [number])
     return samples.share(SOLO)
 
 
@@ -59,7 +59,8 @@ def test_share_is_that_of_trajectories_whatever_packs_and_ranks_hold(spread: flo
         samples = EffectiveSamples(len(tokens))
         for pack in range(num_packs):
             own = [both[pack] for both in halves]
-            samples.add(torch.tensor(np.concatenate(own), dtype=torch.float64), list(range(len(own))), list(map(len, own)))
+            owner_M = torch.from_numpy(np.repeat(np.arange(len(own)), list(map(len, own))))
+            samples.add(torch.tensor(np.concatenate(own), dtype=torch.float64), owner_M, range(len(own)))
         there = {str(number): (float(both[1].sum()), 0.0) for number, both in enumerate(halves)}
         assert samples.share(SOLO if num_packs == 2 else OtherRank(there)) == pytest.approx(wanted)  # type: ignore[arg-type]
     # Over tokens it would be near 1, whatever the trajectories say.

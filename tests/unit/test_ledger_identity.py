@@ -206,6 +206,12 @@ def test_places_of_copied_steps_are_found_by_what_they_hold(given: list[int], pl
     assert table.position_n.tolist() == places
 
 
+def test_steps_left_are_those_of_the_trajectory_as_it_came() -> None:
+    group = make_group([(True, [make_step([5, place], [6]) for place in range(4)]), (False, [make_step([9], [6])])])
+    table = StepTable.of(copies_of([group], keep=lambda place: place != 2), version=0, came=[group])
+    assert table.position_n.tolist() == [0, 1, 3, 0] and table.steps_left_n.tolist() == [3, 2, 0, 0]
+
+
 def test_places_of_equal_steps_are_taken_one_after_the_other() -> None:
     group = make_group([(True, [make_step([5], [6])] * 3)])
     table = StepTable.of(copies_of([group]), version=0, came=[group])
@@ -287,6 +293,8 @@ def test_a_batch_that_does_not_name_its_steps_is_refused() -> None:
     batch = make(Plain).prepare(random_groups(num_groups=1), version=0)
     with pytest.raises(ValueError, match="step_S"):
         dataclasses.replace(batch, step_S=batch.step_S[:-1])
+    with pytest.raises(ValueError, match="beyond its 1 trajectory_ids"):
+        dataclasses.replace(batch, trajectory_ids=batch.trajectory_ids[:1])
 
 
 # --- what a first look leaves out --------------------------------------------------------------------------------------
