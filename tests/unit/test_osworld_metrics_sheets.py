@@ -11,7 +11,7 @@ from typing import Any
 import openpyxl
 import pytest
 from openpyxl.chart import BarChart, Reference
-from openpyxl.styles import Font, PatternFill
+from openpyxl.styles import Font, GradientFill, PatternFill
 from openpyxl.worksheet.datavalidation import DataValidation
 
 from env_server.tasks.osworld.metrics import metric
@@ -245,3 +245,19 @@ def test_compare_spreadsheet_whole_column_more_rows_count(tmp_path: Path) -> Non
     found = _book(tmp_path / "found.xlsx", {"A1": 1, "A2": 2, "A9": 3})
     assert metric("compare_spreadsheet")(found, gold, answer_position="A1:A5") == 1.0
     assert metric("compare_spreadsheet")(found, gold, answer_position="A:A") == 0.0
+
+
+def test_style_black_fill_is_not_no_fill(tmp_path: Path) -> None:
+    def filled(book: Any) -> None:
+        book.active["A1"].fill = PatternFill("solid", fgColor="FF000000")
+
+    def gradient(book: Any) -> None:
+        book.active["A1"].fill = GradientFill(stop=("FF0000", "0000FF"))
+
+    plain, emptied = _book(tmp_path / "plain.xlsx", {"A1": 1, "A2": 2}), _book(tmp_path / "emptied.xlsx", {"A1": 1})
+    rule = {"type": "style", "props": ["bgcolor"], **PAIR}
+    assert _table(_book(tmp_path / "filled.xlsx", {"A1": 1, "A2": 2}, filled), plain, **rule) == 0.0
+    assert _table(_book(tmp_path / "gradient.xlsx", {"A1": 1, "A2": 2}, gradient), plain, **rule) == 0.0
+    assert _table(emptied, plain, **rule) == 1.0
+    fill_type = {**rule, "props": ["fill_type"]}
+    assert _table(_book(tmp_path / "gradient.xlsx", {"A1": 1, "A2": 2}, gradient), plain, **fill_type) == 0.0

@@ -106,3 +106,56 @@ def test_compare_python_pure_text_tabs_are_spaces(tmp_path: Path) -> None:
     (tmp_path / "found").write_text("if x:\n\ty = 1\n")
     (tmp_path / "gold").write_text("if x:\n    y = 1\n")
     assert metric("compare_python_pure_text")(str(tmp_path / "found"), str(tmp_path / "gold")) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("found", "same"),
+    [
+        ("12.5", 1.0),
+        ("12.50001\n", 1.0),
+        ("about 12.5 s", 1.0),
+        ("12.6", 0.0),
+        ("112.5", 0.0),
+        ("12.57", 0.0),
+        ("v12.5.1", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_compare_result_files_expected_number_stands_in_the_answer(found: str, same: float, tmp_path: Path) -> None:
+    (tmp_path / "found").write_text(found)
+    (tmp_path / "gold").write_text("12.5\n")
+    assert metric("compare_result_files")(str(tmp_path / "found"), str(tmp_path / "gold")) == same
+
+
+@pytest.mark.parametrize(
+    ("host", "domain", "deleted"),
+    [
+        (".shop.com", "www.shop.com", 0.0), ("a.shop.com", "shop.com", 0.0), ("myshop.com", "shop.com", 1.0),
+        ("shop.com.evil.org", "shop.com", 1.0),
+    ],
+)  # fmt: skip
+def test_is_cookie_deleted_cookies_of_the_site(host: str, domain: str, deleted: float) -> None:
+    assert metric("is_cookie_deleted")([(1, host, "n")], {"type": "domains", "domains": [domain]}) == deleted
+
+
+@pytest.mark.parametrize(("wanted", "found"), [("/bin/play", 1.0), ("/bin/pla", 0.0), ("/bin/other", 1.0)])
+def test_is_shortcut_on_desktop_whole_command(wanted: str, found: float) -> None:
+    content = "[Desktop Entry]\nExec=/bin/play\n[Desktop Action x]\nExec=/bin/other\n"
+    assert metric("is_shortcut_on_desktop")({"a.desktop": content}, {"type": "exec", "exec": wanted}) == found
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "same"),
+    [
+        ("xx", ["x"], 0.0), ("x", ["x", "y"], 1.0), (["x", "z"], ["y", "z"], 1.0), ("xx", "x", 1.0), (["x"], "x", 1.0),
+        (1, "1", 0.0), ("1", 1, 0.0),
+    ],
+)  # fmt: skip
+def test_check_direct_json_object_contained(found: Any, wanted: Any, same: float) -> None:
+    assert metric("check_direct_json_object")({"a": found}, {"expected": {"a": wanted}, "expect_in_result": True}) == same
+
+
+@pytest.mark.parametrize("key", [["color", "mode"], ["color", "(mode"]])
+def test_check_config_status_nested_key_with_or_without_bracket(key: list[str], tmp_path: Path) -> None:
+    (tmp_path / "gimprc").write_text("(color (mode none))\n")
+    assert metric("check_config_status")(str(tmp_path / "gimprc"), {"key": key, "value": "none"}) == 1.0

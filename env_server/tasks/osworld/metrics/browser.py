@@ -90,7 +90,8 @@ def is_cookie_deleted(result: Iterable[Sequence[Any]], rules: Rules) -> float:
     """No cookie (a row with the host second) of the domains is left."""
     if rules["type"] != "domains":
         raise BadRule(f"is_cookie_deleted of type {rules['type']!r}")
-    domains = [domain.lstrip(".") for domain in rules["domains"]]
+    # A cookie of the whole site is also one of its first page's address.
+    domains = [domain.lstrip(".").removeprefix("www.") for domain in rules["domains"]]
     hosts = [str(row[1]).lstrip(".") for row in result]
     return score(not any(host == domain or host.endswith(f".{domain}") for host in hosts for domain in domains))
 

@@ -19,6 +19,8 @@ _OOR = "{http://openoffice.org/2001/registry}"
 def check_config_status(result: str, rules: Rules) -> float:
     """A line of GIMP's settings, such as ``(theme "Light")``, has the key (or keys, nested) and ends with the value."""
     keys = [rules["key"]] if isinstance(rules["key"], str) else list(rules["key"])
+    # Published rules name nested keys with the bracket in front of them.
+    keys = [key.strip("()") for key in keys]
     for line in read_lines(result):
         if line.startswith("#"):
             continue
@@ -80,7 +82,7 @@ def check_auto_saving_time(result: str, rules: Rules) -> float:
 def check_presenter_console_disable(result: str) -> float:
     """Impress's presenter console is switched off."""
     values = [value for _, name, value in _properties(result) if name == "EnablePresenterScreen"]
-    return score(values == ["false"])
+    return score([value.lower() for value in values] == ["false"])
 
 
 def find_default_font(result: str, rules: Rules) -> float:

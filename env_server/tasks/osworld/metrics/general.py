@@ -77,8 +77,9 @@ def check_direct_json_object(
 ) -> float:
     """The keys of ``expected`` have the expected values; both switches may also stand in the rules.
 
-    With ``expect_in_result`` an expected text is a part of the found one, and one of several where a list is given; with
-    ``result_not_list`` it equals one of them. The result may also be text: JSON, or a Python literal as programs print it.
+    With ``expect_in_result`` an expected text is a part of the found one; of an expected list one entry equals the found text or
+    is one of the found list. With ``result_not_list`` the found value is one of the expected ones. The result may also be text:
+    JSON, or a Python literal as programs print it.
     """
     if isinstance(result, str):
         result = _parsed(result)
@@ -102,8 +103,9 @@ def _parsed(text: str) -> Any:
 
 def _agrees(found: Any, wanted: Any, contained: bool, unordered: bool) -> bool:
     if contained:
-        choices = wanted if isinstance(wanted, list) else [wanted]
-        return found is not None and any(str(choice) in str(found) for choice in choices)
+        if isinstance(wanted, list):
+            return any(choice in found if isinstance(found, list) else choice == found for choice in wanted)
+        return isinstance(wanted, str) and isinstance(found, (str, list)) and wanted in found
     if unordered and isinstance(found, list) and isinstance(wanted, list):
         return sorted(map(str, found)) == sorted(map(str, wanted))
     return bool(found == wanted)

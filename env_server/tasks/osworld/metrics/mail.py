@@ -18,6 +18,7 @@ _KEY = re.compile(r'user_pref\("((?:[^"\\]|\\.)+)",')
 
 def _preference(line: str) -> tuple[str, str] | None:
     """Key and value of a line ``user_pref("key", value);``."""
+    line = line.strip()
     match = _KEY.match(line)
     value = line[match.end() :].strip() if match else ""
     return (match[1], value[:-2]) if match and value.endswith(");") else None

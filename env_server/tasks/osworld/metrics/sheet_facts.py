@@ -46,9 +46,18 @@ def _is_merged(cell: Any) -> bool:
     return is_merged(cell.parent, cell)
 
 
+_NO_FILL = "00000000"
+"""Colour of a cell that is not filled, as task files write it."""
+
+
 def _background(fill: Any) -> str:
     # In a solid fill the foreground is what is seen; applications write anything as its background.
-    return _colour(fill.fgColor if fill.fill_type == "solid" else fill.bgColor)
+    return _fill_colour(fill, "fgColor" if fill.fill_type == "solid" else "bgColor")
+
+
+def _fill_colour(fill: Any, name: str) -> str:
+    """A colour of a pattern; gradients have none of these names."""
+    return _colour(getattr(fill, name, None)) if fill.fill_type is not None else _NO_FILL
 
 
 _FACTS: Mapping[str, Callable[[Any], Any]] = {
@@ -60,9 +69,9 @@ _FACTS: Mapping[str, Callable[[Any], Any]] = {
     "font_italic": lambda cell: bool(cell.font.i),
     "font_underline": lambda cell: cell.font.u,
     "font_color": lambda cell: _colour(cell.font.color),
-    "fill_type": lambda cell: cell.fill.fill_type,
+    "fill_type": lambda cell: cell.fill.tagname,
     "bgcolor": lambda cell: _background(cell.fill),
-    "fgcolor": lambda cell: _colour(cell.fill.fgColor),
+    "fgcolor": lambda cell: _fill_colour(cell.fill, "fgColor"),
     "horizontal_alignment": lambda cell: cell.alignment.horizontal,
     "vertical_alignment": lambda cell: cell.alignment.vertical,
     "hyperlink": lambda cell: (cell.hyperlink.target or cell.hyperlink.location) if cell.hyperlink else None,
@@ -84,7 +93,11 @@ def _colour(colour: Any) -> str:
     return f"{colour.type}:{getattr(colour, colour.type, '')}:{colour.tint:.2f}"
 
 
-_PLAIN: Mapping[str, Any] = {"font_bold": False, "font_italic": False, "merge": False, "font_underline": None}
+_PLAIN: Mapping[str, Any] = {
+    "font_bold": False, "font_italic": False, "merge": False, "fill_type": "patternFill", "bgcolor": _NO_FILL,
+    "fgcolor": _NO_FILL,
+}  # fmt: skip
+"""Properties of a cell that nobody formatted, where that is not None."""
 
 
 def styles(sheet: Any, props: Sequence[str]) -> dict[str, tuple[Any, ...]]:
