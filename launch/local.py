@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -354,4 +355,4 @@ def _conclude(config: RunConfig, outcome: Outcome) -> None:
     print(f"report: {page}")
     if report["num_episodes"]:
         name = config.folder.name if config.folder.parent == Path("runs") else config.folder
-        print(f"next: computerrl replay {name}", flush=True)
+        print(f"next: {shlex.join(['computerrl', 'replay', str(name)])}", flush=True)

@@ -26,15 +26,18 @@ _SYSTEM_CALLS: Mapping[str, Mapping[str, int]] = {
         "init_module": 175, "delete_module": 176, "kexec_load": 246, "add_key": 248, "request_key": 249, "keyctl": 250,
         "perf_event_open": 298, "open_by_handle_at": 304, "setns": 308, "process_vm_readv": 310, "process_vm_writev": 311,
         "finit_module": 313, "kexec_file_load": 320, "bpf": 321, "userfaultfd": 323, "clone": 56, "unshare": 272,
+        "shmget": 29, "semget": 64, "msgget": 68,
     },
     "aarch64": {
         "ptrace": 117, "pivot_root": 41, "acct": 89, "mount": 40, "umount2": 39, "swapon": 224, "swapoff": 225, "reboot": 142,
         "init_module": 105, "delete_module": 106, "kexec_load": 104, "add_key": 217, "request_key": 218, "keyctl": 219,
         "perf_event_open": 241, "open_by_handle_at": 265, "setns": 268, "process_vm_readv": 270, "process_vm_writev": 271,
         "finit_module": 273, "kexec_file_load": 294, "bpf": 280, "userfaultfd": 282, "clone": 220, "unshare": 97,
+        "msgget": 186, "semget": 190, "shmget": 194,
     },
 }  # fmt: skip
-"""Machine -> number of each system call that no application needs and that has been a way out of containers."""
+"""Machine -> number of each system call that no application needs. Most have been a way out of containers. System V's shared
+memory, queues and semaphores outlive their processes and count to no limit."""
 PROGRAMS_AND_NETWORK: Mapping[str, Mapping[str, int]] = {
     "x86_64": {
         "socket": 41, "connect": 42, "bind": 49, "listen": 50, "fork": 57, "vfork": 58, "execve": 59, "kill": 62, "execveat": 322,

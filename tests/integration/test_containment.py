@@ -48,6 +48,9 @@ ATTEMPTS = {
     "trace": f"python3 -c \"import ctypes,os; os._exit(ctypes.CDLL(None).ptrace(16, int('{GUEST}'), 0, 0) != 0)\"",
     "keys": "python3 -c \"import ctypes,os; os._exit(ctypes.CDLL(None).syscall(250, 0, -4, 1) < 0)\"",
     "privileges": "su -c true",
+    "shared memory": 'python3 -c "import ctypes, os; os._exit(ctypes.CDLL(None).shmget(0, 1 << 20, 0o600) < 0)"',
+    "message queue": 'python3 -c "import ctypes, os; os._exit(ctypes.CDLL(None).msgget(0, 0o600) < 0)"',
+    "semaphores": 'python3 -c "import ctypes, os; os._exit(ctypes.CDLL(None).semget(0, 1, 0o600) < 0)"',
 }
 """What it is aimed at -> a command that ends well when it gets there."""
 
