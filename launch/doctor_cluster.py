@@ -158,9 +158,7 @@ def gpu_rows(machine: Machine, *, wanted: bool) -> list[Row]:
         "import torch; print(torch.cuda.device_count(), torch.version.cuda, '.'.join(map(str, torch.cuda.nccl.version())) "
         "if torch.cuda.is_available() else '-')"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=_PROBE_TIMEOUT_S
-    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=_PROBE_TIMEOUT_S)
     words = done.stdout.split()
     if done.returncode != 0 or len(words) != 3 or words[0] == "0":
         step = "ask for a driver that fits this CUDA, or install torch for the driver's (nvidia-smi shows it)"

@@ -1,6 +1,6 @@
 """Run on a host before a run starts there: prints as JSON what it has. Changes nothing.
 
-    python -m launch.host_check NETWORK FOLDER
+python -m launch.host_check NETWORK FOLDER
 """
 
 from __future__ import annotations

@@ -122,9 +122,7 @@ def watched(folder: Path) -> Iterator[None]:
     address.unlink(missing_ok=True)
     argv = [sys.executable, "-m", "launch.cli", "dashboard", str(folder), "--with-parent"]
     root = str(Path(__file__).resolve().parent.parent)
-    process = subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": root}, start_new_session=True
-    )
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": root}, start_new_session=True)
     try:
         yield
     finally:

@@ -1,8 +1,8 @@
 """`computerrl logs`: the logs of all processes of a run as one, in the order of time. Reads files only.
 
-    logs/latest/learner-0.log   JSON lines, and whatever libraries print ──┐
-    logs/latest/joined-*/*.log                                             ├─► Line ─► filter ─► merge ─► text
-    launch/job-7.log            text of the supervisor ────────────────────┘
+logs/latest/learner-0.log   JSON lines, and whatever libraries print ──┐
+logs/latest/joined-*/*.log                                             ├─► Line ─► filter ─► merge ─► text
+launch/job-7.log            text of the supervisor ────────────────────┘
 """
 
 from __future__ import annotations

@@ -52,9 +52,7 @@ async def _serve(folder: Path, *, host: str, port: int, page: str, command: str,
         if hint:
             click.echo(hint)
 
-    await serve_run(
-        folder, host=host, port=port, command=command, on_ready=ready, stop=stop, goes_with_run=with_parent
-    )
+    await serve_run(folder, host=host, port=port, command=command, on_ready=ready, stop=stop, goes_with_run=with_parent)
 
 
 def tunnel(address: str) -> str:

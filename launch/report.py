@@ -124,19 +124,23 @@ def last_moment(state: RunState) -> float:
 def render_page(report: dict[str, Any], *, state: RunState, active: ActiveTime, strips: Sequence[Strip], config_text: str) -> str:
     """The whole page as text."""
     bands = phase_bands(state, active)
-    return page_environment().get_template("report.html.j2").render(
-        report=report,
-        tiles=tiles(report),
-        evaluations=[(title, report[name]) for name, title in EVALUATION_TITLES.items()],
-        families=_families(report, state),
-        charts=main_charts(state, active, bands),
-        family_charts=family_charts(state, active, bands, _families(report, state)),
-        more_charts=more_charts(state, active, bands),
-        waste=waste_rows(report["waste"], report["drops"]),
-        length_chart=length_chart(report["waste"]),
-        phases=_phase_bar(bands),
-        strips=strips,
-        config_text=config_text,
+    return (
+        page_environment()
+        .get_template("report.html.j2")
+        .render(
+            report=report,
+            tiles=tiles(report),
+            evaluations=[(title, report[name]) for name, title in EVALUATION_TITLES.items()],
+            families=_families(report, state),
+            charts=main_charts(state, active, bands),
+            family_charts=family_charts(state, active, bands, _families(report, state)),
+            more_charts=more_charts(state, active, bands),
+            waste=waste_rows(report["waste"], report["drops"]),
+            length_chart=length_chart(report["waste"]),
+            phases=_phase_bar(bands),
+            strips=strips,
+            config_text=config_text,
+        )
     )
 
 

@@ -28,9 +28,7 @@ class Resources:
     num_gpus: int = 0
 
     def __add__(self, other: Resources) -> Resources:
-        return Resources(
-            self.num_cores + other.num_cores, self.memory_mb + other.memory_mb, self.num_gpus + other.num_gpus
-        )
+        return Resources(self.num_cores + other.num_cores, self.memory_mb + other.memory_mb, self.num_gpus + other.num_gpus)
 
 
 def role_resources(config: RunConfig, *, learner_has_gpus: bool = False) -> dict[Role, Resources]:
@@ -75,9 +73,7 @@ def plan_memory(config: RunConfig, machine: Machine) -> MemoryPlan:
     if config.learner.device != "cpu" and visible_gpus(machine):
         return MemoryPlan(least, None)
     others_mb = sum(count * each_mb for what, count, each_mb in least if not what.startswith(("learner", "one process")))
-    choice = choose_recomputation(
-        config, room_mb=machine.available_memory_mb - others_mb, num_sharing=config.learner.num_ranks
-    )
+    choice = choose_recomputation(config, room_mb=machine.available_memory_mb - others_mb, num_sharing=config.learner.num_ranks)
     return MemoryPlan(memory_parts(config, choice.recomputation), choice)
 
 

@@ -66,9 +66,7 @@ def run_serial(
 class SerialRun:
     """All parts of a run, wired through memory."""
 
-    def __init__(
-        self, config: RunConfig, stack: ExitStack, *, on_start: Callable[[str], None] = lambda line: None
-    ) -> None:
+    def __init__(self, config: RunConfig, stack: ExitStack, *, on_start: Callable[[str], None] = lambda line: None) -> None:
         """Parts are closed by ``stack``, the newest first. ``on_start``: see `run_serial`."""
         from broker.client import BrokerClient
         from broker.server import make_service

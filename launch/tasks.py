@@ -29,10 +29,15 @@ def run_check(folder: Path, *, assets: Path | None, json_file: Path | None, apps
     """Print the report, write it to ``json_file``; gives the exit code: 0 when every task can be run, else 1."""
     from env_server.tasks.osworld.abilities import DEFAULT_APPS, KINDS, Abilities
     from env_server.tasks.osworld.check import check_folder
+    from env_server.tasks.osworld.families import missing_readers
 
     if not os.path.isdir(folder):
         raise ConfigError([Problem("DIR", f"there is no folder {str(folder)!r}", "give the folder with the tasks' JSON files")])
-    report = check_folder(folder, assets=assets, abilities=Abilities(frozenset(apps) if apps else DEFAULT_APPS))
+    abilities = Abilities(frozenset(apps) if apps else DEFAULT_APPS)
+    missing = missing_readers()
+    if missing:
+        click.echo(f"expected files are not read: {', '.join(missing)} not installed (make setup WITH=osworld)", err=True)
+    report = check_folder(folder, assets=assets, abilities=abilities, read_gold=not missing)
     for task in report.tasks:
         click.echo(f"{'run    ' if task.runnable else 'refused'}  {task.path}")
         for refusal in task.refusals:

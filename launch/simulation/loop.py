@@ -100,9 +100,7 @@ class Simulation:
         """Until ``duration_s`` simulated seconds have passed; gives itself."""
         self.ask(VersionAnnouncement(0, 0))
         learner = self.config.learner
-        self.ask(
-            RolloutOrder("rl-1", "training", self.workload.families, None, learner.group_size, 0, 1.0, 1000, 0)
-        )
+        self.ask(RolloutOrder("rl-1", "training", self.workload.families, None, learner.group_size, 0, 1.0, 1000, 0))
         for actor in range(self.cluster.num_actors):
             self.idle += [(actor, slot, 0.0) for slot in range(self.cluster.slots_of(actor))]
         Breakdowns(self).schedule()

@@ -1,6 +1,6 @@
 """The pages of a run over HTTP. Who may have them: `common.pages`. Everything shown comes from the other files of this folder.
 
-    state.json once a second  curves.json when there are new records  thumb/…, shot/…  episodes.json, episode.json  POST control/…
+state.json once a second  curves.json when there are new records  thumb/…, shot/…  episodes.json, episode.json  POST control/…
 """
 
 from __future__ import annotations
@@ -203,9 +203,7 @@ class RunPages:
         self._episodes.refresh()
         query = request.query
         start, age = (int(query[name]) if query.get(name, "").isdigit() else None for name in ("start", "min_age"))
-        wanted = Wanted(
-            **{name: query.get(name, "") for name in ("kind", "family", "success", "outcome", "text")}, min_age=age
-        )
+        wanted = Wanted(**{name: query.get(name, "") for name in ("kind", "family", "success", "outcome", "text")}, min_age=age)
         return web.json_response(self._episodes.list(wanted, start=start or 0), dumps=_dumps)
 
     async def episode(self, request: web.Request) -> web.Response:

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import openpyxl
 import pytest
 from click.testing import CliRunner
 
@@ -50,7 +51,7 @@ def _assets(folder: Path) -> Path:
     place = folder / "data/sets/main/one"
     place.mkdir(parents=True)
     for name in ("in.xlsx", "gold.xlsx"):
-        (place / name).write_bytes(b"x")
+        openpyxl.Workbook().save(place / name)
     return folder
 
 
@@ -261,6 +262,36 @@ def test_tasks_check_all_runnable_exits_with_zero(tmp_path: Path) -> None:
     _write(tmp_path / "tasks", PLAIN)
     result = CliRunner().invoke(cli, ["tasks", "check", str(tmp_path / "tasks"), "--assets", str(_assets(tmp_path / "assets"))])
     assert result.exit_code == 0
+
+
+def _formula(place: Path) -> None:
+    book = openpyxl.Workbook()
+    book.active["A1"] = "=1+1"
+    book.save(place)
+
+
+SHEET_DATA = {"options": {"rules": [{"type": "sheet_data", "sheet_idx0": 0, "sheet_idx1": "EI0"}]}}
+NO_SHEET = {"options": {"rules": [{"type": "freeze", "sheet_idx0": 0, "sheet_idx1": "ENOther"}]}}
+POSITION = {"func": "compare_spreadsheet", "options": {"answer_position": "A1"}}
+
+
+@pytest.mark.parametrize(
+    ("evaluator", "spoil", "named"),
+    [
+        (SHEET_DATA, _formula, "cell Sheet!A1 has a formula but no stored value"),
+        (POSITION, _formula, "cell Sheet!A1 has a formula but no stored value"),
+        ({}, lambda place: place.write_bytes(b"PK"), "gold.xlsx"),
+        (NO_SHEET, lambda place: None, "ENOther"),
+        ({**POSITION, "options": {"answer_position": "nothing"}}, lambda place: None, "no list of ranges"),
+    ],
+)
+def test_tasks_check_expected_file_that_no_answer_can_equal(evaluator: Any, spoil: Any, named: str, tmp_path: Path) -> None:
+    _write(tmp_path / "tasks", _task(evaluator=evaluator))
+    assets = _assets(tmp_path / "assets")
+    spoil(assets / "data/sets/main/one/gold.xlsx")
+    result = CliRunner().invoke(cli, ["tasks", "check", str(tmp_path / "tasks"), "--assets", str(assets)])
+    assert result.exit_code == 1
+    assert "broken: evaluator.expected" in result.output and named in result.output
 
 
 @pytest.mark.parametrize("arguments", [["{tmp}/none"], ["{tmp}"], ["{tmp}/tasks", "--assets", "{tmp}/none"]])

@@ -11,6 +11,7 @@ from common.errors import ConfigError, Problem
 from env_server.tasks.osworld.abilities import Abilities, Refusal, refusals
 from env_server.tasks.osworld.assets import Assets
 from env_server.tasks.osworld.format import read_task_file
+from env_server.tasks.osworld.gold import gold_faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +63,26 @@ class Report:
         }
 
 
-def check_folder(folder: Path, *, assets: Path | None, abilities: Abilities | None = None) -> Report:
-    """Check every ``*.json`` below ``folder``. Raises `ConfigError` when there is nothing to check."""
+def check_folder(folder: Path, *, assets: Path | None, abilities: Abilities | None = None, read_gold: bool = False) -> Report:
+    """Check every ``*.json`` below ``folder``. Raises `ConfigError` when there is nothing to check.
+
+    ``read_gold`` also opens the expected files that are in the asset folder, which takes a while for many of them.
+    """
     if assets is not None and not assets.is_dir():
         raise ConfigError([Problem("--assets", f"{assets} is no folder", "give the folder that mirrors the files' host")])
     paths = sorted(folder.rglob("*.json")) if folder.is_dir() else []
     if not paths:
         raise ConfigError([Problem(str(folder), "holds no task files (*.json)", "give the folder with the tasks' JSON files")])
     found = Assets(assets)
-    return Report(tuple(_check(path, folder, found, abilities) for path in paths))
+    return Report(tuple(_check(path, folder, found, abilities, read_gold=read_gold) for path in paths))
 
 
-def _check(path: Path, folder: Path, assets: Assets, abilities: Abilities | None) -> Checked:
+def _check(path: Path, folder: Path, assets: Assets, abilities: Abilities | None, *, read_gold: bool) -> Checked:
     name = path.relative_to(folder).as_posix()
     try:
         task = read_task_file(path)
     except ConfigError as error:
         broken = [Refusal("broken", problem.field.removeprefix(f"{path}: "), problem.reason) for problem in error.problems]
         return Checked(name, path.stem, tuple(broken))
-    return Checked(name, task.id, tuple(refusals(task, assets=assets, abilities=abilities)))
+    found = [*refusals(task, assets=assets, abilities=abilities), *(gold_faults(task, assets) if read_gold else ())]
+    return Checked(name, task.id, tuple(found))
