@@ -11,11 +11,12 @@ from env_server.tasks.osworld.metrics import metric
 from env_server.tasks.osworld.metrics.files import BrokenFile
 from env_server.tasks.osworld.metrics.matching import BadRule
 
-SAME_KIND = frozenset(
-    "compare_csv compare_docx_files compare_docx_files_and_ignore_new_lines compare_docx_images compare_docx_lines "
-    "compare_docx_tables compare_image_list compare_images compare_line_spacing compare_pdfs compare_pptx_files "
-    "compare_spreadsheet compare_table compare_text_file compare_zip_files simple_docx_compare simple_pptx_compare".split()
-)
+SAME_KIND = frozenset([
+    "compare_csv", "compare_docx_files", "compare_docx_files_and_ignore_new_lines", "compare_docx_images",
+    "compare_docx_lines", "compare_docx_tables", "compare_image_list", "compare_images", "compare_line_spacing",
+    "compare_pdfs", "compare_pptx_files", "compare_spreadsheet", "compare_table", "compare_text_file",
+    "compare_zip_files", "simple_docx_compare", "simple_pptx_compare",
+])  # fmt: skip
 """Metrics whose result and expected file are of one kind, so that a file can stand on both sides."""
 
 
