@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from common.messages import Element
+from env_server.guest.visibility import WINDOW_KEY
 
 DUPLICATE_OVERLAP = 0.2
 """Two rows with the same text whose boxes overlap by more than this (intersection over union) are one."""
@@ -102,8 +103,10 @@ def _sections(nodes: Sequence[TreeNode], app: str) -> list[int]:
         parent_role = nodes[node.parent].role if node.parent >= 0 else ""
         if node.role in _DIALOG_ROLES and parent_role == "application":
             above = _DIALOG
-        elif node.role in _POPUP_ROLES and parent_role in ("application", "menu", "combo-box"):
+        elif node.role in _POPUP_ROLES and parent_role in ("application", "menu", "menu-item", "combo-box"):
             above = _DIALOG
+        elif node.role == "frame" and parent_role == "application" and not node.name:
+            above = _DIALOG  # how Chromium calls its menus and lists
         elif above != _DIALOG and parent_role == "menu":
             above = _DIALOG  # an open menu
         elif above != _DIALOG and node.role in _DOCUMENT_ROLES:
@@ -168,6 +171,10 @@ def _says_the_same(nodes: Sequence[TreeNode], shown: Mapping[int, str], index: i
 
 def _is_kept(node: TreeNode, text: str, app: str) -> bool:
     role = node.role
+    if "covered" in node.states:
+        return False  # a click there would meet another window
+    if node.key.startswith(WINDOW_KEY):
+        return True
     if not (role in _KEPT_ROLES or role.startswith("document") or role.endswith(_KEPT_SUFFIXES)):
         return False
     if role.startswith("document") or role in ("section", "info-bar", "alert"):

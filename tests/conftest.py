@@ -52,9 +52,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 SHARING_FILES = {
     "desktop-core": (
         "test_browser_tools", "test_calc_tools", "test_desktop_actions", "test_driver_contract", "test_osworld_on_desktop",
-        "test_pointer_actions", "test_tasks_on_desktops",
+        "test_pointer_actions", "test_tasks_on_desktops", "test_visible_elements",
     ),
-    "desktop-full": ("test_files_tools", "test_gimp_tools", "test_impress_tools", "test_vlc_tools", "test_writer_tools"),
+    "desktop-full": (
+        "test_files_tools", "test_gimp_tools", "test_impress_tools", "test_visible_menus", "test_vlc_tools", "test_writer_tools",
+    ),
 }  # fmt: skip
 """Files that play on a worker's shared desktop, by its image: one worker plays all of them."""
 LONGEST_FIRST = (

@@ -9,10 +9,12 @@ import select
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from .dbus import Bus, Call, Connection, ConnectionLost, DBusError, DBusTimeout
-from .tree_walk import ACCESSIBLE, COMPONENT, PROPERTIES, ROOT, TEXT, Extents, Node, Reading, TreeWalk
+from .roles import ROLE_NAMES
+from .tree_walk import ACCESSIBLE, COMPONENT, PROPERTIES, ROOT, TEXT, Adopted, Extents, Node, Reading, TreeWalk
 
 _REGISTRY = "org.a11y.atspi.Registry"
 
@@ -20,6 +22,15 @@ _APPLICATIONS = (ACCESSIBLE, "GetChildren")
 _OWN_ADDRESS = ("org.a11y.atspi.Application", "GetApplicationBusAddress")
 
 _EVENTS = ("object:state-changed", "object:children-changed", "object:text-changed", "object:property-change", "window")
+_APPEARING = (b"\x06\0\0\0active\0\0\x01", b"\x07\0\0\0showing\0\x01")
+"""First bytes of a signal StateChanged that says so; to decode each one would cost more than all the rest."""
+NOBODY = "/org/a11y/atspi/null"
+"""Path of no object."""
+_TOP_LEVEL_ROLES = frozenset(
+    {"window", "popup-menu", "frame", "dialog", "alert", "file-chooser", "font-chooser", "color-chooser"}
+)
+_MAX_ANNOUNCED = 300
+"""Objects of one application that are remembered: the windows among them announce themselves last."""
 
 
 class AppGone(RuntimeError):
@@ -33,6 +44,8 @@ class Application:
         self.name = name
         self._direct, self._connection = direct, direct or bus
         self._walk = TreeWalk(self._connection, name)
+        self._adopted = Adopted()
+        self._toolkit: str | None = None
 
     @property
     def is_lost(self) -> bool:
@@ -47,7 +60,39 @@ class Application:
     def read(self, reading: Reading, *, deadline: float) -> list[Node]:
         """All showing nodes in breadth-first order. Raises `AppGone`, and `DBusTimeout` past the (monotonic) deadline."""
         with self._noticing_its_end():
-            return self._walk.read(reading, deadline=deadline)
+            return self._walk.read(self._as_toolkit_does(reading), deadline=deadline, adopted=self._adopted)
+
+    def adopt(self, announced: Sequence[str], *, timeout_s: float = 1.0) -> bool:
+        """Top-level objects among those that said they show may be missing in the tree: have them read. Are there any?"""
+        roles = self._roles(announced, timeout_s)
+        tops = [path for path in announced if roles.get(path) in _TOP_LEVEL_ROLES]
+        asked = [Call(self.name, path, PROPERTIES, "Get", "ss", (ACCESSIBLE, "Parent")) for path in tops]
+        above = [None if isinstance(answer, DBusError) else answer[0] for answer in self._ask(asked, timeout_s)]
+        parents = {path: parent for path, found in zip(tops, above, strict=True) if found for owner, parent in [found]}
+        others = sorted(set(parents.values()) - {ROOT, NOBODY})
+        roots = {path for path, role in self._roles(others, timeout_s).items() if role == "application"}
+        before = self._adopted
+        orphans = [path for path, parent in parents.items() if parent in (ROOT, NOBODY)]
+        self._adopted = before.with_more(roots=roots, orphans=orphans)
+        return self._adopted != before
+
+    def _roles(self, paths: Sequence[str], timeout_s: float) -> dict[str, str]:
+        answers = self._ask([Call(self.name, path, ACCESSIBLE, "GetRole") for path in paths], timeout_s)
+        found = zip(paths, answers, strict=True)
+        return {path: ROLE_NAMES.get(answer[0], "") for path, answer in found if not isinstance(answer, DBusError)}
+
+    def _as_toolkit_does(self, reading: Reading) -> Reading:
+        """The reading, with the habits of the toolkit that the application is built with."""
+        if self._toolkit is None:
+            asked = Call(self.name, ROOT, PROPERTIES, "Get", "ss", ("org.a11y.atspi.Application", "ToolkitName"))
+            answer = self._ask([asked], 1.0)[0]
+            self._toolkit = "" if isinstance(answer, DBusError) else str(answer[0])
+        return replace(
+            reading,
+            with_popups=reading.with_popups or self._toolkit == "Chromium",  # a page draws its menus within itself
+            items_hold_menus=self._toolkit == "Qt",
+            items_never_show=self._toolkit == "GAIL",
+        )
 
     def name_of(self, path: str, *, timeout_s: float = 1.0) -> str | None:
         """The object's name, None when it is gone."""
@@ -108,6 +153,8 @@ class Accessibility:
     def __init__(self, address: str) -> None:
         self._bus = Bus(address)
         self._apps: dict[int, Application] = {}
+        self._announced: dict[str, dict[str, None]] = {}
+        """Application's bus name -> objects that it said show, the latest last."""
         self.num_events = 0
         for interface in ("Object", "Window", "Document"):
             self._bus.add_match(f"type='signal',interface='org.a11y.atspi.Event.{interface}'")
@@ -121,9 +168,25 @@ class Accessibility:
     def pump(self) -> int:
         """Take what has arrived; gives how many events that were."""
         num_events = self._bus.pump()
+        for signal in self._bus.signals:
+            if signal.member == "Create" or (signal.member == "StateChanged" and signal.body.startswith(_APPEARING)):
+                self._note(signal.sender, signal.path)
         self._bus.signals.clear()
         self.num_events += num_events
         return num_events
+
+    def _note(self, sender: str, path: str) -> None:
+        known = self._announced.setdefault(sender, {})
+        known.pop(path, None)
+        known[path] = None
+        if len(known) > _MAX_ANNOUNCED:
+            del known[next(iter(known))]
+
+    def adopt_announced(self, app: Application) -> bool:
+        """Look for windows of the application that its tree lacks, among what showed itself since. Are there any?"""
+        self.pump()
+        announced = self._announced.pop(app.name, {})
+        return bool(announced) and app.adopt(list(announced))
 
     def wait_for_event(self, timeout_s: float) -> None:
         """Wait until an application says something, and take it in."""
@@ -132,21 +195,24 @@ class Accessibility:
 
     def app_of(self, pid: int, *, deadline: float) -> Application:
         """The application with this process id. Raises `AppGone`, and `DBusTimeout` past the (monotonic) deadline."""
-        known = self._apps.get(pid)
-        if known is not None and not known.is_lost:
-            return known
-        self.forget(pid)
+        app = self._apps.get(pid)
+        if app is None or app.is_lost:
+            self.forget(pid)
+            app = self._apps[pid] = self._find(pid, deadline)
+        return app
+
+    def _find(self, pid: int, deadline: float) -> Application:
         names = [name for name, _ in self._call(_REGISTRY, _APPLICATIONS, deadline)]
         for gone in [other for other, app in self._apps.items() if app.name not in names]:
             self.forget(gone)
+        self._announced = {name: paths for name, paths in self._announced.items() if name in names}
         for name in names:
             try:
                 is_wanted = self._bus.pid_of(name) == pid
             except DBusError:  # gone meanwhile
                 continue
             if is_wanted:
-                self._apps[pid] = Application(name, bus=self._bus, direct=self._direct(name, deadline))
-                return self._apps[pid]
+                return Application(name, bus=self._bus, direct=self._direct(name, deadline))
         raise AppGone(f"process {pid} is not on the accessibility bus")
 
     def forget(self, pid: int) -> None:

@@ -28,6 +28,7 @@ FLAGS = (
     "BackForwardCache",  # keeps pages that nothing goes back to
     "--disable-dev-shm-usage", "--blink-settings=caretBlinkInterval=0", "--disable-search-engine-choice-screen",
     "--disable-session-crashed-bubble", "--hide-crash-restore-bubble",
+    "--disable-input-event-activation-protection",  # else clicks within half a second of a dialog's appearance do nothing
 )  # fmt: skip
 """What every Chromium here is started with."""
 

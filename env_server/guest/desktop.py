@@ -223,12 +223,11 @@ class Desktop:
                 self._documents.flush(timeout_s=left(deadline))
 
     def _nodes_in_front(self) -> list[Node]:
-        window, app, hidden = self._windows.front_with_hidden()
+        window, app = self._windows.front()
         if window is None or app is None:
             return []
         deadline = time.monotonic() + _OSWORLD_READ_LIMIT_S
-        mark = self._chromium.frame_mark
-        return self._reader.read(app.name, window.pid, deadline=deadline, hidden=hidden, frame_mark=mark)[0]
+        return self._reader.read(app.name, window.pid, deadline=deadline, frame_mark=self._chromium.frame_mark)[0]
 
     # --- actions ---
 
@@ -336,22 +335,21 @@ class Desktop:
         self, settled: Settled = _NO_SETTLING, *, deadline: float, with_tree: bool = True, known_tree: int = 0
     ) -> dict[str, Any]:
         """What is on screen, for the host; nodes are left out when they are those of ``known_tree``, which it has."""
-        window, app, hidden = self._windows.front_with_hidden()
+        window, app = self._windows.front()
+        name = app.name if app else ""
         nodes: list[Node] = []
         age_s, tree = 0.0, 0
-        if with_tree and app is not None and window is not None:
+        if with_tree and window is not None:
             try:
-                nodes, age_s = self._reader.read(
-                    app.name, window.pid, deadline=deadline, hidden=hidden, frame_mark=self._chromium.frame_mark
-                )
+                nodes, age_s = self._reader.read(name, window.pid, deadline=deadline, frame_mark=self._chromium.frame_mark)
                 tree = self._reader.serial
             except AppGone:
                 # Still on its way to the bus, or just ending: a warm application that stays away is noticed at its next use.
-                if app.name not in catalog.NAMES:
+                if name and name not in catalog.NAMES:
                     raise
         self._screen.pump()  # what was painted while the tree was read counts for the picture
         return {
-            "app": app.name if app else "",
+            "app": name,
             "title": window.title if window else "",
             "tree": tree,
             "nodes": None if tree and tree == known_tree else [node.to_wire() for node in nodes],

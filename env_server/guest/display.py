@@ -16,19 +16,21 @@ from typing import Any
 from Xlib import X, Xatom
 from Xlib.display import Display as XDisplay
 from Xlib.error import BadMatch, BadWindow, CatchError, ConnectionClosedError
-from Xlib.ext import damage, xtest
+from Xlib.ext import damage, shape, xtest
 from Xlib.protocol import event as xevent
 
 from .keyboard import Keyboard, keysym_of, parse_chord
 from .processes import Program
+from .top_level import TopLevelWindows
+from .visibility import Surface
 from .x_state import XState
 
 _BUTTONS = {"left": 1, "middle": 2, "right": 3}
 _WHEEL = {"up": 4, "down": 5, "left": 6, "right": 7}
 
-_STRUCTURE_EVENTS = frozenset({X.CreateNotify, X.ConfigureNotify, X.MapNotify, X.UnmapNotify, X.DestroyNotify})
-_HELPER_SIZE = 8
-"""Toolkits keep tiny unmanaged windows for selections and grabs; no menu is this small."""
+_STRUCTURE_EVENTS = frozenset(
+    {X.CreateNotify, X.ConfigureNotify, X.MapNotify, X.UnmapNotify, X.ReparentNotify, X.DestroyNotify}
+)
 
 _CLICK_LIMIT_S = 1.0
 """For a click to arrive before the next key."""
@@ -51,6 +53,8 @@ class Window:
     """Its WM_CLASS, such as ``libreoffice-calc``: one program may show windows of several applications."""
     instance: str = ""
     """The first part of that, such as ``Mail``."""
+    lets_clicks_through: bool = False
+    """Nothing below it is harder to click: a tool tip, which leaves with the pointer, or a window that takes no clicks."""
 
     @property
     def window_class(self) -> str:
@@ -102,8 +106,7 @@ class Screen:
         """Managed windows as they were described last; a change of one of its properties takes a window out."""
         self._has_changed = False
         """Events that `windows` took in count for the next `pump`."""
-        self._unmanaged: dict[int, tuple[int, int, int, int]] = {}
-        self._popups: set[int] = set()
+        self._top_level = TopLevelWindows(self._root)
         self._num_extents = 0
         self._num_held_back = 0
         """Presses since `sync_clicks`: each goes to the window manager first, which focuses the window and passes it on."""
@@ -165,23 +168,11 @@ class Screen:
             if kind == X.DestroyNotify:
                 self._described.pop(event.window.id, None)
         elif kind in _STRUCTURE_EVENTS:
-            self._take_structure(kind, event)
+            self._top_level.take(event)
             return True
         elif kind == X.ClientMessage and event.client_type == self._atom("WM_PROTOCOLS"):
             self._pongs.add(event.data[1][1])
         return False
-
-    def _take_structure(self, kind: int, event: Any) -> None:
-        xid = event.window.id
-        if kind in (X.CreateNotify, X.ConfigureNotify) and event.override:
-            self._unmanaged[xid] = (event.x, event.y, event.width, event.height)
-        elif kind == X.MapNotify and event.override:
-            self._popups.add(xid)
-        elif kind == X.UnmapNotify:
-            self._popups.discard(xid)
-        elif kind == X.DestroyNotify:
-            self._popups.discard(xid)
-            self._unmanaged.pop(xid, None)
 
     def wait_for_event(self, timeout_s: float) -> None:
         """Wait until the X server says something, and take it in."""
@@ -308,8 +299,21 @@ class Screen:
     @property
     def num_popups(self) -> int:
         """Visible windows that the window manager does not manage: menus, drop-downs, tool tips."""
-        places = [self._unmanaged.get(xid, (0, 0, 0, 0)) for xid in self._popups]
-        return sum(x + w > 0 and y + h > 0 and w > _HELPER_SIZE and h > _HELPER_SIZE for x, y, w, h in places)
+        return self._top_level.num_popups
+
+    def surfaces(self) -> list[Surface]:
+        """All windows on the screen that take clicks, topmost last; costs one round trip, and some for each new window."""
+        found = []
+        in_order = self._top_level.in_order()
+        self._has_changed = self._take_pending() or self._has_changed
+        for xid, box, is_popup in in_order:
+            try:
+                window = self._description(xid)
+            except (BadWindow, BadMatch):
+                continue
+            if not window.lets_clicks_through:
+                found.append(Surface(xid, window.pid, window.title, box, is_popup))
+        return found
 
     def activate(self, xid: int) -> None:
         """Ask the window manager to raise and focus a window."""
@@ -401,6 +405,8 @@ class Screen:
         is_dialog = window.get_wm_transient_for() is not None or (
             kinds is not None and self._atom("_NET_WM_WINDOW_TYPE_DIALOG") in kinds.value
         )
+        passing = [self._atom(f"_NET_WM_WINDOW_TYPE_{name}") for name in ("TOOLTIP", "DND")]
+        takes_clicks = bool(window.shape_get_rectangles(shape.SK.Input).rectangles)
         title = window.get_full_property(self._atom("_NET_WM_NAME"), self._atom("UTF8_STRING"), _WHOLE)
         text = title.value if title else b""
         kind = window.get_wm_class()
@@ -411,6 +417,7 @@ class Screen:
             is_dialog,
             kind[1] if kind else "",
             kind[0] if kind else "",
+            not takes_clicks or (kinds is not None and any(atom in kinds.value for atom in passing)),
         )
 
     def _root_property(self, name: str) -> list[int]:

@@ -15,6 +15,7 @@ from .office.sheet import Calc, SheetView, column_name
 from .page_scripts import MARK
 from .roles import EDITABLE, ENABLED, SELECTED, SENSITIVE, SHOWING, VISIBLE
 from .tree_walk import TEXT_ROLES, Extents, Node, Reading
+from .visibility import Arrangement
 
 _READ_LIMIT_S = 3.0
 """One reading of a tree at most, where there is a last tree to be shown with its age."""
@@ -22,9 +23,10 @@ _VIEW_LIMIT_S = 2.0
 _EXPECT_LIMIT_S = 2.0
 """A fresh page or folder must have arrived in the tree by then, else what there is is shown."""
 _RELOAD_AFTER_S = 0.4
-_SHEET_ROLES = frozenset({"table"})
 _SHEETS = frozenset({"document-spreadsheet"})
-"""What Writer's and Impress's trees are read without: the sheet behind them would be entered once their own window is gone."""
+"""What Writer's and Impress's trees are read without: the sheet behind them would be entered once their own window is gone.
+Of a sheet, Calc itself tells what its table holds.
+"""
 _DOCUMENT_TEXT_ROLES = TEXT_ROLES | {"paragraph", "heading"}
 """In the office's documents: there these have their text as content, elsewhere as name."""
 _CELL_STATES = 1 << ENABLED | 1 << SENSITIVE | 1 << SHOWING | 1 << VISIBLE | 1 << EDITABLE
@@ -42,6 +44,7 @@ class TreeReader:
         """Goes up with every reading: the same number means the same nodes."""
         self._office: list[Node] = []
         self._office_key: tuple[object, ...] = ()
+        self._office_arrangement: Arrangement | None = None
         self._edges_key: tuple[object, ...] = ()
         self._column_edges: dict[int, tuple[int, int]] = {}
         self._row_edges: dict[int, tuple[int, int]] = {}
@@ -58,36 +61,45 @@ class TreeReader:
         """The next reading of the file manager waits until it shows exactly these, and has it look again if it does not."""
         self._files, self._has_reloaded = sorted(names), False
 
-    def read(
-        self, app: str, pid: int, *, deadline: float, hidden: frozenset[str] = frozenset(), frame_mark: str = ""
-    ) -> tuple[list[Node], float]:
-        """(nodes, age in seconds) of the application in front.
+    def read(self, app: str, pid: int, *, deadline: float, frame_mark: str = "") -> tuple[list[Node], float]:
+        """(nodes, age in seconds) of the application in front, whose windows process ``pid`` shows.
 
-        ``hidden``: titles of its main windows that are not in front; ``frame_mark``: what the browser's tree must show to be new.
+        ``app``: empty for a process that is none of the desktop's applications; ``frame_mark``: what the browser's tree must show
+        to be new.
         """
-        if self._last:  # else there is nothing to show instead
+        has_last = bool(self._last) and self._last_key[:2] == (app, pid)
+        if has_last:  # else there is nothing to show instead
             deadline = min(deadline, time.monotonic() + _READ_LIMIT_S)
         self._screen.pump()
         self._accessibility.pump()
-        key = (app, pid, self._screen.num_damages, self._accessibility.num_events)
+        arrangement = self._arrangement(pid)
+        key = (app, pid, arrangement.key, self._screen.num_damages, self._accessibility.num_events)
         if key == self._last_key:
             return self._last, 0.0
         try:
-            if app == "calc":
-                nodes = self._read_sheet(pid, hidden, deadline)
-            elif app in ("writer", "impress"):
-                nodes = self._read_document(pid, hidden, deadline)
-            elif app == "chromium":
-                nodes = self._read_browser(pid, frame_mark, deadline)
-            else:
-                nodes = self._read_expected(app, pid, deadline)
+            nodes = self._read_app(app, pid, arrangement, frame_mark, deadline)
         except (DBusError, AppGone):
-            if not self._last:
+            if app and not has_last:
                 raise
-            return self._last, time.monotonic() - self._last_at
+            if has_last:
+                return self._last, time.monotonic() - self._last_at
+            nodes = arrangement.seen([])
         self._last, self._last_at, self._last_key = nodes, time.monotonic(), key
         self.serial += 1
         return nodes, 0.0
+
+    def _read_app(self, app: str, pid: int, arrangement: Arrangement, frame_mark: str, deadline: float) -> list[Node]:
+        if app == "calc":
+            return self._read_sheet(pid, arrangement, deadline)
+        if app in ("writer", "impress"):
+            return arrangement.seen(self._read_document(pid, arrangement, deadline))
+        if app == "chromium":
+            return arrangement.seen(self._read_browser(pid, arrangement, frame_mark, deadline))
+        return arrangement.seen(self._read_expected(app, pid, arrangement, deadline))
+
+    def _arrangement(self, pid: int) -> Arrangement:
+        screen = (0, 0, *self._screen.size)
+        return Arrangement(self._screen.surfaces(), pid=pid, active=self._screen.active_window(), screen=screen)
 
     def text_of(self, pid: int) -> str:
         """Content of the application's largest text field."""
@@ -137,11 +149,23 @@ class TreeReader:
             return False
         return False
 
-    def _read(self, pid: int, deadline: float, *, with_popups: bool = False) -> list[Node]:
-        reading = Reading(with_popups=with_popups or bool(self._screen.num_popups))
-        return self._accessibility.app_of(pid, deadline=deadline).read(reading, deadline=deadline)
+    def _read(self, pid: int, deadline: float, arrangement: Arrangement | None = None) -> list[Node]:
+        """All that shows, of covered windows too where ``arrangement`` is None."""
+        reading = Reading(bool(self._screen.num_popups))
+        if arrangement is None:
+            return self._accessibility.app_of(pid, deadline=deadline).read(reading, deadline=deadline)
+        return self._read_visible(pid, reading, arrangement, deadline)
 
-    def _read_browser(self, pid: int, frame_mark: str, deadline: float) -> list[Node]:
+    def _read_visible(self, pid: int, reading: Reading, arrangement: Arrangement, deadline: float) -> list[Node]:
+        """The tree without the windows that are covered whole."""
+        app = self._accessibility.app_of(pid, deadline=deadline)
+        reading = replace(reading, left_out=arrangement.left_out)
+        nodes = app.read(reading, deadline=deadline)
+        if arrangement.may_miss_objects() and self._accessibility.adopt_announced(app):
+            nodes = app.read(reading, deadline=deadline)
+        return nodes
+
+    def _read_browser(self, pid: int, arrangement: Arrangement, frame_mark: str, deadline: float) -> list[Node]:
         app = self._accessibility.app_of(pid, deadline=deadline)
         limit = time.monotonic() + _EXPECT_LIMIT_S
         while True:
@@ -150,17 +174,17 @@ class TreeReader:
                 if shown is not None and shown != frame_mark:
                     self._accessibility.wait_for_event(0.02)
                     continue
-            nodes = self._read(pid, deadline, with_popups=True)  # a page draws its menus within itself
+            nodes = self._read(pid, deadline, arrangement)
             mark = next((node for node in nodes if node.name.startswith(MARK)), None)
             self._mark_path = mark.path if mark else ""
             if not frame_mark or (mark and mark.name == frame_mark) or time.monotonic() >= limit:
                 return _without_marks(nodes)
             self._accessibility.wait_for_event(0.02)
 
-    def _read_expected(self, app: str, pid: int, deadline: float) -> list[Node]:
+    def _read_expected(self, app: str, pid: int, arrangement: Arrangement, deadline: float) -> list[Node]:
         limit = time.monotonic() + _EXPECT_LIMIT_S
         while True:
-            nodes = self._read(pid, deadline)
+            nodes = self._read(pid, deadline, arrangement)
             done = app != "files" or self._files is None or sorted(_file_names(nodes)) == self._files
             if done or time.monotonic() >= limit:
                 break
@@ -176,30 +200,26 @@ class TreeReader:
 
     # --- the office ---
 
-    def _read_document(self, pid: int, hidden: frozenset[str], deadline: float) -> list[Node]:
-        reading = Reading(bool(self._screen.num_popups), never_entered=_SHEETS, with_text=_DOCUMENT_TEXT_ROLES, hidden=hidden)
-        nodes = self._accessibility.app_of(pid, deadline=deadline).read(reading, deadline=deadline)
-        return as_agents_see(_shift_root_panes(nodes))
+    def _read_document(self, pid: int, arrangement: Arrangement, deadline: float) -> list[Node]:
+        reading = Reading(bool(self._screen.num_popups), never_entered=_SHEETS, with_text=_DOCUMENT_TEXT_ROLES)
+        return as_agents_see(_shift_root_panes(self._read_visible(pid, reading, arrangement, deadline)))
 
-    def _read_sheet(self, pid: int, hidden: frozenset[str], deadline: float) -> list[Node]:
+    def _read_sheet(self, pid: int, arrangement: Arrangement, deadline: float) -> list[Node]:
         try:
             view = self._calc.view(timeout_s=_VIEW_LIMIT_S)
         except OfficeGone:
             view = None  # the agent closed the document, or a dialog blocks it: what is on screen is shown without cells
-        windows = tuple(window.xid for window in self._screen.windows() if window.pid == pid)
         # Every sheet has an accessible table of its own.
-        key = (pid, windows, self._screen.num_popups, view.surroundings if view else ())
-        if key != self._office_key or not self._office:
-            reading = Reading(bool(self._screen.num_popups), never_entered=_SHEET_ROLES, hidden=hidden)
-            nodes = self._accessibility.app_of(pid, deadline=deadline).read(reading, deadline=deadline)
-            self._office, self._office_key = _shift_root_panes(nodes), key
-        if view is None:
-            return self._office
-        table = _table_index(self._office)
-        if table < 0:
-            return self._office
+        key = (pid, arrangement.key, self._screen.num_popups, view.surroundings if view else ())
+        if key != self._office_key or not self._office or self._office_arrangement is None:
+            reading = Reading(bool(self._screen.num_popups), closed_below=_SHEETS)
+            nodes = self._read_visible(pid, reading, arrangement, deadline)
+            self._office, self._office_key, self._office_arrangement = _shift_root_panes(nodes), key, arrangement
+        table = _table_index(self._office) if view else -1
+        if view is None or table < 0:
+            return self._office_arrangement.seen(self._office)
         self._find_edges(pid, view, self._office[table], deadline)
-        return self._office + self._cells(view, parent=table)
+        return self._office_arrangement.seen(self._office + self._cells(view, parent=table))
 
     def _cells(self, view: SheetView, *, parent: int) -> list[Node]:
         shown = {(row, column): text for row, column, text in view.cells}

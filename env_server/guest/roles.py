@@ -22,11 +22,14 @@ _NAMES = (
 
 ROLE_NAMES = dict(enumerate(_NAMES))
 
-CHECKED, COLLAPSED, EDITABLE, ENABLED, EXPANDED, FOCUSED = 4, 5, 7, 8, 10, 12
+ACTIVE, CHECKED, COLLAPSED, EDITABLE, ENABLED, EXPANDED, FOCUSED = 1, 4, 5, 7, 8, 10, 12
 MULTI_LINE, SELECTED, SENSITIVE, SHOWING, VISIBLE = 17, 23, 24, 25, 30
 """Bit numbers of states."""
+COVERED = 63
+"""Not one of AT-SPI's: another window lies over the place where the object would be clicked."""
 
-_SHOWN = ((CHECKED, "checked"), (SELECTED, "selected"), (FOCUSED, "focused"), (EXPANDED, "expanded"), (EDITABLE, "editable"))
+_SHOWN = ((CHECKED, "checked"), (SELECTED, "selected"), (FOCUSED, "focused"), (EXPANDED, "expanded"), (EDITABLE, "editable"),
+          (COVERED, "covered"))  # fmt: skip
 
 
 def has_state(states: int, bit: int) -> bool:

@@ -7,12 +7,12 @@ announce all changes by events, and their own list of all objects lacks many tha
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .dbus import Call, Connection, DBusError, DBusTimeout
-from .roles import ROLE_NAMES, SHOWING, has_state, state_names
+from .roles import ROLE_NAMES, SHOWING, VISIBLE, has_state, state_names
 
 ROOT = "/org/a11y/atspi/accessible/root"
 ACCESSIBLE = "org.a11y.atspi.Accessible"
@@ -21,10 +21,15 @@ TEXT = "org.a11y.atspi.Text"
 PROPERTIES = "org.freedesktop.DBus.Properties"
 
 TEXT_ROLES = frozenset({"text", "entry", "password-text", "terminal", "document-text", "editbar", "spin-button"})
-_CLOSED_UNLESS_POPUP = frozenset({"menu", "combo-box"})
-_NEVER_ENTERED = frozenset({"menu-item", "separator"})
+_MENU = "menu"
+_CLOSED_UNLESS_POPUP = frozenset({_MENU, "combo-box"})
+_MENU_ITEM = "menu-item"
+_NEVER_ENTERED = frozenset({_MENU_ITEM, "separator"})
 _MAX_CHILDREN = 400
 """A folder of thousands of files shows far fewer rows than this."""
+
+_NOWHERE = -(2**31)
+_MAX_ORPHANS = 50
 
 Extents = tuple[int, int, int, int]
 
@@ -57,16 +62,45 @@ class Reading:
     with_popups: bool = False
     """Enter menus and lists that may be open."""
     never_entered: frozenset[str] = frozenset()
-    """Roles whose children are not even asked for: a spreadsheet's table would count a billion cells."""
+    """Roles whose children are not even asked for."""
+    closed_below: frozenset[str] = frozenset()
+    """Roles whose children are not entered: the table below a spreadsheet would count a billion cells."""
     with_text: frozenset[str] = TEXT_ROLES
     """Roles whose content is read."""
-    hidden: frozenset[str] = frozenset()
-    """Names of main windows that are left out: to be covered counts as showing, too."""
+    items_hold_menus: bool = False
+    """Enter menu items: in Qt a menu is the child of the item that opens it."""
+    items_never_show: bool = False
+    """GTK 2 does not count the items of an open menu as showing: those that are visible and have a place are read."""
+    left_out: Callable[[Sequence[Node]], Collection[str]] = lambda tops: ()
+    """Paths of the top-level objects, among all that show, which are left out with all below: to be covered counts as showing."""
 
-    def asks(self, role: str) -> tuple[bool, bool]:
-        """Are the children and the content of objects with this role read?"""
-        is_closed = not self.with_popups and role in _CLOSED_UNLESS_POPUP
-        return not is_closed and role not in _NEVER_ENTERED and role not in self.never_entered, role in self.with_text
+    def asks(self, role: str, *, is_closed: bool = False) -> tuple[bool, bool]:
+        """Are the children and the content of objects with this role read? ``is_closed``: see `closed_below`."""
+        if role == _MENU_ITEM:
+            is_entered = self.items_hold_menus and self.with_popups
+        else:
+            is_entered = (self.with_popups or role not in _CLOSED_UNLESS_POPUP) and role not in _NEVER_ENTERED
+        return is_entered and not is_closed and role not in self.never_entered, role in self.with_text
+
+    def may_show(self, states: int, *, above: str) -> bool:
+        """May an object with these states, below one of the role ``above``, show? Its place tells, see `_is_placed`."""
+        is_item = self.items_never_show and self.with_popups and above in _CLOSED_UNLESS_POPUP
+        return has_state(states, SHOWING) or (is_item and has_state(states, VISIBLE))
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """Objects that an application shows and does not list among its children."""
+
+    roots: tuple[str, ...] = ()
+    """Roots besides its own: Chromium's file and print dialogs are GTK's, which has a root of its own."""
+    orphans: tuple[str, ...] = ()
+    """Top-level objects, such as context menus of Qt and GTK 2."""
+
+    def with_more(self, *, roots: Collection[str], orphans: Collection[str]) -> Adopted:
+        """These and others, the latest last."""
+        every = [*(path for path in self.orphans if path not in orphans), *orphans]
+        return Adopted(tuple(sorted({*self.roots, *roots})), tuple(every[-_MAX_ORPHANS:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +118,11 @@ class _Object:
     states: int
     role: str
     details: _Details | None = None
+    is_closed: bool = False
+    """Were its children left out, see `Reading.closed_below`?"""
+
+
+_NO_ADOPTED = Adopted()
 
 
 class TreeWalk:
@@ -92,34 +131,49 @@ class TreeWalk:
     def __init__(self, connection: Connection, name: str) -> None:
         self._connection, self._name = connection, name
         self._last = Reading()
-        self._met: dict[str, str] = {}
-        """The objects of the last reading; their roles, empty for those that did not show."""
+        self._met: dict[str, tuple[str, bool]] = {}
+        """The objects of the last reading; their roles, empty for those that did not show, and whether they were closed."""
 
-    def read(self, reading: Reading, *, deadline: float) -> list[Node]:
+    def read(self, reading: Reading, *, deadline: float, adopted: Adopted = _NO_ADOPTED) -> list[Node]:
         """All showing nodes in breadth-first order. Raises `DBusTimeout` past the (monotonic) deadline."""
         objects = self._look_again(reading, deadline)
         nodes: list[Node] = []
-        met: dict[str, str] = {}
-        listed = {ROOT}
-        level = [(ROOT, -1)]
+        met: dict[str, tuple[str, bool]] = {}
+        level = [(path, -1) for path in (ROOT, *adopted.roots)]
+        listed = {path for path, _ in level}
+        depth = 0
         while level:
             self._look([path for path, _ in level if path not in objects], objects, deadline)
-            showing = [item for item in level if item[0] in objects and (_shows(objects[item[0]]) or item[1] < 0)]
-            self._ask_details([path for path, _ in showing if objects[path].details is None], objects, reading, deadline)
-            met |= {path: "" for path, _ in level if path in objects}
-            level = []
+            met |= {path: ("", False) for path, _ in level if path in objects}
+            above = [nodes[parent].role if parent >= 0 else "" for _, parent in level]
+            showing = [
+                item
+                for item, role in zip(level, above, strict=True)
+                if item[0] in objects and (item[1] < 0 or reading.may_show(objects[item[0]].states, above=role))
+            ]
             for path, parent in showing:
-                found = objects[path]
-                details = found.details
-                assert details is not None
-                met[path] = found.role
-                if found.role == "frame" and details.name in reading.hidden:
+                is_closed = parent >= 0 and nodes[parent].role in reading.closed_below
+                if objects[path].is_closed != is_closed:
+                    objects[path].is_closed, objects[path].details = is_closed, None
+            self._ask_details([path for path, _ in showing if objects[path].details is None], objects, reading, deadline)
+            found = [_node(path, parent, objects[path]) for path, parent in showing]
+            found = [node for node in found if has_state(node.states, SHOWING) or node.parent < 0 or _is_placed(node)]
+            met |= {node.path: (node.role, objects[node.path].is_closed) for node in found}
+            left_out = reading.left_out(found) if depth == 1 else ()
+            level = []
+            for node in found:
+                if node.path in left_out:
                     continue
-                nodes.append(Node(path, parent, found.role, details.name, details.text, details.extents, found.states))
-                for child in details.children:
+                nodes.append(node)
+                details = objects[node.path].details
+                for child in details.children if details else ():
                     if child not in listed:  # an object that moves may be two others' child for a moment
                         listed.add(child)
                         level.append((child, len(nodes) - 1))
+            if depth == 0:
+                level += [(path, 0) for path in adopted.orphans if path not in listed]
+                listed.update(adopted.orphans)
+            depth += 1
         self._last, self._met = reading, met
         return nodes
 
@@ -127,24 +181,28 @@ class TreeWalk:
         """All that is to be known of the objects of the last reading, in one go; without those that are gone."""
         name = self._name
         # What is asked otherwise now has to be met first: the sheet behind a letter would count its cells.
-        met = {path: role if self._last.asks(role) == reading.asks(role) else "" for path, role in self._met.items()}
+        met = {
+            path: (role if self._last.asks(role) == reading.asks(role) else "", is_closed)
+            for path, (role, is_closed) in self._met.items()
+        }
         calls: list[Call] = []
-        for path, role in met.items():
+        for path, (role, is_closed) in met.items():
             calls.append(Call(name, path, ACCESSIBLE, "GetState"))
             if role:
-                calls += [Call(name, path, ACCESSIBLE, "GetRole"), *_detail_calls(name, path, role, reading)]
+                asked = reading.asks(role, is_closed=is_closed)
+                calls += [Call(name, path, ACCESSIBLE, "GetRole"), *_detail_calls(name, path, asked)]
         answers = iter(self._call_all(calls, deadline))
         objects: dict[str, _Object] = {}
-        for path, role in met.items():
+        for path, (role, is_closed) in met.items():
             if role:
                 found = _object(next(answers), next(answers))
-                details = _take_details(name, answers, role, reading)
+                details = _take_details(name, answers, reading.asks(role, is_closed=is_closed))
                 if found is not None:
                     # With another role, other things would have been asked: they are asked again.
-                    found.details = details if found.role == role else None
+                    found.details, found.is_closed = details if found.role == role else None, is_closed
             else:
                 found = _object(next(answers), [0])
-                if found is not None and _shows(found):
+                if found is not None and any(reading.may_show(found.states, above=above) for above in ("", _MENU)):
                     continue  # not met as it is now: its role is asked for as that of a new one
             if found is not None:
                 objects[path] = found
@@ -159,10 +217,11 @@ class TreeWalk:
                 objects[path] = found
 
     def _ask_details(self, paths: Sequence[str], objects: dict[str, _Object], reading: Reading, deadline: float) -> None:
-        calls = [call for path in paths for call in _detail_calls(self._name, path, objects[path].role, reading)]
+        asked = {path: reading.asks(objects[path].role, is_closed=objects[path].is_closed) for path in paths}
+        calls = [call for path in paths for call in _detail_calls(self._name, path, asked[path])]
         answers = iter(self._call_all(calls, deadline))
         for path in paths:
-            objects[path].details = _take_details(self._name, answers, objects[path].role, reading)
+            objects[path].details = _take_details(self._name, answers, asked[path])
 
     def _call_all(self, calls: Sequence[Call], deadline: float) -> list[list[Any] | DBusError]:
         remaining = deadline - time.monotonic()
@@ -171,8 +230,15 @@ class TreeWalk:
         return self._connection.call_all(calls, timeout_s=remaining)
 
 
-def _shows(found: _Object) -> bool:
-    return has_state(found.states, SHOWING)
+def _node(path: str, parent: int, found: _Object) -> Node:
+    details = found.details
+    assert details is not None
+    return Node(path, parent, found.role, details.name, details.text, details.extents, found.states)
+
+
+def _is_placed(node: Node) -> bool:
+    """GTK gives the least number there is as the place of an object that is not drawn."""
+    return node.extents[0] > _NOWHERE and node.extents[1] > _NOWHERE
 
 
 def _object(state: list[Any] | DBusError, role: list[Any] | DBusError) -> _Object | None:
@@ -181,19 +247,19 @@ def _object(state: list[Any] | DBusError, role: list[Any] | DBusError) -> _Objec
     return _Object(sum(word << 32 * place for place, word in enumerate(state[0])), ROLE_NAMES.get(role[0], "unknown"))
 
 
-def _detail_calls(name: str, path: str, role: str, reading: Reading) -> Iterable[Call]:
+def _detail_calls(name: str, path: str, asked: tuple[bool, bool]) -> Iterable[Call]:
     yield Call(name, path, PROPERTIES, "Get", "ss", (ACCESSIBLE, "Name"))
     yield Call(name, path, COMPONENT, "GetExtents", "u", (0,))
-    with_children, with_text = reading.asks(role)
+    with_children, with_text = asked
     if with_children:
         yield Call(name, path, ACCESSIBLE, "GetChildren")
     if with_text:
         yield Call(name, path, TEXT, "GetText", "ii", (0, -1))
 
 
-def _take_details(name: str, answers: Iterator[list[Any] | DBusError], role: str, reading: Reading) -> _Details:
+def _take_details(name: str, answers: Iterator[list[Any] | DBusError], asked: tuple[bool, bool]) -> _Details:
     label, extents = next(answers), next(answers)
-    with_children, with_text = reading.asks(role)
+    with_children, with_text = asked
     children = next(answers) if with_children else [[]]
     text = next(answers) if with_text else [None]
     return _Details(

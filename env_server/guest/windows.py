@@ -125,22 +125,9 @@ class Windows:
 
     def front(self) -> tuple[Window | None, App | None]:
         """The focused window and its application."""
-        window, app, _ = self.front_with_hidden()
-        return window, app
-
-    def front_with_hidden(self) -> tuple[Window | None, App | None, frozenset[str]]:
-        """The focused window, its application, and the titles of that one's process's main windows behind it.
-
-        For a dialog: those behind the topmost main window.
-        """
         xid = self._screen.active_window()
-        windows = self._screen.windows()
-        window = next((window for window in windows if window.xid == xid), None)
-        if window is None:
-            return None, None, frozenset()
-        mains = [other for other in windows if other.pid == window.pid and not other.is_dialog]
-        top = mains[-1] if window.is_dialog and mains else window
-        return window, self.app_of(window), frozenset(other.title for other in mains) - {top.title}
+        window = next((window for window in self._screen.windows() if window.xid == xid), None)
+        return (window, self.app_of(window)) if window else (None, None)
 
     def front_app(self) -> App | None:
         """The application of the focused window."""

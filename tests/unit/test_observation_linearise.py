@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -106,6 +108,27 @@ def test_numbers_stay_while_elements_come_and_go() -> None:
     assert [e.number for e in rows([APPLICATION, FRAME, a, b], numbering=numbering)] == [1, 2]
     assert {e.text: e.number for e in rows([APPLICATION, FRAME, c, b], numbering=numbering)} == {"c": 3, "b": 2}
     assert [e.number for e in rows([APPLICATION, FRAME, a], numbering=numbering)] == [1]
+
+
+def test_covered_elements_have_no_rows_but_give_their_text_to_what_is_around_them() -> None:
+    hidden = replace(node("label", 2, "label", "Save", box=(0, 0, 9, 9)), states=("covered",))
+    covered = replace(node("x", 1, "button", "x"), states=("covered",))
+    found = rows([APPLICATION, FRAME, node("button", 1, "button"), hidden, covered])
+    assert [element.text for element in found] == ["Save"]
+
+
+def test_row_of_a_window_without_elements_comes_first() -> None:
+    window = node("window:77", 0, "window", "Open File (window without elements)", box=(200, 100, 400, 300))
+    found = rows([APPLICATION, FRAME, node("b", 1, "button", "Save"), window])
+    assert (found[0].text, found[0].x, found[0].y) == (window.name, 400, 250)
+
+
+def test_list_in_a_window_without_a_name_comes_before_the_page() -> None:
+    nodes = [
+        APPLICATION, FRAME, node("page", 1, "document-web"), node("b", 2, "button", "Save"), node("popup", 0, "frame"),
+        node("list", 4, "list-box", "Autofill"), node("item", 5, "list-item", "One", box=(300, 300, 40, 20)),
+    ]  # fmt: skip
+    assert [element.text for element in rows(nodes, app="browser")] == ["Autofill", "One", "Save"]
 
 
 def test_rows_are_cut_at_the_limit() -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from env_server.guest.dbus import Call, DBusError, DBusTimeout
-from env_server.guest.roles import ROLE_NAMES, SHOWING
-from env_server.guest.tree_walk import ROOT, Reading, TreeWalk
+from env_server.guest.roles import ROLE_NAMES, SHOWING, VISIBLE
+from env_server.guest.tree_walk import ROOT, Adopted, Node, Reading, TreeWalk
 
 _NUMBERS = {name: number for number, name in ROLE_NAMES.items()}
 _READINGS = (
@@ -20,7 +20,11 @@ _READINGS = (
     Reading(with_popups=True),
     Reading(never_entered=frozenset({"table"})),
     Reading(with_text=frozenset({"label"})),
+    Reading(closed_below=frozenset({"frame"})),
+    Reading(with_popups=True, items_never_show=True),
+    Reading(with_popups=True, items_hold_menus=True),
 )
+NOWHERE = -(2**31)
 _ROLES = ("panel", "button", "text", "menu", "menu-item", "table", "frame", "label")
 
 
@@ -55,7 +59,7 @@ class FakeApp:
         if thing is None:
             return DBusError("no such object")
         if call.member == "GetState":
-            return [[1 << SHOWING if thing.shows else 0, 0]]
+            return [[1 << VISIBLE | (1 << SHOWING if thing.shows else 0), 0]]
         if call.member == "GetRole":
             return [_NUMBERS[thing.role]]
         if call.member == "Get":
@@ -76,6 +80,11 @@ def make_walk(app: FakeApp) -> TreeWalk:
     return TreeWalk(app, "app")  # type: ignore[arg-type]  # a walk only makes calls
 
 
+def named(name: str) -> Callable[[Sequence[Node]], set[str]]:
+    """Picks top-level objects by their name."""
+    return lambda tops: {top.path for top in tops if top.name == name}
+
+
 def change(rng: random.Random, app: FakeApp) -> None:
     things = app.things
     for _ in range(rng.randrange(6)):
@@ -93,7 +102,7 @@ def change(rng: random.Random, app: FakeApp) -> None:
         elif what == 2 and path != ROOT:
             thing.shows = not thing.shows
         elif what == 3:
-            thing.name, thing.place = f"name {rng.random()}", rng.randrange(100)
+            thing.name, thing.place = f"name {rng.random()}", rng.choice((NOWHERE, rng.randrange(100)))
         elif what == 4:
             thing.text = f"text {rng.random()}"
         elif what == 5 and path != ROOT:
@@ -184,7 +193,7 @@ def test_what_was_not_entered_is_not_entered_by_the_next_reading_unless_that_mee
     walk = make_walk(app)
     read(walk, Reading(never_entered=frozenset({"table"})))
     app.asked.clear()
-    read(walk, Reading(hidden=frozenset({"book"})))
+    read(walk, Reading(left_out=named("book")))
     assert ("/sheet", "GetChildren") not in app.asked
     assert [node.path for node in read(walk)] == [ROOT, "/letter", "/book", "/words", "/sheet", "/cell"]
 
@@ -198,8 +207,83 @@ def test_a_hidden_main_window_is_left_out_with_all_below_it() -> None:
     }
     walk = make_walk(FakeApp(things))
     for _ in range(2):
-        assert [node.name for node in read(walk, Reading(hidden=frozenset({"back"})))] == ["", "front"]
+        assert [node.name for node in read(walk, Reading(left_out=named("back")))] == ["", "front"]
     assert [node.name for node in read(walk)] == ["", "front", "back", "below"]
+
+
+def test_table_of_a_sheet_is_not_entered_and_other_tables_are() -> None:
+    things = {
+        ROOT: Thing("application", children=["/sheet", "/list"]),
+        "/sheet": Thing("document-spreadsheet", children=["/cells"]),
+        "/cells": Thing("table", children=["/cell"]),
+        "/list": Thing("table", children=["/item"]),
+        "/cell": Thing(),
+        "/item": Thing(),
+    }
+    app = FakeApp(things)
+    walk = make_walk(app)
+    for _ in range(2):
+        found = read(walk, Reading(closed_below=frozenset({"document-spreadsheet"})))
+        assert [node.path for node in found] == [ROOT, "/sheet", "/list", "/cells", "/item"]
+    assert ("/cells", "GetChildren") not in app.asked
+
+
+def test_items_that_never_show_are_given_while_they_have_a_place() -> None:
+    things = {
+        ROOT: Thing("application", children=["/menu"]),
+        "/menu": Thing("menu", children=["/open", "/closed", "/sub"]),
+        "/open": Thing("menu-item", shows=False, place=3),
+        "/closed": Thing("menu-item", shows=False, place=NOWHERE),
+        "/sub": Thing("menu", shows=False, place=3, children=["/deep"]),
+        "/deep": Thing("menu-item", shows=False, place=NOWHERE),
+    }
+    walk = make_walk(FakeApp(things))
+    reading = Reading(with_popups=True, items_never_show=True)
+    assert [node.path for node in read(walk, reading)] == [ROOT, "/menu", "/open", "/sub"]
+    things["/deep"].place = 5
+    assert [node.path for node in read(walk, reading)] == [ROOT, "/menu", "/open", "/sub", "/deep"]
+    assert [node.path for node in read(walk, Reading(with_popups=True))] == [ROOT, "/menu"]
+
+
+def test_menu_below_the_item_that_opens_it_is_entered_where_items_hold_menus() -> None:
+    things = {
+        ROOT: Thing("application", children=["/media"]),
+        "/media": Thing("menu-item", children=["/popup"]),
+        "/popup": Thing("popup-menu", children=["/open"]),
+        "/open": Thing("menu-item"),
+    }
+    walk = make_walk(FakeApp(things))
+    assert len(read(walk, Reading(with_popups=True, items_hold_menus=True))) == 4
+    assert len(read(walk, Reading(items_hold_menus=True))) == len(read(walk, Reading(with_popups=True))) == 2
+
+
+def test_adopted_objects_are_read_while_they_show() -> None:
+    things = {
+        ROOT: Thing("application", children=["/main"]),
+        "/main": Thing("frame"),
+        "/gtk": Thing("application", children=["/dialog"]),
+        "/dialog": Thing("file-chooser"),
+        "/context": Thing("popup-menu", children=["/item"]),
+        "/item": Thing("menu-item"),
+    }
+    walk = make_walk(FakeApp(things))
+    adopted = Adopted().with_more(roots={"/gtk", "/gone"}, orphans=["/main", "/context"])
+
+    def found() -> list[tuple[str, int]]:
+        nodes = walk.read(Reading(), deadline=time.monotonic() + 10, adopted=adopted)
+        return [(node.path, node.parent) for node in nodes]
+
+    assert found() == [(ROOT, -1), ("/gtk", -1), ("/main", 0), ("/dialog", 1), ("/context", 0), ("/item", 4)]
+    things["/context"].shows = False
+    things["/gtk"].children.clear()
+    assert found() == [(ROOT, -1), ("/gtk", -1), ("/main", 0)]
+
+
+def test_latest_adopted_objects_are_kept() -> None:
+    adopted = Adopted()
+    for number in range(200):
+        adopted = adopted.with_more(roots=(), orphans=["/first", f"/{number}"])
+    assert len(adopted.orphans) == 50 and adopted.orphans[-2:] == ("/first", "/199")
 
 
 def test_past_the_deadline_nothing_is_asked() -> None:
