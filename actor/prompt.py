@@ -65,6 +65,9 @@ class PromptBuilder:
 
     def _check_budget(self) -> None:
         prompts = [self._encode("", _nothing_on_screen(app), [], []) for app in self._format.apps]
+        if self._config.history_steps:
+            # Not every template takes turns that are over.
+            self._encode("", _nothing_on_screen(""), [], [PastAction("wait()")])
         needed, limit = max(map(len, prompts)), self._config.max_prompt_tokens
         if needed > limit:
             reason = f"{limit}, but what every prompt of {self._config.format} holds takes up to {needed} tokens"

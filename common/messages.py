@@ -55,7 +55,7 @@ def _take_arrays(part: Part, fields: Mapping[str, np.dtype[Any]]) -> None:
 def _cut(part: Part, name: str, length: int) -> None:
     text = getattr(part, name)
     if len(text) > length:
-        force_setattr(part, name, text[:length])
+        force_setattr(part, name, f"{text[: length - 1]}…")
 
 
 def _plain(value: Any, levels: int = 6) -> Any:

@@ -304,11 +304,17 @@ def tasks_list(beginning: str) -> None:
     "--app", "apps", multiple=True, metavar="NAME", help="An application the desktops have; replaces the standard list."
 )
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the report to this file.")
-def tasks_check(folder: Path, assets: Path | None, apps: tuple[str, ...], json_file: Path | None) -> None:
+@click.option("--config", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Run whose prompts hold the tasks.")
+def tasks_check(
+    folder: Path, assets: Path | None, apps: tuple[str, ...], json_file: Path | None, config: Path | None
+) -> None:
     """Say of every OSWorld or OfficeWorld task file below DIR whether it can be run here, and if not, why.
 
     Starts no desktop and opens no connection. A file that a task downloads from https://HOST/a/b/c.xlsx is looked up at
     ASSETS/a/b/c.xlsx (a plain mirror), at ASSETS/HOST/a/b/c.xlsx, or with leading folders of the path left out.
+
+    Tasks whose instruction does not fit the prompts of CONFIG (without it: of the default settings) get a note: they can be run,
+    and the end of the instruction, or the screen, would be left out.
 
     Exit code 0: every task can be run; 1: some cannot; 2: DIR or ASSETS is wrong.
 
@@ -319,7 +325,7 @@ def tasks_check(folder: Path, assets: Path | None, apps: tuple[str, ...], json_f
     """
     from launch.tasks import run_check
 
-    sys.exit(run_check(folder, assets=assets, json_file=json_file, apps=apps))
+    sys.exit(run_check(folder, assets=assets, json_file=json_file, apps=apps, config_file=config))
 
 
 class _LazySetup(click.Command):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
+from common.config import RunConfig, load_config
 from common.errors import ConfigError, Problem
+from common.model_folder import is_model_folder, model_folder
 
 
 def list_families(beginning: str) -> int:
@@ -25,7 +28,15 @@ def list_families(beginning: str) -> int:
     return 0 if found else 1
 
 
-def run_check(folder: Path, *, assets: Path | None, json_file: Path | None, apps: Sequence[str]) -> int:
+MIN_SCREEN_TOKENS = 32
+"""Room in a prompt for two or three rows: with less, an agent sees nothing of the screen."""
+_CHARS_PER_TOKEN = 4
+"""Of English text, with tokenizers of today."""
+
+
+def run_check(
+    folder: Path, *, assets: Path | None, json_file: Path | None, apps: Sequence[str], config_file: Path | None = None
+) -> int:
     """Print the report, write it to ``json_file``; gives the exit code: 0 when every task can be run, else 1."""
     from env_server.tasks.osworld.abilities import DEFAULT_APPS, KINDS, Abilities
     from env_server.tasks.osworld.check import check_folder
@@ -38,15 +49,48 @@ def run_check(folder: Path, *, assets: Path | None, json_file: Path | None, apps
     if missing:
         click.echo(f"expected files are not read: {', '.join(missing)} not installed (make setup WITH=osworld)", err=True)
     report = check_folder(folder, assets=assets, abilities=abilities, read_gold=not missing)
+    needed = _tokens_needed(load_config(config_file) if config_file else RunConfig())
+    too_long = [task.path for task in report.tasks if needed.of(task.instruction) + MIN_SCREEN_TOKENS > needed.limit]
     for task in report.tasks:
         click.echo(f"{'run    ' if task.runnable else 'refused'}  {task.path}")
         for refusal in task.refusals:
             click.echo(f"           {refusal}")
+        if task.path in too_long:
+            click.echo(f"           note: {needed.note(task.instruction)}")
     click.echo(f"\n{report.num_runnable} of {len(report.tasks)} tasks can be run")
+    if too_long:
+        click.echo(f"{len(too_long):5}  instructions do not fit a prompt beside the screen: raise actor.prompt.max_prompt_tokens")
     for kind, meaning in KINDS.items():
         if report.reasons[kind]:
             click.echo(f"{report.reasons[kind]:5}  {kind:12} {meaning}")
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(json.dumps(report.as_json(), indent=1) + "\n", encoding="utf-8")
+        json_file.write_text(json.dumps(report.as_json() | {"long_instructions": too_long}, indent=1) + "\n", encoding="utf-8")
     return 0 if report.num_runnable == len(report.tasks) else 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Needed:
+    """Tokens of a prompt that shows a task and no screen."""
+
+    of: Callable[[str], int]
+    limit: int
+    """`actor.prompt.max_prompt_tokens`."""
+    is_exact: bool
+
+    def note(self, instruction: str) -> str:
+        number = self.of(instruction)
+        takes = f"a prompt with the instruction takes {'' if self.is_exact else 'about '}{number} tokens"
+        left = "its end is cut" if number > self.limit else "nothing of the screen fits"
+        return f"{takes}, actor.prompt.max_prompt_tokens is {self.limit}: {left}; set it to {number + 256} or more"
+
+
+def _tokens_needed(config: RunConfig) -> _Needed:
+    """By the tokenizer of the configured model; where that is not there, by the number of characters."""
+    from actor.prompt import FolderTokenizer, PromptBuilder
+
+    prompt, folder = config.actor.prompt, model_folder(config.model.name)
+    if is_model_folder(folder, weights=False):
+        builder = PromptBuilder(FolderTokenizer(folder), prompt, actions=config.tasks.actions)
+        return _Needed(builder.num_instruction_tokens, prompt.max_prompt_tokens, is_exact=True)
+    return _Needed(lambda text: len(text) // _CHARS_PER_TOKEN, prompt.max_prompt_tokens, is_exact=False)

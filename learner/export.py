@@ -92,6 +92,9 @@ def _write(config: RunConfig, base: Path, checkpoint: Checkpoint, out: Path) -> 
     for file in base.iterdir():
         if file.is_file() and file.name not in weights and not (out / file.name).exists():
             shutil.copy(file, out)
+    templates = base / "additional_chat_templates"
+    if templates.is_dir():
+        shutil.copytree(templates, out / templates.name, dirs_exist_ok=True)
 
 
 def _other_model(name: str, base: Path) -> ResumeError:

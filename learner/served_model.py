@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -10,8 +9,9 @@ import numpy as np
 import torch
 
 from common.config import RunConfig
+from common.errors import ConfigError, Problem
 from common.messages import Step
-from common.model_folder import model_folder
+from common.model_folder import model_folder, vocabulary_size
 from learner.algorithms import TrainBatch, make_algorithm
 
 
@@ -23,8 +23,12 @@ class ServedModel:
 
     def __init__(self, config: RunConfig) -> None:
         self.algorithm = make_algorithm(config.learner, seed=config.seed)
-        tree = json.loads((model_folder(config.model.name) / "config.json").read_text(encoding="utf-8"))
-        self.vocabulary_size = int((tree.get("text_config") or tree)["vocab_size"])
+        folder = model_folder(config.model.name)
+        size = vocabulary_size(folder)
+        if size is None:
+            reason = f"config.json in {str(folder)!r} names no vocab_size"
+            raise ConfigError([Problem("model.name", reason, "write the model's number of tokens there")])
+        self.vocabulary_size = size
 
     def refine(self, batch: TrainBatch) -> NoReturn:
         _refuse()

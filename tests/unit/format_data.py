@@ -11,6 +11,7 @@ from common.messages import Action, Element, Observation, ScreenshotRef
 from tests.unit.actor_data import make_observation
 
 TEXT = make_format(PromptConfig.model_validate({"format": "computerrl_text"}))
+COMPACT = make_format(PromptConfig())
 VISION = make_format(PromptConfig.model_validate({"format": "computerrl_vision"}))
 SCREEN = replace(
     make_observation(

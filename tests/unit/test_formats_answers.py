@@ -11,7 +11,7 @@ from actor.formats.base import PromptFormat
 from actor.formats.computerrl import MAX_BLOCK_CHARS
 from actor.formats.published_calls import CALLS
 from common.actions import ACTIONS, ActionSyntaxError, parse_action, render_action
-from tests.unit.format_data import SCREEN, TEXT, VISION, block, meant, read
+from tests.unit.format_data import COMPACT, SCREEN, TEXT, VISION, block, meant, read
 
 
 def refusal(answer: str) -> str:
@@ -70,6 +70,20 @@ def test_parse_published_call_gives_our_action(call: str, action: str) -> None:
         ("<think>\nNothing more to do.\n</think>\nDONE", "done()"),
         ("It cannot be done.\nFAIL\n", "fail()"),
         ("WAIT", "wait()"),
+        ("Action: ```python\nAgent.wait()\n```", "wait()"),
+        ("<think>x</think>Action:```python\nAgent.wait()\n```", "wait()"),
+        ("Use ```Agent.exit(True)``` later.\n```python\nAgent.wait()\n```", "wait()"),
+        ("```python\r\nAgent.wait()\r\n```\r\n", "wait()"),
+        ('  ```python\n  Agent.quote("""a\n  \n   b""")\n  ```', 'quote("a\\n\\n b")'),
+        ('```python\nAgent.quote("""a\n   \n b""")\n```', 'quote("a\\n   \\n b")'),
+        (block("Agent.hotkey(['+', 'ctrl'])"), 'key("ctrl++")'),
+        (block("Agent.hotkey(['ctrl++', 'shift'])"), 'key("ctrl+shift++")'),
+        (block("Agent.hotkey(['+'])"), 'key("+")'),
+        (block("Agent.hotkey([' ctrl ', 's'])"), 'key("ctrl+s")'),
+        (block("Agent.click([0, 0])"), "click(0, 0)"),
+        (block("Agent.click([0.0, 0.0])"), "click(0, 0)"),
+        (block("Agent.click([1, 0])"), "click(1, 0)"),
+        (block("Agent.drag_and_drop([0, 0], [0, 5])"), "drag_pixels([0, 0, 0, 5])"),
     ],
 )
 def test_parse_takes_the_first_action_of_the_first_block_after_the_thought(answer: str, action: str) -> None:
@@ -84,6 +98,27 @@ def test_parse_takes_the_first_action_of_the_first_block_after_the_thought(answe
         ("I am DONE", "no fenced Python block"),
         ("<think>\n```python\nAgent.wait()\n```\n</think>\nNo.", "no fenced Python block"),
         ("```python\nAgent.wait()", "has no end"),
+        ("```python Agent.wait()```", "lines of their own"),
+        (block("Agent.click([0.41, 0.23])"), "[0.41, 0.23] are fractions of the screen: coordinates go from 0 to 799"),
+        (block("Agent.click([0.41, 230])"), "are fractions"),
+        (block("Agent.click([0.0, 1.0])"), "are fractions"),
+        (block("Agent.click([1.0, 1.0])"), "are fractions"),
+        (block("Agent.scroll([0.5, 0.5], 'up')"), "are fractions"),
+        (block("Agent.drag_and_drop([1, 2], [0.9, 0.9])"), "are fractions"),
+        (block("Agent.type([0.5, 0.5], 'x')"), "are fractions"),
+        (block("Agent.drag_pixels([0.1, 0.2, 30, 40])"), "must be a list of int"),
+        (block("Agent.click([-0.4, 2])"), "x = -0.4 is not on the screen"),
+        (block("Agent.click([10, 20, 30, 40])"), "two numbers [x, y], not 4"),
+        (block("Agent.click([[10, 20], [30, 40]])"), "must be a list of int or float"),
+        (block("Agent.click('[10, 20]')"), "must be list or tuple"),
+        (block("Agent.click([412; 230])"), "the call is not valid Python"),
+        (block("Agent.click([412 230])"), "the call is not valid Python"),
+        (block("Agent.click([412\uff0c230])"), "the call is not valid Python"),
+        (block("Agent.click(<point>412 230</point>)"), "the call is not valid Python"),
+        (block("Agent.click(412:230)"), "the call is not valid Python"),
+        (block("Agent.click(start_box='(10,20)')"), "no argument 'start_box'"),
+        (block("Agent.hotkey([])"), "names no key"),
+        (block("Agent.hotkey([' '])"), "names no key"),
         (block(""), "does not begin with a call"),
         (block("x = Agent.wait()"), "does not begin with a call"),
         (block("import os"), "does not begin with a call"),
@@ -122,13 +157,59 @@ def test_parse_bad_answer_is_an_invalid_action_that_says_why(answer: str, reason
     assert reason in refusal(answer)
 
 
+_TAGS = [
+    ("<think>", "</think>"), ("<thinking>", "</thinking>"), ("<Thought>", "</Thought>"), ("<reasoning>", "</reasoning>"),
+    ("<seed:think>", "</seed:think>"), ("[THINK]", "[/THINK]"), ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"), ("◁think▷", "◁/think▷"), ("< think >", "</ think >"),
+]  # fmt: skip
+_CALL = "```python\nAgent.click([1, 2])\n```"
+_OTHER = "```python\nAgent.exit(True)\n```"
+
+
+@pytest.mark.parametrize(("begin", "end"), _TAGS)
+def test_parse_call_in_a_thought_is_no_call(begin: str, end: str) -> None:
+    assert "thought has no end" in refusal(f"{begin}\nI could do\n{_CALL}\nbut that would delete")
+    assert "thought has no end" in refusal(f"{begin}x{end}\nWait. {begin}\n{_CALL}")
+    assert "thought has no end" in refusal(f"{begin}\nDONE")
+    assert "no fenced Python block" in refusal(f"I could do\n{_CALL}\nor not.\n{end}\nNothing.")
+    for answer in (
+        f"{begin}\n{_CALL}\n{end}\n{_OTHER}",
+        f"{_CALL}\n{end}\n{_OTHER}",
+        f"{begin}a{begin}b{end}\n{_CALL}\n{end}\n{_OTHER}",
+        f"{begin}a{end} and {begin}\n{_CALL}\n{end}\n{_OTHER}",
+        f"{begin}\n```python\nAgent.click(\n{end}\n{_OTHER}",
+        f"So:\n{begin}\n{_CALL}{end}\n{_OTHER}\n{begin}later\n{_CALL}{end}",
+    ):
+        assert read(answer) == meant("done()"), answer
+
+
+@pytest.mark.parametrize(("begin", "end"), _TAGS)
+def test_parse_compact_takes_the_action_after_a_thought(begin: str, end: str) -> None:
+    assert COMPACT.parse(f"{begin}\nclick(1)\n{end}\n\nclick(3)", SCREEN) == meant("click(3)")
+    said = f'type("{begin} and {end}")'
+    assert COMPACT.parse(said, SCREEN) == meant(said)
+    with pytest.raises(ActionSyntaxError, match="thought has no end"):
+        COMPACT.parse(f"{begin}\nclick(3)", SCREEN)
+
+
+_BREAKS = "".join(map(chr, (0x0B, 0x0C, 0x1C, 0x1D, 0x1E, 0x85, 0x2028, 0x2029)))
+
+
+@given(st.text(st.sampled_from(f"ab `<>\\\"'{_BREAKS}é日😀"), max_size=40).filter(lambda text: "```" not in text))
+def test_parse_text_with_any_character_is_kept(text: str) -> None:
+    literal = '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    assert read(block(f"Agent.quote({literal})")).args["content"] == text
+    assert COMPACT.parse(f"quote({literal})", SCREEN).args["content"] == text
+
+
 _PIECES = st.sampled_from(
-    ["<think>", "</think>", "<answer>", "</answer>", "\n```python\n", "\n```\n", "```", "Agent.click(", "[1, 2]", ")", "DONE",
+    ["<think>", "</think>", "<thinking>", "Action: ", "[0.5, 0]", "\u2028", "\r\n",
+     "<answer>", "</answer>", "\n```python\n", "\n```\n", "```", "Agent.click(", "[1, 2]", ")", "DONE",
      "\n", "'''"]
 )  # fmt: skip
 
 
-@given(st.lists(st.one_of(_PIECES, st.text(max_size=20)), max_size=15).map("".join), st.sampled_from([TEXT, VISION]))
+@given(st.lists(st.one_of(_PIECES, st.text(max_size=20)), max_size=15).map("".join), st.sampled_from([TEXT, VISION, COMPACT]))
 def test_parse_any_text_gives_an_action_or_an_invalid_action(answer: str, chosen: PromptFormat) -> None:
     try:
         action = chosen.parse(answer, SCREEN)

@@ -137,6 +137,9 @@ def test_chord_keys_are_names_in_pressing_order(keys: str, names: list[str]) -> 
 def test_chord_without_a_key_is_refused() -> None:
     with pytest.raises(UnknownKey, match="no key given"):
         chord_keys(" ")
+    for keys in ("++ctrl", "+ctrl", "ctrl++s"):
+        with pytest.raises(UnknownKey, match="a key without a name"):
+            chord_keys(keys)
 
 
 @pytest.mark.parametrize("keys", ["ctrl+alt+t", "Alt+Control+T"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,16 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import structlog
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
 from common.actions import parse_action
+from common.config import TasksConfig
 from common.messages import TaskRef
-from env_server.gym import ENV_ID, ActionText, DesktopEnv, ScreenText
-from env_server.tasks import FAMILIES
+from env_server.driver import TaskInstance
+from env_server.gym import ENV_ID, MAX_INSTRUCTION_CHARS, ActionText, DesktopEnv, ScreenText
+from env_server.tasks import FAMILIES, task_instance
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,6 +55,20 @@ def test_episode_played_to_the_end_gives_the_evaluator_s_reward_once(env: Deskto
     assert (reward, terminated, truncated, info["success"]) == (1.0, True, False, True)
     with pytest.raises(ResetNeeded):
         env.step("done()")
+
+
+@pytest.mark.parametrize("length", [2276, MAX_INSTRUCTION_CHARS, MAX_INSTRUCTION_CHARS + 1])
+def test_instruction_is_shown_whole_or_with_a_mark(env: DesktopEnv, monkeypatch: pytest.MonkeyPatch, length: int) -> None:
+    def lengthened(task: TaskRef, *, tasks: TasksConfig) -> TaskInstance:
+        return replace(task_instance(task, tasks=tasks), instruction=("word " * length)[:length])
+
+    monkeypatch.setattr("env_server.gym.task_instance", lengthened)
+    with structlog.testing.capture_logs() as logs:
+        observation, _ = env.reset(seed=1)
+    shown = observation["instruction"]
+    assert observation in env.observation_space
+    assert shown.endswith("…") == (length > MAX_INSTRUCTION_CHARS) == any(one["event"] == "instruction.cut" for one in logs)
+    assert len(shown) >= min(length, MAX_INSTRUCTION_CHARS) - 1
 
 
 def test_page_that_scores_at_once_ends_the_episode() -> None:

@@ -88,6 +88,27 @@ def test_weights_that_were_read_can_be_changed_and_their_file_stays(tmp_path: Pa
     assert (tmp_path / "model.safetensors").read_bytes() == before
 
 
+@pytest.mark.parametrize("vocabulary", [2, 261, 934])
+def test_probe_of_a_small_vocabulary_is_the_same_for_learner_and_engine(vocabulary: int, tmp_path: Path) -> None:
+    from common.config import RunConfig
+    from learner.policy import load_policy
+    from tests.unit.tokenizer_data import FAMILIES, make_folder
+
+    folder = make_folder(FAMILIES["bytes"], tmp_path)
+    save(folder, vocab_size=vocabulary)
+    sections = {"model": {"name": str(folder), "dtype": "float32", "trainable_top_layers": None}, "learner": {"device": "cpu"}}
+    policy = load_policy(RunConfig.model_validate({"run_dir": str(tmp_path), **sections}))
+    engine = make_transformers_engine(
+        folder, decode=lambda _: "", dtype="float32", device="cpu", num_live=1, max_tokens=64, seed=0, num_threads=None,
+        max_draft_tokens=0,
+    )  # fmt: skip
+    try:
+        engine.load(1, {}, expected_probe=policy.probe_logprobs())
+        assert engine.policy_version == 1 and len(engine.probe()) == len(policy.probe_logprobs())
+    finally:
+        engine.close()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_built_in_model_is_read_without_transformers(dtype: str) -> None:
     check_same(ensure_model("tiny-random"), dtype)

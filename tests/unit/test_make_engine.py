@@ -33,6 +33,14 @@ def test_model_that_the_library_cannot_load_is_a_problem_of_the_configuration(
     assert problem.field == "model.name" and reason in problem.reason and "actor.engine" in problem.next_step
 
 
+def test_prompts_beyond_the_context_are_refused_by_every_engine(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "max_position_embeddings": 100}))
+    for engine in ({"engine": "transformers"}, {"engine": "vllm"}, {"engine": "endpoint", "endpoint": {"url": "http://[::1]:9/v1"}}):
+        config = RunConfig.model_validate({"run_dir": str(tmp_path), "model": {"name": str(tmp_path)}, "actor": engine})
+        with pytest.raises(ConfigError, match=r"max_prompt_tokens: .* has a context of 100 tokens, and .* 256 \+ 32 = 288"):
+            make_engine(config, tmp_path, decode=lambda _: "")
+
+
 def test_vllm_that_lacks_what_the_adapter_builds_on_is_named() -> None:
     known = dataclasses.make_dataclass("EngineArgs", [(name, object) for name in ENGINE_OPTIONS])
     client = type("InprocClient", (), dict.fromkeys(CLIENT_METHODS))

@@ -258,6 +258,23 @@ def test_tasks_check_prints_each_task_and_counts(tmp_path: Path) -> None:
     assert [task["runnable"] for task in report["tasks"]] == [True, False, False]
 
 
+def test_tasks_check_names_tasks_whose_instruction_does_not_fit_the_prompt(tmp_path: Path) -> None:
+    _write(tmp_path / "tasks", PLAIN, "short.json")
+    _write(tmp_path / "tasks", _task(id="two", instruction="Fill each cell of the sheet. " * 80), "long.json")
+    _write(tmp_path / "tasks", _task(id="three", instruction="Fill each cell of the sheet. " * 32), "blind.json")
+    assets, out = _assets(tmp_path / "assets"), tmp_path / "report.json"
+    arguments = ["tasks", "check", str(tmp_path / "tasks"), "--assets", str(assets), "--json", str(out)]
+    result = CliRunner().invoke(cli, arguments)
+    lines = result.output.splitlines()
+    assert result.exit_code == 0 and "    2  instructions do not fit" in result.output
+    assert "is 256: its end is cut; set it to" in lines[lines.index("run      long.json") + 1]
+    assert "is 256: nothing of the screen fits" in lines[lines.index("run      blind.json") + 1]
+    assert json.loads(out.read_text())["long_instructions"] == ["blind.json", "long.json"]
+    (tmp_path / "wide.yaml").write_text("name: wide\nactor: {prompt: {max_prompt_tokens: 2000}}\n")
+    result = CliRunner().invoke(cli, [*arguments, "--config", str(tmp_path / "wide.yaml")])
+    assert "instruction" not in result.output
+
+
 def test_tasks_check_all_runnable_exits_with_zero(tmp_path: Path) -> None:
     _write(tmp_path / "tasks", PLAIN)
     result = CliRunner().invoke(cli, ["tasks", "check", str(tmp_path / "tasks"), "--assets", str(_assets(tmp_path / "assets"))])

@@ -61,6 +61,65 @@ def test_model_that_sees_less_than_its_prompts_is_refused(tmp_path: Path, tree: 
     assert refused == any("tokens back" in finding.problem.reason for finding in findings)
 
 
+_ORIGINAL = "original_max_position_embeddings"
+LLAMA3_ROPE = {"rope_type": "llama3", "factor": 8.0, _ORIGINAL: 100}
+
+
+@pytest.mark.parametrize(
+    ("tree", "context"),
+    [
+        ({"max_position_embeddings": 200}, 200), ({"max_position_embeddings": 288}, None), ({}, None), ({"n_positions": 64}, 64),
+        ({"max_position_embeddings": 256, "text_config": {"max_position_embeddings": 100}}, 100), ({"n_ctx": 64}, 64),
+        ({"max_position_embeddings": 100, "rope_scaling": {"type": "linear", "factor": 2.0}}, 200),
+        ({"max_position_embeddings": 100, "rope_scaling": {"rope_type": "dynamic", "factor": 4}}, None),
+        ({"max_position_embeddings": 100, "rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, 200),
+        ({"max_position_embeddings": 400, "rope_scaling": {"type": "yarn", "factor": 4, _ORIGINAL: 50}}, None),
+        ({"max_position_embeddings": 100, "rope_scaling": {"type": "yarn", "factor": 4, _ORIGINAL: 50}}, 200),
+        ({"max_position_embeddings": 200, "rope_scaling": LLAMA3_ROPE}, 200),
+        ({"max_position_embeddings": 200, "rope_scaling": {"type": "longrope", "factor": 8.0}}, 200),
+        ({"max_position_embeddings": 200, "rope_scaling": None}, 200),
+        ({"max_position_embeddings": 100, "rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8.0}}}, None),
+        ({"max_position_embeddings": 24}, 24),
+    ],
+)  # fmt: skip
+def test_context_that_prompt_and_answer_do_not_fit_is_refused_with_both_numbers(
+    tmp_path: Path, tree: dict, context: int | None
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(tree))
+    # No property of the model: many folders say something else here.
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 16}))
+    (tmp_path / "generation_config.json").write_text(json.dumps({"max_length": 20}))
+    findings = preflight.check_model(config(model={"name": str(tmp_path)}), MACHINE)
+    found = [finding.problem for finding in findings if finding.problem.field == "actor.prompt.max_prompt_tokens"]
+    assert bool(found) == (context is not None)
+    if found:
+        assert f"a context of {context} tokens" in found[0].reason and "256 + 32 = 288" in found[0].reason
+        assert found[0].next_step.startswith("set it to " if context > 32 else "use a model with a longer context")
+
+
+def test_built_in_model_is_held_to_its_context_before_it_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COMPUTERRL_CACHE", str(tmp_path))
+    sections = {"model": {"name": "tiny-random"}, "actor": {"prompt": {"format": "computerrl_text"}}}
+    problems = [finding.problem for finding in preflight.check_model(config(**sections), MACHINE)]
+    assert any("a context of 2048 tokens" in problem.reason for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        (name, content)
+        for name in ("config.json", "tokenizer.json", "model.safetensors", "generation_config.json", "chat_template.jinja")
+        for content in ("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "/annex/objects/SHA256E-s9--0\n")
+    ],
+)
+def test_pointer_to_a_file_is_named_as_one(tmp_path: Path, name: str, content: str) -> None:
+    for file, text in (("config.json", '{"model_type": "llama"}'), ("tokenizer.json", "{}"), ("model.safetensors", "x")):
+        (tmp_path / file).write_text(text)
+    (tmp_path / name).write_text(content)
+    [finding] = preflight.check_model(config(model={"name": str(tmp_path)}), MACHINE)
+    assert f"{name} in " in finding.problem.reason and "pointer, not the file itself" in finding.problem.reason
+
+
 def test_specialists_of_a_model_that_takes_pictures_are_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"vision_config": {}}')
     sections = {"model": {"name": str(tmp_path)}, "learner": {"recipe": {"specialists": [str(tmp_path / "run")]}}}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
 from actor.formats.base import PastAction
-from actor.prompt import PromptBuilder
+from actor.prompt import CUT_MARK, PromptBuilder
 from common.actions import ActionSyntaxError
 from common.config import PromptConfig
 from common.errors import ConfigError
@@ -105,6 +106,40 @@ def test_prompt_too_long_leaves_out_rows_from_the_end_first() -> None:
     screen = make_observation(*[make_element(number, "x" * 20) for number in range(1, 15)])
     text = text_of(make_prompt(max_prompt_tokens=150).build("Task text", screen, [PastAction("click(1)")]))
     assert " 1\n" in text and " 14\n" not in text and "Done: click(1)" in text
+
+
+LONG = "Fill the sheet. " + "Keep every note as it is. " * 40 + "Finally save the file as result.xlsx."
+
+
+@pytest.mark.parametrize("options", [{}, {"chat_template": True}, {"format": "computerrl_text"}])
+def test_prompt_shows_an_instruction_whole_that_fits(options: dict[str, object]) -> None:
+    with structlog.testing.capture_logs() as logs:
+        text = text_of(make_prompt(**(options | {"max_prompt_tokens": 12_000})).build(LONG, make_observation(), []))
+    assert LONG in text and not logs
+
+
+@pytest.mark.parametrize("options", [{}, {"chat_template": True}, {"format": "computerrl_text"}])
+def test_prompt_without_room_for_an_instruction_marks_the_cut_and_warns_once(options: dict[str, object]) -> None:
+    limit = make_prompt(**(options | {"max_prompt_tokens": 12_000})).num_instruction_tokens("") + 400
+    prompt = make_prompt(**(options | {"max_prompt_tokens": limit}))
+    screen = make_observation(*[make_element(number, "x" * 20) for number in range(1, 15)])
+    with structlog.testing.capture_logs() as logs:
+        texts = [text_of(prompt.build(8 * LONG, screen, [PastAction("click(1)")])) for _ in range(3)]
+        prompt.build("Another one. " + 8 * LONG, screen, [])
+    for text in texts:
+        shown = text.partition("Task: ")[2].partition(CUT_MARK)[0]
+        assert CUT_MARK in text and (8 * LONG).startswith(shown) and len(shown) > 300
+        assert len(text.encode()) <= limit and text.endswith(("\nAction:", "<assistant>"))
+    assert [log["event"] for log in logs] == ["prompt.instruction_cut"] * 2
+    assert logs[0]["max_prompt_tokens"] == limit and logs[0]["num_tokens"] > limit
+
+
+def test_prompt_whose_instruction_leaves_no_room_for_the_screen_warns_once() -> None:
+    prompt = make_prompt(max_prompt_tokens=make_prompt().num_instruction_tokens(LONG) + 25)
+    screen = make_observation(*[make_element(number, "x" * 20) for number in range(1, 15)])
+    with structlog.testing.capture_logs() as logs:
+        assert all(LONG in text_of(prompt.build(LONG, screen, [])) for _ in range(2))
+    assert [log["event"] for log in logs] == ["prompt.screen_left_out"]
 
 
 def test_encode_action_gives_what_sampling_would() -> None:

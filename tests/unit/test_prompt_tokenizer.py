@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from actor.prompt import FolderTokenizer, PromptBuilder
 from common.config import PromptConfig
 from common.errors import ConfigError
 from learner.model_store import ensure_model
+from tests.unit.tokenizer_data import FAMILIES, make_folder
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +83,7 @@ def test_tokenizer_without_an_end_token_takes_that_of_the_other_files(folder: Pa
 
 
 @pytest.mark.parametrize("name", ["TokenizersBackend", "LlamaTokenizerFast"])
-@pytest.mark.parametrize("settings", ["truncation", "padding"])
+@pytest.mark.parametrize("settings", ["truncation", "padding", "dropout", "split_special_tokens"])
 def test_limits_that_fine_tuning_left_in_the_tokenizer_cut_nothing(
     folder: Path, tmp_path: Path, name: str, settings: str
 ) -> None:
@@ -89,8 +91,13 @@ def test_limits_that_fine_tuning_left_in_the_tokenizer_cut_nothing(
     file = tokenizers.Tokenizer.from_file(str(copy / "tokenizer.json"))
     if settings == "truncation":
         file.enable_truncation(4)
-    else:
+    elif settings == "padding":
         file.enable_padding(length=64)
+    elif settings == "dropout":
+        file.model.dropout = 0.9
+    else:
+        tree = json.loads((copy / "tokenizer_config.json").read_text())
+        (copy / "tokenizer_config.json").write_text(json.dumps(tree | {"split_special_tokens": True}))
     file.save(str(copy / "tokenizer.json"))
     ours, plain = FolderTokenizer(copy), FolderTokenizer(_with_settings(folder, tmp_path / "plain", tokenizer_class=name))
     assert ours.encode("click Name, then type 32.5") == plain.encode("click Name, then type 32.5")
@@ -123,6 +130,78 @@ def test_chat_template_that_raises_is_a_mistake_of_the_configuration(folder: Pat
     (copy / "chat_template.jinja").write_text(template)
     with pytest.raises(ConfigError, match="does not take turns of system, user"):
         FolderTokenizer(copy).encode_chat([ChatMessage("system", "a"), ChatMessage("user", "b")])
+
+
+_PUBLISHED = {"format": "computerrl_text"}
+_RAISES = "{{ raise_exception('no') }}"
+
+
+@pytest.mark.parametrize(
+    ("template", "changes", "reason"),
+    [
+        (None, {}, "has no chat template"),
+        ("", {}, "has no chat template"),
+        ("{% for m in messages %}{{", {}, "does not take turns of .*unexpected"),
+        (_RAISES, {}, "does not take turns of .*no"),
+        ("{{ messages[99].content }}", {}, "does not take turns of"),
+        ("{{ messages[0].role }}", {}, "does not take turns of .*the text of .* is lost"),
+        ("{{ messages[0].content }}{% if messages[2] %}" + _RAISES + "{% endif %}", _PUBLISHED, "user, assistant, user: no"),
+        ("{% for m in messages if m.role != 'assistant' %}{{ m.content }}{% endfor %}", _PUBLISHED, "text of assistant is lost"),
+        ("{% for m in messages %}{{ m.content.x.y }}{% endfor %}", {}, "does not take turns of"),
+        ("{% import 'os' as os %}", {}, "does not take turns of"),
+        ("{% for i in range(10 ** 9) %}{% endfor %}", {}, "does not take turns of"),
+    ],
+)
+def test_template_that_does_not_fit_is_a_mistake_of_the_configuration(
+    tmp_path: Path, template: str | None, changes: dict[str, object], reason: str
+) -> None:
+    family = replace(FAMILIES["bytes"], template=template or "")
+    folder = make_folder(family, tmp_path, **({"chat_template": None} if template is None else {}))
+    config = PromptConfig.model_validate({"chat_template": True, "max_prompt_tokens": 20_000, **changes})
+    with pytest.raises(ConfigError, match=reason):
+        PromptBuilder(FolderTokenizer(folder), config)
+
+
+def test_token_that_the_model_does_not_know_is_a_mistake_of_the_configuration(tmp_path: Path) -> None:
+    folder = make_folder(FAMILIES["bytes"], tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": config["vocab_size"] - 2}))
+    assert PromptBuilder(FolderTokenizer(folder), PromptConfig()).end_token < config["vocab_size"]
+    with pytest.raises(ConfigError, match=r"model\.name: the tokenizer writes token 257 in every prompt or answer, .* knows 257"):
+        PromptBuilder(FolderTokenizer(folder), PromptConfig(chat_template=True, max_prompt_tokens=600))
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "config.json", "chat_template.jinja"])
+def test_pointer_in_place_of_a_file_is_named(tmp_path: Path, name: str) -> None:
+    folder = make_folder(FAMILIES["bytes"], tmp_path)
+    (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    with pytest.raises(ConfigError, match=rf"{name} in .* is a Git LFS pointer, not the file itself\n .*git lfs pull"):
+        FolderTokenizer(folder)
+
+
+@pytest.mark.parametrize("where", ["chat_template.json", "additional_chat_templates/default.jinja", "no default"])
+def test_template_is_found_wherever_families_keep_it(tmp_path: Path, where: str) -> None:
+    family = FAMILIES["bytes"]
+    folder = make_folder(family, tmp_path, chat_template=None)
+    if where == "no default":
+        settings = json.loads((folder / "tokenizer_config.json").read_text())
+        settings["chat_template"] = [{"name": "rag", "template": family.template}]
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    else:
+        (folder / where).parent.mkdir(exist_ok=True)
+        text = family.template if where.endswith("jinja") else json.dumps({"chat_template": family.template})
+        (folder / where).write_text(text)
+    tokens = FolderTokenizer(folder).encode_chat([ChatMessage("user", "a")])
+    assert tokens == FolderTokenizer(make_folder(family, tmp_path / "plain")).encode_chat([ChatMessage("user", "a")])
+
+
+@pytest.mark.parametrize("ids", [7, [7], [7, 256], [-1, 256], ["7"], None, True, {}])
+def test_end_tokens_of_generation_config_in_any_form(tmp_path: Path, ids: object) -> None:
+    folder = make_folder(FAMILIES["bytes"], tmp_path)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
+    named = {token for token in (ids if isinstance(ids, list) else [ids]) if type(token) is int and token >= 0}
+    tokenizer = FolderTokenizer(folder)
+    assert tokenizer.stop_tokens == {tokenizer.eos_token} | named
 
 
 def _with_settings(folder: Path, target: Path, **changes: str | None) -> Path:

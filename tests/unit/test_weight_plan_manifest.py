@@ -17,6 +17,7 @@ from common.weight_plan import (
     checksum,
     folder_digest,
     plan_buckets,
+    probe_tokens,
     specs_digest,
 )
 
@@ -74,6 +75,8 @@ def test_specs_digest_order_does_not_matter_content_does() -> None:
 
 def test_probe_tokens_are_in_every_vocabulary() -> None:
     assert len(PROBE_TOKENS) == 16 and all(0 <= token < 1000 for token in PROBE_TOKENS)
+    assert probe_tokens(1000) == probe_tokens(49_152) == PROBE_TOKENS
+    assert all(0 <= token < 261 for token in probe_tokens(261)) and len(probe_tokens(261)) == 16
 
 
 def write_model(folder: Path, data: bytes) -> Path:

@@ -22,6 +22,8 @@ class Checked:
     """Relative to the folder."""
     task_id: str
     refusals: tuple[Refusal, ...]
+    instruction: str = ""
+    """Empty where the file cannot be read."""
 
     @property
     def runnable(self) -> bool:
@@ -85,4 +87,4 @@ def _check(path: Path, folder: Path, assets: Assets, abilities: Abilities | None
         broken = [Refusal("broken", problem.field.removeprefix(f"{path}: "), problem.reason) for problem in error.problems]
         return Checked(name, path.stem, tuple(broken))
     found = [*refusals(task, assets=assets, abilities=abilities), *(gold_faults(task, assets) if read_gold else ())]
-    return Checked(name, task.id, tuple(found))
+    return Checked(name, task.id, tuple(found), task.instruction)
