@@ -16,7 +16,7 @@ from common.actions import FINAL_ACTIONS, ActionSyntaxError, parse_action
 from common.config import TasksConfig
 from common.errors import Problem
 from common.messages import Observation, TaskRef
-from common.run_folder import write_atomically
+from common.run_folder import PRIVATE, write_atomically
 
 FORMAT_VERSION = 1
 
@@ -66,9 +66,9 @@ def recording_path(folder: Path, *, family: str, seed: int) -> Path:
 
 def write_recording(folder: Path, recording: Recording) -> Path:
     """Keep ``recording`` in ``folder`` (made when missing), in place of an older one of the same instance."""
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = recording_path(folder, family=recording.task.family, seed=recording.task.seed)
-    write_atomically(path, msgspec.json.format(msgspec.json.encode(recording), indent=1))
+    write_atomically(path, msgspec.json.format(msgspec.json.encode(recording), indent=1), mode=PRIVATE)
     return path
 
 

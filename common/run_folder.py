@@ -150,6 +150,10 @@ def config_digest(config: RunConfig) -> str:
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:16]
 
 
+PRIVATE = 0o600
+"""Permissions of a file with prompts, pictures or figures of a run that lies outside its folder."""
+
+
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
     """Replace ``path`` by ``data``: a reader sees all of the old or all of the new content, after a power cut too. ``mode``: the
     permissions of the new file, less the umask."""

@@ -11,7 +11,7 @@ import yaml
 
 from common.errors import ConfigError, Problem
 from common.metrics import read_json_lines
-from common.run_folder import RunFolder, write_atomically
+from common.run_folder import PRIVATE, RunFolder, write_atomically
 from launch.charts import Chart, Figure, Series, figure, smooth
 from launch.report import last_moment, page_environment, read_attempts, report_of
 from launch.report_data import ActiveTime
@@ -63,7 +63,7 @@ def write_comparison(folders: Sequence[Path], *, out: Path) -> str:
         runs=runs, rows=[(title, kind, [_value(run.report, path) for run in runs]) for title, path, kind in _ROWS],
         families=family_rows(runs), charts=comparison_charts(runs), settings=different_settings(runs),
     )  # fmt: skip
-    write_atomically(out, page.encode())
+    write_atomically(out, page.encode(), mode=PRIVATE)
     return f"{out}: {', '.join(run.name for run in runs)}"
 
 

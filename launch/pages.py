@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import click
 
 from common.addresses import in_address, is_loopback
-from common.run_folder import RunFolder, write_atomically
+from common.run_folder import PRIVATE, RunFolder, write_atomically
 from launch.run_names import read_resolved
 
 ADDRESS_FILE = "dashboard.url"
@@ -45,7 +45,7 @@ async def _serve(folder: Path, *, host: str, port: int, page: str, command: str,
     def ready(address: str) -> None:
         if with_parent:
             # The parent draws on the terminal: it reads this file and shows the address itself.
-            write_atomically(folder / ADDRESS_FILE, f"{address}{page}\n".encode(), mode=0o600)
+            write_atomically(folder / ADDRESS_FILE, f"{address}{page}\n".encode(), mode=PRIVATE)
             return
         click.echo(f"{command.rpartition(' ')[2]}: {address}{page}")
         hint = tunnel_hint(address)
@@ -79,5 +79,5 @@ def write_episode(folder: Path, names: Sequence[str], *, out: Path) -> str:
     episodes = Episodes(run, model=read_resolved(folder)["model"]["name"])
     episodes.refresh()
     data = episode_page(run, episodes, names).encode()
-    write_atomically(out, data)
+    write_atomically(out, data, mode=PRIVATE)
     return f"{out}: {len(data) / 1e6:.1f} MB, everything in it"

@@ -9,7 +9,7 @@ from typing import Any
 
 from common.errors import ConfigError, Problem
 from common.metrics import json_ready, read_json_lines
-from common.run_folder import RunFolder, write_atomically
+from common.run_folder import PRIVATE, RunFolder, write_atomically
 from launch.report import latest_of_each
 from launch.run_state import RunState
 from launch.trace import trace_events
@@ -37,7 +37,7 @@ def write_trace(folder: Path, *, episode: str | None, last: int, out: Path | Non
     # Not into the run folder: looking changes nothing in a run.
     path = out or Path(f"trace-{folder.resolve().name}.json")
     tree: dict[str, Any] = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"run": folder.resolve().name}}
-    write_atomically(path, json.dumps(json_ready(tree), separators=(",", ":")).encode())
+    write_atomically(path, json.dumps(json_ready(tree), separators=(",", ":")).encode(), mode=PRIVATE)
     left_out = 0 if episode else len(episodes) - len(chosen)
     rest = f" (the newest; {left_out} older ones are left out, see --last)" if left_out else ""
     return f"{path}: {len(chosen)} episodes{rest}, {len(updates)} updates\n    -> open it at ui.perfetto.dev or chrome://tracing"

@@ -36,8 +36,10 @@ _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.j
 def export_model(run: Path, out: Path, *, checkpoint: Path | None = None) -> Path:
     """Write the model of ``checkpoint`` (None: the run's newest whole one) to ``out``; returns ``out``.
 
-    The folder appears under its name only when it is whole. Raises `ConfigError` when it exists already or the run's model is no
-    model folder any more, `ResumeError` when there is no whole checkpoint or it is not of that model.
+    The folder appears under its name only when it is whole, and is its owner's alone, as the run is.
+
+    Raises `ConfigError` when it exists already or the run's model is no model folder any more, `ResumeError` when there is no
+    whole checkpoint or it is not of that model.
     """
     if out.exists():
         raise ConfigError([Problem("OUT_FOLDER", f"{str(out)!r} exists", "give a folder that does not exist yet")])
@@ -49,7 +51,6 @@ def export_model(run: Path, out: Path, *, checkpoint: Path | None = None) -> Pat
     out.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
-        aside.chmod(0o755)
         _write(config, base, found, aside)
         origin = _origin(config, found, path)
         (aside / ORIGIN_FILE).write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,7 @@ def test_export_gives_the_learners_logprobs_in_transformers(
 ) -> None:
     run, trainer = make_run(tmp_path, dtype=dtype, top_layers=top_layers)
     out = export_model(run, tmp_path / "out" / "model")
+    assert stat.S_IMODE(out.stat().st_mode) == 0o700
     check_model_folder(out)
     np.testing.assert_allclose(logprobs_of(out), trainer.probe_logprobs(), atol=atol)
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(out, dtype="auto")

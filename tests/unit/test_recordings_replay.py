@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ TWO_STEPS = make_recording(make_step('click("Ana")', target=ANA), make_step("cli
 
 def test_file_read_back_is_the_recording(tmp_path: Path) -> None:
     path = write_recording(tmp_path / "new", TWO_STEPS)
+    assert [stat.S_IMODE(place.stat().st_mode) for place in (path.parent, path)] == [0o700, 0o600]
     assert path == recording_path(tmp_path / "new", family=FAMILY, seed=3)
     assert read_recording(path) == TWO_STEPS
     newer = make_recording(make_step("done()"))

@@ -195,6 +195,7 @@ def test_shared_file_has_everything_in_it(tmp_path: Path) -> None:
     rows.refresh()
     name = next(iter(rows.rows))
     assert "everything in it" in write_episode(folder, [name], out=tmp_path / "one.html")
+    assert stat.S_IMODE((tmp_path / "one.html").stat().st_mode) == 0o600, "prompts and pictures are in it"
     text = (tmp_path / "one.html").read_text()
     assert "data:image/webp;base64," in text and "https://" not in text and "src=\"" not in text.partition("<script")[0]
 
