@@ -90,19 +90,25 @@ def check_packages(config: RunConfig, _machine: Machine) -> list[Finding]:
 
 
 def check_desktops(config: RunConfig, _machine: Machine) -> list[Finding]:
-    """Apptainer, the image, /dev/fuse."""
+    """Apptainer, the image, /dev/fuse, the rights of root."""
     findings: list[Finding] = []
     if config.desktop.driver != "apptainer":
         return findings
     from env_server.apptainer_install import find_apptainer
+    from env_server.drivers.apptainer import ApptainerLauncher
     from env_server.image.find import image_path
 
-    asked: list[Callable[[], object]] = [find_apptainer, lambda: image_path(config.desktop.image)]
+    def command() -> object:
+        launcher = ApptainerLauncher(find_apptainer(), image_path(config.desktop.image))
+        return launcher.command({"max_processes": config.desktop.max_processes})
+
+    asked: list[Callable[[], object]] = [find_apptainer, lambda: image_path(config.desktop.image), command]
     for ask in asked:
         try:
             ask()
         except SetupError as error:
-            findings.append(Finding(SetupError, error.problem))
+            finding = Finding(SetupError, error.problem)
+            findings += [finding] if finding not in findings else []
     return findings
 
 

@@ -63,11 +63,15 @@ can be written to, and the memory behind its /dev/shm is bounded by nothing."""
 _STAGES = ("/boot", "/media", "/srv", "/mnt", "/opt")
 """Folders over which the desktop's files may be mounted, for itself alone: the first that holds nothing it needs."""
 
-_HOW = "(sysctl user.max_user_namespaces; on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0 as well)"
+_HOW = (
+    "(sysctl user.max_user_namespaces; on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0 as well; in a Docker container "
+    "--security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined)"
+)
 _ROOTLESS_HINTS = (
     ("user namespace", f"user namespaces are refused: ask an administrator to allow them {_HOW}"),
     ("unshare failed", f"namespaces are refused: ask an administrator to allow user namespaces {_HOW}"),
     ("mount:", f"this host refuses mounts in user namespaces, which containers need: ask an administrator to allow them {_HOW}"),
+    ("setpriv:", "root cannot become another user here: start as an ordinary user, or with the capabilities SETUID and SETGID"),
     ("No space left", "the disk is full: free space where Apptainer and the image lie"),
     ("network namespace", "the network namespace is refused by this site: containers cannot be cut off the network"),
 )

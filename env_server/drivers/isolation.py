@@ -101,7 +101,33 @@ def become_nobody(needs: Iterable[Path], *, index: int) -> list[str]:
     user = str(_nobody(index))
     become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--inh-caps=-all"]
     shown = [path for path in sorted({path.resolve() for path in needs}) if not _is_open(path) or _closed_above(path)]
+    _require_capabilities(shown)
     return ["unshare", "--mount", "sh", "-ec", _show_alone(shown), "show", *become] if shown else become
+
+
+def _require_capabilities(shown: Sequence[Path]) -> None:
+    """Raise `SetupError` where root cannot become another user, or cannot show ``shown`` to it: root of a container, mostly."""
+    wanted = ["SETUID", "SETGID", *(["SYS_ADMIN"] if shown else [])]
+    lacking = [name for name in wanted if not _capabilities() & 1 << _CAPABILITIES[name]]
+    if not lacking:
+        return
+    reason = f"root lacks the capabilities {', '.join(lacking)} here, and desktops of root run as a user without rights"
+    options = " ".join(f"--cap-add {name}" for name in lacking)
+    step = f"start as an ordinary user, or give them to the container (docker run {options})"
+    if lacking == ["SYS_ADMIN"]:
+        reason += f" who may not look into {', '.join(map(str, sorted({_closed_above(path) or path for path in shown})))}"
+        step += "; or keep the program and COMPUTERRL_CACHE where others may read them"
+    raise SetupError(Problem("desktop.driver", reason, step))
+
+
+_CAPABILITIES = {"SETGID": 6, "SETUID": 7, "SYS_ADMIN": 21}
+"""Capability -> its bit (linux/capability.h)."""
+
+
+def _capabilities() -> int:
+    """Those of this process that count, as bits."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1], 16) for line in lines if line.startswith("CapEff:"))
 
 
 def _nobody(index: int) -> int:

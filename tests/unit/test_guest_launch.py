@@ -55,10 +55,31 @@ def test_container_command_isolates_and_binds_only_what_it_needs(monkeypatch: py
     assert json.loads(command[-1])["width"] == 800
 
 
+@pytest.mark.parametrize(
+    ("held", "mode", "said"),
+    [
+        (0, 0o755, "SETUID, SETGID"),
+        (1 << 7, 0o755, "SETGID"),
+        (1 << 6 | 1 << 7, 0o700, "SYS_ADMIN"),
+        (0, 0o700, "SETUID, SETGID, SYS_ADMIN"),
+    ],
+)
+def test_root_without_the_rights_to_become_nobody_is_refused_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, held: int, mode: int, said: str
+) -> None:
+    monkeypatch.setattr(isolation, "_capabilities", lambda: held)
+    monkeypatch.setattr(isolation, "_closed_above", lambda path: path.parent if mode == 0o700 else None)
+    (tmp_path / "image").mkdir(mode=0o755)
+    with pytest.raises(SetupError, match=f"capabilities {said} here") as caught:
+        isolation.become_nobody([tmp_path / "image"], index=0)
+    assert "ordinary user" in caught.value.problem.next_step and "docker run --cap-add" in caught.value.problem.next_step
+
+
 def test_root_becomes_another_nobody_for_each_desktop_and_sees_what_it_needs_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(isolation, "_capabilities", lambda: -1)
     home, shown = tmp_path / "root's home", tmp_path / "open"
     for folder in (home / "image", shown):
         folder.mkdir(parents=True)
@@ -87,6 +108,7 @@ def test_only_who_is_root_outside_as_well_becomes_somebody_else(
     monkeypatch: pytest.MonkeyPatch, user_ids: list[tuple[int, int, int]], user: str
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(isolation, "_capabilities", lambda: -1)
     monkeypatch.setattr(isolation, "_user_ids", lambda: user_ids)
     command = isolation.isolation(max_processes=600, needs=(), index=3)
     assert [word for word in command if word.startswith("--reuid=")] == ([f"--reuid={user}"] if user else [])
@@ -94,6 +116,7 @@ def test_only_who_is_root_outside_as_well_becomes_somebody_else(
 
 def test_what_is_closed_and_too_large_to_copy_is_refused_with_a_way_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(isolation, "_capabilities", lambda: -1)
     closed = tmp_path / "image"
     closed.mkdir(mode=0o700)
     isolation.isolation(max_processes=600, needs=(closed,))
@@ -155,6 +178,9 @@ def test_missing_image_is_an_error_that_names_set_up(monkeypatch: pytest.MonkeyP
     [
         ("FATAL: could not use user namespace: disabled", "user.max_user_namespaces"),
         ("unshare: unshare failed: Operation not permitted", "user.max_user_namespaces"),
+        ("unshare: unshare failed: No space left on device", "user.max_user_namespaces"),
+        ("unshare: unshare failed: Operation not permitted", "--security-opt seccomp=unconfined"),
+        ("setpriv: setresuid failed: Operation not permitted", "SETUID and SETGID"),
         ("mkdir: No space left on device", "free space"),
         ("mount: /dev/shm: permission denied", "refuses mounts"),
         ("error while setting up the network namespace", "network"),
