@@ -105,7 +105,8 @@ class Desktop:
         )  # fmt: skip
         self._osworld = OsworldCalls(
             session, folder=places.agent, show=self._show_for_osworld, open_terminal=self._openers.open_terminal,
-            quit_app=lambda name: on_demand[name].quit(), flush=self._flush, read_tree=self._nodes_in_front, browser=browser,
+            quit_app=lambda name: on_demand[name].quit(),
+            end_programs=self._openers.close_on_demand, flush=self._flush, read_tree=self._nodes_in_front, browser=browser,
         )  # fmt: skip
         self._gui = Gui(self._screen, self._windows, locked=self._chromium, open_terminal=self._open_terminal)
         self._file_tools = FileTools(self.folder)

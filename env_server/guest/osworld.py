@@ -43,8 +43,8 @@ class OsworldCalls:
 
     ``show(app, paths, deadline)`` opens files of the agent's folder in an application (empty: in that of their kind), or without
     files the application, and brings it to the front. ``open_terminal(folder, deadline)``: a new window. ``quit_app(name)`` ends
-    an application on demand. ``flush(deadline)`` has applications write what they were told to keep. ``read_tree`` reads the one
-    in front.
+    an application on demand, ``end_programs(deadline)`` all of them and what they started. ``flush(deadline)`` has applications
+    write what they were told to keep. ``read_tree`` reads the one in front.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class OsworldCalls:
         show: Callable[[str, Sequence[str], float], Any],
         open_terminal: Callable[[Path, float], Any],
         quit_app: Callable[[str], Any],
+        end_programs: Callable[[float], Any],
         flush: Callable[[float], Any],
         read_tree: Callable[[], Sequence[Node]],
         browser: Browser,
@@ -65,7 +66,7 @@ class OsworldCalls:
         self._log = session.log_folder / "osworld.log"
         self._folder = folder
         self._show, self._read_tree, self._browser = show, read_tree, browser
-        self._open_terminal, self._quit_app, self._flush = open_terminal, quit_app, flush
+        self._open_terminal, self._quit_app, self._end_programs, self._flush = open_terminal, quit_app, end_programs, flush
         self._deadline = 0.0
         """Of the call that is carried out."""
         self._launched: list[subprocess.Popen[bytes]] = []
@@ -156,6 +157,11 @@ class OsworldCalls:
                 start_new_session=True,
             )
         self._launched.append(process)
+
+    def end_programs(self) -> None:
+        """End all that a task or its agent has started."""
+        self.end()
+        self._end_programs(self._deadline)
 
     def _is_for_an_application(self, command: str | Sequence[str]) -> bool:
         """Open the desktop's application that ``command`` names, or end it; False: it is another command."""

@@ -41,6 +41,10 @@ class FakeDesktop:
         """See `OsworldDesktop`."""
         self.calls.append(("launch", command))
 
+    def end_programs(self) -> None:
+        """See `OsworldDesktop`."""
+        self.calls.append(("end_programs", None))
+
     def open(self, path: str) -> bool:
         """See `OsworldDesktop`."""
         self.calls.append(("open", path))

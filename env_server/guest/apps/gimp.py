@@ -40,7 +40,6 @@ _WORKER = """(let ((questions (open-input-file %(questions)s)))
 """The worker. It opens the pipe anew for every answer: closing is this Scheme's only way to have it written."""
 _SETTINGS = """(check-updates no)
 (color-profile-policy keep)
-(metadata-rotation-policy rotate)
 (import-promote-float no)
 (undo-levels 20)
 (num-processors 2)
@@ -48,7 +47,6 @@ _SETTINGS = """(check-updates no)
 (save-document-history no)
 (default-show-all no)
 (toolbox-wilber no)
-(single-window-mode yes)
 """
 _WINDOW = """(session-info "toplevel"
     (factory-entry "gimp-single-image-window")

@@ -34,6 +34,7 @@ from env_server.tasks.osworld.format import (
 from env_server.tasks.osworld.getters import GETTERS
 from env_server.tasks.osworld.getters.values import is_shell, parse_date
 from env_server.tasks.osworld.metrics import METRICS, ON_DESKTOP, REFUSED
+from env_server.tasks.osworld.wishes import missing_programs, network_wishes
 
 Kind = Literal["network", "account", "root", "gnome", "sound", "session", "app", "asset", "unsupported", "broken"]
 KINDS: Mapping[Kind, str] = {
@@ -98,10 +99,29 @@ def _of_task(task: TaskFile, abilities: Abilities) -> Iterator[Refusal]:
     if task.fixed_ip:
         yield Refusal("network", "fixed_ip", "talks to web sites from a fixed address")
     for app in task.related_apps:
-        # Some files write the names with a blank.
-        name = app.strip().lower().replace(" ", "_")
-        if {"libreoffice": "libreoffice_writer", "vscode": "vs_code"}.get(name, name) not in abilities.apps:
+        if application(app) not in abilities.apps:
             yield Refusal("app", "related_apps", f"application {app}")
+    if not task.evaluator.infeasible:  # what cannot be done anyway is refused by the agent, and not by us
+        for reason in network_wishes(task.instruction):
+            yield Refusal("network", "instruction", reason)
+        for program in missing_programs(task.instruction):
+            yield Refusal("app", "instruction", f"program {program}")
+
+
+_OTHER_NAMES: Mapping[str, str] = {
+    "libreoffice": "libreoffice_writer", "office": "libreoffice_writer", "writer": "libreoffice_writer",
+    "word": "libreoffice_writer", "calc": "libreoffice_calc", "excel": "libreoffice_calc", "impress": "libreoffice_impress",
+    "powerpoint": "libreoffice_impress", "browser": "chrome", "google_chrome": "chrome", "chromium": "chrome",
+    "web_browser": "chrome", "vscode": "vs_code", "code": "vs_code", "visual_studio_code": "vs_code", "mail": "thunderbird",
+    "email": "thunderbird", "file_manager": "files", "nautilus": "files", "gedit": "editor", "text_editor": "editor",
+    "ubuntu": "os", "gnome_terminal": "terminal", "vlc_media_player": "vlc", "pdf_viewer": "pdf", "image_viewer": "image",
+}  # fmt: skip
+
+
+def application(name: str) -> str:
+    """The format's name of an application, however a file spells it: ``Writer``, ``LibreOffice Calc``, ``vs-code``."""
+    plain = re.sub(r"[\s_-]+", "_", name.strip().lower())
+    return _OTHER_NAMES.get(plain, _OTHER_NAMES.get(plain.removeprefix("libreoffice_"), plain))
 
 
 # --- steps -----------------------------------------------------------------------------------------------------------
@@ -290,6 +310,8 @@ def _of_source(source: Source, where: str, assets: Assets, abilities: Abilities)
     if source.type == "cloud_file":
         for url in _listed(source.args["path"]):
             yield from _of_asset(str(url), where, assets)
+    if source.type == "enabled_experiments":
+        yield Refusal("unsupported", where, "the flags of chrome://flags that files name are gone from today's Chromium")
     if source.type == "rule_relativeTime":
         yield from _of_dates(source, where)
     if source.type in ("vm_command_line", "vm_command_error"):

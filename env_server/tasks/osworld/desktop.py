@@ -90,6 +90,9 @@ class OsworldDesktop(Protocol):
     def launch(self, command: Command) -> None:
         """Start and do not wait; it lives until the desktop is reset. Its output goes to a log."""
 
+    def end_programs(self) -> None:
+        """End what the agent has started, whoever its parent is; applications that stay running between tasks go on."""
+
     def open(self, path: str) -> bool:
         """Open a file with its application (by its kind, as a double click would) and wait for the window; False: none came."""
 
@@ -172,6 +175,10 @@ class CalledDesktop:
     def launch(self, command: Command) -> None:
         """See `OsworldDesktop`."""
         self._call("launch", command=command if isinstance(command, str) else list(command))
+
+    def end_programs(self) -> None:
+        """See `OsworldDesktop`."""
+        self._call("end_programs")
 
     def open(self, path: str) -> bool:
         """See `OsworldDesktop`."""

@@ -7,42 +7,34 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from env_server.tasks.osworld import suite_runner
 from env_server.tasks.osworld.desktop import HOME, OsworldDesktop
 
 _LIMIT_S = 30.0
-
-_RUNNER = """
-import importlib.util, inspect, os, sys
-folder, name, program, mark = sys.argv[1:]
-spec = importlib.util.spec_from_file_location("suite", os.path.join(folder, "suite.py"))
-suite = importlib.util.module_from_spec(spec)
-sys.path.insert(0, folder)
-os.chdir(folder)
-spec.loader.exec_module(suite)
-test = getattr(suite, name)
-answer = test(program) if inspect.signature(test).parameters else test()
-print(mark + ("1" if answer else "0"))
-"""
 
 
 def check_python_file_by_test_suite(
     desktop: OsworldDesktop, result: str, expected: str, *, test_function_name: str = "test", **_: Any
 ) -> float:
-    """The function of the task's test suite says that the agent's program is right.
+    """The function of the task's test suite says that the agent's program is right; a suite that raises says no.
 
-    The suite runs beside all files that were fetched with the program, so that either can import them; a function that takes an
-    argument gets the program's path. The verdict counts only behind a mark that the program cannot know before it runs; a suite
-    that raises says no.
+    The suite finds all files that were fetched with the program; a function that takes an argument gets the program's path. The
+    program runs in a process of its own and cannot say the verdict (`suite_runner`).
     """
-    folder = f"{HOME}/.cache/suite-{secrets.token_hex(8)}"
-    mark = secrets.token_hex(16)
-    program = f"{folder}/{Path(result).name}"
+    folder = f"{HOME}/.cache/program-{secrets.token_hex(8)}"
+    suite = f"{HOME}/.cache/suite-{secrets.token_hex(8)}.py"
     for place in Path(result).parent.iterdir():
         desktop.put_file(f"{folder}/{place.name}", place.read_bytes())
-    desktop.put_file(f"{folder}/suite.py", Path(expected).read_bytes())
-    answer = desktop.run(["python3", "-c", _RUNNER, folder, test_function_name, program, mark], timeout_s=_LIMIT_S)
-    desktop.run(["rm", "-rf", folder])
-    return 1.0 if answer.stdout.rstrip().endswith(f"{mark}1") and answer.returncode == 0 else 0.0
+    desktop.put_file(suite, Path(expected).read_bytes())
+    source = Path(suite_runner.__file__).read_text(encoding="utf-8")
+    code = f"source = {source!r}\nexec(source)\nmain(source)"
+    arguments = [folder, test_function_name, f"{folder}/{Path(result).name}", suite]
+    answer = desktop.run(["python3", "-I", "-c", code, *arguments], timeout_s=_LIMIT_S)
+    desktop.run(["rm", "-rf", folder, suite])
+    try:
+        return float(answer.stdout) if answer.returncode == 0 else 0.0
+    except ValueError:
+        return 0.0
 
 
 RUN_ON_DESKTOP: Mapping[str, Callable[..., float]] = {"check_python_file_by_test_suite": check_python_file_by_test_suite}

@@ -136,6 +136,7 @@ def _run_judge(context: Context, judge: Judge) -> _Verdict:
             return _Verdict(0.0, f"{judge.func}: the desktop has nothing to compare with")
         inputs = [result] if judge.expected is None else [result, expected]
         if judge.func in RUN_ON_DESKTOP:
+            context.desktop.end_programs()  # what the agent left running could look into what is run now
             reward = RUN_ON_DESKTOP[judge.func](context.desktop, *inputs, **judge.options)
         else:
             reward = metric(judge.func)(*inputs, **judge.options)
