@@ -35,7 +35,10 @@ MAX_MESSAGE_BYTES = 2 * MAX_FRAME_BYTES
 """A fact of the desktop fills at most a frame of the guest's, and is wrapped once more here."""
 
 
-LONGEST_S = 30.0
+START_LIMIT_S = 40.0
+"""Time until a judgement begins in seconds: the first one waits for the imports of the fork server."""
+WALL_LIMIT_S = 20.0
+LONGEST_S = START_LIMIT_S + WALL_LIMIT_S
 """A judgement with all of its tries takes at most this long in seconds, without the desktop's answers."""
 
 
@@ -43,7 +46,7 @@ LONGEST_S = 30.0
 class Limits:
     """Bounds of one judgement; honest ones take milliseconds and a few MiB."""
 
-    wall_s: float = LONGEST_S
+    wall_s: float = WALL_LIMIT_S
     """The judgement's own time in seconds; the desktop's answers have deadlines of their own."""
     cpu_s: int = 10
     """Processor time in seconds."""
@@ -136,12 +139,14 @@ class ForkedJudge:
 
     def judge(self, task: TaskRef, instance: TaskInstance, get: Getter) -> Evaluation:
         """See `Judge`."""
-        left = _TimeLeft(self._limits.wall_s)
+        starting, judging = _TimeLeft(START_LIMIT_S), _TimeLeft(self._limits.wall_s)
         for _ in range(_NUM_TRIES):
             judgement = self._begin()
             try:
-                return _converse(judgement, task, get, left)
-            except _Ended as error:
+                judgement.send({"task": msgspec.to_builtins(task)})
+                _await_begin(judgement, task, starting)
+                return _converse(judgement, task, get, judging, limit_s=self._limits.wall_s)
+            except (_Ended, WireClosed) as error:
                 log.get_logger().warning("judgement.ended", task=task.task_id, reason=str(error))
             finally:
                 # The fork server ends the child when this end is closed.
@@ -216,10 +221,9 @@ class _Ended(Exception):
 
 
 class _TimeLeft:
-    """Receives a judgement's messages within one span of time, in which the desktop's answers do not count."""
+    """Receives a judgement's messages within a span of time, in which the desktop's answers do not count."""
 
     def __init__(self, limit_s: float) -> None:
-        self.limit_s = limit_s
         self._left_s = limit_s
 
     def receive(self, judgement: Wire) -> Report:
@@ -229,29 +233,27 @@ class _TimeLeft:
         return msgspec.json.decode(frame, type=Report)
 
 
-def _converse(judgement: Wire, task: TaskRef, get: Getter, left: _TimeLeft) -> Evaluation:
-    """Answer the judgement's requests until its outcome."""
-    begun = False
+def _await_begin(judgement: Wire, task: TaskRef, left: _TimeLeft) -> None:
     try:
-        judgement.send({"task": msgspec.to_builtins(task)})
+        left.receive(judgement)
+    except WireTimeout as error:
+        raise TaskFailed(f"{task.task_id} cannot be judged: no judgement began within {START_LIMIT_S:g} s") from error
+
+
+def _converse(judgement: Wire, task: TaskRef, get: Getter, left: _TimeLeft, *, limit_s: float) -> Evaluation:
+    """Answer the judgement's requests until its outcome."""
+    try:
         while True:
             report = left.receive(judgement)
-            if report.begun:
-                begun = True
-            elif report.get:
-                try:
-                    answer = {"value": get(report.get, **report.args)}
-                except EnvError as error:
-                    answer = {"error": error.code, "text": str(error)}
-                judgement.send(answer)
-            else:
+            if not report.get:
                 return _outcome(report, task)
-    except WireTimeout as error:
-        if not begun:
-            raise TaskFailed(f"{task.task_id} cannot be judged: no judgement began within {left.limit_s:g} s") from error
-        return _passed(task, f"{left.limit_s:g} s")
-    except WireClosed as error:
-        raise _Ended(str(error)) from error
+            try:
+                answer = {"value": get(report.get, **report.args)}
+            except EnvError as error:
+                answer = {"error": error.code, "text": str(error)}
+            judgement.send(answer)
+    except WireTimeout:
+        return _passed(task, f"{limit_s:g} s")
     except msgspec.MsgspecError as error:
         return _passed(task, f"what a judgement may answer: {error}")
 

@@ -56,9 +56,9 @@ def test_evaluation_is_a_run_that_evaluates_and_does_nothing_else() -> None:
 def test_folder_of_any_name_is_evaluated_as_it_is(tmp_path: Path, folder: str, name: str) -> None:
     place = tmp_path / "part # of: the path" / folder
     shutil.copytree(MODEL, place)
-    config = config_of(Wish(str(place), config=QUICKSTART, endpoint="http://127.0.0.1:1/v1#x"))
+    config = config_of(Wish(str(place), config=QUICKSTART, endpoint="http://127.0.0.1:1/a=b/v1"))
     assert (config.model.name, config.name) == (str(place), name)
-    assert config.actor.endpoint is not None and config.actor.endpoint.url == "http://127.0.0.1:1/v1#x"
+    assert config.actor.endpoint is not None and config.actor.endpoint.url == "http://127.0.0.1:1/a=b/v1"
 
 
 def test_evaluation_of_a_run_that_has_a_budget_plays_every_episode() -> None:

@@ -28,7 +28,7 @@ def test_find_matches_gives_places_and_expanded_replacements() -> None:
         ("", None, "pattern is empty"),
         ("a", r"\3", "invalid group reference"),
         ("a{99999999999}", None, "repetition"),
-        ("a", "b" * 1_000_000, "too long a text"),
+        ("a", "b" * 50_000, "too long a text"),
         ("(a+)+$", None, "takes too long"),
     ],
 )
