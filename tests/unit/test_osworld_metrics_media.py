@@ -250,3 +250,14 @@ def test_check_mp3_meta_tags_by_rule(tmp_path: Path) -> None:
     assert metric("check_mp3_meta")(str(tmp_path / "a.mp3"), {"title": {"method": "eq", "ref": "Titel"}}) == 0.0
     assert metric("check_mp3_meta")(str(tmp_path / "a.mp3"), {"artist": {"method": "eq", "ref": "Title"}}) == 0.0
     assert metric("check_mp3_meta")(str(tmp_path / "a.mp3"), {"TPE1": {"method": "eq", "ref": "Title"}}) == 0.0
+
+
+def test_check_green_background_no_background_before_pays_nothing(tmp_path: Path) -> None:
+    place = _save(tmp_path / "photo.png", _photo())
+    assert metric("check_green_background")(place, place) == 0.0
+
+
+def test_compare_images_with_a_base_is_measured_in_grey(tmp_path: Path) -> None:
+    photo, grey = _save(tmp_path / "photo.png", _photo()), _save(tmp_path / "grey.png", _photo().convert("L"))
+    assert metric("compare_images")(grey, photo) < 0.9
+    assert metric("compare_images")(grey, photo, reference_base_result=0.5) == 1.0

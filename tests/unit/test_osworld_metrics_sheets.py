@@ -11,6 +11,7 @@ from typing import Any
 import openpyxl
 import pytest
 from openpyxl.chart import BarChart, Reference
+from openpyxl.formatting.rule import CellIsRule
 from openpyxl.styles import Font, GradientFill, PatternFill
 from openpyxl.worksheet.datavalidation import DataValidation
 
@@ -261,3 +262,13 @@ def test_style_black_fill_is_not_no_fill(tmp_path: Path) -> None:
     assert _table(emptied, plain, **rule) == 1.0
     fill_type = {**rule, "props": ["fill_type"]}
     assert _table(_book(tmp_path / "gradient.xlsx", {"A1": 1, "A2": 2}, gradient), plain, **fill_type) == 0.0
+
+
+@pytest.mark.parametrize(("value", "coloured"), [(30, True), (30.5, True), (5, False), ("30", False), (True, False)])
+def test_style_condition_over_numbers_whole_or_not(value: Any, coloured: bool, tmp_path: Path) -> None:
+    def condition(book: Any) -> None:
+        rule = CellIsRule("greaterThan", ["10"], fill=PatternFill(bgColor="FFFF0000"))
+        book.active.conditional_formatting.add("A1", rule)
+
+    plain, found = _book(tmp_path / "plain.xlsx", {"A1": value}), _book(tmp_path / "found.xlsx", {"A1": value}, condition)
+    assert _table(found, plain, type="style", props=["bgcolor"], **PAIR) == float(not coloured)

@@ -142,7 +142,7 @@ def check_green_background(result: str, expected: str) -> float:
     # The object's edge is blended with whatever lies behind it.
     inside = ~background
     edge = inside & _near(background)
-    return score(bool(green[background].all()) and bool(untouched[inside & ~edge].all()))
+    return score(bool(background.any() and green[background].all() and untouched[inside & ~edge].all()))
 
 
 def _near(mask: Any) -> Any:

@@ -13,12 +13,14 @@ _BASE_MARGIN = 0.01
 def compare_images(result: str, expected: str, *, reference_base_result: float | None = None) -> float:
     """Structural similarity of two pictures, the expected one brought to the result's size.
 
-    ``reference_base_result``: the similarity of the untouched picture; what lies above it is stretched to 0..1.
+    ``reference_base_result``: the similarity of the untouched picture; what lies above it is stretched to 0..1. It was measured
+    in shades of grey, so that the pictures are compared in grey as well.
     """
     found, wanted = open_image(result), open_image(expected)
-    similarity = max(0.0, ssim(rgb(found.convert("RGB")), rgb(resized(wanted, found.size))))
+    wanted = resized(wanted, found.size)
     if reference_base_result is None:
-        return min(1.0, similarity)
+        return min(1.0, max(0.0, ssim(rgb(found), rgb(wanted))))
+    similarity = ssim(rgb(found.convert("L")), rgb(wanted.convert("L")))
     if similarity < reference_base_result + _BASE_MARGIN:
         return 0.0
     return min(1.0, (similarity - reference_base_result) / (1 - reference_base_result))

@@ -153,9 +153,16 @@ def _conditional(sheet: Any) -> dict[str, dict[str, str]]:
             for block in area.sqref.ranges:
                 work.spend(1 + work_of(sheet, block))
                 for cell in cells_of(sheet, block):
-                    if isinstance(cell.value, type(limits[0])) and _TESTS[rule.operator](cell.value, limits):
+                    if _comparable(cell.value, limits[0]) and _TESTS[rule.operator](cell.value, limits):
                         found.setdefault(cell.coordinate, {}).update(colours)
     return found
+
+
+def _comparable(value: Any, limit: float | str) -> bool:
+    """Are both numbers, or both texts?"""
+    if isinstance(limit, str):
+        return isinstance(value, str)
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _literal(text: str) -> float | str | None:

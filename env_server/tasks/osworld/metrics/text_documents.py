@@ -98,10 +98,9 @@ def _above(value: float, base: float | None) -> float:
     return value if base is None else max(0.0, (value - base) / (1 - base))
 
 
-def compare_docx_files_and_ignore_new_lines(result: str, expected: str, **_: Any) -> float:
-    """The same paragraphs without regard to empty ones."""
-    found = [text for text in texts_of(result) if text.strip()]
-    return score(found == [text for text in texts_of(expected) if text.strip()])
+def compare_docx_files_and_ignore_new_lines(result: str, expected: str, *, ignore_blanks: bool = True, **_: Any) -> float:
+    """The same texts without regard to empty paragraphs; with ``ignore_blanks`` the ends of paragraphs are blanks as well."""
+    return compare_docx_files(result, expected, ignore_blanks=ignore_blanks, delete_empty_lines=True)
 
 
 def compare_docx_lines(result: str, expected: str) -> float:
@@ -148,9 +147,12 @@ _REFERENCES = {"references", "bibliography", "works cited", "reference"}
 
 
 def compare_references(
-    result: str, expected: str, *, content_only: bool = True, reference_base_result: float | None = None
+    result: str, expected: str, *, content_only: bool = True, reference_base_result: float | None = 0.5
 ) -> float:
-    """How alike the lists of references are, entry by entry; 0 when their numbers differ."""
+    """How alike the lists of references are, entry by entry; 0 when their numbers differ.
+
+    ``reference_base_result``: likeness that pays nothing; what lies above it is stretched to 0..1.
+    """
     found, wanted = _references(result), _references(expected)
     if len(found) != len(wanted) or not wanted:
         return 0.0
