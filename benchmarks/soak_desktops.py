@@ -23,6 +23,7 @@ from common.errors import ComputerRLError
 from common.messages import (
     Action,
     ErrorReply,
+    Evaluation,
     Lease,
     LeaseRelease,
     LeaseRequest,
@@ -33,7 +34,9 @@ from common.messages import (
     TaskReset,
     TaskStarted,
 )  # fmt: skip
+from env_server.driver import LiveDesktop, SetupStep, TaskInstance
 from env_server.drivers import make_driver
+from env_server.guest.fingerprint import Fingerprint, differences
 from env_server.memory import processes_below, pss_mb
 from env_server.screenshots import ScreenshotStore
 from env_server.service import DesktopService
@@ -43,6 +46,10 @@ _STEPS_PER_EPISODE = 12
 _SAMPLE_EVERY_S = 30.0
 _NUM_GROWN = 3
 """So many programs are named, those that grew most."""
+_EVERY_APPLICATION = (
+    SetupStep("web_page", {"page": "click-button", "seed": 1}), SetupStep("editor_open", {"path": "a.txt", "text": ""}),
+    SetupStep("files_open", {"folder": "."}), SetupStep("calc_open", {"cells": {}}),
+)  # fmt: skip
 _TEXTS = ("", "hello", "=1/0", "A1:B9", "ü 漢字 🙂", "../../etc/passwd", "x" * 1500, "ctrl+q", "#FF0000", "notes.txt", "\x00\n")
 
 
@@ -55,21 +62,33 @@ def run(quick: bool) -> list[dict[str, Any]]:
         # Two cores under 24 desktops are busy many times over: what is slow is not broken.
         config = DesktopConfig(num_desktops=num_desktops, lease_time_limit_s=240.0, step_deadline_s=60.0, reset_deadline_s=120.0)
         tasks = TasksConfig(families=sorted(name for name, family in FAMILIES.items() if family.is_default))
-        service = DesktopService(
-            config,
-            tasks=tasks,
-            make=lambda index: make_driver(config, index=index, folder=folder / "logs", screenshots=store),
-        )
+        made: dict[LiveDesktop, Fingerprint] = {}
+
+        def make(index: int) -> LiveDesktop:
+            driver = make_driver(config, index=index, folder=folder / "logs", screenshots=store)
+            made[driver] = _fingerprint(driver)
+            return driver
+
+        service = DesktopService(config, tasks=tasks, make=make)
         soak = _Soak(service, num_desktops=num_desktops, first_seed=tasks.training_seeds[0])
         try:
             service.wait_ready(num_desktops, timeout_s=300.0)
             samples = soak.run(duration_s)
             ready = service.wait_ready(num_desktops, timeout_s=120.0)
+            found = [differences(first, _fingerprint(driver)) for driver, first in made.items() if driver.healthy()]
         finally:
             service.close(limit_s=20.0)
             store.close()
         left = len(processes_below(os.getpid())) - 1
-    return _rows(soak, samples, num_desktops=num_desktops, duration_s=duration_s, num_left=left, all_ready=ready)
+    return _rows(soak, samples, num_desktops=num_desktops, duration_s=duration_s, num_left=left, all_ready=ready, found=found)
+
+
+def _fingerprint(driver: LiveDesktop) -> Fingerprint:
+    """What an episode could leave behind, after a reset and with every application running."""
+    for step in _EVERY_APPLICATION:
+        driver.reset(TaskInstance("", (step,), lambda _: Evaluation(0.0, False, ""), lambda *_: Action("wait", {})))
+    found: Fingerprint = driver.get("fingerprint")
+    return found
 
 
 def _memory_by_program() -> Counter[str]:
@@ -176,8 +195,17 @@ def _scalar(rng: random.Random, kind: type, observation: Observation) -> Any:
 
 
 def _rows(
-    soak: _Soak, samples: list[Counter[str]], *, num_desktops: int, duration_s: float, num_left: int, all_ready: bool
+    soak: _Soak,
+    samples: list[Counter[str]],
+    *,
+    num_desktops: int,
+    duration_s: float,
+    num_left: int,
+    all_ready: bool,
+    found: list[list[str]],
 ) -> list[dict[str, Any]]:
+    for phrase in sorted({phrase for one in found for phrase in one}):
+        print(f"left behind: {phrase}", file=sys.stderr)
     quarter = max(1, len(samples) // 4)
     first, last = (_mean(part) for part in (samples[:quarter], samples[-quarter:]))
     most = sorted(last, key=lambda program: first[program] - last[program])[:_NUM_GROWN]
@@ -186,6 +214,7 @@ def _rows(
     rows = [
         ("processes left", num_left, "", 0),
         ("desktops lost and not replaced", 0 if all_ready else num_desktops - metrics["env_server/desktops_ready"], "", 0),
+        (f"differences that resets left on {len(found)} desktops", sum(map(len, found)), "", 0),
         ("memory, last quarter over first", round(last.total() / first.total(), 3), "", 1.1),
         ("memory (PSS) of all, last quarter", round(last.total()), "MiB", None),
         *((f"of which {program}, more than first", round(last[program] - first[program]), "MiB", None) for program in most),

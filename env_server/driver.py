@@ -32,6 +32,7 @@ GetterKind = Literal[
     "final_action",
     "outputs",
     "pause",
+    "fingerprint",
 ]
 
 Getter = Callable[..., Any]
@@ -47,6 +48,7 @@ Getter = Callable[..., Any]
 - ``folder_listing`` (``path="."``): sorted relative paths of everything below, folders end with ``/``
 - ``editor_text``: what the editor's window holds now, saved or not
 - ``osworld`` (``call``, and that call's arguments): one call of `env_server.tasks.osworld.desktop.CalledDesktop`; calls act too
+- ``fingerprint``: `guest.fingerprint.take`: what an episode could leave behind, for tests and soaks
 - ``final_action``: the action that ended the episode, ``done``, ``fail`` or empty; known to evaluators only
 - ``outputs``: the instance's `TaskInstance.outputs`; known to evaluators only
 - ``pause`` (``seconds``): None after that time, which is the desktop's and not the judgement's; for evaluators only

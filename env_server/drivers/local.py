@@ -42,9 +42,9 @@ _PROGRAMS = {
 PREPARE = f"""
 guest=$1; pages=$2; shift 2; tmp={FILES}/tmp
 mkdir -p $tmp/lib/guest $tmp/pages && mount --bind "$guest" $tmp/lib/guest && mount --bind "$pages" $tmp/pages &&
-mount --rbind $tmp /tmp && mount -t tmpfs tmpfs {FILES} && cd / && exec "$@"
+mount --rbind $tmp /tmp && mount --bind {FILES}/var-tmp /var/tmp && mount -t tmpfs tmpfs {FILES} && cd / && exec "$@"
 """
-"""The desktop's files become /tmp, with what the guest needs in it."""
+"""The desktop's files become /tmp and /var/tmp, with what the guest needs in the first."""
 
 
 def missing_programs() -> dict[str, str]:

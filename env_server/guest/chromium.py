@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .devtools import ChromiumGone, DevTools
+from .folder import remove
 from .page_scripts import EVERY_PAGE, MARK, MAX_SHAPES, NEW_PAGE, PAINTED, SHAPES, START, STARTED, STATE
 from .processes import Program
 
@@ -33,6 +34,8 @@ FLAGS = (
 """What every Chromium here is started with."""
 
 _EDIT_KEYS = frozenset("acvxzy") | {"left", "right", "home", "end", "backspace", "delete", "up", "down", "enter", "return"}
+_TEMPORARY = "tmp"
+"""Folder of the profile for sockets and memory that it shares with its helpers."""
 _TASK_WIDTH, _TASK_HEIGHT = 160, 210
 """CSS pixels of a MiniWoB++ page's task area."""
 
@@ -63,15 +66,18 @@ class Chromium:
 
     def __init__(self, *, env: Mapping[str, str], log_folder: Path, width: int, height: int, pages: Path) -> None:
         self._pages = pages
-        profile = Path(env["HOME"]) / "chromium"
+        self.folder = Path(env["HOME"]) / "chromium"
+        """Its profile."""
+        self._first: frozenset[Path] = frozenset()
+        """What its profile holds by its own doing; empty: not known."""
         self.scale = max(1.0, int(min(width / _TASK_WIDTH, height / _TASK_HEIGHT) * 4) / 4)
         """Device pixels per CSS pixel: the task area fills the screen's height."""
         self.program = Program(
             self.name,
-            [PROGRAM, f"--user-data-dir={profile}", *FLAGS, "--disable-extensions", "--renderer-process-limit=1",
+            [PROGRAM, f"--user-data-dir={self.folder}", *FLAGS, "--disable-extensions", "--renderer-process-limit=1",
              f"--force-device-scale-factor={self.scale}", "--window-position=0,0", f"--window-size={width},{height}",
              f"--app=file://{pages}/miniwob/click-button.html"],
-            env=env,
+            env={**env, "TMPDIR": str(self.folder / _TEMPORARY)},
             log_folder=log_folder,
         )  # fmt: skip
         self._tools = DevTools(self.program)
@@ -89,7 +95,33 @@ class Chromium:
     def start(self) -> None:
         """Start the browser; it is ready once `connect` returns."""
         self._session, self._page = None, ""
+        (self.folder / _TEMPORARY).mkdir(parents=True, exist_ok=True)
         self._tools.start()
+
+    def end(self) -> None:
+        """End it and forget its profile; it is started anew when it is needed."""
+        self._tools.close()
+        self.program.kill()
+        self._session, self._first = None, frozenset()
+        remove(self.folder)
+
+    def note(self) -> None:
+        """No agent has had more than its page: what its profile holds by now is its own."""
+        found = (*self.folder.glob("*"), *self.folder.glob("*/*"))
+        self._first |= frozenset(path for path in found if path.parent.name != _TEMPORARY)
+
+    def changes(self, *, timeout_s: float) -> list[str]:
+        """An agent has nothing but the page: its settings stay. See `kept` for what others put beside them."""
+        return [] if self._first else ["it was started in the task"]
+
+    def profile(self) -> list[Path]:
+        """Where all its files lie."""
+        return [self.folder]
+
+    def kept(self) -> list[Path]:
+        """Its own files and folders; what came later it can do without."""
+        parents = {path.parent for path in self._first}
+        return sorted(self._first - parents)
 
     def connect(self, *, timeout_s: float) -> None:
         """Wait until the page can be driven. Raises `ChromiumGone`."""

@@ -22,14 +22,16 @@ _CLONE_NEW = 0x7E02_0000
 
 _SYSTEM_CALLS: Mapping[str, Mapping[str, int]] = {
     "x86_64": {
-        "ptrace": 101, "pivot_root": 155, "acct": 163, "mount": 165, "umount2": 166, "swapon": 167, "swapoff": 168, "reboot": 169,
+        "ptrace": 101, "mq_open": 240, "pivot_root": 155, "acct": 163, "mount": 165, "umount2": 166, "swapon": 167,
+        "swapoff": 168, "reboot": 169,
         "init_module": 175, "delete_module": 176, "kexec_load": 246, "add_key": 248, "request_key": 249, "keyctl": 250,
         "perf_event_open": 298, "open_by_handle_at": 304, "setns": 308, "process_vm_readv": 310, "process_vm_writev": 311,
         "finit_module": 313, "kexec_file_load": 320, "bpf": 321, "userfaultfd": 323, "clone": 56, "unshare": 272,
         "shmget": 29, "semget": 64, "msgget": 68,
     },
     "aarch64": {
-        "ptrace": 117, "pivot_root": 41, "acct": 89, "mount": 40, "umount2": 39, "swapon": 224, "swapoff": 225, "reboot": 142,
+        "ptrace": 117, "mq_open": 180, "pivot_root": 41, "acct": 89, "mount": 40, "umount2": 39, "swapon": 224,
+        "swapoff": 225, "reboot": 142,
         "init_module": 105, "delete_module": 106, "kexec_load": 104, "add_key": 217, "request_key": 218, "keyctl": 219,
         "perf_event_open": 241, "open_by_handle_at": 265, "setns": 268, "process_vm_readv": 270, "process_vm_writev": 271,
         "finit_module": 273, "kexec_file_load": 294, "bpf": 280, "userfaultfd": 282, "clone": 220, "unshare": 97,

@@ -211,6 +211,10 @@ class Bus(Connection):
         """Process id of a connection, as this process's namespace numbers it."""
         return int(self.call(_bus_call("GetConnectionUnixProcessID", "s", (name,)))[0])
 
+    def names(self) -> list[str]:
+        """All names on the bus that somebody has."""
+        return list(self.call(_bus_call("ListNames"))[0])
+
     def has_owner(self, name: str) -> bool:
         """Is somebody reachable by this name? Unlike a call to it, asking starts nobody."""
         return bool(self.call(_bus_call("NameHasOwner", "s", (name,)))[0])

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import home, processes
+from . import fingerprint, home, processes
 from .accessibility import AppGone
 from .apps import catalog
 from .apps.browser import Browser
@@ -27,16 +27,17 @@ from .file_tools import FileTools
 from .folder import AgentFolder, FileActionError
 from .gtk_apps import Editor, Files
 from .gui import Gui
+from .leftovers import WritableFolders
 from .office.documents import Documents, OfficeApp
 from .office.process import DocumentError, Office, OfficeGone
 from .office.sheet import Calc
 from .openers import Openers
 from .osworld import OsworldCalls
 from .reader import TreeReader
-from .session import Places, Session
+from .session import FRAME_NAME, Places, Session
 from .settle import Settled
 from .tree_walk import Node
-from .windows import App, NotInFront, Windows, left
+from .windows import APP_FAILURES, App, NotInFront, Windows, left
 from .wire import Wire
 
 _NO_SETTLING = Settled("none", 0.0)
@@ -65,7 +66,8 @@ class Desktop:
         settle_quiet_s: float,
         settle_deadline_s: float,
     ) -> None:
-        self._session = session
+        self._session, self._places = session, places
+        self._writable = WritableFolders()
         self._screen = session.screen
         self._accessibility = session.accessibility
         self._size = (width, height)
@@ -123,7 +125,9 @@ class Desktop:
             app.start()
         for app in apps:
             self._windows.ready_though_it_dies(app, deadline)
-        processes.keep_running()
+        processes.keep_services()
+        self._screen.note()
+        self._openers.note()
 
     def check(self) -> None:
         """Raise `DesktopError` when the ground under the applications is gone."""
@@ -145,17 +149,19 @@ class Desktop:
     def reset(self, setup: list[Mapping[str, Any]], *, deadline: float) -> Settled:
         """Remove all traces of the last task, do the set-up steps in order, wait until the last one's window is on screen."""
         # First of all: what runs wild leaves no processor time for anything else.
-        self._osworld.end()
-        processes.end_strays()
+        has_run = self._osworld.end()
+        ran_programs = processes.end_strays()
         self._gui.let_go()
-        self._screen.put_back()
         self._screen.move(self._size[0] - 1, self._size[1] - 1)
-        self._openers.close_on_demand(deadline)
+        ran_programs |= self._openers.close_on_demand(deadline)
+        if has_run or ran_programs:
+            self._put_back_session()
+        self._screen.put_back(programs=processes.living() if has_run or ran_programs else None)
         self._windows.dismiss_popups()
         if self._windows.front_app() is self._calc:
             self._screen.press_chord("esc")  # a half-typed cell would end up in the next sheet
         self._windows.close_dialogs(deadline)
-        self._prepare(setup, deadline)
+        self._prepare(setup, deadline, ran_programs=ran_programs)
         try:
             return self._show(deadline, patience_s=_SHOW_LIMIT_S)
         except NotInFront:
@@ -171,13 +177,33 @@ class Desktop:
     def _open(self) -> list[str]:
         return self._openers.open
 
-    def _prepare(self, setup: list[Mapping[str, Any]], deadline: float) -> None:
-        self._openers.forget(deadline)
-        home.renew(self.folder)
+    def _put_back_session(self) -> None:
+        """Programs of an agent's have run, which can do more than mouse and keyboard."""
+        if processes.lost_services():
+            raise DesktopError("a service of the session has ended")
+        self._session.put_back()
+
+    def _prepare(self, setup: list[Mapping[str, Any]], deadline: float, *, ran_programs: bool = False) -> None:
+        self._writable.open_up([*self._openers.profiles(), *processes.log_files()])
+        self._openers.forget(deadline, ran_programs=ran_programs)
+        self._remove_leftovers()
         for step in setup:
             self._set_up(str(step["kind"]), dict(step["args"]), deadline)
+        self._openers.note()
         self._finishes_itself = self._open == ["chromium"]
         self._reader.forget()
+
+    def _fingerprint(self) -> dict[str, dict[str, str]]:
+        own = [*self._openers.kept(), *self._own_files(), self._chromium.folder]
+        return fingerprint.take(session=self._session, home=self.folder.root, own=own)
+
+    def _remove_leftovers(self) -> None:
+        kept = self._openers.kept()
+        home.renew(self.folder, keep=kept)
+        self._writable.wipe(folders=[*kept, self.folder.root], files=[*kept, *self._own_files()])
+
+    def _own_files(self) -> list[Path]:
+        return [*processes.log_files(), self._places.frame / FRAME_NAME]
 
     def _show(self, deadline: float, *, patience_s: float = math.inf) -> Settled:
         """Bring what was opened last to the front. Raises `NotInFront` when it does not come, or goes again."""
@@ -240,6 +266,10 @@ class Desktop:
             return self._gui.act(name, args)
         except (FileActionError, DocumentError, UnknownKey) as error:
             raise Refused(str(error)) from error
+        except (*APP_FAILURES, OSError, RuntimeError) as error:
+            if not processes.are_exhausted():
+                raise
+            raise Refused(f"as many processes run as this desktop may have: end some of them first ({error})") from error
 
     def _call_api(self, name: str, args: Mapping[str, Any], deadline: float) -> str:
         area, _, method = name.partition(".")
@@ -371,27 +401,23 @@ class Desktop:
             # The last action's waiting may have ended before its keys were taken.
             self._windows.settle_within(deadline_s=min(left(deadline), _SAVE_LIMIT_S))
             self._documents.finish(timeout_s=left(deadline))
+        facts: dict[str, Callable[[], Any]] = {
+            "web_page": lambda: self._chromium.state(timeout_s=left(deadline)),
+            "web_shapes": lambda: self._chromium.shapes(timeout_s=left(deadline)),
+            "web_result": lambda: self._chromium.result(timeout_s=left(deadline)),
+            "calc_cells": lambda: self._calc.read(args["range"], timeout_s=left(deadline)),
+            "osworld": lambda: self._osworld.call(
+                str(args["call"]), {key: args[key] for key in args if key != "call"}, deadline=deadline
+            ),
+            "file_bytes": lambda: self.folder.bytes_or_none(args["path"]),
+            "file_text": lambda: self.folder.text_or_none(args["path"]),
+            "folder_listing": lambda: self.folder.listing(args.get("path") or "."),
+            "editor_text": lambda: self._reader.text_of(self._require_open(self._editor).program.pid),
+            "fingerprint": self._fingerprint,
+        }
+        if kind not in facts:
+            raise TaskError(f"unknown fact {kind!r}")
         try:
-            if kind == "web_page":
-                return self._chromium.state(timeout_s=left(deadline))
-            if kind == "web_shapes":
-                return self._chromium.shapes(timeout_s=left(deadline))
-            if kind == "web_result":
-                return self._chromium.result(timeout_s=left(deadline))
-            if kind == "calc_cells":
-                return self._calc.read(args["range"], timeout_s=left(deadline))
-            if kind == "osworld":
-                return self._osworld.call(
-                    str(args["call"]), {name: value for name, value in args.items() if name != "call"}, deadline=deadline
-                )
-            if kind == "file_bytes":
-                return self.folder.bytes_or_none(args["path"])
-            if kind == "file_text":
-                return self.folder.text_or_none(args["path"])
-            if kind == "folder_listing":
-                return self.folder.listing(args.get("path") or ".")
-            if kind == "editor_text":
-                return self._reader.text_of(self._require_open(self._editor).program.pid)
+            return facts[kind]()
         except (FileActionError, PageError, DocumentError, KeyError, Refused) as error:
             raise TaskError(f"{kind}: {error}") from error
-        raise TaskError(f"unknown fact {kind!r}")

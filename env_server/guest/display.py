@@ -116,15 +116,23 @@ class Screen:
         self._display.damage_query_version()
         self._damage = self._root.damage_create(damage.DamageReportNonEmpty)
         self._display.sync()
-        self._state = XState(self._display, self._keyboard, tap=self._tap)
+        self._state = XState(self._display, self._keyboard)
 
     def fileno(self) -> int:
         """For poll."""
         return int(self._display.fileno())
 
-    def put_back(self) -> None:
-        """What the server remembers for all programs is as it was when the desktop began. Raises `DesktopError`."""
-        self._state.put_back()
+    def note(self) -> None:
+        """See `XState.note`."""
+        self._state.note()
+
+    def describe(self) -> dict[str, str]:
+        """What the server remembers for all programs, and the state of every window."""
+        return self._state.describe() | {f"window {window.kind}": self._placing(window.xid) for window in self.windows()}
+
+    def put_back(self, *, programs: frozenset[int] | None = None) -> None:
+        """What the server remembers for all programs is as it was when the desktop began. Raises `DesktopError`; see `XState`."""
+        self._state.put_back(programs=programs)
 
     # --- events ---
 
@@ -241,10 +249,6 @@ class Screen:
         """Let it go."""
         self._fake(X.KeyRelease, code)
         self._display.sync()
-
-    def _tap(self, code: int) -> None:
-        self.press_key(code)
-        self.release_key(code)
 
     def type_text(self, text: str) -> None:
         """Type any text; raises `UnknownKey` before the first key when a character cannot be typed."""
@@ -364,6 +368,12 @@ class Screen:
         shape = window.get_geometry()
         place = self._root.translate_coords(window, 0, 0)
         return place.x, place.y, shape.width, shape.height
+
+    def _placing(self, xid: int) -> str:
+        window = self._display.create_resource_object("window", xid)
+        states = window.get_full_property(self._atom("_NET_WM_STATE"), Xatom.ATOM, _WHOLE)
+        names = sorted(self._display.get_atom_name(atom) for atom in states.value) if states else []
+        return f"{self.geometry(xid)} {[name for name in names if name != '_NET_WM_STATE_FOCUSED']}"
 
     def ping(self, xid: int) -> int | None:
         """Ask the window's program to answer once it has taken all input before this; None when it never would."""

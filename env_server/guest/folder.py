@@ -27,10 +27,10 @@ class AgentFolder:
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
 
-    def wipe(self, *, keep: Collection[str] = ()) -> None:
-        """Delete everything in it but the folders ``keep``, and not the folder itself: a file manager may be showing it."""
+    def wipe(self, *, keep: Collection[Path] = ()) -> None:
+        """Delete everything in it but the files and folders ``keep``, and not the folder itself: a file manager may show it."""
         self.root.mkdir(parents=True, exist_ok=True)
-        _empty(self.root, {self.root / path for path in keep})
+        empty(self.root, folders=keep, files=keep)
 
     def list(self, folder: str = ".") -> list[str]:
         """Sorted names in one folder, folders end with ``/``; without applications' own (`_is_own`)."""
@@ -194,25 +194,63 @@ def read_regular(place: Path) -> bytes | None:
     return None if data is None or len(data) > MAX_FILE_BYTES else data
 
 
-def _empty(folder: Path, kept: Collection[Path]) -> None:
-    folder.chmod(0o700)
-    above = {parent for place in kept for parent in place.parents}
-    for entry in os.scandir(folder):
-        place = Path(entry.path)
-        if not entry.is_dir(follow_symlinks=False):
-            place.unlink()
-        elif place in above:
-            _empty(place, kept)
-        elif place not in kept:
-            remove_tree(place)
+def empty(root: Path, *, folders: Collection[Path], files: Collection[Path], sockets: Collection[Path] = ()) -> None:
+    """Delete everything in a folder but ``folders`` with all below them, ``files`` and ``sockets``.
+
+    Links are removed and never followed, also where one took the place of something that stays.
+    """
+    kept_folders, kept_files, kept_sockets = ({str(path) for path in kind} for kind in (folders, files, sockets))
+    above = {str(parent) for path in (*folders, *files, *sockets) for parent in path.parents} - kept_folders
+    pending = [str(root)]
+    while pending:
+        place = pending.pop()
+        if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
+            os.chmod(place, 0o700)
+        with os.scandir(place) as entries:
+            listed = list(entries)
+        for entry in listed:
+            if entry.is_dir(follow_symlinks=False):
+                if entry.path in above:
+                    pending.append(entry.path)
+                elif entry.path not in kept_folders:
+                    remove_tree(entry.path)
+                continue
+            mode = entry.stat(follow_symlinks=False).st_mode
+            if not ((stat.S_ISREG(mode) and entry.path in kept_files) or (stat.S_ISSOCK(mode) and entry.path in kept_sockets)):
+                os.unlink(entry.path)
+
+
+def remove(place: str | Path) -> None:
+    """Delete whatever is there: a file, a link (not what it leads to), or a folder with all in it."""
+    if os.path.isdir(place) and not os.path.islink(place):
+        remove_tree(place)
+    elif os.path.lexists(place):
+        os.unlink(place)
 
 
 def remove_tree(folder: str | Path) -> None:
-    """Delete a folder with all in it, whatever permissions an agent has taken from its parts."""
-    pending = [str(folder)]
+    """Delete a folder with all in it, whatever permissions an agent has taken from its parts and however deep it is.
+
+    Folders below are moved to the top one before they are emptied: paths of deep ones are longer than any call takes.
+    """
+    top, num_moved = os.fspath(folder), 0
+    pending = [top]
     while pending:
         place = pending.pop()
         os.chmod(place, 0o700)  # before it is looked into
         with os.scandir(place) as entries:
-            pending += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-    shutil.rmtree(folder)
+            listed = list(entries)
+        for entry in listed:
+            if not entry.is_dir(follow_symlinks=False):
+                os.unlink(entry.path)
+            elif place == top:
+                pending.append(entry.path)
+            else:
+                os.chmod(entry.path, 0o700)  # without, it may not be moved
+                while os.path.lexists(shallow := f"{top}/{num_moved}"):
+                    num_moved += 1
+                os.rename(entry.path, shallow)
+                pending.append(shallow)
+        if place != top:
+            os.rmdir(place)
+    os.rmdir(top)

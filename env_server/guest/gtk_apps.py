@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import configparser
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from .dbus import Bus, Call
-from .folder import read_regular, remove_tree
+from .folder import read_regular, remove
 from .processes import Program
 
+_ACTIONS_FILE, _SHORTCUTS = "uca.xml", "accels.scm"
 _THUNAR_SETTINGS: Mapping[str, str | bool] = {
     "default-view": "ThunarDetailsView",
     "last-view": "ThunarDetailsView",
@@ -58,11 +58,11 @@ autosave-timer=0
 auto-indent=false
 word-wrap=true
 """
-_PREFERENCES = "org/xfce/mousepad/preferences/"
+_REMEMBERED = ("org/xfce/mousepad/preferences/", "org/xfce/mousepad/state/search")
+"""Groups that count as settings; what was looked for is offered again."""
 
-
-_ACTIONS_FILE = "uca.xml"
-_XFCONF = "org.xfce.Xfconf"
+XFCONF, CHANNEL = "org.xfce.Xfconf", "thunar"
+"""The settings service, and where it keeps the file manager's."""
 _XFCONF_LIMIT_S = 5.0
 """Its daemon starts when it is first called."""
 
@@ -77,10 +77,12 @@ class Editor:
         self.program = Program(self.name, ["mousepad"], env=env, log_folder=log_folder)
         self._bus = bus
         self._settings = Path(env["HOME"]) / ".config/glib-2.0/settings/keyfile"
+        self._keys = Path(env["HOME"]) / ".config/Mousepad"
+        """It writes its shortcuts there, when it ends."""
 
     def start(self) -> None:
         """Start it with an empty window and its first settings."""
-        self.program.kill()
+        self.end()
         self._settings.parent.mkdir(parents=True, exist_ok=True)
         self._settings.write_text(_MOUSEPAD_SETTINGS, encoding="utf-8")
         self.program.start()
@@ -88,12 +90,31 @@ class Editor:
     def connect(self, *, timeout_s: float) -> None:
         """Its window is all there is to wait for."""
 
-    def has_first_settings(self) -> bool:
-        """Are its settings those that it was started with? Not when an agent's shell has made something else of the file."""
+    def end(self) -> None:
+        """End it; it is started anew when it is needed."""
+        self.program.kill()
+        remove(self._settings)
+        remove(self._keys)
+
+    def note(self) -> None:
+        """Its first settings are known beforehand."""
+
+    def changes(self, *, timeout_s: float) -> list[str]:
+        """Which groups of its settings are not those that it was started with."""
         try:
-            return _preferences(self._settings.read_text(encoding="utf-8")) == _preferences(_MOUSEPAD_SETTINGS)
-        except (OSError, UnicodeDecodeError, configparser.Error):
-            return False
+            now = _remembered((read_regular(self._settings) or b"").decode())
+        except (UnicodeDecodeError, configparser.Error):
+            return ["no settings file"]
+        first = _remembered(_MOUSEPAD_SETTINGS)
+        return sorted(name for name in first.keys() | now.keys() if first.get(name) != now.get(name))
+
+    def profile(self) -> list[Path]:
+        """Where all its files lie."""
+        return [self._settings, self._keys]
+
+    def kept(self) -> list[Path]:
+        """Its settings, which it looks at all the time."""
+        return [self._settings]
 
     def open(self, path: Path, *, timeout_s: float) -> None:
         """Ask the running editor for this file; it takes the place of an empty tab."""
@@ -117,30 +138,53 @@ class Files:
     def __init__(self, *, env: Mapping[str, str], log_folder: Path, folder: Path, bus: Bus) -> None:
         self.program = Program(self.name, ["thunar", str(folder)], env=env, log_folder=log_folder)
         self._bus = bus
-        self._folder = Path(env["HOME"]) / ".config/Thunar"
+        self._own = Path(env["HOME"]) / ".config/Thunar"
+        """Actions of its menus, and shortcuts."""
 
     def start(self) -> None:
         """Start it showing the agent's folder, with its first settings."""
-        self.program.kill()
-        if self._folder.is_dir():
-            remove_tree(self._folder)
-        self._folder.mkdir(parents=True)
-        (self._folder / _ACTIONS_FILE).write_text(_THUNAR_ACTIONS, encoding="utf-8")
+        self.end()
+        self._own.mkdir(parents=True)
+        (self._own / _ACTIONS_FILE).write_text(_THUNAR_ACTIONS, encoding="utf-8")
         for name, value in (*_THUNAR_SETTINGS.items(), _COLUMN_WIDTHS):
             kind = "b" if isinstance(value, bool) else "s"
-            self._ask_xfconf("SetProperty", "ssv", ("thunar", f"/{name}", (kind, value)))
+            self._ask_xfconf("SetProperty", "ssv", (CHANNEL, f"/{name}", (kind, value)))
         for name in self._settings().keys() - _THUNAR_SETTINGS.keys():
-            self._ask_xfconf("ResetProperty", "ssb", ("thunar", f"/{name}", False))
+            self._ask_xfconf("ResetProperty", "ssb", (CHANNEL, f"/{name}", False))
         self.program.start()
 
     def connect(self, *, timeout_s: float) -> None:
         """Its window is all there is to wait for."""
 
-    def has_first_settings(self) -> bool:
-        """Are its settings and menus those that it was started with?"""
-        actions = read_regular(self._folder / _ACTIONS_FILE)
-        has_first_menus = actions == _THUNAR_ACTIONS.encode() and os.listdir(self._folder) == [_ACTIONS_FILE]
-        return has_first_menus and self._settings() == _THUNAR_SETTINGS
+    def end(self) -> None:
+        """End it; it is started anew when it is needed."""
+        self.program.kill()
+        remove(self._own)
+
+    def note(self) -> None:
+        """Its first settings are known beforehand."""
+
+    def changes(self, *, timeout_s: float) -> list[str]:
+        """Which of its settings and files are not those that it was started with."""
+        settings, files = self._settings(), self._files()
+        first = {_ACTIONS_FILE: _THUNAR_ACTIONS.encode(), _SHORTCUTS: b""}
+        changed = [name for name, value in settings.items() if value != _THUNAR_SETTINGS.get(name)]
+        changed += sorted(_THUNAR_SETTINGS.keys() - settings.keys())
+        return changed + [name for name in files.keys() | first.keys() if files.get(name) != first.get(name)]
+
+    def profile(self) -> list[Path]:
+        """Where all its files lie."""
+        return [self._own]
+
+    def kept(self) -> list[Path]:
+        """All of them."""
+        return self.profile()
+
+    def _files(self) -> dict[str, bytes | None]:
+        found = {path.name: read_regular(path) for path in self._own.glob("*")}
+        # It writes all shortcuts at some time, those that nobody has set as comments.
+        shortcuts = (found.pop(_SHORTCUTS, None) or b"").splitlines()
+        return {**found, _SHORTCUTS: b"\n".join(line for line in shortcuts if not line.startswith(b";"))}
 
     def open(self, folder: Path, *, timeout_s: float) -> None:
         """Ask the running file manager for a new window on this folder."""
@@ -151,11 +195,11 @@ class Files:
         self._bus.call(call, timeout_s=timeout_s)
 
     def _settings(self) -> dict[str, str | bool]:
-        found = self._ask_xfconf("GetAllProperties", "ss", ("thunar", "/"))[0]
+        found = self._ask_xfconf("GetAllProperties", "ss", (CHANNEL, "/"))[0]
         return {name.removeprefix("/"): value for name, value in found if name != f"/{_COLUMN_WIDTHS[0]}"}
 
     def _ask_xfconf(self, method: str, signature: str, args: tuple[Any, ...]) -> list[Any]:
-        return self._bus.call(Call(_XFCONF, "/org/xfce/Xfconf", _XFCONF, method, signature, args), timeout_s=_XFCONF_LIMIT_S)
+        return self._bus.call(Call(XFCONF, "/org/xfce/Xfconf", XFCONF, method, signature, args), timeout_s=_XFCONF_LIMIT_S)
 
 
 def gets_new_tab(name: str, title: str) -> bool:
@@ -167,7 +211,7 @@ def gets_new_tab(name: str, title: str) -> bool:
     return name not in title and "Untitled" not in title
 
 
-def _preferences(settings: str) -> dict[str, dict[str, str]]:
+def _remembered(settings: str) -> dict[str, dict[str, str]]:
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     parser.read_string(settings)
-    return {name: dict(parser[name]) for name in parser.sections() if name.startswith(_PREFERENCES)}
+    return {name: dict(parser[name]) for name in parser.sections() if name.startswith(_REMEMBERED)}

@@ -40,7 +40,7 @@ class Gui:
             "double_click": lambda args: self._screen.click(args["x"], args["y"], num_clicks=2),
             "triple_click": lambda args: self._screen.click(args["x"], args["y"], num_clicks=3),
             "hover": lambda args: self._screen.move(args["x"], args["y"]),
-            "scroll": lambda args: self._screen.scroll(args["x"], args["y"], args["direction"], num_clicks=args.get("clicks", 5)),
+            "scroll": self._scroll,
             "drag": lambda args: self._drag(((args["x"], args["y"]), (args["to_x"], args["to_y"]))),
             "drag_pixels": lambda args: self._drag(list(zip(args["path"][::2], args["path"][1::2], strict=True))),
             "type": self._type,
@@ -67,6 +67,11 @@ class Gui:
         if args["button"] != "left" and self._is_locked():
             raise Refused("only the left button works in the browser")
         self._screen.click(args["x"], args["y"], button=args["button"], hold=args.get("hold", ""))
+
+    def _scroll(self, args: Mapping[str, Any]) -> None:
+        if set(self._held) - {"shift"} and self._is_locked():
+            raise Refused("the browser's own shortcuts are locked: with a key held down, the wheel would zoom the page for good")
+        self._screen.scroll(args["x"], args["y"], args["direction"], num_clicks=args.get("clicks", 5))
 
     def _drag(self, points: Sequence[tuple[int, int]]) -> None:
         path = _with_steps(points)

@@ -6,7 +6,8 @@ keeps them everywhere. So an evaluator finds what an agent has set, and an appli
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from pathlib import Path
 
 from .folder import AgentFolder
 
@@ -42,13 +43,11 @@ SKELETON: Mapping[str, str] = {
 """File -> text."""
 LINKS: Mapping[str, str] = {".config/google-chrome": "chromium"}
 """The browser's settings have two names in task files."""
-KEPT = frozenset({".config/Thunar", ".config/glib-2.0", ".config/libreoffice", ".config/xfce4/xfconf"})
-"""Settings of the applications that stay running. Each looks after its own (`has_first_settings`)."""
 
 
-def renew(folder: AgentFolder) -> None:
-    """Make the home what it is when a task begins."""
-    folder.wipe(keep=KEPT)
+def renew(folder: AgentFolder, *, keep: Collection[Path] = ()) -> None:
+    """Make the home what it is when a task begins, but for files and folders of the applications that run."""
+    folder.wipe(keep=keep)
     for path, text in SKELETON.items():
         folder.make_parents(path)
         folder.write(path, text)

@@ -124,6 +124,10 @@ class Keyboard:
         spare = set(self._spare)
         return tuple(tuple(row) for code, row in enumerate(rows, start=self._first) if code not in spare)
 
+    def spare_codes(self) -> frozenset[int]:
+        """Key codes that are lent to unusual characters."""
+        return frozenset(self._spare)
+
     def _lend(self, keysym: int, *, busy: set[int]) -> None:
         free = [code for code in self._spare if code not in self._lent]
         if free:

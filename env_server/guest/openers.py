@@ -18,6 +18,7 @@ from .apps import catalog
 from .apps.on_demand import OnDemandApp, call
 from .apps.simple import Terminal
 from .chromium import Chromium
+from .dbus import DBusError
 from .faults import Refused
 from .folder import AgentFolder, FileActionError
 from .gtk_apps import Editor, Files, gets_new_tab
@@ -37,6 +38,7 @@ _DOCUMENT_LIMIT_S = 12.0
 _CLOSE_LIMIT_S = 3.0
 """An office that has not closed its documents after this long is started anew."""
 _MAX_TABS = 20
+_MOST_NAMED = 3
 
 
 class Openers:
@@ -60,6 +62,7 @@ class Openers:
         self._session, self._windows, self._reader, self._folder = session, windows, reader, folder
         self._chromium, self._calc, self._documents = chromium, calc, documents
         self._editor, self._files, self._on_demand = editor, files, on_demand
+        self._warm = (chromium, calc, editor, files)
         self._office_apps = office_apps
         self._apps: dict[str, App] = {"chromium": chromium, "editor": editor, "files": files, **office_apps, **on_demand}
         self._tab_list = ""
@@ -192,18 +195,23 @@ class Openers:
             raise Refused(f"{area} has no {method}")
         if not app.is_installed():
             raise Refused(f"{app.label} is not installed on this desktop")
+        tools.check(method, args)
         if method not in tools.needs_no_start:
             self.ensure(app.name, deadline)
         return self._guard(app, lambda: call(tools, method, args))
 
-    def close_on_demand(self, deadline: float) -> None:
-        """Close everything that runs on demand, and whatever it left behind."""
+    def close_on_demand(self, deadline: float) -> bool:
+        """Close everything that runs on demand, and whatever it left behind; tells whether an agent could run programs of its own
+        or did."""
+        ran_programs = False
         for app in self._on_demand.values():
             if app.program.pid:
+                ran_programs |= app.runs_programs and app.num_starts_before != app.program.num_starts
+                app.num_starts_before = app.program.num_starts
                 self._session.accessibility.forget(app.program.pid)
                 app.close()
                 self._windows.wait(functools.partial(self._has_no_window, app), deadline, f"{app.name} to be gone")
-        processes.end_strays()
+        return processes.end_strays() or ran_programs
 
     def _has_no_window(self, app: OnDemandApp) -> bool:
         return not self._windows.of_process(app)
@@ -230,21 +238,52 @@ class Openers:
 
     # --- warm applications ---
 
-    def forget(self, deadline: float) -> None:
-        """A new task: close all documents, nothing is open, and the office has its first settings."""
-        was_open, self.open = set(self.open), []
+    def forget(self, deadline: float, *, ran_programs: bool) -> None:
+        """A new task: close all documents, nothing is open.
+
+        An application that does not close them, that is no longer as it was at first, or that programs of the agent may have
+        spoken to, is ended, with all its files. It is started anew when it is needed.
+        """
+        if self.open == [self._chromium.name]:
+            self._chromium.note()
+        self.open = []
         self._chromium.leave_page()
+        for app in self._warm:
+            why = "" if app.program.running else "it does not run"
+            why = why or ("the agent ran programs" if ran_programs else self._change(app))
+            if why:
+                self._end(app, why, deadline)
+
+    def note(self) -> None:
+        """No agent has acted since the last reset: warm applications that run are as they should be."""
+        for app in self._warm:
+            if app.program.running:
+                app.note()
+
+    def profiles(self) -> list[Path]:
+        """Where the warm applications have files, whether they run or not."""
+        return [path for app in self._warm for path in app.profile()]
+
+    def kept(self) -> list[Path]:
+        """Files and folders of the warm applications that run."""
+        return [path for app in self._warm if app.program.running for path in app.kept()]
+
+    def _change(self, app: Chromium | Calc | Editor | Files) -> str:
+        """What an agent has changed of it for good; empty: nothing."""
         try:
-            if self._calc.program.running:
-                if self._documents.has_any(timeout_s=_CLOSE_LIMIT_S):
-                    self._documents.close_all(timeout_s=_CLOSE_LIMIT_S)
-                if was_open & self._office_apps.keys():
-                    self._documents.flush(timeout_s=_CLOSE_LIMIT_S)
-        except OfficeGone:
-            self._windows.restart(self._calc, deadline)
-        if self._calc.program.pid and not self._documents.has_first_settings():
-            self._documents.forget_settings()
-            self._windows.restart(self._calc, deadline)
+            if app is self._calc and self._documents.has_any(timeout_s=_CLOSE_LIMIT_S):
+                self._documents.close_all(timeout_s=_CLOSE_LIMIT_S)
+            return ", ".join(app.changes(timeout_s=_CLOSE_LIMIT_S)[:_MOST_NAMED])
+        except (OfficeGone, DBusError) as error:
+            return str(error)
+
+    def _end(self, app: Chromium | Calc | Editor | Files, why: str, deadline: float) -> None:
+        if app.program.running:
+            print(f"{app.name} is ended: {why}", flush=True)
+        if app.program.pid:
+            self._session.accessibility.forget(app.program.pid)
+        app.end()
+        self._windows.wait(lambda: not self._windows.of_process(app), deadline, f"{app.name} to be gone")
 
     def _open_warm(
         self, app: App, open_it: Callable[[dict[str, Any], float], None], args: dict[str, Any], deadline: float
@@ -295,7 +334,7 @@ class Openers:
         self._ready_to_read(app, deadline)
         nodes = self._reader.nodes_of(app.program.pid)
         has_bar = any(node.role == "tool-bar" for node in nodes)  # the one to search
-        if has_bar or len(self._windows.of(app)) != 1 or not app.has_first_settings():
+        if has_bar or len(self._windows.of(app)) != 1:
             self._windows.restart(app, deadline)
             self._ready_to_read(app, deadline)
             nodes = self._reader.nodes_of(app.program.pid)
@@ -346,7 +385,7 @@ class Openers:
         self._ready_to_read(app, deadline)
         nodes = self._reader.nodes_of(app.program.pid)
         num_tabs = sum(node.role == "page-tab" for node in nodes)
-        if num_tabs > 1 or not app.has_first_settings():  # two panes have a tab each
+        if num_tabs > 1:  # two panes have a tab each
             self._windows.restart(app, deadline)
             self._ready_to_read(app, deadline)
             nodes = self._reader.nodes_of(app.program.pid)

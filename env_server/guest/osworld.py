@@ -70,6 +70,7 @@ class OsworldCalls:
         self._deadline = 0.0
         """Of the call that is carried out."""
         self._launched: list[subprocess.Popen[bytes]] = []
+        self._has_run = False
 
     def call(self, name: str, args: Mapping[str, Any], *, deadline: float) -> Any:
         """Carry out one call. Raises `TaskError`, also for an application that does not do what it should by the deadline."""
@@ -83,11 +84,13 @@ class OsworldCalls:
         except (OSError, UnknownKey, TypeError, *APP_FAILURES) as error:
             raise TaskError(f"{name}: {error}") from error
 
-    def end(self) -> None:
-        """End what `launch` started, with all its children."""
+    def end(self) -> bool:
+        """End what `launch` started, with all its children; tells whether any command was run since the last time."""
         for process in self._launched:
             _end(process)
         self._launched.clear()
+        has_run, self._has_run = self._has_run, False
+        return has_run
 
     # --- files ---
 
@@ -125,6 +128,7 @@ class OsworldCalls:
         if self._is_for_an_application(command):
             return {"returncode": 0, "stdout": "", "stderr": ""}
         argv = ["bash", "-c", command] if isinstance(command, str) else list(command)
+        self._has_run = True
         try:
             process = subprocess.Popen(
                 argv, cwd=self._folder, env=self._env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -146,6 +150,7 @@ class OsworldCalls:
         if self._is_for_an_application(command):
             return
         argv = ["bash", "-c", command] if isinstance(command, str) else list(command)
+        self._has_run = True
         with open(self._log, "ab") as log:
             process = subprocess.Popen(
                 argv,

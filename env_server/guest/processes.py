@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None)
-_STARTED: set[int] = set()
-"""Process ids of all programs that were started and not ended by us."""
+_POLL_S = 0.002
+_NEARLY = 16
+"""Processes that an application starts at once; they need as many threads."""
+_STARTED: dict[int, Program] = {}
+"""Programs that were started and not ended by us, by process id."""
+_SERVICES: set[tuple[int, str]] = set()
+"""Process id and start time of each service that ran when the desktop was ready."""
+_OF_APPLICATIONS = ("/usr/lib/chromium/", "/usr/lib/gimp/", "/usr/lib/libreoffice/", "/usr/lib/thunderbird/", "/usr/lib/vlc/")
+"""Folders of programs that applications start for themselves."""
 
 
 def _die_with_guest() -> None:
@@ -25,35 +35,144 @@ def adopt_orphans() -> None:
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def keep_running() -> None:
-    """What runs now belongs to the desktop: services that some program has left to us included."""
-    _STARTED.update(_children(os.getpid()))
+def keep_services() -> None:
+    """The session's services that run by now belong to the desktop: no agent has acted yet."""
+    table = _table()
+    kept = [pid for pid in _strays(table) if not table[pid].file.startswith(_OF_APPLICATIONS)]
+    _SERVICES.update((pid, table[pid].start_time) for pid in kept)
 
 
-def end_strays() -> None:
-    """End all processes that nobody started on purpose: what a terminal's shell or an application left behind.
+def end_service(pid: int) -> None:
+    """End one of the session's services, which is started anew when it is called."""
+    _signal(pid, signal.SIGKILL)
+    while (seen := _table().get(pid)) is not None and not (seen.is_dead and _reap(pid)):
+        time.sleep(_POLL_S)
+    _SERVICES.difference_update({service for service in _SERVICES if service[0] == pid})
+
+
+def lost_services() -> bool:
+    """Has one of the session's services ended? Programs that need it do not start it again as it was."""
+    table = _table()
+    return any(pid not in table or table[pid].start_time != start_time or table[pid].is_dead for pid, start_time in _SERVICES)
+
+
+def are_exhausted() -> bool:
+    """Do as many processes and threads run as the desktop may have, or nearly?"""
+    limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    return limit != resource.RLIM_INFINITY and sum(seen.num_threads for seen in _table().values()) >= limit - _NEARLY
+
+
+def living() -> frozenset[int]:
+    """Process ids of all that runs."""
+    return frozenset(pid for pid, seen in _table().items() if not seen.is_dead)
+
+
+def foreign_files() -> list[str]:
+    """Executables of what runs and belongs to no program of the desktop."""
+    table = _table()
+    return sorted({table[pid].file for pid in _strays(table) if not table[pid].file.startswith(_OF_APPLICATIONS)})
+
+
+def log_files() -> set[Path]:
+    """Logs of the programs that run."""
+    return {program.log for program in _STARTED.values()}
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A process as the kernel lists it."""
+
+    parent: int
+    start_time: str
+    """Ticks since the machine started; tells a process from a later one with its number."""
+    file: str
+    """Its executable; empty where that cannot be read."""
+    is_dead: bool = False
+    """It has ended, and its parent has not asked how."""
+    num_threads: int = 1
+
+
+def strays(table: Mapping[int, Seen], *, guest: int, started: Container[int], services: Container[tuple[int, str]]) -> set[int]:
+    """Processes below ``guest`` that belong to no program of the desktop. Pure.
+
+    A program's helpers are those below it that run the same executable. Everything else an agent had started, whoever its
+    parent is: a service, an application, or the guest for what was left behind.
+    """
+    children: dict[int, list[int]] = {}
+    for pid, seen in table.items():
+        children.setdefault(seen.parent, []).append(pid)
+    found: set[int] = set()
+    pending = [(pid, False, "") for pid in children.get(guest, ())]
+    while pending:
+        pid, may_help, file = pending.pop()
+        seen = table[pid]
+        is_helper = may_help and bool(file) and seen.file == file
+        is_own = pid in started or (pid, seen.start_time) in services or is_helper
+        if not is_own and not seen.is_dead:
+            found.add(pid)
+        pending += [(child, is_own, seen.file) for child in children.get(pid, ())]
+    return found
+
+
+def end_strays() -> bool:
+    """End all processes that nobody started on purpose; tells whether programs of an agent's own were among them.
 
     All are stopped before the first is ended, and while they stand still they count for the desktop's limit of processes: also
     those that make children without end are caught up with.
     """
     stopped: set[int] = set()
-    while running := _strays() - stopped:
+    files: set[str] = set()
+    table = _table()
+    while running := _strays(table) - stopped:
+        files |= {table[pid].file for pid in running}
         # What has ended by itself is left out: its number may already be another's.
         stopped |= {pid for pid in running if _signal(pid, signal.SIGSTOP)}
+        table = _table()
     for pid in stopped:
         _signal(pid, signal.SIGKILL)
-    while ended := _children(os.getpid()) - _STARTED:
-        for pid in ended:
-            os.waitpid(pid, 0)
+    while _strays(table := _table()) or any(_reap(pid) for pid in _dead_children(table)):
+        time.sleep(_POLL_S)
+    return any(not file.startswith(_OF_APPLICATIONS) for file in files)
 
 
-def _strays() -> set[int]:
-    found: set[int] = set()
-    pending = _children(os.getpid()) - _STARTED
-    while pending:
-        found |= pending
-        pending = {child for pid in pending for child in _children(pid)} - found
+def _strays(table: Mapping[int, Seen]) -> set[int]:
+    return strays(table, guest=os.getpid(), started=_STARTED, services=_SERVICES)
+
+
+def _dead_children(table: Mapping[int, Seen]) -> list[int]:
+    return [pid for pid, seen in table.items() if seen.is_dead and seen.parent == os.getpid() and pid not in _STARTED]
+
+
+def _reap(pid: int) -> bool:
+    """Was it still to be asked for?"""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return False
+
+
+def _table() -> dict[int, Seen]:
+    found = {}
+    with os.scandir("/proc") as entries:
+        pids = [int(entry.name) for entry in entries if entry.name.isdigit()]
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+                fields = file.read().rpartition(")")[2].split()
+        except OSError:  # it ended meanwhile
+            continue
+        # A process whose first thread has ended may live on in others.
+        num_threads = int(fields[17])
+        is_dead = fields[0] in "ZX" and num_threads <= 1
+        found[pid] = Seen(int(fields[1]), fields[19], _executable(pid), is_dead, num_threads)
     return found
+
+
+def _executable(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/exe")
+    except OSError:  # it has ended, or hides itself
+        return ""
 
 
 def _signal(pid: int, number: int) -> bool:
@@ -63,16 +182,6 @@ def _signal(pid: int, number: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def _children(pid: int) -> set[int]:
-    found: set[int] = set()
-    for thread in Path(f"/proc/{pid}/task").glob("*"):
-        try:
-            found |= {int(child) for child in (thread / "children").read_text().split()}
-        except OSError:  # it ended meanwhile
-            continue
-    return found
 
 
 class Program:
@@ -86,7 +195,7 @@ class Program:
         self._argv = list(argv)
         self._env = dict(env)
         self._folder = folder
-        self._log = log_folder / f"{name}.log"
+        self.log = log_folder / f"{name}.log"
         self._log_start = 0
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -105,8 +214,8 @@ class Program:
 
         All of a desktop stays in one session: to the kernel's scheduler it is one of those that share the machine, not eight."""
         self.num_starts += 1
-        _STARTED.discard(self.pid)
-        with open(self._log, "ab") as log:
+        _STARTED.pop(self.pid, None)
+        with open(self.log, "ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
                 [*self._argv, *arguments],
@@ -120,7 +229,7 @@ class Program:
                 # One system call through a library that is loaded already: it takes no lock another thread may hold.
                 preexec_fn=_die_with_guest,  # noqa: PLW1509
             )
-        _STARTED.add(self._process.pid)
+        _STARTED[self._process.pid] = self
 
     def end(self, *, wait_s: float) -> None:
         """Ask it to end, as `pkill` does, and give it so long."""
@@ -141,7 +250,7 @@ class Program:
         except ProcessLookupError:
             pass
         self._process.wait()
-        _STARTED.discard(self._process.pid)
+        _STARTED.pop(self._process.pid, None)
 
     def how_it_ended(self, *, wait_s: float) -> str:
         """For error messages: its signal or exit status and the end of what it said; empty when it is still running then."""
@@ -157,6 +266,6 @@ class Program:
     def log_tail(self, num_chars: int = 400) -> str:
         """The end of what it said since it was last started, for error messages."""
         try:
-            return self._log.read_bytes()[self._log_start :].decode(errors="replace")[-num_chars:].strip()
+            return self.log.read_bytes()[self._log_start :].decode(errors="replace")[-num_chars:].strip()
         except OSError:
             return ""

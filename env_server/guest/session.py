@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from . import gtk_apps, processes
 from .accessibility import Accessibility
 from .dbus import Bus, Call, DBusError
 from .display import Screen, start_xvfb
@@ -16,28 +18,10 @@ FRAME_NAME = "Xvfb_screen0"
 """The frame buffer's file, as Xvfb names it (XWD format)."""
 
 _ACCESSIBILITY_BUS = "org.a11y.Bus"
+_ACCESSIBILITY_STATUS = "org.a11y.Status"
 
-OPENBOX_SETTINGS = """<?xml version="1.0" encoding="UTF-8"?>
-<openbox_config xmlns="http://openbox.org/3.4/rc">
-  <focus><focusNew>yes</focusNew><followMouse>no</followMouse></focus>
-  <placement><policy>Smart</policy><center>yes</center></placement>
-  <theme><name>Clearlooks</name><animateIconify>no</animateIconify></theme>
-  <desktops><number>1</number><popupTime>0</popupTime></desktops>
-  <resize><drawContents>yes</drawContents><popupShow>Never</popupShow></resize>
-  <keyboard><rebindOnMappingNotify>no</rebindOnMappingNotify></keyboard>
-  <mouse><dragThreshold>8</dragThreshold><doubleClickTime>400</doubleClickTime>
-    <context name="Client">
-      <mousebind button="Left" action="Press"><action name="Focus"/><action name="Raise"/></mousebind>
-    </context>
-    <context name="Titlebar"><mousebind button="Left" action="Drag"><action name="Move"/></mousebind></context>
-    <context name="Close"><mousebind button="Left" action="Click"><action name="Close"/></mousebind></context>
-  </mouse>
-  <menu></menu>
-  <applications><application type="normal"><decor>no</decor><maximized>yes</maximized></application></applications>
-</openbox_config>
-"""
-"""No keys (and no search for them whenever a character borrows a key code: openbox takes half a second for each), no root menu,
-windows without frames fill the screen: nothing but the applications can be operated."""
+_OWN = Path(__file__).parent
+"""Where no agent can write: the window manager and the bus read their settings again when they are told to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +51,6 @@ class Session:
 
     def __init__(self, places: Places, *, width: int, height: int, base_env: Mapping[str, str]) -> None:
         self.log_folder = places.logs
-        openbox_settings = places.home / "openbox.xml"
-        openbox_settings.write_text(OPENBOX_SETTINGS, encoding="utf-8")
         bus_path = places.runtime / "bus"
         env = {
             **{name: base_env[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in base_env},
@@ -95,16 +77,16 @@ class Session:
         self._make_socket_folder()
         self._dbus = Program(
             "dbus",
-            ["dbus-daemon", "--session", "--nofork", "--nopidfile", f"--address=unix:path={bus_path}"],
+            ["dbus-daemon", f"--config-file={_OWN / 'session_bus.conf'}", "--nofork", "--nopidfile",
+             f"--address=unix:path={bus_path}"],
             env=env,
             log_folder=places.logs,
-        )
+        )  # fmt: skip
         self._dbus.start()
         self._xvfb, name = start_xvfb(width=width, height=height, frame_folder=places.frame, log_folder=places.logs, env=env)
         self.env = {**env, "DISPLAY": name}
-        self._openbox = Program(
-            "openbox", ["openbox", "--sm-disable", "--config-file", str(openbox_settings)], env=self.env, log_folder=places.logs
-        )
+        command = ["openbox", "--sm-disable", "--config-file", str(_OWN / "openbox.xml")]
+        self._openbox = Program("openbox", command, env=self.env, log_folder=places.logs)
         self._openbox.start()
         self._atspi = Program(
             "atspi", ["/usr/libexec/at-spi-bus-launcher", "--launch-immediately"], env=self.env, log_folder=places.logs
@@ -116,6 +98,8 @@ class Session:
         except DBusError as error:
             raise DBusError(f"{error}; {self.broken()}") from error
         self.accessibility = Accessibility(_accessibility_address(self.bus))
+        self._accessibility_settings = self.accessibility_settings()
+        self._start_settings_service()
 
     def broken(self) -> str:
         """Which of the parts that nothing works without is dead; empty when all live."""
@@ -123,6 +107,34 @@ class Session:
             if not program.running:
                 return f"{program.name} died: {program.log_tail()}"
         return ""
+
+    def accessibility_settings(self) -> dict[str, bool]:
+        """Which aids are on (org.a11y.Status)."""
+        values = self._ask_accessibility("GetAll", "s", (_ACCESSIBILITY_STATUS,))[0]
+        return {name: bool(value) for name, value in values}
+
+    def put_back(self) -> None:
+        """Forget what programs have told the session's services.
+
+        The settings service tells nobody which settings it has, so it is started anew. Aids are turned on and off as they were
+        when the desktop began.
+        """
+        processes.end_service(self.bus.pid_of(gtk_apps.XFCONF))
+        _wait_for(lambda: not self.bus.has_owner(gtk_apps.XFCONF), "the settings service did not end in 10 s")
+        self._start_settings_service()
+        processes.keep_services()
+        for name, value in self.accessibility_settings().items():
+            if value != self._accessibility_settings[name]:
+                args = (_ACCESSIBILITY_STATUS, name, ("b", self._accessibility_settings[name]))
+                self._ask_accessibility("Set", "ssv", args)
+
+    def _start_settings_service(self) -> None:
+        # Before any program of an agent's does: what it starts is no service.
+        self.bus.call(Call(gtk_apps.XFCONF, "/org/xfce/Xfconf", "org.freedesktop.DBus.Peer", "Ping"))
+
+    def _ask_accessibility(self, member: str, signature: str, args: tuple[Any, ...]) -> list[Any]:
+        call = Call(_ACCESSIBILITY_BUS, "/org/a11y/bus", "org.freedesktop.DBus.Properties", member, signature, args)
+        return self.bus.call(call)
 
     @staticmethod
     def _make_socket_folder() -> None:
@@ -144,11 +156,15 @@ def _connect(address: str, deadline: float) -> Bus:
             time.sleep(0.005)
 
 
-def _accessibility_address(bus: Bus) -> str:
+def _wait_for(condition: Callable[[], bool], problem: str) -> None:
     deadline = time.monotonic() + 10
-    # Called before it has its name, the session bus would start a second one, and the one that comes too late to the name ends.
-    while not bus.has_owner(_ACCESSIBILITY_BUS):
+    while not condition():
         if time.monotonic() > deadline:
-            raise DBusError("the accessibility bus did not come up in 10 s")
+            raise DBusError(problem)
         time.sleep(0.005)
+
+
+def _accessibility_address(bus: Bus) -> str:
+    # Called before it has its name, the session bus would start a second one, and the one that comes too late to the name ends.
+    _wait_for(lambda: bus.has_owner(_ACCESSIBILITY_BUS), "the accessibility bus did not come up in 10 s")
     return str(bus.call(Call(_ACCESSIBILITY_BUS, "/org/a11y/bus", _ACCESSIBILITY_BUS, "GetAddress"))[0])

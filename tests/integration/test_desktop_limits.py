@@ -22,6 +22,16 @@ from env_server.tasks.osworld.desktop import CalledDesktop
 from tests.desktops import Player, open_desktop
 
 FORK_BOMB = ":() { : | : & }; :"
+SLEEPERS = """
+import os, time
+try:
+    while os.fork():
+        pass
+except OSError:
+    pass
+time.sleep(600)
+"""
+"""As many processes as may be, which do nothing."""
 HOG = ["python3", "-c", "import time; data = bytearray(3_000_000_000); time.sleep(60)"]
 PAGE = SetupStep("web_page", {"page": "click-button", "seed": 1})
 TASK = TaskRef("web-click-button", 100_000, "training")
@@ -60,6 +70,21 @@ def test_fork_bomb_is_ended_by_the_next_reset(tmp_path: Path) -> None:
         time.sleep(1.0)
         assert Player(driver).start(PAGE).app == "chromium"
         assert len(processes_below(driver.pid or 0)) < 100
+
+
+@pytest.mark.parametrize("app", ["writer", "terminal", "browser"])
+@pytest.mark.release
+def test_action_while_no_process_can_be_started_is_refused_and_costs_no_desktop(tmp_path: Path, app: str) -> None:
+    config = DesktopConfig(max_processes=300, apps=("files",), image="full", observation="tree", reset_deadline_s=120.0)
+    with open_desktop(tmp_path, config) as driver:
+        Player(driver).start(SetupStep("files_open", {"folder": "."}))
+        CalledDesktop(driver.get).launch(["python3", "-c", SLEEPERS])
+        deadline = time.monotonic() + 60.0
+        while len(processes_below(driver.pid or 0)) < 250 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert "as many processes run as this desktop may have" in Player(driver).refusal(f'apps.open("{app}")')
+        assert Player(driver).start(SetupStep("files_open", {"folder": "."})).app == "files"
+        assert Player(driver).start(SetupStep("open_app", {"app": app})).app == app
 
 
 def test_memory_hog_costs_its_desktop_and_the_next_one_works(tmp_path: Path) -> None:

@@ -153,6 +153,28 @@ def test_media_files_of_a_folder_by_ending(around: Surroundings) -> None:
     assert tools.get_media_files("sub", None) == "no media files in sub"
 
 
+@pytest.mark.parametrize(
+    ("app", "method", "args", "why"),
+    [
+        ("gimp", "open", {"path": "none.png"}, "there is no none.png"),
+        ("gimp", "open", {"path": "../x.png"}, "lies outside"),
+        ("gimp", "scale", {"width": 1, "height": 1}, "no image is open"),
+        ("gimp", "undo", {}, "no image is open"),
+        ("vlc", "add_to_playlist", {"uri": "none.mp3"}, "there is no none.mp3"),
+        ("vlc", "play", {}, "the playlist is empty"),
+        ("vlc", "next", {}, "nothing is playing"),
+        ("code", "compare_files", {"file1": "a", "file2": "b"}, "there is no"),
+    ],
+)
+def test_what_is_known_beforehand_is_refused_before_the_application_is_started(
+    around: Surroundings, app: str, method: str, args: dict[str, Any], why: str
+) -> None:
+    tools = {made.name: made for made in catalog.make_apps(around)}[app].tools
+    assert tools is not None
+    with pytest.raises((Refused, FileActionError), match=why):
+        tools.check(method, args)
+
+
 def test_needs_no_start_names_methods_that_are_there() -> None:
     assert all(callable(getattr(VlcTools, method)) for method in vlc.VlcTools.needs_no_start)
 

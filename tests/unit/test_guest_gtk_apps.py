@@ -27,9 +27,9 @@ class Idle(Editor):
 
 def test_settings_as_started_with_are_the_first_ones(tmp_path: Path) -> None:
     editor = Idle(tmp_path)
-    assert editor.has_first_settings()
+    assert editor.changes(timeout_s=1.0) == []
     editor.file.write_text(editor.file.read_text() + WRITTEN_BY_ITSELF)
-    assert editor.has_first_settings()
+    assert editor.changes(timeout_s=1.0) == []
 
 
 @pytest.mark.parametrize(
@@ -40,17 +40,20 @@ def test_settings_as_started_with_are_the_first_ones(tmp_path: Path) -> None:
         lambda file: file.write_text("no settings"),
         lambda file: file.write_bytes(b"\xff\xfe"),
         lambda file: file.unlink(),
+        lambda file: file.write_text(file.read_text() + "\n[org/xfce/mousepad/state/search]\nsearch-history=['secret']\n"),
+        lambda file: (file.unlink(), file.symlink_to("/etc/hostname")),
+        lambda file: (file.unlink(), file.mkdir(), (file / "x").touch()),
     ],
-    ids=["added", "changed", "garbage", "no text", "gone"],
+    ids=["added", "changed", "garbage", "no text", "gone", "looked for", "link", "folder"],
 )
 def test_settings_that_a_task_changed_or_broke_are_not_and_the_next_start_writes_them_anew(
     tmp_path: Path, change: Callable[[Path], object]
 ) -> None:
     editor = Idle(tmp_path)
     change(editor.file)
-    assert not editor.has_first_settings()
+    assert editor.changes(timeout_s=1.0)
     editor.start()
-    assert editor.has_first_settings()
+    assert editor.changes(timeout_s=1.0) == []
 
 
 @pytest.mark.parametrize(

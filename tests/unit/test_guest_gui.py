@@ -98,6 +98,19 @@ def test_locked_browser_refuses_shortcuts_made_of_held_keys(screen: FakeScreen) 
     assert [done for done in screen.done if done[0] == "press_chord"] == [("press_chord", "a")]
 
 
+def test_locked_browser_is_not_zoomed_by_the_wheel(screen: FakeScreen) -> None:
+    wheel = {"x": 1, "y": 2, "direction": "down"}
+    hand = gui(screen, locked=True)
+    hand.act("scroll", wheel)
+    hand.act("key_down", {"keys": "ctrl"})
+    with pytest.raises(Refused, match="zoom"):
+        hand.act("scroll", wheel)
+    free = gui(screen)
+    free.act("key_down", {"keys": "ctrl"})
+    free.act("scroll", wheel)
+    assert [done[0] for done in screen.done] == ["scroll", "press_key", "press_key", "scroll"]
+
+
 def test_locked_browser_takes_only_the_left_button(screen: FakeScreen) -> None:
     with pytest.raises(Refused, match="left button"):
         gui(screen, locked=True).act("click", {"x": 1, "y": 1, "button": "right"})

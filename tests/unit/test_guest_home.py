@@ -11,7 +11,6 @@ from env_server.guest import home
 from env_server.guest.apps.simple import default_profile
 from env_server.guest.faults import Refused
 from env_server.guest.folder import AgentFolder
-from env_server.guest.office.settings import noted_settings, settings_file
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def test_home_is_the_same_whatever_a_task_has_left(folder: AgentFolder) -> None:
     (root / ".config/gtk-3.0/gtk.css").mkdir()
     (root / ".config/gtk-3.0").chmod(0)
     (root / ".local").symlink_to("/")
-    home.renew(folder)
+    home.renew(folder, keep=[root / ".config/libreoffice/4"])
     assert (root / ".config/libreoffice/4/kept").read_text() == "x"
     assert {place for place in root.rglob("*")} - first == {
         root / ".config/libreoffice", root / ".config/libreoffice/4", root / ".config/libreoffice/4/kept"
@@ -79,22 +78,3 @@ def test_mail_profile_is_the_one_that_a_task_brings_as_the_default(text: str, pr
 def test_mail_profiles_that_name_none_are_refused(text: str) -> None:
     with pytest.raises(Refused, match=r"profiles\.ini"):
         default_profile(text)
-
-
-def test_settings_of_a_used_office_are_its_first_ones_until_a_person_changes_one() -> None:
-    by_itself = (
-        '<item oor:path="/org.openoffice.Office.Views/Windows"><node oor:name="SplitWindow1" oor:op="replace">'
-        '<prop oor:name="WindowState" oor:op="fuse"><value xsi:nil="true"/></prop></node></item>'
-        '<item oor:path="/org.openoffice.Setup/Product"><prop oor:name="LastTimeDonateShown" oor:op="fuse">'
-        "<value>1</value></prop></item>"
-    )
-    changed = (
-        '<item oor:path="/org.openoffice.Office.Common/Save/Document"><prop oor:name="AutoSaveTimeIntervall" oor:op="fuse">'
-        "<value>3</value></prop></item>"
-    )
-    first = settings_file()
-    used = first.replace("</oor:items>", f"{by_itself}</oor:items>")
-    assert noted_settings(used) == noted_settings(first) and len(noted_settings(first)) > 10
-    assert noted_settings(used.replace("</oor:items>", f"{changed}</oor:items>")) - noted_settings(first) == {
-        ("/org.openoffice.Office.Common/Save/Document", "AutoSaveTimeIntervall", "3")
-    }

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from ..faults import Refused
 from .on_demand import OnDemandApp, Tools
 
 _COMMAND = "code"
 _CALL_LIMIT_S = 8.0
+_EXISTING = frozenset({"path", "file1", "file2", "folder", "file_path", "path1", "path2", "base"})
+"""Parameters that name what has to be there."""
 
 
 class Code(OnDemandApp):
@@ -20,6 +23,7 @@ class Code(OnDemandApp):
     name = "code"
     label = "Visual Studio Code (the command `code`)"
     program_file = _COMMAND
+    runs_programs = True
 
     @cached_property
     def tools(self) -> CodeTools:
@@ -62,6 +66,11 @@ class CodeTools(Tools):
     def __init__(self, code: Code) -> None:
         super().__init__(code.around.folder)
         self._code = code
+
+    def check(self, method: str, args: Mapping[str, Any]) -> None:
+        """Files and folders that have to be there."""
+        for name in _EXISTING & args.keys():
+            self._existing(args[name])
 
     def launch_vscode(self, path: str) -> str:
         """Open a file or folder."""

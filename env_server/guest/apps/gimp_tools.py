@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ..faults import Refused
 from ..office.uno_values import colour
@@ -16,6 +18,7 @@ _FLAT = (".jpg", ".jpeg", ".bmp", ".ppm")
 """Formats without transparency and layers."""
 _SHOW_LIMIT_S = 7.0
 _MAX_PIXELS = 40_000_000
+_NO_IMAGE = "no image is open: open one with gimp.open"
 _NEWEST = "(vector-ref (cadr (gimp-image-list)) 0)"
 """The image opened last is the one in front."""
 
@@ -26,6 +29,13 @@ class GimpTools(Tools):
     def __init__(self, gimp: Gimp) -> None:
         super().__init__(gimp.around.folder)
         self._gimp = gimp
+
+    def check(self, method: str, args: Mapping[str, Any]) -> None:
+        """The file to open; without GIMP there is no image."""
+        if method == "open":
+            self.existing_file(args["path"])
+        elif method != "env_info" and not self._gimp.program.running:
+            raise Refused(_NO_IMAGE)
 
     def env_info(self) -> str:
         """Size, mode, layers and file of the open image."""
@@ -192,7 +202,7 @@ class GimpTools(Tools):
 
     def _require_image(self) -> None:
         if self._num_images() == 0:
-            raise Refused("no image is open: open one with gimp.open")
+            raise Refused(_NO_IMAGE)
 
     def _require_mode(self, mode: str | None, message: str) -> None:
         """The image must have this mode; None: any but indexed."""

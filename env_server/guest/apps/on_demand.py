@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..faults import Refused
-from ..folder import AgentFolder, FileActionError, remove_tree
+from ..folder import AgentFolder, FileActionError, remove
 from ..processes import Program
 
 _QUIT_LIMIT_S = 5.0
@@ -41,6 +41,9 @@ class Tools:
     def __init__(self, folder: AgentFolder) -> None:
         self.folder = folder
 
+    def check(self, method: str, args: Mapping[str, Any]) -> None:
+        """Raise what needs no application to be known: a start takes seconds. Raises `Refused`, `FileActionError`."""
+
     def existing_file(self, path: str) -> Path:
         """A file of the agent's folder, given as path or file: address. Raises `FileActionError`."""
         root = f"file://{self.folder.root}/"
@@ -64,6 +67,8 @@ class OnDemandApp:
     program_file: ClassVar[str]
     """What must be there for it to run: a command, or a path."""
     window_kind = ""
+    runs_programs: ClassVar[bool] = False
+    """Can an agent start programs of its own with it?"""
 
     def __init__(self, around: Surroundings) -> None:
         self.around = around
@@ -72,6 +77,8 @@ class OnDemandApp:
         self.home = around.folder.root
         """Its settings lie here, where it keeps them everywhere, from its first start to the end of the task."""
         self.private = around.private / self.name
+        self.num_starts_before = 0
+        """Starts before this task."""
         self.program = Program(
             self.name,
             [self.program_file, *self.arguments()],
@@ -131,8 +138,7 @@ class OnDemandApp:
     def close(self) -> None:
         """End it at once."""
         self.program.kill()
-        if self.private.is_dir():
-            remove_tree(self.private)
+        remove(self.private)
 
 
 def call(tools: Tools, method: str, args: Mapping[str, Any]) -> str:

@@ -86,6 +86,7 @@ class Terminal(OnDemandApp):
 
     name = "terminal"
     label = "the terminal"
+    runs_programs = True
     program_file = "xfce4-terminal"
 
     def __init__(self, around: Surroundings) -> None:

@@ -26,6 +26,12 @@ _CALL_LIMIT_S = 3.0
 _EFFECT_LIMIT_S = 2.0
 """VLC answers before it has done what was asked; after this long the state is told as it is."""
 _MICROSECONDS = 1_000_000
+_EMPTY, _NOTHING = "the playlist is empty: add a file with vlc.add_to_playlist", "nothing is playing"
+_OF_A_PLAYER = {
+    "play": _EMPTY,
+    **dict.fromkeys(("pause", "next", "previous", "get_current_time", "get_media_duration"), _NOTHING),
+}
+"""Methods that need a playlist or a medium, and why they are refused while VLC does not run."""
 _ENTRY = re.compile(r"^\|  +- (.*)$")
 """A title in what the command ``playlist`` says; headings have one blank less."""
 MEDIA_ENDINGS = (
@@ -169,6 +175,13 @@ class VlcTools(Tools):
         self._known: list[str] = []
         """The playlist as it was read last."""
 
+    def check(self, method: str, args: Mapping[str, Any]) -> None:
+        """The file to add; without VLC nothing is playing."""
+        if method == "add_to_playlist":
+            self.existing_file(args["uri"])
+        elif method in _OF_A_PLAYER and not self._vlc.program.running:
+            raise Refused(_OF_A_PLAYER[method])
+
     def begin(self) -> None:
         """A new process; no action."""
         self._known = []
@@ -192,14 +205,14 @@ class VlcTools(Tools):
     def play(self) -> str:
         """Play, from the first in the playlist where nothing is."""
         if not self._playlist():
-            raise Refused("the playlist is empty: add a file with vlc.add_to_playlist")
+            raise Refused(_EMPTY)
         self._vlc.call(_PLAYER, "Play")
         return self._told(lambda: self._status() == "playing")
 
     def pause(self) -> str:
         """Pause."""
         if self._status() == "stopped":
-            raise Refused("nothing is playing")
+            raise Refused(_NOTHING)
         self._playlist()
         self._vlc.call(_PLAYER, "Pause")
         return self._told(lambda: self._status() == "paused")
@@ -291,7 +304,7 @@ class VlcTools(Tools):
     def _go(self, member: str) -> str:
         before = self._metadata().get("mpris:trackid")
         if before is None:
-            raise Refused("nothing is playing")
+            raise Refused(_NOTHING)
         self._vlc.call(_PLAYER, member)
 
         def arrived() -> bool:
@@ -314,7 +327,7 @@ class VlcTools(Tools):
 
     def _require_medium(self) -> None:
         if not self._metadata():
-            raise Refused("nothing is playing")
+            raise Refused(_NOTHING)
 
     def _playlist(self) -> list[str]:
         if self._status() == "paused":

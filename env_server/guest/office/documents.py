@@ -139,14 +139,6 @@ class Documents:
         for _ in range(_NUM_HOPS):
             self._office.on_main(lambda: None, timeout_s=timeout_s)
 
-    def has_first_settings(self) -> bool:
-        """See `Office`."""
-        return self._office.has_first_settings()
-
-    def forget_settings(self) -> None:
-        """See `Office`."""
-        self._office.forget_settings()
-
     def flush(self, *, timeout_s: float) -> None:
         """Have options that were changed written to the office's files."""
         self._office.on_main(lambda: flush_options(self._office), timeout_s=timeout_s)

@@ -10,14 +10,15 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..folder import remove_tree
+from ..folder import read_regular, remove
 from ..processes import Program
+from . import profile
 from .main_thread import MainThread, Outcome, outcome_of
-from .settings import PROGRAM, mark_extensions_current, noted_settings, settings_file
+from .settings import PROGRAM, mark_extensions_current, settings_file
 
 T = TypeVar("T")
 
@@ -89,38 +90,25 @@ class Office:
     """The process, started with a warm sheet."""
 
     def __init__(self, *, env: Mapping[str, str], log_folder: Path) -> None:
-        self._profile = Path(env["HOME"]) / ".config/libreoffice/4"
+        self.folder = Path(env["HOME"]) / ".config/libreoffice/4"
+        """Its profile."""
         self.program = Program(
             "office",
             [str(PROGRAM / "soffice.bin"), "--norestore", "--nologo", "--nofirststartwizard",
-             "--nolockcheck", f"-env:UserInstallation=file://{self._profile}", f"--accept=pipe,name={_PIPE};urp;", "--calc"],
-            env=env,
+             "--nolockcheck", f"-env:UserInstallation=file://{self.folder}", f"--accept=pipe,name={_PIPE};urp;", "--calc"],
+            env={**env, "TMPDIR": str(self.folder / "tmp")},
             log_folder=log_folder,
         )  # fmt: skip
+        self._first: tuple[frozenset[str], Mapping[str, str]] | None = None
+        """Files and options as they were before a task; None: not known."""
         self._worker = _Worker()
         self._context: Any = None
         self._main: MainThread | None = None
         self.num_starts = 0
         self.options_before: dict[tuple[str, str], Any] = {}
         """Options that tools changed, with their values before (`registry`); kept over a restart, as the profile is."""
-        self.options_restored: set[tuple[str, str, str]] = set()
-        """Options that were put back, with their values as the profile has them."""
-
-    def has_first_settings(self) -> bool:
-        """Does its profile say what it said at first, and what was put back? Only what has been written to its file counts."""
-        try:
-            text = (self._profile / _SETTINGS_FILE).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
-            return False
-        return noted_settings(text) <= noted_settings(settings_file()) | self.options_restored
-
-    def forget_settings(self) -> None:
-        """End it and remove its profile: what it is started with next is a new one."""
-        self.program.kill()
-        self.options_before.clear()
-        self.options_restored.clear()
-        if self._profile.is_dir():
-            remove_tree(self._profile)
+        self.options_restored: dict[str, str] = {}
+        """Options that were put back, by node and name, with their values as the profile has them."""
 
     def start(self) -> None:
         """Start it; it can be called once `connect` returns."""
@@ -128,13 +116,57 @@ class Office:
         self._context = self._main = None
         self._worker = _Worker()
         self.num_starts += 1
-        user = self._profile / "user"
+        user = self.folder / "user"
         user.mkdir(parents=True, exist_ok=True)
-        settings = self._profile / _SETTINGS_FILE
+        (self.folder / "tmp").mkdir(exist_ok=True)
+        settings = user / "registrymodifications.xcu"
         if not settings.exists():
             settings.write_text(settings_file(), encoding="utf-8")
             mark_extensions_current(user)
         self.program.start()
+
+    def end(self) -> None:
+        """End it and forget its profile; it is started anew when it is needed."""
+        self.program.kill()
+        self._context = self._main = self._first = None
+        self.options_before.clear()
+        self.options_restored.clear()
+        remove(self.folder)
+
+    def note(self) -> None:
+        """No agent has used it since it was started: its profile is the first one."""
+        if self._first is None:
+            self._first = profile.files(self.folder), self._registry().options
+
+    def changes(self, *, timeout_s: float) -> list[str]:
+        """What is other in its profile than it was at first. Raises `OfficeGone`."""
+        if self._first is None:
+            return ["it was started in the task"]
+        first_files, first_options = self._first
+        self.call(self._write_registry, timeout_s=timeout_s)
+        now = self._registry()
+        if now.remembered:
+            self.call(lambda: self._forget(now.remembered), timeout_s=timeout_s)
+        changed = profile.changes(first_options, now.options, restored=self.options_restored)
+        return sorted(profile.files(self.folder) ^ first_files) or changed
+
+    def _write_registry(self) -> None:
+        self.create("com.sun.star.configuration.ConfigurationProvider").flush()
+
+    def _registry(self) -> profile.Registry:
+        return profile.read_registry(read_regular(self.folder / profile.REGISTRY) or b"")
+
+    def _forget(self, remembered: Sequence[tuple[str, str]]) -> None:
+        import uno
+
+        provider = self.create("com.sun.star.configuration.ConfigurationProvider")
+        for node, name in remembered:
+            place = uno.createUnoStruct("com.sun.star.beans.PropertyValue", Name="nodepath", Value=node)
+            access = provider.createInstanceWithArguments("com.sun.star.configuration.ConfigurationUpdateAccess", (place,))
+            if access.hasByName(name):
+                access.removeByName(name)
+                access.commitChanges()
+        provider.flush()
 
     def connect(self, *, timeout_s: float) -> None:
         """Wait until it answers. Raises `OfficeGone`."""

@@ -34,7 +34,7 @@ def restore_options(office: Office) -> None:
         access.replaceByName(name, value)
         access.commitChanges()
         provider.flush()
-        office.options_restored.add((node, name, str(value).lower() if isinstance(value, bool) else str(value)))
+        office.options_restored[f"{node} {name}"] = str(value).lower() if isinstance(value, bool) else str(value)
     office.options_before.clear()
 
 

@@ -36,24 +36,6 @@ _SETTINGS = (
 )
 
 
-_USE = re.compile(
-    r"org\.openoffice\.(?:Office\.(?:Views|Histories|UI\b|Logging|Jobs|Linguistic/ServiceManager)|Setup/(?:L10N|Office)|ucb)"
-)
-"""What the office notes by itself wherever it is used: windows, bars, files that were open, days of its announcements."""
-_ITEM = re.compile(r'<item oor:path="/(?P<path>[^"]*)">(?P<content>.*?)</item>', re.DOTALL)
-_PROPERTY = re.compile(r'<prop oor:name="(?P<name>[^"]*)"[^>]*>(?:<value[^>]*>(?P<value>[^<]*)</value>)?')
-
-
-def noted_settings(text: str) -> set[tuple[str, str, str]]:
-    """Node, name and value of every setting in a text of registrymodifications.xcu, but for what the office notes by itself."""
-    return {
-        (f"/{item['path']}", found["name"], found["value"] or "")
-        for item in _ITEM.finditer(text)
-        for found in _PROPERTY.finditer(item["content"])
-        if not _USE.match(item["path"]) and not found["name"].startswith("LastTime")
-    }
-
-
 def settings_file() -> str:
     """registrymodifications.xcu of a fresh profile: no dialogs, no blinking, typed text stays as typed."""
     items = "".join(

@@ -102,6 +102,27 @@ class Calc:
         """Start the office; the warm sheet is there once `connect` returns."""
         self._office.start()
 
+    def end(self) -> None:
+        """End the office and forget its profile."""
+        self._office.end()
+        self._warm = None
+
+    def note(self) -> None:
+        """See `Office.note`."""
+        self._office.note()
+
+    def changes(self, *, timeout_s: float) -> list[str]:
+        """See `Office.changes`."""
+        return self._office.changes(timeout_s=timeout_s)
+
+    def profile(self) -> list[Path]:
+        """Where all the office's files lie."""
+        return [self._office.folder]
+
+    def kept(self) -> list[Path]:
+        """All of them."""
+        return self.profile()
+
     def connect(self, *, timeout_s: float) -> None:
         """Wait for the office and its warm sheet. Raises `OfficeGone`, also when that was closed or does not answer."""
         if self._warm is not None and self._start == self._office.num_starts:

@@ -1,0 +1,85 @@
+"""After a reset nothing is there of what an agent left, in any application or in the session: the catalogue of `messes`, played.
+
+Each mess is made on a real desktop, a reset follows, every application is shown once, and the fingerprint has to be the first.
+What a reset cannot undo is an error of the desktop, which costs a new one; those messes are listed apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from common.config import DesktopConfig
+from common.errors import DesktopBroken
+from env_server.drivers.guest_driver import GuestDriver
+from env_server.guest.fingerprint import Fingerprint, differences
+from env_server.tasks.osworld.desktop import CalledDesktop
+from tests.desktops import Player, open_desktop
+from tests.integration.messes import ACTIONS, COMMANDS, COSTS_A_DESKTOP, EDITOR, FILES, PAGE, SHEET
+from tests.tiers import one_in
+
+LIMITS = {"reset_deadline_s": 120.0, "step_deadline_s": 60.0}
+PLANTED = "find /tmp /var/tmp /dev/shm /home/user -name 'planted*'; xfconf-query -c xsettings -lv 2>&1 | grep planted"
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuestDriver]:
+    with open_desktop(tmp_path_factory.mktemp("desktop"), DesktopConfig(image="full", observation="tree", **LIMITS)) as desktop:
+        yield desktop
+
+
+@pytest.fixture(scope="module")
+def first(driver: GuestDriver) -> Fingerprint:
+    return fingerprint(driver)
+
+
+def fingerprint(driver: GuestDriver) -> Fingerprint:
+    """After a reset; each application is shown once, so that it runs."""
+    for step in (PAGE, EDITOR, FILES, SHEET):
+        Player(driver).start(step)
+    found: Fingerprint = driver.get("fingerprint")
+    return found
+
+
+def run(driver: GuestDriver, command: str) -> str:
+    ended = CalledDesktop(driver.get).run(command, timeout_s=30.0)
+    assert not ended.stderr, ended
+    return ended.stdout
+
+
+@pytest.mark.parametrize("mess", one_in(12, COMMANDS))
+def test_reset_leaves_nothing_of_what_programs_did(driver: GuestDriver, first: Fingerprint, mess: str) -> None:
+    run(driver, COMMANDS[mess])
+    assert differences(first, fingerprint(driver)) == []
+    assert run(driver, PLANTED) == ""
+
+
+@pytest.mark.parametrize("mess", one_in(12, ACTIONS))
+def test_reset_leaves_nothing_of_what_an_agent_did(driver: GuestDriver, first: Fingerprint, mess: str) -> None:
+    steps, actions = ACTIONS[mess]
+    player = Player(driver)
+    player.start(*steps)
+    for action in actions:
+        player.do(action)
+    assert differences(first, fingerprint(driver)) == []
+    assert run(driver, PLANTED) == ""
+
+
+@pytest.mark.parametrize("mess", one_in(12, COSTS_A_DESKTOP))
+def test_what_cannot_be_undone_costs_a_new_desktop(tmp_path_factory: pytest.TempPathFactory, mess: str) -> None:
+    config = DesktopConfig(image="full", apps=("files",), observation="tree", **LIMITS)
+    with open_desktop(tmp_path_factory.mktemp("lost"), config) as driver:
+        Player(driver).start(FILES)
+        run(driver, COSTS_A_DESKTOP[mess])
+        with pytest.raises(DesktopBroken):
+            Player(driver).start(FILES)
+
+
+def test_fingerprint_shows_what_lies_in_every_writable_folder(driver: GuestDriver, first: Fingerprint) -> None:
+    for name in ("file in /tmp", "trash", "deep folders", "open port", "background process"):
+        run(driver, COMMANDS[name])
+    found = "\n".join(differences(first, driver.get("fingerprint")))
+    for part in ("/tmp/planted", "Trash/files/planted", "/tmp/dddd", "0100007F:1F40", "/usr/bin/dash"):
+        assert part in found, (part, found)
+    assert differences(first, fingerprint(driver)) == []

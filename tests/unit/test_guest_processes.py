@@ -1,0 +1,59 @@
+"""Which processes of a desktop an agent had started, whoever their parent is."""
+
+from __future__ import annotations
+
+import pytest
+
+from env_server.guest.processes import Seen, strays
+
+GUEST = 10
+THUNAR, CHROMIUM, BUS = "/usr/bin/thunar", "/usr/lib/chromium/chromium", "/usr/bin/dbus-daemon"
+DESKTOP = {
+    1: Seen(0, "1", "/init"),
+    GUEST: Seen(1, "2", ""),
+    20: Seen(GUEST, "3", THUNAR),
+    21: Seen(GUEST, "4", CHROMIUM),
+    22: Seen(21, "5", CHROMIUM),
+    23: Seen(22, "6", CHROMIUM),
+    24: Seen(GUEST, "7", BUS),
+    25: Seen(GUEST, "8", "/usr/libexec/at-spi2-registryd"),
+}
+"""Started: 20, 21, 24. A service of the desktop: 25."""
+ADDED = {
+    "left behind": {30: Seen(GUEST, "9", "/usr/bin/sleep")},
+    "of an application": {30: Seen(20, "9", "/usr/bin/bash")},
+    "of a helper": {30: Seen(23, "9", "/usr/bin/bash")},
+    "activated by the bus": {30: Seen(24, "9", "/home/user/evil")},
+    "of a service": {30: Seen(25, "9", "/usr/bin/bash")},
+    "with a service's executable": {30: Seen(GUEST, "9", "/usr/libexec/at-spi2-registryd")},
+    "with an application's executable": {30: Seen(GUEST, "9", THUNAR)},
+    "hidden": {30: Seen(20, "9", "")},
+    "below one of its own": {30: Seen(GUEST, "9", "/usr/bin/sh"), 31: Seen(30, "9", "/usr/bin/sh"), 32: Seen(31, "9", CHROMIUM)},
+}
+
+
+def found(table: dict[int, Seen]) -> set[int]:
+    return strays(table, guest=GUEST, started={20, 21, 24}, services={(25, "8")})
+
+
+def test_desktop_without_an_agent_has_no_strays() -> None:
+    assert found(DESKTOP) == set()
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_stray_is_found(name: str) -> None:
+    assert found(DESKTOP | ADDED[name]) == set(ADDED[name])
+
+
+def test_later_process_with_the_number_of_a_service_is_a_stray() -> None:
+    assert found(DESKTOP | {25: Seen(GUEST, "99", "/usr/libexec/at-spi2-registryd")}) == {25}
+
+
+def test_dead_process_is_no_stray_and_its_children_are() -> None:
+    dead = {30: Seen(GUEST, "9", "", is_dead=True), 31: Seen(30, "9", "/usr/bin/sleep")}
+    assert found(DESKTOP | dead) == {31}
+
+
+def test_chain_of_any_length_is_found() -> None:
+    chain = {number: Seen(number - 1, "9", "/usr/bin/sh") for number in range(31, 5000)} | {30: Seen(20, "9", "/usr/bin/sh")}
+    assert found(DESKTOP | chain) == set(range(30, 5000))
