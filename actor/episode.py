@@ -301,7 +301,7 @@ class _Episode:
                 )
             ).result()
         return _Chosen(
-            text=completion.text.strip(),
+            text=self._prompt.said(completion.text, completion.tokens),
             tokens=completion.tokens,
             logprobs=completion.logprobs,
             policy_versions=completion.policy_versions,

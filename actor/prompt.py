@@ -24,6 +24,8 @@ from common.messages import Action, Observation
 
 __all__ = ["FolderTokenizer", "PromptBuilder", "Tokenizer"]
 
+_ENDS_ACTIONS = ")"
+"""The last character of every action of `common.actions`."""
 CUT_MARK = "… [the rest of the task does not fit]"
 """Ends an instruction that is longer than the budget."""
 
@@ -43,7 +45,9 @@ class PromptBuilder:
         self._opening = tokenizer.opening() if self._cue is None else ""
         self.end_token = self._find_end()
         """Ends every demonstrated action."""
-        self.stop_tokens = tokenizer.stop_tokens | {self.end_token}
+        # Some tokenizers join the last character of an action with the newline.
+        self._joined_ends = frozenset[int]() if self._cue is None else tokenizer.line_ends(_ENDS_ACTIONS)
+        self.stop_tokens = tokenizer.stop_tokens | self._joined_ends | {self.end_token}
         """Sampling ends at these."""
         self._check_budget()
 
@@ -141,6 +145,12 @@ class PromptBuilder:
             return np.asarray(self._tokenizer.encode_answer(answer.strip()), dtype=np.int32)
         spoken = self._tokenizer.encode_text(f" {answer.strip()}", after=self._cue)
         return np.asarray([*spoken, self.end_token], dtype=np.int32)
+
+    def said(self, completion_text: str, tokens: Sequence[int] | np.ndarray) -> str:
+        """The answer of a completion whose text lacks the stop token: that may hold the end of the action."""
+        if len(tokens) == 0 or int(tokens[-1]) not in self._joined_ends:
+            return completion_text.strip()
+        return (completion_text + self._tokenizer.decode([int(tokens[-1])])).strip()
 
     def parse(self, completion_text: str, observation: Observation) -> Action:
         """The action in an answer to ``observation``. Raises `common.actions.ActionSyntaxError`."""

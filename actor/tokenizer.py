@@ -32,6 +32,9 @@ class Tokenizer(Protocol):
     num_rows: int | None
     """Tokens that the model knows; None: its files do not tell."""
 
+    def line_ends(self, after: str) -> frozenset[int]:
+        """Tokens that hold ``after`` and a line break as one, perhaps with more before or blanks behind."""
+
     def encode_text(self, text: str, *, after: str = "") -> list[int]:
         """Token ids of ``text``, which goes on after ``after``. No part of it becomes one of the model's special tokens."""
 
@@ -93,6 +96,13 @@ class FolderTokenizer:
     def encode(self, text: str) -> list[int]:
         """Token ids, nothing added; names of special tokens in ``text`` are those tokens."""
         return list(self._backend.encode(text, add_special_tokens=False).ids)
+
+    def line_ends(self, after: str) -> frozenset[int]:
+        # Newlines look like this in byte-level vocabularies; what merely looks so is found out by decoding.
+        vocabulary = self._backend.get_vocab().items()
+        candidates = [token for piece, token in vocabulary if after in piece and ("Ċ" in piece or "\n" in piece)]
+        texts = ((token, self.decode([token])) for token in candidates)
+        return frozenset(token for token, text in texts if "\n" in text and text.rstrip().endswith(after))
 
     def encode_text(self, text: str, *, after: str = "") -> list[int]:
         encode = self._spelled if self._meant.search(text) else self.encode
@@ -179,12 +189,11 @@ class FolderTokenizer:
     @functools.cached_property
     def _template(self) -> ChatTemplate:
         """Raises `ConfigError`."""
-        if self._whole is None:
-            try:
-                self._whole = _whole_tokenizer(self._folder)
-            except Exception as error:  # noqa: BLE001  (as in the constructor)
-                raise _unreadable(self._folder, error) from None
-        whole, template = self._whole, self._whole.chat_template or _processor_template(self._folder)
+        try:
+            whole = self._whole = self._whole or _whole_tokenizer(self._folder)
+            template = whole.chat_template or _processor_template(self._folder)
+        except Exception as error:  # noqa: BLE001  (as in the constructor)
+            raise _unreadable(self._folder, error) from None
         if template is None:
             step = "use a model with a chat template, or actor.prompt.format: compact with chat_template: false"
             raise ConfigError([Problem("actor.prompt", f"the tokenizer in {self._folder} has no chat template", step)])

@@ -215,6 +215,6 @@ def _filled(path: Path) -> bool:
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return tree if isinstance(tree, dict) else None

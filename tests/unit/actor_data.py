@@ -41,6 +41,9 @@ class ByteTokenizer:
     stop_tokens = frozenset({EOS})
     num_rows = EOS + 1
 
+    def line_ends(self, after: str) -> frozenset[int]:
+        return frozenset()
+
     def encode_text(self, text: str, *, after: str = "") -> list[int]:
         return self.encode(text)
 

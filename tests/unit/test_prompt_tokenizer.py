@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from dataclasses import replace
@@ -15,7 +16,10 @@ from actor.formats.base import ChatMessage
 from actor.prompt import FolderTokenizer, PromptBuilder
 from common.config import PromptConfig
 from common.errors import ConfigError
+from common.model_folder import context_problems, model_folder_problems
 from learner.model_store import ensure_model
+from tests.tiers import one_in
+from tests.unit.actor_data import make_observation
 from tests.unit.tokenizer_data import FAMILIES, make_folder
 
 
@@ -177,6 +181,30 @@ def test_pointer_in_place_of_a_file_is_named(tmp_path: Path, name: str) -> None:
     (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
     with pytest.raises(ConfigError, match=rf"{name} in .* is a Git LFS pointer, not the file itself\n .*git lfs pull"):
         FolderTokenizer(folder)
+
+
+_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json", "chat_template.jinja",
+    "chat_template.json", "special_tokens_map.json", "added_tokens.json",
+)  # fmt: skip
+_CONTENTS = (
+    b"", b"{", b"[]", b"null", b"3", b'"x"', b"{}", b"\xff\xfe\x00", b"[" * 100_000, b'{"eos_token": 5, "eos_token_id": 1e400}',
+    b'{"chat_template": 5, "vocab_size": "many", "text_config": 7}', b'{"eos_token": {"content": ["x"]}, "eos_token_id": [[2]]}',
+    b'{"tokenizer_class": 5, "auto_map": "x.Y"}', b'{"added_tokens": 5, "model": {}}', b'{"chat_template": [{"name": "x"}]}',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", one_in(4, _FILES))
+@pytest.mark.parametrize("is_chat", [False, True])
+def test_file_with_anything_in_it_is_read_or_a_mistake_of_the_configuration(tmp_path: Path, name: str, is_chat: bool) -> None:
+    for place, content in enumerate(_CONTENTS):
+        folder = make_folder(FAMILIES["bytes"], tmp_path / str(place))
+        (folder / name).write_bytes(content)
+        with contextlib.suppress(ConfigError):
+            builder = PromptBuilder(FolderTokenizer(folder), PromptConfig(chat_template=is_chat, max_prompt_tokens=600))
+            assert len(builder.build("x", make_observation(), [])) > 0
+        model_folder_problems(folder)
+        context_problems(str(folder), max_prompt_tokens=1, max_new_tokens=1)
 
 
 @pytest.mark.parametrize("where", ["chat_template.json", "additional_chat_templates/default.jinja", "no default"])

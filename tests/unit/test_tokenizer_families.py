@@ -109,7 +109,20 @@ def test_sampling_stops_at_all_ends_that_the_folder_names_and_at_that_of_the_tem
     assert chat.stop_tokens == ids(tokenizer, [family.end, family.eos, *family.named])
     assert {chat.end_token} == ids(tokenizer, [family.end])
     assert tokenizer.decode([plain.end_token]).strip(" ") == "\n"
-    assert plain.stop_tokens == {plain.end_token} | ids(tokenizer, [family.eos, *family.named])
+    joined = tokenizer.line_ends(")")
+    assert plain.stop_tokens == {plain.end_token} | joined | ids(tokenizer, [family.eos, *family.named])
+    assert bool(joined) == (family.make.__name__ == "newer_byte_level")
+
+
+def test_line_that_a_model_ends_in_its_own_way_is_an_answer(tokenizer: FolderTokenizer) -> None:
+    """Some tokenizers have one token for a bracket and the line break after it."""
+    builder = PromptBuilder(tokenizer, PLAIN)
+    for action in ('click("Bella")', "click(3)", "done()"):
+        tokens = tokenizer.encode_text(f" {action}\n and so on\n", after="\nAction:")
+        place = next(place for place, token in enumerate(tokens) if token in builder.stop_tokens)
+        sampled = tokens[: place + 1]
+        answer = builder.said(tokenizer.decode(sampled[:-1]), sampled)
+        assert builder.parse(answer, screen()) == parse_action(action)
 
 
 @pytest.mark.parametrize("config", [PLAIN, CHAT, PUBLISHED], ids=["plain", "compact", "published"])
