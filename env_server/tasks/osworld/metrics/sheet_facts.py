@@ -158,7 +158,7 @@ def _conditional(sheet: Any) -> dict[str, dict[str, str]]:
     return found
 
 
-def _comparable(value: Any, limit: float | str) -> bool:
+def _comparable(value: Any, limit: float | str | None) -> bool:
     """Are both numbers, or both texts?"""
     if isinstance(limit, str):
         return isinstance(value, str)
