@@ -99,7 +99,7 @@ class Desktop:
         assert isinstance(browser, Browser)
         apps: tuple[App, ...] = (self._chromium, *office_apps.values(), self._editor, self._files, *on_demand.values())
         self._apps: dict[str, App] = {app.name: app for app in apps}
-        self._reader = TreeReader(self._screen, self._accessibility, self._calc)
+        self._reader = TreeReader(self._screen, self._accessibility, self._calc, web_scale=self._chromium.scale)
         self._windows = Windows(session, apps, self._reader, browser=self._chromium, settle_quiet_s=settle_quiet_s)
         self._openers = Openers(
             session, self._windows, self._reader, self.folder, chromium=self._chromium, calc=self._calc,

@@ -22,7 +22,7 @@ from Xlib.protocol import event as xevent
 from .keyboard import Keyboard, keysym_of, parse_chord
 from .processes import Program
 from .top_level import TopLevelWindows
-from .visibility import Surface
+from .visibility import Surface, holds
 from .x_state import XState
 
 _BUTTONS = {"left": 1, "middle": 2, "right": 3}
@@ -32,6 +32,8 @@ _STRUCTURE_EVENTS = frozenset(
     {X.CreateNotify, X.ConfigureNotify, X.MapNotify, X.UnmapNotify, X.ReparentNotify, X.DestroyNotify}
 )
 
+_EARLY_S = 0.7
+"""Chromium's half second begins a little after its window appears."""
 _CLICK_LIMIT_S = 1.0
 """For a click to arrive before the next key."""
 _WHOLE = 65536
@@ -55,6 +57,8 @@ class Window:
     """The first part of that, such as ``Mail``."""
     lets_clicks_through: bool = False
     """Nothing below it is harder to click: a tool tip, which leaves with the pointer, or a window that takes no clicks."""
+    ignores_early_clicks: bool = False
+    """A list of suggestions of Chromium's: it takes no clicks at first, lest one meant for what was there before chooses one."""
 
     @property
     def window_class(self) -> str:
@@ -319,6 +323,15 @@ class Screen:
                 found.append(Surface(xid, window.pid, window.title, box, is_popup))
         return found
 
+    def early_s(self, x: int, y: int) -> float:
+        """How much longer a click there would be ignored, because what is there has just appeared."""
+        if not self.num_popups:
+            return 0.0
+        above = [surface for surface in self.surfaces() if holds(surface.box, (x, y))]
+        if not above or not self._description(above[-1].xid).ignores_early_clicks:
+            return 0.0
+        return max(0.0, _EARLY_S - self._top_level.age_s(above[-1].xid))
+
     def activate(self, xid: int) -> None:
         """Ask the window manager to raise and focus a window."""
         self._client_message(xid, "_NET_ACTIVE_WINDOW", [2, X.CurrentTime, 0, 0, 0])
@@ -428,6 +441,7 @@ class Screen:
             kind[1] if kind else "",
             kind[0] if kind else "",
             not takes_clicks or (kinds is not None and any(atom in kinds.value for atom in passing)),
+            kinds is not None and self._atom("_NET_WM_WINDOW_TYPE_NOTIFICATION") in kinds.value,
         )
 
     def _root_property(self, name: str) -> list[int]:

@@ -6,7 +6,9 @@ lies was decided on the host; API actions are `guest.desktop`'s.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +39,8 @@ class Gui:
         """Keys that the agent holds down, by name, in pressing order -> key code."""
         self._actions: dict[str, Callable[[Mapping[str, Any]], str | None]] = {
             "click": self._click,
-            "double_click": lambda args: self._screen.click(args["x"], args["y"], num_clicks=2),
-            "triple_click": lambda args: self._screen.click(args["x"], args["y"], num_clicks=3),
+            "double_click": functools.partial(self._click, num_clicks=2),
+            "triple_click": functools.partial(self._click, num_clicks=3),
             "hover": lambda args: self._screen.move(args["x"], args["y"]),
             "scroll": self._scroll,
             "drag": lambda args: self._drag(((args["x"], args["y"]), (args["to_x"], args["to_y"]))),
@@ -63,10 +65,12 @@ class Gui:
         while self._held:
             self._screen.release_key(self._held.popitem()[1])
 
-    def _click(self, args: Mapping[str, Any]) -> None:
-        if args["button"] != "left" and self._is_locked():
+    def _click(self, args: Mapping[str, Any], *, num_clicks: int = 1) -> None:
+        button = args.get("button", "left")
+        if button != "left" and self._is_locked():
             raise Refused("only the left button works in the browser")
-        self._screen.click(args["x"], args["y"], button=args["button"], hold=args.get("hold", ""))
+        time.sleep(self._screen.early_s(args["x"], args["y"]))
+        self._screen.click(args["x"], args["y"], button=button, num_clicks=num_clicks, hold=args.get("hold", ""))
 
     def _scroll(self, args: Mapping[str, Any]) -> None:
         if set(self._held) - {"shift"} and self._is_locked():

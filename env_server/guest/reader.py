@@ -35,8 +35,10 @@ _CELL_STATES = 1 << ENABLED | 1 << SENSITIVE | 1 << SHOWING | 1 << VISIBLE | 1 <
 class TreeReader:
     """Reads the tree of the application in front."""
 
-    def __init__(self, screen: Screen, accessibility: Accessibility, calc: Calc) -> None:
+    def __init__(self, screen: Screen, accessibility: Accessibility, calc: Calc, *, web_scale: float) -> None:
+        """``web_scale``: device pixels per CSS pixel in the browser of web tasks."""
         self._screen, self._accessibility, self._calc = screen, accessibility, calc
+        self._web_scale = web_scale
         self._last: list[Node] = []
         self._last_key: tuple[object, ...] = ()
         self._last_at = 0.0
@@ -149,12 +151,10 @@ class TreeReader:
             return False
         return False
 
-    def _read(self, pid: int, deadline: float, arrangement: Arrangement | None = None) -> list[Node]:
-        """All that shows, of covered windows too where ``arrangement`` is None."""
+    def _read(self, pid: int, deadline: float) -> list[Node]:
+        """All that shows, of covered windows too."""
         reading = Reading(bool(self._screen.num_popups))
-        if arrangement is None:
-            return self._accessibility.app_of(pid, deadline=deadline).read(reading, deadline=deadline)
-        return self._read_visible(pid, reading, arrangement, deadline)
+        return self._accessibility.app_of(pid, deadline=deadline).read(reading, deadline=deadline)
 
     def _read_visible(self, pid: int, reading: Reading, arrangement: Arrangement, deadline: float) -> list[Node]:
         """The tree without the windows that are covered whole."""
@@ -174,17 +174,19 @@ class TreeReader:
                 if shown is not None and shown != frame_mark:
                     self._accessibility.wait_for_event(0.02)
                     continue
-            nodes = self._read(pid, deadline, arrangement)
+            reading = Reading(bool(self._screen.num_popups), scale=self._web_scale)
+            nodes = self._read_visible(pid, reading, arrangement, deadline)
             mark = next((node for node in nodes if node.name.startswith(MARK)), None)
             self._mark_path = mark.path if mark else ""
-            if not frame_mark or (mark and mark.name == frame_mark) or time.monotonic() >= limit:
+            is_fresh = mark.name == frame_mark if mark else arrangement.has_left_out  # then no mark is to be expected
+            if not frame_mark or is_fresh or time.monotonic() >= limit:
                 return _without_marks(nodes)
             self._accessibility.wait_for_event(0.02)
 
     def _read_expected(self, app: str, pid: int, arrangement: Arrangement, deadline: float) -> list[Node]:
         limit = time.monotonic() + _EXPECT_LIMIT_S
         while True:
-            nodes = self._read(pid, deadline, arrangement)
+            nodes = self._read_visible(pid, Reading(bool(self._screen.num_popups)), arrangement, deadline)
             done = app != "files" or self._files is None or sorted(_file_names(nodes)) == self._files
             if done or time.monotonic() >= limit:
                 break

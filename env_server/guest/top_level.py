@@ -5,6 +5,7 @@ Where they are and which show is kept from events; only their stacking order is 
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,8 @@ class _Child:
     """x, y, width, height on the screen, the border included."""
     is_popup: bool = False
     is_mapped: bool = False
+    shown_at: float = 0.0
+    """Monotonic time at which it was noticed to show."""
     client: int = 0
     """The managed window inside a frame."""
 
@@ -48,6 +51,11 @@ class TopLevelWindows:
         shown = [(xid, child) for xid, child in known if child is not None and child.is_seen]
         return [(child.client or xid, child.box, child.is_popup) for xid, child in shown if child.client or child.is_popup]
 
+    def age_s(self, xid: int) -> float:
+        """Seconds that a popup has been shown."""
+        child = self._children.get(xid)
+        return time.monotonic() - child.shown_at if child else 0.0
+
     def take(self, event: Any) -> None:
         """A structure event that the root window was told of."""
         kind, xid = event.type, event.window.id
@@ -62,7 +70,7 @@ class TopLevelWindows:
                 child.box = (event.x, event.y, event.width + border, event.height + border)
                 child.is_popup = bool(event.override)
             else:
-                child.is_mapped = kind == X.MapNotify
+                child.is_mapped, child.shown_at = kind == X.MapNotify, time.monotonic()
 
     def _take_reparented(self, xid: int, parent: int) -> None:
         for child in self._children.values():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .dbus import Call, Connection, DBusError, DBusTimeout
@@ -23,6 +23,7 @@ PROPERTIES = "org.freedesktop.DBus.Properties"
 TEXT_ROLES = frozenset({"text", "entry", "password-text", "terminal", "document-text", "editbar", "spin-button"})
 _MENU = "menu"
 _CLOSED_UNLESS_POPUP = frozenset({_MENU, "combo-box"})
+_DOCUMENTS = frozenset({"document-web"})
 _MENU_ITEM = "menu-item"
 _NEVER_ENTERED = frozenset({_MENU_ITEM, "separator"})
 _MAX_CHILDREN = 400
@@ -71,6 +72,8 @@ class Reading:
     """Enter menu items: in Qt a menu is the child of the item that opens it."""
     items_never_show: bool = False
     """GTK 2 does not count the items of an open menu as showing: those that are visible and have a place are read."""
+    scale: float = 1.0
+    """Pixels per unit of places outside of documents: Chromium gives those of its own widgets in device-independent pixels."""
     left_out: Callable[[Sequence[Node]], Collection[str]] = lambda tops: ()
     """Paths of the top-level objects, among all that show, which are left out with all below: to be covered counts as showing."""
 
@@ -139,43 +142,54 @@ class TreeWalk:
         objects = self._look_again(reading, deadline)
         nodes: list[Node] = []
         met: dict[str, tuple[str, bool]] = {}
-        level = [(path, -1) for path in (ROOT, *adopted.roots)]
-        listed = {path for path, _ in level}
+        level = [(path, -1, "") for path in (ROOT, *adopted.roots)]
+        listed = {ROOT, *adopted.roots}
+        unscaled: set[int] = set()
         depth = 0
         while level:
-            self._look([path for path, _ in level if path not in objects], objects, deadline)
-            met |= {path: ("", False) for path, _ in level if path in objects}
-            above = [nodes[parent].role if parent >= 0 else "" for _, parent in level]
-            showing = [
-                item
-                for item, role in zip(level, above, strict=True)
-                if item[0] in objects and (item[1] < 0 or reading.may_show(objects[item[0]].states, above=role))
+            met |= {path: ("", False) for path, _, _ in level}
+            found = [
+                node if node.role in _DOCUMENTS or node.parent in unscaled else _scaled(node, reading.scale)
+                for node in self._read_level(level, objects, reading, deadline)
             ]
-            for path, parent in showing:
-                is_closed = parent >= 0 and nodes[parent].role in reading.closed_below
-                if objects[path].is_closed != is_closed:
-                    objects[path].is_closed, objects[path].details = is_closed, None
-            self._ask_details([path for path, _ in showing if objects[path].details is None], objects, reading, deadline)
-            found = [_node(path, parent, objects[path]) for path, parent in showing]
-            found = [node for node in found if has_state(node.states, SHOWING) or node.parent < 0 or _is_placed(node)]
             met |= {node.path: (node.role, objects[node.path].is_closed) for node in found}
             left_out = reading.left_out(found) if depth == 1 else ()
             level = []
             for node in found:
                 if node.path in left_out:
                     continue
+                if node.role in _DOCUMENTS or node.parent in unscaled or node.path in adopted.roots:
+                    unscaled.add(len(nodes))
                 nodes.append(node)
                 details = objects[node.path].details
                 for child in details.children if details else ():
                     if child not in listed:  # an object that moves may be two others' child for a moment
                         listed.add(child)
-                        level.append((child, len(nodes) - 1))
-            if depth == 0:
-                level += [(path, 0) for path in adopted.orphans if path not in listed]
+                        level.append((child, len(nodes) - 1, node.role))
+            if depth == 0 and nodes:
+                level += [(path, 0, nodes[0].role) for path in adopted.orphans if path not in listed]
                 listed.update(adopted.orphans)
             depth += 1
-        self._last, self._met = reading, met
+        self._last, self._met = reading, {path: known for path, known in met.items() if path in objects}
         return nodes
+
+    def _read_level(
+        self, level: Sequence[tuple[str, int, str]], objects: dict[str, _Object], reading: Reading, deadline: float
+    ) -> list[Node]:
+        """Those of these (path, parent, the parent's role) that show."""
+        self._look([path for path, _, _ in level if path not in objects], objects, deadline)
+        showing = []
+        for path, parent, above in level:
+            thing = objects.get(path)
+            if thing is None or (parent >= 0 and not reading.may_show(thing.states, above=above)):
+                continue
+            showing.append((path, parent))
+            is_closed = above in reading.closed_below
+            if thing.is_closed != is_closed:
+                thing.is_closed, thing.details = is_closed, None
+        self._ask_details([path for path, _ in showing if objects[path].details is None], objects, reading, deadline)
+        found = [_node(path, parent, objects[path]) for path, parent in showing]
+        return [node for node in found if has_state(node.states, SHOWING) or node.parent < 0 or _is_placed(node)]
 
     def _look_again(self, reading: Reading, deadline: float) -> dict[str, _Object]:
         """All that is to be known of the objects of the last reading, in one go; without those that are gone."""
@@ -234,6 +248,13 @@ def _node(path: str, parent: int, found: _Object) -> Node:
     details = found.details
     assert details is not None
     return Node(path, parent, found.role, details.name, details.text, details.extents, found.states)
+
+
+def _scaled(node: Node, scale: float) -> Node:
+    if scale == 1.0:
+        return node
+    x, y, width, height = (round(number * scale) for number in node.extents)
+    return replace(node, extents=(x, y, width, height))
 
 
 def _is_placed(node: Node) -> bool:

@@ -88,6 +88,8 @@ class Arrangement:
         self._visible = [surface for surface in surfaces if surface.xid in self._parts]
         self._active = active
         self._windows: Mapping[str, Surface] = {}
+        self.has_left_out = False
+        """Is a main window of the process covered whole, as far as `left_out` was told?"""
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -98,7 +100,9 @@ class Arrangement:
         """Paths of the main windows among all top-level objects that are covered whole. Has to be called before `seen`."""
         self._windows = match(tops, self._own, active=self._active)
         shown = {path for path, surface in self._windows.items() if surface.xid in self._parts}
-        return frozenset(node.path for node in tops if node.role == "frame" and node.path not in shown)
+        found = frozenset(node.path for node in tops if node.role == "frame" and node.path not in shown)
+        self.has_left_out = bool(found)
+        return found
 
     def may_miss_objects(self) -> bool:
         """Is there a window in front or above it that no top-level object stands for? True for most menus."""
@@ -139,7 +143,7 @@ class Arrangement:
             else:
                 popup = next((popup for popup in reversed(popups) if _same(node.extents, popup.box)), None)
                 listed = lists.get(node.parent)
-                if listed is not None and _is_drawn_outside(node, nodes) and _holds(listed.box, _centre(node.extents)):
+                if listed is not None and _is_drawn_outside(node, nodes) and holds(listed.box, _centre(node.extents)):
                     popup = popup or listed
                 owner = popup or owner
             owners.append(owner)
@@ -148,7 +152,7 @@ class Arrangement:
     def _overlay(self, node: Node, order: list[Surface]) -> Surface | None:
         """A surface for a top-level object without a window, just above the one that draws it."""
         own = {surface.xid for surface in self._own}
-        below = [place for place, one in enumerate(order) if one.xid in own and _holds(one.box, _centre(node.extents))]
+        below = [place for place, one in enumerate(order) if one.xid in own and holds(one.box, _centre(node.extents))]
         if node.role not in _OVERLAYS or not below:
             return None
         drawn = Surface(0, order[below[-1]].pid, node.name, node.extents, is_popup=True)
@@ -184,7 +188,7 @@ def _popups_of_lists(nodes: Sequence[Node], popups: Sequence[Surface]) -> dict[i
         if not _is_drawn_outside(node, nodes):
             continue
         for place, popup in enumerate(popups):
-            if _holds(popup.box, _centre(node.extents)):
+            if holds(popup.box, _centre(node.extents)):
                 known = filled.get((node.parent, place), node.extents)
                 filled[node.parent, place] = _around(known, node.extents)
     found: dict[int, Surface] = {}
@@ -201,14 +205,15 @@ def _is_drawn_outside(node: Node, nodes: Sequence[Node]) -> bool:
 
 
 def _topmost(order: Sequence[Surface], point: tuple[int, int]) -> Surface | None:
-    return next((surface for surface in reversed(order) if _holds(surface.box, point)), None)
+    return next((surface for surface in reversed(order) if holds(surface.box, point)), None)
 
 
 def _centre(box: Extents) -> tuple[int, int]:
     return box[0] + box[2] // 2, box[1] + box[3] // 2
 
 
-def _holds(box: Extents, point: tuple[int, int]) -> bool:
+def holds(box: Extents, point: tuple[int, int]) -> bool:
+    """Is the point inside?"""
     return box[0] <= point[0] < box[0] + box[2] and box[1] <= point[1] < box[1] + box[3]
 
 

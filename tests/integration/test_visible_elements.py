@@ -119,6 +119,13 @@ def test_list_of_suggestions_comes_first(page: Player) -> None:
     assert found.index("Two") < found.index("Order now")
 
 
+def test_suggestion_is_chosen_at_once(page: Player) -> None:
+    page.do('click("Combo")')
+    wait_for(page, "One")
+    page.do('click("One")')
+    wait_for(page, "Combo", without=["One"])
+
+
 def test_context_menu_covers_what_is_below(page: Player) -> None:
     x, y = place_of(page.do("wait()"), "Order now")
     page.do(f'click({x}, {y}, button="right")')
@@ -171,6 +178,19 @@ def test_second_windows_of_the_browser_show_only_the_one_in_front(player: Player
         assert sum(element.role == "entry" and not element.in_content for element in shown.elements) <= 1
     player.do('key("ctrl+shift+p")')
     wait_for(player, "Printer", without=["Order now"])
+
+
+def test_browser_of_web_tasks_shows_its_lists_and_dialogs_in_pixels(player: Player) -> None:
+    player.start(BROWSER[0], SetupStep("web_file", {"path": "p.html"}))
+    wait_for(player, "Order now", "Combo")
+    player.do('click("Combo")')
+    wait_for(player, "One", "Two")
+    player.do('click("Two")')
+    wait_for(player, "Combo", without=["One"])
+    player.do('click("Upload: No file chosen")')
+    wait_for(player, "Cancel", "Home", without=["Order now"])
+    player.do('click("Cancel")')
+    wait_for(player, "Order now")
 
 
 # --- the editor, the file manager, the sheet ---

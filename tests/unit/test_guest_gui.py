@@ -20,6 +20,9 @@ class FakeScreen:
     def __getattr__(self, name: str) -> Any:
         return lambda *args, **options: self.done.append((name, *args, *options.values()))
 
+    def early_s(self, x: int, y: int) -> float:
+        return 0.0
+
     def key_codes(self, keys: str) -> list[int]:
         return [len(part) for part in keys.split("+")]
 
@@ -123,7 +126,7 @@ def test_text_is_typed_in_batches(screen: FakeScreen) -> None:
 
 def test_triple_click_clicks_three_times(screen: FakeScreen) -> None:
     gui(screen).act("triple_click", {"x": 3, "y": 4, "button": "left"})
-    assert screen.done == [("click", 3, 4, 3)]
+    assert screen.done == [("click", 3, 4, "left", 3, "")]
 
 
 def test_drag_goes_through_all_points_with_enough_steps(screen: FakeScreen) -> None:

@@ -279,6 +279,25 @@ def test_adopted_objects_are_read_while_they_show() -> None:
     assert found() == [(ROOT, -1), ("/gtk", -1), ("/main", 0)]
 
 
+def test_places_outside_of_documents_are_scaled() -> None:
+    things = {
+        ROOT: Thing("application", children=["/main"]),
+        "/main": Thing("frame", place=2, children=["/page", "/bubble"]),
+        "/page": Thing("document-web", place=10, children=["/button"]),
+        "/button": Thing("button", place=20),
+        "/bubble": Thing("alert", place=30),
+        "/gtk": Thing("application", children=["/dialog"]),
+        "/dialog": Thing("file-chooser", place=40),
+    }
+    walk = make_walk(FakeApp(things))
+    adopted = Adopted(roots=("/gtk",))
+    for _ in range(2):
+        nodes = walk.read(Reading(scale=2.5), deadline=time.monotonic() + 10, adopted=adopted)
+        found = {node.path: node.extents for node in nodes}
+        assert found["/main"] == (5, 0, 25, 25) and found["/bubble"] == (75, 0, 25, 25)
+        assert found["/page"][0] == 10 and found["/button"] == (20, 0, 10, 10) and found["/dialog"] == (40, 0, 10, 10)
+
+
 def test_latest_adopted_objects_are_kept() -> None:
     adopted = Adopted()
     for number in range(200):
