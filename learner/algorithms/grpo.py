@@ -87,6 +87,11 @@ class GRPOOptions(Section):
     unused: ClassVar[frozenset[str]] = frozenset()
     """Options that a relative has no use for: giving them is an error."""
 
+    @property
+    def given(self) -> set[str]:
+        """Options that the configuration gives a value."""
+        return {name for name in self.model_fields_set if getattr(self, name) is not None}
+
     @model_validator(mode="before")
     @classmethod
     def _refuse_unused(cls, given: Any) -> Any:
@@ -99,7 +104,7 @@ class GRPOOptions(Section):
     def _fit(self) -> GRPOOptions:
         for name, needed in _NEEDS.items():
             for other, values in needed.items():
-                if name in self.model_fields_set and getattr(self, other) not in values:
+                if name in self.given and getattr(self, other) not in values:
                     raise ValueError(f"{name}: no effect with {other} {getattr(self, other)!r}; leave it out")
         for name in ("icepop_range", "geometric_range"):
             low, high = getattr(self, name)
@@ -149,7 +154,7 @@ class GRPO:
 
     def _refuse_what_clips(self) -> None:
         """With one optimizer step a batch r is 1 wherever a clip looks at it."""
-        given = self.options.model_fields_set & {"eps_low", "eps_high", "dual_clip"}
+        given = self.options.given & {"eps_low", "eps_high", "dual_clip"}
         if self.options.objective in ("gspo", "cispo"):
             given |= {"objective"}
         if given:
