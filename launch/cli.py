@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from launch import cli_cluster, cli_roles, cli_watch
-from launch.cli_options import SET, ConfigFile, Host, SectionedGroup, Site, print_resolved, with_config
+from launch.cli_options import SET, ConfigFile, Host, Number, SectionedGroup, Site, print_resolved, with_config
 from launch.simulate import simulate
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def export(source: str, out: Path) -> None:
 @click.option("--tasks", "families", help="Task families, separated by commas; else those of the run.")
 @click.option("--episodes", type=click.IntRange(min=1), help="Held-out instances of each family; else as the run has it.")
 @click.option("--rollouts", type=click.IntRange(1, 256), default=1, show_default=True, help="Of each instance: K tells pass@K.")
-@click.option("--temperature", type=click.FloatRange(min=0), help="Of sampling; else 0 for one rollout and 1 for several.")
+@click.option("--temperature", type=Number(0, 1000), help="Of sampling; else 0 for one rollout and 1 for several.")
 @click.option("--config", type=ConfigFile(), metavar="CONFIG", help="Other settings; else the run's.")
 @click.option("--endpoint", metavar="URL", help="A vLLM server that holds the model; CHECKPOINT is a folder with its tokenizer.")
 @click.option("--resume", is_flag=True, help="Continue an evaluation that was broken off, asked for in the same way.")

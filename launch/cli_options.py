@@ -6,6 +6,7 @@ The types of arguments find what a person names, a run or a configuration, befor
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -42,6 +43,17 @@ class Run(click.ParamType):
         from launch.run_names import find_run
 
         return find_run(str(value))
+
+
+class Number(click.FloatRange):
+    """A number within bounds; NaN is within none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number. Refuses what is none."""
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value!r} is no number", param, ctx)
+        return number
 
 
 class OutFile(click.Path):

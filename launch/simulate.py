@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from launch.cli_options import Run, with_config
+from launch.cli_options import Number, Run, with_config
 
 if TYPE_CHECKING:
     from launch.simulation.calibrate import Calibration
@@ -31,23 +31,23 @@ _FAILURES = {"desktop_mtbf_h": "desktop_mtbf_s", "actor_mtbf_h": "actor_mtbf_s",
 @with_config(is_required=False)
 @click.option("--from-run", "run", type=Run(), metavar="RUN", help="Take the times of RUN's episodes and updates.")
 @click.option("--check", is_flag=True, help="With --from-run: print the run's own figures beside those of its model.")
-@click.option("--desktops", type=int, help="Episodes played at a time, on all nodes together.")
-@click.option("--actors", type=int, help="Engines (GPUs) that they share.")
-@click.option("--hours", type=click.FloatRange(min=0.01), help="Simulated time: 24 by default, 4 with --what-if.")
-@click.option("--crowding", type=float, help="Each further answer under way slows an engine by this share: 0 to 1.")
-@click.option("--train-s", type=click.FloatRange(min=0), help="Seconds of an update.")
-@click.option("--desktop-step-s", type=click.FloatRange(min=0), help="Seconds of an action on a desktop, settling included.")
-@click.option("--generate-step-s", type=click.FloatRange(min=0), help="Seconds of an answer with the engine to itself.")
-@click.option("--steps", type=click.FloatRange(min=1), help="Actions of an episode, in the mean.")
-@click.option("--stragglers", type=click.FloatRange(0, 1), help="Share of episodes on desktops ten times slower.")
-@click.option("--desktop-mtbf-h", type=click.FloatRange(min=0.001), help="Hours between failures of one desktop.")
-@click.option("--actor-mtbf-h", type=click.FloatRange(min=0.001), help="The same of one actor.")
-@click.option("--learner-mtbf-h", type=click.FloatRange(min=0.001), help="The same of the learner.")
+@click.option("--desktops", type=click.IntRange(max=100_000), help="Episodes played at a time, on all nodes together.")
+@click.option("--actors", type=click.IntRange(max=10_000), help="Engines (GPUs) that they share.")
+@click.option("--hours", type=Number(0.01, 10_000), help="Simulated time: 24 by default, 4 with --what-if.")
+@click.option("--crowding", type=Number(), help="Each further answer under way slows an engine by this share: 0 to 1.")
+@click.option("--train-s", type=Number(0, 86_400), help="Seconds of an update.")
+@click.option("--desktop-step-s", type=Number(0, 600), help="Seconds of an action on a desktop, settling included.")
+@click.option("--generate-step-s", type=Number(0, 600), help="Seconds of an answer with the engine to itself.")
+@click.option("--steps", type=Number(1, 10_000), help="Actions of an episode, in the mean.")
+@click.option("--stragglers", type=Number(0, 1), help="Share of episodes on desktops ten times slower.")
+@click.option("--desktop-mtbf-h", type=Number(0.1, 1e6), help="Hours between failures of one desktop.")
+@click.option("--actor-mtbf-h", type=Number(0.1, 1e6), help="The same of one actor.")
+@click.option("--learner-mtbf-h", type=Number(0.1, 1e6), help="The same of the learner.")
 @click.option(
     "--what-if", is_flag=True, help="Also change eta, batch, desktops, actors, training, stragglers, failures one by one."
 )
 @click.option("--replay", metavar="NAME", help="Play a published comparison: areal, dart, verl, robustrl, or all.")
-@click.option("--seed", default=0, show_default=True, type=int)
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write all figures to this file.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Write a picture of the stages into this folder.")
 def simulate(config: Path | None, overrides: tuple[str, ...], **wishes: Any) -> None:
@@ -209,7 +209,7 @@ def _show_what_if(base: Setting, duration_s: float, *, seed: int) -> dict[str, A
     def show(name: str, row: Figures) -> None:
         progress.clear()
         first.append(row.env_steps_per_s)
-        change = f"{row.env_steps_per_s / first[0] - 1:+.0%}" if len(first) > 1 else ""
+        change = f"{row.env_steps_per_s / first[0] - 1:+.0%}" if len(first) > 1 and first[0] else ""
         click.echo(
             f"{name:38} {row.env_steps_per_s:9.2f} {row.updates_per_h:10.2f} {row.mean_age:6.2f} {row.too_old_share:8.2%} "
             f"{row.waiting_share:8.0%}  {row.bottleneck.partition(' (')[0]} {change}"

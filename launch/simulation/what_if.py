@@ -82,7 +82,7 @@ def desktops_per_gpu(
     while count <= 256:
         setting = replace(base, name=f"{count} desktops an engine", config=free, cluster=replace(fast, num_desktops=count))
         rates.append((count, setting.run(duration_s, seed=seed, on_progress=on_progress).env_steps_per_s))
-        if len(rates) > 1 and rates[-1][1] / rates[-2][1] - 1 < KNEE:
+        if len(rates) > 1 and rates[-1][1] - rates[-2][1] < KNEE * rates[-2][1]:
             break
         answer = count
         count *= 2

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -237,3 +238,18 @@ def test_command_shows_how_far_it_is_and_figures_apart_from_it(monkeypatch: pyte
 def test_command_refuses_what_cannot_be(arguments: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         CliRunner().invoke(simulate, ["configs/quickstart.yaml", *arguments], catch_exceptions=False)
+
+
+NUMBERS = [param.opts[0] for param in simulate.params if isinstance(param.type, click.FloatRange)]
+
+
+@pytest.mark.parametrize("option", NUMBERS)
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e308", "x"])
+def test_command_refuses_numbers_that_are_none(option: str, value: str) -> None:
+    done = CliRunner().invoke(simulate, ["configs/quickstart.yaml", "--desktops", "4", "--actors", "1", option, value])
+    assert option in done.output if done.exit_code == 2 else isinstance(done.exception, ConfigError)
+
+
+def test_setting_in_which_nothing_is_played_has_a_table() -> None:
+    words = ["configs/quickstart.yaml", "--desktops", "4", "--actors", "1", "--hours", "0.05", "--desktop-step-s", "600"]
+    assert "an engine alone can use" in CliRunner().invoke(simulate, words, catch_exceptions=False).output
