@@ -18,7 +18,6 @@ from typing import Any, Protocol
 from actor.chat_template import ChatTemplate, Turn
 from actor.formats.answers import is_thought_tag
 from actor.formats.base import ChatMessage
-from common import log
 from common.errors import ConfigError, Problem
 from common.model_folder import named_end_tokens, pointer_problems, vocabulary_size
 
@@ -53,9 +52,6 @@ class Tokenizer(Protocol):
 
     def end_of_turn(self) -> int | None:
         """The token that ends an assistant's turn; None where the folder names none."""
-
-    def template_ends(self) -> frozenset[int]:
-        """The same for prompts that are written without the template: a model may end its answer with it all the same."""
 
 
 class FolderTokenizer:
@@ -166,19 +162,6 @@ class FolderTokenizer:
 
     def end_of_turn(self) -> int | None:
         return self._end_of_turn
-
-    def template_ends(self) -> frozenset[int]:
-        text, settings = _template_text(self._folder), _settings(self._folder)
-        known = {self._added[token].content for token in self.stop_tokens if token in self._added}
-        known.add(_content(settings.get("bos_token")) or "")
-        if all(added.content in known or added.content not in text for added in self._added.values()):
-            return frozenset()  # Most often, and transformers need not be imported.
-        try:
-            end = self._end_of_turn
-        except ConfigError as error:
-            log.get_logger().warning("template.unreadable", model=str(self._folder), reason=str(error)[:300], used=False)
-            return frozenset()
-        return frozenset() if end is None else frozenset({end})
 
     @functools.cached_property
     def _end_of_turn(self) -> int | None:
@@ -304,16 +287,6 @@ def _whole_tokenizer(folder: Path) -> Any:
         # Code in the folder is never run; the file that it would read is enough.
         return transformers.PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
     return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-
-
-def _template_text(folder: Path) -> str:
-    """All chat templates of the folder as one text; empty where there is none."""
-    file = folder / "chat_template.jinja"
-    inside = _settings(folder).get("chat_template")
-    texts = [one.get("template") for one in inside if isinstance(one, dict)] if isinstance(inside, list) else [inside]
-    if file.is_file():
-        texts.append(file.read_text(encoding="utf-8", errors="replace"))
-    return "\n".join(text for text in texts if isinstance(text, str))
 
 
 def _processor_template(folder: Path) -> str | None:

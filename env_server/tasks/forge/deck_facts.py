@@ -6,8 +6,10 @@ import posixpath
 import re
 from typing import Any
 
-from env_server.tasks.forge.facts import Facts, Near, reading
-from env_server.tasks.reading.packages import outermost
+from env_server.tasks.forge.facts import Facts, Look, Near, joined, reading
+from env_server.tasks.reading import limits
+from env_server.tasks.reading.limits import Budget
+from env_server.tasks.reading.packages import Package, num_below, outermost
 
 _A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
@@ -20,13 +22,9 @@ _SAME_FONTS = {"Liberation Sans": "Arial", "Liberation Serif": "Times New Roman"
 """The office writes the second name where a presentation has the first: the letters are as wide."""
 _NO_EXTRAS = frozenset({"dt", "ftr", "sldNum"})
 
-Look = tuple[tuple[str, object], ...]
-
 
 def deck_facts(data: bytes) -> Facts:
     """Facts of a .pptx file. Raises `UnreadableFile`."""
-    from env_server.tasks.reading.packages import Package
-
     with reading("presentation"):
         package = Package(data)
         root = package.xml("ppt/presentation.xml")
@@ -37,8 +35,11 @@ def deck_facts(data: bytes) -> Facts:
         size = root.find(f"{_P}sldSz")
         is_portrait = int(size.get("cy")) > int(size.get("cx"))
         facts: Facts = {"slides": len(names), "orientation": "portrait" if is_portrait else "landscape"}
+        paragraphs = Budget("paragraphs", limits.MAX_PARAGRAPHS)
         for index, name in enumerate(names, start=1):
-            facts.update(_slide_facts(f"slide {index}", package.xml(name)))
+            slide = package.xml(name)
+            paragraphs.spend(num_below(slide, f"{_A}p"))
+            facts.update(_slide_facts(f"slide {index}", slide))
     return facts
 
 
@@ -91,17 +92,7 @@ def _text(line: Any) -> str:
 
 
 def _spans(line: Any) -> list[tuple[str, Look]]:
-    spans: list[tuple[str, Look]] = []
-    for run in outermost(line, f"{_A}r"):
-        text = re.sub(r"\s+", "", _text(run))
-        if not text:
-            continue
-        look = _look(run.find(f"{_A}rPr"))
-        if spans and spans[-1][1] == look:
-            spans[-1] = (spans[-1][0] + text, look)
-        else:
-            spans.append((text, look))
-    return spans
+    return joined((re.sub(r"\s+", "", _text(run)), _look(run.find(f"{_A}rPr"))) for run in outermost(line, f"{_A}r"))
 
 
 def _look(properties: Any) -> Look:

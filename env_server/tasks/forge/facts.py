@@ -7,9 +7,10 @@ Nothing here looks at how a file came about.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from itertools import groupby
 
 from env_server.tasks.reading.limits import LimitPassed
 
@@ -36,6 +37,16 @@ def reading(kind: str) -> Iterator[None]:
         raise UnreadableFile(str(error)) from error
     except Exception as error:
         raise UnreadableFile(f"no {kind}: {type(error).__name__}: {error}") from error
+
+
+Look = tuple[tuple[str, object], ...]
+"""Names and values of what stands out in a piece of text."""
+
+
+def joined(pieces: Iterable[tuple[str, Look]]) -> list[tuple[str, Look]]:
+    """Pieces of text, those in a row that look alike as one, empty ones left out."""
+    shown = (piece for piece in pieces if piece[0])
+    return [("".join(text for text, _ in alike), look) for look, alike in groupby(shown, key=lambda piece: piece[1])]
 
 
 def differences(wanted: Facts, found: Facts, *, checks: Mapping[str, Check] | None = None) -> list[str]:

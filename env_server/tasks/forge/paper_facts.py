@@ -9,8 +9,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from env_server.tasks.forge.facts import Facts, Near, reading
-from env_server.tasks.reading.packages import outermost
+from env_server.tasks.forge.facts import Facts, Look, Near, joined, reading
+from env_server.tasks.reading import limits
+from env_server.tasks.reading.limits import within
+from env_server.tasks.reading.packages import Package, num_below, outermost
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _ALIGNMENTS = {"start": "left", "end": "right", "both": "justify"}
@@ -22,16 +24,13 @@ _PAGE_FORMATS = {
 }  # fmt: skip
 _SPACING_TOLERANCE = 0.02
 
-Look = tuple[tuple[str, object], ...]
-
 
 def paper_facts(data: bytes) -> Facts:
     """Facts of a .docx file. Raises `UnreadableFile`."""
-    from env_server.tasks.reading.packages import Package
-
     with reading("text document"):
         package = Package(data)
         body = package.xml("word/document.xml").find(f"{_W}body")
+        within("paragraphs", num_below(body, f"{_W}p"), limits.MAX_PARAGRAPHS)
         looks = _Looks(package.xml("word/styles.xml"))
         facts = _body_facts(body, looks)
         for name in sorted(package.parts):
@@ -133,17 +132,8 @@ def _breaks_page(block: Any, looks: _Looks) -> bool:
 
 def _spans(block: Any, looks: _Looks) -> list[tuple[str, Look]]:
     """The text cut where its look changes; blanks count for nothing, since a selection may or may not take them along."""
-    spans: list[tuple[str, Look]] = []
-    for run in outermost(block, f"{_W}r"):
-        text = re.sub(r"\s+", "", _text(run))
-        if not text:
-            continue
-        look = looks.of_run(run, block)
-        if spans and spans[-1][1] == look:
-            spans[-1] = (spans[-1][0] + text, look)
-        else:
-            spans.append((text, look))
-    return spans
+    style_id = looks.style_id(block)
+    return joined((re.sub(r"\s+", "", _text(run)), looks.of_run(run, style_id)) for run in outermost(block, f"{_W}r"))
 
 
 class _Looks:
@@ -162,19 +152,19 @@ class _Looks:
         self._defaults = {place: styles.find(f"{_W}docDefaults/{_W}{place}Default/{_W}{place}") for place in ("rPr", "pPr")}
         self._known: dict[tuple[str | None, str, str], Any] = {}
 
-    def of_run(self, run: Any, block: Any) -> Look:
-        """All that is looked at."""
-        fonts = self._run_value(run, block, "rFonts")
-        size = self._run_value(run, block, "sz")
-        color = self._run_value(run, block, "color")
+    def of_run(self, run: Any, style_id: str | None) -> Look:
+        """All that is looked at; ``style_id``: the paragraph's style."""
+        fonts = self._run_value(run, style_id, "rFonts")
+        size = self._run_value(run, style_id, "sz")
+        color = self._run_value(run, style_id, "color")
         look = {
-            "bold": self._is_on(run, block, "b"),
-            "italic": self._is_on(run, block, "i"),
-            "struck": self._is_on(run, block, "strike"),
-            "underlined": self._is_on(run, block, "u"),
+            "bold": self._is_on(run, style_id, "b"),
+            "italic": self._is_on(run, style_id, "i"),
+            "struck": self._is_on(run, style_id, "strike"),
+            "underlined": self._is_on(run, style_id, "u"),
             "size": float(size.get(f"{_W}val")) / 2 if size is not None else 10.0,
             "colour": self._color(color),
-            "highlight": self._highlight(run, block),
+            "highlight": self._highlight(run, style_id),
             "font": fonts.get(f"{_W}ascii", "") if fonts is not None else "",
         }
         return tuple((name, value) for name, value in look.items() if value)
@@ -195,19 +185,19 @@ class _Looks:
 
     def style_name(self, block: Any) -> str:
         """The paragraph style's name in lower case."""
-        style = self._styles.get(self._style_id(block))
+        style = self._styles.get(self.style_id(block))
         name = style.find(f"{_W}name").get(f"{_W}val") if style is not None else "normal"
         return str(name).lower()
 
     def of_paragraph(self, block: Any, tag: str) -> Any:
         """The property that counts for a paragraph, or None."""
-        return self._first(block.find(f"{_W}pPr"), (self._style_id(block),), "pPr", tag)
+        return self._first(block.find(f"{_W}pPr"), (self.style_id(block),), "pPr", tag)
 
-    def _run_value(self, run: Any, block: Any, tag: str) -> Any:
+    def _run_value(self, run: Any, style_id: str | None, tag: str) -> Any:
         own = run.find(f"{_W}rPr")
         run_style = own.find(f"{_W}rStyle") if own is not None else None
         own_style = () if run_style is None else (run_style.get(f"{_W}val"),)
-        return self._first(own, (*own_style, self._style_id(block)), "rPr", tag)
+        return self._first(own, (*own_style, style_id), "rPr", tag)
 
     def _first(self, own: Any, styles: tuple[str | None, ...], place: str, tag: str) -> Any:
         """The element's own property, else that of the first style, or of a style below it, that has one, else the default."""
@@ -226,8 +216,8 @@ class _Looks:
             self._known[key] = next((node for node in nodes if node is not None), None)
         return self._known[key]
 
-    def _is_on(self, run: Any, block: Any, tag: str) -> bool:
-        node = self._run_value(run, block, tag)
+    def _is_on(self, run: Any, style_id: str | None, tag: str) -> bool:
+        node = self._run_value(run, style_id, tag)
         return node is not None and node.get(f"{_W}val", "true") not in _FALSE
 
     @staticmethod
@@ -235,16 +225,17 @@ class _Looks:
         value = str(node.get(f"{_W}val")).upper() if node is not None else ""
         return "" if value in ("AUTO", "000000") else value
 
-    def _highlight(self, run: Any, block: Any) -> str:
-        node = self._run_value(run, block, "highlight")
+    def _highlight(self, run: Any, style_id: str | None) -> str:
+        node = self._run_value(run, style_id, "highlight")
         value = str(node.get(f"{_W}val")) if node is not None else "none"
         if value != "none":
             return value
-        shade = self._run_value(run, block, "shd")
+        shade = self._run_value(run, style_id, "shd")
         fill = str(shade.get(f"{_W}fill")).upper() if shade is not None else "AUTO"
         return "" if fill in ("AUTO", "NONE", "FFFFFF") else _HIGHLIGHTS.get(fill, fill)
 
-    def _style_id(self, block: Any) -> str | None:
+    def style_id(self, block: Any) -> str | None:
+        """The paragraph's style. A search through all runs where the paragraph names none: once for each paragraph."""
         node = block.find(f"{_W}pPr/{_W}pStyle")
         return str(node.get(f"{_W}val")) if node is not None else self._default
 

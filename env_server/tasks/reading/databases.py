@@ -15,7 +15,12 @@ from env_server.tasks.reading.limits import Budget, LimitPassed
 
 _STEPS_A_CALL = 100_000
 _ALLOWED = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE})
-_FORBIDDEN_FUNCTIONS = frozenset({"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer"})
+_FORBIDDEN_FUNCTIONS = frozenset(
+    {"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer", "printf", "format", "zeroblob", "randomblob"}
+)
+"""Functions that reach outside, or that make in one instruction a value of any length."""
+_MAX_PATTERN = 100
+"""Letters of a pattern of LIKE, which costs as much as pattern times text in one instruction."""
 
 
 def rows_of(path: str | Path, sql: str, *, max_rows: int = limits.MAX_SQL_ROWS) -> list[tuple[Any, ...]]:
@@ -41,6 +46,7 @@ def first_rows(path: str | Path, sql: str, num_rows: int) -> list[tuple[Any, ...
         connection.execute("PRAGMA temp_store = MEMORY")
         connection.execute(f"PRAGMA hard_heap_limit = {limits.MAX_SQL_HEAP}")
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, limits.MAX_SQL_VALUE)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, _MAX_PATTERN)
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
         connection.set_authorizer(_authorize)
         connection.set_progress_handler(step, _STEPS_A_CALL)

@@ -14,8 +14,10 @@ MAX_MEMBERS = 10_000
 """Files in one archive."""
 MAX_XML_BYTES = 40_000_000
 """XML of one office file, all parts together. A part of XML without pictures of a long book has a few megabytes."""
-MAX_TAGS = 1_000_000
+MAX_TAGS = 700_000
 """Tags of one office file, all parts together, start and end tags counted apart. A node takes 100 to 500 bytes when parsed."""
+MAX_PARAGRAPHS = 50_000
+"""Paragraphs of a text document or a presentation; judges look up the style of each."""
 MAX_ATTRIBUTES = 2_000_000
 MAX_CELLS = 100_000
 """Stored rows and cells of one workbook. One takes 700 bytes and 15 microseconds; a judgement opens up to four workbooks."""
@@ -51,7 +53,7 @@ MAX_JSON_VALUES = 1_000_000
 MAX_JSON_BYTES = 10_000_000
 MAX_LITERAL_BYTES = 100_000
 """A Python literal that a program printed; its tree takes some hundred bytes a character."""
-MAX_YAML_BYTES = 300_000
+MAX_YAML_BYTES = 200_000
 """The parser of YAML takes 20 microseconds a byte."""
 MAX_COMPARED = 60_000_000_000
 """Product of the lengths of two texts whose likeness is measured; the measure looks at 64 pairs in one step."""

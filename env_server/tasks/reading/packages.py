@@ -119,6 +119,11 @@ def _parsed(data: bytes) -> Any:
         raise ValueError(str(error)) from error
 
 
+def num_below(node: Any, tag: str) -> int:
+    """Number of elements called ``tag`` below ``node``."""
+    return sum(1 for _ in node.iter(tag))
+
+
 def outermost(node: Any, tag: str) -> Iterator[Any]:
     """The nodes called ``tag`` below ``node`` that lie in no other one: elements that nest cost no more than their letters."""
     path = [iter(node)]
@@ -130,6 +135,17 @@ def outermost(node: Any, tag: str) -> Iterator[Any]:
             yield child
         else:
             path.append(iter(child))
+
+
+def html_of(text: str) -> Any:
+    """A parsed page. Raises `ValueError` when it is empty."""
+    from lxml import html
+
+    data = text.encode()
+    _XmlBudget().spend(data)
+    if not text.strip():
+        raise ValueError("empty")
+    return html.document_fromstring(data, parser=html.HTMLParser(encoding="utf-8", no_network=True, huge_tree=False))
 
 
 class Package:

@@ -38,7 +38,8 @@ def yaml_of(text: str) -> Any:
 
     within("bytes of YAML", len(text), limits.MAX_YAML_BYTES)
     try:
-        value = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        # The loader in C ends the process on values that nest deeply.
+        value = yaml.load(text, Loader=yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(f"no YAML: {error}") from error
     _count(value, Budget("values of YAML", limits.MAX_JSON_VALUES), 0)

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from env_server.tasks.osworld.metrics.files import load, read_text
+from env_server.tasks.osworld.metrics.files import opening, read_text
 from env_server.tasks.osworld.metrics.general import Rules, score
 from env_server.tasks.osworld.metrics.matching import BadRule
+from env_server.tasks.reading.packages import html_of
 
 
 def same_url(first: str, second: str) -> bool:
@@ -135,15 +136,9 @@ def compare_htmls(result: str, expected: str, *, ignore_sdnum: bool | None = Non
 
 
 def _elements(path: str, left_out: set[str]) -> list[tuple[str, dict[str, str], str, str]]:
-    from lxml import html
-
-    def parse(place: Any) -> Any:
-        text = read_text(place)
-        if not text.strip():
-            raise ValueError("empty")
-        return html.document_fromstring(text.encode(), parser=html.HTMLParser(encoding="utf-8"))
-
-    root = load(path, parse)
+    text = read_text(path)
+    with opening(path):
+        root = html_of(text)
     return [
         (
             str(node.tag),

@@ -15,6 +15,7 @@ from typing import Any
 from env_server.tasks.osworld.metrics.files import load, read_package, xml_of
 from env_server.tasks.reading import limits
 from env_server.tasks.reading.limits import within
+from env_server.tasks.reading.packages import num_below
 
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
@@ -49,6 +50,7 @@ def read_docx(path: str) -> DocxFile:
 
     def parse(place: Path) -> DocxFile:
         document = docx.Document(package.file())
+        within("paragraphs", num_below(document.element, f"{W}p"), limits.MAX_PARAGRAPHS)
         parts = set()
         beside: dict[str, list[Any]] = {kind: [] for kind in _BESIDE}
         for relation in document.part.rels.values():

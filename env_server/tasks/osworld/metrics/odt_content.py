@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from env_server.tasks.osworld.metrics.files import load
+from env_server.tasks.osworld.metrics.files import load, opening
 from env_server.tasks.reading import limits
 from env_server.tasks.reading.limits import within
 from env_server.tasks.reading.packages import Package
@@ -28,8 +28,11 @@ _COMPUTED = {
 def odt_texts(path: str | Path) -> list[str]:
     """The texts of all paragraphs and headings, then those of headers and footers (each once)."""
     content, styles = _parts(path)
-    margins = {"\n".join(_texts(page)).strip() for page in styles.iter(f"{_STYLE}header", f"{_STYLE}footer")}
-    return _texts(content.find(f"{_OFFICE}body")) + sorted(margins - {""})
+    with opening(path):
+        margins = {"\n".join(_texts(page)).strip() for page in styles.iter(f"{_STYLE}header", f"{_STYLE}footer")}
+        texts = _texts(content.find(f"{_OFFICE}body")) + sorted(margins - {""})
+        within("characters of text", sum(map(len, texts)), limits.MAX_DOCUMENT_TEXT)
+    return texts
 
 
 def _parts(path: str | Path) -> tuple[Any, Any]:

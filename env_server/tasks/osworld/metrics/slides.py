@@ -11,8 +11,8 @@ from typing import Any
 from env_server.tasks.osworld.metrics.files import load, read_package, xml_of
 from env_server.tasks.osworld.metrics.general import Rules, score
 from env_server.tasks.reading import limits
-from env_server.tasks.reading.limits import within
-from env_server.tasks.reading.packages import outermost
+from env_server.tasks.reading.limits import Budget, within
+from env_server.tasks.reading.packages import num_below, outermost
 
 A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
@@ -31,10 +31,12 @@ def open_presentation(path: str) -> Any:
         within("slides", len(names), limits.MAX_SLIDES)
         if len(set(names)) < len(names):
             raise ValueError("one slide stands at several places")
+        paragraphs = Budget("paragraphs", limits.MAX_PARAGRAPHS)
         layouts = [page for master in presentation.slide_masters for page in (master, *master.slide_layouts)]
         for page in (*layouts, *presentation.slides):
             # A placeholder searches all of its layout's for the one whose place it takes.
-            within("placeholders of a page", sum(1 for _ in page._element.iter(f"{P}ph")), limits.MAX_PLACEHOLDERS)
+            within("placeholders of a page", num_below(page._element, f"{P}ph"), limits.MAX_PLACEHOLDERS)
+            paragraphs.spend(num_below(page._element, f"{A}p"))
         return presentation
 
     return load(path, parse)

@@ -18,7 +18,7 @@ from env_server.tasks.osworld.metrics.docx_content import (
     tables,
     texts,
 )
-from env_server.tasks.osworld.metrics.files import load, opening, read_lines, read_package
+from env_server.tasks.osworld.metrics.files import load, opening, read_lines
 from env_server.tasks.osworld.metrics.general import Rules, score
 from env_server.tasks.osworld.metrics.odt_content import odt_texts
 from env_server.tasks.osworld.metrics.similarity import decoded_image
@@ -31,10 +31,7 @@ T = TypeVar("T")
 
 def open_document(path: str) -> Any:
     """A docx file, or `BrokenFile`."""
-    import docx
-
-    package = read_package(path)
-    return load(path, lambda place: docx.Document(package.file()))
+    return read_docx(path).document
 
 
 def _read(path: str, read: Callable[[DocxFile], T]) -> T:

@@ -68,10 +68,21 @@ def compare_subscript_contains(result: str, expected: str) -> float:
     return score(any(wanted) and [text.strip() for text in found] == [text.strip() for text in wanted])
 
 
+_RELATION = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
+
+
 def has_page_numbers_in_footers(result: str) -> float:
     """The footer of every section shows the page's number."""
-    sections = open_document(result).sections
-    footers = {footer.part: footer._element for footer in (section.footer for section in sections)}
+    document = open_document(result)
+    footers: dict[str | None, Any] = {}
+    name = None
+    for section in document.element.sectPr_lst:
+        # A section without a footer of its own has that of the one before.
+        own = (node for node in section.iter(f"{W}footerReference") if node.get(f"{W}type", "default") == "default")
+        name = next((node.get(_RELATION) for node in own), name)
+        if name is None:
+            return 0.0
+        footers[name] = document.part.related_parts[name].element
     return score(len(footers) > 0 and all(map(_shows_page, footers.values())))
 
 
@@ -87,8 +98,12 @@ def compare_font_names(result: str, rules: Rules) -> float:
     """All text has the expected font, by the run itself or by its style."""
     document = open_document(result)
     fonts = _Fonts(document)
-    written = ((run, paragraph) for paragraph in _texts(document) for run in runs(paragraph) if run.text.strip())
-    return score(all(fonts.of(run, paragraph) == rules["font_name"] for run, paragraph in written))
+    for paragraph in _texts(document):
+        below = fonts.of_paragraph(paragraph)
+        written = (run for run in runs(paragraph) if run.text.strip())
+        if any((fonts.of_run(run) or below) != rules["font_name"] for run in written):
+            return 0.0
+    return 1.0
 
 
 class _Fonts:
@@ -103,14 +118,14 @@ class _Fonts:
         self._normal = next(named, None)
         self._known: dict[str | None, str | None] = {}
 
-    def of(self, run: Any, paragraph: Any) -> str | None:
-        """The run's own font, else that of its style, of the paragraph's style, or of the style *Normal*."""
-        return (
-            run.font.name
-            or self._of_style(run._r.style or self._defaults.get("character"))
-            or self._of_style(paragraph._p.style or self._defaults.get("paragraph"))
-            or self._of_style(self._normal)
-        )
+    def of_run(self, run: Any) -> str | None:
+        """The run's own font or that of its style."""
+        name: str | None = run.font.name
+        return name or self._of_style(run._r.style or self._defaults.get("character"))
+
+    def of_paragraph(self, paragraph: Any) -> str | None:
+        """The font of runs that have none: that of the paragraph's style or of the style *Normal*."""
+        return self._of_style(paragraph._p.style or self._defaults.get("paragraph")) or self._of_style(self._normal)
 
     def _of_style(self, style_id: str | None) -> str | None:
         if style_id not in self._known:
