@@ -415,3 +415,9 @@ def test_budget_names_what_it_counts_its_value_and_the_limit() -> None:
     with pytest.raises(LimitPassed, match="cells: 11, at most 10 are read"):
         budget.spend()
     assert xml_of(b"<a/>").tag == "a"
+
+
+def test_text_beyond_the_limit_is_not_searched_for_a_tasks_pattern(tmp_path: Path) -> None:
+    path = _file(tmp_path, "made.txt", b"a" * (limits.MAX_SEARCHED + 1))
+    assert outcome(lambda: metric("check_list")(path, {"expect": ["a"]})).startswith("LimitPassed: characters to search: 100001")
+    assert metric("check_list")(_file(tmp_path, "short.txt", b"b\n" * 60_000 + b"a"), {"expect": ["a$"]}) == 1.0

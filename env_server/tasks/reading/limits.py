@@ -55,6 +55,8 @@ MAX_LITERAL_BYTES = 100_000
 """A Python literal that a program printed; its tree takes some hundred bytes a character."""
 MAX_YAML_BYTES = 200_000
 """The parser of YAML takes 20 microseconds a byte."""
+MAX_SEARCHED = 100_000
+"""Characters that a task's pattern is tried on at once; what it costs beyond its letters, the judgement's process bounds."""
 MAX_COMPARED = 60_000_000_000
 """Product of the lengths of two texts whose likeness is measured; the measure looks at 64 pairs in one step."""
 MAX_COMPARED_LINES = 5_000_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -58,6 +59,11 @@ def _count(value: Any, budget: Budget, depth: int) -> None:
     elif isinstance(value, (list, tuple, set)):
         for entry in value:
             _count(entry, budget, depth + 1)
+
+
+def is_found(pattern: str, text: str, flags: int = 0) -> bool:
+    """Does a task's pattern match somewhere in a text?"""
+    return re.search(pattern, text[: within("characters to search", len(text), limits.MAX_SEARCHED)], flags) is not None
 
 
 def likeness(found: str, wanted: str) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -11,6 +10,7 @@ from env_server.tasks.osworld.metrics.files import opening, read_text
 from env_server.tasks.osworld.metrics.general import Rules, score
 from env_server.tasks.osworld.metrics.matching import BadRule
 from env_server.tasks.reading.packages import html_of
+from env_server.tasks.reading.texts import is_found
 
 
 def same_url(first: str, second: str) -> bool:
@@ -46,12 +46,12 @@ def is_expected_active_tab_approximate(result: Any, rules: Rules) -> float:
 
 def is_expected_url_pattern_match(result: Any, rules: Rules) -> float:
     """Every expected pattern is found in the address of the page in front."""
-    return score(all(re.search(pattern, _url_of(result)) for pattern in rules["expected"]))
+    return score(all(is_found(pattern, _url_of(result)) for pattern in rules["expected"]))
 
 
 def is_expected_search_query(result: Any, rules: Rules) -> float:
     """The address of the page in front has the pattern of the search."""
-    return score(re.search(rules["expect"]["pattern"], _url_of(result)) is not None)
+    return score(is_found(rules["expect"]["pattern"], _url_of(result)))
 
 
 def is_expected_tabs(result: Sequence[Mapping[str, str]], rules: Rules) -> float:

@@ -10,7 +10,7 @@ from env_server.tasks.osworld.metrics.files import opening, read_json, read_line
 from env_server.tasks.osworld.metrics.matching import BadRule, at, matches
 from env_server.tasks.osworld.metrics.texts import decoded
 from env_server.tasks.reading.databases import first_rows
-from env_server.tasks.reading.texts import json_of, likeness, line_likeness, literal_of, yaml_of
+from env_server.tasks.reading.texts import is_found, json_of, likeness, line_likeness, literal_of, yaml_of
 
 Rules = Mapping[str, Any]
 
@@ -136,8 +136,8 @@ def _value_matches(data: Any, rule: Rules) -> bool:
 def check_list(result: str, rules: Rules) -> float:
     """Each pattern of ``expect`` is found in some line of the file, and no line has one of ``unexpect``."""
     lines = read_lines(result)
-    expected = all(any(re.search(pattern, line) for line in lines) for pattern in rules.get("expect", []))
-    return score(expected and not any(re.search(pattern, line) for pattern in rules.get("unexpect", []) for line in lines))
+    expected = all(any(is_found(pattern, line) for line in lines) for pattern in rules.get("expect", []))
+    return score(expected and not any(is_found(pattern, line) for pattern in rules.get("unexpect", []) for line in lines))
 
 
 def check_csv(result: str, rules: Rules) -> float:

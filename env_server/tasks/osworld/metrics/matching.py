@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from env_server.tasks.reading.limits import MAX_RANGES, within
+from env_server.tasks.reading.texts import is_found
 
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
@@ -45,7 +46,7 @@ def matches(value: Any, rule: Mapping[str, Any]) -> bool:
         flags = re.NOFLAG
         for flag in method.split(".")[1:]:
             flags |= _FLAGS.get(flag.removeprefix("re."), re.NOFLAG)
-        return re.search(str(reference), "" if value is None else str(value), flags) is not None
+        return is_found(str(reference), "" if value is None else str(value), flags)
     if method.startswith("approx:"):
         return _close(value, reference, float(method.partition(":")[2]))
     if method in ("in", "not_in"):
