@@ -154,6 +154,7 @@ class Desktop:
         self._gui.let_go()
         self._screen.move(self._size[0] - 1, self._size[1] - 1)
         ran_programs |= self._openers.close_on_demand(deadline)
+        self._writable.open_up([*self._openers.profiles(), *processes.log_files()], home=self.folder.root)
         if has_run or ran_programs:
             self._put_back_session()
         self._screen.put_back(programs=processes.living() if has_run or ran_programs else None)
@@ -184,7 +185,6 @@ class Desktop:
         self._session.put_back()
 
     def _prepare(self, setup: list[Mapping[str, Any]], deadline: float, *, ran_programs: bool = False) -> None:
-        self._writable.open_up([*self._openers.profiles(), *processes.log_files()])
         self._openers.forget(deadline, ran_programs=ran_programs)
         self._remove_leftovers()
         for step in setup:
@@ -267,9 +267,9 @@ class Desktop:
         except (FileActionError, DocumentError, UnknownKey) as error:
             raise Refused(str(error)) from error
         except (*APP_FAILURES, OSError, RuntimeError) as error:
-            if not processes.are_exhausted():
+            if not processes.are_used_up():
                 raise
-            raise Refused(f"as many processes run as this desktop may have: end some of them first ({error})") from error
+            raise Refused(f"your programs use up the processes that this desktop may have: end some of them ({error})") from error
 
     def _call_api(self, name: str, args: Mapping[str, Any], deadline: float) -> str:
         area, _, method = name.partition(".")

@@ -30,6 +30,7 @@ class AgentFolder:
     def wipe(self, *, keep: Collection[Path] = ()) -> None:
         """Delete everything in it but the files and folders ``keep``, and not the folder itself: a file manager may show it."""
         self.root.mkdir(parents=True, exist_ok=True)
+        self.root.chmod(0o700)
         empty(self.root, folders=keep, files=keep)
 
     def list(self, folder: str = ".") -> list[str]:

@@ -38,11 +38,12 @@ class WritableFolders:
         self._mounts = {Path(place) for place in kinds if any(place.startswith(f"{root}/") for root in self._modes)}
         """What is shown inside of them and lies elsewhere."""
 
-    def open_up(self, paths: Iterable[Path]) -> None:
-        """Give the folders above ``paths`` the permissions back without which nothing in them can be removed."""
+    def open_up(self, paths: Iterable[Path], *, home: Path) -> None:
+        """Give the folders above ``paths``, in these folders and in the home, the permissions back without which nothing in them
+        can be removed."""
         above = {str(parent) for path in paths for parent in path.parents}
         for place in sorted(above, key=len):
-            is_ours = any(place == root or place.startswith(f"{root}/") for root in self._modes)
+            is_ours = any(place == root or place.startswith(f"{root}/") for root in (*self._modes, str(home)))
             is_folder = is_ours and os.path.isdir(place) and not os.path.islink(place)
             if is_folder and not os.access(place, os.R_OK | os.W_OK | os.X_OK):
                 os.chmod(place, self._modes.get(place, 0o700))

@@ -16,8 +16,6 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None)
 _POLL_S = 0.002
-_NEARLY = 16
-"""Processes that an application starts at once; they need as many threads."""
 _STARTED: dict[int, Program] = {}
 """Programs that were started and not ended by us, by process id."""
 _SERVICES: set[tuple[int, str]] = set()
@@ -56,10 +54,14 @@ def lost_services() -> bool:
     return any(pid not in table or table[pid].start_time != start_time or table[pid].is_dead for pid, start_time in _SERVICES)
 
 
-def are_exhausted() -> bool:
-    """Do as many processes and threads run as the desktop may have, or nearly?"""
+def are_used_up() -> bool:
+    """Does the agent run more than half of the processes and threads that the desktop may have?
+
+    Not whether there is one left: an application that found none has ended and left its own.
+    """
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-    return limit != resource.RLIM_INFINITY and sum(seen.num_threads for seen in _table().values()) >= limit - _NEARLY
+    table = _table()
+    return limit != resource.RLIM_INFINITY and 2 * sum(table[pid].num_threads for pid in _strays(table)) > limit
 
 
 def living() -> frozenset[int]:

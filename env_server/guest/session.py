@@ -12,6 +12,7 @@ from . import gtk_apps, processes
 from .accessibility import Accessibility
 from .dbus import Bus, Call, DBusError
 from .display import Screen, start_xvfb
+from .folder import remove
 from .processes import Program
 
 FRAME_NAME = "Xvfb_screen0"
@@ -51,6 +52,7 @@ class Session:
 
     def __init__(self, places: Places, *, width: int, height: int, base_env: Mapping[str, str]) -> None:
         self.log_folder = places.logs
+        self._stored_settings = places.agent / ".config/xfce4"
         bus_path = places.runtime / "bus"
         env = {
             **{name: base_env[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in base_env},
@@ -121,6 +123,7 @@ class Session:
         """
         processes.end_service(self.bus.pid_of(gtk_apps.XFCONF))
         _wait_for(lambda: not self.bus.has_owner(gtk_apps.XFCONF), "the settings service did not end in 10 s")
+        remove(self._stored_settings)
         self._start_settings_service()
         processes.keep_services()
         for name, value in self.accessibility_settings().items():

@@ -140,6 +140,6 @@ def test_remove_tree_takes_folders_with_the_names_it_uses_itself(tmp_path: Path)
 def test_open_up_gives_back_permissions_of_folders_above_and_of_no_others(ground: Ground) -> None:
     (ground.root / "other").mkdir(mode=0o500)
     ground.profile.parent.chmod(0)
-    ground.folders.open_up([ground.profile, ground.outside / "x/y"])
+    ground.folders.open_up([ground.profile, ground.outside / "x/y"], home=ground.root / "home")
     assert os.geteuid() == 0 or ground.profile.parent.stat().st_mode & 0o777 == 0o700
     assert (ground.root / "other").stat().st_mode & 0o777 == 0o500
