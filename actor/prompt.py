@@ -47,7 +47,8 @@ class PromptBuilder:
         """Ends every demonstrated action."""
         # Some tokenizers join the last character of an action with the newline.
         self._joined_ends = frozenset[int]() if self._cue is None else tokenizer.line_ends(_ENDS_ACTIONS)
-        self.stop_tokens = tokenizer.stop_tokens | self._joined_ends | {self.end_token}
+        of_template = frozenset[int]() if self._cue is None else tokenizer.template_ends()
+        self.stop_tokens = tokenizer.stop_tokens | of_template | self._joined_ends | {self.end_token}
         """Sampling ends at these."""
         self._check_budget()
 

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from actor.chat_template import ChatTemplate, Turn
 from actor.formats.answers import is_thought_tag
 from actor.formats.base import ChatMessage
+from common import log
 from common.errors import ConfigError, Problem
 from common.model_folder import named_end_tokens, pointer_problems, vocabulary_size
 
@@ -53,6 +54,9 @@ class Tokenizer(Protocol):
     def end_of_turn(self) -> int | None:
         """The token that ends an assistant's turn; None where the folder names none."""
 
+    def template_ends(self) -> frozenset[int]:
+        """The same for prompts that are written without the template: a model may end its answer with it all the same."""
+
 
 class FolderTokenizer:
     """A `Tokenizer`; safe to share between threads."""
@@ -81,8 +85,6 @@ class FolderTokenizer:
         self.stop_tokens = frozenset(ends)
         self._added = {int(token): added for token, added in self._backend.get_added_tokens_decoder().items()}
         self._thought_tags = {token: added.content for token, added in self._added.items() if is_thought_tag(added.content)}
-        special = {token for token, added in self._added.items() if added.special}
-        self._meant = self._texts_of(special | self.stop_tokens)
 
     def _read_whole(self) -> tuple[Any, int | None]:
         self._whole = _whole_tokenizer(self._folder)
@@ -107,6 +109,14 @@ class FolderTokenizer:
     def encode_text(self, text: str, *, after: str = "") -> list[int]:
         encode = self._spelled if self._meant.search(text) else self.encode
         return _continued(encode, after, text)
+
+    @functools.cached_property
+    def _meant(self) -> re.Pattern[str]:
+        return self._texts_of({*self._special, *self.stop_tokens, *self._template_ends})
+
+    @property
+    def _special(self) -> set[int]:
+        return {token for token, added in self._added.items() if added.special}
 
     def _spelled(self, text: str) -> list[int]:
         return list(self._spelling.encode(text, add_special_tokens=False).ids)
@@ -163,6 +173,23 @@ class FolderTokenizer:
     def end_of_turn(self) -> int | None:
         return self._end_of_turn
 
+    def template_ends(self) -> frozenset[int]:
+        return self._template_ends
+
+    @functools.cached_property
+    def _template_ends(self) -> frozenset[int]:
+        text, settings = _template_text(self._folder), _settings(self._folder)
+        known = {self._added[token].content for token in self.stop_tokens if token in self._added}
+        known.add(_content(settings.get("bos_token")) or "")
+        if all(added.content in known or added.content not in text for added in self._added.values()):
+            return frozenset()  # Most often, and transformers need not be imported.
+        try:
+            end = self._end_of_turn
+        except ConfigError as error:
+            log.get_logger().warning("template.unreadable", model=str(self._folder), reason=str(error)[:300], used=False)
+            return frozenset()
+        return frozenset() if end is None else frozenset({end})
+
     @functools.cached_property
     def _end_of_turn(self) -> int | None:
         """The first token that the template writes after an answer; where it writes none, the one that begins the next turn if
@@ -176,8 +203,7 @@ class FolderTokenizer:
     @functools.cached_property
     def _meant_in_chats(self) -> re.Pattern[str]:
         """As `_meant`, with the tokens that the template writes: not all folders call those special."""
-        special = {token for token, added in self._added.items() if added.special}
-        return self._texts_of({*special, *self.stop_tokens, *self.encode(self._template.example)})
+        return self._texts_of({*self._special, *self.stop_tokens, *self.encode(self._template.example)})
 
     def _spelled_in_chats(self, text: str) -> list[int]:
         return list(self._spelling_in_chats.encode(text, add_special_tokens=False).ids)
@@ -287,6 +313,16 @@ def _whole_tokenizer(folder: Path) -> Any:
         # Code in the folder is never run; the file that it would read is enough.
         return transformers.PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
     return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+def _template_text(folder: Path) -> str:
+    """All chat templates of the folder as one text; empty where there is none."""
+    file = folder / "chat_template.jinja"
+    inside = _settings(folder).get("chat_template")
+    texts = [one.get("template") for one in inside if isinstance(one, dict)] if isinstance(inside, list) else [inside]
+    if file.is_file():
+        texts.append(file.read_text(encoding="utf-8", errors="replace"))
+    return "\n".join(text for text in texts if isinstance(text, str))
 
 
 def _processor_template(folder: Path) -> str | None:

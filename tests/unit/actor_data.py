@@ -62,6 +62,9 @@ class ByteTokenizer:
     def opening(self) -> str:
         return ""
 
+    def template_ends(self) -> frozenset[int]:
+        return frozenset()
+
     def end_of_turn(self) -> int:
         return EOS
 

@@ -80,7 +80,10 @@ def test_tokenizer_without_an_end_token_takes_that_of_the_other_files(folder: Pa
         (copy / name).write_text(json.dumps(tree))
     without = FolderTokenizer(copy)
     assert without.stop_tokens == frozenset() and without.eos_token is None
-    assert PromptBuilder(without, PromptConfig()).stop_tokens == {without.encode("\n")[0]}
+    newline = without.encode("\n")[0]
+    assert PromptBuilder(without, PromptConfig()).stop_tokens == {newline, 2}, "the template ends turns with it"
+    (copy / "chat_template.jinja").write_text("<|im_end|>{{ raise_exception('no') }}")
+    assert PromptBuilder(FolderTokenizer(copy), PromptConfig()).stop_tokens == {newline}, "and nobody needs the template here"
     (copy / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
     with pytest.raises(ConfigError, match="names no end-of-text token"):
         PromptBuilder(FolderTokenizer(copy), PromptConfig(chat_template=True))

@@ -110,7 +110,7 @@ def test_sampling_stops_at_all_ends_that_the_folder_names_and_at_that_of_the_tem
     assert {chat.end_token} == ids(tokenizer, [family.end])
     assert tokenizer.decode([plain.end_token]).strip(" ") == "\n"
     joined = tokenizer.line_ends(")")
-    assert plain.stop_tokens == {plain.end_token} | joined | ids(tokenizer, [family.eos, *family.named])
+    assert plain.stop_tokens == {plain.end_token} | joined | ids(tokenizer, [family.end, family.eos, *family.named])
     assert bool(joined) == (family.make.__name__ == "newer_byte_level")
 
 
