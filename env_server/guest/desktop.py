@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from . import fingerprint, home, processes
-from .accessibility import AppGone
 from .apps import catalog
 from .apps.browser import Browser
 from .apps.on_demand import Surroundings
 from .chords import UnknownKey
 from .chromium import Chromium, PageError
-from .display import DisplayGone
+from .display import DisplayGone, Window
 from .faults import DesktopError, Refused, TaskError
 from .file_tools import FileTools
 from .folder import AgentFolder, FileActionError
@@ -253,8 +252,13 @@ class Desktop:
         window, app = self._windows.front()
         if window is None or app is None:
             return []
-        deadline = time.monotonic() + _OSWORLD_READ_LIMIT_S
-        return self._reader.read(app.name, window.pid, deadline=deadline, frame_mark=self._chromium.frame_mark)[0]
+        return self._read(window, app, deadline=time.monotonic() + _OSWORLD_READ_LIMIT_S)[0]
+
+    def _read(self, window: Window, app: App | None, *, deadline: float) -> tuple[list[Node], float]:
+        name = app.name if app else ""
+        is_warm = bool(name) and name not in catalog.NAMES
+        mark = self._chromium.frame_mark
+        return self._reader.read(name, window.pid, deadline=deadline, is_warm=is_warm, frame_mark=mark)
 
     # --- actions ---
 
@@ -367,20 +371,15 @@ class Desktop:
     ) -> dict[str, Any]:
         """What is on screen, for the host; nodes are left out when they are those of ``known_tree``, which it has."""
         window, app = self._windows.front()
-        name = app.name if app else ""
         nodes: list[Node] = []
         age_s, tree = 0.0, 0
         if with_tree and window is not None:
-            try:
-                nodes, age_s = self._reader.read(name, window.pid, deadline=deadline, frame_mark=self._chromium.frame_mark)
-                tree = self._reader.serial
-            except AppGone:
-                # Still on its way to the bus, or just ending: a warm application that stays away is noticed at its next use.
-                if name and name not in catalog.NAMES:
-                    raise
+            # One that is on its way to the bus, or just ending, has none: a warm one that stays away is noticed at its next use.
+            nodes, age_s = self._read(window, app, deadline=deadline)
+            tree = self._reader.serial
         self._screen.pump()  # what was painted while the tree was read counts for the picture
         return {
-            "app": name,
+            "app": app.name if app else "",
             "title": window.title if window else "",
             "tree": tree,
             "nodes": None if tree and tree == known_tree else [node.to_wire() for node in nodes],

@@ -63,11 +63,12 @@ class TreeReader:
         """The next reading of the file manager waits until it shows exactly these, and has it look again if it does not."""
         self._files, self._has_reloaded = sorted(names), False
 
-    def read(self, app: str, pid: int, *, deadline: float, frame_mark: str = "") -> tuple[list[Node], float]:
+    def read(self, app: str, pid: int, *, deadline: float, is_warm: bool, frame_mark: str = "") -> tuple[list[Node], float]:
         """(nodes, age in seconds) of the application in front, whose windows process ``pid`` shows.
 
-        ``app``: empty for a process that is none of the desktop's applications; ``frame_mark``: what the browser's tree must show
-        to be new.
+        ``app``: empty for a process that is none of the desktop's applications; ``is_warm``: it runs all the time, so that
+        silence in a task's first reading is an error (`DBusError`, `AppGone`); ``frame_mark``: what the browser's tree must show
+        to be new. Of an application that does not answer only its windows are given.
         """
         has_last = bool(self._last) and self._last_key[:2] == (app, pid)
         if has_last:  # else there is nothing to show instead
@@ -81,11 +82,13 @@ class TreeReader:
         try:
             nodes = self._read_app(app, pid, arrangement, frame_mark, deadline)
         except (DBusError, AppGone):
-            if app and not has_last:
-                raise
             if has_last:
                 return self._last, time.monotonic() - self._last_at
-            nodes = arrangement.seen([])
+            if is_warm and not self._last:
+                raise
+            self.serial += 1
+            self._last_key = ()
+            return arrangement.seen([]), 0.0
         self._last, self._last_at, self._last_key = nodes, time.monotonic(), key
         self.serial += 1
         return nodes, 0.0

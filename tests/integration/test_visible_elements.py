@@ -252,6 +252,22 @@ def test_window_of_an_unknown_program_is_told_with_its_title(player: Player) -> 
     player.do(f"click({row.x}, {row.y})")
 
 
+def test_application_that_does_not_answer_shows_no_elements_of_another(player: Player) -> None:
+    player.start(*EDITOR, *FOLDER)
+    wait_for(player, "a.txt")
+
+    def signal(name: str) -> None:
+        player.desktop.get("osworld", call="run", command=f"kill -{name} $(pidof mousepad)", timeout_s=10.0)
+
+    signal("STOP")
+    try:
+        shown = player.do('apps.switch("editor")')
+        assert [element.text for element in shown.elements] == ["notes.txt - Mousepad (window without elements)"]
+    finally:
+        signal("CONT")
+    wait_for(player, "hello", "File")
+
+
 def test_popup_of_an_unknown_program_covers_and_is_told(player: Player) -> None:
     player.start(*EDITOR)
     wait_for(player, "hello", "File", "Help")

@@ -16,6 +16,7 @@ _MAIL_SETTINGS = {
     "mailnews.start_page_override.mstone": '"ignore"', "app.update.enabled": "false", "app.donation.eoy.version.viewed": "999",
     "datareporting.policy.dataSubmissionEnabled": "false", "datareporting.policy.dataSubmissionPolicyBypassNotification": "true",
     "toolkit.telemetry.enabled": "false", "extensions.update.enabled": "false", "toolkit.cosmeticAnimations.enabled": "false",
+    "security.dialog_enable_delay": "0", "security.notification_enable_delay": "0",  # their buttons take the first click
     "ui.caretBlinkTime": "0", "ui.prefersReducedMotion": "1", "accessibility.force_disabled": "-1",
     "browser.cache.disk.enable": "false",
 }  # fmt: skip
