@@ -92,6 +92,7 @@ class Desktop:
             wait=self._wait,
             titles=self._titles_of,
             press=self._press_in,
+            screen_size=(width, height),
         )
         on_demand = {app.name: app for app in catalog.make_apps(around)}
         browser = on_demand["browser"]

@@ -34,6 +34,8 @@ HOME = Path("/home/user")
 _MAX_OUTPUT = 1_000_000
 """Characters kept of what a command says."""
 _WINDOW_LIMIT_S = 10.0
+_STILL_S, _STILL_LIMIT_S = 0.4, 5.0
+"""How long a tree has to stay the same, and is waited for."""
 _STATE_SPACE = "urn:accessibility:state"
 _COMPONENT_SPACE = "urn:accessibility:component"
 
@@ -288,11 +290,21 @@ class OsworldCalls:
 
     # --- the tree ---
 
+    def _read_still_tree(self) -> Sequence[Node]:
+        """The tree once it stays as it is: a shell answers some time after it has got the last key of a task's own steps."""
+        deadline = time.monotonic() + _STILL_LIMIT_S
+        before, nodes = None, self._read_tree()
+        while nodes != before and time.monotonic() < deadline:
+            time.sleep(_STILL_S)
+            self._screen.pump()
+            before, nodes = nodes, self._read_tree()
+        return nodes
+
     def tree(self) -> str:
         """The accessibility tree of the application in front as XML."""
         root = ElementTree.Element("desktop-frame")
         made: list[ElementTree.Element] = []
-        for node in self._read_tree():
+        for node in self._read_still_tree():
             parent = made[node.parent] if node.parent >= 0 else root
             item = ElementTree.SubElement(parent, node.role or "unknown", {"name": node.name})
             item.text = node.text

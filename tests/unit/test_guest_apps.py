@@ -31,7 +31,9 @@ def around(tmp_path: Path) -> Surroundings:
 
     env = {"PATH": str(tmp_path / "bin")}
     folder = AgentFolder(tmp_path / "work")
-    return Surroundings(env, tmp_path, tmp_path / "apps", folder, wait=nothing, titles=nothing, press=nothing)
+    return Surroundings(
+        env, tmp_path, tmp_path / "apps", folder, wait=nothing, titles=nothing, press=nothing, screen_size=(800, 600)
+    )
 
 
 @pytest.mark.parametrize(

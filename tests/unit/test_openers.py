@@ -50,8 +50,15 @@ def test_slow_application_is_waited_for_and_one_that_quits_is_started_anew(tmp_p
     (tmp_path / "work").mkdir()
     env = {"PATH": f"{program.parent}:/usr/bin:/bin"}
     around = Surroundings(
-        env, tmp_path, tmp_path / "apps", AgentFolder(tmp_path / "work"), wait=nothing, titles=nothing, press=nothing
-    )
+        env,
+        tmp_path,
+        tmp_path / "apps",
+        AgentFolder(tmp_path / "work"),
+        wait=nothing,
+        titles=nothing,
+        press=nothing,
+        screen_size=(800, 600),
+    )  # fmt: skip
     app, windows = App(around), Windows()
     parts: dict[str, Any] = dict.fromkeys(("chromium", "calc", "documents", "editor", "files"))
     openers = Openers(

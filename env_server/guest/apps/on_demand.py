@@ -30,6 +30,8 @@ class Surroundings:
     """``titles(name)``: of that application's windows without dialogs, topmost last."""
     press: Callable[[str, str], None]
     """``press(name, keys)`` brings that application to the front, presses keys there and waits until it has taken them."""
+    screen_size: tuple[int, int]
+    """Pixels."""
 
 
 class Tools:

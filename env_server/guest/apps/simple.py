@@ -32,6 +32,8 @@ StartWithLastProfile=1
 Version=2
 """
 _WINDOW_LIMIT_S = 5.0
+_CELL = 10, 19
+"""Pixels of a character in the terminal's own font."""
 
 
 class Thunderbird(OnDemandApp):
@@ -42,8 +44,8 @@ class Thunderbird(OnDemandApp):
     program_file = "/usr/lib/thunderbird/thunderbird"
 
     def arguments(self) -> Sequence[str]:
-        """Also with a profile that a newer version has used."""
-        return ["--no-remote", "--allow-downgrade"]
+        """Also with a profile that a newer version has used, and with the window class by which task files call it."""
+        return ["--no-remote", "--allow-downgrade", "--class=thunderbird"]
 
     def settings(self) -> Mapping[str, str]:
         """No questions, no network, no blinking; and a profile, where no task has brought one."""
@@ -96,8 +98,8 @@ class Terminal(OnDemandApp):
         """Of the next start."""
 
     def arguments(self) -> Sequence[str]:
-        """A shell as everybody has it. It starts in a window that is as large as it will be: a resize would undo its `stty`."""
-        return ["--disable-server", "--title=Terminal", "--geometry=400x100"]
+        """A shell as everybody has it, in the home."""
+        return ["--disable-server", "--title=Terminal"]
 
     def launch(self) -> None:
         """Start it in the folder that was asked for."""
@@ -116,5 +118,7 @@ class Terminal(OnDemandApp):
         lines = (
             "MiscCursorBlinks=FALSE", "MiscShowUnsafePasteDialog=FALSE", "MiscConfirmClose=FALSE", "MiscMenubarDefault=FALSE",
             "ScrollingBar=TERMINAL_SCROLLBAR_NONE", "TitleMode=TERMINAL_TITLE_HIDE",
+            # All of the screen from the beginning: made larger afterwards, a terminal forgets what a shell's settings say of it.
+            f"MiscDefaultGeometry={self.around.screen_size[0] // _CELL[0]}x{self.around.screen_size[1] // _CELL[1]}",
         )  # fmt: skip
         return {".config/xfce4/terminal/terminalrc": "\n".join(["[Configuration]", *lines, ""])}
