@@ -55,7 +55,8 @@ SHARING_FILES = {
         "test_pointer_actions", "test_tasks_on_desktops", "test_visible_elements",
     ),
     "desktop-full": (
-        "test_files_tools", "test_gimp_tools", "test_impress_tools", "test_visible_menus", "test_vlc_tools", "test_writer_tools",
+        "test_files_tools", "test_gimp_tools", "test_impress_tools", "test_osworld_settings", "test_visible_menus",
+        "test_vlc_tools", "test_writer_tools",
     ),
 }  # fmt: skip
 """Files that play on a worker's shared desktop, by its image: one worker plays all of them."""
