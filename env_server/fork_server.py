@@ -37,7 +37,16 @@ from env_server.guest.wire import Wire, WireClosed, WireTimeout
 from env_server.judging import MAX_MESSAGE_BYTES, Limits, Report, env_error
 from env_server.tasks import families_of, task_instance
 
-_PARSERS = ("openpyxl", "openpyxl.packaging.extended", "docx", "pptx", "lxml.etree", "PIL.Image", "encodings.cp437")
+_PARSERS = (
+    "openpyxl",
+    "openpyxl.packaging.extended",
+    "env_server.tasks.reading.workbooks",
+    "docx",
+    "pptx",
+    "lxml.etree",
+    "PIL.Image",
+    "encodings.cp437",
+)
 """Modules that are imported only when a file is judged; the last one reads names in archives."""
 _FACT_LIMIT_S = 3600.0
 """The desktop's answers have their own deadlines; the env_server closes the connection when it gives up."""
