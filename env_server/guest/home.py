@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from .folder import AgentFolder
+from .folder import AgentFolder, read_regular
 
 _GTK_SETTINGS = """[Settings]
 gtk-cursor-blink=0
@@ -46,12 +46,22 @@ LINKS: Mapping[str, str] = {".config/google-chrome": "chromium"}
 
 
 def renew(folder: AgentFolder, *, keep: Collection[Path] = ()) -> None:
-    """Make the home what it is when a task begins, but for files and folders of the applications that run."""
-    folder.wipe(keep=keep)
+    """Make the home what it is when a task begins, but for files and folders of the applications that run.
+
+    A file that is as it should be is left alone: a file manager takes notice of each change.
+    """
+    same = {path for path, text in SKELETON.items() if _holds(folder.root / path, text)}
+    folder.wipe(keep={*keep, *(folder.root / path for path in same)})
     for path, text in SKELETON.items():
-        folder.make_parents(path)
-        folder.write(path, text)
+        if path not in same:
+            folder.make_parents(path)
+            folder.write(path, text)
     for path, target in LINKS.items():
         place = folder.root / path
         place.parent.mkdir(parents=True, exist_ok=True)
         place.symlink_to(target)
+
+
+def _holds(place: Path, text: str) -> bool:
+    is_plain = not any(part.is_symlink() for part in (place, place.parent, place.parent.parent))
+    return is_plain and read_regular(place) == text.encode()
