@@ -55,10 +55,7 @@ def lost_services() -> bool:
 
 
 def are_used_up() -> bool:
-    """Does the agent run more than half of the processes and threads that the desktop may have?
-
-    Not whether there is one left: an application that found none has ended and left its own.
-    """
+    """Does the agent run more than half of the processes and threads that the desktop may have?"""
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     table = _table()
     return limit != resource.RLIM_INFINITY and 2 * sum(table[pid].num_threads for pid in _strays(table)) > limit
