@@ -1,9 +1,9 @@
 """The process that judgements are forked from: it has imported every parser and does nothing else.
 
-The argument holds the tasks' configuration and the limits. Standard input is the env_server's connection: a packet is a task
-whose judgement will be asked for, or a descriptor, one end of a judgement's own connection, on which the child converses with
-`env_server.judging`. A connection that the env_server closes ends its child; the end of standard input ends everything. Nothing
-that an agent made is read here, but in children. No thread runs here: a fork copies only one.
+The argument holds the tasks' configuration, the limits and a folder. Standard input is the env_server's connection: a packet is
+a task whose judgement will be asked for, or a descriptor, one end of a judgement's own connection, on which the child converses
+with `env_server.judging`. A connection that the env_server closes ends its child; the end of standard input ends everything.
+Nothing that an agent made is read here, but in children. No thread runs here: a fork copies only one.
 """
 
 from __future__ import annotations
@@ -261,8 +261,12 @@ def serve(evaluator_of: Callable[[TasksConfig], Callable[[TaskRef], Evaluator]])
     makes = evaluator_of(TasksConfig.model_validate(settings["tasks"]))
     gc.collect()
     gc.freeze()  # a collection in a child would copy every page
-    with socket.socket(fileno=os.dup(0)) as control, tempfile.TemporaryDirectory(prefix="computerrl-judgements-") as folder:
-        ForkServer(control, makes, limits=Limits(**settings["limits"]), folder=Path(folder)).run()
+    folder = Path(settings["folder"])
+    try:
+        with socket.socket(fileno=os.dup(0)) as control:
+            ForkServer(control, makes, limits=Limits(**settings["limits"]), folder=folder).run()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _evaluators(tasks: TasksConfig) -> Callable[[TaskRef], Evaluator]:

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -124,8 +127,10 @@ class ForkedJudge:
 
     def __init__(self, tasks: TasksConfig, *, limits: Limits | None = None, command: Sequence[str] = FORK_SERVER) -> None:
         self._limits = limits or Limits()
-        settings = {"tasks": tasks.model_dump(mode="json"), "limits": asdict(self._limits)}
-        self._command = [*command, json.dumps(settings)]
+        self._settings = {"tasks": tasks.model_dump(mode="json"), "limits": asdict(self._limits)}
+        self._command = command
+        self._folder = Path()
+        """Where judgements keep files. The fork server removes it at its end, and this side if that was killed."""
         self._lock = threading.Lock()
         self._server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -183,13 +188,16 @@ class ForkedJudge:
         self._drop()
         # Each packet arrives whole: a task to prepare, or a descriptor.
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._folder = Path(tempfile.mkdtemp(prefix="computerrl-judgements-"))
+        command = [*self._command, json.dumps({**self._settings, "folder": str(self._folder)})]
         with theirs:
             try:
                 self._server = subprocess.Popen(
-                    self._command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, start_new_session=True, env=_environment()
+                    command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, start_new_session=True, env=_environment()
                 )  # fmt: skip
             except OSError as error:
                 ours.close()
+                self._folder.rmdir()
                 raise HostBroken(f"cannot start {self._command[0]!r}: {error}") from error
         ours.settimeout(self._limits.wall_s)
         self._control = ours
@@ -207,6 +215,7 @@ class ForkedJudge:
             except subprocess.TimeoutExpired:
                 server.kill()
                 server.wait()
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _environment() -> dict[str, str]:

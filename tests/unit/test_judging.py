@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -159,8 +160,14 @@ def test_fork_server_that_was_killed_is_started_anew_and_the_judgement_begun_onc
                 os.kill(pid, signal.SIGKILL)
         return "right"
 
+    before = folders()
     assert judged(judge, "honest", kill_first).success
     assert len(asked) == 1
+    assert len(folders()) == len(before)
+
+
+def folders() -> set[Path]:
+    return set(Path(tempfile.gettempdir()).glob("computerrl-judgements-*"))
 
 
 def servers() -> list[int]:
