@@ -111,6 +111,12 @@ class Application:
         if isinstance(answer, DBusError):
             raise answer
 
+    def select_row(self, path: str, row: int, *, timeout_s: float = 2.0) -> None:
+        """Select a row of the table besides those that are."""
+        answer = self._ask([Call(self.name, path, "org.a11y.atspi.Table", "AddRowSelection", "i", (row,))], timeout_s)[0]
+        if isinstance(answer, DBusError):
+            raise answer
+
     def has_selection(self, path: str, *, timeout_s: float = 2.0) -> bool:
         """Is some of the object's text selected?"""
         answer = self._ask([Call(self.name, path, TEXT, "GetNSelections")], timeout_s)[0]

@@ -88,6 +88,11 @@ class Chromium:
         self.frame_mark = ""
         """Name of the mark the tree shows once it is as new as the last flush; empty: no page."""
 
+    @property
+    def is_web_task(self) -> bool:
+        """Is a MiniWoB++ page open? None of them begins with a dialog, which would keep the page from being painted."""
+        return bool(self._page) and not self._is_own
+
     def fileno(self) -> int:
         """For poll."""
         return self._tools.fileno()

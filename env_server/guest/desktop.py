@@ -216,6 +216,8 @@ class Desktop:
         settled = self._settle_fully()
         if self._windows.front_app() is not app:
             raise self._windows.not_in_front(f"{app.name} did not stay in front")
+        if app is self._files and self._reader.select_first_file(app.program.pid, deadline=deadline):
+            settled = self._settle_fully()
         return settled
 
     def _settle_fully(self) -> Settled:
@@ -258,8 +260,10 @@ class Desktop:
     def _read(self, window: Window, app: App | None, *, deadline: float) -> tuple[list[Node], float]:
         name = app.name if app else ""
         is_warm = bool(name) and name not in catalog.NAMES
-        mark = self._chromium.frame_mark
-        return self._reader.read(name, window.pid, deadline=deadline, is_warm=is_warm, frame_mark=mark)
+        mark, is_sure = self._chromium.frame_mark, self._chromium.is_web_task
+        return self._reader.read(
+            name, window.pid, deadline=deadline, is_warm=is_warm, frame_mark=mark, is_mark_sure=is_sure
+        )  # fmt: skip
 
     # --- actions ---
 

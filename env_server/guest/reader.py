@@ -13,7 +13,7 @@ from .document_nodes import as_agents_see
 from .office.process import OfficeGone
 from .office.sheet import Calc, SheetView, column_name
 from .page_scripts import MARK
-from .roles import EDITABLE, ENABLED, SELECTED, SENSITIVE, SHOWING, VISIBLE
+from .roles import EDITABLE, ENABLED, SELECTED, SENSITIVE, SHOWING, VISIBLE, has_state
 from .tree_walk import TEXT_ROLES, Extents, Node, Reading
 from .visibility import Arrangement
 
@@ -22,6 +22,9 @@ _READ_LIMIT_S = 3.0
 _VIEW_LIMIT_S = 2.0
 _EXPECT_LIMIT_S = 2.0
 """A fresh page or folder must have arrived in the tree by then, else what there is is shown."""
+_FIRST_LIMIT_S = 15.0
+"""The same for the first reading of a task, which would show a page as it was before its task began. A browser that gets no
+processor time has taken more than `_EXPECT_LIMIT_S`."""
 _RELOAD_AFTER_S = 0.4
 _SHEETS = frozenset({"document-spreadsheet"})
 """What Writer's and Impress's trees are read without: the sheet behind them would be entered once their own window is gone.
@@ -63,12 +66,29 @@ class TreeReader:
         """The next reading of the file manager waits until it shows exactly these, and has it look again if it does not."""
         self._files, self._has_reloaded = sorted(names), False
 
-    def read(self, app: str, pid: int, *, deadline: float, is_warm: bool, frame_mark: str = "") -> tuple[list[Node], float]:
+    def select_first_file(self, pid: int, *, deadline: float) -> bool:
+        """Wait for the files that are expected, and have the first one selected; False where that is so already.
+
+        A file manager that has the focus selects the first file it knows of, which files that come later push down, or none.
+        """
+        nodes = self._read_expected("files", pid, self._arrangement(pid), deadline)
+        table = next((node for node in nodes if node.role == "table"), None)
+        first = min(_files_in(nodes), key=lambda node: node.extents[1], default=None)
+        if table is None or first is None or has_state(first.states, SELECTED):
+            return False
+        self._screen.press_chord("home")
+        self._accessibility.app_of(pid, deadline=deadline).select_row(table.path, 0)
+        return True
+
+    def read(
+        self, app: str, pid: int, *, deadline: float, is_warm: bool, frame_mark: str = "", is_mark_sure: bool = False
+    ) -> tuple[list[Node], float]:
         """(nodes, age in seconds) of the application in front, whose windows process ``pid`` shows.
 
         ``app``: empty for a process that is none of the desktop's applications; ``is_warm``: it runs all the time, so that
         silence in a task's first reading is an error (`DBusError`, `AppGone`); ``frame_mark``: what the browser's tree must show
-        to be new. Of an application that does not answer only its windows are given.
+        to be new; ``is_mark_sure``: nothing on the page can hold that back. Of an application that does not answer only its
+        windows are given.
         """
         has_last = bool(self._last) and self._last_key[:2] == (app, pid)
         if has_last:  # else there is nothing to show instead
@@ -80,7 +100,8 @@ class TreeReader:
         if key == self._last_key:
             return self._last, 0.0
         try:
-            nodes = self._read_app(app, pid, arrangement, frame_mark, deadline)
+            limit_s = _FIRST_LIMIT_S if is_mark_sure and not has_last else _EXPECT_LIMIT_S
+            nodes = self._read_app(app, pid, arrangement, frame_mark, limit_s, deadline)
         except (DBusError, AppGone):
             if has_last:
                 return self._last, time.monotonic() - self._last_at
@@ -93,13 +114,15 @@ class TreeReader:
         self.serial += 1
         return nodes, 0.0
 
-    def _read_app(self, app: str, pid: int, arrangement: Arrangement, frame_mark: str, deadline: float) -> list[Node]:
+    def _read_app(
+        self, app: str, pid: int, arrangement: Arrangement, frame_mark: str, limit_s: float, deadline: float
+    ) -> list[Node]:
         if app == "calc":
             return self._read_sheet(pid, arrangement, deadline)
         if app in ("writer", "impress"):
             return arrangement.seen(self._read_document(pid, arrangement, deadline))
         if app == "chromium":
-            return arrangement.seen(self._read_browser(pid, arrangement, frame_mark, deadline))
+            return arrangement.seen(self._read_browser(pid, arrangement, frame_mark, limit_s, deadline))
         return arrangement.seen(self._read_expected(app, pid, arrangement, deadline))
 
     def _arrangement(self, pid: int) -> Arrangement:
@@ -168,11 +191,14 @@ class TreeReader:
             nodes = app.read(reading, deadline=deadline)
         return nodes
 
-    def _read_browser(self, pid: int, arrangement: Arrangement, frame_mark: str, deadline: float) -> list[Node]:
+    def _read_browser(
+        self, pid: int, arrangement: Arrangement, frame_mark: str, limit_s: float, deadline: float
+    ) -> list[Node]:
         app = self._accessibility.app_of(pid, deadline=deadline)
-        limit = time.monotonic() + _EXPECT_LIMIT_S
+        limit_s = min(limit_s, max(_EXPECT_LIMIT_S, (deadline - time.monotonic()) / 2))
+        limit = time.monotonic() + limit_s
         while True:
-            if self._mark_path and frame_mark and time.monotonic() < limit - _EXPECT_LIMIT_S / 2:
+            if self._mark_path and frame_mark and time.monotonic() < limit - limit_s / 2:
                 shown = app.name_of(self._mark_path)
                 if shown is not None and shown != frame_mark:
                     self._accessibility.wait_for_event(0.02)
@@ -190,7 +216,7 @@ class TreeReader:
         limit = time.monotonic() + _EXPECT_LIMIT_S
         while True:
             nodes = self._read_visible(pid, Reading(bool(self._screen.num_popups)), arrangement, deadline)
-            done = app != "files" or self._files is None or sorted(_file_names(nodes)) == self._files
+            done = app != "files" or self._files is None or sorted(node.name for node in _files_in(nodes)) == self._files
             if done or time.monotonic() >= limit:
                 break
             if not self._has_reloaded and time.monotonic() >= limit - _EXPECT_LIMIT_S + _RELOAD_AFTER_S:
@@ -306,7 +332,8 @@ def _without_marks(nodes: Sequence[Node]) -> list[Node]:
     return kept
 
 
-def _file_names(nodes: Sequence[Node]) -> list[str]:
-    """Names in the first column of the file manager's table."""
-    left = [node.extents[0] for node in nodes if node.role == "table-cell" and node.name]
-    return [node.name for node in nodes if node.role == "table-cell" and node.name and node.extents[0] == min(left)]
+def _files_in(nodes: Sequence[Node]) -> list[Node]:
+    """The first column of the file manager's table."""
+    cells = [node for node in nodes if node.role == "table-cell" and node.name]
+    left = min((node.extents[0] for node in cells), default=0)
+    return [node for node in cells if node.extents[0] == left]

@@ -9,7 +9,7 @@ import pytest
 
 from common.actions import parse_action, render_action
 from common.config import TasksConfig
-from common.messages import Action, TaskRef
+from common.messages import Action, Element, TaskRef
 from env_server.client import read_screenshot
 from env_server.driver import DesktopDriver, TaskInstance
 from env_server.tasks import FAMILIES, task_instance
@@ -68,6 +68,18 @@ def _untouched_zero_and_demonstrated_one(
     outcome = task.evaluate(desktop.get)
     assert outcome.success, (instruction, list(map(render_action, actions)), outcome.detail, _seen(observation.elements))
     return actions
+
+
+def test_file_manager_begins_with_its_first_file_selected_however_late_files_come(desktop: DesktopDriver) -> None:
+    for seed in SEEDS:
+        _, seen = desktop.reset(FAMILIES["files-move"].make(seed))
+        first = min(element.number for element in seen.elements)
+        selected = [element.number for element in seen.elements if "selected" in element.states]
+        assert first in selected and len({_row(seen.elements, number) for number in selected}) == 1, _seen(seen.elements)
+
+
+def _row(elements: Sequence[Element], number: int) -> int:
+    return next(element.y for element in elements if element.number == number)
 
 
 @pytest.mark.parametrize("family", EXACT_PAGES)
