@@ -213,11 +213,11 @@ class Desktop:
         self._windows.bring_to_front(app, deadline, patience_s=patience_s)
         if app.name in _OFFICE:
             self._documents.focus(app.name, timeout_s=left(deadline))
+        if app is self._files:
+            self._reader.select_first_file(app.program.pid, deadline=deadline)
         settled = self._settle_fully()
         if self._windows.front_app() is not app:
             raise self._windows.not_in_front(f"{app.name} did not stay in front")
-        if app is self._files and self._reader.select_first_file(app.program.pid, deadline=deadline):
-            settled = self._settle_fully()
         return settled
 
     def _settle_fully(self) -> Settled:

@@ -25,7 +25,7 @@ _EXPECT_LIMIT_S = 2.0
 _FIRST_LIMIT_S = 15.0
 """The same for the first reading of a task, which would show a page as it was before its task began. A browser that gets no
 processor time has taken more than `_EXPECT_LIMIT_S`."""
-_RELOAD_AFTER_S = 0.4
+_RELOAD_AFTER_S = 0.1
 _SHEETS = frozenset({"document-spreadsheet"})
 """What Writer's and Impress's trees are read without: the sheet behind them would be entered once their own window is gone.
 Of a sheet, Calc itself tells what its table holds.
@@ -66,19 +66,17 @@ class TreeReader:
         """The next reading of the file manager waits until it shows exactly these, and has it look again if it does not."""
         self._files, self._has_reloaded = sorted(names), False
 
-    def select_first_file(self, pid: int, *, deadline: float) -> bool:
-        """Wait for the files that are expected, and have the first one selected; False where that is so already.
+    def select_first_file(self, pid: int, *, deadline: float) -> None:
+        """Wait for the files that are expected, and have the first one selected.
 
         A file manager that has the focus selects the first file it knows of, which files that come later push down, or none.
         """
         nodes = self._read_expected("files", pid, self._arrangement(pid), deadline)
         table = next((node for node in nodes if node.role == "table"), None)
         first = min(_files_in(nodes), key=lambda node: node.extents[1], default=None)
-        if table is None or first is None or has_state(first.states, SELECTED):
-            return False
-        self._screen.press_chord("home")
-        self._accessibility.app_of(pid, deadline=deadline).select_row(table.path, 0)
-        return True
+        if table is not None and first is not None and not has_state(first.states, SELECTED):
+            self._screen.press_chord("home")
+            self._accessibility.app_of(pid, deadline=deadline).select_row(table.path, 0)
 
     def read(
         self, app: str, pid: int, *, deadline: float, is_warm: bool, frame_mark: str = "", is_mark_sure: bool = False
@@ -220,11 +218,11 @@ class TreeReader:
             if done or time.monotonic() >= limit:
                 break
             if not self._has_reloaded and time.monotonic() >= limit - _EXPECT_LIMIT_S + _RELOAD_AFTER_S:
-                # What changes while it lists a folder for the first time, just after its start, it misses for ever.
+                # What changes while it lists a folder it may miss for ever.
                 self._screen.press_chord("f5")
                 self._has_reloaded = True
             deadline = time.monotonic() + _READ_LIMIT_S
-            self._accessibility.wait_for_event(0.1)
+            self._accessibility.wait_for_event(0.05)
         if app == "files":
             self._files = None
         return nodes
