@@ -205,7 +205,8 @@ class TreeReader:
             nodes = self._read_visible(pid, reading, arrangement, deadline)
             mark = next((node for node in nodes if node.name.startswith(MARK)), None)
             self._mark_path = mark.path if mark else ""
-            is_fresh = mark.name == frame_mark if mark else arrangement.has_left_out  # then no mark is to be expected
+            # The page may be in a window that is covered whole, and its mark with it; but no task begins so.
+            is_fresh = mark.name == frame_mark if mark else bool(self._last) and arrangement.has_left_out
             if not frame_mark or is_fresh or time.monotonic() >= limit:
                 return _without_marks(nodes)
             self._accessibility.wait_for_event(0.02)
