@@ -64,10 +64,14 @@ def test_watcher_reports_the_desktop_above_the_limit_and_stops(holding_100_mb: s
 
 MANY_SESSIONS = """
 import os, sys, time
+done, tell = os.pipe()
 for _ in range(int(sys.argv[1])):
     if os.fork() == 0:
         os.setsid()
+        os.write(tell, b".")
         time.sleep(600)
+for _ in range(int(sys.argv[1])):
+    os.read(done, 1)
 print("ready", flush=True)
 time.sleep(600)
 """
