@@ -93,6 +93,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
     rows = [
         (f"honest episodes lost, {what}", counts["lost"], 0.0),
         ("honest episodes that failed", counts["failed"], 0.0),
+        ("honest resets on what an attacker had left, refused", counts["not begun"], None),
         ("honest episodes that succeeded", counts["succeeded"], None),
         ("attacks", counts["attacks"], None),
         ("desktops replaced", service.metrics()["env_server/restarts"], None),
@@ -138,8 +139,10 @@ class _Play:
                 lease = client.lease("hostile", task)
             except NoDesktop:
                 continue  # attackers' desktops are being started anew
+            has_begun = False
             try:
                 client.reset(lease, task)
+                has_begun = True
                 for _ in range(_MAX_ACTIONS):
                     action = parse_action(client.demonstrate(lease))
                     if action.name == "done" or client.step(lease, action).finished:
@@ -150,8 +153,9 @@ class _Play:
                     print(f"{task.task_id} failed: {verdict.detail}", file=sys.stderr)
                 client.release(lease)
             except ComputerRLError as error:
-                self._count("lost")
-                print(f"{task.task_id} was lost on desktop {lease.desktop}: {error}", file=sys.stderr)
+                # A desktop that an attacker has just given back may have to be replaced: the task is played on another one.
+                self._count("lost" if has_begun else "not begun")
+                print(f"{task.task_id} on desktop {lease.desktop}: {error}", file=sys.stderr)
 
     def _attack(self, index: int) -> None:
         rng, client = random.Random(index), self._client(index)
