@@ -53,7 +53,7 @@ ATTACKS = {
     "odd names": "cd /home/user; touch -- -rf \"$(printf 'a\\nb')\" \"$(printf '\\377')\"; ln -s loop loop; mkfifo pipe",
     "windows": "for n in $(seq 40); do mousepad & done",
     "keyboard": "setxkbmap de; xdotool key Caps_Lock",
-    "far cell": "python3 - <<'PY'\nimport glob, os, zipfile\nfor name in glob.glob('/home/user/**/*.xlsx', recursive=True):\n"
+    "broken workbooks": "python3 - <<'PY'\nimport glob, os\nfor name in glob.glob('/home/user/**/*.xlsx', recursive=True):\n"
     " open(name, 'wb').write(b'PK' + os.urandom(1 << 20))\nPY",
 }
 """What it is aimed at -> a command that runs as the agent's user."""

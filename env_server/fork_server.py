@@ -255,14 +255,15 @@ def _judged(wire: Wire, evaluate: _Evaluate, limits: Limits) -> Report:
 
 def serve(evaluator_of: Callable[[TasksConfig], Callable[[TaskRef], Evaluator]]) -> None:
     """Be the fork server until standard input ends. ``evaluator_of`` imports what judgements need."""
-    # Ctrl-C in a terminal is the env_server's to handle.
+    # Ctrl-C in a terminal is the env_server's to handle; whoever ends all processes of a run ends this one in good order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     settings = json.loads(sys.argv[1])
-    makes = evaluator_of(TasksConfig.model_validate(settings["tasks"]))
-    gc.collect()
-    gc.freeze()  # a collection in a child would copy every page
     folder = Path(settings["folder"])
     try:
+        makes = evaluator_of(TasksConfig.model_validate(settings["tasks"]))
+        gc.collect()
+        gc.freeze()  # a collection in a child would copy every page
         with socket.socket(fileno=os.dup(0)) as control:
             ForkServer(control, makes, limits=Limits(**settings["limits"]), folder=folder).run()
     finally:

@@ -166,6 +166,19 @@ def test_fork_server_that_was_killed_is_started_anew_and_the_judgement_begun_onc
     assert len(folders()) == len(before)
 
 
+def test_fork_server_that_is_told_to_end_leaves_no_folder() -> None:
+    judge = ForkedJudge(TasksConfig(), limits=LIMITS, command=SERVER)
+    before = set(servers())
+    assert judged(judge, "honest").success
+    for pid in set(servers()) - before:
+        os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + 60.0
+    while set(servers()) - before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert judge._folder.name and not judge._folder.exists()
+    judge.close()
+
+
 def folders() -> set[Path]:
     return set(Path(tempfile.gettempdir()).glob("computerrl-judgements-*"))
 
