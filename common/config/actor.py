@@ -62,8 +62,9 @@ class PromptConfig(Section):
         return given
 
 
-_MAX_LABEL = 63
-"""Letters between two dots of a host's name."""
+_PLACE = re.compile(r"(\[[0-9a-f:.]+(%[\w.-]+)?\]|[\w-]{1,63}(\.[\w-]{1,63})*\.?)(:\d*)?", re.ASCII | re.IGNORECASE)
+"""Host and port in a URL: an IPv6 number in brackets, perhaps with its zone, an IPv4 number, or a name in ASCII."""
+_MAX_PORT = 65535
 
 
 class EndpointConfig(Section):
@@ -82,17 +83,15 @@ class EndpointConfig(Section):
     @classmethod
     def _of_a_server(cls, url: str) -> str:
         place = urlsplit(url)  # Raises ValueError for brackets that do not close.
-        if place.scheme not in ("http", "https") or not place.hostname or not re.fullmatch(r"[!-~]+", url):
-            raise ValueError("should be http:// or https:// and a host in ASCII, such as http://127.0.0.1:8000/v1")
-        if max(map(len, place.hostname.split("."))) > _MAX_LABEL:
-            raise ValueError(f"should have a host whose parts are of at most {_MAX_LABEL} letters")
-        if place.username is not None:
+        if "@" in place.netloc:
             raise ValueError("should hold no user or key; put the key into a file and name that in key_file")
-        if place.query or place.fragment:
+        if place.scheme not in ("http", "https") or not _PLACE.fullmatch(place.netloc) or not re.fullmatch(r"[!-~]+", url):
+            raise ValueError("should be http:// or https:// and a host in ASCII, such as http://127.0.0.1:8000/v1")
+        if "?" in url or "#" in url:
             raise ValueError("should end with /v1, without ? or #")
-        if place.port == 0:  # Raises ValueError for a port that is no number up to 65535.
-            raise ValueError("should have a port from 1 to 65535")
-        return url
+        if not 0 < int(place.netloc.rpartition("]")[2].partition(":")[2] or "1") <= _MAX_PORT:
+            raise ValueError(f"should have a port from 1 to {_MAX_PORT}")
+        return url.replace("%25", "%", 1) if "%25" in place.netloc else url  # As RFC 6874 writes the zone.
 
 
 class ActorConfig(Section):

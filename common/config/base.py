@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
 
 MAX_NUMBER = 2**31 - 1
 """Largest magnitude of a number. Counts and sizes end up in 32-bit integers of torch, numpy and the kernel."""
@@ -26,6 +26,16 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True, allow_inf_nan=False
     )
+
+    @field_validator("*", mode="wrap")
+    @classmethod
+    def _keep_truth_values(cls, given: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+        """Refuse a truth value where a number is wanted: it would be 1 or 0. YAML takes yes, no, on and off for truth values."""
+        value = validate(given)
+        pairs = zip(_leaves(given), _leaves(value), strict=False)  # A section is one leaf; its own fields were looked at.
+        if any(isinstance(was, bool) and not isinstance(now, bool) for was, now in pairs):
+            raise ValueError("should be a number, not a truth value")
+        return value
 
     @field_validator("*")
     @classmethod

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import difflib
+import itertools
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import UnionType
@@ -30,9 +32,6 @@ def read_section(path: Path, kind: type[Kind], *, overrides: Sequence[str] = ())
     except ValidationError as error:
         problems.extend(_problem(item, kind) for item in error.errors())
         raise ConfigError(problems) from None
-    except RecursionError:
-        problems.append(Problem(str(path), "holds a list or mapping that is part of itself", "write it out without the alias"))
-        raise ConfigError(problems) from None
     if problems:
         raise ConfigError(problems)
     return section
@@ -40,11 +39,30 @@ def read_section(path: Path, kind: type[Kind], *, overrides: Sequence[str] = ())
 
 _MAX_BITS = 64
 """Integers of more bits are refused where they are read: Python does not even print those of 4,300 digits."""
+_MAX_FILE_BYTES = 1 << 20
+"""A list of 10,000 hosts takes half of it."""
+_MAX_CHARS = 4 << 20
+"""Of all values, with aliases written out: a few aliases inside each other stand for more than memory holds."""
+
+_INT, _FLOAT, _TEXT, _MERGE, _VALUE = (f"tag:yaml.org,2002:{name}" for name in ("int", "float", "str", "merge", "value"))
+_BASE_8_OR_60 = re.compile(r"[-+]?0[0-9_]+|.*:.*")
+"""What YAML 1.1 takes for a number that nobody sees in it: 010 is 8, 1:30 is 90. In YAML 1.2 and here they are texts."""
 
 
 class _StrictLoader(yaml.SafeLoader):
     """Safe YAML in which a key given twice is an error: the first one would be ignored silently. A value that is not of the type
-    that it looks like (`2026-99-99`, `!!int x`) is a `YAMLError` too."""
+    that it looks like (`2026-99-99`, `!!int x`) is a `YAMLError` too, and so are values without end and too many of them."""
+
+    def resolve(self, kind: type[yaml.Node], value: str, implicit: Any) -> str:
+        tag = str(super().resolve(kind, value, implicit))
+        is_text = tag == _VALUE or (tag in (_INT, _FLOAT) and _BASE_8_OR_60.fullmatch(value))
+        return _TEXT if is_text and implicit[0] else tag
+
+    def get_single_node(self) -> yaml.Node | None:
+        node = super().get_single_node()
+        if node is not None:
+            _count_chars(node, {})
+        return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
@@ -60,6 +78,8 @@ class _StrictLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key_node, _ in node.value:
+            if key_node.tag == _MERGE:
+                continue
             key = self.construct_object(key_node, deep=deep)
             if isinstance(key, str) and key in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", key_node.start_mark)
@@ -67,32 +87,71 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
+def _count_chars(node: yaml.Node, known: dict[int, int | None]) -> int:
+    """Characters of ``node`` with all aliases written out. ``known``: those of nodes counted before, None while they are
+    counted. Raises `YAMLError` for more than `_MAX_CHARS`."""
+    if id(node) in known:
+        num_chars = known[id(node)]
+        if num_chars is None:
+            raise yaml.composer.ComposerError(None, None, "a list or mapping is part of itself", node.start_mark)
+        return num_chars
+    known[id(node)] = None
+    if isinstance(node, yaml.ScalarNode):
+        num_chars = 1 + len(node.value)
+    else:
+        inner = itertools.chain(*node.value) if isinstance(node, yaml.MappingNode) else node.value
+        num_chars = 1 + sum(_count_chars(one, known) for one in inner)
+    if num_chars > _MAX_CHARS:
+        raise yaml.composer.ComposerError(None, None, f"more than {_MAX_CHARS:,} characters with all aliases", node.start_mark)
+    known[id(node)] = num_chars
+    return num_chars
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in ``path``; raises `ConfigError`."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        step = "give the path of a YAML file, for example configs/quickstart.yaml"
-        raise ConfigError([Problem(str(path), f"cannot be read: {error.strerror}", step)]) from None
-    except UnicodeDecodeError as error:
-        raise ConfigError([Problem(str(path), f"is not UTF-8 text: {error.reason}", "save it as UTF-8")]) from None
+    text = _read_text(path)
     try:
         tree = yaml.load(text, Loader=_StrictLoader)
     except RecursionError:
         raise ConfigError([Problem(str(path), "YAML syntax: is nested too deeply", "correct the file")]) from None
+    except yaml.reader.ReaderError as error:
+        line = 1 + text.count("\n", 0, error.position)
+        reason = f"line {line} holds the character U+{error.character:04X}, which YAML does not allow"
+        raise ConfigError([Problem(str(path), reason, "remove it, and save the file as UTF-8 text")]) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        reason = getattr(error, "problem", None) or str(error)
         lines = text.splitlines()
         # Behind the last line where something has no end.
         step = f"correct that line: {lines[mark.line].strip()!r:.100}" if mark and mark.line < len(lines) else "correct the end"
-        raise ConfigError([Problem(str(path), f"YAML syntax, {where}{reason}", step)]) from None
+        raise ConfigError([Problem(str(path), f"YAML syntax, {where}{_reason(error)}", step)]) from None
     if tree is None:
         return {}
     if not isinstance(tree, dict):
         raise ConfigError([Problem(str(path), f"holds a {type(tree).__name__}, not a mapping", "write `key: value` lines")])
     return tree
+
+
+def _read_text(path: Path) -> str:
+    """All of the file ``path``. Raises `ConfigError`, also for what would be waited for or has no end (pipes, devices)."""
+    step = "give the path of a YAML file, for example configs/quickstart.yaml"
+    try:
+        if path.exists() and not path.is_file():
+            raise ConfigError([Problem(str(path), f"is a {'folder' if path.is_dir() else 'pipe or device'}, no file", step)])
+        with path.open("rb") as file:
+            data = file.read(_MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise ConfigError([Problem(str(path), f"cannot be read: {error.strerror}", step)]) from None
+    if len(data) > _MAX_FILE_BYTES:
+        raise ConfigError([Problem(str(path), f"has more than {_MAX_FILE_BYTES:,} bytes", step)])
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError([Problem(str(path), f"is not UTF-8 text: {error.reason}", "save it as UTF-8")]) from None
+
+
+def _reason(error: yaml.YAMLError) -> str:
+    return str(getattr(error, "problem", None) or getattr(error, "reason", None) or error)
 
 
 def apply_override(tree: dict[str, Any], override: str, kind: type[Section]) -> Problem | None:
@@ -110,7 +169,8 @@ def apply_override(tree: dict[str, Any], override: str, kind: type[Section]) -> 
     try:
         node[last] = _read_value(text, _annotation(kind, path.split(".")))
     except (yaml.YAMLError, RecursionError) as error:
-        return Problem(f"--set {path}", f"value {text!r:.200} is not YAML: {error}", "quote the value")
+        reason = "is nested too deeply" if isinstance(error, RecursionError) else _reason(error)
+        return Problem(f"--set {path}", f"value {text!r:.200} is not YAML: {reason}", "put quotes around it")
     return None
 
 
@@ -155,7 +215,22 @@ def _problem(item: Any, kind: type[Section]) -> Problem:
     step = "correct the value"
     if item["type"] == "string_type" and isinstance(given, int | float | datetime.date):
         step = "put quotes around it: without them YAML takes it for a number, a date or a truth value"
-    return Problem(path, f"{message} (got {given!r:.80})", step)
+    elif item["type"] == "tuple_type":
+        message = "should be a list"
+        step = f"write it as [{given}]" if isinstance(given, str | int | float) else "write it as [FIRST, SECOND]"
+    elif item["type"] in ("model_type", "dict_type"):
+        message, step = "should be a section or mapping", "write its fields as KEY: VALUE lines below it, or leave it out"
+    elif item["type"] in ("bool_type", "bool_parsing"):
+        message = "should be true or false"
+    return Problem(path, f"{message} (got {_shown(given)})", step)
+
+
+_SECRETS = re.compile(r"(?<=://)[^\s'\"]*@|(?<=://)([^\s'\"@?#]*)[?#][^\s'\"]*")
+
+
+def _shown(given: Any) -> str:
+    """The beginning of ``given`` without what an address may hold of passwords and keys: before @, and from ? or # on."""
+    return _SECRETS.sub(r"\1...", repr(given))[:80]
 
 
 _NEAR = 0.8
@@ -175,6 +250,9 @@ def _advice_on_key(kind: type[Section], loc: Sequence[int | str]) -> str:
         by_name.setdefault(path.rpartition(".")[2], []).append(path)
     if key in by_name:
         return _proposal(by_name[key])
+    if key in fields:  # As a command line has it.
+        section, _, name = key.rpartition(".")
+        return f"write {name} into the section {section}"
     valid = _field_names(kind, loc[:-1])
     close = difflib.get_close_matches(key, valid, n=1)
     afar = difflib.get_close_matches(key, by_name, n=1, cutoff=_NEAR)

@@ -1,5 +1,6 @@
 """Configuration: all problems at once, each naming its field and the next step."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,7 @@ def test_load_config_override_of_a_text_in_quotes_is_read_as_yaml(tmp_path: Path
     assert (config.model.name, config.run_dir, config.tasks.recordings) == ("my model", "a\tb", None)
 
 
-@pytest.mark.parametrize("name", ["007", "2026-11-26", "yes", "1.5"])
+@pytest.mark.parametrize("name", ["7", "2026-11-26", "yes", "1.5"])
 def test_load_config_text_that_yaml_takes_for_something_else_is_answered_with_quotes(tmp_path: Path, name: str) -> None:
     assert "quotes" in problems(write(tmp_path, f"name: {name}"))["name"]
     assert load_config(write(tmp_path, f"name: '{name}'")).name == name
@@ -111,6 +112,94 @@ def test_load_config_name_that_is_no_run_s_is_refused_with_one_that_is(tmp_path:
 )  # fmt: skip
 def test_load_config_yaml_that_is_no_value_is_a_problem_of_the_file_or_the_field(tmp_path: Path, text: str) -> None:
     assert problems(write(tmp_path, text))
+
+
+@pytest.mark.parametrize("text", ["seed: 010", "seed: 10", "seed: 0xa", "seed: 1_0", "seed: '10'", "seed: 10.0"])
+def test_load_config_number_is_the_one_that_a_person_reads(tmp_path: Path, text: str) -> None:
+    assert load_config(write(tmp_path, text)).seed == 10
+
+
+@pytest.mark.parametrize("value", ["1:30", "true", "yes", "on", "1,5", "[1]", "{}", "~", "", "1e400", "0o12", "2026-01-01"])
+def test_load_config_number_that_is_none_is_refused_by_its_field(tmp_path: Path, value: str) -> None:
+    for field in ("tasks.max_steps", "broker.max_assignment_s", "seed", "tasks.family_weights.x"):
+        found = problems(write(tmp_path, ""), f"{field}={value}")
+        assert all(place.startswith(field) or field.startswith(place) for place in found), found
+
+
+def test_load_config_truth_value_in_a_list_or_mapping_of_numbers_is_refused(tmp_path: Path) -> None:
+    found = problems(write(tmp_path, "tasks: {demonstration_seeds: [false, 5], family_weights: {a: yes}, horizon: [[on, 2]]}"))
+    assert set(found) == {"tasks.demonstration_seeds", "tasks.family_weights", "tasks.horizon"}
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("learner:\n", "leave it out"), ("learner: 5", "leave it out"), ("learner: []", "leave it out"),
+        ("tasks: {families: calc-set-cell}", "[calc-set-cell]"), ("metrics: {wandb: 5}", "true or false"),
+        ("learner.max_age: 2", "into the section learner"), ("learner.optimizer.lr: 2", "into the section learner.optimizer"),
+    ],
+)  # fmt: skip
+def test_load_config_value_of_another_shape_is_answered_with_the_right_one(tmp_path: Path, text: str, advice: str) -> None:
+    (found,) = problems(write(tmp_path, text)).values()
+    assert advice in found
+
+
+def test_load_config_aliases_and_merges_are_read(tmp_path: Path) -> None:
+    text = "learner: {group_size: &n 6}\nactor: {num_episodes: *n}\ndesktop: {<<: {num_desktops: 3}, num_desktops: 2}\n"
+    config = load_config(write(tmp_path, text))
+    assert (config.actor.num_episodes, config.desktop.num_desktops) == (6, 2)
+
+
+def levels(text: str) -> str:
+    """Nine mappings or lists, each of ten aliases of the one before."""
+    return "".join(f"a{level}: &a{level} {text}\n".replace("?", f"*a{level - 1}") for level in range(1, 10))
+
+
+NESTED, MERGED = levels(f"[{'?, ' * 10}]"), levels(f"{{<<: [{'?, ' * 10}]}}")
+MAPPED = levels(f"{{{', '.join(f'{key}: ?' for key in 'bcdefghijk')}}}")
+
+
+@pytest.mark.parametrize("use", ["", "seed: *a9", "tasks: {families: *a9}", "learner: *a9", "seed: !!int {a: *a9}", "? *a9\n: 1"])
+@pytest.mark.parametrize("bomb", ["a0: &a0 [x]\n" + NESTED, "a0: &a0 {x: 1}\n" + MERGED, "a0: &a0 {x: 1}\n" + MAPPED])
+def test_load_config_aliases_that_stand_for_more_than_memory_holds_are_refused(tmp_path: Path, bomb: str, use: str) -> None:
+    path = write(tmp_path, bomb + use)
+    assert "with all aliases" in problems(path)[str(path)]
+
+
+def test_load_config_what_is_no_file_of_text_is_refused_at_once(tmp_path: Path) -> None:
+    fifo, large, folder = tmp_path / "fifo", tmp_path / "large", tmp_path
+    os.mkfifo(fifo)
+    with large.open("wb") as file:
+        file.truncate(1 << 40)
+    for path, reason in ((fifo, "pipe"), (Path("/dev/zero"), "device"), (folder, "folder"), (large, "more than")):
+        assert reason in problems(path)[str(path)]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "latin-1"])
+def test_load_config_text_of_another_encoding_is_answered_with_utf_8(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_bytes("name: ä\n".encode(encoding))
+    assert "save" in problems(path)[str(path)] and "UTF-8" in problems(path)[str(path)]
+
+
+@pytest.mark.parametrize("text", ["\ufeffseed: 3\n", "seed: 3\r\n", "seed: 3\rname: x", '{"seed": 3}', "%YAML 1.2\n---\nseed: 3"])
+def test_load_config_file_of_another_editor_is_read(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_bytes(text.encode())
+    assert load_config(path).seed == 3
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "{url: 'http://user:secret@h/v1'}", "{url: 'http://user:sec/secret@h/v1'}", "{url: 'http://h/v1?key=secret'}",
+        "{url: 'http://h/v1#secret'}", "{ulr: 'http://user:secret@h/v1'}", "['http://user:secret@h/v1']",
+        "'http://secret@h/v1'", "{url: 'https://user:secret@[::1/v1'}", "{url: ['http://h/?secret']}",
+    ],
+)  # fmt: skip
+def test_load_config_secrets_of_an_address_are_not_shown(tmp_path: Path, endpoint: str) -> None:
+    found = problems(write(tmp_path, f"actor: {{engine: endpoint, endpoint: {endpoint}}}"))
+    assert "secret" not in str(found) and "actor.endpoint" in str(found)
 
 
 def test_load_config_impossible_combinations_are_all_reported(tmp_path: Path) -> None:

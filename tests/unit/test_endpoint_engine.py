@@ -226,7 +226,9 @@ def test_key_is_sent_and_must_be_private(server: Server, tmp_path: Path) -> None
             for url in (
                 "", "file:///etc/passwd", "127.0.0.1:8000/v1", "http://", "http://[::1/v1", "http://h:port/v1", "http://h:0/v1",
                 "http://h:70000/v1", "http://u:secret@h/v1", "http://h/v1?x=1", "http://h/v1#x", "http://h /v1", "http://hé/v1",
-                f"http://{'a' * 64}.example/v1", "ftp://h/v1",
+                f"http://{'a' * 64}.example/v1", "ftp://h/v1", "http://a..b/v1", "http://.a/v1", "http://[::1]x/v1",
+                "http://[v1.x]/v1", "http://a,b/v1", "http://a%2fb/v1", "http://*/v1", "http://h:1:2/v1", "http://h:+1/v1",
+                "unix:///run/x", "http:/h/v1",
             )
         ),
     ],
