@@ -158,11 +158,14 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
     """Replace ``path`` by ``data``: a reader sees all of the old or all of the new content, after a power cut too. ``mode``: the
     permissions of the new file, less the umask."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.new")
-    with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-        file.write(data)
-        file.flush()
-        os.fdatasync(file.fileno())
-    temporary.replace(path)
+    try:
+        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            file.write(data)
+            file.flush()
+            os.fdatasync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def versions() -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -35,10 +36,11 @@ from common.messages import (
 )  # fmt: skip
 from common.metrics import Timings
 from env_server.desktop_worker import DesktopWorker, Prepared, Session
-from env_server.driver import DesktopDriver, Getter, GetterKind
+from env_server.driver import DesktopDriver, Getter, GetterKind, TaskInstance
 from env_server.judging import Judge
 from env_server.replay import with_recording
 from env_server.tasks import task_instance
+from env_server.untouched import Untouched
 
 SPARE_LIFETIME_S = 60.0
 """A spare that waited longer is set up anew: set-ups may name times, and pages move by themselves."""
@@ -47,7 +49,16 @@ Work = Callable[[DesktopWorker], Message]
 T = TypeVar("T")
 
 
-def reset(message: TaskReset, *, tasks: TasksConfig, timings: Mapping[str, Timings]) -> Work:
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How tasks are put on screen and judged on this host."""
+
+    tasks: TasksConfig
+    judge: Judge
+    untouched: Untouched
+
+
+def reset(message: TaskReset, *, setting: Setting, timings: Mapping[str, Timings]) -> Work:
     """Put the task on screen; a spare that shows it already only looks at it again."""
 
     def work(worker: DesktopWorker) -> Message:
@@ -55,19 +66,19 @@ def reset(message: TaskReset, *, tasks: TasksConfig, timings: Mapping[str, Timin
         with timings["reset"].measure():
             observation = _still_shown(worker, prepared, message.task)
             if prepared is None or observation is None:
-                prepared, observation = _put_on_screen(worker, message.task, tasks)
+                prepared, observation = _put_on_screen(worker, message.task, setting)
         worker.session = Session(message.lease.token, message.task, prepared.instance, prepared.instruction, observation)
         return TaskStarted(instruction=prepared.instruction, observation=observation)
 
     return work
 
 
-def prepare(task: TaskRef, *, tasks: TasksConfig) -> Work:
+def prepare(task: TaskRef, *, setting: Setting) -> Work:
     """Put a task on a spare desktop's screen."""
 
     def work(worker: DesktopWorker) -> Message:
         worker.session = worker.prepared = None
-        worker.prepared, _ = _put_on_screen(worker, task, tasks)
+        worker.prepared, _ = _put_on_screen(worker, task, setting)
         return Ack()
 
     return work
@@ -81,16 +92,26 @@ def _still_shown(worker: DesktopWorker, prepared: Prepared | None, task: TaskRef
     return seen if (seen.app, seen.window_title) == (prepared.app, prepared.window_title) else None
 
 
-def _put_on_screen(worker: DesktopWorker, task: TaskRef, tasks: TasksConfig) -> tuple[Prepared, Observation]:
-    instance = with_recording(task_instance(task, tasks=tasks), task, tasks=tasks)
+def _put_on_screen(worker: DesktopWorker, task: TaskRef, setting: Setting) -> tuple[Prepared, Observation]:
+    instance = with_recording(task_instance(task, tasks=setting.tasks), task, tasks=setting.tasks)
+
+    def judge_untouched() -> Evaluation:
+        _reset(worker, task, instance)
+        return _verdict(worker, task, instance, "done", setting.judge)
+
+    setting.untouched.refuse_or_try(task, instance, judge_untouched)
+    instruction, observation = _reset(worker, task, instance)
+    return Prepared(task, instance, instruction, observation.app, observation.window_title, time.monotonic()), observation
+
+
+def _reset(worker: DesktopWorker, task: TaskRef, instance: TaskInstance) -> tuple[str, Observation]:
     answer = _driver(worker).reset(instance)
     if not isinstance(answer, tuple) or len(answer) != 2:
         raise DesktopBroken(f"reset gave {_short(answer)} instead of instruction and observation")
     instruction = _checked(answer[0], str, "instruction")
     if not instruction.strip():
         raise TaskFailed(f"{task.task_id} has no instruction")
-    observation = _checked(answer[1], Observation, "observation")
-    return Prepared(task, instance, instruction, observation.app, observation.window_title, time.monotonic()), observation
+    return instruction, _checked(answer[1], Observation, "observation")
 
 
 NO_CALLS = "there are no calls of applications here; use mouse and keyboard"
@@ -133,16 +154,13 @@ def demonstrate(message: DemonstrationRequest) -> Work:
     return work
 
 
-def evaluate(message: EvaluationRequest, *, judge: Judge, timings: Mapping[str, Timings]) -> Work:
+def evaluate(message: EvaluationRequest, *, setting: Setting, timings: Mapping[str, Timings]) -> Work:
     """Judge the desktop's state."""
 
     def work(worker: DesktopWorker) -> Message:
         session = _session(worker, message.lease)
-        get = _getter(worker, session, message.final_action)
         with timings["evaluate"].measure():
-            verdict = _checked(judge.judge(session.task, session.instance, get), Evaluation, "evaluator")
-        if not 0.0 <= verdict.reward <= 1.0:
-            raise TaskFailed(f"the evaluator gave reward {verdict.reward}, which is outside 0..1")
+            verdict = _verdict(worker, session.task, session.instance, message.final_action, setting.judge)
         if message.final_action == "fail" and not session.instance.judges_giving_up:
             return Evaluation(reward=0.0, success=False, detail="given up, though the task can be done")
         return verdict
@@ -150,9 +168,16 @@ def evaluate(message: EvaluationRequest, *, judge: Judge, timings: Mapping[str, 
     return work
 
 
-def _getter(worker: DesktopWorker, session: Session, final_action: FinalAction) -> Getter:
+def _verdict(worker: DesktopWorker, task: TaskRef, instance: TaskInstance, final_action: FinalAction, judge: Judge) -> Evaluation:
+    verdict = _checked(judge.judge(task, instance, _getter(worker, instance, final_action)), Evaluation, "evaluator")
+    if not 0.0 <= verdict.reward <= 1.0:
+        raise TaskFailed(f"the evaluator gave reward {verdict.reward}, which is outside 0..1")
+    return verdict
+
+
+def _getter(worker: DesktopWorker, instance: TaskInstance, final_action: FinalAction) -> Getter:
     """The driver's getter, which also knows how the episode began and ended."""
-    of_the_episode = {"final_action": final_action, "outputs": session.instance.outputs}
+    of_the_episode = {"final_action": final_action, "outputs": instance.outputs}
 
     def get(kind: GetterKind, **args: Any) -> Any:
         if kind == "pause":

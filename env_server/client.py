@@ -39,6 +39,7 @@ from env_server import memory
 from env_server.judging import LONGEST_S
 from env_server.tasks import advice, families_of, is_shown_by_hand, osworld_families
 from env_server.tasks.family import Family
+from env_server.untouched import reset_limit_s
 
 _SLACK_S = 5.0
 """A server answers by its own deadline; the client waits this much longer before it gives the server up."""
@@ -61,8 +62,8 @@ class DesktopClient:
         config = config or DesktopConfig()
         self._channel = channel
         self._step_timeout_s = config.step_deadline_s + _SLACK_S
-        self._reset_timeout_s = config.reset_deadline_s + _SLACK_S
-        self._evaluate_timeout_s = self._reset_timeout_s + LONGEST_S
+        self._config = config
+        self._evaluate_timeout_s = config.reset_deadline_s + LONGEST_S + _SLACK_S
 
     def lease(
         self, incarnation: str, task: TaskRef | None = None, *, next_task: TaskRef | None = None, timeout_s: float = 15.0
@@ -75,7 +76,8 @@ class DesktopClient:
 
     def reset(self, lease: Lease, task: TaskRef) -> TaskStarted:
         """Put ``task`` on screen. Raises `TaskFailed`, `DesktopBroken`, `LeaseRefused`."""
-        return self._ask(TaskReset(lease=lease, task=task), TaskStarted, self._reset_timeout_s)
+        timeout_s = reset_limit_s(self._config, task) + _SLACK_S
+        return self._ask(TaskReset(lease=lease, task=task), TaskStarted, timeout_s)
 
     def step(self, lease: Lease, action: Action, *, answer: str = "") -> StepResult:
         """Do ``action``, said as ``answer``. Raises `DesktopBroken`, `LeaseRefused`; the policy's mistakes are in

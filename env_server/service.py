@@ -54,6 +54,7 @@ from env_server.driver import DesktopDriver
 from env_server.judging import LONGEST_S, Judge, make_judge
 from env_server.pool import DesktopPool, DesktopState, PoolLimits
 from env_server.tasks import families_of
+from env_server.untouched import Untouched, reset_limit_s
 from env_server.wall import Wall
 
 DEADLINE_GRACE_S = 1.0
@@ -101,10 +102,12 @@ class DesktopService:
         lease_wait_s: float = LEASE_WAIT_S,
         available_mb: Callable[[], int] = memory.available_mb,
         judge: Judge | None = None,
+        untouched: Untouched | None = None,
     ) -> None:
         self._config = config
         self._judge = judge or make_judge(config.driver, tasks)
         self._tasks = tasks
+        self._setting = calls.Setting(tasks, self._judge, untouched or Untouched(config))
         self._families = families_of(tasks)
         self._make = make
         self._start_limit_s = start_limit_s
@@ -172,16 +175,16 @@ class DesktopService:
             reply(Ack())
             self._after_change()
         elif isinstance(message, TaskReset):
-            call = calls.reset(message, tasks=self._tasks, timings=self.timings)
+            call = calls.reset(message, setting=self._setting, timings=self.timings)
             self._judge.prepare(message.task)
-            self._begin("reset", message, call, reply, limit_s=self._config.reset_deadline_s)
+            self._begin("reset", message, call, reply, limit_s=reset_limit_s(self._config, message.task))
         elif isinstance(message, StepRequest):
             self._begin("step", message, calls.step(message, tasks=self._tasks, timings=self.timings), reply)
         elif isinstance(message, DemonstrationRequest):
             self._begin("demonstrate", message, calls.demonstrate(message), reply)
         elif isinstance(message, EvaluationRequest):
             # Judging may have to save files and end programs: the desktop gets as long as for a reset.
-            call = calls.evaluate(message, judge=self._judge, timings=self.timings)
+            call = calls.evaluate(message, setting=self._setting, timings=self.timings)
             limit_s = self._config.reset_deadline_s + LONGEST_S
             self._begin("evaluate", message, call, reply, limit_s=limit_s)
         elif isinstance(message, DesktopsRequest):
@@ -365,8 +368,8 @@ class DesktopService:
         index = self._pool.spare(task, app=self._app_of(task), now=now)
         if index is not None:
             worker = self._workers[index]
-            deadline = now + self._config.reset_deadline_s + self._grace_s
-            call = Call("prepare", deadline, None, calls.prepare(task, tasks=self._tasks))
+            deadline = now + reset_limit_s(self._config, task) + self._grace_s
+            call = Call("prepare", deadline, None, calls.prepare(task, setting=self._setting))
             worker.pending.append(call)
             worker.submit(call)
 

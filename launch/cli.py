@@ -305,13 +305,17 @@ def tasks_list(beginning: str) -> None:
 )
 @click.option("--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the report to this file.")
 @click.option("--config", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Run whose prompts hold the tasks.")
+@click.option("--play", is_flag=True, help="Also set each task up on a desktop, and judge it untouched.")
 def tasks_check(
-    folder: Path, assets: Path | None, apps: tuple[str, ...], json_file: Path | None, config: Path | None
+    folder: Path, assets: Path | None, apps: tuple[str, ...], json_file: Path | None, config: Path | None, play: bool
 ) -> None:
     """Say of every OSWorld or OfficeWorld task file below DIR whether it can be run here, and if not, why.
 
-    Starts no desktop and opens no connection. A file that a task downloads from https://HOST/a/b/c.xlsx is looked up at
-    ASSETS/a/b/c.xlsx (a plain mirror), at ASSETS/HOST/a/b/c.xlsx, or with leading folders of the path left out.
+    Opens no connection, and starts no desktop without --play. With it, tasks that can be run are set up on desktops (of CONFIG;
+    without it one of image full) and judged untouched: one that pays for doing nothing, or fails, is refused.
+
+    A file that a task downloads from https://HOST/a/b/c.xlsx is looked up at ASSETS/a/b/c.xlsx (a plain mirror), at
+    ASSETS/HOST/a/b/c.xlsx, or with leading folders of the path left out.
 
     Tasks whose instruction does not fit the prompts of CONFIG (without it: of the default settings) get a note: they can be run,
     and the end of the instruction, or the screen, would be left out.
@@ -322,10 +326,11 @@ def tasks_check(
     computerrl tasks check evaluation_examples/examples
     computerrl tasks check examples --assets ~/osworld-cache --json report.json
     computerrl tasks check examples/chrome --app chrome
+    computerrl tasks check examples/vlc --play
     """
     from launch.tasks import run_check
 
-    sys.exit(run_check(folder, assets=assets, json_file=json_file, apps=apps, config_file=config))
+    sys.exit(run_check(folder, assets=assets, json_file=json_file, apps=apps, config_file=config, play=play))
 
 
 class _LazySetup(click.Command):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from common.config import RunConfig, load_config
+from common.config import RunConfig, TasksConfig, load_config
 from common.errors import ConfigError, Problem
 from common.model_folder import is_model_folder, model_folder
 
@@ -35,20 +36,37 @@ _CHARS_PER_TOKEN = 4
 
 
 def run_check(
-    folder: Path, *, assets: Path | None, json_file: Path | None, apps: Sequence[str], config_file: Path | None = None
+    folder: Path,
+    *,
+    assets: Path | None,
+    json_file: Path | None,
+    apps: Sequence[str],
+    config_file: Path | None = None,
+    play: bool = False,
 ) -> int:
-    """Print the report, write it to ``json_file``; gives the exit code: 0 when every task can be run, else 1."""
+    """Print the report, write it to ``json_file``; gives the exit code: 0 when every task can be run, else 1.
+
+    ``play``: also set each task up on a desktop, and judge it untouched.
+    """
     from env_server.tasks.osworld.abilities import DEFAULT_APPS, KINDS, Abilities
     from env_server.tasks.osworld.check import check_folder
     from env_server.tasks.osworld.families import missing_readers
 
     if not os.path.isdir(folder):
         raise ConfigError([Problem("DIR", f"there is no folder {str(folder)!r}", "give the folder with the tasks' JSON files")])
+    if play and apps:
+        raise ConfigError([Problem("--app", "desktops have the applications they have", "leave out --app, or --play")])
     abilities = Abilities(frozenset(apps) if apps else DEFAULT_APPS)
     missing = missing_readers()
     if missing:
         click.echo(f"expected files are not read: {', '.join(missing)} not installed (make setup WITH=osworld)", err=True)
     report = check_folder(folder, assets=assets, abilities=abilities, read_gold=not missing)
+    if play and report.num_runnable:
+        from env_server.play_tasks import DESKTOPS, played
+
+        tasks = TasksConfig(osworld=str(folder), osworld_assets=None if assets is None else str(assets))
+        desktops = load_config(config_file).desktop if config_file else DESKTOPS
+        report = played(report, tasks, desktops, progress=functools.partial(click.echo, err=True))
     needed = _tokens_needed(load_config(config_file) if config_file else RunConfig())
     too_long = [task.path for task in report.tasks if needed.of(task.instruction) + MIN_SCREEN_TOKENS > needed.limit]
     for task in report.tasks:
@@ -62,7 +80,7 @@ def run_check(
         click.echo(f"{len(too_long):5}  instructions do not fit a prompt beside the screen: raise actor.prompt.max_prompt_tokens")
     for kind, meaning in KINDS.items():
         if report.reasons[kind]:
-            click.echo(f"{report.reasons[kind]:5}  {kind:12} {meaning}")
+            click.echo(f"{report.reasons[kind]:5}  {kind:14} {meaning}")
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(report.as_json() | {"long_instructions": too_long}, indent=1) + "\n", encoding="utf-8")

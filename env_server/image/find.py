@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from common.config import DesktopConfig
 from common.errors import Problem, SetupError
 from common.model_folder import cache_folder
 from env_server.apptainer_install import check_fuse
@@ -44,6 +45,17 @@ def image_path(image: str = "core", cache: Path | None = None) -> Path:
             )
         )
     return path
+
+
+def image_id(config: DesktopConfig) -> str:
+    """What desktops of ``config`` are made of, as one text: another one for another image. Raises `SetupError`."""
+    if config.driver != "apptainer":
+        return config.driver
+    path = image_path(config.image)
+    if config.image in recipe_names():
+        return path.name
+    seen = path.stat()
+    return f"{path} {seen.st_size} {seen.st_mtime_ns}"
 
 
 def _check_folder(path: Path) -> None:

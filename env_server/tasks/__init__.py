@@ -16,7 +16,7 @@ from common.errors import TaskFailed
 from common.messages import Action, Observation, TaskRef
 from env_server.driver import Getter, TaskInstance
 from env_server.tasks import calc, editor, files, forge, miniwob, web
-from env_server.tasks.family import Family
+from env_server.tasks.family import Family, is_foreign
 
 _HAND_MADE = {
     family.name: family for family in (*web.FAMILIES, *calc.FAMILIES, *editor.FAMILIES, *files.FAMILIES, *forge.FAMILIES)
@@ -80,7 +80,7 @@ def advice(name: str, tasks: TasksConfig) -> str:
     """What to say of a name that is no family."""
     if name in REFUSED:
         return REFUSED[name]
-    if name.startswith("osworld-"):
+    if is_foreign(name):
         return _advice_on_osworld(name, tasks)
     if name in FAMILIES:
         return f"it runs on {', '.join(sorted(FAMILIES[name].drivers))}"

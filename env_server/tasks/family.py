@@ -16,6 +16,13 @@ from env_server.targets import name_of
 
 ALL_DRIVERS = frozenset({"apptainer", "local", "scripted"})
 REAL_DRIVERS = ALL_DRIVERS - {"scripted"}
+FOREIGN_PREFIX = "osworld-"
+"""Beginning of the names of families that are task files; the file's id follows."""
+
+
+def is_foreign(name: str) -> bool:
+    """Is the family of this name a task file?"""
+    return name.startswith(FOREIGN_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,9 @@ from env_server.tasks.osworld.getters.values import is_shell, parse_date
 from env_server.tasks.osworld.metrics import METRICS, ON_DESKTOP, REFUSED
 from env_server.tasks.osworld.wishes import missing_programs, network_wishes
 
-Kind = Literal["network", "account", "root", "gnome", "sound", "session", "app", "asset", "unsupported", "broken"]
+Kind = Literal[
+    "network", "account", "root", "gnome", "sound", "session", "app", "asset", "unsupported", "broken", "pays untouched", "fails"
+]  # fmt: skip
 KINDS: Mapping[Kind, str] = {
     "network": "needs the network while it runs",
     "account": "needs an account",
@@ -48,8 +50,10 @@ KINDS: Mapping[Kind, str] = {
     "asset": "needs a file that the asset folder lacks",
     "unsupported": "uses a step, getter, metric or automation that is not supported",
     "broken": "the file is broken",
+    "pays untouched": "pays for doing nothing",
+    "fails": "cannot be set up or judged on a desktop",
 }
-"""Every kind of reason and what it means."""
+"""Every kind of reason and what it means; the last two only desktops show."""
 
 DEFAULT_APPS = frozenset(
     {
@@ -308,7 +312,7 @@ def _of_source(source: Source, where: str, assets: Assets, abilities: Abilities)
         yield Refusal("broken", where, f"lacks {', '.join(missing)}")
         return
     if source.type == "cloud_file":
-        for url in _listed(source.args["path"]):
+        for url in listed(source.args["path"]):
             yield from _of_asset(str(url), where, assets)
     if source.type == "enabled_experiments":
         yield Refusal("unsupported", where, "the flags of chrome://flags that files name are gone from today's Chromium")
@@ -331,5 +335,6 @@ def _of_dates(source: Source, where: str) -> Iterator[Refusal]:
             yield Refusal("unsupported", where, str(error))
 
 
-def _listed(value: Any) -> list[Any]:
+def listed(value: Any) -> list[Any]:
+    """A field that holds one entry or a list of them, as a list."""
     return value if isinstance(value, list) else [value]

@@ -10,6 +10,7 @@ file's own folder remains (``ASSETS/b/c/table.xlsx``, ``ASSETS/c/table.xlsx``: a
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -34,6 +35,14 @@ class Assets:
             if place.is_file():
                 return place
         return None
+
+    def digest(self, url: str) -> str:
+        """Hash of the file of ``url``; empty when there is none."""
+        place = self.find(url)
+        if place is None:
+            return ""
+        with place.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def missing(self, url: str) -> str:
         """Why `find` gave None, with where the file belongs; empty when it is there and can be used."""

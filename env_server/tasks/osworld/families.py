@@ -10,11 +10,10 @@ from pathlib import Path
 
 from common.errors import ConfigError, Problem
 from env_server.driver import TaskInstance
-from env_server.tasks.family import Family
+from env_server.tasks.family import FOREIGN_PREFIX, Family
 from env_server.tasks.osworld.check import check_folder
 from env_server.tasks.osworld.task import load_task
 
-PREFIX = "osworld-"
 _APPS = {
     "libreoffice_calc": "calc", "libreoffice_writer": "writer", "libreoffice_impress": "impress", "libreoffice": "writer",
     "chrome": "browser", "gimp": "gimp", "vlc": "vlc", "thunderbird": "thunderbird", "terminal": "terminal", "files": "files",
@@ -44,7 +43,7 @@ def families(folder: Path, assets: Path | None) -> Mapping[str, Family]:
     for checked in report.tasks:
         if not checked.runnable:
             continue
-        name = PREFIX + checked.task_id
+        name = FOREIGN_PREFIX + checked.task_id
         if name in found:
             reason = f"{checked.path} has the id {checked.task_id} of another file of the folder"
             raise ConfigError([Problem("tasks.osworld", reason, "give each task an id of its own")])
@@ -58,7 +57,7 @@ def families(folder: Path, assets: Path | None) -> Mapping[str, Family]:
 def refusal(folder: Path, assets: Path | None, name: str) -> str:
     """Why the task of that family's name cannot be run; empty when the folder has none."""
     for checked in check_folder(folder, assets=assets).tasks:
-        if PREFIX + checked.task_id == name and not checked.runnable:
+        if FOREIGN_PREFIX + checked.task_id == name and not checked.runnable:
             return "; ".join(str(one) for one in checked.refusals)
     return ""
 

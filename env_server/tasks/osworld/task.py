@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
 from common.errors import ConfigError, EnvError, Problem, TaskFailed
 from common.messages import Action, Evaluation, Observation
 from env_server.driver import Getter, TaskInstance
-from env_server.tasks.osworld.abilities import Abilities, refusals
+from env_server.tasks.osworld.abilities import Abilities, listed, refusals
 from env_server.tasks.osworld.assets import Assets
 from env_server.tasks.osworld.desktop import CalledDesktop, OsworldDesktop
-from env_server.tasks.osworld.format import Judge, Source, TaskFile, read_task_file
+from env_server.tasks.osworld.format import DownloadStep, Judge, Source, TaskFile, UploadStep, read_task_file
 from env_server.tasks.osworld.getters import GETTERS, Context
 from env_server.tasks.osworld.home import HOME_STEPS
 from env_server.tasks.osworld.metrics import metric
@@ -51,7 +53,7 @@ class _Verdict:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OsworldTask:
     """A task that can be run. The same object may be used for any number of episodes, one after another on each desktop."""
 
@@ -62,6 +64,12 @@ class OsworldTask:
     def task_id(self) -> str:
         """The file's own id."""
         return self.file.id
+
+    @cached_property
+    def digest(self) -> str:
+        """Hash of the file's content and of all files that it uses. Reads them once."""
+        content = [self.file.model_dump_json(), *(self.assets.digest(url) for url in _urls(self.file))]
+        return hashlib.sha256("\0".join(content).encode()).hexdigest()
 
     def as_instance(self) -> TaskInstance:
         """The task as drivers play it; everything goes through the getter kind ``osworld`` (`CalledDesktop`).
@@ -84,6 +92,8 @@ class OsworldTask:
         return TaskInstance(
             self.file.instruction, HOME_STEPS, evaluate, _no_demonstration,
             judges_giving_up=True, prepare=prepare, outputs=outputs,
+            # The answer "done" to a task that cannot be done pays nothing, whatever the desktop shows.
+            digest=None if self.file.evaluator.infeasible else lambda: self.digest,
         )  # fmt: skip
 
     def set_up(self, desktop: OsworldDesktop, **options: Any) -> dict[str, str]:
@@ -172,6 +182,21 @@ def _read_expected(context: Context, expected: Source | list[Source] | None) -> 
         return _read(context, expected)
     values = [_read(context, source) for source in expected]
     return None if any(value is None for value in values) else values
+
+
+def _urls(task: TaskFile) -> Iterator[str]:
+    """Addresses of the files that the task brings onto the desktop or compares with."""
+    evaluator = task.evaluator
+    for step in (*task.config, *evaluator.postconfig):
+        if isinstance(step.parameters, DownloadStep):
+            yield from (file.url for file in step.parameters.files)
+        elif isinstance(step.parameters, UploadStep):
+            yield from (file.local_path for file in step.parameters.files)
+    for judge in evaluator.judges():
+        expected = judge.expected if isinstance(judge.expected, list) else [judge.expected]
+        for source in (judge.result, *expected):
+            if source is not None and source.type == "cloud_file":
+                yield from map(str, listed(source.args["path"]))
 
 
 def _what(source: Source) -> str:
