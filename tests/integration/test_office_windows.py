@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import io
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image, ImageChops
 
@@ -87,3 +89,12 @@ def test_window_opens_as_the_first_did_after_a_mess(screens: Screens, mess: str)
     player.wait_for(lambda shown: screens.num_changed(first, shown) > MAX_PIXELS)
     player.start(DOCUMENTS[app])
     player.wait_for(lambda shown: screens.are_alike(first, shown), num_steps=20)
+
+
+@pytest.mark.parametrize("app", sorted(DOCUMENTS))
+def test_first_picture_of_a_document_is_whole(screens: Screens, app: str) -> None:
+    for _ in range(3):
+        screens.player.start(DOCUMENTS[app])
+        first = screens.player.desktop.frame()
+        time.sleep(1.5)  # bars that were not painted would be by then
+        assert np.array_equal(first, screens.player.desktop.frame())

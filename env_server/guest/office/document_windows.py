@@ -3,6 +3,8 @@ and its keys left on or off, and would show the next task's document with them."
 
 from __future__ import annotations
 
+import functools
+import time
 from typing import Any
 
 from .process import Office
@@ -27,6 +29,10 @@ _WRITER_VIEW = {
 }  # fmt: skip
 _IMPRESS_VIEW = {"RulerIsVisible": "ShowRuler", "GridIsVisible": "GridVisible"}
 """What a view says of itself, and the command that turns it off or on."""
+_ON_THE_RULER = ".uno:LeftRightMargin"
+"""One of the last states that a new window asks for."""
+_BARS_LIMIT_S = 4.0
+_LOOK_EVERY_S = 0.01
 
 
 class DocumentWindows:
@@ -72,3 +78,46 @@ class DocumentWindows:
         for name, command in _IMPRESS_VIEW.items():
             if now.get(name):
                 dispatch(self._office, document, f".uno:{command}")
+
+    def wait_for_bars(self, document: Any) -> None:
+        """Until ruler, status bar and tool bars show the document's state, and are painted.
+
+        A new window asks for that 300 ms after its last change, a few states at a time, each time 20 ms after the last: until
+        then its ruler has no margins and fields of its status bar are empty, which no sign on the screen tells.
+        """
+        import uno
+
+        frame = document.CurrentController.Frame
+        toolkit = self._office.create("com.sun.star.awt.Toolkit")
+        address = uno.createUnoStruct("com.sun.star.util.URL", Complete=_ON_THE_RULER)
+        _, address = self._office.create("com.sun.star.util.URLTransformer").parseStrict(address)
+        state = frame.queryDispatch(address, "", 0)
+        if state is not None:  # previews have none
+            listener = _listener_class()()
+            state.addStatusListener(listener, address)  # which tells it the state as it is
+            frame.contextChanged()
+            num_before, limit = listener.num_told, time.monotonic() + _BARS_LIMIT_S
+            while listener.num_told == num_before and time.monotonic() < limit:
+                toolkit.processEventsToIdle()
+                time.sleep(_LOOK_EVERY_S)
+            state.removeStatusListener(listener, address)
+        toolkit.processEventsToIdle()
+
+
+@functools.cache
+def _listener_class() -> Any:
+    # Made once, as the classes of `main_thread` are.
+    import uno
+    import unohelper
+
+    class Listener(unohelper.Base, uno.getClass("com.sun.star.frame.XStatusListener")):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.num_told = 0
+
+        def statusChanged(self, _: Any) -> None:
+            self.num_told += 1
+
+        def disposing(self, _: Any) -> None:
+            pass
+
+    return Listener

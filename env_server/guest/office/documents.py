@@ -133,10 +133,7 @@ class Documents:
                 return
             document.CurrentController.Frame.ComponentWindow.setFocus()
             if app != "calc":
-                # A new window paints its bars when the office has nothing else to do: on a busy machine before a task begins, on
-                # an idle one after its first picture.
-                document.CurrentController.Frame.contextChanged()
-                self._office.create("com.sun.star.awt.Toolkit").processEventsToIdle()
+                self._windows.wait_for_bars(document)
 
         self._office.on_main(work, timeout_s=timeout_s)
 
