@@ -84,7 +84,8 @@ def is_own(address: str) -> bool:
     """Whether ``address`` of a server is this machine's: loopback, all interfaces, one of their numbers, or the host's name."""
     number = _number(without_brackets(address))
     if number is None:
-        return is_loopback(address) or address.lower() == socket.gethostname().lower()
+        name, host = address.lower().rstrip("."), socket.gethostname().lower()
+        return is_loopback(address) or name in (host, host.partition(".")[0]) or name == socket.getfqdn().lower()
     return number.is_loopback or number.is_unspecified or interface_of(str(number)) is not None
 
 

@@ -8,39 +8,81 @@ machine and those of `no_proxy`.
 
 from __future__ import annotations
 
+import base64
+import email.utils
 import http.client
 import ipaddress
 import json
+import math
 import re
+import socket
 import ssl
 import stat
-import urllib.error
+import threading
+import time
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
 from common.addresses import is_own
 from common.config import EndpointConfig
-from common.errors import ConfigError, EndpointRefused, PeerTimeout, Problem
+from common.errors import ConfigError, EndpointBusy, EndpointRefused, PeerTimeout, Problem
 
 FIELD = "actor.endpoint"
 LOOK_S = 10.0
-"""For the list of models."""
+"""For the list of models, and for the first completion."""
 
 _MAX_ANSWER_BYTES = 64 << 20
-_SHOWN_BYTES = 100
-"""Of an answer that is no JSON."""
+_SHOWN_CHARS = 200
+"""Of what a server says."""
+_MAX_SHOWN_NAMES = 20
+_MIN_KEY_CHARS, _MAX_KEY_BYTES = 16, 16 << 10
+_MAX_TOKEN = 2**31 - 1
 _LATER = frozenset({408, 425, 429, 502, 503, 504})
 """A gateway without its server, or a server that has too much to do: it may have time later."""
 _KEY = frozenset({401, 403})
+_VLLM = "use a server that knows return_token_ids, as vLLM does, and the tokenizer of its model"
 _ADDRESS = "give the address of an OpenAI-compatible server, up to and with /v1"
 _TLS = "give http:// where the server has no TLS, or name the file of its certificate in SSL_CERT_FILE"
 _TOO_LONG = "look at the model's context length; actor.prompt.max_prompt_tokens and actor.max_new_tokens bound what is asked"
+_PROXY_KEY = "put the proxy's user and password into its address in the environment"
 _STEPS = {
     400: _TOO_LONG, 413: _TOO_LONG, 422: _TOO_LONG, 404: f"{_ADDRESS}; actor.endpoint.model is the model's name there",
-    405: _ADDRESS, 407: "put the proxy's user and password into its address in the environment",
+    405: _ADDRESS, 407: _PROXY_KEY,
 }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A completion."""
+
+    tokens: list[int]
+    """Stop token included."""
+    logprobs: list[float]
+    """Of each token."""
+    is_cut: bool
+    """Its tokens were used up before it ended."""
+
+
+def completion(
+    *, model: str, prompt: Sequence[int], max_new_tokens: int, temperature: float, seed: int, stop_tokens: Sequence[int]
+) -> dict[str, Any]:
+    """What `Endpoint.complete` asks."""
+    return {
+        "model": model,
+        "prompt": list(prompt),
+        "max_tokens": max_new_tokens,
+        "temperature": temperature,
+        "seed": seed,
+        "logprobs": 0,
+        "stop_token_ids": sorted(stop_tokens),
+        "return_token_ids": True,
+    }
 
 
 class Endpoint:
@@ -49,14 +91,14 @@ class Endpoint:
     def __init__(self, config: EndpointConfig) -> None:
         """Raises `ConfigError` for a key file that is missing or that others may read, and for a proxy of an unknown kind."""
         self._config = config
+        self._url = config.url.rstrip("/")
+        self._key = None if config.key_file is None else _read_key(Path(config.key_file))
         self._headers = {"Content-Type": "application/json"}
-        if config.key_file is not None:
-            self._headers["Authorization"] = f"Bearer {_read_key(Path(config.key_file))}"
-        proxy = _proxy_for(config.url)
-        proxies = {} if proxy is None else {"http": proxy, "https": proxy}
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies), _NoRedirect)
+        if self._key is not None:
+            self._headers["Authorization"] = f"Bearer {self._key}"
+        self._proxy = _proxy_for(config.url)
         # Without the password that a proxy's address may hold.
-        shown = None if proxy is None else proxy.rpartition("@")[2].removeprefix("http://")
+        shown = None if self._proxy is None else self._proxy.netloc.rpartition("@")[2]
         self._way = "" if shown is None else f" (through the proxy http://{shown}, as the environment says)"
 
     def find_model(self) -> str:
@@ -69,51 +111,176 @@ class Endpoint:
         except EndpointRefused as error:
             raise ConfigError([Problem(f"{FIELD}.url", error.reason, error.next_step)]) from None
         except (KeyError, TypeError):
-            raise ConfigError([Problem(f"{FIELD}.url", f"{self._config.url} lists no models", _ADDRESS)]) from None
+            raise ConfigError([Problem(f"{FIELD}.url", f"{self._url} lists no models", _ADDRESS)]) from None
         wanted = self._config.model
         if wanted is None and len(names) == 1:
             return names[0]
         if wanted not in names:
-            reason = f"{self._config.url} serves {', '.join(names) or 'nothing'}" + (f", not {wanted}" if wanted else "")
+            shown = ", ".join(self._quoted(name) for name in names[:_MAX_SHOWN_NAMES]) or "nothing"
+            more = f" and {len(names) - _MAX_SHOWN_NAMES} more" if len(names) > _MAX_SHOWN_NAMES else ""
+            reason = f"{self._url} serves {shown}{more}" + (f", not {wanted}" if wanted else "")
             raise ConfigError([Problem(f"{FIELD}.model", reason, "name one of these")])
         return wanted
 
-    def complete(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """The first choice of a completion. Raises `PeerTimeout` when nobody answers, `EndpointRefused` for a refusal."""
-        answer = self._ask("completions", asked, timeout_s=self._config.timeout_s)
+    def check(self, *, longest: int) -> None:
+        """Ask for one token behind a prompt with which it makes the ``longest`` that is ever asked for.
+
+        Raises `ConfigError` when the server refuses that. One that has no time now may have it later, and is not refused.
+        """
+        asked = completion(
+            model=self.find_model(), prompt=[1] * max(1, longest - 1), max_new_tokens=1, temperature=0.0, seed=0, stop_tokens=()
+        )
+        try:
+            self.complete(asked, timeout_s=LOOK_S)
+        except PeerTimeout:
+            return
+        except EndpointRefused as error:
+            raise ConfigError([Problem(FIELD, error.reason, error.next_step)]) from None
+
+    def complete(self, asked: Mapping[str, Any], *, timeout_s: float | None = None) -> Answer:
+        """The first choice of what is ``asked`` (`completion`), within ``timeout_s``, or what the configuration says.
+
+        Raises `PeerTimeout` when nobody answers in time, `EndpointRefused` for a refusal and for an answer that is none.
+        """
+        answer = self._ask("completions", asked, timeout_s=self._config.timeout_s if timeout_s is None else timeout_s)
         try:
             choice = answer["choices"][0]
         except (KeyError, IndexError, TypeError):
             choice = None
         if not isinstance(choice, dict):
-            raise EndpointRefused(f"{self._config.url} answered a completion without choices: {str(answer)[:200]}", _ADDRESS)
-        return choice
+            reason = f"{self._url} answered a completion without choices: {self._quoted(json.dumps(answer))}"
+            raise EndpointRefused(reason, _ADDRESS)
+        return _answer(choice, most=asked["max_tokens"])
 
-    def _ask(self, what: str, asked: dict[str, Any] | None, *, timeout_s: float) -> Any:
-        url = f"{self._config.url.rstrip('/')}/{what}"
-        data = None if asked is None else json.dumps(asked).encode()
-        request = urllib.request.Request(url, data=data, headers=self._headers)
+    def _ask(self, what: str, asked: Mapping[str, Any] | None, *, timeout_s: float) -> Any:
+        url = f"{self._url}/{what}"
+        where = f"{url}{self._way}"
         try:
-            with self._opener.open(request, timeout=timeout_s) as answer:
-                text = answer.read(_MAX_ANSWER_BYTES)
-                num_missing = answer.length or 0  # Of those that its head announced.
-        except urllib.error.HTTPError as error:
-            raise _refusal(url, error, way=self._way, key_file=self._config.key_file) from None
+            status, headers, text = self._request(url, None if asked is None else json.dumps(asked).encode(), timeout_s=timeout_s)
         except (http.client.HTTPException, ConnectionResetError, BrokenPipeError) as error:
-            raise _broken(f"{url}{self._way}", f"{type(error).__name__} {error}") from None
-        except OSError as error:
-            cause = getattr(error, "reason", None) or error
-            if isinstance(cause, ssl.SSLError):
-                raise EndpointRefused(f"{url}{self._way} has no TLS that can be trusted: {cause}", _TLS) from None
-            if isinstance(cause, ConnectionResetError | BrokenPipeError):
-                raise _broken(f"{url}{self._way}", str(cause)) from None
-            raise PeerTimeout(f"{url} does not answer: {cause}{self._way}") from None
-        if num_missing:
-            raise _broken(f"{url}{self._way}", f"{num_missing} bytes are missing")
+            raise _broken(where, self._quoted(f"{type(error).__name__} {error}")) from None
+        except ssl.SSLError as error:
+            raise EndpointRefused(f"{where} has no TLS that can be trusted: {error}", _TLS) from None
+        except (OSError, UnicodeError) as error:  # UnicodeError: the name of a proxy that is none.
+            if "Tunnel connection failed: 407" in str(error):
+                raise EndpointRefused(f"{where} is not reached: {error}", _PROXY_KEY) from None
+            raise PeerTimeout(f"{url} does not answer: {error}{self._way}") from None
+        if not 200 <= status < 300:
+            raise self._refusal(url, status, headers, text)
+        if len(text) > _MAX_ANSWER_BYTES:
+            raise EndpointRefused(f"{where} answered with more than {_MAX_ANSWER_BYTES >> 20} MiB", _ADDRESS)
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise EndpointRefused(f"{url} answered no JSON: {error}, in {text[:_SHOWN_BYTES]!r}", _ADDRESS) from None
+            said = self._quoted(text[: 4 * _SHOWN_CHARS].decode(errors="replace"))
+            raise EndpointRefused(f"{url} answered no JSON: {error}, in {said!r}", _ADDRESS) from None
+
+    def _request(self, url: str, data: bytes | None, *, timeout_s: float) -> tuple[int, Message, bytes]:
+        """(status, headers, body) of the answer, all of which has come within ``timeout_s``. The body of a refusal may be cut."""
+        place = urllib.parse.urlsplit(url)
+        is_tls = place.scheme == "https"
+        server = (place.hostname or "", place.port)
+        target = place.geturl() if self._proxy is not None and not is_tls else place.path
+        headers = dict(self._headers)
+        host, port = server if self._proxy is None else (self._proxy.hostname or "", self._proxy.port or 80)
+        kind = http.client.HTTPSConnection if is_tls else http.client.HTTPConnection
+        connection = kind(host, port, timeout=timeout_s)
+        if self._proxy is not None and is_tls:
+            connection.set_tunnel(*server, headers=_proxy_key(self._proxy))
+        elif self._proxy is not None:
+            headers |= _proxy_key(self._proxy)
+        try:
+            with _cut_after(timeout_s, connection):
+                connection.request("GET" if data is None else "POST", target, body=data, headers=headers)
+                with connection.getresponse() as answer:
+                    read = _read_answer if 200 <= answer.status < 300 else _read_beginning
+                    return answer.status, answer.headers, read(answer)
+        finally:
+            connection.close()
+
+    def _refusal(self, url: str, status: int, headers: Message, text: bytes) -> PeerTimeout | EndpointRefused:
+        """The error that a status other than 200 stands for."""
+        said = self._quoted(text.decode(errors="replace")) or http.client.responses.get(status, "nothing")
+        reason = f"{url} answered {status}{self._way}: {said}"
+        if status in _LATER:
+            return EndpointBusy(reason, retry_after_s=_seconds(headers.get("Retry-After", "")))
+        if status in _KEY:
+            no_key = "give the file of its key in actor.endpoint.key_file (chmod 600)"
+            return EndpointRefused(reason, no_key if self._key is None else f"look at the key in {self._config.key_file}")
+        if 300 <= status < 400:
+            target = self._quoted(headers.get("Location", "nowhere"))
+            step = "give the address of the server itself: a redirect is not followed"
+            return EndpointRefused(f"{url} redirects to {target}{self._way}", step)
+        return EndpointRefused(reason, _STEPS.get(status, "look at the server's log"), is_broken=status >= 500)
+
+    def _quoted(self, said: str) -> str:
+        """The beginning of what a server ``said``, on one line, without what a terminal would obey, and without the key."""
+        text = said if self._key is None else said.replace(self._key, "(the key)")
+        text = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in " ".join(text.split()))
+        return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
+
+
+@contextmanager
+def _cut_after(timeout_s: float, connection: http.client.HTTPConnection) -> Iterator[None]:
+    """End the ``connection`` after ``timeout_s``, however often something comes. Raises `TimeoutError` in that case."""
+    is_over = threading.Event()
+    opened: list[socket.socket] = []
+
+    def cut() -> None:
+        is_over.set()
+        held = opened[0] if opened else connection.sock  # None before a connection stands.
+        if held is not None:
+            with suppress(OSError):  # It has ended by itself.
+                # Not the method of a TLS socket, which is not for two threads.
+                socket.socket.shutdown(held, socket.SHUT_RDWR)
+
+    timer = threading.Timer(timeout_s, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        connection.connect()
+        # The answer takes the socket from the connection when it is the last one.
+        opened.append(connection.sock)
+        yield
+    except (OSError, http.client.HTTPException):
+        if not is_over.is_set():
+            raise
+    finally:
+        timer.cancel()
+    if is_over.is_set():  # What was read may look like an answer that ends here.
+        raise TimeoutError(f"the whole answer has not come within {timeout_s:g} s")
+
+
+def _read_answer(answer: http.client.HTTPResponse) -> bytes:
+    """The body, or the beginning of one that is too large. Raises `http.client.HTTPException` for one that broke off."""
+    text = answer.read(_MAX_ANSWER_BYTES + 1)
+    if answer.length and len(text) <= _MAX_ANSWER_BYTES:
+        raise http.client.IncompleteRead(text, answer.length)
+    return text
+
+
+def _read_beginning(answer: http.client.HTTPResponse) -> bytes:
+    """What there is of the reason for a refusal."""
+    try:
+        return answer.read(4 * _SHOWN_CHARS)
+    except (OSError, http.client.HTTPException):
+        return b"(its reason broke off)"
+
+
+def _answer(choice: Mapping[str, Any], *, most: int) -> Answer:
+    """The answer of at most ``most`` tokens that a server's ``choice`` holds. Raises `EndpointRefused`."""
+    try:
+        tokens, logprobs = list(choice["token_ids"]), [float(value) for value in choice["logprobs"]["token_logprobs"]]
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise EndpointRefused("the server's answer lacks the ids and log-probs of return_token_ids", _VLLM) from None
+    if not tokens or len(tokens) != len(logprobs):
+        raise EndpointRefused(f"the server's answer has {len(tokens)} tokens and {len(logprobs)} log-probs", _VLLM)
+    if len(tokens) > most:
+        raise EndpointRefused(f"the server's answer has {len(tokens)} tokens, and {most} were allowed", _VLLM)
+    odd = [token for token in tokens if type(token) is not int or not 0 <= token <= _MAX_TOKEN]
+    if odd or not all(map(math.isfinite, logprobs)):
+        raise EndpointRefused(f"the server's answer has ids or log-probs that are none: {(odd or logprobs)[:3]!r:.100}", _VLLM)
+    return Answer(tokens, logprobs, is_cut=choice.get("finish_reason") == "length")
 
 
 def _broken(where: str, why: str) -> EndpointRefused:
@@ -121,35 +288,25 @@ def _broken(where: str, why: str) -> EndpointRefused:
     return EndpointRefused(f"{where} ended the connection before its answer did: {why}", step, is_broken=True)
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect is an answer like any other: following it would send prompts and key to a host that nobody named."""
-
-    def redirect_request(self, *_: Any) -> None:
-        """None: not followed."""
-
-
-def _refusal(url: str, error: urllib.error.HTTPError, *, way: str, key_file: str | None) -> PeerTimeout | EndpointRefused:
-    """The error that a status other than 200 stands for."""
+def _seconds(retry_after: str) -> float:
+    """Seconds from now that the header Retry-After means, a number or a date; 0 where it is neither."""
+    if re.fullmatch(r"\d{1,9}", retry_after.strip(), re.ASCII):
+        return float(retry_after)
     try:
-        said = " ".join(error.read(1000).decode(errors="replace").split())
-    except (OSError, http.client.HTTPException):
-        said = "(its reason broke off)"
-    code = error.code
-    reason = f"{url} answered {code}{way}: {said or error.reason}"
-    if code in _LATER:
-        return PeerTimeout(reason)
-    if code in _KEY:
-        no_key = "give the file of its key in actor.endpoint.key_file (chmod 600)"
-        return EndpointRefused(reason, no_key if key_file is None else f"look at the key in {key_file}")
-    if 300 <= code < 400:
-        target = error.headers.get("Location", "nowhere")
-        step = "give the address of the server itself: a redirect is not followed"
-        return EndpointRefused(f"{url} redirects to {target}{way}", step)
-    return EndpointRefused(reason, _STEPS.get(code, "look at the server's log"))
+        return max(0.0, email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time())
+    except (ValueError, OverflowError, OSError):
+        return 0.0
 
 
-def _proxy_for(url: str) -> str | None:
-    """`http://HOST:PORT` of the proxy that the environment wants for ``url``; None for this machine's own servers and those of
+def _proxy_key(proxy: urllib.parse.SplitResult) -> dict[str, str]:
+    """The header with the user and password that stand in a proxy's address."""
+    user, at, _ = proxy.netloc.rpartition("@")
+    encoded = base64.b64encode(urllib.parse.unquote(user).encode()).decode()
+    return {"Proxy-Authorization": f"Basic {encoded}"} if at else {}
+
+
+def _proxy_for(url: str) -> urllib.parse.SplitResult | None:
+    """The address of the proxy that the environment wants for ``url``; None for this machine's own servers and those of
     `no_proxy`. Raises `ConfigError` for a proxy of a kind that is not spoken here."""
     place = urllib.parse.urlsplit(url)
     host, proxies = place.hostname or "", urllib.request.getproxies()
@@ -157,12 +314,19 @@ def _proxy_for(url: str) -> str | None:
     if variable not in proxies or is_own(host) or _is_excepted(host, place.netloc, proxies.get("no", "")):
         return None
     given = proxies[variable]
-    proxy = urllib.parse.urlsplit(given if ":/" in given else f"http://{given}")
-    if proxy.scheme != "http" or not proxy.hostname:
-        reason = f"the environment's {variable}_proxy is a {proxy.scheme or 'nameless'} proxy, only http:// ones are spoken to"
-        step = f"unset {variable}_proxy, set {place.scheme}_proxy to an HTTP proxy, or name {host} in no_proxy"
+    step = f"unset {variable}_proxy, set {place.scheme}_proxy to an HTTP proxy, or name {host} in no_proxy"
+    try:
+        proxy = urllib.parse.urlsplit(given if ":/" in given else f"http://{given}")
+        is_address = bool(proxy.hostname) and proxy.port != 0
+    except ValueError:
+        is_address = False  # Brackets that do not close, or a port that is none.
+    if not is_address:
+        reason = f"the environment's {variable}_proxy is no address of a proxy, which is http://HOST:PORT"
         raise ConfigError([Problem(f"{FIELD}.url", reason, step)])
-    return f"http://{proxy.netloc}"
+    if proxy.scheme != "http":
+        reason = f"the environment's {variable}_proxy is a {proxy.scheme} proxy, only http:// ones are spoken to"
+        raise ConfigError([Problem(f"{FIELD}.url", reason, step)])
+    return proxy
 
 
 def _is_excepted(host: str, netloc: str, no_proxy: str) -> bool:
@@ -185,10 +349,15 @@ def _is_excepted(host: str, netloc: str, no_proxy: str) -> bool:
 def _read_key(path: Path) -> str:
     try:
         mode = path.stat().st_mode
-        key = path.read_bytes().strip()
+        if not stat.S_ISREG(mode):
+            raise ConfigError([Problem(f"{FIELD}.key_file", f"{path} is no file", "give the file with the key")])
+        with path.open("rb") as file:
+            key = file.read(_MAX_KEY_BYTES + 1).strip()
     except OSError as error:
-        raise ConfigError([Problem(f"{FIELD}.key_file", f"{path}: {error.strerror}", "give the file with the key")]) from None
-    if not re.fullmatch(rb"[!-~]+", key):
+        # A long word may be the key itself, given in place of its file.
+        shown = str(path) if "/" in str(path) or len(str(path)) < _MIN_KEY_CHARS else "the file"
+        raise ConfigError([Problem(f"{FIELD}.key_file", f"{shown}: {error.strerror}", "give the file with the key")]) from None
+    if not re.fullmatch(rb"[!-~]+", key) or len(key) > _MAX_KEY_BYTES:
         reason = f"{path} holds no key, which is one word of ASCII characters"
         raise ConfigError([Problem(f"{FIELD}.key_file", reason, "write the key and nothing else into it")])
     if stat.S_IMODE(mode) & 0o077:

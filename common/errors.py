@@ -12,7 +12,8 @@ ComputerRLError                 base; ``exit_code`` is what a process ends with 
 │   ├── OrderRefused            an order's id is taken (closed, or other content): place it under another id
 │   └── RemoteError             the peer refused a request: carries its error code and text
 ├── PeerTimeout                 no answer within the deadline (the peer may be dead, slow or unreachable)
-│   └── ChannelClosed           this side closed the channel while a request waited: do not ask again
+│   ├── ChannelClosed           this side closed the channel while a request waited: do not ask again
+│   └── EndpointBusy            the server of a model has no time now: carries when it wants to be asked again
 ├── EnvError                    something in the environment side failed
 │   ├── TaskFailed              this task instance cannot be set up or judged; the desktop is fine
 │   ├── DesktopBroken           this desktop must be recycled
@@ -151,6 +152,17 @@ class ChannelClosed(PeerTimeout):
     """This side closed the channel; asking again is of no use."""
 
     code = "channel_closed"
+
+
+class EndpointBusy(PeerTimeout):
+    """The server of a model has no time now."""
+
+    code = "endpoint_busy"
+
+    def __init__(self, reason: str, *, retry_after_s: float) -> None:
+        """``retry_after_s``: the server wants to be asked again after so long; 0: it does not say."""
+        self.retry_after_s = retry_after_s
+        super().__init__(reason)
 
 
 class EnvError(ComputerRLError):

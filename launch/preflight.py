@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from common.addresses import own_address
 from common.config import RunConfig, load_config
@@ -34,6 +35,8 @@ from launch.config_files import config_names
 from launch.machine import Machine, inspect_machine
 from launch.plan import idle_desktops
 from launch.resources import plan_memory
+
+Found = TypeVar("Found")
 
 MIN_FREE_DISK_MB = 1024
 """Journal, checkpoints and screenshots of a quickstart run take about 700 MiB."""
@@ -91,24 +94,25 @@ def check_packages(config: RunConfig, _machine: Machine) -> list[Finding]:
 
 def check_desktops(config: RunConfig, _machine: Machine) -> list[Finding]:
     """Apptainer, the image, /dev/fuse, the rights of root."""
-    findings: list[Finding] = []
     if config.desktop.driver != "apptainer":
-        return findings
+        return []
     from env_server.apptainer_install import find_apptainer
     from env_server.drivers.apptainer import ApptainerLauncher
     from env_server.image.find import image_path
 
-    def command() -> object:
-        launcher = ApptainerLauncher(find_apptainer(), image_path(config.desktop.image))
-        return launcher.command({"max_processes": config.desktop.max_processes})
+    findings: list[Finding] = []
 
-    asked: list[Callable[[], object]] = [find_apptainer, lambda: image_path(config.desktop.image), command]
-    for ask in asked:
+    def ask(what: Callable[[], Found]) -> Found | None:
         try:
-            ask()
+            return what()
         except SetupError as error:
-            finding = Finding(SetupError, error.problem)
-            findings += [finding] if finding not in findings else []
+            findings.append(Finding(SetupError, error.problem))
+            return None
+
+    apptainer, image = ask(find_apptainer), ask(lambda: image_path(config.desktop.image))
+    if apptainer is not None and image is not None:
+        launcher = ApptainerLauncher(apptainer, image)
+        ask(lambda: launcher.command({"max_processes": config.desktop.max_processes}))
     return findings
 
 
@@ -214,11 +218,11 @@ def _context_problems(config: RunConfig) -> list[Problem]:
 
 
 def check_endpoint(config: RunConfig, _machine: Machine) -> list[Finding]:
-    """A server that is not there, or has not the model."""
+    """A server that is not there, has not the model, or refuses what it will be asked."""
     if config.actor.endpoint is None:
         return []
     try:
-        Endpoint(config.actor.endpoint).find_model()
+        Endpoint(config.actor.endpoint).check(longest=config.longest_sample)
     except ConfigError as error:
         return [Finding(ConfigError, problem) for problem in error.problems]
     return []

@@ -18,7 +18,8 @@ import numpy as np
 
 from actor.engines.base import NO_VERSION, Completion, GenerationRequest
 from common import log
-from common.errors import ConfigError, EndpointRefused, EngineFailed, PeerTimeout, Problem, WeightError
+from common.endpoint import Answer, completion
+from common.errors import ConfigError, EndpointBusy, EndpointRefused, EngineFailed, PeerTimeout, Problem, WeightError
 
 if TYPE_CHECKING:
     import torch
@@ -27,16 +28,16 @@ PATIENCE_S = 120.0
 """A server that is away for longer fails what was asked of it."""
 
 _BACKOFF_S = (0.5, 10.0)
+_MOST_WAIT_S = 60.0
+"""A server that wants more time is asked all the same."""
 _MOST_REFUSALS = 5
 """In a row, with nothing else under way: then the server refuses for good."""
-_VLLM = "use a server that knows return_token_ids, as vLLM does, and the tokenizer of its model"
-_MAX_TOKEN = 2**31 - 1
 
 
 class Server(Protocol):
     """The part of `common.endpoint.Endpoint` used here."""
 
-    def complete(self, asked: dict[str, Any]) -> dict[str, Any]: ...
+    def complete(self, asked: Mapping[str, Any]) -> Answer: ...
 
 
 class EndpointEngine:
@@ -55,6 +56,7 @@ class EndpointEngine:
         """Requests that the server works on now."""
         self._num_refused = 0
         """Since it answered one."""
+        self._answered_at = -math.inf
         self._pool = ThreadPoolExecutor(max_workers=num_live, thread_name_prefix="endpoint")
 
     @property
@@ -63,8 +65,8 @@ class EndpointEngine:
         return self._version
 
     def submit(self, request: GenerationRequest) -> Future[Completion]:
-        """Queue a request. The future raises `EngineFailed` when the server refuses it or stays away, `ConfigError` when it
-        refuses whatever it is asked."""
+        """Queue a request. The future raises `EngineFailed` when the server refuses it, `ConfigError` when it refuses whatever it
+        is asked, or stays away."""
         if self._closing.is_set():
             failed: Future[Completion] = Future()
             failed.set_exception(EngineFailed("the engine is closed"))
@@ -95,43 +97,39 @@ class EndpointEngine:
 
     def _complete(self, request: GenerationRequest, seed: int, queued: float) -> Completion:
         version, began = self._version, time.perf_counter()
-        choice, tokens, logprobs = self._ask({
-            "model": self._model,
-            "prompt": request.prompt_tokens.tolist(),
-            "max_tokens": request.max_new_tokens,
-            "temperature": request.temperature,
-            "seed": seed,
-            "logprobs": 0,
-            "stop_token_ids": sorted(request.stop_tokens),
-            "return_token_ids": True,
-        })  # fmt: skip
-        if choice.get("finish_reason") == "length":
-            finish, spoken = "length", tokens
-        else:
-            finish, spoken = "stop", tokens[:-1] if tokens and tokens[-1] in request.stop_tokens else tokens
+        asked = completion(
+            model=self._model, prompt=request.prompt_tokens.tolist(), max_new_tokens=request.max_new_tokens,
+            temperature=request.temperature, seed=seed, stop_tokens=sorted(request.stop_tokens),
+        )  # fmt: skip
+        answer = self._ask(asked)
+        tokens = answer.tokens
+        is_stopped = not answer.is_cut and tokens[-1] in request.stop_tokens
         return Completion(
             tokens=np.array(tokens, dtype=np.int32),
-            logprobs=np.array(logprobs, dtype=np.float32),
+            logprobs=np.array(answer.logprobs, dtype=np.float32),
             policy_versions=np.full(len(tokens), version, dtype=np.int32),
-            text=self._decode(spoken),
-            finish=finish,  # type: ignore[arg-type]
+            text=self._decode(tokens[:-1] if is_stopped else tokens),
+            finish="length" if answer.is_cut else "stop",
             queue_s=began - queued,
             generate_s=time.perf_counter() - began,
         )
 
-    def _ask(self, asked: dict[str, Any]) -> tuple[dict[str, Any], list[int], list[float]]:
-        """(choice, ids, log-probs). A server that is away, or ends the connection, is asked again for `PATIENCE_S`."""
+    def _ask(self, asked: Mapping[str, Any]) -> Answer:
+        """The server's answer. A server that is away, has no time, or ends the connection, is asked again for `PATIENCE_S`."""
         pause_s, longest_s = _BACKOFF_S
-        deadline = time.monotonic() + PATIENCE_S
+        began = time.monotonic()
+        deadline = began + PATIENCE_S
         while not self._closing.is_set():
             with self._lock:
                 self._num_asked += 1
+            wait_s = pause_s
             try:
-                choice = self._server.complete(asked)
-                tokens, logprobs = _tokens_of(choice, most=asked["max_tokens"])
+                answer = self._server.complete(asked)
             except PeerTimeout as error:
                 self._end(counts=False)
                 trouble: PeerTimeout | EndpointRefused = error
+                if isinstance(error, EndpointBusy):
+                    wait_s = min(max(pause_s, error.retry_after_s), _MOST_WAIT_S)
             except EndpointRefused as error:
                 self._end(error)
                 if not error.is_broken:
@@ -139,13 +137,21 @@ class EndpointEngine:
                 trouble = error
             else:
                 self._end()
-                return choice, tokens, logprobs
+                return answer
             if time.monotonic() > deadline:
-                raise EngineFailed(str(trouble))
-            log.get_logger().warning("endpoint.away", reason=str(trouble), again_in_s=pause_s)
-            self._closing.wait(pause_s)
+                raise self._given_up(trouble, began)
+            log.get_logger().warning("endpoint.away", reason=str(trouble), again_in_s=wait_s)
+            self._closing.wait(wait_s)
             pause_s = min(longest_s, 2 * pause_s)
         raise EngineFailed("the engine is closed")
+
+    def _given_up(self, trouble: PeerTimeout | EndpointRefused, began: float) -> ConfigError | EngineFailed:
+        """The error of a request that was asked for since ``began`` in vain."""
+        with self._lock:
+            if self._answered_at >= began:
+                return EngineFailed(str(trouble))
+        reason = f"the server has answered nothing for {time.monotonic() - began:.0f} s: {trouble}"
+        return ConfigError([Problem("actor.endpoint", reason, "look at the server; --resume continues the evaluation")])
 
     def _end(self, refusal: EndpointRefused | None = None, *, counts: bool = True) -> None:
         """End of one try; without ``counts`` it says nothing about the server's will. Raises `ConfigError` when nothing is
@@ -154,23 +160,8 @@ class EndpointEngine:
             self._num_asked -= 1
             if counts:
                 self._num_refused = self._num_refused + 1 if refusal else 0
+                self._answered_at = self._answered_at if refusal else time.monotonic()
             is_hopeless = self._num_refused >= _MOST_REFUSALS and self._num_asked == 0 and not self._closing.is_set()
         if refusal is not None and is_hopeless:
             reason = f"the server refuses {_MOST_REFUSALS} requests in a row: {refusal}"
             raise ConfigError([Problem("actor.endpoint", reason, refusal.next_step)])
-
-
-def _tokens_of(choice: Mapping[str, Any], *, most: int) -> tuple[list[int], list[float]]:
-    """(ids, log-probs) of an answer of at most ``most`` tokens, stop token included. Raises `EndpointRefused`."""
-    try:
-        tokens, logprobs = list(choice["token_ids"]), [float(value) for value in choice["logprobs"]["token_logprobs"]]
-    except (KeyError, TypeError, ValueError, OverflowError):
-        raise EndpointRefused("the server's answer lacks the ids and log-probs of return_token_ids", _VLLM) from None
-    if not tokens or len(tokens) != len(logprobs):
-        raise EndpointRefused(f"the server's answer has {len(tokens)} tokens and {len(logprobs)} log-probs", _VLLM)
-    if len(tokens) > most:
-        raise EndpointRefused(f"the server's answer has {len(tokens)} tokens, and {most} were allowed", _VLLM)
-    odd = [token for token in tokens if type(token) is not int or not 0 <= token <= _MAX_TOKEN]
-    if odd or not all(map(math.isfinite, logprobs)):
-        raise EndpointRefused(f"the server's answer has ids or log-probs that are none: {(odd or logprobs)[:3]!r:.100}", _VLLM)
-    return tokens, logprobs

@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from actor.engines.endpoint_engine import EndpointEngine
 from common import endpoint
 from common.config import EndpointConfig, load_config
 from common.endpoint import Endpoint
-from common.errors import ConfigError, EndpointRefused, EngineFailed, WeightError
+from common.errors import ConfigError, EndpointBusy, EndpointRefused, EngineFailed, WeightError
 
 ROOT = Path(__file__).resolve().parents[2]
 STOP = 2
@@ -137,7 +138,6 @@ def test_answer_that_was_cut_keeps_all_its_text(engine: EndpointEngine, server: 
         ((403, "<html>no</html>"), "403"),
         ((404, {"message": "no model"}), "404.*no model"),
         ((422, "unprocessable"), "422"),
-        ((500, ""), "500: Internal Server Error"),
     ],
 )
 def test_answer_that_is_none_fails_the_request_with_what_was_said(
@@ -167,7 +167,7 @@ def test_server_that_stays_away_fails_the_request_and_closing_ends_the_wait(
     waiting = engine.submit(request())
     monkeypatch.setattr(endpoint_engine, "PATIENCE_S", 0.0)
     monkeypatch.setattr(endpoint_engine, "_BACKOFF_S", (0.01, 0.02))
-    with pytest.raises(EngineFailed, match="503"):
+    with pytest.raises(ConfigError, match=r"answered nothing for 0 s: .*503"):
         engine.submit(request()).result(10)
     engine.close()
     with pytest.raises(EngineFailed, match="closed"):
@@ -209,10 +209,19 @@ def test_key_is_sent_and_must_be_private(server: Server, tmp_path: Path) -> None
     with pytest.raises(ConfigError, match="chmod 600"):
         Endpoint(EndpointConfig(url=server.url, key_file=str(path)))
     path.chmod(0o600)
-    Endpoint(EndpointConfig(url=server.url, key_file=str(path))).complete({})
+    Endpoint(EndpointConfig(url=server.url, key_file=str(path))).complete({"max_tokens": 8})
     assert server.keys == ["Bearer secret"]
-    with pytest.raises(ConfigError, match="No such file"):
+    with pytest.raises(ConfigError, match="other: No such file"):
         Endpoint(EndpointConfig(url=server.url, key_file=str(tmp_path / "other")))
+    for folder in (tmp_path, Path("/dev/zero")):
+        with pytest.raises(ConfigError, match="is no file"):
+            Endpoint(EndpointConfig(url=server.url, key_file=str(folder)))
+
+
+def test_key_in_place_of_its_file_is_not_shown(server: Server) -> None:
+    with pytest.raises(ConfigError, match="the file: No such file") as caught:
+        Endpoint(EndpointConfig(url=server.url, key_file="sk-proj-0123456789abcdef"))
+    assert "sk-" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -282,10 +291,11 @@ def test_proxy_is_the_one_that_the_environment_wants_for_the_server(
 ) -> None:
     for name, value in variables.items():
         proxied.setenv(name, value)
-    assert endpoint._proxy_for(url) == proxy
+    found = endpoint._proxy_for(url)
+    assert (None if found is None else found.geturl()) == proxy
 
 
-@pytest.mark.parametrize("proxy", ["socks5://p:1", "https://p:1", "http://", "http:/p"])
+@pytest.mark.parametrize("proxy", ["socks5://p:1", "https://p:1", "http://", "http:/p", "http://p:port", "http://[p", "http://p:0"])
 def test_proxy_of_a_kind_that_is_not_spoken_is_refused_with_the_way_out(proxied: pytest.MonkeyPatch, proxy: str) -> None:
     proxied.setenv("all_proxy", proxy)
     with pytest.raises(ConfigError, match="no_proxy"):
@@ -319,7 +329,8 @@ def raw_server() -> Iterator[Callable[[bytes], str]]:
                 return
             with connection:
                 connection.recv(65536)
-                connection.sendall(data)
+                with suppress(OSError):  # The other side has had enough.
+                    connection.sendall(data)
 
     def serve(data: bytes) -> str:
         listener = socket.create_server(("127.0.0.1", 0))
@@ -341,7 +352,7 @@ def raw_server() -> Iterator[Callable[[bytes], str]]:
     ("data", "reason"),
     [
         (b"", "ended the connection"), (b"SSH-2.0-OpenSSH_9\r\n", "ended the connection"), (b"\x00" * 50, "ended the connection"),
-        (OK_HEAD + b'{"data"', "93 bytes are missing"), (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{", "ended"),
+        (OK_HEAD + b'{"data"', "93 more expected"), (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{", "ended"),
         (b"HTTP/1.1 200 OK\r\n\r\n<html>", "no JSON"), (b"HTTP/1.1 401 No\r\nContent-Length: 9\r\n\r\nwho", "401: who"),
         (b"HTTP/1.1 302 Found\r\nLocation: http://elsewhere.invalid/\r\n\r\n", "redirects to http://elsewhere.invalid/"),
         (b"HTTP/1.1 307 Moved\r\n\r\n", "redirects to nowhere"),
@@ -353,6 +364,154 @@ def test_server_whose_answer_is_none_is_refused_by_the_check_with_the_way_out(
     with pytest.raises(ConfigError, match=reason) as caught:
         Endpoint(EndpointConfig(url=f"http://{raw_server(data)}/v1")).find_model()
     assert caught.value.problems[0].field == "actor.endpoint.url"
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n\x1f\x8b\x08\x00garbage", "no JSON"),
+        (b'HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: {"id": 1}\n\n', "no JSON: .*'data: "),
+        (b'HTTP/1.1 200 OK\r\n\r\n\xff\xfe{\x00}\x00', "lists no models"), (b"HTTP/1.1 204 No\r\n\r\n", "no JSON"),
+        (b'HTTP/1.1 200 OK\r\n\r\n{"data": [{"name": "m"}]}', "lists no models"),
+        (b'HTTP/1.1 200 OK\r\n\r\n{"data": []}', "serves nothing"), (b"HTTP/1.1 200 OK\r\n\r\n" + b"9" * 5000, "no JSON"),
+        (b"HTTP/1.1 403 No\r\nContent-Length: 1000000000\r\n\r\n" + b"who? " * 5000, "403: who"),
+        (b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "500: .*broke off"),
+        (CHUNKED + b"5\r\n[1]\r\n0\r\n\r\n", "ended the connection|no JSON"), (CHUNKED + b"-1\r\n", "ended the connection"),
+        (b"HTTP/1.1 308 Moved\r\nLocation: \x1b]0;title\x07//x\r\n\r\n", "redirects to \N{REPLACEMENT CHARACTER}]0;title"),
+        (b"HTTP/1.1 999 Odd\r\n\r\n", "999: nothing"), (b"HTTP/1.1 200\r\n" + b"a: b\r\n" * 200, "got more than 100 headers"),
+        (b"HTTP/1.1 200 OK\r\n" + b"a" * 70_000, "header line"), (b"HTTP/1.1 407 Who\r\n\r\n", "proxy's user and password"),
+    ],
+)  # fmt: skip
+def test_answer_of_a_strange_server_is_refused_by_the_check_in_words_that_can_be_printed(
+    raw_server: Callable[[bytes], str], data: bytes, reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason) as caught:
+        Endpoint(EndpointConfig(url=f"http://{raw_server(data)}/v1")).find_model()
+    assert all(line.isprintable() and len(line) < 1000 for line in str(caught.value).splitlines())
+
+
+def test_answer_without_end_is_refused_when_it_is_too_large(
+    raw_server: Callable[[bytes], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint, "_MAX_ANSWER_BYTES", 1 << 20)
+    for head in (b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n", CHUNKED + b"3b9aca00\r\n"):
+        with pytest.raises(ConfigError, match="more than 1 MiB"):
+            Endpoint(EndpointConfig(url=f"http://{raw_server(head + b' ' * (2 << 20))}/v1")).find_model()
+
+
+def test_names_of_many_models_are_shown_in_part(server: Server) -> None:
+    server.models = ["x" * 10_000, "\x1b[31m", *map(str, range(10_000))]
+    with pytest.raises(ConfigError, match="and 9982 more, not y") as caught:
+        Endpoint(EndpointConfig(url=server.url, model="y")).find_model()
+    assert len(str(caught.value)) < 1000 and "\x1b" not in str(caught.value)
+
+
+@pytest.mark.parametrize("head", [b"H", b"HTTP/1.1 200 OK\r\nx: ", b"HTTP/1.1 200 OK\r\n\r\n", CHUNKED, b"HTTP/1.1 100 Go\r\n"])
+def test_answer_that_comes_in_drops_is_not_waited_for(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "LOOK_S", 0.4)
+    closing = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def drip() -> None:
+            connection, _ = listener.accept()
+            with connection, suppress(OSError):  # The other side has had enough.
+                connection.recv(65536)
+                connection.sendall(head)
+                while not closing.wait(0.05):
+                    connection.sendall(b"1")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        with pytest.raises(ConfigError, match=r"has not come within 0\.4 s"):
+            Endpoint(EndpointConfig(url=f"http://127.0.0.1:{listener.getsockname()[1]}/v1")).find_model()
+        closing.set()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ((400, "the prompt is longer than the context"), "400: the prompt is longer"), ((401, "no"), "401"), ((403, "no"), "403"),
+        ((404, "no such model"), "404: no such model"), ((422, "no"), "422"), ((500, "oh"), "500: oh"),
+        ((200, "<html>"), "no JSON"), ((200, {"choices": []}), "without choices"), ((200, {}), "without choices"),
+        ((200, {"choices": [{"message": {"content": None, "tool_calls": [{}]}}]}), "return_token_ids"),
+        ((200, {"choices": [{"text": "hello"}]}), "return_token_ids"), ((200, choice([])), "0 tokens"),
+        ((200, choice([7, 8])), "2 tokens, and 1 were allowed"),
+    ],
+)  # fmt: skip
+def test_check_refuses_a_server_that_refuses_the_longest_prompt(server: Server, said: tuple[int, Any], reason: str) -> None:
+    server.answer = lambda _: said
+    with pytest.raises(ConfigError, match=rf"actor\.endpoint: .*{reason}"):
+        Endpoint(EndpointConfig(url=server.url)).check(longest=288)
+    (asked,) = server.asked
+    assert len(asked["prompt"]) + asked["max_tokens"] == 288
+
+
+def test_check_passes_a_server_that_answers_or_has_no_time_now(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for said in ((200, choice([7])), (429, "later"), (503, "loading")):
+        server.answer = lambda _, said=said: said  # type: ignore[misc]
+        Endpoint(EndpointConfig(url=server.url)).check(longest=1)
+
+
+def test_key_that_a_server_repeats_is_not_shown(server: Server, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("sk-secret")
+    key.chmod(0o600)
+    asked = Endpoint(EndpointConfig(url=server.url, key_file=str(key)))
+    for said in ((401, "Incorrect API key: sk-secret"), (200, "sk-secret is no key"), (200, {"error": "sk-secret"})):
+        server.answer = lambda _, said=said: said  # type: ignore[misc]
+        with pytest.raises(ConfigError, match=r"\(the key\)") as caught:
+            asked.check(longest=1)
+        assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("header", "wait_s"),
+    [
+        ("7", 7.0), (" 7 ", 7.0), ("soon", 0.0), ("-3", 0.0), ("1e9", 0.0), ("", 0.0), ("9" * 400, 0.0), ("٣", 0.0),
+        ("999999999", 60.0), ("Fri, 31 Dec 9999 23:59:59 GMT", 60.0), ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0),
+        ("Fri, 99 Foo 2026", 0.0),
+    ],
+)  # fmt: skip
+def test_server_without_time_is_asked_again_when_it_wants(header: str, wait_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    busy = endpoint._seconds(header)
+    answers = iter([EndpointBusy("busy", retry_after_s=busy), None])
+
+    class Busy:
+        def complete(self, asked: Any) -> Any:
+            error = next(answers)
+            if error is not None:
+                raise error
+            return endpoint.Answer([7], [0.0], is_cut=False)
+
+    engine = EndpointEngine(Busy(), model="m", decode=str, num_live=1, seed=0)
+    monkeypatch.setattr(engine._closing, "wait", waits.append)
+    engine.submit(request()).result(10)
+    engine.close()
+    assert waits == [max(0.5, wait_s)]
+
+
+def test_error_of_the_server_s_own_is_asked_for_again(
+    engine: EndpointEngine, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint_engine, "_BACKOFF_S", (0.01, 0.02))
+    server.answer = lambda _: (500, "") if len(server.asked) < 4 else (200, choice([7, STOP]))
+    assert engine.submit(request()).result(10).tokens.tolist() == [7, STOP]
+    server.answer = lambda _: (500, "")
+    with pytest.raises(ConfigError, match=r"refuses 5 requests in a row: .*500: Internal Server Error"):
+        engine.submit(request()).result(10)
+
+
+def test_host_of_a_url_is_reached_under_all_its_names(server: Server, proxied: pytest.MonkeyPatch) -> None:
+    proxied.setenv("http_proxy", "http://127.0.0.1:9")
+    for name in ("node-7.cluster", "NODE-7", "node-7", "node-7.cluster."):
+        proxied.setattr(socket, "gethostname", lambda: "node-7.cluster")
+        assert endpoint._proxy_for(f"http://{name}:8000/v1") is None
+    assert endpoint._proxy_for("http://node-8.cluster:8000/v1") is not None
 
 
 def test_server_without_tls_is_refused_by_the_check(raw_server: Callable[[bytes], str]) -> None:
