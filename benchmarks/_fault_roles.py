@@ -186,6 +186,7 @@ class _OneNumber:
     """Its only weight counts how often it was trained: a version's true position."""
 
     check_picture = None
+    skipped: frozenset[int] = frozenset()
     vocabulary_size = 1 << 31
     """Its prompts hold counts."""
 

@@ -22,6 +22,7 @@ _TITLES = {
     "no_signal": "no signal (not staleness)",
     "not_chosen": "not chosen by the algorithm",
     "too_sure": "too sure to be trained (the algorithm's choice)",
+    "skipped": "skipped: gradients that were not finite",
     "wrong_length": "poisoned: lengths differ",
     "not_finite": "poisoned: log-probs that are no numbers",
     "impossible_logprob": "poisoned: a log-prob that no sampled token has",

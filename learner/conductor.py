@@ -20,13 +20,14 @@ from common import log, requests
 from common.clock import Clock
 from common.config import RunConfig
 from common.errors import ComputerRLError, ResumeError
-from common.messages import Status
+from common.messages import Status, TrajectoryGroup
 from common.recordings import recorded_seeds
 from common.run_folder import RunFolder
 from learner import limits, orders, recipe, sft, summary
 from learner.aids import Aids
 from learner.algorithms import SamplesDynamically, WantsGuidance
-from learner.batch_check import check_batch
+from learner.algorithms.contract import blaming
+from learner.batch_check import make_batch
 from learner.checkpoint import Checkpoint, CheckpointStore
 from learner.client import WeightSink
 from learner.entropulse import PhaseMachine
@@ -284,7 +285,14 @@ class LearnerLoop:
 
     def _make_pacer(self) -> Pacer:
         algorithm = self._trainer.algorithm
-        return Pacer(self._config, teaches=algorithm.teaches if isinstance(algorithm, SamplesDynamically) else None)
+        if not isinstance(algorithm, SamplesDynamically):
+            return Pacer(self._config, teaches=None)
+
+        def teaches(group: TrajectoryGroup) -> bool:
+            with blaming(algorithm, "teaches"):
+                return bool(algorithm.teaches(group))
+
+        return Pacer(self._config, teaches=teaches)
 
     def _count_time(self) -> None:
         now = self._clock()
@@ -426,12 +434,13 @@ class LearnerLoop:
                     self._successes.add(trajectory)
         self.state.note_success(tally)
         self._aids.ask(groups)
-        batch = self._trainer.refine(self._trainer.algorithm.prepare(list(translated.values()), version=position))
-        check_batch(batch, translated.values(), position=position, age_bound=self._config.learner.age_bound)
+        age_bound = self._config.learner.age_bound
+        batch = make_batch(self._trainer, list(translated.values()), position=position, age_bound=age_bound)
         metrics = self._trainer.update(self._aids.add_to(batch, update=self.state.update))
         if isinstance(self._trainer.algorithm, Remembers):
-            self._trainer.algorithm.remember(list(translated.values()))
-        trained = summary.TrainedSteps(batch, position=position, age_bound=self._config.learner.age_bound)
+            with blaming(self._trainer.algorithm, "remember"):
+                self._trainer.algorithm.remember(list(translated.values()))
+        trained = summary.TrainedSteps(batch, position=position, age_bound=age_bound, skipped=self._trainer.skipped)
         fates, ages = trained.fates(taken, translated)
         self._intake.decide(taken, fates, ages, trained.advantages(translated.values()))
         self._ledger.note_age_trained(trained.max_age_trained)

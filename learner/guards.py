@@ -121,9 +121,11 @@ class SeenPass:
 
 def reason_not_finite(passes: Sequence[SeenPass], gradients: Mapping[str, torch.Tensor]) -> str:
     """What was not finite first, in words."""
-    losses = [f"{loss}" for loss in fetch([one.loss for one in passes]) if not math.isfinite(loss)]
-    if losses:
-        return f"the loss of {len(losses)} of {len(passes)} passes ({', '.join(losses[:3])})"
+    bad = [(one, loss) for one, loss in zip(passes, fetch([one.loss for one in passes]), strict=True) if not math.isfinite(loss)]
+    if bad:
+        reason = f"the loss of {len(bad)} of {len(passes)} passes ({', '.join(str(loss) for _, loss in bad[:3])})"
+        finite = all(bool(torch.isfinite(one.logprobs_M).all()) for one, _ in bad)
+        return f"{reason}, although their log-probs were finite" if finite else reason
     names = [name for name, grad in gradients.items() if not bool(torch.isfinite(grad).all())]
     return f"the gradients of {len(names)} tensors, {', '.join(names[:3])}" if names else "the gradients' norm (an overflow)"
 

@@ -17,15 +17,16 @@ from learner.orders import plan_id
 from learner.poison import POISONS, Poison
 from learner.waste import Waste
 
-Outcome = Literal["trained", "demonstrated", "evaluated", "no_signal", "too_old", "phase_closed"] | LeftOut | Poison
-"""`trained`: at least one of its steps was in the loss. `no_signal`: none of its steps had an advantage, as when all rollouts of
-its group scored the same; it moved the statistics, not the weights. `not_chosen`: its algorithm left it out, for others of its
-group or out of a memory. `too_sure`: the policy was so sure of its steps that its algorithm left them out. `too_old`: every step
-was older than `max_age`. `phase_closed`: its phase had ended. `demonstrated` / `evaluated`: it served its order's purpose. A
-`Poison`: it was not what a policy of this run can have sampled."""
+Outcome = Literal["trained", "demonstrated", "evaluated", "skipped", "too_old", "phase_closed"] | LeftOut | Poison
+"""`trained`: at least one of its steps was in the loss of an optimizer step. `skipped`: that optimizer step was not done, for its
+gradients were not finite. `no_signal`: none of its steps had an advantage, as when all rollouts of its group scored the same; it
+moved the statistics, not the weights. `not_chosen`: its algorithm left it out, for others of its group or out of a
+memory. `too_sure`: the policy was so sure of its steps that its algorithm left them out. `too_old`: every step was older than
+`max_age`. `phase_closed`: its phase had ended. `demonstrated` / `evaluated`: it served its order's purpose. A `Poison`: it was
+not what a policy of this run can have sampled."""
 
-DROPS: tuple[Outcome, ...] = ("no_signal", *get_args(LeftOut), "too_old", "phase_closed", *POISONS)
-"""Outcomes of training trajectories that did not reach the loss."""
+DROPS: tuple[Outcome, ...] = (*get_args(LeftOut), "skipped", "too_old", "phase_closed", *POISONS)
+"""Outcomes of training trajectories that were not trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class Ledger:
                     self.waste.lose(reason, family=family, length=length, num_steps=steps, num_tokens=tokens)
 
     def note_age_trained(self, age: int) -> None:
-        """A step of this age was in a loss."""
+        """A step of this age was trained."""
         self._max_age_trained = max(self._max_age_trained, age)
 
     @property
@@ -111,7 +112,7 @@ class Ledger:
 
     @property
     def max_age_trained(self) -> int:
-        """Oldest step that was ever in a loss."""
+        """Oldest step that was ever trained."""
         return self._max_age_trained
 
     @property

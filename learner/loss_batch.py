@@ -1,4 +1,4 @@
-"""Steps of a prepared batch as tensors, as an algorithm's loss takes them.
+"""Steps of a prepared batch as tensors, as an algorithm's loss takes them, and a look at what it gives back.
 
 Shape legend: M action tokens of the steps at hand, step after step.
 """
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from learner.algorithms import LossBatch, TrainBatch
+from learner.algorithms import LossBatch, LossResult, TrainBatch
 from learner.transfers import to_device
 
 _CPU = torch.device("cpu")
@@ -22,14 +22,14 @@ def make_loss_batch(batch: TrainBatch, members: Sequence[int], *, device: torch.
     steps = [batch.samples[i] for i in chosen]
     lengths = [len(step.action_tokens) for step in steps]
     age_M = batch.version - np.concatenate([step.policy_versions for step in steps])
-    advantage_M = np.repeat(batch.advantage_S[chosen], lengths)
+    advantage_M = np.repeat(batch.advantage_S[chosen], lengths).astype(np.float32)
     if batch.token_advantages is not None:
-        advantage_M = np.concatenate([batch.token_advantages[i] for i in chosen])
+        advantage_M = np.concatenate([batch.token_advantages[i] for i in chosen]).astype(np.float32)
 
     arrays = {
         "step_M": np.repeat(np.arange(len(steps)), lengths),
         "advantage_M": advantage_M,
-        "token_weight_M": np.repeat(batch.token_weight_S[chosen], lengths),
+        "token_weight_M": np.repeat(batch.token_weight_S[chosen], lengths).astype(np.float32),
         "behavior_logprobs_M": np.concatenate([step.behavior_logprobs for step in steps]),
         "age_M": np.maximum(age_M, 0).astype(np.float32),
         "is_replayed_M": np.repeat(batch.replayed_S[chosen], lengths),
@@ -39,3 +39,27 @@ def make_loss_batch(batch: TrainBatch, members: Sequence[int], *, device: torch.
         if values is not None:
             arrays[name] = np.concatenate([values[i] for i in chosen])
     return LossBatch(**to_device(arrays, device))
+
+
+def check_loss(result: LossResult, *, num_tokens: int) -> None:
+    """Raise `ValueError` when ``result``, of a pass of ``num_tokens`` action tokens, cannot be trained on. Looks at no value of a
+    tensor: the host does not wait."""
+    loss = result.loss
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        raise ValueError(f"its loss is {_shown(loss)}, not a tensor of one number: end with .sum()")
+    if not loss.requires_grad:
+        raise ValueError("its loss does not depend on outputs.logprobs_M: there is no gradient")
+    weights = result.log_weights_M
+    if weights is not None and (not isinstance(weights, torch.Tensor) or weights.shape != (num_tokens,)):
+        raise ValueError(f"its log_weights_M is {_shown(weights)}, not a tensor of {num_tokens} numbers, one for each token")
+    for name, pair in result.metrics.items():
+        if not (isinstance(pair, tuple) and len(pair) == 2 and all(map(_is_number, pair))):
+            raise ValueError(f"its metric {name!r} is {_shown(pair)}, not (sum, count)")
+
+
+def _is_number(value: object) -> bool:
+    return value.numel() == 1 if isinstance(value, torch.Tensor) else isinstance(value, int | float)
+
+
+def _shown(value: object) -> str:
+    return f"a tensor {list(value.shape)}" if isinstance(value, torch.Tensor) else f"{value!r:.60}"

@@ -24,8 +24,7 @@ from common import log
 from common.codec import decode, encode
 from common.errors import RankLost
 from common.messages import Step, TaskRef, Trajectory
-from learner.algorithms import Algorithm, Refines, TrainBatch
-from learner.algorithms.contract import returned
+from learner.algorithms import PER_TOKEN, Algorithm, Refines, TrainBatch
 from learner.checkpoint import Section
 from learner.poison import StepCheck
 from learner.ranks import END, RankGroup, SharedState, arrays_from_bytes, arrays_to_bytes
@@ -58,8 +57,11 @@ class RankedTrainer:
     def revision(self) -> int:
         return self._trainer.revision
 
+    @property
+    def skipped(self) -> frozenset[int]:
+        return self._trainer.skipped
+
     def refine(self, batch: TrainBatch) -> TrainBatch:
-        returned(batch, TrainBatch, by=self.algorithm, method="prepare")
         if not isinstance(self.algorithm, Refines) or not self.algorithm.wants_look or not batch.samples:
             return batch
         self._ranks.call("refine", data=batch_to_bytes(batch))
@@ -217,10 +219,6 @@ def steps_from_bytes(data: Sequence[bytes]) -> tuple[Step, ...]:
     return carrier.steps
 
 
-_PER_TOKEN = ("token_advantages", "value_targets", "start_logprobs")
-"""Fields with an array for each sample."""
-
-
 def batch_to_bytes(batch: TrainBatch) -> list[bytes]:
     """Every field of ``batch``: plain values as JSON, arrays as safetensors, steps by the codec."""
     plain: dict[str, Any] = {}
@@ -229,7 +227,7 @@ def batch_to_bytes(batch: TrainBatch) -> list[bytes]:
         value = getattr(batch, item.name)
         if isinstance(value, np.ndarray):
             arrays[item.name] = value
-        elif item.name in _PER_TOKEN and value is not None:
+        elif item.name in PER_TOKEN and value is not None:
             arrays[item.name] = np.concatenate([np.zeros(0, np.float32), *value])
         elif item.name == "not_chosen":
             plain[item.name] = sorted(value)
@@ -253,7 +251,7 @@ def batch_from_bytes(data: Sequence[bytes]) -> TrainBatch:
     samples = both[: len(both) - fields["demonstrated"]]
     fields["demonstrated"] = both[len(samples) :]
     ends = np.cumsum([len(step.action_tokens) for step in samples])[:-1]
-    for name in _PER_TOKEN:
+    for name in PER_TOKEN:
         if fields[name] is not None:
             fields[name] = tuple(np.split(fields[name], ends)[: len(samples)])
     return TrainBatch(samples=samples, **fields)

@@ -19,6 +19,7 @@ class ServedModel:
     """A `learner.parts.Trainer` for `actor.engine: endpoint`."""
 
     check_picture = None
+    skipped: frozenset[int] = frozenset()
     revision = 0
 
     def __init__(self, config: RunConfig) -> None:

@@ -96,6 +96,11 @@ class StepTable:
         """[n] (index into ``trajectories``, place in that trajectory)."""
         return list(zip(self.trajectory_n.tolist(), self.position_n.tolist(), strict=True))
 
+    def named(self, chosen_n: np.ndarray, reason: LeftOut) -> dict[StepKey, LeftOut]:
+        """``reason`` for each of the steps ``chosen_n`` [n] bool, by name."""
+        keys = self.keys
+        return {(self.trajectories[keys[i][0]].trajectory_id, keys[i][1]): reason for i in np.flatnonzero(chosen_n)}
+
     @property
     def both_outcomes_n(self) -> np.ndarray:
         """[n] bool: steps of groups with a rollout that succeeded and one that did not."""
@@ -153,34 +158,39 @@ def _as_it_came(trajectory: Trajectory, delivered: Mapping[str, Trajectory]) -> 
 def _places(trajectory: Trajectory, delivered: Mapping[str, Trajectory]) -> list[int]:
     """Place of each step of ``trajectory``, which may be a changed copy, in that trajectory as it was ``delivered``.
 
-    A step is found by its tokens, log-probs and versions. Equal steps are taken in their order. A step that was rewritten
+    A step is found by its tokens, log-probs and versions. Equal steps are taken in their order. A step with another prompt
     keeps its place if the copy has as many steps.
     """
     came = _as_it_came(trajectory, delivered)
     free, places = set(range(len(came))), []
     for place, step in enumerate(trajectory.steps):
         order = [place, *range(place), *range(place + 1, len(came))] if place < len(came) else range(len(came))
-        found = next((i for i in order if i in free and holds_the_same(step, came[i])), None)
+        found = next((i for i in order if i in free and _holds_the_same(step, came[i])), None)
         if found is None:
-            found = next((i for i in order if holds_the_same(step, came[i])), None)
+            found = next((i for i in order if _holds_the_same(step, came[i])), None)
         if found is None and len(trajectory.steps) == len(came):
             found = place
         if found is None:
             raise ValueError(
                 f"trajectory {trajectory.trajectory_id}: step {place} of {len(trajectory.steps)} is not among the {len(came)} "
-                "that came; an algorithm that rewrites steps must keep their number"
+                "that came; an algorithm that rewrites prompts must keep the number of steps"
             )
         free.discard(found)
         places.append(found)
     return places
 
 
-def holds_the_same(one: Step, other: Step) -> bool:
-    """Are tokens, log-probs and versions equal?"""
+def acts_the_same(one: Step, other: Step) -> bool:
+    """Are the action's tokens, log-probs and versions equal?"""
     return all(
         np.array_equal(getattr(one, name), getattr(other, name), equal_nan=name == "behavior_logprobs")
-        for name in ("action_tokens", "policy_versions", "behavior_logprobs", "prompt_tokens")
+        for name in ("action_tokens", "policy_versions", "behavior_logprobs")
     )
+
+
+def _holds_the_same(one: Step, other: Step) -> bool:
+    """Are prompt and action equal?"""
+    return acts_the_same(one, other) and np.array_equal(one.prompt_tokens, other.prompt_tokens)
 
 
 def batch_metrics(

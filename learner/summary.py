@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,24 +26,25 @@ SUMMARY_LOGGED = ("num_updates", "num_entropulse_phases", "num_trajectories_lost
 
 
 class TrainedSteps:
-    """Which trajectories of a batch reached the loss, and how old their steps were."""
+    """Which trajectories of a batch were trained, and how old their steps were."""
 
-    def __init__(self, batch: TrainBatch, *, position: int, age_bound: float) -> None:
-        """``position``: of the version being trained (see `learner.lineage`)."""
+    def __init__(
+        self, batch: TrainBatch, *, position: int, age_bound: float, skipped: Collection[int] = frozenset()
+    ) -> None:
+        """``position``: of the version being trained (see `learner.lineage`). ``skipped``: places in the batch of samples whose
+        optimizer step was not done."""
         self._batch = batch
-        self._places: dict[StepKey, list[int]] = {}
-        """Where the batch holds each step that came for this update."""
-        for place, (key, replayed) in enumerate(zip(batch.step_keys, batch.replayed_S, strict=True)):
-            if not replayed:
-                self._places.setdefault(key, []).append(place)
+        keys, fresh = batch.step_keys, np.flatnonzero(~batch.replayed_S).tolist()
+        self._places = {keys[place]: place for place in fresh if place not in skipped}
+        """Where the batch holds each step that came for this update and was trained."""
+        self._skipped = {keys[place] for place in fresh if place in skipped}
         self._position = position
         self._age_bound = age_bound
-        fresh = (step for step, replayed in zip(batch.samples, batch.replayed_S, strict=True) if not replayed)
-        self.ages = [max(0, position - step.min_policy_version) for step in fresh]
+        self.ages = [max(0, position - batch.samples[place].min_policy_version) for place in self._places.values()]
         """Of steps that came for this update; those out of an algorithm's memory are as old as they are."""
         self.num_steps_by_age = {str(age): self.ages.count(age) for age in sorted(set(self.ages))}
         self.num_trajectories = 0
-        self.num_steps = len(batch.samples)
+        self.num_steps = len(batch.samples) - len(skipped)
 
     @property
     def max_age_trained(self) -> int:
@@ -77,7 +78,7 @@ class TrainedSteps:
         return outcomes, ages
 
     def advantages(self, groups: Iterable[TrajectoryGroup]) -> dict[str, list[float | None]]:
-        """Of each step by trajectory, the mean over its tokens in the loss; None: it was not in the loss."""
+        """Of each step by trajectory, the mean over its tokens; None: it was not trained."""
         return {
             trajectory.trajectory_id: [self._advantage(key) for key in _keys(trajectory)]
             for group in groups
@@ -85,37 +86,41 @@ class TrainedSteps:
         }
 
     def _advantage(self, key: StepKey) -> float | None:
-        places = self._places.get(key)
-        if places is None:
+        place = self._places.get(key)
+        if place is None:
             return None
         batch = self._batch
-        if batch.token_advantages is not None:
-            return round(float(np.concatenate([batch.token_advantages[place] for place in places]).mean()), 4)
-        return round(float(np.mean([batch.advantage_S[place] for place in places])), 4)
+        found = batch.advantage_S[place] if batch.token_advantages is None else batch.token_advantages[place]
+        return round(float(np.mean(found)), 4)
 
     def _fate(self, trajectory: Trajectory) -> Outcome:
         keys = _keys(trajectory)
         if any(key in self._places for key in keys):
             return "trained"
+        if any(key in self._skipped for key in keys):
+            return "skipped"
         if trajectory.trajectory_id in self._batch.not_chosen:
             return "not_chosen"
         reasons = Counter(self._batch.left_out[key] for key in keys if key in self._batch.left_out)
         if reasons:
             return reasons.most_common(1)[0][0]
-        if trajectory.steps and all(age > self._age_bound for age in self._ages_of(trajectory)):
-            return "too_old"
-        return "no_signal"
+        if not trajectory.steps:
+            return "no_signal"
+        return "too_old" if all(age > self._age_bound for age in self._ages_of(trajectory)) else "not_chosen"
 
     def _span(self, trajectory: Trajectory) -> AgeSpan:
         ages, masked = self._ages_of(trajectory), []
         left_out: dict[LeftOut, tuple[int, int]] = {}
         for step, age, key in zip(trajectory.steps, ages, _keys(trajectory), strict=True):
             reason = self._batch.left_out.get(key)
-            if reason is not None:
-                num_steps, num_tokens = left_out.get(reason, (0, 0))
-                left_out[reason] = (num_steps + 1, num_tokens + len(step.action_tokens))
-            elif age > self._age_bound:
+            if key in self._places or key in self._skipped or reason == "no_signal":
+                continue  # It was free to train.
+            if reason is None and age > self._age_bound:
                 masked.append(len(step.action_tokens))
+                continue
+            reason = reason or "not_chosen"
+            num_steps, num_tokens = left_out.get(reason, (0, 0))
+            left_out[reason] = (num_steps + 1, num_tokens + len(step.action_tokens))
         return AgeSpan(min(ages, default=0), max(ages, default=0), len(masked), sum(masked), left_out)
 
     def _ages_of(self, trajectory: Trajectory) -> list[int]:

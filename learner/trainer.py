@@ -37,11 +37,11 @@ from learner.algorithms import (
     TrainBatch,
     make_algorithm,
 )
-from learner.algorithms.contract import returned
+from learner.algorithms.contract import blaming, checked_factor, returned
 from learner.batching import Pack
 from learner.generators import pack_generator, unpack_generator
 from learner.guards import EffectiveSamples, LogprobGap, SeenPass, dump, reason_not_finite
-from learner.loss_batch import make_loss_batch
+from learner.loss_batch import check_loss, make_loss_batch
 from learner.pack_tensors import PackTensors
 from learner.poison import StepCheck
 from learner.policy import PackOutputs, Policy
@@ -96,6 +96,8 @@ class Trainer:
         """Another number whenever `state_dict` may give something else than before."""
         self._num_skipped = 0
         self._num_skipped_in_a_row = 0
+        self.skipped: frozenset[int] = frozenset()
+        """See `learner.parts.Trainer`."""
         self._dumps = RunFolder(config.folder).dumps
         self._value_head: ValueHead | None = None
         if isinstance(self.algorithm, LearnsValues):
@@ -125,11 +127,13 @@ class Trainer:
         started = time.perf_counter()
         totals = Totals()
         gap = LogprobGap(limit=self._learner.max_logprob_gap)
-        minibatches = self._minibatches(batch)
-        if not minibatches and batch.demonstrated:
+        parts = self._parts(batch)
+        if not parts and batch.demonstrated:
             # No group says anything, least of all those that fail throughout: their demonstrations do.
-            minibatches = [[]]
+            parts = [[]]
+        minibatches = [self._passes(batch, part) for part in parts]
         self._fill_in(minibatches)
+        skipped: list[int] = []
         norms: list[float] = []
         lrs: list[float] = []
         totals.add("loss", 0.0, 1.0)
@@ -148,7 +152,11 @@ class Trainer:
             share = samples.share(self._ranks)
             totals.add("effective_samples", share, 1)
             lrs.append(self._rl_lr() * self._lr_factor(share))
+            num_skipped = self._num_skipped
             norms.append(self._step(lrs[-1], seen, with_values=True))
+            if self._num_skipped > num_skipped:
+                skipped += parts[number]
+        self.skipped = frozenset(skipped)
         self._num_updates += bool(minibatches)
         totals.add_packs([item.pack for passes in minibatches for item in passes if not item.idle])
         totals.add_up(self._ranks)
@@ -164,11 +172,7 @@ class Trainer:
         return metrics | gap.metrics()
 
     def refine(self, batch: TrainBatch) -> TrainBatch:
-        """``batch`` as the algorithm wants it after a first look at what the present weights say of it; most do not look.
-
-        Raises `ConfigError` for a batch, of `Algorithm.prepare` or of this look, that is none.
-        """
-        returned(batch, TrainBatch, by=self.algorithm, method="prepare")
+        """``batch`` as the algorithm wants it after a first look at what the present weights say of it; most do not look."""
         if not isinstance(self.algorithm, Refines) or not self.algorithm.wants_look or not batch.samples:
             return batch
         found: dict[str, np.ndarray] = {}
@@ -191,11 +195,14 @@ class Trainer:
 
         values = of("values") if self._value_head is not None else None
         look = FirstLook(of("logprobs"), of("entropy"), values)
-        refined = self.algorithm.refine(replace(batch, start_logprobs=look.logprobs), look)
-        return returned(refined, TrainBatch, by=self.algorithm, method="refine")
+        with blaming(self.algorithm, "refine"):
+            return returned(self.algorithm.refine(replace(batch, start_logprobs=look.logprobs), look), TrainBatch)
 
     def _lr_factor(self, share: float) -> float:
-        return self.algorithm.lr_factor(share) if isinstance(self.algorithm, ScalesLearningRate) else 1.0
+        if not isinstance(self.algorithm, ScalesLearningRate):
+            return 1.0
+        with blaming(self.algorithm, "lr_factor"):
+            return checked_factor(self.algorithm.lr_factor(share))
 
     def sft_step(self, steps: Sequence[Step], lr: float) -> dict[str, float]:
         """One optimizer step on the mean token log-likelihood of the actions of ``steps``.
@@ -290,17 +297,13 @@ class Trainer:
 
     # --- parts of an update ------------------------------------------------------------------------------------------
 
-    def _minibatches(self, batch: TrainBatch) -> list[list[_Pass]]:
-        """Whole groups, shuffled, about equally many steps each."""
+    def _parts(self, batch: TrainBatch) -> list[list[int]]:
+        """Steps of ``batch`` by minibatch: whole groups, shuffled, each in the minibatch that is the smallest by then."""
         groups = self._shuffle.permutation(np.unique(batch.group_S))
-        num_minibatches = min(self._learner.num_minibatches, len(groups))
-        parts: list[list[int]] = [[] for _ in range(num_minibatches)]
-        taken = 0
+        parts: list[list[int]] = [[] for _ in range(min(self._learner.num_minibatches, len(groups)))]
         for group in groups:
-            members = np.flatnonzero(batch.group_S == group).tolist()
-            parts[taken * num_minibatches // len(batch.samples)] += members
-            taken += len(members)
-        return [self._passes(batch, part) for part in parts if part]
+            min(parts, key=len).extend(np.flatnonzero(batch.group_S == group).tolist())
+        return parts
 
     def _passes(self, batch: TrainBatch, members: list[int]) -> list[_Pass]:
         packs = self.policy.packs(
@@ -355,17 +358,16 @@ class Trainer:
         # What older policies did is no sign of how sure the present one is of its own actions.
         totals.add("entropy", torch.where(item.batch.is_replayed_M, 0.0, entropy_M).sum(), item.num_own_tokens)
         proximal_M = item.proximal_logprobs_M
-        result = self.algorithm.loss(
-            PolicyOutputs(
-                logprobs_M=logprobs_M,
-                entropy_M=entropy_M,
-                proximal_logprobs_M=logprobs_M.detach() if proximal_M is None else proximal_M,
-                reference_logprobs_M=item.reference_logprobs_M,
-                values_M=None if head is None else _of_tokens(head.values(outputs.states_QE), item.tensors),
-            ),
-            item.batch,
+        seen = PolicyOutputs(
+            logprobs_M=logprobs_M,
+            entropy_M=entropy_M,
+            proximal_logprobs_M=logprobs_M.detach() if proximal_M is None else proximal_M,
+            reference_logprobs_M=item.reference_logprobs_M,
+            values_M=None if head is None else _of_tokens(head.values(outputs.states_QE), item.tensors),
         )
-        returned(result, LossResult, by=self.algorithm, method="loss")
+        with blaming(self.algorithm, "loss"):
+            result = returned(self.algorithm.loss(seen, item.batch), LossResult)
+            check_loss(result, num_tokens=len(logprobs_M))
         (result.loss * scale).backward()
         for name, (total, count) in result.metrics.items():
             totals.add(name, total, count)
@@ -388,6 +390,7 @@ class Trainer:
         head = self._value_head if with_values else None
         norm = self.policy.clip_gradients(masters, max_norm)
         norms = [norm] if head is None else [norm, head.clip_gradients(max_norm, self._ranks)]
+        reason = ""
         if np.isfinite(norms).all():
             self._num_skipped_in_a_row = 0
             for group in self._optimizer.param_groups:
@@ -397,18 +400,20 @@ class Trainer:
             if head is not None:
                 head.step()
         else:
-            self._note_skipped(seen)
+            reason = self._note_skipped(seen)
             if head is not None:
                 head.forget_gradients()
         self._optimizer.zero_grad(set_to_none=True)
         if self._num_skipped_in_a_row >= _MAX_SKIPPED_IN_A_ROW:
             raise TrainingDiverged(
-                f"loss or gradients were not finite in {self._num_skipped_in_a_row} optimizer steps in a row; "
-                "lower learner.optimizer.lr, or set model.dtype: float32"
+                f"loss or gradients were not finite in {self._num_skipped_in_a_row} optimizer steps in a row, in the last one "
+                f"{reason}; lower learner.optimizer.lr, set model.dtype: float32, or correct the loss of the algorithm "
+                f"{self._learner.algorithm.name!r}"
             )
         return norm
 
-    def _note_skipped(self, seen: Sequence[SeenPass]) -> None:
+    def _note_skipped(self, seen: Sequence[SeenPass]) -> str:
+        """Count, dump and log a step that is not done; returns why."""
         self._num_skipped += 1
         self._num_skipped_in_a_row += 1
         of_values = {} if self._value_head is None else self._value_head.gradients()
@@ -420,6 +425,7 @@ class Trainer:
             # A full disk is no reason to end a run that only lost a picture of its trouble.
             log.get_logger().error("dump.failed", folder=str(self._dumps), error=str(error))
         log.get_logger().error("step.skipped", reason=reason, dump=None if path is None else str(path))
+        return reason
 
     def _rl_lr(self) -> float:
         warmup = self._learner.optimizer.warmup_updates

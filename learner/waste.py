@@ -15,6 +15,7 @@ total variation distance of the task families. They describe this run; no test o
     not_chosen     the algorithm left them out, trajectories or single steps     not staleness: a choice
     too_sure       the policy was sure of these steps; the algorithm left them   not staleness: a choice
                    out, single ones or all of a trajectory
+    skipped        their optimizer step had gradients that were not finite       not staleness: a numerical failure
     a poison       not what a policy of this run can have sampled                not staleness: a mistake (`learner.poison`)
 
 `within_bound` leaves out the first two only: the doing of the age bound alone. `trained` leaves out all of them. Its steps were

@@ -188,7 +188,7 @@ class LearnerConfig(Section):
     groups_per_batch: int = Field(6, ge=1)
     """Groups per update; with groups of group_size that is a batch of groups_per_batch * group_size trajectories."""
     num_minibatches: int = Field(1, ge=1)
-    """Optimizer steps per update."""
+    """Optimizer steps per update, each on whole groups; fewer when fewer groups train."""
     max_age: int = Field(4, ge=0)
     """Steps older than this many policy versions are masked out of the loss (hard bound); no effect in staleness.mode admit."""
     staleness: StalenessConfig = StalenessConfig()

@@ -35,7 +35,7 @@ T = TypeVar("T")
 StepKey = tuple[str, int]
 """Identity of a step: the id of its trajectory, and its place in that as it came, from 0. An algorithm may copy steps, so the
 address of an object identifies nothing."""
-LeftOut = Literal["not_chosen", "too_sure"]
+LeftOut = Literal["no_signal", "not_chosen", "too_sure"]
 """Reasons for which an algorithm leaves a step out: see `learner.ledger.Outcome`."""
 ENTRY_POINT_GROUP = "computerrl.algorithms"
 """Other packages register `name = module:Class` here."""
@@ -72,7 +72,8 @@ class TrainBatch:
     not_chosen: frozenset[str] = frozenset()
     """Ids of trajectories that came and that the algorithm left out as a whole."""
     left_out: Mapping[StepKey, LeftOut] = field(default_factory=dict)
-    """Steps of the other trajectories that came and that the algorithm left out, each with the reason."""
+    """Steps of the other trajectories that came and that the algorithm left out, each with the reason. A step within the age
+    bound that is neither here nor in ``samples`` counts as `not_chosen`."""
     metrics: dict[str, float] = field(default_factory=dict)
     """What is known before any forward pass."""
     token_advantages: tuple[np.ndarray, ...] | None = None
@@ -90,12 +91,19 @@ class TrainBatch:
     """Of their mean negative log-likelihood per token."""
 
     def __post_init__(self) -> None:
-        num_named, num_samples = len(self.step_S), len(self.samples)
-        if num_named != num_samples or len(self.trajectory_S) != num_samples:
-            raise ValueError(
-                f"a TrainBatch of {num_samples} samples names {num_named} steps (step_S) of {len(self.trajectory_S)} "
-                "trajectories (trajectory_S): give one number each for every sample"
-            )
+        num_samples = len(self.samples)
+        for name, kinds in _PER_STEP.items():
+            values = getattr(self, name)
+            if not isinstance(values, np.ndarray) or values.shape != (num_samples,) or values.dtype.kind not in kinds:
+                raise ValueError(
+                    f"{name} of a TrainBatch of {num_samples} samples is {_described(values)}: give an array of one number "
+                    f"for each sample, dtype {kinds[0]}"
+                )
+        lengths = [len(step.action_tokens) for step in self.samples]
+        for name in PER_TOKEN:
+            arrays = getattr(self, name)
+            if arrays is not None and [len(array) for array in arrays] != lengths:
+                raise ValueError(f"{name} of a TrainBatch does not hold one number for each action token of each sample")
         if num_samples and not 0 <= int(np.min(self.trajectory_S)) <= int(np.max(self.trajectory_S)) < len(self.trajectory_ids):
             raise ValueError(f"trajectory_S of a TrainBatch points beyond its {len(self.trajectory_ids)} trajectory_ids")
 
@@ -107,7 +115,10 @@ class TrainBatch:
 
     def subset(self, members: np.ndarray, *, reason: LeftOut = "not_chosen") -> TrainBatch:
         """Of the steps ``members`` [int] only; the weights of others are gone from the objective, not spread over these.
-        ``reason``: why the others are left out."""
+        ``reason``: why the others are left out. Raises `ValueError` for a mask."""
+        if members.dtype.kind not in _INTEGERS:
+            raise ValueError(f"subset takes places of steps, not {members.dtype}: give np.flatnonzero(mask)")
+
         def some(values: tuple[T, ...]) -> tuple[T, ...]:
             return tuple(values[i] for i in members)
 
@@ -129,6 +140,20 @@ class TrainBatch:
             value_targets=None if self.value_targets is None else some(self.value_targets),
             start_logprobs=None if self.start_logprobs is None else some(self.start_logprobs),
         )
+
+
+_INTEGERS, _NUMBERS = "iu", "fiu"
+_PER_STEP = {
+    "trajectory_S": _INTEGERS, "group_S": _INTEGERS, "step_S": _INTEGERS, "replayed_S": "b",
+    "reward_S": _NUMBERS, "advantage_S": _NUMBERS, "token_weight_S": _NUMBERS,
+}  # fmt: skip
+"""Fields of a `TrainBatch` with a number for each sample -> numpy's kinds of their dtypes."""
+PER_TOKEN = ("token_advantages", "value_targets", "start_logprobs")
+"""Fields of a `TrainBatch` with an array for each sample."""
+
+
+def _described(values: object) -> str:
+    return f"{values.dtype}{list(values.shape)}" if isinstance(values, np.ndarray) else type(values).__name__
 
 
 @dataclass(frozen=True, slots=True)

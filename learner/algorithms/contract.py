@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Collection
+import sys
+import traceback
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from common.errors import ConfigError, Problem
+from common.errors import ComputerRLError, ConfigError, Problem
 
 T = TypeVar("T")
 
 FIELD = "learner.algorithm.name"
 DERIVE = "derive the class from learner.algorithms.grpo:GRPO, as examples/hard_tasks.py does"
+_OWN = "learner.algorithms."
 _CALLS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "prepare": (("groups",), ("version",)),
     "loss": (("outputs", "batch"), ()),
@@ -30,13 +34,40 @@ def check_members(name: str, algorithm: object, *, needs: Collection[str]) -> No
         raise ConfigError([Problem(FIELD, f"{name!r}: {fault}", DERIVE) for fault in faults])
 
 
-def returned(value: Any, kind: type[T], *, by: object, method: str) -> T:
-    """``value``, which ``by`` returned from ``method`` and which has to be a ``kind``. Raises `ConfigError` that names both."""
+@contextmanager
+def blaming(algorithm: object, method: str) -> Iterator[None]:
+    """Turn what ``method`` of ``algorithm`` raises, or what is wrong with what it returned, into a `ConfigError` that names both.
+
+    An exception inside an algorithm of this package is a mistake of this package, and keeps its traceback.
+    """
+    try:
+        yield
+    except ComputerRLError:
+        raise
+    except Exception as error:  # code of others may raise anything; the cause goes along
+        owner = type(algorithm)
+        if owner.__module__.startswith(_OWN):
+            raise
+        own_file = getattr(sys.modules.get(owner.__module__), "__file__", None)
+        frames = traceback.extract_tb(error.__traceback__)
+        last = next((frame for frame in reversed(frames) if frame.filename == own_file), frames[-1])
+        name = f"{owner.__module__}:{owner.__qualname__}.{method}"
+        reason = f"{name}: {type(error).__name__}: {error} ({last.filename}:{last.lineno})"
+        raise ConfigError([Problem(FIELD, reason, f"correct its {method}; learner/algorithms/grpo.py is the example")]) from error
+
+
+def returned(value: object, kind: type[T]) -> T:
+    """``value``, which has to be a ``kind``. Raises `TypeError`."""
     if isinstance(value, kind):
         return value
-    owner = type(by)
-    reason = f"{owner.__module__}:{owner.__qualname__}.{method} returned {type(value).__name__}, not {kind.__name__}"
-    raise ConfigError([Problem(FIELD, reason, f"end {method} with `return`, as learner/algorithms/grpo.py does")])
+    raise TypeError(f"it returned {type(value).__name__}, not {kind.__name__}")
+
+
+def checked_factor(value: object) -> float:
+    """``value`` as a factor of the learning rate. Raises `ValueError`."""
+    if isinstance(value, int | float) and math.isfinite(value) and value >= 0:
+        return float(value)
+    raise ValueError(f"it returned {value!r:.50}, and a factor of the learning rate is a number from 0 up")
 
 
 def _attribute_faults(algorithm: Any, needs: Collection[str]) -> list[str]:

@@ -229,7 +229,7 @@ class GRPO:
             step_S=table.position_n[computed],
             trajectory_ids=tuple(trajectory.trajectory_id for trajectory in table.trajectories),
             not_chosen=chosen.not_chosen(groups),
-            left_out=chosen.left_out(groups, table),
+            left_out={**chosen.left_out(groups, table), **table.named(trains_n & ~computed_n & ~table.replayed_n, "no_signal")},
             metrics={
                 **batch_metrics(groups, table, rewards_n, advantage_n * counted_n, trains_n=trains_n, age_bound=self._age_bound),
                 "num_steps_computed": float(len(computed)),

@@ -123,6 +123,7 @@ class FakeTrainer:
 
     vocabulary_size = 1 << 20
     check_picture = None
+    skipped: frozenset[int] = frozenset()
 
     def __init__(self, config: RunConfig) -> None:
         self.algorithm = make_algorithm(config.learner, seed=config.seed)

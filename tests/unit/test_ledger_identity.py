@@ -12,7 +12,6 @@ import pytest
 from msgspec.structs import replace
 
 from common.config import AlgorithmConfig, LearnerConfig
-from common.errors import ConfigError
 from common.messages import Step, Trajectory, TrajectoryGroup
 from common.metrics import read_json_lines
 from learner.algorithms import Algorithm, FirstLook, Refines, TrainBatch, make_algorithm
@@ -245,10 +244,22 @@ def wrong(name: str) -> tuple[TrainBatch, list[TrajectoryGroup]]:
     if name == "called replayed":
         return dataclasses.replace(batch, replayed_S=np.ones_like(batch.replayed_S)), groups
     if name == "too old":
-        old = np.zeros(1, np.int32)
-        return batch, [replace(group, trajectories=tuple(
-            replace(one, steps=tuple(replace(step, policy_versions=old) for step in one.steps)) for one in group.trajectories
-        )) for group in groups]  # fmt: skip
+        groups = random_groups(num_groups=1, seed=4, version=0)
+        steps = {one.trajectory_id: one.steps for group in groups for one in group.trajectories}
+        return dataclasses.replace(batch, samples=tuple(steps[owner][place] for owner, place in batch.step_keys)), groups
+    if name == "another action":
+        first = copied(batch.samples[0], policy_versions=batch.samples[0].policy_versions + 1)
+        return dataclasses.replace(batch, samples=(first, *batch.samples[1:])), groups
+    if name == "twice":
+        return batch.subset(np.array([0, 0, 1])), groups
+    if name == "another version":
+        return dataclasses.replace(batch, version=7), groups
+    if name == "no number":
+        return dataclasses.replace(batch, advantage_S=np.full_like(batch.advantage_S, np.nan)), groups
+    if name == "no weight":
+        return dataclasses.replace(batch, token_weight_S=np.full_like(batch.token_weight_S, np.inf)), groups
+    if name == "no such reason":
+        return dataclasses.replace(batch, left_out={("rl-1/0/0", 0): "boring"}), groups  # type: ignore[dict-item]
     assert name == "nothing"
     return batch, groups
 
@@ -258,11 +269,14 @@ def wrong(name: str) -> tuple[TrainBatch, list[TrajectoryGroup]]:
     [
         ("another place", "holds what came as step 1"), ("no such place", "has [0-9] steps"),
         ("another trajectory", "did not come"), ("called replayed", "came with it"), ("too old", "6 versions old.*allows 4"),
+        ("another action", "holds another action than came"), ("twice", "twice: give it a larger token_weight_S"),
+        ("another version", "batch is 7, and it was given 6"), ("no number", "advantage_S .* not finite"),
+        ("no weight", "token_weight_S .* not finite"), ("no such reason", "boring; the reasons are no_signal, not_chosen"),
     ],
 )  # fmt: skip
 def test_a_batch_that_names_wrong_steps_is_not_trained(name: str, said: str) -> None:
     batch, groups = wrong(name)
-    with pytest.raises(ConfigError, match=f"learner.algorithm.name: its batch names step .*{said}"):
+    with pytest.raises(ValueError, match=said):
         check_batch(batch, groups, position=6, age_bound=MAX_AGE)
     check_batch(*wrong("nothing"), position=6, age_bound=MAX_AGE)
 
@@ -277,16 +291,6 @@ def test_one_object_at_two_places_has_the_advantage_of_each() -> None:
     batch = dataclasses.replace(batch, advantage_S=np.array([9.0, 1.0, -2.0], np.float32))
     advantages = TrainedSteps(batch, position=0, age_bound=MAX_AGE).advantages([group])
     assert advantages == {"rl-1/0/0": [9.0, 1.0], "rl-1/0/1": [-2.0]}
-
-
-def test_one_step_twice_in_a_batch_has_the_mean_over_its_tokens() -> None:
-    group = make_group([(True, [make_step([5], [6, 7])]), (False, [make_step([5], [8])])])
-    batch = make(Plain).prepare([group], version=0)
-    twice = batch.subset(np.array([0, 0, 1]))
-    twice = dataclasses.replace(twice, advantage_S=np.array([9.0, 1.0, -2.0], np.float32))
-    trained = TrainedSteps(twice, position=0, age_bound=MAX_AGE)
-    assert trained.advantages([group]) == {"rl-1/0/0": [5.0], "rl-1/0/1": [-2.0]}
-    assert trained.fates([group], {0: group})[0] == [["trained", "trained"]]
 
 
 def test_a_batch_that_does_not_name_its_steps_is_refused() -> None:

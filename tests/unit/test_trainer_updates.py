@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -201,7 +202,10 @@ def test_update_recomputed_activations_give_the_same_weights_with_less_kept() ->
 def test_update_minibatches_split_no_group_and_measure_against_the_weights_at_the_start() -> None:
     trainer = make_trainer(num_minibatches=3, lr=3e-2)
     batch = on_policy_batch(trainer, num_groups=4)
-    minibatches = trainer._minibatches(batch)
+    parts = trainer._parts(batch)
+    assert sorted(place for part in parts for place in part) == list(range(len(batch.samples)))
+    assert not set.intersection(*(set(batch.group_S[part].tolist()) for part in parts))
+    minibatches = [trainer._passes(batch, part) for part in parts]
     behavior = [torch.cat([item.batch.behavior_logprobs_M for item in passes]) for passes in minibatches]
     assert len(minibatches) == 3
     assert sum(len(part) for part in behavior) == sum(len(step.action_tokens) for step in batch.samples)
@@ -514,3 +518,13 @@ def test_probe_logprobs_are_the_models_own() -> None:
     logprobs = torch.log_softmax(plain_model()(input_ids=tokens).logits[0, :-1], dim=-1)
     expected = logprobs.gather(1, tokens[0, 1:, None])[:, 0].detach().numpy()
     np.testing.assert_allclose(trainer.probe_logprobs(), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [(1, 20), (20, 1, 1, 1), (3, 3, 3), (1, 2, 30, 4, 5)])
+def test_an_update_has_as_many_optimizer_steps_as_minibatches_whatever_the_sizes_of_groups(sizes: tuple[int, ...]) -> None:
+    trainer = make_trainer(num_minibatches=3)
+    group_S = np.repeat(np.arange(len(sizes)), sizes)
+    for _ in range(5):
+        parts = trainer._parts(SimpleNamespace(group_S=group_S))  # type: ignore[arg-type]
+        assert len(parts) == min(3, len(sizes))
+        assert all(part and np.isin(group_S, group_S[part]).sum() == len(part) for part in parts)
