@@ -15,16 +15,8 @@ from msgspec import Meta
 from common.errors import DesktopBroken
 from common.messages import SettledBy
 from env_server.drivers.containment import Findings
-from env_server.guest.wire import bytes_from_json
+from env_server.guest.wire import MAX_DEPTH, MAX_MESSAGE_CHARS, MAX_NODES, MAX_RESULT_CHARS, MAX_TITLE_CHARS, bytes_from_json
 from env_server.observation import TreeNode
-
-MAX_OBSERVATION_BYTES = 8 << 20
-"""Of an answer that is no value: a tree of 20,000 objects takes a fifth of it."""
-MAX_NODES = 20_000
-MAX_DEPTH = 500
-_MAX_MESSAGE = 2000
-_MAX_TITLE = 1000
-_MAX_RESULT = 100_000
 
 _Pixels = Annotated[int, Meta(ge=-(2**31), le=2**31)]
 _Count = Annotated[int, Meta(ge=0, le=2**62)]
@@ -62,9 +54,9 @@ class GuestAnswer(msgspec.Struct, forbid_unknown_fields=True):
     result: str = ""
 
     def __post_init__(self) -> None:
-        self.message, self.action_error = self.message[:_MAX_MESSAGE], self.action_error[:_MAX_MESSAGE]
-        self.app, self.title = self.app[:_MAX_TITLE], self.title[:_MAX_TITLE]
-        self.result = self.result[:_MAX_RESULT]
+        self.message, self.action_error = self.message[:MAX_MESSAGE_CHARS], self.action_error[:MAX_MESSAGE_CHARS]
+        self.app, self.title = self.app[:MAX_TITLE_CHARS], self.title[:MAX_TITLE_CHARS]
+        self.result = self.result[:MAX_RESULT_CHARS]
 
 
 _DECODER = msgspec.json.Decoder(GuestAnswer)

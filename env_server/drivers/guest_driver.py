@@ -28,9 +28,9 @@ from env_server.apptainer_install import clean_environment
 from env_server.driver import GetterKind, TaskInstance
 from env_server.drivers import guest_answers
 from env_server.drivers.containment import Findings
-from env_server.drivers.guest_answers import MAX_OBSERVATION_BYTES, GuestAnswer
+from env_server.drivers.guest_answers import GuestAnswer
 from env_server.drivers.guest_log import GuestLog
-from env_server.guest.wire import MAX_FRAME_BYTES, Wire, WireClosed, WireTimeout
+from env_server.guest.wire import MAX_FRAME_BYTES, MAX_OBSERVATION_BYTES, Wire, WireClosed, WireTimeout
 from env_server.observation import Numbering, TreeNode, linearise
 from env_server.screenshots import ScreenshotStore
 

@@ -66,9 +66,9 @@ class Application:
         """Top-level objects among those that said they show may be missing in the tree: have them read. Are there any?"""
         roles = self._roles(announced, timeout_s)
         tops = [path for path in announced if roles.get(path) in _TOP_LEVEL_ROLES]
-        asked = [Call(self.name, path, PROPERTIES, "Get", "ss", (ACCESSIBLE, "Parent")) for path in tops]
-        above = [None if isinstance(answer, DBusError) else answer[0] for answer in self._ask(asked, timeout_s)]
-        parents = {path: parent for path, found in zip(tops, above, strict=True) if found for owner, parent in [found]}
+        asked = [Call(self.name, path, PROPERTIES, "Get", "ss", (ACCESSIBLE, "Parent"), "v") for path in tops]
+        above = [None if isinstance(answer, DBusError) else _path_of(answer[0]) for answer in self._ask(asked, timeout_s)]
+        parents = {path: parent for path, parent in zip(tops, above, strict=True) if parent}
         others = sorted(set(parents.values()) - {ROOT, NOBODY})
         roots = {path for path, role in self._roles(others, timeout_s).items() if role == "application"}
         before = self._adopted
@@ -77,14 +77,14 @@ class Application:
         return self._adopted != before
 
     def _roles(self, paths: Sequence[str], timeout_s: float) -> dict[str, str]:
-        answers = self._ask([Call(self.name, path, ACCESSIBLE, "GetRole") for path in paths], timeout_s)
+        answers = self._ask([Call(self.name, path, ACCESSIBLE, "GetRole", returns="u") for path in paths], timeout_s)
         found = zip(paths, answers, strict=True)
         return {path: ROLE_NAMES.get(answer[0], "") for path, answer in found if not isinstance(answer, DBusError)}
 
     def _as_toolkit_does(self, reading: Reading) -> Reading:
         """The reading, with the habits of the toolkit that the application is built with."""
         if self._toolkit is None:
-            asked = Call(self.name, ROOT, PROPERTIES, "Get", "ss", ("org.a11y.atspi.Application", "ToolkitName"))
+            asked = Call(self.name, ROOT, PROPERTIES, "Get", "ss", ("org.a11y.atspi.Application", "ToolkitName"), "v")
             answer = self._ask([asked], 1.0)[0]
             self._toolkit = "" if isinstance(answer, DBusError) else str(answer[0])
         return replace(
@@ -96,7 +96,7 @@ class Application:
 
     def name_of(self, path: str, *, timeout_s: float = 1.0) -> str | None:
         """The object's name, None when it is gone."""
-        answer = self._ask([Call(self.name, path, PROPERTIES, "Get", "ss", (ACCESSIBLE, "Name"))], timeout_s)[0]
+        answer = self._ask([Call(self.name, path, PROPERTIES, "Get", "ss", (ACCESSIBLE, "Name"), "v")], timeout_s)[0]
         return None if isinstance(answer, DBusError) else str(answer[0])
 
     def press(self, path: str, *, timeout_s: float = 2.0) -> None:
@@ -119,24 +119,24 @@ class Application:
 
     def has_selection(self, path: str, *, timeout_s: float = 2.0) -> bool:
         """Is some of the object's text selected?"""
-        answer = self._ask([Call(self.name, path, TEXT, "GetNSelections")], timeout_s)[0]
+        answer = self._ask([Call(self.name, path, TEXT, "GetNSelections", returns="i")], timeout_s)[0]
         return not isinstance(answer, DBusError) and answer[0] > 0
 
     def num_children(self, path: str, *, timeout_s: float = 1.0) -> int | None:
         """How many children the object has, None when it is gone."""
-        answer = self._ask([Call(self.name, path, ACCESSIBLE, "GetChildren")], timeout_s)[0]
+        answer = self._ask([Call(self.name, path, ACCESSIBLE, "GetChildren", returns="a(so)")], timeout_s)[0]
         return None if isinstance(answer, DBusError) else len(answer[0])
 
     def extents(self, paths: Sequence[str], *, timeout_s: float = 1.0) -> list[Extents | None]:
         """Screen rectangles; None for what is gone, and for an empty path: the connection would be closed for it."""
-        calls = [Call(self.name, path, COMPONENT, "GetExtents", "u", (0,)) for path in paths if path]
+        calls = [Call(self.name, path, COMPONENT, "GetExtents", "u", (0,), "(iiii)") for path in paths if path]
         answers = iter(self._ask(calls, timeout_s))
         found = [next(answers) if path else None for path in paths]
         return [None if answer is None or isinstance(answer, DBusError) else answer[0] for answer in found]
 
     def cells_at(self, table: str, places: Sequence[tuple[int, int]], *, timeout_s: float = 1.0) -> list[str | None]:
         """Object paths of table cells at (row, column)."""
-        calls = [Call(self.name, table, "org.a11y.atspi.Table", "GetAccessibleAt", "ii", place) for place in places]
+        calls = [Call(self.name, table, "org.a11y.atspi.Table", "GetAccessibleAt", "ii", place, "(so)") for place in places]
         return [None if isinstance(answer, DBusError) else answer[0][1] for answer in self._ask(calls, timeout_s)]
 
     def _ask(self, calls: Sequence[Call], timeout_s: float) -> list[list[Any] | DBusError]:
@@ -208,7 +208,7 @@ class Accessibility:
         return app
 
     def _find(self, pid: int, deadline: float) -> Application:
-        names = [name for name, _ in self._call(_REGISTRY, _APPLICATIONS, deadline)]
+        names = [name for name, _ in self._call(_REGISTRY, _APPLICATIONS, deadline, returns="a(so)")]
         for gone in [other for other, app in self._apps.items() if app.name not in names]:
             self.forget(gone)
         self._announced = {name: paths for name, paths in self._announced.items() if name in names}
@@ -230,12 +230,19 @@ class Accessibility:
     def _direct(self, name: str, deadline: float) -> Connection | None:
         """A connection straight to the application, where it offers one: to pass through the bus takes a third of the time."""
         try:
-            address = self._call(name, _OWN_ADDRESS, deadline)
+            address = self._call(name, _OWN_ADDRESS, deadline, returns="s")
             return Connection(address, timeout_s=max(0.05, deadline - time.monotonic())) if address else None
         except DBusTimeout:
             raise
         except DBusError:  # Qt's applications offer none
             return None
 
-    def _call(self, name: str, method: tuple[str, str], deadline: float) -> Any:
-        return self._bus.call(Call(name, ROOT, *method), timeout_s=max(0.05, deadline - time.monotonic()))[0]
+    def _call(self, name: str, method: tuple[str, str], deadline: float, *, returns: str) -> Any:
+        call = Call(name, ROOT, *method, returns=returns)
+        return self._bus.call(call, timeout_s=max(0.05, deadline - time.monotonic()))[0]
+
+
+def _path_of(reference: Any) -> str | None:
+    """The object's path in (application, path); None for anything else that an application may give for one."""
+    is_one = isinstance(reference, tuple) and len(reference) == 2 and isinstance(reference[1], str)
+    return reference[1] if is_one else None

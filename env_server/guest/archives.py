@@ -5,8 +5,10 @@ Links and devices in an archive are refused, not followed; sizes are checked whi
 
 from __future__ import annotations
 
+import lzma
 import os
 import stat
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -14,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from .folder import FileActionError
+from .folder import FileActionError, below
 
 MAX_MEMBERS = 5000
 MAX_UNPACKED_BYTES = 200_000_000
@@ -22,6 +24,12 @@ MAX_UNPACKED_BYTES = 200_000_000
 _CHUNK_BYTES = 1 << 16
 _ZIP = (".zip",)
 _TAR = (".tar.gz", ".tgz")
+
+_DAMAGED = (
+    zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error, EOFError, NotImplementedError, RuntimeError,
+    ValueError, LookupError, ArithmeticError,
+)  # fmt: skip
+"""What the standard library raises for damaged archives, whose numbers and names it takes for granted."""
 
 Member = tuple[str, bool, int, "IO[bytes] | None"]
 """Name, is it a folder, permissions, content."""
@@ -38,18 +46,36 @@ def kind_of(name: str) -> str:
 
 
 def pack(source: Path, archive: Path) -> int:
-    """Pack a file, or a folder under its own name; gives the number of members. Links are left out."""
-    entries = [source, *(sorted(source.rglob("*")) if source.is_dir() else [])]
-    names = [(entry, str(entry.relative_to(source.parent))) for entry in entries if not entry.is_symlink() and entry != archive]
+    """Pack a file, or a folder under its own name; gives the number of members. Links, pipes and sockets are left out.
+
+    Raises `FileActionError` for more than `unpack` takes."""
+    names = [(place, str(place.relative_to(source.parent))) for place in _to_pack(source, archive)]
     if kind_of(archive.name) == "zip":
-        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as target:
-            for entry, name in names:
-                target.write(entry, name)
+        try:
+            with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as target:
+                for place, name in names:
+                    target.write(place, name)
+        except UnicodeEncodeError as error:
+            raise FileActionError("a file's name is no text, and a .zip takes no other names") from error
     else:
         with tarfile.open(archive, "w:gz") as tar:
-            for entry, name in names:
-                tar.add(entry, name, recursive=False)
+            for place, name in names:
+                tar.add(place, name, recursive=False)
     return len(names)
+
+
+def _to_pack(source: Path, archive: Path) -> list[Path]:
+    """The files and folders that go into ``archive``."""
+    found, num_bytes = [], 0
+    for place in (source, *(Path(entry.path) for entry in below(source))):
+        mode = place.lstat()
+        if place == archive or not (stat.S_ISREG(mode.st_mode) or stat.S_ISDIR(mode.st_mode)):
+            continue
+        found.append(place)
+        num_bytes += mode.st_size
+        if len(found) > MAX_MEMBERS or num_bytes > MAX_UNPACKED_BYTES:
+            raise FileActionError(f"too much to pack: more than {MAX_MEMBERS} members or {MAX_UNPACKED_BYTES} bytes")
+    return sorted(found)
 
 
 def unpack(archive: Path, folder: Path) -> int:
@@ -57,13 +83,14 @@ def unpack(archive: Path, folder: Path) -> int:
     leads outside or its place is taken, and at the first content that is damaged or too long."""
     members = _zip_members if kind_of(archive.name) == "zip" else _tar_members
     try:
-        names = [name for name, *_ in members(archive, with_content=False)]
-        if len(names) > MAX_MEMBERS:
-            raise FileActionError(f"{archive.name} has {len(names)} members; at most {MAX_MEMBERS} are unpacked")
-        for name in names:
+        for number, (name, *_) in enumerate(members(archive, with_content=False), start=1):
+            if number > MAX_MEMBERS:
+                raise FileActionError(f"{archive.name} has more than {MAX_MEMBERS} members, which is as many as are unpacked")
             _check_place(folder, name)
         return _write_all(members(archive, with_content=True), folder)
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+    except FileActionError:
+        raise
+    except _DAMAGED as error:
         raise FileActionError(f"{archive.name} is damaged or of a kind that cannot be read: {error}") from error
 
 

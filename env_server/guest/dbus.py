@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import select
 import socket
+import struct
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -21,6 +22,9 @@ from .dbus_codec import FIXED, Call, DBusError, decode, encode_call, header_fiel
 __all__ = ["Bus", "Call", "Connection", "ConnectionLost", "DBusError", "DBusTimeout", "Signal"]
 
 _REPLY, _ERROR, _SIGNAL = 2, 3, 4
+_CHUNK_BYTES = 1 << 18
+_MAX_CHUNKS = 32
+"""Of one `Connection.pump`: their messages take about a second."""
 
 
 class DBusTimeout(DBusError):
@@ -55,12 +59,13 @@ class Connection:
         self._received = bytearray()
         self._serial = 0
         self._replies: dict[int, list[Any] | DBusError] = {}
-        self._awaited: set[int] = set()
+        self._awaited: dict[int, str] = {}
+        """Serials of calls -> signatures of their answers."""
         self.signals: deque[Signal] = deque(maxlen=20000)
         self.is_lost = False
         """It is of no use any more: closed by the other side, or stuck in the middle of a message."""
         try:
-            self._authenticate()
+            self._authenticate(time.monotonic() + timeout_s)
         except (OSError, DBusError) as error:
             self._sock.close()
             raise DBusError(f"no authentication at {address}: {error}") from error
@@ -91,7 +96,7 @@ class Connection:
             self._serial += 1
             serials.append(self._serial)
             parts.append(encode_call(call, self._serial))
-        self._awaited.update(serials)
+        self._awaited.update(zip(serials, (call.returns for call in calls), strict=True))
         deadline = time.monotonic() + timeout_s
         try:
             self._send(memoryview(b"".join(parts)), deadline)
@@ -102,7 +107,8 @@ class Connection:
                     break
                 self._fill(deadline)
         finally:
-            self._awaited.difference_update(serials)
+            for serial in serials:
+                del self._awaited[serial]
             found = {serial: self._replies.pop(serial) for serial in serials if serial in self._replies}
         return [found[serial] for serial in serials]
 
@@ -112,9 +118,11 @@ class Connection:
         self._send(memoryview(encode_call(call, self._serial)), time.monotonic() + timeout_s)
 
     def pump(self) -> int:
-        """Take what has arrived without waiting; gives the number of signals now queued."""
-        while self._read_some():
-            pass
+        """Take what has arrived without waiting, or a good part of it where a program says more and more; gives the number of
+        signals now queued."""
+        for _ in range(_MAX_CHUNKS):
+            if not self._read_some():
+                break
         return len(self.signals)
 
     def _send(self, data: memoryview, deadline: float) -> None:
@@ -141,7 +149,7 @@ class Connection:
 
     def _read_some(self) -> bool:
         try:
-            chunk = self._sock.recv(1 << 18)
+            chunk = self._sock.recv(_CHUNK_BYTES)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -149,7 +157,10 @@ class Connection:
         if not chunk:
             raise self._lost("closed by the other side")
         self._received += chunk
-        self._take_messages()
+        try:
+            self._take_messages()
+        except (struct.error, LookupError, ValueError, RecursionError) as error:
+            raise self._lost(f"no message: {error!r}") from error
         return True
 
     def _lost(self, reason: object) -> ConnectionLost:
@@ -180,20 +191,23 @@ class Connection:
         serial = fields.get(5)
         if serial not in self._awaited:
             return
-        if kind == _REPLY:
-            self._replies[serial] = decode(fields.get(8, ""), body)
+        signature, wanted = fields.get(8, ""), self._awaited[serial]
+        if kind == _REPLY and wanted and signature != wanted:
+            self._replies[serial] = DBusError(f"an answer of the type {signature!r}, not {wanted!r}")
+        elif kind == _REPLY:
+            self._replies[serial] = decode(signature, body)
         elif kind == _ERROR:
-            text = decode(fields.get(8, ""), body)
+            text = decode(signature, body)
             self._replies[serial] = DBusError(f"{fields.get(4)}: {text[0] if text else ''}")
 
-    def _authenticate(self) -> None:
+    def _authenticate(self, deadline: float) -> None:
         # Without naming our user id, which the other side may know by another number than we do: it asks the kernel.
         self._sock.sendall(b"\0AUTH EXTERNAL\r\nDATA\r\n")
         answer = b""
         while not (answer.endswith(b"\r\n") and answer != b"DATA\r\n"):
             received = self._sock.recv(512)
-            if not received:
-                raise DBusError(f"connection closed before the answer to the authentication: {answer!r}")
+            if not received or len(answer) > 512 or time.monotonic() > deadline:
+                raise DBusError(f"no answer to the authentication: {answer!r:.200}")
             answer += received
         if b"\r\nOK " not in answer:
             raise DBusError(f"authentication refused: {answer!r}")
@@ -232,7 +246,7 @@ def _connect(address: str, timeout_s: float) -> socket.socket:
     for part in address.split(";"):
         transport, _, options = part.partition(":")
         values = {key: unquote(value) for key, _, value in (option.partition("=") for option in options.split(","))}
-        if transport != "unix":
+        if transport != "unix" or not values.keys() & {"path", "abstract"}:
             continue
         name = values["path"] if "path" in values else "\0" + values["abstract"]
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

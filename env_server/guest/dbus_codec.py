@@ -30,6 +30,8 @@ class Call:
     member: str
     signature: str = ""
     args: tuple[Any, ...] = ()
+    returns: str = ""
+    """Signature of the answer, where nobody vouches for the other side; empty: any."""
 
 
 # --- encoding --------------------------------------------------------------------------------------------------------

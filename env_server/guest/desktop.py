@@ -35,7 +35,7 @@ from .osworld import OsworldCalls
 from .reader import TreeReader
 from .session import FRAME_NAME, Places, Session
 from .settle import Settled
-from .tree_walk import Node
+from .tree_walk import Node, to_wire
 from .windows import App, NotInFront, Windows, left
 from .wire import Wire
 
@@ -386,7 +386,7 @@ class Desktop:
             "app": app.name if app else "",
             "title": window.title if window else "",
             "tree": tree,
-            "nodes": None if tree and tree == known_tree else [node.to_wire() for node in nodes],
+            "nodes": None if tree and tree == known_tree else to_wire(nodes),
             "picture": self._screen.num_damages,
             "settled_by": settled.by,
             "settle_s": settled.duration_s,

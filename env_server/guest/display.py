@@ -23,6 +23,7 @@ from .keyboard import Keyboard, keysym_of, parse_chord
 from .processes import Program
 from .top_level import TopLevelWindows
 from .visibility import Surface, holds
+from .wire import MAX_TITLE_CHARS
 from .x_state import XState
 
 _BUTTONS = {"left": 1, "middle": 2, "right": 3}
@@ -34,6 +35,8 @@ _STRUCTURE_EVENTS = frozenset(
 
 _EARLY_S = 0.7
 """Chromium's half second begins a little after its window appears."""
+_MAX_EVENTS = 10_000
+"""Taken in one go: a program may draw, or change its windows, faster than its events are taken."""
 _CLICK_LIMIT_S = 1.0
 """For a click to arrive before the next key."""
 _WHOLE = 65536
@@ -151,15 +154,17 @@ class Screen:
 
     def _take_pending(self) -> bool:
         changed, num_told = False, self.num_damages
-        while True:
-            while self._display.pending_events():
+        for _ in range(_MAX_EVENTS):
+            if self._display.pending_events():
                 changed = self._take(self._display.next_event()) or changed
-            if self.num_damages == num_told:
-                return changed
-            num_told = self.num_damages
-            # What is drawn before the server has subtracted is not told. Waiting for it takes in whatever else has come,
-            # and of that the descriptor will not tell: so look again.
-            self._display.sync()
+            elif self.num_damages == num_told:
+                break
+            else:
+                num_told = self.num_damages
+                # What is drawn before the server has subtracted is not told. Waiting for it takes in whatever else has come,
+                # and of that the descriptor will not tell: so look again.
+                self._display.sync()
+        return changed
 
     def _take(self, event: Any) -> bool:
         """One event; True when the screen or the windows changed."""
@@ -384,8 +389,7 @@ class Screen:
 
     def _placing(self, xid: int) -> str:
         window = self._display.create_resource_object("window", xid)
-        states = window.get_full_property(self._atom("_NET_WM_STATE"), Xatom.ATOM, _WHOLE)
-        names = sorted(self._display.get_atom_name(atom) for atom in states.value) if states else []
+        names = sorted(self._display.get_atom_name(atom) for atom in self._numbers(window, "_NET_WM_STATE", Xatom.ATOM))
         return f"{self.geometry(xid)} {[name for name in names if name != '_NET_WM_STATE_FOCUSED']}"
 
     def ping(self, xid: int) -> int | None:
@@ -423,30 +427,36 @@ class Screen:
         # Before anything is read: what changes from then on is told.
         mask = X.PropertyChangeMask | X.StructureNotifyMask
         window.change_attributes(onerror=CatchError(BadWindow), event_mask=mask)  # gone: the next request says so
-        pid = window.get_full_property(self._atom("_NET_WM_PID"), Xatom.CARDINAL, _WHOLE)
-        kinds = window.get_full_property(self._atom("_NET_WM_WINDOW_TYPE"), Xatom.ATOM, _WHOLE)
-        is_dialog = window.get_wm_transient_for() is not None or (
-            kinds is not None and self._atom("_NET_WM_WINDOW_TYPE_DIALOG") in kinds.value
-        )
+        pid = self._numbers(window, "_NET_WM_PID", Xatom.CARDINAL)
+        kinds = self._numbers(window, "_NET_WM_WINDOW_TYPE", Xatom.ATOM)
+        is_dialog = window.get_wm_transient_for() is not None or self._atom("_NET_WM_WINDOW_TYPE_DIALOG") in kinds
         passing = [self._atom(f"_NET_WM_WINDOW_TYPE_{name}") for name in ("TOOLTIP", "DND")]
         takes_clicks = bool(window.shape_get_rectangles(shape.SK.Input).rectangles)
-        title = window.get_full_property(self._atom("_NET_WM_NAME"), self._atom("UTF8_STRING"), _WHOLE)
-        text = title.value if title else b""
-        kind = window.get_wm_class()
+        title = self._bytes(window, "_NET_WM_NAME", self._atom("UTF8_STRING")).decode("utf-8", "replace")
+        instance, kind, *_ = [*self._bytes(window, "WM_CLASS", Xatom.STRING).decode("latin-1").split("\0"), ""]
         return Window(
             xid,
-            int(pid.value[0]) if pid else 0,
-            text.decode("utf-8", "replace") if isinstance(text, bytes) else text,
+            pid[0] if pid else 0,
+            title[:MAX_TITLE_CHARS],
             is_dialog,
-            kind[1] if kind else "",
-            kind[0] if kind else "",
-            not takes_clicks or (kinds is not None and any(atom in kinds.value for atom in passing)),
-            kinds is not None and self._atom("_NET_WM_WINDOW_TYPE_NOTIFICATION") in kinds.value,
+            kind,
+            instance,
+            not takes_clicks or any(atom in kinds for atom in passing),
+            self._atom("_NET_WM_WINDOW_TYPE_NOTIFICATION") in kinds,
         )
 
     def _root_property(self, name: str) -> list[int]:
-        found = self._root.get_full_property(self._atom(name), X.AnyPropertyType, _WHOLE)
-        return [int(value) for value in found.value] if found else []
+        return self._numbers(self._root, name, X.AnyPropertyType)
+
+    def _numbers(self, window: Any, name: str, kind: int) -> list[int]:
+        """A property's numbers; none where a program has put something else there."""
+        found = window.get_full_property(self._atom(name), kind, _WHOLE)
+        return [int(value) for value in found.value] if found is not None and found.format == 32 else []
+
+    def _bytes(self, window: Any, name: str, kind: int) -> bytes:
+        """A property's text, in the same way."""
+        found = window.get_full_property(self._atom(name), kind, _WHOLE)
+        return found.value if found is not None and isinstance(found.value, bytes) else b""
 
     def _client_message(self, xid: int, name: str, data: list[int]) -> None:
         window = self._display.create_resource_object("window", xid)

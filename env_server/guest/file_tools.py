@@ -18,6 +18,8 @@ from . import archives
 from .folder import MAX_FILE_BYTES, MAX_READ_BYTES, AgentFolder, FileActionError
 
 _MAX_FOUND = 200
+_MAX_SEARCHED_BYTES = 50_000_000
+"""Of all files of one search, which takes a second or two."""
 _MAX_LINE_CHARS = 200
 _SYMBOLIC_MODE = re.compile(r"^[ugoa]*[+=-][rwx]*$")
 _WHO = {"u": 0o700, "g": 0o070, "o": 0o007, "a": 0o777}
@@ -116,12 +118,15 @@ class FileTools:
         return f"{archives.unpack(source, target)} files unpacked into {folder}"
 
     def _texts(self, folder: str) -> Iterator[tuple[str, str]]:
-        base = self._folder.existing(folder)
+        base, num_left = self._folder.existing(folder), _MAX_SEARCHED_BYTES
         for path in self._folder.listing(folder):
             place = base / path
             if path.endswith("/") or place.is_symlink() or not place.is_file() or place.stat().st_size > MAX_READ_BYTES:
                 continue
             data = place.read_bytes()
+            num_left -= len(data)
+            if num_left < 0:
+                raise FileActionError(f"more than {_MAX_SEARCHED_BYTES} bytes to search: name a folder below {folder}")
             if b"\0" not in data:
                 yield f"{self._shown(base)}{path}", data.decode("utf-8", "replace")
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 MAX_READ_BYTES = 1_000_000
 MAX_FILE_BYTES = 50_000_000
 """Larger files are not carried between guest and host."""
-
+MAX_TEXT_BYTES = 10_000_000
+"""The same of files that are read as text: each byte may take six in a message."""
+_MAX_LISTED_CHARS = 2_000_000
+"""Characters of all paths in one listing: an agent's program may have made many files at the end of long paths."""
 
 _MAX_NAME_BYTES = 255
 """Of all Linux file systems."""
@@ -44,15 +47,16 @@ class AgentFolder:
     def listing(self, folder: str = ".") -> Sequence[str]:
         """Sorted paths of everything below, relative to ``folder``, folders end with ``/``; links are not followed.
 
-        Without applications' own (`_is_own`)."""
+        Without applications' own (`_is_own`), and cut where it is very long."""
         place = self.existing(folder)
-        found = []
-        for parent, folders, files in os.walk(place, followlinks=False):
-            if parent == str(self.root):
-                folders[:] = [name for name in folders if not _is_own(name)]
-            base = Path(parent).relative_to(place)
-            names = [name for name in files if parent != str(self.root) or not _is_own(name)]
-            found += [f"{base / name}/" for name in folders] + [str(base / name) for name in names]
+        own = [path for path in self.root.iterdir() if _is_own(path.name)] if place == self.root else []
+        found, num_chars = [], 0
+        for entry in below(place, leave_out=own):
+            path = os.path.relpath(entry.path, place)
+            found.append(f"{path}/" if entry.is_dir(follow_symlinks=False) else path)
+            num_chars += len(path)
+            if num_chars > _MAX_LISTED_CHARS:
+                break
         return sorted(found)
 
     def read(self, path: str) -> str:
@@ -67,7 +71,9 @@ class AgentFolder:
     def text_or_none(self, path: str) -> str | None:
         """The text, or None when there is no such file that can be read."""
         data = self.bytes_or_none(path)
-        return None if data is None else data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+        if data is None or len(data) > MAX_TEXT_BYTES:
+            return None
+        return data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
 
     def bytes_or_none(self, path: str) -> bytes | None:
         """A file as it is; None as `read_regular` gives it, and where an agent's link leads outside. Raises `FileActionError` for
@@ -89,6 +95,8 @@ class AgentFolder:
         place = self.resolve(path)
         if place.is_dir():
             raise FileActionError(f"{path} is a folder")
+        if place.exists() and not place.is_file():
+            raise FileActionError(f"{path} is not a file")
         if not place.parent.is_dir():
             raise FileActionError(f"there is no folder {Path(path).parent}")
         place.write_text(text, encoding="utf-8")
@@ -125,7 +133,7 @@ class AgentFolder:
         if place.is_dir():
             if place in new.parents:
                 raise FileActionError(f"{path} cannot be copied into itself")
-            shutil.copytree(place, new, symlinks=True)
+            _copy_tree(place, new)
         else:
             shutil.copy2(place, new, follow_symlinks=False)
 
@@ -135,7 +143,7 @@ class AgentFolder:
         if place == self.root:
             raise FileActionError("the folder itself stays where it is")
         if place.is_dir() and not place.is_symlink():
-            shutil.rmtree(place)
+            remove_tree(place)
         else:
             place.unlink()
 
@@ -193,6 +201,47 @@ def read_regular(place: Path) -> bytes | None:
     except OSError:
         return None
     return None if data is None or len(data) > MAX_FILE_BYTES else data
+
+
+def below(top: Path, *, leave_out: Collection[Path] = ()) -> Iterator[os.DirEntry[str]]:
+    """Everything below a folder but ``leave_out`` with all below them, each folder before what is in it; links are not followed.
+
+    Folders that cannot be looked into count as empty: without permission, or with paths that are longer than any call takes.
+    However deep an agent's folders are: `os.walk`, `Path.rglob` and `shutil` call themselves for each level, and give up at
+    a thousand.
+    """
+    without = {str(path) for path in leave_out}
+    pending = [str(top)]
+    while pending:
+        try:
+            entries = os.scandir(pending.pop())
+        except OSError:
+            continue
+        with entries:
+            for entry in entries:
+                if entry.path in without:
+                    continue
+                yield entry
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+
+
+def _copy_tree(source: Path, target: Path) -> None:
+    """Copy a folder with all in it, links as links. Raises `FileActionError` for a folder in it that cannot be looked into, and
+    `OSError`."""
+    made = [(str(source), str(target))]
+    target.mkdir()
+    for entry in below(source):
+        new = f"{target}{entry.path.removeprefix(str(source))}"
+        if not entry.is_dir(follow_symlinks=False):
+            shutil.copy2(entry.path, new, follow_symlinks=False)
+        elif os.access(entry.path, os.R_OK | os.X_OK):
+            os.mkdir(new)
+            made.append((entry.path, new))
+        else:
+            raise FileActionError(f"{entry.path.removeprefix(str(source.parent))[1:]:.200} cannot be looked into")
+    for old, new in reversed(made):
+        shutil.copystat(old, new)
 
 
 def empty(root: Path, *, folders: Collection[Path], files: Collection[Path], sockets: Collection[Path] = ()) -> None:

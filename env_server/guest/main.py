@@ -21,7 +21,7 @@ from .display import DisplayGone
 from .faults import DesktopError, Refused, TaskError
 from .session import FRAME_NAME, Places, Session
 from .windows import APP_FAILURES
-from .wire import Wire, WireClosed
+from .wire import MAX_MESSAGE_CHARS, MAX_RESULT_CHARS, Wire, WireClosed
 
 _FRAME_LIMIT_S = 10.0
 """For the rest of a frame whose beginning is here."""
@@ -81,7 +81,7 @@ def serve(desktop: Desktop, wire: Wire, *, frame: Path) -> None:
         except Exception as error:  # noqa: BLE001  (process boundary: a mistake of ours must reach the host's log)
             traceback.print_exc()
             answer = {"error": "broken", "message": repr(error)}
-        wire.send(answer)
+        wire.send({**answer, "message": answer["message"][:MAX_MESSAGE_CHARS]} if "message" in answer else answer)
 
 
 def handle(desktop: Desktop, request: dict[str, Any]) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def handle(desktop: Desktop, request: dict[str, Any]) -> dict[str, Any]:
         except Refused as refused:
             error = str(refused)
         answer = desktop.observe(desktop.settle(), **how)
-        return {**answer, "action_error": error, "result": result}
+        return {**answer, "action_error": error[:MAX_MESSAGE_CHARS], "result": result[:MAX_RESULT_CHARS]}
     if name == "observe":
         return desktop.observe(desktop.settle(), **how) if request.get("settle") else desktop.observe(**how)
     if name == "get":

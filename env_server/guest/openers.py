@@ -20,7 +20,7 @@ from .apps.simple import Terminal
 from .chromium import Chromium
 from .dbus import DBusError
 from .faults import Refused
-from .folder import AgentFolder, FileActionError
+from .folder import MAX_FILE_BYTES, AgentFolder, FileActionError
 from .gtk_apps import Editor, Files, gets_new_tab
 from .office.documents import Documents, OfficeApp, app_for
 from .office.process import OfficeGone
@@ -93,6 +93,7 @@ class Openers:
     def open_path(self, path: str, deadline: float) -> str:
         """Open a file or folder with its application; gives that one's name."""
         place = self._folder.existing(path)
+        _require_openable(place, path)
         office = app_for(path)
         if place.is_dir():
             self._open_warm(*self._steps["files_open"], {"folder": path}, deadline)
@@ -114,6 +115,7 @@ class Openers:
         if name not in self._on_demand:
             return self.open_path(path, deadline)
         place = self._folder.existing(path)
+        _require_openable(place, path)
         app = self.ensure(name, deadline)
         self._guard(app, lambda: app.open(place, timeout_s=left(deadline)))
         return name
@@ -403,3 +405,11 @@ class Openers:
             )
             self._windows.close(app, old, deadline)
         self._reader.expect_files([name.rstrip("/") for name in self._folder.list(folder)])
+
+
+def _require_openable(place: Path, path: str) -> None:
+    """Raise `FileActionError` for what would be waited for without end: pipes, and files that no memory holds."""
+    if not place.is_file() and not place.is_dir():
+        raise FileActionError(f"{path} is neither a file nor a folder")
+    if place.is_file() and place.stat().st_size > MAX_FILE_BYTES:
+        raise FileActionError(f"{path} is longer than {MAX_FILE_BYTES} bytes")

@@ -10,6 +10,7 @@ from .accessibility import Accessibility, AppGone
 from .dbus import DBusError
 from .display import Screen
 from .document_nodes import as_agents_see
+from .folder import MAX_TEXT_BYTES
 from .office.process import OfficeGone
 from .office.sheet import Calc, SheetView, column_name
 from .page_scripts import MARK
@@ -135,7 +136,7 @@ class TreeReader:
             return ""
         texts = [node for node in nodes if node.text is not None]
         largest = max(texts, key=lambda node: node.extents[2] * node.extents[3], default=None)
-        return largest.text or "" if largest else ""
+        return (largest.text or "")[:MAX_TEXT_BYTES] if largest else ""
 
     def knows(self, pid: int) -> bool:
         """Is the application there to be read?"""

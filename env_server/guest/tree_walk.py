@@ -13,6 +13,7 @@ from typing import Any
 
 from .dbus import Call, Connection, DBusError, DBusTimeout
 from .roles import ROLE_NAMES, SHOWING, VISIBLE, has_state, state_names
+from .wire import MAX_DEPTH, MAX_NODES, MAX_TREE_CHARS
 
 ROOT = "/org/a11y/atspi/accessible/root"
 ACCESSIBLE = "org.a11y.atspi.Accessible"
@@ -51,9 +52,18 @@ class Node:
     """x, y, width, height on the screen."""
     states: int
 
-    def to_wire(self) -> list[Any]:
-        """For the host."""
-        return [self.path, self.parent, self.role, self.name, self.text, *self.extents, state_names(self.states)]
+
+def to_wire(nodes: Sequence[Node]) -> list[list[Any]]:
+    """For the host: as many nodes, names and texts as an answer takes. What comes later is left out: a page or a text of an
+    agent's may have any size."""
+    rows, num_left = [], MAX_TREE_CHARS
+    for node in nodes[:MAX_NODES]:
+        name = node.name[:num_left]
+        num_left -= len(name)
+        text = None if node.text is None else node.text[:num_left]
+        num_left -= len(text or "")
+        rows.append([node.path, node.parent, node.role, name, text, *node.extents, state_names(node.states)])
+    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +148,7 @@ class TreeWalk:
         """The objects of the last reading; their roles, empty for those that did not show, and whether they were closed."""
 
     def read(self, reading: Reading, *, deadline: float, adopted: Adopted = _NO_ADOPTED) -> list[Node]:
-        """All showing nodes in breadth-first order. Raises `DBusTimeout` past the (monotonic) deadline."""
+        """All showing nodes down to `MAX_DEPTH` levels, breadth first. Raises `DBusTimeout` past the (monotonic) deadline."""
         objects = self._look_again(reading, deadline)
         nodes: list[Node] = []
         met: dict[str, tuple[str, bool]] = {}
@@ -146,7 +156,7 @@ class TreeWalk:
         listed = {ROOT, *adopted.roots}
         unscaled: set[int] = set()
         depth = 0
-        while level:
+        while level and depth < MAX_DEPTH:
             met |= {path: ("", False) for path, _, _ in level}
             found = [
                 node if node.role in _DOCUMENTS or node.parent in unscaled else _scaled(node, reading.scale)
@@ -201,10 +211,10 @@ class TreeWalk:
         }
         calls: list[Call] = []
         for path, (role, is_closed) in met.items():
-            calls.append(Call(name, path, ACCESSIBLE, "GetState"))
+            calls.append(Call(name, path, ACCESSIBLE, "GetState", returns="au"))
             if role:
                 asked = reading.asks(role, is_closed=is_closed)
-                calls += [Call(name, path, ACCESSIBLE, "GetRole"), *_detail_calls(name, path, asked)]
+                calls += [Call(name, path, ACCESSIBLE, "GetRole", returns="u"), *_detail_calls(name, path, asked)]
         answers = iter(self._call_all(calls, deadline))
         objects: dict[str, _Object] = {}
         for path, (role, is_closed) in met.items():
@@ -223,7 +233,8 @@ class TreeWalk:
         return objects
 
     def _look(self, paths: Sequence[str], objects: dict[str, _Object], deadline: float) -> None:
-        calls = [Call(self._name, path, ACCESSIBLE, asked) for path in paths for asked in ("GetState", "GetRole")]
+        asked = (("GetState", "au"), ("GetRole", "u"))
+        calls = [Call(self._name, path, ACCESSIBLE, member, returns=kind) for path in paths for member, kind in asked]
         answers = iter(self._call_all(calls, deadline))
         for path in paths:
             found = _object(next(answers), next(answers))
@@ -269,13 +280,13 @@ def _object(state: list[Any] | DBusError, role: list[Any] | DBusError) -> _Objec
 
 
 def _detail_calls(name: str, path: str, asked: tuple[bool, bool]) -> Iterable[Call]:
-    yield Call(name, path, PROPERTIES, "Get", "ss", (ACCESSIBLE, "Name"))
-    yield Call(name, path, COMPONENT, "GetExtents", "u", (0,))
+    yield Call(name, path, PROPERTIES, "Get", "ss", (ACCESSIBLE, "Name"), returns="v")
+    yield Call(name, path, COMPONENT, "GetExtents", "u", (0,), returns="(iiii)")
     with_children, with_text = asked
     if with_children:
-        yield Call(name, path, ACCESSIBLE, "GetChildren")
+        yield Call(name, path, ACCESSIBLE, "GetChildren", returns="a(so)")
     if with_text:
-        yield Call(name, path, TEXT, "GetText", "ii", (0, -1))
+        yield Call(name, path, TEXT, "GetText", "ii", (0, -1), returns="s")
 
 
 def _take_details(name: str, answers: Iterator[list[Any] | DBusError], asked: tuple[bool, bool]) -> _Details:
@@ -284,7 +295,7 @@ def _take_details(name: str, answers: Iterator[list[Any] | DBusError], asked: tu
     children = next(answers) if with_children else [[]]
     text = next(answers) if with_text else [None]
     return _Details(
-        name="" if isinstance(label, DBusError) else label[0],
+        name="" if isinstance(label, DBusError) else str(label[0]),
         extents=(0, 0, 0, 0) if isinstance(extents, DBusError) else extents[0],
         children=() if isinstance(children, DBusError) else _own(children[0], name)[:_MAX_CHILDREN],
         text=None if isinstance(text, DBusError) else text[0],

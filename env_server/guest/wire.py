@@ -19,6 +19,16 @@ from typing import Any
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 """Far above any file a desktop answers with; a larger length means the stream is out of step."""
 
+MAX_OBSERVATION_BYTES = 8 << 20
+"""Of an answer that is no value: a tree of 20,000 objects takes a fifth of it, its names and texts up to two thirds."""
+MAX_NODES = 20_000
+MAX_DEPTH = 500
+"""Levels of a tree."""
+MAX_TREE_CHARS = 900_000
+"""Characters of all names and texts of a tree: each may take six bytes."""
+MAX_RESULT_CHARS, MAX_TITLE_CHARS, MAX_MESSAGE_CHARS = 100_000, 1000, 2000
+"""Longer texts are cut by both ends: by the guest since programs may show what they like, by the host since a guest may lie."""
+
 _LENGTH = struct.Struct(">I")
 
 

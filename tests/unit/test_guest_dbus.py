@@ -196,3 +196,36 @@ def test_refused_authentication_is_an_error_that_quotes_the_answer(tmp_path: Pat
 def test_an_address_may_be_escaped(tmp_path: Path) -> None:
     address = deaf_peer(tmp_path, b"DATA\r\nOK 1\r\n").replace("peer", "%70eer")
     Connection(address).close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"l" + bytes(15) + b"\xff" * 40,
+        FIXED.pack(ord("l"), 2, 1, 1, 4, 9, 7) + b"\x01\x01x\0\xff\xff\xff\x7f" + b"ab",
+        FIXED.pack(ord("l"), 2, 1, 1, 0, 9, 3) + b"\x08\x01g\0\0\0\0\0",
+    ],
+)
+def test_what_is_no_message_ends_the_connection(tmp_path: Path, answer: bytes) -> None:
+    bus = Bus(FakeBus(tmp_path, lambda serial, fields: answer * 20).address)
+    with pytest.raises(DBusError):
+        bus.call(Call("d", "/", "i", "m"), timeout_s=0.2)
+
+
+def test_deeply_nested_answer_ends_the_connection(tmp_path: Path) -> None:
+    body = b"\x01v\0" * 5000 + b"\x01y\0\x01"
+    bus = Bus(FakeBus(tmp_path, lambda serial, fields: reply(serial, "v", body)).address)
+    with pytest.raises(ConnectionLost, match="Recursion"):
+        bus.call(Call("d", "/", "i", "m"), timeout_s=5.0)
+
+
+def test_answer_of_another_type_is_an_error_of_its_call_alone(tmp_path: Path) -> None:
+    bus = Bus(FakeBus(tmp_path, lambda serial, fields: reply(serial, "s", text("no number"))).address)
+    wrong, right = bus.call_all([Call("d", "/", "i", "m", returns="u"), Call("d", "/", "i", "m", returns="s")], timeout_s=5)
+    assert isinstance(wrong, DBusError) and right == ["no number"]
+
+
+@pytest.mark.parametrize("address", ["unix:guid=1", "unix:", "tcp:host=x", "", "unix:path=" + "a" * 300])
+def test_address_that_is_none_is_an_error(address: str) -> None:
+    with pytest.raises(DBusError):
+        Bus(address)

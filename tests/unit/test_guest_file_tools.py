@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import io
+import os
+import random
 import tarfile
 import zipfile
 from pathlib import Path
@@ -10,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from common.action_tables.system import FILES
-from env_server.guest import archives
+from env_server.guest import archives, file_tools
 from env_server.guest.file_tools import FileTools, changed_mode
 from env_server.guest.folder import AgentFolder, FileActionError
 
@@ -211,5 +215,50 @@ def test_extract_of_too_much_or_damaged_is_refused(tools: FileTools, monkeypatch
             tools.extract(archive, "there")
     monkeypatch.setattr(archives, "MAX_UNPACKED_BYTES", 500)
     monkeypatch.setattr(archives, "MAX_MEMBERS", 2)
-    with pytest.raises(FileActionError, match="3 members"):
+    with pytest.raises(FileActionError, match="more than 2 members"):
         tools.extract("x.zip", "there")
+
+
+def test_extract_of_any_damaged_archive_is_refused_or_done(tools: FileTools) -> None:
+    rng = random.Random(7)
+    archived = {}
+    for name in ("x.zip", "x.tar.gz"):
+        tools.compress("sub", name)
+        raw = (root(tools) / name).read_bytes()
+        archived[name] = raw if name == "x.zip" else gzip.decompress(raw)
+    for number in range(300):
+        name = rng.choice(sorted(archived))
+        data = bytearray(archived[name])
+        for _ in range(rng.randrange(1, 6)):
+            place = rng.randrange(len(data))
+            if rng.random() < 0.7:
+                data[place] = rng.choice([0, 255, 128, ord("/"), ord("9"), rng.randrange(256)])
+            else:
+                del data[place : place + rng.randrange(1, 40)]
+        (root(tools) / name).write_bytes(bytes(data) if name == "x.zip" else gzip.compress(bytes(data), 1))
+        with contextlib.suppress(FileActionError, OSError):
+            tools.extract(name, f"out{number}")
+
+
+def test_pack_takes_what_unpack_does_and_leaves_pipes_out(tools: FileTools, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(root(tools) / "sub" / "pipe")
+    os.utime(root(tools) / "sub" / "b.TXT", (0, 0))  # earlier than a .zip can tell
+    assert tools.compress("sub", "x.zip").endswith("packed")
+    with open(os.fsencode(root(tools)) + b"/sub/\xff", "wb"):
+        pass
+    with pytest.raises(FileActionError, match="no text"):
+        tools.compress("sub", "y.zip")
+    tools.compress("sub", "y.tar.gz")
+    with open(root(tools) / "huge", "wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(FileActionError, match="too much"):
+        tools.compress("huge", "z.zip")
+    monkeypatch.setattr(archives, "MAX_MEMBERS", 2)
+    with pytest.raises(FileActionError, match="more than 2 members"):
+        tools.compress("sub", "z.zip")
+
+
+def test_search_of_too_much_is_refused(tools: FileTools, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_tools, "_MAX_SEARCHED_BYTES", 5)
+    with pytest.raises(FileActionError, match="more than 5 bytes"):
+        tools.search("x", ".")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from pathlib import Path
@@ -10,7 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from env_server.guest.folder import MAX_FILE_BYTES, AgentFolder, FileActionError
+from env_server.guest import archives
+from env_server.guest import folder as folder_module
+from env_server.guest.folder import MAX_FILE_BYTES, MAX_TEXT_BYTES, AgentFolder, FileActionError
+from env_server.guest.office import profile
+from env_server.guest.wire import MAX_FRAME_BYTES
 
 
 @pytest.fixture
@@ -105,6 +110,56 @@ def test_wipe_removes_everything_but_the_folder_and_follows_no_link(folder: Agen
     folder.wipe()
     assert folder.listing() == [] and folder.root.stat().st_ino == inode
     assert (folder.root.parent / "secret").exists()
+
+
+def make_deep(top: Path, *, depth: int) -> None:
+    """Folders within each other, too deep for a path to the innermost one."""
+    before = os.getcwd()
+    os.chdir(top)
+    for _ in range(depth):
+        os.mkdir("d")
+        os.chdir("d")
+    os.chdir(before)
+
+
+def test_folders_of_any_depth_are_listed_copied_packed_and_deleted(folder: AgentFolder) -> None:
+    make_deep(folder.root / "sub", depth=1300)
+    assert len(folder.listing()) == 1302
+    folder.copy("sub", "copied")
+    assert len(folder.listing("copied")) == 1300
+    assert archives.pack(folder.root / "copied", folder.root / "x.zip") == 1301
+    assert len(profile.files(folder.root)) == 2604
+    folder.delete("copied")
+    folder.wipe()
+    make_deep(folder.root, depth=3000)
+    assert 1000 < len(folder.listing()) < 3000, "the rest is more than a listing holds"
+    with pytest.raises((FileActionError, OSError)):
+        folder.copy("d", "copied")
+    folder.delete("d")
+    folder.wipe()
+
+
+def test_listing_of_very_much_is_cut(folder: AgentFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder_module, "_MAX_LISTED_CHARS", 100)
+    for number in range(100):
+        folder.write(f"sub/{number}", "")
+    assert 10 < len(folder.listing()) < 50
+
+
+def test_text_of_control_characters_fits_into_a_message(folder: AgentFolder) -> None:
+    for size in (MAX_TEXT_BYTES, MAX_TEXT_BYTES + 1):
+        (folder.root / "zeros").write_bytes(bytes(size))
+        text = folder.text_or_none("zeros")
+        assert (text is None) == (size > MAX_TEXT_BYTES)
+        assert len(json.dumps({"value": text})) < MAX_FRAME_BYTES
+    assert folder.bytes_or_none("zeros") is not None
+
+
+@pytest.mark.parametrize("action", ["read", "write", "copy"])
+def test_pipe_is_waited_for_by_no_action(folder: AgentFolder, action: str) -> None:
+    os.mkfifo(folder.root / "pipe")
+    with pytest.raises((FileActionError, OSError)):
+        getattr(folder, action)("pipe", *([] if action == "read" else ["b"]))
 
 
 @given(path=st.text(alphabet="ab/.~\\ ", max_size=24))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -10,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from env_server.drivers import guest_answers
 from env_server.guest.dbus import Call, DBusError, DBusTimeout
 from env_server.guest.roles import ROLE_NAMES, SHOWING, VISIBLE
-from env_server.guest.tree_walk import ROOT, Adopted, Node, Reading, TreeWalk
+from env_server.guest.tree_walk import ROOT, Adopted, Node, Reading, TreeWalk, to_wire
+from env_server.guest.wire import MAX_DEPTH, MAX_NODES, MAX_OBSERVATION_BYTES, MAX_TREE_CHARS
 
 _NUMBERS = {name: number for number, name in ROLE_NAMES.items()}
 _READINGS = (
@@ -310,3 +313,18 @@ def test_past_the_deadline_nothing_is_asked() -> None:
     with pytest.raises(DBusTimeout):
         make_walk(app).read(Reading(), deadline=time.monotonic() - 1)
     assert app.num_rounds == 0
+
+
+def test_what_is_sent_of_any_tree_the_host_takes() -> None:
+    """Objects within each other, a great many objects, and texts of any length: none of it is a fault of the desktop."""
+    chain = {f"/{n}": Thing(children=[f"/{n + 1}"]) for n in range(2 * MAX_DEPTH)}
+    deep = FakeApp({ROOT: Thing(role="application", children=["/0"]), **chain})
+    nodes = read(make_walk(deep))
+    assert len(nodes) == MAX_DEPTH
+    wide = [Node(f"/{n}", -1, "label", "\x01" * 1000, None, (0, 0, 1, 1), 0) for n in range(MAX_NODES + 10)]
+    long = [Node("/0", -1, "text", "n", "\x01" * (2 * MAX_TREE_CHARS), (0, 0, 1, 1), 0)]
+    for tree in (nodes, wide, long):
+        frame = json.dumps({"nodes": to_wire(tree), "picture": 1}, separators=(",", ":")).encode()
+        assert len(frame) < MAX_OBSERVATION_BYTES
+        rows = guest_answers.decode(frame, index=0).nodes
+        assert rows is not None and len(guest_answers.tree_of(rows, index=0)) == min(len(tree), MAX_NODES)

@@ -26,7 +26,9 @@ _PAGE_LIMIT_S = 1.0
 """For what one page says of itself: a script that never ends, or a dialog, keeps it from answering."""
 _QUIT_LIMIT_S = 5.0
 _POLL_S = 0.05
-_CONTENT = "document.visibilityState === 'visible' ? document.documentElement.outerHTML : ''"
+_MAX_CONTENT_CHARS, _MAX_ADDRESS_CHARS = 2_000_000, 10_000
+"""Of a page's HTML, and of its address and title: a script may make them as long as it likes."""
+_CONTENT = f"document.visibilityState === 'visible' ? document.documentElement.outerHTML.slice(0, {_MAX_CONTENT_CHARS}) : ''"
 _BLANK = "about:blank"
 _LOADED = f"location.href !== '{_BLANK}' && document.readyState === 'complete'"
 PAGES: Mapping[str, str] = {
@@ -144,7 +146,8 @@ class Browser(OnDemandApp):
         hidden: list[dict[str, str]] = []
         for page in self.pages():
             content = self._evaluate(page["targetId"], _CONTENT)
-            tab = {"url": str(page["url"]), "title": str(page["title"]), "html": str(content or "")}
+            url, title = (str(page[name])[:_MAX_ADDRESS_CHARS] for name in ("url", "title"))
+            tab = {"url": url, "title": title, "html": str(content or "")}
             (silent if content is None else shown if content else hidden).append(tab)
         return [*shown, *silent, *hidden]
 

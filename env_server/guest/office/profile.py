@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from ..folder import read_regular
+from ..folder import below, read_regular
 
 _NAMES = "{http://openoffice.org/2001/registry}"
 _NO_OPTIONS = (
@@ -87,12 +87,7 @@ def changes(first: Mapping[str, str], now: Mapping[str, str], *, restored: Mappi
 
 def files(profile: Path) -> frozenset[str]:
     """Names of all files and folders of the profile, but for temporary ones and those that any use makes."""
-    found = set()
-    for place, folders, names in os.walk(profile):
-        base = os.path.relpath(place, profile)
-        if base == ".":
-            folders[:] = [name for name in folders if name != _TEMPORARY]
-        found |= {os.path.normpath(f"{base}/{name}") for name in (*folders, *names)}
+    found = {os.path.relpath(entry.path, profile) for entry in below(profile, leave_out=[profile / _TEMPORARY])}
     if (read_regular(profile / _WORDS) or b"").endswith(_NO_WORDS):
         found.remove(_WORDS)
     return frozenset(found - _MADE_BY_USE)
