@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import ConfigError, Problem, SetupError
+from common.weight_files import weight_problems
 
 BUILT_IN_MODELS = {"smollm2-135m": 8192, "tiny-random": 2048}
 """Name that `learner.model_store` can make without a network -> its context in tokens."""
@@ -54,7 +55,7 @@ def sliding_window(name: str) -> int | None:
     """How many tokens back model ``name`` sees in its narrowest layers; None: all of them, or there is no such model."""
     text = _text_settings(model_folder(name))
     window = text.get("sliding_window") if text.get("use_sliding_window", True) else None
-    return window if isinstance(window, int) else None
+    return window if type(window) is int and window > 0 else None
 
 
 def context_length(name: str) -> int | None:
@@ -64,7 +65,7 @@ def context_length(name: str) -> int | None:
         return BUILT_IN_MODELS[name]
     text = _text_settings(model_folder(name))
     named = [text.get(key) for key in _POSITIONS]
-    positions = next((number for number in named if isinstance(number, int) and number > 0), None)
+    positions = next((number for number in named if type(number) is int and number > 0), None)
     if positions is None:
         return None
     return max([positions, *(_scaled(positions, rope) for rope in _rope_settings(text))])
@@ -112,7 +113,7 @@ def _scaled(positions: int, rope: dict[str, Any]) -> int:
 def vocabulary_size(path: Path) -> int | None:
     """Tokens that the model in ``path`` knows; None where its config.json does not tell."""
     size = _text_settings(path).get("vocab_size")
-    return size if isinstance(size, int) and size > 0 else None
+    return size if type(size) is int and size > 0 else None
 
 
 def named_end_tokens(path: Path) -> list[int]:
@@ -140,7 +141,11 @@ def check_model_folder(path: Path, *, field: str = "model.name", weights: bool =
 
 def model_folder_problems(path: Path, *, weights: bool = True) -> list[tuple[str, str]]:
     """(reason, next step) for each thing missing in ``path``: folder, config.json, weights, tokenizer."""
-    if not path.exists():
+    try:
+        is_there = path.exists()
+    except OSError as error:  # A name too long for the file system, or a folder above it that may not be entered.
+        return [(f"{str(path)!r:.200} cannot be read: {error.strerror}", "give the path of a model folder that you can read")]
+    if not is_there:
         known = ", ".join(BUILT_IN_MODELS)
         if len(path.parts) == 2 and not str(path).startswith(("/", ".", "~")):
             # What a name on a model hub looks like.
@@ -150,11 +155,17 @@ def model_folder_problems(path: Path, *, weights: bool = True) -> list[tuple[str
         return [(f"no model of that name and no folder {str(path)!r}", f"use one of {known}, or the path of a model folder")]
     if not path.is_dir():
         return [(f"{str(path)!r} is a file, not a model folder", "give the folder that holds config.json")]
+    if not os.access(path, os.R_OK | os.X_OK):
+        return [(f"{str(path)!r} cannot be read by this user", "give the path of a model folder that you can read")]
+    if (path / "adapter_config.json").is_file() and not (path / "config.json").is_file():
+        step = "merge it into its base model: PeftModel.merge_and_unload(), then save_pretrained()"
+        return [(f"{str(path)!r} holds an adapter, not a model", step)]
     pointers = pointer_problems(path, weights=weights)
     if pointers:
         # What else seems wrong with such a folder follows from them.
         return pointers
-    return [*_config_problems(path), *(_weight_problems(path) if weights else ()), *_tokenizer_problems(path)]
+    of_weights = weight_problems(path, _text_settings(path)) if weights else []
+    return [*_config_problems(path), *of_weights, *_tokenizer_problems(path)]
 
 
 _POINTERS = {
@@ -186,20 +197,17 @@ def _config_problems(path: Path) -> list[tuple[str, str]]:
         return [(f"{str(path)!r} holds no readable config.json", "save the model with save_pretrained() into that folder")]
     if not tree.get("model_type"):
         return [(f"config.json in {str(path)!r} names no model_type", "use a Hugging Face causal language model")]
-    return []
-
-
-def _weight_problems(path: Path) -> list[tuple[str, str]]:
-    index = path / "model.safetensors.index.json"
-    if index.exists():
-        tree = _read_json(index)
-        if tree is None or not isinstance(tree.get("weight_map"), dict):
-            return [(f"{index.name} in {str(path)!r} is not readable", "copy the model folder again")]
-        missing = sorted({str(shard) for shard in tree["weight_map"].values() if not _filled(path / str(shard))})
-        return [(f"weight file {shard!r} is missing in {str(path)!r}", "copy the whole model folder") for shard in missing]
-    if _filled(path / "model.safetensors"):
-        return []
-    return [(f"{str(path)!r} holds no model.safetensors", "save the model with safe_serialization into that folder")]
+    kind = tree.get("quantization_config")
+    if kind:
+        method = kind.get("quant_method") if isinstance(kind, dict) else kind
+        reason = f"the weights in {str(path)!r} are quantised (quantization_config: {method!s:.40}), which nothing here trains"
+        return [(reason, "use the model before it was quantised, or dequantise it and save_pretrained()")]
+    text = _text_settings(path)
+    return [
+        (f"config.json in {str(path)!r} has {name} {text[name]!r:.40}, not a whole number above 0", "copy the model folder again")
+        for name in ("vocab_size", "hidden_size", "num_hidden_layers")
+        if name in text and (type(text[name]) is not int or text[name] < 1)
+    ]
 
 
 def _tokenizer_problems(path: Path) -> list[tuple[str, str]]:

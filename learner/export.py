@@ -18,6 +18,7 @@ import torch
 from common import log
 from common.config import RunConfig, load_config
 from common.errors import ConfigError, Problem, ResumeError
+from common.model_loading import load_whole
 from common.run_folder import RunFolder
 from learner.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
 from learner.lora import adapters_among
@@ -74,7 +75,7 @@ def _write(config: RunConfig, base: Path, checkpoint: Checkpoint, out: Path) -> 
 
     transformers.utils.logging.disable_progress_bar()
     dtype = torch.bfloat16 if config.model.dtype == "bfloat16" else torch.float32
-    model = auto_class(base).from_pretrained(base, dtype=dtype)
+    model = load_whole(auto_class(base).from_pretrained, base, dtype=dtype)
     parameters = dict(model.named_parameters())
     masters = masters_of(checkpoint)
     for adapter in adapters_among(masters, config.learner.lora):

@@ -29,6 +29,7 @@ from common.config import LoraConfig, RunConfig
 from common.errors import ConfigError, Problem
 from common.memory_plan import Recomputation
 from common.messages import Step
+from common.model_loading import load_whole, refusing_model
 from common.weight_plan import probe_tokens
 from learner.attention import ATTENTION
 from learner.batching import Pack, make_packs
@@ -353,13 +354,14 @@ def load_policy(config: RunConfig, *, make: Callable[..., Policy] = Policy, rank
 
     transformers.utils.logging.disable_progress_bar()
     dtype = torch.bfloat16 if config.model.dtype == "bfloat16" else torch.float32
-    try:
-        model = auto_class(folder).from_pretrained(folder, dtype=dtype, attn_implementation="eager")
-    except (OSError, ValueError, KeyError) as error:
-        step = "use a folder written by save_pretrained() of a causal language model, with or without a vision tower"
-        raise ConfigError([Problem("model.name", f"{str(folder)!r} cannot be loaded: {error}", step)]) from error
+    step = "use a folder written by save_pretrained() of a causal language model, with or without a vision tower"
+    with refusing_model("transformers", folder, next_step=step):
+        model = load_whole(auto_class(folder).from_pretrained, folder, dtype=dtype, attn_implementation="eager")
     model = (model.to(device) if make is Policy else model).eval()
     expected = _own_logprobs(model)
+    if not np.isfinite(expected).all():
+        step = "copy the model folder again, or use one whose training did not diverge"
+        raise ConfigError([Problem("model.name", f"{str(folder)!r} computes log-probs that are no numbers", step)])
     vision = load_vision(model, config, folder=folder, recompute=recomputation == "full")
     probe = None if vision is None else PictureProbe(vision, image_token=int(model.config.image_token_id))
     lora = config.learner.lora

@@ -102,7 +102,7 @@ def auto_class(folder: Path) -> Any:
     """The transformers class that loads the model in ``folder``. Raises `OSError`, `ValueError`."""
     import transformers
 
-    found = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+    found = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     has_tower = hasattr(found, "vision_config")
     return transformers.AutoModelForImageTextToText if has_tower else transformers.AutoModelForCausalLM
 
@@ -121,7 +121,7 @@ def load_vision(model: Any, config: RunConfig, *, folder: Path, recompute: bool)
     import transformers
 
     try:
-        processor = transformers.AutoImageProcessor.from_pretrained(folder, local_files_only=True)
+        processor = transformers.AutoImageProcessor.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
         step = "save the model's processor with save_pretrained() into that folder"
         raise ConfigError([Problem("model.name", f"{str(folder)!r} has no image processor: {error}", step)]) from error

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from actor.engines.decoders import Pass, attend, check_tensors, named_weights
 from actor.engines.kv_cache import KVCache
 from actor.engines.matrices import Matrix
+from common.weight_files import weight_files
 
 _EMBEDDING, _HEAD, _FINAL_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
 
@@ -129,12 +130,8 @@ def _shapes(config: Mapping[str, Any], *, queries: int, keys: int) -> dict[str, 
 def _read_weights(folder: Path, *, dtype: torch.dtype, device: str) -> dict[str, torch.Tensor]:
     from safetensors.torch import load_file
 
-    index = folder / "model.safetensors.index.json"
-    names = {"model.safetensors"}
-    if index.exists():
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
     weights: dict[str, torch.Tensor] = {}
-    for name in sorted(names):
+    for name in weight_files(folder):
         weights |= {key: tensor.to(device, dtype) for key, tensor in load_file(folder / name).items()}
     return weights
 

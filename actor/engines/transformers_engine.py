@@ -30,11 +30,11 @@ from actor.engines.decoders import Decoder, HFDecoder, Pass, make_chunk
 from actor.engines.drafts import Drafts
 from actor.engines.kv_cache import MIN_SHARED_TOKENS, KVCache, common_prefix
 from actor.engines.llama import LlamaDecoder, LlamaModel
-from actor.engines.loading import refusing_model
 from actor.engines.memo import Memo, context_key, longer_key
 from actor.engines.threaded import Sampled, ThreadedEngine
 from common.errors import EngineFailed
 from common.metrics import Rate
+from common.model_loading import load_whole, refusing_model
 
 MAX_PREFILL_TOKENS = 256
 """Prompt tokens per step beyond the first prompt, so that running requests are not held up by many long prompts."""
@@ -394,7 +394,7 @@ def load_model(folder: Path, *, dtype: str, device: str) -> Any:
 
     logging.disable_progress_bar()
     with refusing_model("transformers", folder):
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), local_files_only=True)
+        model = load_whole(AutoModelForCausalLM.from_pretrained, folder, dtype=getattr(torch, dtype))
     return model.to(device).eval().requires_grad_(False)
 
 

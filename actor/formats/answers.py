@@ -7,6 +7,8 @@ every other character that Unicode counts as a line break.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from common.actions import ActionSyntaxError
@@ -19,6 +21,24 @@ _OPEN_AT_END = re.compile(rf"(?:{_OPEN.pattern})\s*\Z", re.IGNORECASE)
 _FENCE = "```"
 _OPENER = re.compile(rf"\s*{_FENCE}|[^`]*\S\s*{_FENCE}[A-Za-z][\w+.-]*\s*\Z")
 """A fence at the start of a line, or one with a language at its end: `Action:` may stand before it."""
+
+
+_END = 1 << 62
+"""Behind every text."""
+_NOWHERE = (_END, _END)
+_ENDLESS = "the thought has no end: end it, then write the action"
+
+
+class _Places:
+    """Matches in a text, which are asked for by place: texts of a model hold any number of them."""
+
+    def __init__(self, found: Iterable[re.Match[str]]) -> None:
+        self._spans = [match.span() for match in found]
+
+    def next(self, place: int) -> tuple[int, int]:
+        """Begin and end of the first that begins at ``place`` or later, or `_NOWHERE`."""
+        number = bisect_left(self._spans, (place,))
+        return self._spans[number] if number < len(self._spans) else _NOWHERE
 
 
 # --- thoughts --------------------------------------------------------------------------------------------------------
@@ -67,28 +87,37 @@ def last_part(answer: str) -> str:
 
 def after_thoughts(answer: str) -> str:
     """What ``answer`` says after its thoughts, up to its end. Raises `ActionSyntaxError` when the thought before the first fenced
-    block, or before everything, has no end."""
-    closed = _CLOSE.search(answer)
-    if closed and not _OPEN.search(answer, 0, closed.start()):
-        # The prompt began the thought. A string in the call may hold the tag as well, so it is the first that ends it.
-        answer = answer[closed.end() :]
-    block = _find(answer)
-    while (opened := _OPEN.search(answer, 0, block.start if block else len(answer))) is not None:
-        answer = _after_close(answer, opened.end())
-        block = _find(answer)
-    if block is None:
-        return answer
-    closed = _CLOSE.search(answer, block.end)
-    if closed and not _OPEN.search(answer, block.end, closed.start()):
-        # Thoughts within thoughts: the outer one ends here, after the block.
-        return after_thoughts(answer[closed.end() :])
-    return answer
+    block, or before everything, has no end. Takes time in proportion to the answer's length."""
+    opened = _Places(_OPEN.finditer(answer))
+    closed = _Places(_CLOSE.finditer(answer))
+    text = _Fenced(answer)
+    place = 0
+    while True:
+        # An end without a beginning: the prompt began the thought, or it is the outer one of thoughts within thoughts. A string
+        # in the call may hold the tag as well, so it is the first that ends it.
+        place = _after_outer_thought(opened, closed, place)
+        while (block := text.find(place, before=opened.next(place)[0])) is None:
+            _, begun = opened.next(place)
+            if begun == _END:
+                return answer[place:]
+            _, place = closed.next(begun)
+            if place == _END:
+                raise ActionSyntaxError(_ENDLESS)
+        if _after_outer_thought(opened, closed, block.end) == block.end:
+            return answer[place:]
+        place = block.end
+
+
+def _after_outer_thought(opened: _Places, closed: _Places, place: int) -> int:
+    """The end of the thought in which ``place`` lies, when no other one begins first; else ``place``."""
+    (end, after), (begin, _) = closed.next(place), opened.next(place)
+    return after if end < begin else place
 
 
 def _after_close(answer: str, start: int) -> str:
     closed = _CLOSE.search(answer, start)
     if closed is None:
-        raise ActionSyntaxError("the thought has no end: end it, then write the action")
+        raise ActionSyntaxError(_ENDLESS)
     return answer[closed.end() :]
 
 
@@ -99,15 +128,14 @@ def _after_close(answer: str, start: int) -> str:
 class _Block:
     body: str | None
     """None: the block has no end."""
-    start: int
     end: int
-    """Its place in the text, fences included."""
+    """Where its last line ends in the text."""
 
 
 def first_block(text: str) -> str | None:
     """What stands in the first fenced block of ``text``, None when there is none. Raises `ActionSyntaxError` when it has no end,
     or stands within a line."""
-    block = _find(text)
+    block = _Fenced(text).find(0, before=_END)
     if block is None:
         if text.count(_FENCE) > 1:
             raise ActionSyntaxError("the fences of the Python block stand on lines of their own, the call between them")
@@ -117,21 +145,39 @@ def first_block(text: str) -> str | None:
     return block.body
 
 
-def _find(text: str) -> _Block | None:
-    start, place = None, 0
-    lines: list[str] = []
-    for line in text.split("\n"):
-        end = place + len(line)
-        if start is None:
+class _Fenced:
+    """A text that may hold fenced blocks."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._fences = [found.start() for found in re.finditer(_FENCE, text)]
+
+    def find(self, start: int, *, before: int) -> _Block | None:
+        """The first block of ``text[start:]`` whose first fence stands before ``before``."""
+        while (number := bisect_left(self._fences, start)) < len(self._fences) and self._fences[number] < before:
+            fence, end = self._fences[number], self._line_end(self._fences[number])
             # A second fence on the line ends what the first one began: that is code amid prose.
-            if line.count(_FENCE) == 1 and _OPENER.match(line):
-                start = place
-        elif line.strip().startswith(_FENCE):
-            return _Block(_dedented(lines), start, end)
-        else:
+            is_alone = bisect_left(self._fences, end) == number + 1
+            begin = max(start, self._text.rfind("\n", start, fence) + 1)
+            if is_alone and _OPENER.match(self._text, begin, end):
+                return self._block(end + 1)
+            start = end + 1
+        return None
+
+    def _block(self, start: int) -> _Block:
+        lines: list[str] = []
+        while start <= len(self._text):
+            end = self._line_end(start)
+            line = self._text[start:end]
+            if line.strip().startswith(_FENCE):
+                return _Block(_dedented(lines), end)
             lines.append(line.removesuffix("\r"))
-        place = end + 1
-    return None if start is None else _Block(None, start, len(text))
+            start = end + 1
+        return _Block(None, len(self._text))
+
+    def _line_end(self, start: int) -> int:
+        end = self._text.find("\n", start)
+        return len(self._text) if end < 0 else end
 
 
 def _dedented(lines: list[str]) -> str:

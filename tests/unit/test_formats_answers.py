@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -169,6 +174,8 @@ _OTHER = "```python\nAgent.exit(True)\n```"
 @pytest.mark.parametrize(("begin", "end"), _TAGS)
 def test_parse_call_in_a_thought_is_no_call(begin: str, end: str) -> None:
     assert "thought has no end" in refusal(f"{begin}\nI could do\n{_CALL}\nbut that would delete")
+    assert "thought has no end" in refusal(f"{begin}I could do: {_CALL}\nbut that would delete")
+    assert "thought has no end" in refusal(f"{begin}{_CALL}")
     assert "thought has no end" in refusal(f"{begin}x{end}\nWait. {begin}\n{_CALL}")
     assert "thought has no end" in refusal(f"{begin}\nDONE")
     assert "no fenced Python block" in refusal(f"I could do\n{_CALL}\nor not.\n{end}\nNothing.")
@@ -179,6 +186,8 @@ def test_parse_call_in_a_thought_is_no_call(begin: str, end: str) -> None:
         f"{begin}a{end} and {begin}\n{_CALL}\n{end}\n{_OTHER}",
         f"{begin}\n```python\nAgent.click(\n{end}\n{_OTHER}",
         f"So:\n{begin}\n{_CALL}{end}\n{_OTHER}\n{begin}later\n{_CALL}{end}",
+        f"{begin}I could do: {_CALL}\nbut no.{end}\n{_OTHER}",
+        f"{begin}{_CALL}{end}{_OTHER}",
     ):
         assert read(answer) == meant("done()"), answer
 
@@ -224,6 +233,39 @@ def test_parse_any_arguments_give_an_action_or_an_invalid_action(call: str, argu
         assert read(block(f"{call}({arguments})")).name in ACTIONS
     except ActionSyntaxError:
         pass
+
+
+_LONG = [
+    "```\nx\n```\n</think>\n", "<think></think>", "<think>", "</think>", "<think>\n```\nx\n```\n", "a ```python\n",
+    "```\n</think>\n", "x ``` <think></think>", "<answer>", "```", "< ", "<a:", "\n", "(", "\\\n", "\x00",
+    "[THINK]</think>\n```\n```\n", "'" * 3,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("piece", _LONG)
+@pytest.mark.parametrize("chosen", [TEXT, VISION, COMPACT], ids=["text", "vision", "compact"])
+def test_parse_takes_steps_in_proportion_to_the_answer(piece: str, chosen: PromptFormat) -> None:
+    assert _num_steps(chosen, piece * 800) <= 2 * _num_steps(chosen, piece * 400) + 100
+
+
+def _num_steps(chosen: PromptFormat, answer: str) -> int:
+    """Lines of Python that parsing ``answer`` runs."""
+    num_steps = 0
+
+    def count(_frame: FrameType, _event: str, _value: object) -> Callable[..., Any]:
+        nonlocal num_steps
+        num_steps += 1
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        chosen.parse(answer, SCREEN)
+    except ActionSyntaxError:
+        pass
+    finally:
+        sys.settrace(before)
+    return num_steps
 
 
 # --- vision's coordinates --------------------------------------------------------------------------------------------
