@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any, Protocol
 from actor.chat_template import ChatTemplate, Turn
 from actor.formats.answers import is_thought_tag
 from actor.formats.base import ChatMessage
+from actor.texts import Texts, unknown_token
 from common import log
 from common.errors import ConfigError, Problem
 from common.model_folder import named_end_tokens, pointer_problems, vocabulary_size
@@ -107,37 +107,25 @@ class FolderTokenizer:
         return frozenset(token for token, text in texts if "\n" in text and text.rstrip().endswith(after))
 
     def encode_text(self, text: str, *, after: str = "") -> list[int]:
-        encode = self._spelled if self._meant.search(text) else self.encode
-        return _continued(encode, after, text)
+        return self._texts.encode(text, after=after)
 
     @functools.cached_property
-    def _meant(self) -> re.Pattern[str]:
-        return self._texts_of({*self._special, *self.stop_tokens, *self._template_ends})
+    def _texts(self) -> Texts:
+        return self._texts_without(self._special | self._template_ends | self._named_in(_template_text(self._folder)))
+
+    def _texts_without(self, tokens: Iterable[int]) -> Texts:
+        """Texts that give neither ``tokens`` nor those that end sampling; tags of thoughts, which answers hold, and the token of
+        unknown characters are allowed."""
+        own = self.stop_tokens | (frozenset(tokens) - {unknown_token(self._backend)})
+        return Texts(self._backend, own & self._added.keys() - self._thought_tags.keys())
 
     @property
-    def _special(self) -> set[int]:
-        return {token for token, added in self._added.items() if added.special}
+    def _special(self) -> frozenset[int]:
+        return frozenset(token for token, added in self._added.items() if added.special)
 
-    def _spelled(self, text: str) -> list[int]:
-        return list(self._spelling.encode(text, add_special_tokens=False).ids)
-
-    @functools.cached_property
-    def _spelling(self) -> Any:
-        return self._spelling_out(self._meant)
-
-    def _spelling_out(self, own: re.Pattern[str]) -> Any:
-        """The tokenizer for texts that name tokens of the model's ``own``: they are spelled out."""
-        tree = json.loads(self._backend.to_str())
-        for token in tree["added_tokens"]:
-            token["special"] = bool(own.fullmatch(token["content"]))
-        backend = type(self._backend).from_str(json.dumps(tree))
-        backend.encode_special_tokens = True
-        return backend
-
-    def _texts_of(self, tokens: Iterable[int]) -> re.Pattern[str]:
-        """What no text may be taken for. Tags of thoughts, which answers hold, are none."""
-        own = (self._added[token].content for token in tokens if token in self._added and token not in self._thought_tags)
-        return re.compile("|".join(re.escape(text) for text in sorted(own, key=len, reverse=True) if len(text) > 1) or "(?!)")
+    def _named_in(self, text: str) -> frozenset[int]:
+        """Added tokens whose names stand in ``text``: a template's tokens need not be special."""
+        return frozenset(token for token, added in self._added.items() if added.content in text)
 
     def decode(self, tokens: Sequence[int]) -> str:
         if not self._thought_tags or self._thought_tags.keys().isdisjoint(tokens):
@@ -163,8 +151,7 @@ class FolderTokenizer:
             # A template may write a blank before the end.
             before, written, _ = self._template.after_answer.partition(self._added[end].content)
             said += before if written else ""
-        encode = self._spelled_in_chats if self._meant_in_chats.search(said) else self.encode
-        tokens = _continued(encode, self._template.prompt([ChatMessage("user", "question")]), said)
+        tokens = self._texts_in_chats.encode(said, after=self._template.prompt([ChatMessage("user", "question")]))
         return tokens if end is None else [*tokens, end]
 
     def opening(self) -> str:
@@ -201,16 +188,9 @@ class FolderTokenizer:
         return next((token for token in self.encode(self._template.next_turn) if token in self.stop_tokens), self.eos_token)
 
     @functools.cached_property
-    def _meant_in_chats(self) -> re.Pattern[str]:
-        """As `_meant`, with the tokens that the template writes: not all folders call those special."""
-        return self._texts_of({*self._special, *self.stop_tokens, *self.encode(self._template.example)})
-
-    def _spelled_in_chats(self, text: str) -> list[int]:
-        return list(self._spelling_in_chats.encode(text, add_special_tokens=False).ids)
-
-    @functools.cached_property
-    def _spelling_in_chats(self) -> Any:
-        return self._spelling_out(self._meant_in_chats)
+    def _texts_in_chats(self) -> Texts:
+        """As `_texts`, without all that the template writes."""
+        return self._texts_without(self._special | self._named_in(self._template.example))
 
     @functools.cached_property
     def _template(self) -> ChatTemplate:
@@ -236,16 +216,8 @@ class FolderTokenizer:
         return ChatTemplate(render, source=str(self._folder))
 
     def _harmless(self, message: ChatMessage) -> ChatMessage:
-        """Text on a screen must not end its turn: `<|im_end|>` there is written with a blank inside."""
-        return replace(message, text=self._meant_in_chats.sub(lambda found: f"{found[0][0]} {found[0][1:]}", message.text))
-
-
-def _continued(encode: Any, before: str, text: str) -> list[int]:
-    """Ids of ``text`` as it goes on after ``before``: tokenizers of some families begin each text with a blank of their own."""
-    if not before:
-        return list(encode(text))
-    head, both = encode(before), encode(before + text)
-    return list(both[len(head) :] if both[: len(head)] == head else encode(text))
+        """Text on a screen must not end its turn."""
+        return replace(message, text=self._texts_in_chats.harmless(message.text))
 
 
 def _undo_settings_of_training(backend: Any) -> None:
