@@ -43,12 +43,13 @@ _NO_SETTLING = Settled("none", 0.0)
 _FRONT_LIMIT_S = 2.0
 _SHOW_LIMIT_S = 8.0
 """At a reset; an application whose window is not in front by then is started anew."""
-_SAVE_LIMIT_S = 3.0
-"""For an office that is asked for a file to take the keys that were pressed before."""
+_TAKE_LIMIT_S = 3.0
+"""For an application to take the keys that were pressed before, when a judge asks what it has made of them."""
 _OSWORLD_READ_LIMIT_S = 5.0
 _CALM_AT_RESET = 2.0
 _OFFICE = frozenset({"calc", "writer", "impress"})
 _FILE_FACTS = frozenset({"file_bytes", "file_text", "folder_listing"})
+_FACTS_OF_APPS = _FILE_FACTS | {"calc_cells", "editor_text"}
 
 
 class Desktop:
@@ -71,6 +72,8 @@ class Desktop:
         self._accessibility = session.accessibility
         self._size = (width, height)
         self._settle_deadline_s = settle_deadline_s
+        self._may_lag = False
+        """The last action's waiting ended before the application had taken its keys, or the screen was quiet."""
         self.folder = AgentFolder(places.agent)
         own_env = {**session.env, "HOME": str(places.home)}  # nothing of this browser's is the user's
         self._chromium = Chromium(env=own_env, log_folder=places.logs, width=width, height=height, pages=pages)
@@ -368,7 +371,9 @@ class Desktop:
 
     def settle(self) -> Settled:
         """Wait until the last action's effects are on screen."""
-        return self._windows.settle_within(deadline_s=self._settle_deadline_s)
+        settled = self._windows.settle_within(deadline_s=self._settle_deadline_s)
+        self._may_lag = settled.by == "deadline"
+        return settled
 
     def observe(
         self, settled: Settled = _NO_SETTLING, *, deadline: float, with_tree: bool = True, known_tree: int = 0
@@ -400,9 +405,11 @@ class Desktop:
     def get(self, kind: str, args: Mapping[str, Any], *, deadline: float) -> Any:
         """One fact for an evaluator. What the agent still holds down is released: whoever judges may press keys, too."""
         self._gui.let_go()
-        if kind in _FILE_FACTS and _OFFICE.intersection(self._open):
-            # The last action's waiting may have ended before its keys were taken.
-            self._windows.settle_within(deadline_s=min(left(deadline), _SAVE_LIMIT_S))
+        is_office_file = kind in _FILE_FACTS and bool(_OFFICE.intersection(self._open))
+        if is_office_file or (kind in _FACTS_OF_APPS and self._may_lag):
+            self._windows.settle_within(deadline_s=min(left(deadline), _TAKE_LIMIT_S))
+            self._may_lag = False
+        if is_office_file:
             self._documents.finish(timeout_s=left(deadline))
         facts: dict[str, Callable[[], Any]] = {
             "web_page": lambda: self._chromium.state(timeout_s=left(deadline)),

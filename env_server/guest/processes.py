@@ -16,6 +16,8 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None)
 _POLL_S = 0.002
+_BUSY = frozenset("RDTt")
+"""States of proc(5) in which a process has something to do: running or waiting for a processor, reading, stopped."""
 _STARTED: dict[int, Program] = {}
 """Programs that were started and not ended by us, by process id."""
 _SERVICES: set[tuple[int, str]] = set()
@@ -64,6 +66,15 @@ def are_used_up() -> bool:
 def living() -> frozenset[int]:
     """Process ids of all that runs."""
     return frozenset(pid for pid, seen in _table().items() if not seen.is_dead)
+
+
+def is_at_rest(pid: int) -> bool:
+    """Does the process' first thread wait for something? Not while it computes, is kept from computing, or is stopped."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] not in _BUSY
+    except OSError:  # it has ended
+        return True
 
 
 def foreign_files() -> list[str]:

@@ -103,6 +103,11 @@ class Session:
         self._accessibility_settings = self.accessibility_settings()
         self._start_settings_service()
 
+    @property
+    def window_manager_pid(self) -> int:
+        """The process that every click, and every window that appears, goes through."""
+        return self._openbox.pid
+
     def broken(self) -> str:
         """Which of the parts that nothing works without is dead; empty when all live."""
         for program in (self._xvfb, self._openbox, self._dbus, self._atspi):

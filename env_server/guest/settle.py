@@ -1,7 +1,8 @@
 """Waiting until the screen is quiet, by events: no fixed sleeps.
 
 After an action, first the application in front confirms that it has taken all input (ping); then the screen has settled once
-neither X damage nor accessibility events came for a while.
+neither X damage nor accessibility events came for a while, and it is not for lack of processor time: the application may have
+taken a key and have yet to do what the key is for.
 """
 
 from __future__ import annotations
@@ -33,9 +34,13 @@ def settle(
     quiet_s: float,
     deadline_s: float,
     confirmed: Callable[[], bool],
+    is_at_rest: Callable[[], bool],
     extra_fd: int | None = None,
 ) -> Settled:
-    """Wait until ``confirmed()`` is true and ``quiet_s`` has passed without change, at most ``deadline_s``."""
+    """Wait until ``confirmed()`` is true and ``quiet_s`` has passed without change, at most ``deadline_s``.
+
+    ``is_at_rest``: do those that could still change something wait? Else that counts as a change.
+    """
     started = last_change = time.monotonic()
     deadline = started + deadline_s
     poller = select.poll()
@@ -51,7 +56,9 @@ def settle(
         if changed:
             last_change = now
         if is_confirmed and now - last_change >= quiet_s:
-            return Settled("quiet", now - started)
+            if is_at_rest():
+                return Settled("quiet", now - started)
+            last_change = now
         if now >= deadline:
             return Settled("deadline", now - started)
         wake = min(deadline, last_change + quiet_s) if is_confirmed else deadline

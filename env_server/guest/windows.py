@@ -14,7 +14,7 @@ from .dbus import DBusError
 from .faults import DesktopError
 from .office.documents import OfficeApp
 from .office.process import OfficeGone
-from .processes import Program
+from .processes import Program, is_at_rest
 from .settle import Settled, settle
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ class Windows:
     def __init__(
         self, session: Session, apps: Sequence[App], reader: TreeReader, *, browser: Chromium, settle_quiet_s: float
     ) -> None:
+        self._session = session
         self._screen = session.screen
         self._accessibility = session.accessibility
         self._apps = tuple(apps)
@@ -107,6 +108,8 @@ class Windows:
         if flush is not None:
             pending.add("flush")
 
+        busy_ones = [self._session.window_manager_pid, *([window.pid] if window else [])]
+
         def confirmed() -> bool:
             if ping is not None and "ping" in pending and self._screen.answered(ping):
                 pending.discard("ping")
@@ -120,6 +123,7 @@ class Windows:
             quiet_s=calm * self._quiet_s,
             deadline_s=left(deadline),
             confirmed=confirmed,
+            is_at_rest=lambda: all(map(is_at_rest, busy_ones)),
             extra_fd=self._chromium.fileno() if flush is not None else None,
         )
 

@@ -46,6 +46,59 @@ def test_keys_do_not_overtake_clicks_that_a_slow_window_manager_has_not_passed_o
     assert player.desktop.get("editor_text").rstrip("\n") == text
 
 
+SLOW_PROGRAM = """
+import os, time
+from Xlib import X, display
+screen = display.Display()
+root = screen.screen().root
+window = root.create_window(50, 50, 300, 200, 1, screen.screen().root_depth, event_mask=X.KeyPressMask)
+ping, protocols = screen.intern_atom('_NET_WM_PING'), screen.intern_atom('WM_PROTOCOLS')
+window.set_wm_protocols([ping])
+window.change_property(screen.intern_atom('_NET_WM_PID'), 6, 32, [os.getpid()])
+def call_it(title):
+    window.change_property(screen.intern_atom('_NET_WM_NAME'), screen.intern_atom('UTF8_STRING'), 8, title.encode())
+    screen.flush()
+call_it('Slow')
+window.map()
+num_keys = num_done = 0
+while True:
+    while screen.pending_events() or num_keys == num_done:
+        event = screen.next_event()
+        if event.type == X.KeyPress:
+            num_keys += 1
+        elif event.type == X.ClientMessage and event.client_type == protocols and event.data[1][0] == ping:
+            event.window = root
+            root.send_event(event, event_mask=X.SubstructureRedirectMask | X.SubstructureNotifyMask)
+            screen.flush()
+    begun = time.process_time()
+    while time.process_time() < begun + 0.2:
+        pass
+    num_done += 1
+    call_it(f'Done {num_done}')
+"""
+"""Takes a key, and what comes after it, before it does what the key is for: so do the office's menus."""
+
+
+def test_what_a_key_is_for_is_seen_though_the_application_computes_first(player: Player) -> None:
+    player.start(SetupStep("editor_open", {"path": "note.txt", "text": ""}))
+    player.desktop.get("osworld", call="launch", command=["python3", "-c", SLOW_PROGRAM])
+    player.wait_for(lambda shown: shown.window_title == "Slow")
+    for number in range(1, 6):
+        shown = player.do('key("a")')
+        assert (shown.window_title, shown.settled_by) == (f"Done {number}", "quiet")
+
+
+def test_judge_waits_for_an_editor_that_has_not_taken_its_keys(player: Player) -> None:
+    player.start(SetupStep("editor_open", {"path": "note.txt", "text": ""}))
+    (editor,) = (pid for pid in processes_below(player.desktop.pid or 0) if _name(pid) == "mousepad")
+    os.kill(editor, signal.SIGSTOP)
+    goes_on = threading.Timer(CONFIG.settle_deadline_s + 1.0, os.kill, (editor, signal.SIGCONT))
+    goes_on.start()
+    player.do('type("word")')
+    assert player.desktop.get("editor_text").rstrip("\n") == "word"
+    goes_on.join()
+
+
 def _name(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip()
