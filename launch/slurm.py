@@ -6,12 +6,14 @@ learner's nodes, with broker and the supervisor in the batch step; the second, w
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common.config import NodeKind, SiteProfile
+from common.errors import ConfigError, Problem
 from launch.node_process import STOP_SIGNAL
 from launch.plan import Layout, ProcessSpec, node_resources
 from launch.resources import Resources
@@ -63,7 +65,7 @@ def render_job(
     template = Path(__file__).with_name("job.sbatch.j2").read_text()
     jinja = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, autoescape=False)
     text = jinja.from_string(template).render(
-        output=_in_directive(str(output)),
+        output=_in_directive("--output", f"{_in_file_pattern(output.parent)}/{output.name}"),
         requeue=site.requeue,
         warning_s=site.warning_s,
         parts=[_directives(part, site=site, name=name, array=array) for part in parts],
@@ -80,7 +82,7 @@ def _directives(part: Part, *, site: SiteProfile, name: str, array: str | None) 
     kind, needs = part.kind, part.per_node
     options = [f"--job-name={name}", f"--time={site.time_limit}"]
     given = {"--account": site.account, "--partition": kind.partition, "--constraint": kind.constraint, "--array": array}
-    options += [f"{option}={_in_directive(value)}" for option, value in given.items() if value is not None]
+    options += [f"{option}={_in_directive(option, value)}" for option, value in given.items() if value is not None]
     options += [f"--nodes={part.num_nodes}", "--ntasks-per-node=1", f"--cpus-per-task={max(1, needs.num_cores)}"]
     options.append(f"--mem={needs.memory_mb}M")
     if needs.num_gpus:
@@ -96,8 +98,22 @@ def _gpus(count: int, kind: NodeKind, *, option: str = "gres") -> str:
     return f"--gres=gpu:{what}" if option == "gres" else f"--gpus-per-node={what}"
 
 
-def _in_directive(value: str) -> str:
-    return f'"{value}"' if any(character in value for character in " &|;()*[]") else value
+def _in_directive(option: str, value: str) -> str:
+    """``value`` as sbatch reads it behind `#SBATCH`: quotes hold blanks, a backslash holds what would end them or the line."""
+    if not value.isprintable():
+        reason = f"{value!r:.200} has letters that no line of a batch script can hold"
+        raise ConfigError([Problem(f"#SBATCH {option}", reason, "choose another name, of letters that can be printed")])
+    escaped = re.sub(r'(["\\#])', r"\\\1", value)
+    return f'"{escaped}"' if re.search(r"""[\s&|;()*\[\]"'\\#]""", value) else value
+
+
+def _in_file_pattern(folder: Path) -> str:
+    """``folder`` in the name of an output file, where sbatch replaces `%j` and the like, but nothing beside a backslash."""
+    if "\\" in str(folder):
+        reason = f"{str(folder)!r:.200} has a backslash, which Slurm takes for something else"
+        step = "choose a run_dir, and a folder to submit from, without backslashes"
+        raise ConfigError([Problem("run_dir", reason, step)])
+    return str(folder).replace("%", "%%")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ Everything that can be known to go wrong is found before anything is queued; wha
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -194,10 +193,6 @@ def _queue_findings(plan: ClusterPlan) -> list[Finding]:
 
 def _folder_findings(config: RunConfig) -> list[Finding]:
     """A run folder that cannot be written to."""
-    folder = Path(config.run_dir).resolve()
-    while not folder.exists():
-        folder = folder.parent
-    if os.access(folder, os.W_OK):
-        return []
+    reason = preflight.cannot_write(Path(config.run_dir))
     step = "set run_dir to a folder on the shared file system that you may write to"
-    return [Finding(SetupError, Problem("run_dir", f"{folder} cannot be written to", step))]
+    return [Finding(SetupError, Problem("run_dir", f"no run folder can be made: {reason}", step))] if reason else []

@@ -6,9 +6,9 @@ It also holds the rules that every number and every text of the tree obeys, what
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
 
 MAX_NUMBER = 2**31 - 1
 """Largest magnitude of a number. Counts and sizes end up in 32-bit integers of torch, numpy and the kernel."""
@@ -16,6 +16,8 @@ MAX_SECONDS = 2_000_000
 """Longest duration in seconds, 23 days. A socket's timeout is a 32-bit number of milliseconds."""
 MAX_PROCESSES = 10_000
 """Largest number of processes or nodes of one kind, and of episodes that a process plays at a time."""
+VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+"""Of an environment variable that a shell can set."""
 _SECONDS = "_s"
 """Ending of the names of durations."""
 

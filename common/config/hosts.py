@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field
 
-from common.config.base import Section
+from common.config.base import Section, VariableName
 from common.config.reading import read_section
 from common.config.site import SiteProfile
+
+Host = Annotated[str, Field(pattern=r"^[^\s-]\S*$")]
+"""As `ssh` takes it; what begins with a hyphen would be an option."""
 
 
 class HostList(Section):
     """Hosts that this one reaches by ssh without a password, and that see the run folder and these packages under the same path.
     Read by launch."""
 
-    learner: tuple[str, ...] = Field(min_length=1)
+    learner: tuple[Host, ...] = Field(min_length=1)
     """As `ssh` takes them. The first has the broker; `cluster.num_learner_nodes` is their number."""
-    workers: tuple[str, ...] = ()
+    workers: tuple[Host, ...] = ()
     """Desktops, actors and engines; none: they are on the first learner host."""
     gpus_per_learner: int = Field(0, ge=0)
     """GPUs of each learner host; ranks take the first ones."""
@@ -31,7 +35,7 @@ class HostList(Section):
     """As in a site profile."""
     binds: tuple[str, ...] = ()
     """As in a site profile."""
-    environment: dict[str, str] = Field(default_factory=dict)
+    environment: dict[VariableName, str] = Field(default_factory=dict)
     """Variables for all processes."""
     ssh: tuple[str, ...] = ()
     """More options for every `ssh`, one each (`-p`, `2222`)."""

@@ -169,6 +169,13 @@ class RunConfig(Section):
             )
         return name
 
+    @field_validator("run_dir")
+    @classmethod
+    def _can_be_shown(cls, run_dir: str) -> str:
+        if not run_dir.isprintable():
+            raise ValueError("should be a folder without line breaks, tabs and other letters that cannot be printed")
+        return run_dir
+
     @property
     def folder(self) -> Path:
         """The run folder."""

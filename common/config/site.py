@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from common.config.base import Section
+from common.config.base import Section, VariableName
 from common.config.reading import read_section
 from common.errors import ConfigError, Problem
 
@@ -62,7 +62,7 @@ class SiteProfile(Section):
     """`module load` these, in order."""
     setup: tuple[str, ...] = ()
     """Shell lines before anything of ours starts, on the node where the job's script runs."""
-    environment: dict[str, str] = Field(default_factory=dict)
+    environment: dict[VariableName, str] = Field(default_factory=dict)
     """Variables for all processes."""
     python: str | None = None
     """The interpreter that has ComputerRL installed, as all nodes see it; None: the one that submits."""

@@ -5,6 +5,7 @@ Help, exit codes and signals are tried in processes, as people run commands; oth
 
 from __future__ import annotations
 
+import errno
 import re
 import signal
 import socket
@@ -223,8 +224,11 @@ def test_run_whose_name_no_run_can_have_is_refused(here: Here, command: str, nam
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        (f"run_dir={LONG}", "run_dir"), ("run_dir=/dev/null/x", "/dev/null is no folder"), (f"model.name={LONG}", LONG),
-        (f"tasks.recordings={LONG}", LONG), (f"tasks.osworld={LONG}", LONG), ("model.name=~nobody-here/x", "~nobody-here"),
+        (f"run_dir={LONG}", "run_dir"), ("run_dir=/dev/null/x", "/dev/null is no folder"),
+        ("run_dir=/proc/x", "run_dir: "), ("run_dir=/proc/self/fd/0/x", "run_dir: "),
+        ("tasks.osworld=/nowhere", "tasks.osworld: "), ("tasks.osworld=/etc/passwd", "tasks.osworld: "),
+        (f"model.name={LONG}", LONG), (f"tasks.recordings={LONG}", "tasks.recordings: "), (f"tasks.osworld={LONG}", "tasks.osworld: "),
+        ("model.name=~nobody-here/x", "~nobody-here"),
         (f"tasks.families=[{', '.join(['calc-set-cell', 'files-rename', 'files-move'] * 10)}]", "more than once"),
     ],
 )  # fmt: skip
@@ -237,8 +241,11 @@ def test_place_that_cannot_be_is_refused_before_anything_starts(here: Here, sett
 def test_folders_that_cannot_be_written_to_are_refused_before_anything_starts(
     here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def refuse(**_: object) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
     # The user of these tests may be root, whom no permission stops.
-    monkeypatch.setattr("launch.preflight.os.access", lambda *_: False)
+    monkeypatch.setattr("launch.preflight.tempfile.mkdtemp", refuse)
     monkeypatch.setenv("COMPUTERRL_CACHE", str(tmp_path / "cache"))
     refused(here("train", "serial", "--dry-run"), 2, "run_dir: ", "COMPUTERRL_CACHE: 'tiny-random' cannot be made")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,9 @@ import pytest
 
 from common.config import HostList, RunConfig, SiteProfile, load_site
 from common.errors import ConfigError
+from env_server.apptainer_install import Apptainer
 from launch import cluster_plan, slurm
-from launch.job import under_torchrun
+from launch.job import in_container, under_torchrun
 from launch.node_process import STOP_SIGNAL
 from launch.plan import Layout, idle_desktops, make_plan
 from launch.ssh import over_ssh
@@ -46,6 +49,79 @@ def plan(chosen: RunConfig | None = None, site: SiteProfile = SITE) -> cluster_p
 
 def test_job_script_golden(check_golden: CheckGolden) -> None:
     check_golden("job.sbatch", plan().script.encode())
+
+
+def read_by_sbatch(line: str) -> list[str]:
+    """Words of a `#SBATCH` line, by the rules of Slurm's sbatch/opt.c: blanks divide, quotes hold them, # ends."""
+    words, word, quote, text = [], "", "", iter(line.removeprefix("#SBATCH "))
+    for letter in text:
+        if letter == "\\":
+            word += next(text)
+        elif letter in "\"'" and quote in ("", letter):
+            quote = "" if quote else letter
+        elif letter == "#":
+            break
+        elif letter.isspace() and not quote:
+            words.append(word)
+            word = ""
+        else:
+            word += letter
+    return [*words, word]
+
+
+ODD = (
+    "my runs", "a;b", "$(id)", "`id`", "-rf", "a#b", " # b", "it's", '"', "a|b&c", "(x)[y]*", "Übung 日本", "a%jb", "100%",
+    "a,b:c",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_job_script_means_folders_with_odd_names(name: str) -> None:
+    script = replace(plan(config(run_dir=name)), folder=Path("/data") / name).script
+    (output,) = read_by_sbatch(next(line for line in script.splitlines() if "--output" in line))
+    assert output.replace("%%", "%") == f"--output={name}/trial/launch/job-%j.log"
+    assert output.replace("%%", "").count("%") == 1
+    assert shlex.split(script.splitlines()[-1])[-1] == f"{name}/trial"
+    assert ["cd", f"/data/{name}"] in map(shlex.split, (line for line in script.splitlines() if line.startswith("cd ")))
+
+
+@pytest.mark.parametrize("option", ["account", "partition", "constraint"])
+def test_job_script_means_options_with_odd_values(option: str) -> None:
+    for value in ODD:
+        site = {option: value} if option == "account" else {"learner": {option: value}}
+        lines = plan(site=SiteProfile.model_validate(site)).script.splitlines()
+        assert [f"--{option}={value}"] in [read_by_sbatch(line) for line in lines if line.startswith("#SBATCH")]
+
+
+def test_name_that_no_batch_script_can_hold_is_refused() -> None:
+    for folder in ("a\\b", "a\nb"):
+        with pytest.raises(ConfigError, match=r"batch script|backslash"):
+            _ = plan(config().model_copy(update={"run_dir": folder})).script
+    with pytest.raises(ConfigError, match="#SBATCH --account"):
+        _ = plan(site=SiteProfile(account="x\n#SBATCH --uid=0")).script
+
+
+@pytest.mark.parametrize("name", ["A B", "A;id", "1A", "", "A-B", "$(id)", "A\n"])
+def test_environment_with_a_name_that_no_shell_sets_is_refused(name: str) -> None:
+    for kind in (SiteProfile, HostList):
+        with pytest.raises(ValueError, match="environment"):
+            kind.model_validate({"environment": {name: "x"}, **({"learner": ["a"]} if kind is HostList else {})})
+
+
+@pytest.mark.parametrize("host", ["-oProxyCommand=id", "", "a b", "-", "a\nb"])
+def test_host_that_ssh_would_take_for_something_else_is_refused(host: str) -> None:
+    for place in ("learner", "workers"):
+        with pytest.raises(ValueError, match=place):
+            HostList.model_validate({"learner": ["node-1"], place: [host]})
+
+
+def test_container_sees_folders_with_odd_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("env_server.apptainer_install.find_apptainer", lambda: Apptainer(Path("/a/bin/apptainer"), "1", (), True))
+    spec = in_container(plan().specs[0], SiteProfile(container="gpu.sif", binds=("/a:/b",)), config(run_dir='/x,y: "z"'))
+    mounts = [spec.argv[place + 1] for place, word in enumerate(spec.argv) if word == "--mount"]
+    fields = [next(csv.reader([mount])) for mount in mounts]
+    assert ["type=bind", 'source=/x,y: "z"', 'destination=/x,y: "z"'] in fields
+    assert spec.argv[spec.argv.index("--bind") + 1] == "/a:/b"
 
 
 def test_roles_are_dealt_out_to_their_nodes() -> None:

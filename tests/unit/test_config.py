@@ -83,9 +83,9 @@ def test_load_config_override_of_a_text_takes_it_as_it_is(tmp_path: Path, text: 
 
 
 def test_load_config_override_of_a_text_in_quotes_is_read_as_yaml(tmp_path: Path) -> None:
-    overrides = ["model.name='my model'", 'run_dir="a\tb"', "tasks.recordings=null"]
+    overrides = ["model.name='my model'", 'tasks.osworld="a\tb"', "tasks.recordings=null"]
     config = load_config(write(tmp_path, "tasks: {recordings: here}"), overrides=overrides)
-    assert (config.model.name, config.run_dir, config.tasks.recordings) == ("my model", "a\tb", None)
+    assert (config.model.name, config.tasks.osworld, config.tasks.recordings) == ("my model", "a\tb", None)
 
 
 @pytest.mark.parametrize("name", ["7", "2026-11-26", "yes", "1.5"])
@@ -100,6 +100,12 @@ def test_load_config_text_that_yaml_takes_for_something_else_is_answered_with_qu
 )
 def test_load_config_name_that_is_no_run_s_is_refused_with_one_that_is(tmp_path: Path, name: str, proposed: str) -> None:
     assert proposed in problems(write(tmp_path, ""), f"name={name}")["name"]
+
+
+@pytest.mark.parametrize("run_dir", ["a\nb", "a\tb", "a\x1b[31m", "a\r"])
+def test_load_config_folder_that_cannot_be_shown_is_refused(tmp_path: Path, run_dir: str) -> None:
+    assert "line breaks" in problems(write(tmp_path, ""), f"run_dir={run_dir}")["run_dir"]
+    assert load_config(write(tmp_path, ""), overrides=["run_dir=a 'b' $(c) ; -d"]).run_dir == "a 'b' $(c) ; -d"
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,8 @@ def test_folder_without_a_runnable_file_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "tasks", "three", proxy=True)
     with pytest.raises(ConfigError, match="none of the 1 task files"):
         family_names(run_config(tmp_path / "tasks"))
-    with pytest.raises(ConfigError, match="holds no task files"):
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(ConfigError, match=r"tasks\.osworld: .*holds no task files"):
         family_names(run_config(tmp_path / "nothing"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,16 +66,26 @@ class Report:
         }
 
 
-def check_folder(folder: Path, *, assets: Path | None, abilities: Abilities | None = None, read_gold: bool = False) -> Report:
-    """Check every ``*.json`` below ``folder``. Raises `ConfigError` when there is nothing to check.
+def check_folder(
+    folder: Path,
+    *,
+    assets: Path | None,
+    abilities: Abilities | None = None,
+    read_gold: bool = False,
+    fields: tuple[str, str] = ("DIR", "--assets"),
+) -> Report:
+    """Check every ``*.json`` below ``folder``. Raises `ConfigError` when there is nothing to check; ``fields``: what names
+    ``folder`` and ``assets`` there.
 
     ``read_gold`` also opens the expected files that are in the asset folder, which takes a while for many of them.
     """
-    if assets is not None and not assets.is_dir():
-        raise ConfigError([Problem("--assets", f"{assets} is no folder", "give the folder that mirrors the files' host")])
-    paths = sorted(folder.rglob("*.json")) if folder.is_dir() else []
+    if assets is not None and not os.path.isdir(assets):
+        step = "give the folder that mirrors the files' host"
+        raise ConfigError([Problem(fields[1], f"there is no folder {str(assets)!r:.200}", step)])
+    paths = sorted(folder.rglob("*.json")) if os.path.isdir(folder) else []
     if not paths:
-        raise ConfigError([Problem(str(folder), "holds no task files (*.json)", "give the folder with the tasks' JSON files")])
+        lacks = "holds no task files (*.json)" if os.path.isdir(folder) else "is no folder"
+        raise ConfigError([Problem(fields[0], f"{str(folder)!r:.200} {lacks}", "give the folder with the tasks' JSON files")])
     found = Assets(assets)
     return Report(tuple(_check(path, folder, found, abilities, read_gold=read_gold) for path in paths))
 

@@ -20,6 +20,7 @@ _APPS = {
     "editor": "editor",
 }  # fmt: skip
 """Names in task files -> ours; ``os`` may be any of them."""
+_FIELDS = ("tasks.osworld", "tasks.osworld_assets")
 READERS = {
     "av": "av", "cssselect": "cssselect", "mutagen": "mutagen", "pypdfium2": "pypdfium2", "rapidfuzz": "rapidfuzz",
 }  # fmt: skip
@@ -35,7 +36,7 @@ def missing_readers() -> list[str]:
 def families(folder: Path, assets: Path | None) -> Mapping[str, Family]:
     """By name, in the order of the files' paths. Raises `ConfigError` when none can be run, two have the same id, or the judges'
     packages are not installed."""
-    report = check_folder(folder, assets=assets)
+    report = check_folder(folder, assets=assets, fields=_FIELDS)
     if missing := missing_readers():
         reason = f"judging OSWorld tasks needs packages that are not installed here: {', '.join(missing)}"
         raise ConfigError([Problem("tasks.osworld", reason, "install them with `make setup WITH=osworld`")])
@@ -56,7 +57,7 @@ def families(folder: Path, assets: Path | None) -> Mapping[str, Family]:
 
 def refusal(folder: Path, assets: Path | None, name: str) -> str:
     """Why the task of that family's name cannot be run; empty when the folder has none."""
-    for checked in check_folder(folder, assets=assets).tasks:
+    for checked in check_folder(folder, assets=assets, fields=_FIELDS).tasks:
         if FOREIGN_PREFIX + checked.task_id == name and not checked.runnable:
             return "; ".join(str(one) for one in checked.refusals)
     return ""
