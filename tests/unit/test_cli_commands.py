@@ -227,8 +227,8 @@ def test_run_whose_name_no_run_can_have_is_refused(here: Here, command: str, nam
         (f"run_dir={LONG}", "run_dir"), ("run_dir=/dev/null/x", "/dev/null is no folder"),
         ("run_dir=/proc/x", "run_dir: "), ("run_dir=/proc/self/fd/0/x", "run_dir: "),
         ("tasks.osworld=/nowhere", "tasks.osworld: "), ("tasks.osworld=/etc/passwd", "tasks.osworld: "),
-        (f"model.name={LONG}", LONG), (f"tasks.recordings={LONG}", "tasks.recordings: "), (f"tasks.osworld={LONG}", "tasks.osworld: "),
-        ("model.name=~nobody-here/x", "~nobody-here"),
+        (f"model.name={LONG}", LONG), (f"tasks.recordings={LONG}", "tasks.recordings: "),
+        (f"tasks.osworld={LONG}", "tasks.osworld: "), ("model.name=~nobody-here/x", "~nobody-here"),
         (f"tasks.families=[{', '.join(['calc-set-cell', 'files-rename', 'files-move'] * 10)}]", "more than once"),
     ],
 )  # fmt: skip
