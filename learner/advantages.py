@@ -5,6 +5,8 @@ Shape legend: n steps of one group, all trajectories together (of the batch wher
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 
@@ -73,6 +75,19 @@ def normalised_by(values: np.ndarray, *, weights: np.ndarray, delta: float) -> n
         return np.zeros_like(values)
     mean = np.average(values, weights=weights)
     return (values - mean) / (np.sqrt(np.average((values - mean) ** 2, weights=weights)) + delta)
+
+
+def off_policy_optimal_baseline(rewards_T: np.ndarray, log_weights_T: np.ndarray, score_norms_T: np.ndarray) -> float:
+    """b = sum w^2 g^2 R / sum w^2 g^2 over the trajectories of a group (VCPO, arXiv 2602.17616: with it the gradient
+    sum w (R - b) grad log pi has the smallest variance). ``log_weights_T``: log w, ``score_norms_T``: g, the norm of
+    grad log pi. NaN when a number is not finite or all weights are 0; the reward itself when all are equal.
+    """
+    if np.ptp(rewards_T) == 0.0:
+        return float(rewards_T[0])
+    # b is the same for all multiples of w: the largest is made 1, so that none overflows.
+    weights_T = (np.exp(log_weights_T - log_weights_T.max()) * score_norms_T) ** 2
+    total = weights_T.sum()
+    return float((weights_T * rewards_T).sum() / total) if total > 0 else math.nan
 
 
 def generalised_advantages(rewards_t: np.ndarray, values_t: np.ndarray, *, gamma: float, lam: float) -> np.ndarray:

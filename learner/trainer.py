@@ -9,6 +9,7 @@ Shape legend: M action tokens of a pass, U distinct (node, next token) pairs, S 
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +36,7 @@ from learner.algorithms import (
     Refines,
     ScalesLearningRate,
     TrainBatch,
+    WantsScores,
     make_algorithm,
 )
 from learner.algorithms.contract import blaming, checked_factor, returned
@@ -194,9 +196,25 @@ class Trainer:
             return tuple(found[f"{name}/{i}"] for i in range(len(batch.samples)))
 
         values = of("values") if self._value_head is not None else None
-        look = FirstLook(of("logprobs"), of("entropy"), values)
+        scores = self._score_norms(batch) if isinstance(self.algorithm, WantsScores) and self.algorithm.wants_scores else None
+        look = FirstLook(of("logprobs"), of("entropy"), values, scores)
         with blaming(self.algorithm, "refine"):
             return returned(self.algorithm.refine(replace(batch, start_logprobs=look.logprobs), look), TrainBatch)
+
+    def _score_norms(self, batch: TrainBatch) -> np.ndarray:
+        """See `FirstLook.score_norms_T`."""
+        norms_T = np.full(len(batch.trajectory_ids), np.nan)
+        for trajectory in np.unique(batch.trajectory_S):
+            for item in self._passes(batch, np.flatnonzero(batch.trajectory_S == trajectory).tolist()):
+                outputs = self._forward(item)
+                if item.idle:
+                    self._backward_nothing(outputs)
+                else:
+                    _logprobs_of(outputs, item.tensors).sum().backward()
+            masters = [master for master in self.policy.masters.values() if master.grad is not None]
+            norms_T[trajectory] = self.policy.clip_gradients(masters, math.inf)
+            self._optimizer.zero_grad(set_to_none=True)
+        return norms_T
 
     def _lr_factor(self, share: float) -> float:
         if not isinstance(self.algorithm, ScalesLearningRate):

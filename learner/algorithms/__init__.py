@@ -211,6 +211,9 @@ class FirstLook:
     entropy: tuple[np.ndarray, ...]
     values: tuple[np.ndarray, ...] | None
     """For an algorithm that `LearnsValues`."""
+    score_norms_T: np.ndarray | None = None
+    """[len(trajectory_ids)] float64, norm of the gradient of the log-probability of each trajectory's action tokens, those of its
+    samples; NaN for one without samples. For an algorithm that `WantsScores`."""
 
 
 Need = Literal["proximal_logprobs", "reference_logprobs"]
@@ -245,6 +248,14 @@ class Refines(Protocol):
     def refine(self, batch: TrainBatch, look: FirstLook) -> TrainBatch:
         """``batch`` with other advantages, targets or fewer samples; pure."""
         ...
+
+
+@runtime_checkable
+class WantsScores(Protocol):
+    """An algorithm that `Refines` and whose look has the norms of the trajectories' gradients: a forward and a backward pass for each."""
+
+    wants_scores: bool
+    """Else the passes are spared."""
 
 
 @runtime_checkable
@@ -313,6 +324,7 @@ ALGORITHMS: dict[str, str] = {
     "ppo": "learner.algorithms.ppo:PPO",
     "vtrace": "learner.algorithms.vtrace:VTrace",
     "digirl": "learner.algorithms.digirl:DigiRL",
+    "vcpo": "learner.algorithms.vcpo:VCPO",
 }
 """Name -> `module:Class`."""
 

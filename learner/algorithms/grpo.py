@@ -79,8 +79,8 @@ class GRPOOptions(Section):
     """Taken from the reward of a badly formed step, besides its reward being 0 (ours)."""
     lr_scaling: Literal["none", "effective_samples"] = "none"
     """effective_samples: the learning rate of an optimizer step times sqrt(ESS / n), ESS = (sum w)^2 / sum w^2 over its n
-    trajectories, each with the product w of its tokens' weights. That is half of VCPO (arXiv 2602.17616); the other half, a
-    baseline from gradient norms, is not here."""
+    trajectories, each with the product w of its tokens' weights. That is one half of VCPO (arXiv 2602.17616); the algorithm
+    `vcpo` has the other one, a baseline from gradient norms, besides."""
     temperature: float = Field(1.0, gt=0)
     """Sampling temperature of training rollouts; the learner's log-probs are taken at the same."""
 

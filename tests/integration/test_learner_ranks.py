@@ -178,11 +178,11 @@ def test_two_ranks_train_to_the_same_weights_as_one(tmp_path: Path, pair: Pair) 
 
 
 @pytest.mark.release
-@pytest.mark.parametrize(("top_layers", "algorithm"), [(None, "grpo"), (2, "ppo")])
+@pytest.mark.parametrize(("top_layers", "algorithm"), [(None, "grpo"), (2, "ppo"), (2, "vcpo")])
 def test_two_ranks_train_to_the_same_weights_as_one_in_other_ways(
     tmp_path: Path, top_layers: int | None, algorithm: str
 ) -> None:
-    """With ppo a value head and a first look besides."""
+    """With ppo a value head and a first look besides, with vcpo norms of gradients."""
     found = {}
     for num_ranks in (1, 2):
         config = make_config(tmp_path, num_ranks=num_ranks, top_layers=top_layers, num_minibatches=2, algorithm=algorithm)

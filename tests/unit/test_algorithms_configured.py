@@ -127,13 +127,18 @@ def per_trajectory(groups: Sequence[TrajectoryGroup], rows: Rows) -> Values:
     return {id(step): 1 / (num * len(one.steps) * len(step.action_tokens)) for _, one, step in rows}
 
 
+def per_token_of_trajectory(groups: Sequence[TrajectoryGroup], rows: Rows) -> Values:
+    num = sum(len(group.trajectories) for group in groups)
+    return {id(step): 1 / (num * sum(len(other.action_tokens) for other in one.steps)) for _, one, step in rows}
+
+
 def constant(_groups: Sequence[TrajectoryGroup], rows: Rows) -> Values:
     return {id(step): 1 / 1000 for _, _, step in rows}
 
 
 standardised = each_group(lambda group: standard(step_rewards(group)))
 PLAIN = (
-    "computerrl", "dppo_tv", "geometric", "grpo", "gspo", "icepop", "loglinear", "scaling_inter", "tis", "vcpo",
+    "computerrl", "dppo_tv", "geometric", "grpo", "gspo", "icepop", "loglinear", "scaling_inter", "tis",
     "behaviour_cloning", "coda", "arpo", "dart_release",
 )  # fmt: skip
 """Which have GRPO's batch where no memory has anything to give; of the two that clone, a batch is none of their business."""
@@ -148,6 +153,7 @@ EXPECTED = {
     "rebn": (returns, per_group),
     "reinforce_pp": (over_the_batch, per_group),
     "rloo": (each_group(leave_one_out), per_group),
+    "vcpo": (each_group(of_trajectories), per_token_of_trajectory),
 }
 REFINED = {"dart", "ppo", "vtrace", "digirl"}
 CHOOSING = {"grpo_roc", "ui_s1"}
