@@ -23,10 +23,10 @@ _NAMES = (
 ROLE_NAMES = dict(enumerate(_NAMES))
 
 ACTIVE, CHECKED, COLLAPSED, EDITABLE, ENABLED, EXPANDED, FOCUSED = 1, 4, 5, 7, 8, 10, 12
-MULTI_LINE, SELECTED, SENSITIVE, SHOWING, VISIBLE = 17, 23, 24, 25, 30
+MODAL, MULTI_LINE, SELECTED, SENSITIVE, SHOWING, VISIBLE = 16, 17, 23, 24, 25, 30
 """Bit numbers of states."""
 COVERED = 63
-"""Not one of AT-SPI's: another window lies over the place where the object would be clicked."""
+"""Not one of AT-SPI's: a click on the object would meet another window, or nothing, as a dialog has to be answered first."""
 
 _SHOWN = ((CHECKED, "checked"), (SELECTED, "selected"), (FOCUSED, "focused"), (EXPANDED, "expanded"), (EDITABLE, "editable"),
           (COVERED, "covered"))  # fmt: skip

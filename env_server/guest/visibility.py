@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from .roles import ACTIVE, COVERED, ENABLED, SENSITIVE, SHOWING, VISIBLE, has_state
+from .roles import ACTIVE, COVERED, ENABLED, MODAL, SENSITIVE, SHOWING, VISIBLE, has_state
 from .tree_walk import Extents, Node
 
 WINDOW_KEY = "window:"
@@ -117,6 +117,7 @@ class Arrangement:
     def seen(self, nodes: Sequence[Node]) -> list[Node]:
         """The nodes, with `COVERED` where a click would meet another window, and one for every window without objects."""
         order, owners = self._owners(nodes)
+        has_to_be_answered = any(self._is_modal_in_front(node) for node in nodes)
         found = []
         for node, owner in zip(nodes, owners, strict=True):
             x, y, width, height = node.extents
@@ -124,8 +125,15 @@ class Arrangement:
             is_covered = owner is not None and above is not None and above != owner
             # Items of a menu that has been closed keep their places, see `Reading.items_never_show`.
             is_closed = owner is not None and not owner.is_popup and not has_state(node.states, SHOWING)
-            found.append(replace(node, states=node.states | 1 << COVERED) if is_covered or is_closed else node)
+            is_blocked = has_to_be_answered and owner is not None and not owner.is_popup and owner.xid != self._active
+            is_out_of_reach = is_covered or is_closed or is_blocked
+            found.append(replace(node, states=node.states | 1 << COVERED) if is_out_of_reach else node)
         return found + self._bare_windows(nodes, owners)
+
+    def _is_modal_in_front(self, node: Node) -> bool:
+        """Is this a dialog with the focus that blocks the other windows of its process?"""
+        surface = self._windows.get(node.path)
+        return has_state(node.states, MODAL) and surface is not None and surface.xid == self._active
 
     def _owners(self, nodes: Sequence[Node]) -> tuple[list[Surface], list[Surface | None]]:
         """The surfaces in stacking order, with those of overlays, and the one that draws each node."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from env_server.guest.roles import ACTIVE, COVERED, SHOWING, VISIBLE, has_state
+from env_server.guest.roles import ACTIVE, COVERED, MODAL, SHOWING, VISIBLE, has_state
 from env_server.guest.tree_walk import Extents, Node
 from env_server.guest.visibility import WINDOW_KEY, Arrangement, Surface, match, visible_parts
 
@@ -52,6 +52,19 @@ def test_what_a_dialog_leaves_open_of_its_window_can_be_clicked() -> None:
     help_button, yes = node("help", 1, "button", "Help", (0, 0, 9, 9)), node("yes", 2, "button", "Yes", (30, 25, 9, 9))
     surfaces = [surface(1, "Page"), surface(2, "Sure?", box)]
     assert seen(surfaces, PAGE, dialog, ORDER, help_button, yes, active=2) == (["Help", "Yes"], [])
+
+
+@pytest.mark.parametrize("active", [1, 2, 4])
+def test_modal_dialog_with_the_focus_blocks_the_other_windows_of_its_process(active: int) -> None:
+    dialog = node("dialog", 0, "dialog", "Sure?", (20, 20, 40, 20), states=SHOWN | 1 << MODAL)
+    tools, pen = node("tools", 0, "frame", "Tools", (70, 0, 10, 9)), node("pen", 3, "button", "Pen", (71, 1, 5, 5))
+    menu, copy = node("menu", 2, "menu", "Copies", (21, 21, 9, 5)), item("copy", 5, "Twice", 21, 26)
+    help_button, yes = node("help", 1, "button", "Help", (0, 0, 9, 9)), node("yes", 2, "button", "Yes", (30, 35, 9, 4))
+    surfaces = [surface(1, "Page"), surface(4, "Tools", (70, 0, 10, 9)), surface(2, "Sure?", (20, 20, 40, 20))]
+    surfaces.append(surface(3, box=(21, 26, 30, 5), popup=True))
+    found, _ = seen(surfaces, PAGE, dialog, tools, pen, menu, copy, help_button, yes, active=active)
+    inside = ["Copies", "Twice", "Yes"]
+    assert sorted(found) == sorted(inside if active == 2 else ["Help", "Pen", *inside])
 
 
 def item(path: str, parent: int, name: str, x: int, y: int, *, role: str = "menu-item", states: int = SHOWN) -> Node:
