@@ -6,6 +6,7 @@ A URL's file lies below the folder at the URL's path, so that a plain mirror of 
 
 Also found: ``ASSETS/HOST/a/b/c/table.xlsx`` (what mirroring tools write), and the path with leading parts left out as long as the
 file's own folder remains (``ASSETS/b/c/table.xlsx``, ``ASSETS/c/table.xlsx``: a checkout of the data set). The longest wins.
+An address that names no file was replaced by a place below the folder when the task file was read.
 """
 
 from __future__ import annotations

@@ -7,8 +7,10 @@ so that a broken file is an error when it is loaded and never a wrong reward lat
 from __future__ import annotations
 
 import json
-from pathlib import Path
+import uuid
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
+from urllib.parse import quote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -292,7 +294,7 @@ def read_task_file(path: Path) -> TaskFile:
     try:
         if path.stat().st_size > _MAX_FILE_BYTES:
             raise ConfigError([Problem(str(path), f"is larger than {_MAX_FILE_BYTES} bytes: no task file", _NEXT_STEP)])
-        data = json.loads(path.read_text(encoding="utf-8-sig"))
+        data = _with_cached_files(json.loads(path.read_text(encoding="utf-8-sig")))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise ConfigError([Problem(str(path), f"is no JSON that can be read: {error}", _NEXT_STEP)]) from error
     try:
@@ -304,3 +306,40 @@ def read_task_file(path: Path) -> TaskFile:
             given = "" if found["type"] == "missing" else f", found {found['input']!r:.80}"
             problems.append(Problem(f"{path}: {field}", f"{found['msg']}{given}", _NEXT_STEP))
         raise ConfigError(problems) from error
+
+
+def _with_cached_files(data: Any) -> Any:
+    """``data`` with a place in the asset folder for every address that names no file.
+
+    All of OfficeWorld's files have one such address. They come in a copy of the cache of OSWorld's program: one folder for each
+    task, with its files by names of their own.
+    """
+    task_id = data.get("id") if isinstance(data, dict) else None
+    return _named(data, task_id) if isinstance(task_id, str) else data
+
+
+def _named(part: Any, task_id: str) -> Any:
+    if isinstance(part, list):
+        return [_named(entry, task_id) for entry in part]
+    if not isinstance(part, dict):
+        return part
+    named = {key: _named(value, task_id) for key, value in part.items()}
+    if named.get("type") == "cloud_file":
+        given, dest = named.get("path"), named.get("dest")
+        if isinstance(given, list) and isinstance(dest, list):
+            named["path"] = [_cached(url, name, task_id) for url, name in zip(given, dest, strict=False)]
+        else:
+            named["path"] = _cached(given, dest, task_id)
+    elif isinstance(named.get("url"), str) and isinstance(named.get("path"), str):
+        url = named["url"]
+        named["url"] = _cached(url, f"{uuid.uuid5(uuid.NAMESPACE_URL, url)}_{PurePosixPath(named['path']).name}", task_id)
+    return named
+
+
+def _cached(url: Any, name: Any, task_id: str) -> Any:
+    """The place of the file that is kept as ``name``, where ``url`` names none."""
+    try:
+        names_no_file = isinstance(url, str) and "://" in url and urlsplit(url).path in ("", "/")
+    except ValueError:  # no address at all
+        return url
+    return quote(f"{task_id}/{name}") if names_no_file and isinstance(name, str) else url
