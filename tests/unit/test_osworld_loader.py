@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
 import openpyxl
 import pytest
 from click.testing import CliRunner
+from osworld_fake import FakeDesktop
 
 from common.errors import ConfigError
 from env_server.tasks.osworld import Abilities, Assets, load_task, read_task_file, refusals
@@ -125,6 +127,10 @@ def test_judges_lists_are_matched_one_by_one(tmp_path: Path) -> None:
     [
         ({"proxy": True}, "network"),
         ({"fixed_ip": True}, "network"),
+        (_step("execute", command=["unzip", "-q", "a.zip"]), "app"),
+        (_step("execute", command="cd a && git init", shell=True), "app"),
+        (_step("command", command=["tar", "-xJvf", "a.tar.xz"]), "app"),
+        ({"evaluator": {"postconfig": _step("execute", command=["bash", "-c", "cd a && zip -qr b.zip *"])["config"]}}, "app"),
         ({"related_apps": ["vs_code"]}, "app"),
         (_step("chrome_open_tabs", urls_to_open=["https://site.invalid"]), "network"),
         (_step("login", settings_file="x"), "account"),
@@ -228,6 +234,25 @@ def test_assets_every_documented_place_is_found(place: str, tmp_path: Path) -> N
     path.parent.mkdir(parents=True)
     path.write_bytes(b"x")
     assert Assets(tmp_path).find("https://files.invalid/data/sets/my%20file.txt?download=true") == path
+
+
+def test_assets_file_whose_address_names_none_lies_in_a_copy_of_osworld_s_cache(tmp_path: Path) -> None:
+    address = "https://files.invalid/"
+    names = ["gold #1.xlsx", "second.xlsx"]
+    gold = {"type": "cloud_file", "multi": True, "path": [address] * 2, "dest": names}
+    task = _task(evaluator={"expected": gold})
+    task["config"][0]["parameters"]["files"][0]["url"] = address
+    path = _write(tmp_path / "tasks", task)
+    with pytest.raises(ConfigError, match="the asset folder lacks one"):
+        load_task(path, _assets(tmp_path / "assets"))
+    kept = f"{uuid.uuid5(uuid.NAMESPACE_URL, address)}_in.xlsx"
+    for name in (kept, *names):
+        place = tmp_path / "assets/one" / name
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(name)
+    desktop = FakeDesktop()
+    load_task(path, tmp_path / "assets").set_up(desktop)
+    assert desktop.files["/home/user/in.xlsx"] == kept.encode()
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ NEEDS_NETWORK = (
     "Find the homepage of each author and bookmark it.",
     "Fill in the phone numbers; the website links are in column B.",
     "Collect last week's papers on robots from arXiv.",
+    "Please search the Internet for a tutorial on tabs and set them up in my editor.",
     "Measure my connection through speedtest.net and save the figures.",
     'My shell says "terraform: command not found". Make it work.',
 )

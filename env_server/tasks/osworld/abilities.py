@@ -202,6 +202,14 @@ _PROGRAMS: Mapping[str, str] = {
     "rhythmbox": "rhythmbox",
 }  # fmt: skip
 """Program -> application, for those that a desktop may lack."""
+ABSENT_PROGRAMS = frozenset(
+    {
+        "unzip", "zip", "7z", "xz", "git", "gio", "jq", "bc", "xsel", "xclip", "wmctrl", "convert", "ffmpeg", "vim", "nano",
+        "docker", "npm", "node", "conda",
+    }
+)  # fmt: skip
+"""Programs that no image has: without them a set-up does nothing, and an evaluator sees no solution."""
+_UNPACKS_XZ = re.compile(r"\btar\b.*(?:\s-?[a-zA-Z]*J[a-zA-Z]*\s|--xz\b|\.t?xz\b)")
 _IGNORED = frozenset({"socat"})
 """Programs that only carry the browser's debugging port between machines: not needed, the guest talks to its browser itself."""
 
@@ -225,7 +233,9 @@ def _of_command(command: Command, where: str, abilities: Abilities, *, shell: bo
         input_script(normalise(command, shell=shell), (1920, 1080))
     except Untranslatable as error:
         yield Refusal("unsupported", where, str(error))
-    for program in programs(command):
+    for program in (*programs(command), *(["xz"] if _UNPACKS_XZ.search(text) else [])):
+        if program in ABSENT_PROGRAMS:
+            yield Refusal("app", where, f"program {program}")
         app = _PROGRAMS.get(program)
         if app is not None and app not in abilities.apps:
             yield Refusal("app", where, f"program {program} (application {app})")

@@ -32,6 +32,7 @@ _NETWORK: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\b(?:home ?page|web ?page|website) links?\b", "works with {match}"),
         (r"\b(?:find|locate|look up|collect)\b[^.?!]*\b(?:web ?pages?|web ?sites?|home ?pages?)\b", "the agent is to '{match}'"),
         (r"\bfind\b[^.?!]*\b(?:addresses|prices?|opening hours) of\b", "the agent is to '{match}'"),
+        (r"\bsearch (?:on |through |in )?(?:the )?(?:internet|web|online)\b", "the agent is to '{match}'"),
         (r"\bcommand not found\b", "the agent would have to install a program ('{match}')"),
     )
 )
