@@ -47,6 +47,7 @@ _TAKE_LIMIT_S = 3.0
 """For an application to take the keys that were pressed before, when a judge asks what it has made of them."""
 _OSWORLD_READ_LIMIT_S = 5.0
 _CALM_AT_RESET = 2.0
+_CALM_OF_OWN_KEYS = 5.0
 _OFFICE = frozenset({"calc", "writer", "impress"})
 _FILE_FACTS = frozenset({"file_bytes", "file_text", "folder_listing"})
 _FACTS_OF_APPS = _FILE_FACTS | {"calc_cells", "editor_text"}
@@ -112,6 +113,7 @@ class Desktop:
             session, folder=places.agent, show=self._show_for_osworld, open_terminal=self._openers.open_terminal,
             quit_app=lambda name: on_demand[name].quit(),
             end_programs=self._openers.close_on_demand, flush=self._flush, read_tree=self._nodes_in_front, browser=browser,
+            settle=lambda limit_s: self._windows.settle_within(deadline_s=limit_s, calm=_CALM_OF_OWN_KEYS),
         )  # fmt: skip
         self._gui = Gui(self._screen, self._windows, locked=self._chromium, open_terminal=self._open_terminal)
         self._file_tools = FileTools(self.folder)

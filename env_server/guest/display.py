@@ -387,10 +387,16 @@ class Screen:
         place = self._root.translate_coords(window, 0, 0)
         return place.x, place.y, shape.width, shape.height
 
+    def is_fullscreen(self, xid: int) -> bool:
+        """Is it in full-screen mode?"""
+        return "_NET_WM_STATE_FULLSCREEN" in self._states(xid)
+
     def _placing(self, xid: int) -> str:
+        return f"{self.geometry(xid)} {[name for name in self._states(xid) if name != '_NET_WM_STATE_FOCUSED']}"
+
+    def _states(self, xid: int) -> list[str]:
         window = self._display.create_resource_object("window", xid)
-        names = sorted(self._display.get_atom_name(atom) for atom in self._numbers(window, "_NET_WM_STATE", Xatom.ATOM))
-        return f"{self.geometry(xid)} {[name for name in names if name != '_NET_WM_STATE_FOCUSED']}"
+        return sorted(self._display.get_atom_name(atom) for atom in self._numbers(window, "_NET_WM_STATE", Xatom.ATOM))
 
     def ping(self, xid: int) -> int | None:
         """Ask the window's program to answer once it has taken all input before this; None when it never would."""

@@ -15,26 +15,33 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
+from xml.etree import ElementTree
 
-from . import programs
+from . import processes, programs
 from .apps.browser import Browser
 from .chords import chord_keys, is_terminal_shortcut
 from .devtools import ChromiumGone
 from .display import DisplayGone, Screen, Window
-from .faults import TaskError
+from .faults import Refused, TaskError
 from .folder import read_regular
 from .keyboard import UnknownKey
+from .roles import state_names
 from .session import Session
 from .tree_walk import Node
-from .tree_xml import as_xml
 from .windows import APP_FAILURES
 
 HOME = Path("/home/user")
 _MAX_OUTPUT = 1_000_000
 """Characters kept of what a command says."""
 _WINDOW_LIMIT_S = 10.0
+_TAKEN_LIMIT_S = 5.0
+"""How long applications may take for the events of one call; on a screen that never rests they take all of it."""
+_SHOWN_LIMIT_S = 1.0
+"""The same for what was asked of them before, as full screen is."""
 _STILL_S, _STILL_LIMIT_S = 0.4, 5.0
 """How long a tree has to stay the same, and is waited for."""
+_STATE_SPACE = "urn:accessibility:state"
+_COMPONENT_SPACE = "urn:accessibility:component"
 
 
 class OsworldCalls:
@@ -43,7 +50,8 @@ class OsworldCalls:
     ``show(app, paths, deadline)`` opens files of the agent's folder in an application (empty: in that of their kind), or without
     files the application, and brings it to the front. ``open_terminal(folder, deadline)``: a new window. ``quit_app(name)`` ends
     an application on demand, ``end_programs(deadline)`` all of them and what they started. ``flush(deadline)`` has applications
-    write what they were told to keep. ``read_tree`` reads the one in front.
+    write what they were told to keep. ``settle(limit_s)`` waits until the one in front has taken all input and the screen is
+    quiet. ``read_tree`` reads the one in front.
     """
 
     def __init__(
@@ -56,6 +64,7 @@ class OsworldCalls:
         quit_app: Callable[[str], Any],
         end_programs: Callable[[float], Any],
         flush: Callable[[float], Any],
+        settle: Callable[[float], Any],
         read_tree: Callable[[], Sequence[Node]],
         browser: Browser,
     ) -> None:
@@ -65,7 +74,8 @@ class OsworldCalls:
         self._log = session.log_folder / "osworld.log"
         self._folder = folder
         self._show, self._read_tree, self._browser = show, read_tree, browser
-        self._open_terminal, self._quit_app, self._end_programs, self._flush = open_terminal, quit_app, end_programs, flush
+        self._open_terminal, self._quit_app, self._end_programs = open_terminal, quit_app, end_programs
+        self._flush, self._settle = flush, settle
         self._deadline = 0.0
         """Of the call that is carried out."""
         self._launched: list[subprocess.Popen[bytes]] = []
@@ -181,7 +191,13 @@ class OsworldCalls:
             self._open_terminal(self._folder / self._inside(programs.folder_of(command) or str(HOME)), self._deadline)
             return True
         pages = [text for text in arguments if app == "browser" and (":/" in text or text.startswith("about:"))]
-        self._show(app, [self._inside(text) for text in arguments if text not in pages], self._deadline)
+        files = [self._inside(text) for text in arguments if text not in pages]
+        try:
+            self._show(app, files, self._deadline)
+        except Refused:
+            if not app or not files:
+                raise
+            self._show(app, (), self._deadline)  # a program that cannot read its file begins all the same
         if pages:
             self.open_tabs(pages)
         return True
@@ -217,7 +233,8 @@ class OsworldCalls:
     # --- windows and input ---
 
     def windows(self) -> list[dict[str, Any]]:
-        """Open windows, the focused one first."""
+        """Open windows, the focused one first, as they are once it has done what it was asked for."""
+        self._settle(_SHOWN_LIMIT_S)
         active = self._screen.active_window()
         ordered = sorted(reversed(self._screen.windows()), key=lambda window: window.xid != active)
         return [self._describe(window) for window in ordered]
@@ -231,16 +248,24 @@ class OsworldCalls:
         return self._wait(lambda: self._screen.active_window() == found[0].xid)
 
     def close_window(self, title: str, strict: bool, by_class: bool) -> bool:
-        """Ask every match to close."""
+        """Ask every match to close, and wait for it: many a program writes its settings only when its last window has gone."""
         found = self._matching(title, strict=strict, by_class=by_class)
         for window in found:
             self._screen.close_window(window.xid)
+        if found and self._wait(lambda: not self._matching(title, strict=strict, by_class=by_class)):
+            ending = {window.pid for window in found} - {window.pid for window in self._screen.windows()}
+            self._wait(lambda: not any(processes.is_running(pid) for pid in ending))
         return bool(found)
 
     def input(self, events: Sequence[Mapping[str, Any]]) -> None:
-        """Mouse and keyboard, in order."""
+        """Mouse and keyboard, in order, each once the one before has had its effect.
+
+        It may be meant for a dialog that that one opens. A task's own pauses suit a machine that does nothing else.
+        """
+        deadline = time.monotonic() + _TAKEN_LIMIT_S
         for event in events:
             self._do(**event)
+            self._settle(max(0.0, deadline - time.monotonic()))
 
     def screen_size(self) -> tuple[int, int]:
         """Pixels."""
@@ -275,7 +300,10 @@ class OsworldCalls:
 
     def _describe(self, window: Window) -> dict[str, Any]:
         x, y, width, height = self._screen.geometry(window.xid)
-        return {"title": window.title, "window_class": window.window_class, "x": x, "y": y, "width": width, "height": height}
+        return {
+            "title": window.title, "window_class": window.window_class, "x": x, "y": y, "width": width, "height": height,
+            "is_fullscreen": self._screen.is_fullscreen(window.xid),
+        }  # fmt: skip
 
     def _wait(self, condition: Callable[[], bool]) -> bool:
         deadline = time.monotonic() + _WINDOW_LIMIT_S
@@ -299,7 +327,19 @@ class OsworldCalls:
 
     def tree(self) -> str:
         """The accessibility tree of the application in front as XML."""
-        return as_xml(self._read_still_tree())
+        root = ElementTree.Element("desktop-frame")
+        made: list[ElementTree.Element] = []
+        for node in self._read_still_tree():
+            parent = made[node.parent] if node.parent >= 0 else root
+            item = ElementTree.SubElement(parent, node.role or "unknown", {"name": node.name})
+            item.text = node.text
+            x, y, width, height = node.extents
+            item.set(f"{{{_COMPONENT_SPACE}}}screencoord", f"({x}, {y})")
+            item.set(f"{{{_COMPONENT_SPACE}}}size", f"({width}, {height})")
+            for state in state_names(node.states):
+                item.set(f"{{{_STATE_SPACE}}}{state}", "true")
+            made.append(item)
+        return ElementTree.tostring(root, encoding="unicode")
 
 
 def _end(process: subprocess.Popen[Any]) -> None:

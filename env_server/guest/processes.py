@@ -56,6 +56,11 @@ def lost_services() -> bool:
     return any(pid not in table or table[pid].start_time != start_time or table[pid].is_dead for pid, start_time in _SERVICES)
 
 
+def is_running(pid: int) -> bool:
+    """Is this a program that was started here, and that has not ended?"""
+    return pid in _STARTED and _STARTED[pid].running
+
+
 def are_used_up() -> bool:
     """Does the agent run more than half of the processes and threads that the desktop may have?"""
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]

@@ -14,6 +14,7 @@ from common.errors import TaskFailed
 from common.messages import TaskRef
 from env_server.driver import SetupStep
 from env_server.tasks import task_instance
+from env_server.tasks.osworld import load_task
 from env_server.tasks.osworld.desktop import CalledDesktop
 from tests.desktops import Player, SharedDesktops
 
@@ -124,3 +125,11 @@ def test_task_file_is_set_up_and_judged_in_a_run_s_own_way(player: Player, tmp_p
             player.do('files.open("plums.html")')
         verdict = instance.evaluate(lambda kind, **args: player.desktop.get(kind, **args) if kind == "osworld" else {})
         assert verdict.success is does_it, verdict.detail
+
+
+def test_task_that_opens_nothing_begins_with_no_window_of_an_earlier_one(player: Player, tmp_path: Path) -> None:
+    task = {"id": "bare", "instruction": "Wait.", "related_apps": ["os"], "config": [], "evaluator": {"func": "infeasible"}}
+    (tmp_path / "bare.json").write_text(json.dumps(task))
+    player.start(SetupStep("web_page", {"page": "click-button", "seed": 1}))
+    _, shown = player.desktop.reset(load_task(tmp_path / "bare.json", None).as_instance())
+    assert (shown.app, shown.window_title) == ("files", "Desktop - Thunar")

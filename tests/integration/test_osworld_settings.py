@@ -14,6 +14,8 @@ import pytest
 from common.messages import Evaluation
 from env_server.driver import TaskInstance
 from env_server.tasks.osworld import load_task
+from env_server.tasks.osworld.abilities import ABSENT_PROGRAMS
+from env_server.tasks.osworld.desktop import CalledDesktop
 from tests.desktops import Player, SharedDesktops
 
 _MAIL = "/home/user/.thunderbird/abc.default-release"
@@ -24,6 +26,18 @@ _VLC_AGAIN = (
     {"type": "launch", "parameters": {"command": ["pkill", "vlc"]}},
     {"type": "launch", "parameters": {"command": "vlc --no-audio", "shell": True}},
 )
+_VIDEO = (
+    "header, frame = b'YUV4MPEG2 W64 H48 F10:1 Ip A1:1 C420jpeg\\n', b'FRAME\\n' + bytes([80]) * 3072 + bytes([128]) * 1536; "
+    "open('/home/user/v.y4m', 'wb').write(header + frame * 600)"
+)
+_SOUND = (
+    "import wave; file = wave.open('/home/user/a b.wav', 'wb'); file.setparams((1, 2, 8000, 0, 'NONE', '')); "
+    "file.writeframes(bytes(960000))"
+)
+_EXPORT = """
+from pyautogui import *; from time import sleep
+hotkey('shift', 'ctrl', 'e'); write('small'); press('enter'); sleep(3); press('enter'); sleep(2)
+"""
 
 
 def rule(**rules: Any) -> dict[str, Any]:
@@ -40,6 +54,10 @@ def shell(command: str) -> dict[str, Any]:
 
 def says_whether(command: str) -> dict[str, Any]:
     return {"type": "vm_command_line", "command": f"{command} && echo yes || echo no", "shell": True}
+
+
+def python(code: str) -> dict[str, Any]:
+    return {"type": "execute", "parameters": {"command": ["python", "-c", code]}}
 
 
 def keys(*names: str) -> dict[str, Any]:
@@ -69,6 +87,33 @@ CASES = {
         },
         ('vlc.set_settings("qt-max-volume", 180)',),
         (launch("vlc"),),
+    ),
+    "full screen of VLC, whose window fills the screen anyway": Case(
+        {
+            "func": "is_vlc_fullscreen", "result": {"type": "vm_screen_size"},
+            "expected": {"type": "vm_window_size", "app_class_name": "vlc"},
+        },
+        ("vlc.toggle_fullscreen(True)",),
+        (python(_VIDEO), launch("vlc", "/home/user/v.y4m")),
+    ),
+    "file that VLC plays": Case(
+        {
+            "func": "is_vlc_playing", "result": {"type": "vlc_playing_info", "dest": "status.xml"},
+            "expected": rule(type="file_name", file_name="a b.wav"),
+        },
+        ('files.open("a b.wav")',),
+        (python(_SOUND), launch("vlc")),
+    ),
+    "picture that a task's own keys export, which name it in a dialog that they have just opened": Case(
+        {
+            "postconfig": [python(_EXPORT)], "func": "check_image_size", "expected": rule(height=15),
+            "result": {"type": "vm_file", "path": "/home/user/small.png", "dest": "small.png"},
+        },
+        ("gimp.scale(20, 15)",),
+        (
+            python("open('/home/user/a.ppm', 'wb').write(b'P6 40 30 255 ' + bytes(3600))"),
+            launch("gimp", "/home/user/a.ppm"),
+        ),
     ),
     "folder of VLC's recordings": Case(
         {
@@ -169,6 +214,20 @@ def test_untouched_pays_nothing_and_solved_pays_all(player: Player, tmp_path: Pa
             player.do(action)
         verdict = judged(player, instance)
         assert verdict.success is bool(actions), (actions, verdict.detail)
+
+
+def test_program_that_cannot_read_its_file_begins_all_the_same(player: Player) -> None:
+    player.start()
+    desktop = CalledDesktop(player.desktop.get)
+    desktop.put_file("/home/user/a.raw", bytes(range(256)))
+    desktop.launch(["gimp", "/home/user/a.raw"])
+    assert player.do("wait()").app == "gimp"
+
+
+def test_programs_for_which_tasks_are_refused_are_not_there(player: Player) -> None:
+    player.start()
+    found = CalledDesktop(player.desktop.get).run(f"command -v python {' '.join(sorted(ABSENT_PROGRAMS))}")
+    assert found.stdout == ""
 
 
 def judged(player: Player, instance: TaskInstance) -> Evaluation:

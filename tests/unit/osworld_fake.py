@@ -20,6 +20,8 @@ class FakeDesktop:
     pages: list[Tab] = field(default_factory=list)
     xml: str = "<desktop-frame/>"
     size: tuple[int, int] = (1280, 720)
+    is_fullscreen: bool = False
+    """Of all windows."""
     calls: list[tuple[Any, ...]] = field(default_factory=list)
 
     def put_file(self, path: str, data: bytes) -> None:
@@ -65,7 +67,7 @@ class FakeDesktop:
 
     def windows(self) -> Sequence[Window]:
         """See `OsworldDesktop`."""
-        return [Window(title, title.split(" ")[-1].lower(), 0, 0, *self.size) for title in self.titles]
+        return [Window(title, title.split(" ")[-1].lower(), 0, 0, *self.size, self.is_fullscreen) for title in self.titles]
 
     def input(self, events: Sequence[InputEvent]) -> None:
         """See `OsworldDesktop`."""

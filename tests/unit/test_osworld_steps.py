@@ -73,6 +73,17 @@ def test_normalise_shell_and_list_forms() -> None:
         normalise("a 'b", shell=False)
 
 
+@pytest.mark.parametrize(
+    "script", ["{} ~/a.py", "cd /tmp && {} a.py; ls", "x=$({} a.py)", "ls | {} -c 'import python'", "cd b\n  {} a.py"]
+)
+def test_normalise_python_of_a_shell_script_is_the_one_that_is_there(script: str) -> None:
+    asked, there = script.format("python"), script.format("python3")
+    assert normalise(asked, shell=True) == there
+    assert normalise(["bash", "-c", asked], shell=False) == ["bash", "-c", there]
+    for command in ("ls python a-python", "python3 a.py", "b/python c", "pythonx d"):
+        assert normalise(command, shell=True) == command
+
+
 def test_fill_placeholders_screen_size() -> None:
     assert fill_placeholders(["{SCREEN_WIDTH}x{SCREEN_HEIGHT}", "{x}"], SIZE) == ["1280x720", "{x}"]
 
@@ -113,6 +124,29 @@ def test_download_file_from_the_assets_lands_on_the_desktop(tmp_path: Path) -> N
     assert desktop.files == {"/home/user/Desktop/b.txt": b"hello", "/home/user/c.txt": b"hello"}
     with pytest.raises(TaskFailed, match="lacks"):
         _do(desktop, "download", carrier=carrier, files=[{"url": "https://h.invalid/none", "path": "/home/user/x"}])
+
+
+def test_execute_program_that_is_not_there_fails_a_set_up_but_no_judgement() -> None:
+    for command in (["./setup.sh"], ["bash", "-c", "./setup.sh"]):
+        desktop = FakeDesktop(answers={"setup.sh": RunResult(127, "", "setup.sh: line 1: gio: command not found\n")})
+        with pytest.raises(TaskFailed, match="gio: command not found"):
+            _do(desktop, "execute", command=command)
+        _do(desktop, "execute", carrier=_carrier(desktop, strict=False), command=command)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "there"),
+    [
+        ("lecture.pdf — 6.006 Introduction", "6.006 Introduction - Chromium"),
+        ("Band - Song - VLC media player", "song.mp4 - VLC media player"),
+        ("Terminal", "Terminal"),
+    ],
+)
+def test_activate_window_of_another_viewer_is_known_by_a_part_of_its_title(wanted: str, there: str) -> None:
+    desktop = FakeDesktop(titles=["Files", there])
+    _do(desktop, "activate_window", window_name=wanted, strict=True)
+    with pytest.raises(TaskFailed, match="no window"):
+        _do(FakeDesktop(titles=["Files"]), "activate_window", window_name=wanted, strict=True)
 
 
 def test_launch_and_execute_what_the_desktop_is_told() -> None:

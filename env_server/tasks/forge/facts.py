@@ -28,11 +28,10 @@ class UnreadableFile(ValueError):
 
 @contextmanager
 def reading(kind: str) -> Iterator[None]:
-    """Errors raised inside mean that the file is no ``kind``: an agent can write anything into it. The end of memory says nothing
-    of one file."""
+    """Errors raised inside mean that the file is no ``kind``: an agent can write anything into it."""
     try:
         yield
-    except (UnreadableFile, MemoryError):
+    except UnreadableFile:
         raise
     except LimitPassed as error:
         raise UnreadableFile(str(error)) from error

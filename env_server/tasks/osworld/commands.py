@@ -42,6 +42,8 @@ _KEY_NAMES = {
 }  # fmt: skip
 _PLACEHOLDER = re.compile(r"\{(SCREEN_WIDTH_HALF|SCREEN_HEIGHT_HALF|SCREEN_WIDTH|SCREEN_HEIGHT)\}")
 _PYTHON = re.compile(r"python3?(\.\d+)?")
+_PYTHON_COMMAND = re.compile(r"(^|[;&|(`\n]\s*)python(?=\s)")
+"""Python as the first word of a command of a shell script."""
 _INTERPRETED = re.compile(r"\bpyautogui\b")
 
 
@@ -57,15 +59,17 @@ def fill_placeholders(command: Command, size: tuple[int, int]) -> Command:
 
 
 def normalise(command: Command, *, shell: bool) -> Command:
-    """A list where no shell is asked for, text where one is; ``python`` becomes ``python3``."""
+    """A list where no shell is asked for, text where one is; ``python``, which Debian has not, becomes ``python3``."""
     if shell:
-        return command if isinstance(command, str) else " ".join(command)
+        return _PYTHON_COMMAND.sub(r"\1python3", command if isinstance(command, str) else " ".join(command))
     try:
         argv = shlex.split(command) if isinstance(command, str) else list(command)
     except ValueError as error:
         raise Untranslatable(f"command {command!r:.80} cannot be split: {error}") from error
     if argv and _PYTHON.fullmatch(argv[0]):
         argv[0] = "python3"
+    if len(argv) == 3 and os.path.basename(argv[0]) in ("bash", "sh") and argv[1] == "-c":
+        argv[2] = _PYTHON_COMMAND.sub(r"\1python3", argv[2])
     if argv[:1] == ["pkill"]:
         # The browser's processes are called after Debian's package.
         argv = [re.sub(r"^(google-)?chrome$", "chromium", part) for part in argv]

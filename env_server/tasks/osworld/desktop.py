@@ -43,6 +43,8 @@ class Window:
     y: int
     width: int
     height: int
+    is_fullscreen: bool = False
+    """Not only as large as the screen, as every window is that has been maximised: there are no title bars."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,4 +28,6 @@ HOME_STEPS: tuple[SetupStep, ...] = (
     SetupStep("write_file", {"path": ".config/user-dirs.dirs", "text": _USER_DIRS}),
     SetupStep("write_file", {"path": ".config/mimeapps.list", "text": _VIDEOS}),
     SetupStep("write_file", {"path": ".local/share/applications/videos.desktop", "text": _VIDEOS_APP}),
+    # A task that opens nothing would begin with a window that an earlier task has left.
+    SetupStep("files_open", {"folder": "Desktop"}),
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from common.errors import TaskFailed
 from env_server.tasks.osworld.abilities import is_ignored
 from env_server.tasks.osworld.assets import Assets
 from env_server.tasks.osworld.commands import Pause, fill_placeholders, input_script, normalise
-from env_server.tasks.osworld.desktop import OsworldDesktop, RunResult
+from env_server.tasks.osworld.desktop import InputEvent, OsworldDesktop, RunResult
 from env_server.tasks.osworld.format import (
     CloseTabsStep,
     DownloadStep,
@@ -32,8 +34,13 @@ from env_server.tasks.osworld.format import (
 )  # fmt: skip
 
 COMMAND_LIMIT_S = 120.0
+_NOT_FOUND = 127
+"""How a shell says that a program is not there."""
 _WINDOW_LIMIT_S = 20.0
 """How long a step waits for a window that is still to come."""
+_TITLE_LIMIT_S = 5.0
+"""How long it waits for the very title. Then a part will do: other viewers and players call their windows otherwise."""
+_TITLE_PARTS = re.compile(r" [-\u2013\u2014] ")
 _UNTIL_LIMIT_S = 60.0
 _POLL_S = 0.5
 _CHROME_EPOCH_S = 11_644_473_600
@@ -100,6 +107,9 @@ class Carrier:
         while step.until is not None and not _is_met(step.until, answer) and self.now() < deadline:
             self.sleep(_POLL_S)
             answer = self.desktop.run(filled, timeout_s=COMMAND_LIMIT_S)
+        if self.strict and answer.returncode == _NOT_FOUND:
+            # The task would not begin as it is meant to. Other codes say too little: `mkdir` of a folder that is there has one.
+            raise TaskFailed(f"a program is not there: {answer.stderr.strip()[-200:] or filled}")
         for name, text in ((step.stdout, answer.stdout), (step.stderr, answer.stderr)):
             if name:
                 self.outputs[name] = text
@@ -122,11 +132,11 @@ class Carrier:
         script = input_script(command, self.desktop.screen_size())
         if script is None:
             return False
-        for event in script:
-            if isinstance(event, Pause):
-                self.sleep(event.seconds)
+        for is_pause, part in groupby(script, lambda event: isinstance(event, Pause)):
+            if is_pause:
+                self.sleep(sum(event.seconds for event in part if isinstance(event, Pause)))
             else:
-                self.desktop.input([event])
+                self.desktop.input([event for event in part if isinstance(event, InputEvent)])
         return True
 
     def _sleep(self, step: SleepStep) -> None:
@@ -140,9 +150,13 @@ class Carrier:
 
     def _activate(self, step: WindowStep) -> None:
         def bring() -> bool:
-            return self.desktop.activate_window(step.window_name, strict=step.strict, by_class=step.by_class)
+            if self.desktop.activate_window(step.window_name, strict=step.strict, by_class=step.by_class):
+                return True
+            parts = [] if step.by_class or self.now() < others else _TITLE_PARTS.split(step.window_name)[1:]
+            return any(self.desktop.activate_window(part, strict=False, by_class=False) for part in parts)
 
-        deadline = self.now() + (_WINDOW_LIMIT_S if self.strict else 0.0)
+        began = self.now()
+        others, deadline = began + _TITLE_LIMIT_S, began + (_WINDOW_LIMIT_S if self.strict else 0.0)
         while not bring():
             if self.now() >= deadline:
                 if self.strict:
