@@ -275,11 +275,12 @@ class RestartLimitReached(ComputerRLError):
 
 
 def error_classes() -> dict[str, type[ComputerRLError]]:
-    """All classes of the tree by ``code``, for turning an error reply back into the error it was."""
+    """All classes of the tree by ``code``, for turning an error reply back into the error it was; a class without a code of its
+    own counts as the one above it."""
     found: dict[str, type[ComputerRLError]] = {}
     pending: list[type[ComputerRLError]] = [ComputerRLError]
     while pending:
         cls = pending.pop()
-        found[cls.code] = cls
+        found.setdefault(cls.code, cls)
         pending.extend(cls.__subclasses__())
     return found

@@ -8,6 +8,7 @@ Nothing that an agent made is read here, but in children. No thread runs here: a
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import json
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -29,7 +30,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from common.config import TasksConfig
-from common.errors import EnvError
+from common.errors import EnvError, TaskFailed
 from common.messages import Evaluation, TaskRef
 from env_server.driver import Getter
 from env_server.guest import confinement
@@ -51,8 +52,10 @@ _PARSERS = (
 _FACT_LIMIT_S = 3600.0
 """The desktop's answers have their own deadlines; the env_server closes the connection when it gives up."""
 _MAX_TEXT_CHARS, _MAX_TRACE_CHARS = 300, 4000
-_CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL})
-"""How parsers in C end at a file that they cannot cope with, or without memory."""
+_CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP})
+"""How parsers in C end at a file that they cannot cope with, or without memory; PDFium's own checks end it with SIGTRAP."""
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+"""Why files cannot be written on this host. No file of an agent's brings that about: a judgement writes a copy of each."""
 
 
 Evaluator = Callable[[Getter], Evaluation]
@@ -127,18 +130,20 @@ class ForkServer:
             self._prepared[task] = self._evaluator_of(task)
 
     def _fork(self, connection: socket.socket) -> None:
-        folder = Path(tempfile.mkdtemp(dir=self._folder))
-        ended, alive = os.pipe()
-        try:
-            pid = os.fork()
-        except OSError as error:
-            # The env_server takes the closed connection for a judgement that was ended, and tries once more.
-            print(f"a judgement cannot be started: {error}", file=sys.stderr)
-            connection.close()
-            os.close(ended)
-            os.close(alive)
-            shutil.rmtree(folder)
-            return
+        with ExitStack() as undo:
+            try:
+                self._folder.mkdir(mode=0o700, exist_ok=True)  # hosts clear old folders of temporary files away
+                folder = Path(tempfile.mkdtemp(dir=self._folder))
+                undo.callback(shutil.rmtree, folder)
+                ended, alive = os.pipe()
+                undo.callback(os.close, ended)
+                undo.callback(os.close, alive)
+                pid = os.fork()
+            except OSError as error:
+                _tell(Wire(connection), Report(ended=f"it could not be started: {error}"))
+                connection.close()
+                return
+            undo.pop_all()
         if pid == 0:
             _run_child(connection, self._evaluate, keep=alive, folder=folder, limits=self._limits)
         os.close(alive)
@@ -170,8 +175,10 @@ class ForkServer:
     def _reap(self, child: _Child) -> int:
         self._children.remove(child)
         _, status = os.waitpid(child.pid, 0)
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)  # what it started, which would hold its connection open
         os.close(child.ended)
-        shutil.rmtree(child.folder)
+        shutil.rmtree(child.folder, ignore_errors=True)
         return status
 
 
@@ -244,13 +251,16 @@ def _judged(wire: Wire, evaluate: _Evaluate, limits: Limits) -> Report:
     try:
         return Report(verdict=evaluate(msgspec.convert(request["task"], TaskRef), get))
     except EnvError as error:
-        return Report(error=error.code, text=str(error))
+        return Report(error=error.code, text=str(error)[:_MAX_TRACE_CHARS])
     except MemoryError:
         return Report(passed=f"{limits.memory_mb} MiB of memory")
     except Exception as error:  # noqa: BLE001
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            return Report(error=TaskFailed.code, text=f"it cannot be judged on this host: {error}")
         # Process boundary: an evaluator stumbled over what an agent left.
-        text = f"{type(error).__name__}: {error}"
-        return Report(stumbled=True, text=text[:_MAX_TEXT_CHARS], trace=traceback.format_exc()[-_MAX_TRACE_CHARS:])
+        # The error's text may be as long as an agent's file, the places are not.
+        text, places = f"{type(error).__name__}: {error}", "".join(traceback.format_tb(error.__traceback__))
+        return Report(stumbled=True, text=text[:_MAX_TEXT_CHARS], trace=places[-_MAX_TRACE_CHARS:])
 
 
 def serve(evaluator_of: Callable[[TasksConfig], Callable[[TaskRef], Evaluator]]) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import socket
 import subprocess
@@ -83,7 +84,7 @@ class Report(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     text: str = ""
     trace: str = ""
     ended: str = ""
-    """How the process ended, of the fork server, when no outcome came before."""
+    """How the process ended, or why it was not started, of the fork server, when no outcome came before."""
 
 
 class Judge(Protocol):
@@ -138,13 +139,18 @@ class ForkedJudge:
 
     def prepare(self, task: TaskRef) -> None:
         """See `Judge`."""
-        with self._lock, suppress(BlockingIOError, ConnectionError):
+        with self._lock, suppress(ConnectionError):
+            control = self._living_control()
+            poller = select.poll()
+            poller.register(control, select.POLLOUT)
             # A fork server that is not up to date makes the instance when it is needed.
-            self._living_control().send(msgspec.json.encode(task), socket.MSG_DONTWAIT)
+            if poller.poll(0):
+                control.send(msgspec.json.encode(task))
 
     def judge(self, task: TaskRef, instance: TaskInstance, get: Getter) -> Evaluation:
         """See `Judge`."""
         starting, judging = _TimeLeft(START_LIMIT_S), _TimeLeft(self._limits.wall_s)
+        reason = ""
         for _ in range(_NUM_TRIES):
             judgement = self._begin()
             try:
@@ -152,11 +158,12 @@ class ForkedJudge:
                 _await_begin(judgement, task, starting)
                 return _converse(judgement, task, get, judging, limit_s=self._limits.wall_s)
             except (_Ended, WireClosed) as error:
-                log.get_logger().warning("judgement.ended", task=task.task_id, reason=str(error))
+                reason = str(error)
+                log.get_logger().warning("judgement.ended", task=task.task_id, reason=reason)
             finally:
                 # The fork server ends the child when this end is closed.
                 judgement.close()
-        raise TaskFailed(f"{task.task_id} cannot be judged: its judgement was ended from outside, {_NUM_TRIES} times")
+        raise TaskFailed(f"{task.task_id} cannot be judged: its judgement was ended from outside, {_NUM_TRIES} times: {reason}")
 
     def close(self) -> None:
         """See `Judge`."""
@@ -186,10 +193,13 @@ class ForkedJudge:
         if self._control is not None and self._server is not None and self._server.poll() is None:
             return self._control
         self._drop()
+        try:
+            self._folder = Path(tempfile.mkdtemp(prefix="computerrl-judgements-"))
+        except OSError as error:
+            raise HostBroken(f"judgements have no place for files on this host: {error}") from error
+        command = [*self._command, json.dumps({**self._settings, "folder": str(self._folder)})]
         # Each packet arrives whole: a task to prepare, or a descriptor.
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._folder = Path(tempfile.mkdtemp(prefix="computerrl-judgements-"))
-        command = [*self._command, json.dumps({**self._settings, "folder": str(self._folder)})]
         with theirs:
             try:
                 self._server = subprocess.Popen(
@@ -244,9 +254,11 @@ class _TimeLeft:
 
 def _await_begin(judgement: Wire, task: TaskRef, left: _TimeLeft) -> None:
     try:
-        left.receive(judgement)
+        report = left.receive(judgement)
     except WireTimeout as error:
         raise TaskFailed(f"{task.task_id} cannot be judged: no judgement began within {START_LIMIT_S:g} s") from error
+    if report.ended:
+        raise _Ended(report.ended)
 
 
 def _converse(judgement: Wire, task: TaskRef, get: Getter, left: _TimeLeft, *, limit_s: float) -> Evaluation:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
-from xml.etree import ElementTree
 
 from . import processes, programs
 from .apps.browser import Browser
@@ -25,9 +24,9 @@ from .display import DisplayGone, Screen, Window
 from .faults import Refused, TaskError
 from .folder import read_regular
 from .keyboard import UnknownKey
-from .roles import state_names
 from .session import Session
 from .tree_walk import Node
+from .tree_xml import as_xml
 from .windows import APP_FAILURES
 
 HOME = Path("/home/user")
@@ -40,8 +39,6 @@ _SHOWN_LIMIT_S = 1.0
 """The same for what was asked of them before, as full screen is."""
 _STILL_S, _STILL_LIMIT_S = 0.4, 5.0
 """How long a tree has to stay the same, and is waited for."""
-_STATE_SPACE = "urn:accessibility:state"
-_COMPONENT_SPACE = "urn:accessibility:component"
 
 
 class OsworldCalls:
@@ -327,19 +324,7 @@ class OsworldCalls:
 
     def tree(self) -> str:
         """The accessibility tree of the application in front as XML."""
-        root = ElementTree.Element("desktop-frame")
-        made: list[ElementTree.Element] = []
-        for node in self._read_still_tree():
-            parent = made[node.parent] if node.parent >= 0 else root
-            item = ElementTree.SubElement(parent, node.role or "unknown", {"name": node.name})
-            item.text = node.text
-            x, y, width, height = node.extents
-            item.set(f"{{{_COMPONENT_SPACE}}}screencoord", f"({x}, {y})")
-            item.set(f"{{{_COMPONENT_SPACE}}}size", f"({width}, {height})")
-            for state in state_names(node.states):
-                item.set(f"{{{_STATE_SPACE}}}{state}", "true")
-            made.append(item)
-        return ElementTree.tostring(root, encoding="unicode")
+        return as_xml(self._read_still_tree())
 
 
 def _end(process: subprocess.Popen[Any]) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import signal
 import socket
+import stat
 import subprocess
 import tempfile
 import time
@@ -68,6 +71,69 @@ def _crash(get: Getter) -> Evaluation:
 
 def _abort(get: Getter) -> Evaluation:
     os.abort()
+
+
+def _trap(get: Getter) -> Evaluation:
+    signal.raise_signal(signal.SIGTRAP)
+    return GOOD
+
+
+def _no_room(get: Getter) -> Evaluation:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def _leave_child(get: Getter) -> Evaluation:
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(3600)
+        os._exit(0)
+    return Evaluation(reward=1.0, success=True, detail=str(pid))
+
+
+def _leave_child_and_exit(get: Getter) -> Evaluation:
+    if os.fork() == 0:
+        time.sleep(3600)
+    os._exit(3)
+
+
+def _talk_much(get: Getter) -> Evaluation:
+    raise ValueError("x" * 10_000_000)
+
+
+def _fail_with_much(get: Getter) -> Evaluation:
+    raise TaskFailed("x" * 1_000_000)
+
+
+def _close_all(get: Getter) -> Evaluation:
+    os.closerange(0, 100)
+    return GOOD
+
+
+def _half_an_answer(get: Getter) -> Evaluation:
+    _connection().sendall(b"\0\0\1\0{")
+    os._exit(0)
+
+
+def _two_answers(get: Getter) -> Evaluation:
+    for reward in (b"0.0", b"1.0"):
+        body = b'{"verdict":{"reward":' + reward + b',"success":false,"detail":"first"}}'
+        _connection().sendall(len(body).to_bytes(4, "big") + body)
+    return GOOD
+
+
+def _connection() -> socket.socket:
+    """The judgement's own connection: the one socket among its descriptors."""
+    number = next(number for number in map(int, os.listdir("/proc/self/fd")) if _is_socket(number))
+    connection = socket.socket(fileno=os.dup(number))
+    connection.setblocking(True)
+    return connection
+
+
+def _is_socket(number: int) -> bool:
+    try:
+        return stat.S_ISSOCK(os.fstat(number).st_mode)
+    except OSError:
+        return False  # the descriptor that listed them
 
 
 def _exit(get: Getter) -> Evaluation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from common.config import TasksConfig
-from common.errors import DesktopBroken, EnvError, TaskFailed
+from common.errors import DesktopBroken, EnvError, HostBroken, TaskFailed
 from common.messages import TaskRef
 from env_server.driver import TaskInstance
 from env_server.judging import ForkedJudge, Limits
@@ -33,6 +34,7 @@ PASSED = {
     "fill-memory-at-once": "64 MiB of memory",
     "crash": "parsers can read",
     "abort": "parsers can read",
+    "trap": "parsers can read",
     "not-a-number": "may answer",
     "lie": "may answer",
 }
@@ -41,6 +43,7 @@ STUMBLED = {
     "write-much": "File too large",
     "open-many": "Too many open files",
     "stumble": "no such part",
+    "talk-much": "ValueError: xxx",
     "run-program": "PermissionError",
     "connect": "PermissionError",
     "kill": "PermissionError",
@@ -103,9 +106,79 @@ def test_error_of_the_desktop_or_the_task_arrives_as_it_was_raised(judge: Forked
         judged(judge, "fail")
 
 
-def test_process_that_ends_without_an_outcome_is_no_verdict_on_the_agent(judge: ForkedJudge) -> None:
-    with pytest.raises(TaskFailed, match="ended from outside"):
-        judged(judge, "exit")
+@pytest.mark.parametrize("way", ["exit", "leave-child-and-exit", "close-all", "half-an-answer"])
+def test_process_that_ends_without_an_outcome_is_no_verdict_on_the_agent(way: str) -> None:
+    judge = ForkedJudge(TasksConfig(), limits=Limits(wall_s=10.0), command=SERVER)
+    try:
+        if way == "leave-child-and-exit":
+            # Its child holds the connection: nothing tells that no answer will come.
+            assert "limit of 10 s" in judged(judge, way).detail
+        else:
+            with pytest.raises(TaskFailed, match="ended from outside"):
+                judged(judge, way)
+        assert judged(judge, "honest").success
+    finally:
+        judge.close()
+
+
+def test_first_outcome_counts(judge: ForkedJudge) -> None:
+    assert judged(judge, "two-answers").detail == "first"
+    assert judged(judge, "honest").success
+
+
+def test_host_without_room_is_no_verdict_on_the_agent(judge: ForkedJudge) -> None:
+    with pytest.raises(TaskFailed, match=r"cannot be judged on this host: .*No space left"):
+        judged(judge, "no-room")
+
+
+def test_reason_is_a_line_however_long_it_was(judge: ForkedJudge) -> None:
+    assert len(judged(judge, "talk-much").detail) <= 400
+    with pytest.raises(TaskFailed) as caught:
+        judged(judge, "fail-with-much")
+    assert len(str(caught.value)) <= 4000
+
+
+def test_child_of_a_judgement_ends_with_it(judge: ForkedJudge) -> None:
+    pid = int(judged(judge, "leave-child").detail)
+    deadline = time.monotonic() + 60.0
+    while _lives(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not _lives(pid)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return " Z" not in Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_place_for_files_that_a_host_has_cleared_away_is_made_again(judge: ForkedJudge) -> None:
+    assert judged(judge, "honest").success
+    shutil.rmtree(judge._folder)
+    assert judged(judge, "leave-files").success
+
+
+def test_host_without_a_place_for_files_is_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    judge = ForkedJudge(TasksConfig(), limits=LIMITS, command=SERVER)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    for ask in (lambda: judge.prepare(TaskRef("honest", 1, "training")), lambda: judged(judge, "honest")):
+        with pytest.raises(HostBroken, match="no place for files"):
+            ask()
+    monkeypatch.undo()
+    assert judged(judge, "honest").success
+    judge.close()
+
+
+def test_fork_server_that_stands_still_keeps_nobody_who_prepares(judge: ForkedJudge) -> None:
+    assert judged(judge, "honest").success
+    server = judge._server
+    assert server is not None
+    os.kill(server.pid, signal.SIGSTOP)
+    for seed in range(2000):
+        judge.prepare(TaskRef("honest", seed, "training"))
+    os.kill(server.pid, signal.SIGCONT)
+    assert judged(judge, "honest").success
 
 
 def test_output_goes_nowhere_and_files_are_cleared_away(judge: ForkedJudge, capfd: pytest.CaptureFixture[str]) -> None:

@@ -11,15 +11,19 @@ from typing import Any
 
 import openpyxl
 import pytest
+from extreme_files import book
 from osworld_fake import FakeDesktop
 
 from common.errors import TaskFailed
 from common.messages import Action
+from env_server.tasks.forge.book_facts import book_facts
 from env_server.tasks.osworld import Assets, OsworldTask, TaskFile
 from env_server.tasks.osworld.desktop import RunResult, Tab
 from env_server.tasks.osworld.getters import GETTERS, Context
 from env_server.tasks.osworld.getters.values import parse_date
 from env_server.tasks.osworld.home import HOME_STEPS
+from env_server.tasks.osworld.metrics import sheet_facts
+from env_server.tasks.reading import limits
 
 PROFILE = "/home/user/.config/chromium"
 
@@ -76,6 +80,77 @@ def test_evaluate_broken_or_missing_gold_is_never_a_reward(tmp_path: Path) -> No
         _score(_task(TABLE, _gold(tmp_path, b"no workbook")), desktop)
     with pytest.raises(TaskFailed, match="no asset folder"):
         _score(_task(TABLE), desktop)
+
+
+def test_evaluate_expected_file_beyond_a_limit_is_no_verdict_whatever_the_answer_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A right answer is like the expected file, so that it would be refused for the same reason."""
+    plain, large = _book("yes"), book(after="<x/>" * (limits.MAX_TAGS + 1))
+    with pytest.raises(TaskFailed, match=r"own file is broken: a\.xlsx: tags of XML"):
+        _score(_task(TABLE, _gold(tmp_path, large)), FakeDesktop(files={"/home/user/a.xlsx": large}))
+    assert _score(_task(TABLE, _gold(tmp_path, plain)), FakeDesktop(files={"/home/user/a.xlsx": large})) == 0.0
+    # A limit of the comparison, which is of no file.
+    monkeypatch.setattr(sheet_facts, "MAX_RANGE_WORK", 0)
+    columns = book(before='<cols><col min="1" max="3" width="12" customWidth="1"/></cols>')
+    rule = {"type": "col_props", "sheet_idx0": 0, "sheet_idx1": "EI0", "props": ["width"]}
+    widths = {**TABLE, "options": {"rules": [rule]}}
+    for answer in (plain, columns):
+        with pytest.raises(TaskFailed, match="own file is broken: columns with properties"):
+            _score(_task(widths, _gold(tmp_path, columns)), FakeDesktop(files={"/home/user/a.xlsx": answer}))
+    assert _score(_task(widths, _gold(tmp_path, plain)), FakeDesktop(files={"/home/user/a.xlsx": columns})) == 0.0
+
+
+def test_evaluate_rule_that_means_nothing_is_no_verdict_on_the_agents_file(tmp_path: Path) -> None:
+    task = _task({**TABLE, "options": {"rules": [{"type": "no such rule"}]}}, _gold(tmp_path, _book("yes")))
+    with pytest.raises(TaskFailed, match=r"compare_table: the task's rule means nothing: .*no such rule"):
+        _score(task, FakeDesktop(files={"/home/user/a.xlsx": _book("yes")}))
+
+
+def test_evaluate_end_of_memory_is_blamed_on_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent's file may have used all of it up when the task's is opened. The process that judges reports the limit."""
+
+    def no_room(*args: Any, **options: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("env_server.tasks.reading.workbooks.open_workbook", no_room)
+    with pytest.raises(MemoryError):
+        _score(_task(TABLE, _gold(tmp_path, _book("yes"))), FakeDesktop(files={"/home/user/a.xlsx": _book("yes")}))
+    with pytest.raises(MemoryError):
+        book_facts(_book("yes"))
+
+
+ADDRESSES = [
+    "data:text/html,hello", "data://[,hello", "javascript:1", "blob:https://a:b/", "https://a:99999/", "", "view-source:[", "\0",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_evaluate_page_with_any_address_is_a_verdict(address: str) -> None:
+    """Whatever an agent opens in the browser, it has not opened the expected page."""
+    page = {"type": "url", "url": "https://shop.com/a", "urls": ["https://shop.com/a"], "expected": ["^https://shop.com"]}
+    ways = {
+        "is_expected_active_tab": {"type": "active_tab_info"},
+        "is_expected_active_tab_approximate": {"type": "active_url_from_accessTree"},
+        "is_expected_tabs": {"type": "open_tabs_info"},
+        "is_expected_url_pattern_match": {"type": "active_tab_info"},
+    }
+    desktop = FakeDesktop(pages=[Tab(address, "x", "<p>")])
+    for metric, result in ways.items():
+        assert _score(_task({"func": metric, "result": result, "expected": {"type": "rule", "rules": page}}), desktop) == 0.0
+    for result in ({"type": "active_tab_url_parse", "parse_keys": ["q"]}, {"type": "url_dashPart", "partIndex": 3, "returnType":
+                   "json", "key": "q"}):  # fmt: skip
+        task = _task({"func": "check_direct_json_object", "result": result, "expected": _rule({"q": "1"})})
+        assert _score(task, desktop) == 0.0
+
+
+def test_evaluate_tree_beyond_a_limit_is_the_agents_doing() -> None:
+    """A page of the agent's may nest and repeat what it likes."""
+    rule = {"type": "rule", "rules": [{"xpath": "//frame"}]}
+    tree = _task({"func": "check_accessibility_tree", "result": {"type": "accessibility_tree"}, "expected": rule})
+    said = _task({"func": "exact_match", "result": {"type": "vm_terminal_output"}, "expected": _rule("a")})
+    for xml in ("<a>" * 300 + "</a>" * 300, "<a>" + "<b/>" * (limits.MAX_TAGS + 1) + "</a>"):
+        assert _score(tree, FakeDesktop(xml=xml)) == _score(said, FakeDesktop(xml=xml)) == 0.0
 
 
 def test_evaluate_broken_tree_of_the_guest_is_never_a_reward() -> None:
@@ -277,6 +352,9 @@ def test_values_of_the_screen_and_folders(tmp_path: Path) -> None:
     assert tree["name"] == "pictures"
     assert [child["name"] for child in tree["children"]] == ["b.jpg", "sub"]
     assert tree["children"][1]["children"] == [{"type": "file", "name": "a.jpg"}]
+    # A guest cuts what a command says, at any letter.
+    for cut in range(len(listing)):
+        assert _get("list_directory", FakeDesktop(answers={"find": RunResult(0, listing[:cut], "")}), tmp_path, path="/home")
 
 
 @pytest.mark.parametrize(

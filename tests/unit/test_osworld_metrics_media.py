@@ -217,6 +217,23 @@ def test_compare_audios_same_tune_quieter_and_another(tmp_path: Path) -> None:
     assert metric("compare_audios")(_tune(tmp_path / "c.wav", 440), gold) == 0.0
 
 
+def _constant(place: Path, sample: float) -> str:
+    """One and a half seconds of one sample."""
+    data = struct.pack("<24000f", *[sample] * 24000)
+    head = b"WAVEfmt " + struct.pack("<IHHIIHH", 16, 3, 1, 16000, 64000, 4, 32) + b"data" + struct.pack("<I", len(data))
+    place.write_bytes(b"RIFF" + struct.pack("<I", 28 + len(head) + len(data)) + head + data)
+    return str(place)
+
+
+def test_compare_audios_sound_that_is_no_number_is_not_alike(tmp_path: Path) -> None:
+    """Any comparison with what is no number is false, and the smaller of it and 1 is 1."""
+    gold = _tune(tmp_path / "gold.wav", 440, 880, 660)
+    assert metric("compare_audios")(_constant(tmp_path / "loud.wav", 3e38), gold) < 0.6
+    for sample in (math.nan, math.inf):
+        with pytest.raises(BrokenFile, match="no numbers"):
+            metric("compare_audios")(_constant(tmp_path / "made.wav", sample), gold)
+
+
 def _film(place: Path, *colors: str) -> str:
     import av
 

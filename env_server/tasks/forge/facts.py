@@ -28,10 +28,11 @@ class UnreadableFile(ValueError):
 
 @contextmanager
 def reading(kind: str) -> Iterator[None]:
-    """Errors raised inside mean that the file is no ``kind``: an agent can write anything into it."""
+    """Errors raised inside mean that the file is no ``kind``: an agent can write anything into it. The end of memory says nothing
+    of one file."""
     try:
         yield
-    except UnreadableFile:
+    except (UnreadableFile, MemoryError):
         raise
     except LimitPassed as error:
         raise UnreadableFile(str(error)) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from env_server.tasks.osworld.abilities import Refusal
 from env_server.tasks.osworld.assets import Assets
@@ -10,6 +11,7 @@ from env_server.tasks.osworld.format import Judge, Source, TaskFile
 from env_server.tasks.osworld.metrics import metric
 from env_server.tasks.osworld.metrics.files import BrokenFile
 from env_server.tasks.osworld.metrics.matching import BadRule
+from env_server.tasks.reading.limits import LimitPassed
 
 SAME_KIND = frozenset([
     "compare_csv", "compare_docx_files", "compare_docx_files_and_ignore_new_lines", "compare_docx_images",
@@ -30,17 +32,27 @@ def gold_faults(task: TaskFile, assets: Assets) -> Iterator[Refusal]:
 
 def _fault(judge: Judge, assets: Assets) -> str | None:
     expected = judge.expected
-    if judge.func not in SAME_KIND or not isinstance(expected, Source) or expected.type != "cloud_file":
+    if not isinstance(expected, Source) or expected.type != "cloud_file":
         return None
     url = expected.args.get("path")
     place = assets.find(url) if isinstance(url, str) else None
-    if place is None:
+    return None if place is None else fault_of(place, judge)
+
+
+def fault_of(place: Path, judge: Judge) -> str | None:
+    """What is wrong with an expected file, or with the rules for it; None where the file cannot stand on both sides."""
+    if judge.func not in SAME_KIND:
         return None
     try:
         metric(judge.func)(str(place), str(place), **judge.options)
     except BrokenFile as error:
         # Another file may lie beside the expected one only when the task is played.
         return str(error) if error.path == place else None
-    except BadRule as error:
+    except (BadRule, LimitPassed) as error:
         return str(error)
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001
+        # Whatever a metric stumbles over in one file, it would in any answer that is like it.
+        return f"{type(error).__name__}: {error}"
     return None

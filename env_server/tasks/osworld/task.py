@@ -19,9 +19,11 @@ from env_server.tasks.osworld.assets import Assets
 from env_server.tasks.osworld.desktop import CalledDesktop, OsworldDesktop
 from env_server.tasks.osworld.format import DownloadStep, Judge, Source, TaskFile, UploadStep, read_task_file
 from env_server.tasks.osworld.getters import GETTERS, Context
+from env_server.tasks.osworld.gold import fault_of
 from env_server.tasks.osworld.home import HOME_STEPS
 from env_server.tasks.osworld.metrics import metric
 from env_server.tasks.osworld.metrics.files import BrokenFile
+from env_server.tasks.osworld.metrics.matching import BadRule
 from env_server.tasks.osworld.on_desktop import RUN_ON_DESKTOP
 from env_server.tasks.osworld.steps import Carrier
 from env_server.tasks.reading.limits import LimitPassed
@@ -137,6 +139,7 @@ class OsworldTask:
 
 def _run_judge(context: Context, judge: Judge) -> _Verdict:
     assert judge.result is not None
+    expected = None
     try:
         result = _read(context, judge.result)
         expected = _read_expected(context, judge.expected)
@@ -150,23 +153,33 @@ def _run_judge(context: Context, judge: Judge) -> _Verdict:
             reward = RUN_ON_DESKTOP[judge.func](context.desktop, *inputs, **judge.options)
         else:
             reward = metric(judge.func)(*inputs, **judge.options)
-    except BrokenFile as error:
-        if context.is_product(error.path):
-            return _Verdict(0.0, f"{judge.func}: {error}")
-        raise TaskFailed(f"{judge.func}: the task's own file is broken: {error}") from error
-    except LimitPassed as error:
-        return _Verdict(0.0, f"{judge.func}: {error}")
-    except EnvError:
+    except (EnvError, MemoryError):
         raise
+    except BadRule as error:
+        raise TaskFailed(f"{judge.func}: the task's rule means nothing: {error}") from error
+    except (BrokenFile, LimitPassed) as error:
+        if isinstance(error, BrokenFile) and not context.is_product(error.path):
+            raise TaskFailed(f"{judge.func}: the task's own file is broken: {error}") from error
+        _require_sound(context, judge, expected)
+        return _Verdict(0.0, f"{judge.func}: {error}")
     except Exception as error:
-        if isinstance(error, MemoryError) or context.has_product:
-            # An agent that leaves a file no metric can cope with gets nothing for it; the env_server logs where it was.
-            raise
-        # Without a file of the agent's it is our mistake or the task file's: the agent must not pay for it.
-        raise TaskFailed(f"metric {judge.func} failed: {type(error).__name__}: {error}") from error
+        if not context.has_product:
+            # Without a file of the agent's it is our mistake or the task file's: the agent must not pay for it.
+            raise TaskFailed(f"metric {judge.func} failed: {type(error).__name__}: {error}") from error
+        _require_sound(context, judge, expected)
+        # An agent that leaves a file no metric can cope with gets nothing for it; the env_server logs where it was.
+        raise
     if not isinstance(reward, (int, float)) or not math.isfinite(reward) or not 0.0 <= reward <= 1.0:
         raise TaskFailed(f"metric {judge.func} gave {reward!r}, which is no number in 0..1")
     return _Verdict(float(reward), f"{judge.func} {reward:.3g}")
+
+
+def _require_sound(context: Context, judge: Judge, expected: Any) -> None:
+    """Raise `TaskFailed` if the expected file is at fault as well: then no answer could have been right."""
+    place = Path(expected) if isinstance(expected, str) else None
+    fault = None if place is None or context.is_product(place) else fault_of(place, judge)
+    if fault is not None:
+        raise TaskFailed(f"{judge.func}: the task's own file is broken: {fault}")
 
 
 def _read(context: Context, source: Source) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from env_server.tasks.reading import limits
-from env_server.tasks.reading.limits import Budget, LimitPassed
+from env_server.tasks.reading.limits import Budget, LimitPassed, within
 
 _STEPS_A_CALL = 100_000
 _ALLOWED = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE})
@@ -26,8 +26,7 @@ _MAX_PATTERN = 100
 def rows_of(path: str | Path, sql: str, *, max_rows: int = limits.MAX_SQL_ROWS) -> list[tuple[Any, ...]]:
     """At most ``max_rows`` rows that the query gives; more are `LimitPassed`. Raises `sqlite3.DatabaseError` for no database."""
     rows = first_rows(path, sql, max_rows + 1)
-    if len(rows) > max_rows:
-        raise LimitPassed("rows of the query", len(rows), max_rows)
+    within("rows of the query", len(rows), max_rows)
     return rows
 
 
@@ -57,10 +56,10 @@ def first_rows(path: str | Path, sql: str, num_rows: int) -> list[tuple[Any, ...
         return rows
     except sqlite3.OperationalError as error:
         if str(error) == "interrupted":
-            raise LimitPassed("steps of the query", calls * _STEPS_A_CALL, limits.MAX_SQL_STEPS) from error
+            raise LimitPassed(f"steps of the query: more than {limits.MAX_SQL_STEPS}") from error
         raise
     except MemoryError as error:
-        raise LimitPassed("bytes of the query's memory", limits.MAX_SQL_HEAP + 1, limits.MAX_SQL_HEAP) from error
+        raise LimitPassed(f"bytes of the query's memory: more than {limits.MAX_SQL_HEAP}") from error
     finally:
         connection.close()
 

@@ -25,6 +25,8 @@ MAX_CELL_TEXT = 20_000_000
 """Characters in all cells of one workbook; a shared text counts once for each cell that shows it."""
 MAX_FORMULA = 8192
 """Characters of a formula that several cells share: the format's own limit."""
+MAX_NUMBER_FORMAT = 1000
+"""Characters of a number format; the format allows 255."""
 MAX_TITLE = 255
 """Characters of a sheet's name; the format allows 31."""
 MAX_SHEETS = 1000
@@ -82,15 +84,11 @@ class LimitPassed(ValueError):
     The agent's score is 0 with this reason; where the file is the task's own, the task is at fault.
     """
 
-    def __init__(self, what: str, value: int, most: int) -> None:
-        self.what, self.value, self.most = what, value, most
-        super().__init__(f"{what}: {value}, at most {most} are read")
-
 
 def within(what: str, value: int, most: int) -> int:
     """``value``. Raises `LimitPassed` when it is more than ``most``."""
     if value > most:
-        raise LimitPassed(what, value, most)
+        raise LimitPassed(f"{what}: {value}, at most {most} are read")
     return value
 
 

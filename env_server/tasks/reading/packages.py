@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
 from env_server.tasks.reading import limits
-from env_server.tasks.reading.limits import Budget, Counted, within
+from env_server.tasks.reading.limits import Budget, Counted, LimitPassed, within
 
 _CHUNK = 65_536
 _SMALL_CHUNK = 4096
@@ -30,7 +30,7 @@ def unpacked(archive: bytes) -> dict[str, bytes]:
     """The files of a .zip or a .tar, plain or packed with gzip, bzip2 or xz, without folders. Raises `ValueError`."""
     try:
         return _unzipped(archive) if archive[:2] == b"PK" else _untarred(archive)
-    except ValueError:
+    except (ValueError, MemoryError):
         raise
     except Exception as error:
         raise ValueError(f"not an archive: {type(error).__name__}: {error}") from error
@@ -116,6 +116,10 @@ def _parsed(data: bytes) -> Any:
     try:
         return etree.fromstring(data, etree.XMLParser(resolve_entities=False, no_network=True, huge_tree=False))
     except etree.XMLSyntaxError as error:
+        if error.code == etree.ErrorTypes.ERR_NO_MEMORY:
+            raise MemoryError(str(error)) from error
+        if error.code == etree.ErrorTypes.ERR_RESOURCE_LIMIT:
+            raise LimitPassed(f"XML: {error}") from error
         raise ValueError(str(error)) from error
 
 

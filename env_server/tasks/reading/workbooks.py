@@ -23,6 +23,7 @@ from openpyxl.reader.excel import ExcelReader
 from openpyxl.styles.stylesheet import apply_stylesheet
 from openpyxl.worksheet._reader import WorksheetReader
 from openpyxl.worksheet.cell_range import CellRange, MultiCellRange
+from openpyxl.xml.constants import ARC_STYLE
 from openpyxl.xml.functions import fromstring
 
 from env_server.tasks.reading import limits
@@ -82,9 +83,16 @@ class _BookReader(ExcelReader):
         self.read_manifest()
         self.read_strings()
         self.read_workbook()
-        apply_stylesheet(self.archive, self.wb)
+        self._read_styles()
         self.read_worksheets()
         self.archive.close()
+
+    def _read_styles(self) -> None:
+        """All styles; openpyxl looks for dates in number formats by patterns that cost the square of a format's length."""
+        if ARC_STYLE in self.valid_files:
+            for node in fromstring(self.archive.read(ARC_STYLE)).iter("{*}numFmt"):
+                within("characters of a number format", len(node.get("formatCode", "")), limits.MAX_NUMBER_FORMAT)
+        apply_stylesheet(self.archive, self.wb)
 
     def read_worksheets(self) -> None:
         """Every sheet with its charts and pivot tables."""

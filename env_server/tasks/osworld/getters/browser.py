@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from common.errors import TaskFailed
 from env_server.tasks.osworld.desktop import HOME, Tab
@@ -147,7 +147,8 @@ def _active_tab_url_parse(context: Context, args: Mapping[str, Any]) -> dict[str
     url = _active_url(context, args)
     if url is None:
         return None
-    query = parse_qs(urlsplit(url).query, keep_blank_values=True)
+    # As `urlsplit` cuts it, which raises an error for brackets in what is no address of a web site.
+    query = parse_qs(url.partition("#")[0].partition("?")[2], keep_blank_values=True)
     found = {key: query.get(key, [""])[0] for key in args["parse_keys"]}
     return {args.get("replace", {}).get(key, key): value for key, value in found.items()}
 

@@ -11,6 +11,7 @@ from common.errors import TaskFailed
 from env_server.tasks.osworld.commands import Untranslatable, fill_placeholders, normalise
 from env_server.tasks.osworld.desktop import RunResult
 from env_server.tasks.osworld.getters.context import Context, GetterSpec
+from env_server.tasks.reading.limits import LimitPassed
 
 COMMAND_LIMIT_S = 60.0
 
@@ -145,6 +146,8 @@ def _vm_terminal_output(context: Context, args: Mapping[str, Any]) -> str | None
 
     try:
         nodes = list(xml_of(context.desktop.tree().encode()).iter("terminal"))
+    except LimitPassed:
+        raise
     except ValueError as error:
         raise TaskFailed(f"the accessibility tree is no XML: {error}") from error
     texts = [node.text for node in nodes if node.text]
@@ -176,7 +179,8 @@ def _list_directory(context: Context, args: Mapping[str, Any]) -> dict[str, Any]
         return None
     root: dict[str, Any] = {"type": "directory", "name": str(args["path"]).rstrip("/").rsplit("/", 1)[-1], "children": []}
     places = {"": root}
-    for line in sorted(filter(None, answer.stdout.split("\0")), key=lambda line: line.split("\t", 1)[1].split("/")):
+    # Output that is too long is cut: what stands behind the last end of an entry is none.
+    for line in sorted(answer.stdout.split("\0")[:-1], key=lambda line: line.split("\t", 1)[1].split("/")):
         kind, _, path = line.partition("\t")
         parent, _, name = path.rpartition("/")
         node: dict[str, Any] = {"type": "directory" if kind == "d" else "file", "name": name}

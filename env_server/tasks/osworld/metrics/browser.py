@@ -19,10 +19,15 @@ def same_url(first: str, second: str) -> bool:
 
 
 def _normal(url: str, *, with_query: bool = True) -> tuple[str, ...]:
-    parts = urlsplit(url if "://" in url or url.startswith(("chrome:", "about:", "file:")) else f"https://{url}")
+    try:
+        parts = urlsplit(url if "://" in url or url.startswith(("chrome:", "about:", "file:")) else f"https://{url}")
+        port = str(parts.port or "")
+    except ValueError:
+        # Pages may have other addresses than those of web sites, such as ``data:text/html,hello``.
+        return (url,)
     host = (parts.hostname or "").removeprefix("www.")
     scheme = "" if parts.scheme in ("http", "https") else parts.scheme
-    place = (scheme, host, str(parts.port or ""), unquote(parts.path).rstrip("/"))
+    place = (scheme, host, port, unquote(parts.path).rstrip("/"))
     return (*place, unquote(parts.query), parts.fragment) if with_query else place
 
 

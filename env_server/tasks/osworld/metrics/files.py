@@ -31,13 +31,16 @@ class BrokenFile(ValueError):
 
 @contextmanager
 def opening(path: str | Path) -> Iterator[Path]:
-    """Errors raised inside mean that the file at ``path`` is broken. Wrap nothing but the opening and parsing."""
+    """Errors raised inside mean that the file at ``path`` is broken. Wrap nothing but the opening and parsing.
+
+    Memory may be used up by another file than the one that is opened, so that its end says nothing of the file.
+    """
     place = Path(path)
     if not place.is_file():
         raise BrokenFile(place, "there is no such file")
     try:
         yield place
-    except BrokenFile:
+    except (BrokenFile, MemoryError):
         raise
     except LimitPassed as error:
         raise BrokenFile(place, error) from error

@@ -86,7 +86,7 @@ def check_direct_json_object(
     if not isinstance(result, Mapping):
         return 0.0
     if rules.get("expect_in_result", expect_in_result) and rules.get("result_not_list"):
-        return score(all(result.get(key) in wanted for key, wanted in rules["expected"].items()))
+        return score(all(_is_one_of(result.get(key), wanted) for key, wanted in rules["expected"].items()))
     contained = bool(rules.get("expect_in_result", expect_in_result))
     unordered = bool(rules.get("ignore_list_order", ignore_list_order))
     return score(all(_agrees(result.get(key), wanted, contained, unordered) for key, wanted in rules["expected"].items()))
@@ -99,6 +99,11 @@ def _parsed(text: str) -> Any:
         except ValueError:
             continue
     return None
+
+
+def _is_one_of(found: Any, wanted: Any) -> bool:
+    # A text holds nothing but texts.
+    return (isinstance(found, str) or not isinstance(wanted, str)) and found in wanted
 
 
 def _agrees(found: Any, wanted: Any, contained: bool, unordered: bool) -> bool:

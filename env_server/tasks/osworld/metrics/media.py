@@ -68,7 +68,10 @@ def _sound(place: Path) -> Any:
                 parts.append(piece.to_ndarray()[0])
                 num_samples += len(parts[-1])
             within("seconds of sound", num_samples // _RATE, _MAX_SOUND_S)
-    return np.concatenate(parts) if parts else np.zeros(0)
+    sound = np.concatenate(parts, dtype=np.float64) if parts else np.zeros(0)
+    if not np.isfinite(sound).all():
+        raise ValueError("samples that are no numbers")
+    return sound
 
 
 def _spectrum(sound: Any) -> Any:

@@ -139,7 +139,7 @@ def _same_file(found: str, wanted: str) -> bool:
     return any(abs(float(number) - float(answer)) < _SAME_NUMBER for number in _NUMBER.findall(text))
 
 
-_NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![\w.]*\w)")
+_NUMBER = re.compile(r"(?<![\w.])[-+]?\d++(?:\.\d++)?+(?:[eE][-+]?\d++)?+(?![\w.]*\w)")
 _SAME_NUMBER = 1e-4
 
 
