@@ -32,6 +32,8 @@ GUEST = Path(__file__).resolve().parents[1] / "guest"
 
 FILES_LIMIT = "1g"
 """What a desktop's files may take, profiles and frame buffer included (about 30 MiB in use)."""
+NUM_FILES_LIMIT = 100_000
+"""How many a desktop may have, folders and links included (some hundreds in use): each takes about a KiB that counts nowhere."""
 
 _FIRST_PIDS = 300
 """Process ids below this are given out once only (the kernel's RESERVED_PIDS), so they do not count."""
@@ -40,7 +42,7 @@ KEEPER = f"""
 exec 3<&0 </dev/null
 [ -z "$1" ] || echo "$1" > /proc/sys/kernel/pid_max
 shift
-mount -t tmpfs -o size={FILES_LIMIT},mode=0700 tmpfs {FILES} || exit 1
+mount -t tmpfs -o size={FILES_LIMIT},nr_inodes={NUM_FILES_LIMIT},mode=0700 tmpfs {FILES} || exit 1
 mkdir -m 1777 {FILES}/tmp {FILES}/var-tmp {FILES}/shm && mkdir {FILES}/user {FILES}/tmp/agent || exit 1
 ( cat <&3 >/dev/null; kill -KILL -1 ) >/dev/null &
 "$@" 3<&- &

@@ -27,7 +27,8 @@ _SYSTEM_CALLS: Mapping[str, Mapping[str, int]] = {
         "init_module": 175, "delete_module": 176, "kexec_load": 246, "add_key": 248, "request_key": 249, "keyctl": 250,
         "perf_event_open": 298, "open_by_handle_at": 304, "setns": 308, "process_vm_readv": 310, "process_vm_writev": 311,
         "finit_module": 313, "kexec_file_load": 320, "bpf": 321, "userfaultfd": 323, "clone": 56, "unshare": 272,
-        "shmget": 29, "semget": 64, "msgget": 68,
+        "shmget": 29, "semget": 64, "msgget": 68, "memfd_create": 319, "setxattr": 188, "lsetxattr": 189, "fsetxattr": 190,
+        "socket": 41,
     },
     "aarch64": {
         "ptrace": 117, "mq_open": 180, "pivot_root": 41, "acct": 89, "mount": 40, "umount2": 39, "swapon": 224,
@@ -35,11 +36,14 @@ _SYSTEM_CALLS: Mapping[str, Mapping[str, int]] = {
         "init_module": 105, "delete_module": 106, "kexec_load": 104, "add_key": 217, "request_key": 218, "keyctl": 219,
         "perf_event_open": 241, "open_by_handle_at": 265, "setns": 268, "process_vm_readv": 270, "process_vm_writev": 271,
         "finit_module": 273, "kexec_file_load": 294, "bpf": 280, "userfaultfd": 282, "clone": 220, "unshare": 97,
-        "msgget": 186, "semget": 190, "shmget": 194,
+        "msgget": 186, "semget": 190, "shmget": 194, "memfd_create": 279, "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7,
+        "socket": 198,
     },
 }  # fmt: skip
-"""Machine -> number of each system call that no application needs. Most have been a way out of containers. System V's shared
-memory, queues and semaphores outlive their processes and count to no limit."""
+"""Machine -> number of each system call that no application needs, or not with any argument. Most have been a way out of
+containers. System V's shared memory, queues and semaphores outlive their processes and count to no limit, files in memory without
+a name count to none either, and attributes of a folder that stays, such as the permissions of all files made in it later, would
+stay as well."""
 PROGRAMS_AND_NETWORK: Mapping[str, Mapping[str, int]] = {
     "x86_64": {
         "socket": 41, "connect": 42, "bind": 49, "listen": 50, "fork": 57, "vfork": 58, "execve": 59, "kill": 62, "execveat": 322,
@@ -47,8 +51,14 @@ PROGRAMS_AND_NETWORK: Mapping[str, Mapping[str, int]] = {
     "aarch64": {"socket": 198, "bind": 200, "listen": 201, "connect": 203, "execve": 221, "kill": 129, "execveat": 281},
 }  # fmt: skip
 """What a process that only reads files does without as well."""
-_NEW_CALLS = {"io_uring_setup": 425, "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsmount": 432, "mount_setattr": 442}
+_NEW_CALLS = {
+    "io_uring_setup": 425, "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsmount": 432, "pidfd_getfd": 438,
+    "mount_setattr": 442, "memfd_secret": 447, "setxattrat": 463,
+}  # fmt: skip
 """The same on all machines."""
+_SOCKET_FAMILIES = (1, 2, 10, 16)
+"""AF_UNIX, AF_INET, AF_INET6, AF_NETLINK. No network namespace cuts off AF_VSOCK, which leads to the host of a virtual machine;
+most others are kernel modules that nobody uses."""
 _CLONE3 = 435
 """Its flags lie in memory, where no filter can look: "not implemented" makes the C library use `clone`."""
 _AUDIT_ARCH = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
@@ -97,7 +107,7 @@ def _filter(machine: str, also: Mapping[str, Mapping[str, int]]) -> bytes:
     refuse = step(_RETURN, _ERRNO | errno.EPERM)
     allow = step(_RETURN, _ALLOW)
     calls = dict(_SYSTEM_CALLS[machine])
-    with_flags = calls.pop("clone"), calls.pop("unshare")
+    with_flags, socket_call = (calls.pop("clone"), calls.pop("unshare")), calls.pop("socket")
     steps = [
         step(_LOAD, _ARCH), step(_EQUAL, _AUDIT_ARCH[machine], yes=1), refuse,
         step(_LOAD, _NUMBER), step(_AT_LEAST, _X32, no=1), refuse,
@@ -105,9 +115,50 @@ def _filter(machine: str, also: Mapping[str, Mapping[str, int]]) -> bytes:
     ]  # fmt: skip
     for number in (*calls.values(), *_NEW_CALLS.values(), *also.get(machine, {}).values()):
         steps += [step(_EQUAL, number, no=1), refuse]
+    num_families = len(_SOCKET_FAMILIES)
+    steps += [step(_EQUAL, socket_call, no=num_families + 3), step(_LOAD, _FIRST_ARGUMENT)]
+    steps += [step(_EQUAL, family, yes=num_families - place) for place, family in enumerate(_SOCKET_FAMILIES)]
+    steps += [step(_RETURN, _ERRNO | errno.EAFNOSUPPORT), allow]
     for number in with_flags:
         steps += [step(_EQUAL, number, no=4), step(_LOAD, _FIRST_ARGUMENT), step(_ANY_BIT, _CLONE_NEW, no=1), refuse, allow]
     return b"".join([*steps, allow])
+
+
+_LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
+"""System calls, the same on all machines (linux/landlock.h)."""
+_TELL_VERSION, _PATH_BENEATH = 1, 1
+_MOVES_VERSION = 2
+"""The first Landlock that lets files be moved from one folder to another (Linux 5.19)."""
+_WRITE_FILE = 1 << 1
+_CHANGES = _WRITE_FILE | sum(1 << bit for bit in range(4, 14))
+"""To write files, and to remove, make and move anything."""
+
+
+def keep_changes_to(folders: Iterable[str]) -> None:
+    """From now on this process and all it starts change files below ``folders`` alone, also where they may by their user.
+
+    The files by which the kernel shows processes are everybody's of one user: an agent's program could write into the memory of
+    the X server, which lives on after a reset, or have it ended first when memory is short. Not on a kernel without Landlock.
+    Raises `OSError`.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def call(number: int, *arguments: Any) -> int:
+        words = [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]
+        return int(libc.syscall(ctypes.c_long(number), *words))
+
+    if call(_LANDLOCK_CREATE_RULESET, None, 0, _TELL_VERSION) < _MOVES_VERSION:
+        return
+    handled = struct.pack("Q", _CHANGES)
+    rules = call(_LANDLOCK_CREATE_RULESET, handled, len(handled), 0)
+    for folder in folders:
+        place = os.open(folder, os.O_PATH | os.O_CLOEXEC)
+        if call(_LANDLOCK_ADD_RULE, rules, _PATH_BENEATH, struct.pack("=Qi", _CHANGES, place), 0) < 0:
+            raise OSError(ctypes.get_errno(), f"landlock_add_rule({folder})")
+        os.close(place)
+    if call(_LANDLOCK_RESTRICT_SELF, rules, 0) < 0:
+        raise OSError(ctypes.get_errno(), "landlock_restrict_self")
+    os.close(rules)
 
 
 # --- what is there ----------------------------------------------------------------------------------------------------

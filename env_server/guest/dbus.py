@@ -242,19 +242,23 @@ def _bus_call(member: str, signature: str = "", args: tuple[Any, ...] = ()) -> C
     return Call("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", member, signature, args)
 
 
-def _connect(address: str, timeout_s: float) -> socket.socket:
+def path_of(address: str) -> str:
+    """The unix socket of a bus address; one without a file begins with a zero. Raises `DBusError` where there is none."""
     for part in address.split(";"):
         transport, _, options = part.partition(":")
         values = {key: unquote(value) for key, _, value in (option.partition("=") for option in options.split(","))}
-        if transport != "unix" or not values.keys() & {"path", "abstract"}:
-            continue
-        name = values["path"] if "path" in values else "\0" + values["abstract"]
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        sock.settimeout(timeout_s)
-        try:
-            sock.connect(name)
-        except OSError as error:
-            sock.close()
-            raise DBusError(f"cannot reach the bus at {address}: {error}") from error
-        return sock
+        if transport == "unix" and values.keys() & {"path", "abstract"}:
+            return values["path"] if "path" in values else "\0" + values["abstract"]
     raise DBusError(f"no unix socket in bus address {address!r}")
+
+
+def _connect(address: str, timeout_s: float) -> socket.socket:
+    name = path_of(address)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.settimeout(timeout_s)
+    try:
+        sock.connect(name)
+    except OSError as error:
+        sock.close()
+        raise DBusError(f"cannot reach the bus at {address}: {error}") from error
+    return sock

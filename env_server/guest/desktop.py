@@ -130,7 +130,7 @@ class Desktop:
             app.start()
         for app in apps:
             self._windows.ready_though_it_dies(app, deadline)
-        processes.keep_services()
+        processes.keep_services(self._session.programs)
         self._screen.note()
         self._openers.note()
 
@@ -185,8 +185,8 @@ class Desktop:
 
     def _put_back_session(self) -> None:
         """Programs of an agent's have run, which can do more than mouse and keyboard."""
-        if processes.lost_services():
-            raise DesktopError("a service of the session has ended")
+        if processes.have_services_changed():
+            raise DesktopError("a service of the session has ended, or no longer runs as it did")
         self._session.put_back()
 
     def _prepare(self, setup: list[Mapping[str, Any]], deadline: float, *, ran_programs: bool = False) -> None:

@@ -19,6 +19,7 @@ from . import confinement, processes
 from .desktop import Desktop
 from .display import DisplayGone
 from .faults import DesktopError, Refused, TaskError
+from .leftovers import WRITABLE
 from .session import FRAME_NAME, Places, Session
 from .windows import APP_FAILURES
 from .wire import MAX_MESSAGE_CHARS, MAX_RESULT_CHARS, Wire, WireClosed
@@ -39,6 +40,7 @@ def main() -> int:
         confinement.confine()
         found = confinement.findings()
         places = Places.make(home=Path(settings["home"]), user_home=Path(settings["user_home"]))
+        confinement.keep_changes_to((*WRITABLE, "/dev", str(places.agent)))
         size = {"width": settings["width"], "height": settings["height"]}
         session = Session(places, base_env=os.environ, **size)
         desktop = Desktop(

@@ -8,7 +8,7 @@ import resource
 import signal
 import subprocess
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +20,10 @@ _BUSY = frozenset("RDTt")
 """States of proc(5) in which a process has something to do: running or waiting for a processor, reading, stopped."""
 _STARTED: dict[int, Program] = {}
 """Programs that were started and not ended by us, by process id."""
-_SERVICES: set[tuple[int, str]] = set()
-"""Process id and start time of each service that ran when the desktop was ready."""
+Standing = tuple[str, frozenset[tuple[object, ...]]]
+"""What other programs of the same user may change of a process: its limits, and how its threads are scheduled."""
+_SERVICES: dict[tuple[int, str], Standing] = {}
+"""Process id and start time of each process that lives as long as the desktop -> its standing when the desktop was ready."""
 _OF_APPLICATIONS = ("/usr/lib/chromium/", "/usr/lib/gimp/", "/usr/lib/libreoffice/", "/usr/lib/thunderbird/", "/usr/lib/vlc/")
 """Folders of programs that applications start for themselves."""
 
@@ -35,11 +37,13 @@ def adopt_orphans() -> None:
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def keep_services() -> None:
-    """The session's services that run by now belong to the desktop: no agent has acted yet."""
+def keep_services(programs: Iterable[Program] = ()) -> None:
+    """The session's services that run by now belong to the desktop: no agent has acted yet. So do this process and
+    ``programs``, which no reset starts anew."""
     table = _table()
     kept = [pid for pid in _strays(table) if not table[pid].file.startswith(_OF_APPLICATIONS)]
-    _SERVICES.update((pid, table[pid].start_time) for pid in kept)
+    lasting = [os.getpid(), *(program.pid for program in programs)]
+    _SERVICES.update({(pid, table[pid].start_time): _standing(pid) for pid in (*kept, *lasting)})
 
 
 def end_service(pid: int) -> None:
@@ -47,13 +51,30 @@ def end_service(pid: int) -> None:
     _signal(pid, signal.SIGKILL)
     while (seen := _table().get(pid)) is not None and not (seen.is_dead and _reap(pid)):
         time.sleep(_POLL_S)
-    _SERVICES.difference_update({service for service in _SERVICES if service[0] == pid})
+    for service in [service for service in _SERVICES if service[0] == pid]:
+        del _SERVICES[service]
 
 
-def lost_services() -> bool:
-    """Has one of the session's services ended? Programs that need it do not start it again as it was."""
+def have_services_changed() -> bool:
+    """Has a process that lives as long as the desktop ended, was it stopped, or given other limits or less of the processor?
+    None of it can be taken back: programs that need a service do not start it again as it was, and limits go down alone."""
     table = _table()
-    return any(pid not in table or table[pid].start_time != start_time or table[pid].is_dead for pid, start_time in _SERVICES)
+    return any(
+        pid not in table or table[pid].start_time != start_time or table[pid].is_dead or _standing(pid) != standing
+        for (pid, start_time), standing in _SERVICES.items()
+    )
+
+
+def _standing(pid: int) -> Standing:
+    with open(f"/proc/{pid}/limits", encoding="utf-8") as file:
+        limits = file.read()
+    threads = set()
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{thread}/stat", encoding="utf-8", errors="replace") as file:
+            state, *fields = file.read().rpartition(")")[2].split()
+        niceness, priority, policy = fields[15], fields[36], fields[37]  # proc_pid_stat(5)
+        threads.add((state in "Tt", niceness, priority, policy, frozenset(os.sched_getaffinity(int(thread)))))
+    return limits, frozenset(threads)
 
 
 def is_running(pid: int) -> bool:
@@ -151,11 +172,17 @@ def end_strays() -> bool:
 
 
 def _strays(table: Mapping[int, Seen]) -> set[int]:
-    return strays(table, guest=os.getpid(), started=_STARTED, services=_SERVICES)
+    return strays(table, guest=os.getpid(), started=_held(), services=_SERVICES)
+
+
+def _held() -> set[int]:
+    """Process ids of programs that were started. One whose end was noticed has none any more: by now it may be another's."""
+    return {pid for pid, program in _STARTED.items() if program.is_held}
 
 
 def _dead_children(table: Mapping[int, Seen]) -> list[int]:
-    return [pid for pid, seen in table.items() if seen.is_dead and seen.parent == os.getpid() and pid not in _STARTED]
+    held = _held()
+    return [pid for pid, seen in table.items() if seen.is_dead and seen.parent == os.getpid() and pid not in held]
 
 
 def _reap(pid: int) -> bool:
@@ -218,6 +245,11 @@ class Program:
     def pid(self) -> int:
         """Process id, 0 before the first start."""
         return self._process.pid if self._process else 0
+
+    @property
+    def is_held(self) -> bool:
+        """Started, and its end, if it has ended, not noticed: its process id is its own."""
+        return self._process is not None and self._process.returncode is None
 
     @property
     def running(self) -> bool:

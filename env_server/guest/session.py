@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from . import gtk_apps, processes
 from .accessibility import Accessibility
-from .dbus import Bus, Call, DBusError
+from .dbus import Bus, Call, DBusError, path_of
 from .display import Screen, start_xvfb
+from .faults import DesktopError
 from .folder import remove
 from .processes import Program
 
@@ -99,9 +101,18 @@ class Session:
             self.bus = _connect(f"unix:path={bus_path}", time.monotonic() + 10)
         except DBusError as error:
             raise DBusError(f"{error}; {self.broken()}") from error
-        self.accessibility = Accessibility(_accessibility_address(self.bus))
+        accessibility_address = _accessibility_address(self.bus)
+        self.accessibility = Accessibility(accessibility_address)
         self._accessibility_settings = self.accessibility_settings()
         self._start_settings_service()
+        self._sockets = (bus_path, Path(f"/tmp/.X11-unix/X{name.removeprefix(':')}"), Path(path_of(accessibility_address)))
+        self._first_sockets = _placing(self._sockets)
+        self._socket_folders = {socket.parent: stat.S_IMODE(socket.parent.stat().st_mode) for socket in self._sockets}
+
+    @property
+    def programs(self) -> Sequence[Program]:
+        """Those that nothing works without."""
+        return (self._xvfb, self._openbox, self._dbus, self._atspi)
 
     @property
     def window_manager_pid(self) -> int:
@@ -110,7 +121,7 @@ class Session:
 
     def broken(self) -> str:
         """Which of the parts that nothing works without is dead; empty when all live."""
-        for program in (self._xvfb, self._openbox, self._dbus, self._atspi):
+        for program in self.programs:
             if not program.running:
                 return f"{program.name} died: {program.log_tail()}"
         return ""
@@ -124,8 +135,13 @@ class Session:
         """Forget what programs have told the session's services.
 
         The settings service tells nobody which settings it has, so it is started anew. Aids are turned on and off as they were
-        when the desktop began.
+        when the desktop began. Raises `DesktopError` where programs would not find a service any more.
         """
+        for folder, mode in self._socket_folders.items():
+            if folder.is_dir():
+                folder.chmod(mode)
+        if _placing(self._sockets) != self._first_sockets:
+            raise DesktopError("a socket of the session is not where it was")
         processes.end_service(self.bus.pid_of(gtk_apps.XFCONF))
         _wait_for(lambda: not self.bus.has_owner(gtk_apps.XFCONF), "the settings service did not end in 10 s")
         remove(self._stored_settings)
@@ -162,6 +178,12 @@ def _connect(address: str, deadline: float) -> Bus:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.005)
+
+
+def _placing(sockets: Sequence[Path]) -> list[tuple[int, int]]:
+    """Which files these are, and who may use them; zeros for those that are gone."""
+    found = [place.lstat() if place.exists() else None for place in sockets]
+    return [(0, 0) if facts is None else (facts.st_ino, facts.st_mode) for facts in found]
 
 
 def _wait_for(condition: Callable[[], bool], problem: str) -> None:

@@ -53,6 +53,11 @@ def with_keyboard(call: str) -> str:
     )  # fmt: skip
 
 
+def _of_process(name: str, call: str) -> str:
+    """A call about the oldest process of this name."""
+    return python("import os, resource, subprocess", f"pid = int(subprocess.check_output(['pgrep', '-o', '{name}']))", call)
+
+
 _LISTEN = "python3 -c 'import socket, time; s = socket.create_server((\"127.0.0.1\", 8000)); time.sleep(999)'"
 _OWNER = (
     "from Xlib.display import Display; d = Display(); w = d.screen().root.create_window(0, 0, 1, 1, 0, 0);"
@@ -94,6 +99,7 @@ COMMANDS: Mapping[str, str] = {
     "log beside the logs": plant(f"{OWN}/logs", "planted.log"),
     "file among sockets": plant(f"{OWN}/run/evil"),
     "closed folders": f"chmod 500 {OWN}/run {OWN} {HOME}/.config/glib-2.0/settings {HOME}/.config {HOME}",
+    "folders of sockets opened and closed": f"chmod 711 {OWN}/run; chmod 500 /tmp/.X11-unix",
     "link in place of a folder": f"mv {HOME}/.config/gtk-3.0 {HOME}/planted && ln -s {HOME}/planted {HOME}/.config/gtk-3.0",
     "link to a program": "ln -s /usr/bin/python3 /tmp/planted",
     "deep folders": python("import os", "os.chdir('/tmp')", *["os.mkdir('d' * 200); os.chdir('d' * 200)"] * 60),
@@ -158,6 +164,13 @@ COSTS_A_DESKTOP: Mapping[str, str] = {
         "m = event.ClientMessage(window=r, client_type=d.get_atom('_NET_NUMBER_OF_DESKTOPS'), data=(32, [4, 0, 0, 0, 0]))",
         "r.send_event(m, event_mask=X.SubstructureRedirectMask | X.SubstructureNotifyMask)",
     ) + "\nsleep 0.3",
+    "limits of the X server": _of_process("Xvfb", "resource.prlimit(pid, resource.RLIMIT_NOFILE, (64, 64))"),
+    "niceness of the window manager": _of_process("openbox", "os.setpriority(os.PRIO_PROCESS, pid, 19)"),
+    "processors of the guest": _of_process("python3", "os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))"),
+    "accessibility service stopped": "pkill -STOP at-spi2-regis",
+    "socket of the bus gone": f"rm {OWN}/run/bus",
+    "socket of the X server closed": "chmod 000 /tmp/.X11-unix/*",
+    "own folder elsewhere": f"mv {OWN} /tmp/planted",
     "settings service ended": "pkill -KILL xfconfd; sleep 0.3",
     "accessibility service ended": "pkill -KILL at-spi2-regis; sleep 0.3",
     "window manager ended": "pkill -KILL openbox; sleep 0.3",

@@ -46,6 +46,15 @@ ATTEMPTS = {
     "mount": "mount -t tmpfs tmpfs /mnt",
     "network": "python3 -c \"import socket; socket.create_connection(('192.0.2.1', 80), timeout=2)\"",
     "trace": f"python3 -c \"import ctypes,os; os._exit(ctypes.CDLL(None).ptrace(16, int('{GUEST}'), 0, 0) != 0)\"",
+    "memory of the X server": "exec 3<>/proc/$(pgrep Xvfb)/mem",
+    "whom the kernel ends first": "echo 1000 > /proc/$(pgrep Xvfb)/oom_score_adj",
+    "share of the processors": "echo 19 > /proc/$(pgrep Xvfb)/autogroup",
+    "host of the virtual machine": 'python3 -c "import socket; socket.socket(40, socket.SOCK_STREAM)"',
+    "cipher modules": 'python3 -c "import socket; socket.socket(38, socket.SOCK_SEQPACKET)"',
+    "files in memory": "python3 -c \"import os; os.memfd_create('evil')\"",
+    "permissions of files to come": "python3 -c \"import os; os.setxattr('/home/user', 'system.posix_acl_default',"
+    " bytes.fromhex('0200000001000000ffffffff04000000ffffffff20000000ffffffff'))\"",
+    "attributes of a folder": "python3 -c \"import os; os.setxattr('/tmp', 'user.evil', b'1')\"",
     "keys": "python3 -c \"import ctypes,os; os._exit(ctypes.CDLL(None).syscall(250, 0, -4, 1) < 0)\"",
     "privileges": "su -c true",
     "shared memory": 'python3 -c "import ctypes, os; os._exit(ctypes.CDLL(None).shmget(0, 1 << 20, 0o600) < 0)"',
@@ -97,6 +106,11 @@ def test_files_anywhere_count_to_the_desktop_s_memory(driver: GuestDriver) -> No
     assert files_mb(driver.pid or 0) - before > 70
     full = CalledDesktop(driver.get).run("head -c 2000000000 /dev/zero > /dev/shm/huge; rm -f /dev/shm/huge", timeout_s=60.0)
     assert "No space left" in full.stderr
+
+
+def test_number_of_files_is_limited(driver: GuestDriver) -> None:
+    many = "python3 -c 'for n in range(200_000): open(f\"/tmp/{n}\", \"w\").close()'; rm -r /tmp/[0-9]*"
+    assert "No space left" in CalledDesktop(driver.get).run(many, timeout_s=60.0).stderr
 
 
 def test_difference_is_a_refusal_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

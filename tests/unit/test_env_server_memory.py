@@ -8,11 +8,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from common import lifecycle
-from env_server.memory import ResourceWatcher, excess, processes_below, pss_mb, rss_mb
+from env_server.memory import ResourceWatcher, excess, num_open_files, processes_below, pss_mb, rss_mb
 
 HOLD = "import sys; block = bytearray(int(sys.argv[1]) << 20); print(flush=True); sys.stdin.read()"
 
@@ -44,6 +47,61 @@ def test_excess_names_the_memory_only_above_the_limit(holding_100_mb: subprocess
     assert excess(processes_below(holding_100_mb.pid), limit_mb=1000.0) is None
     taken = excess(processes_below(holding_100_mb.pid), limit_mb=90.0)
     assert taken is not None and 100.0 < taken < 300.0
+
+
+@contextmanager
+def program(text: str) -> Iterator[int]:
+    """The process id of a Python program that has run these lines and waits."""
+    command = [sys.executable, "-c", f"{text}\nprint(flush=True); input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process.pid
+        process.kill()
+
+
+TABLES = """
+import mmap
+area = mmap.mmap(-1, 60 << 30, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000, mmap.PROT_READ)
+area.madvise(mmap.MADV_NOHUGEPAGE)
+sum(area[place] for place in range(0, len(area), 2 << 20))
+"""
+"""Reads what was never written: the memory is that of the page tables alone."""
+
+
+def test_page_tables_count() -> None:
+    with program("") as plain, program(TABLES) as pid:
+        assert rss_mb([pid]) - rss_mb([plain]) > 100.0 and pss_mb([pid]) - pss_mb([plain]) > 100.0
+
+
+def test_memory_that_may_not_be_looked_at_counts_as_if_it_were_shared_with_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Path.read_text
+
+    def refusing(self: Path, *args: Any, **kwargs: Any) -> str:
+        if self.name == "smaps_rollup":
+            raise PermissionError
+        return read(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "read_text", refusing)
+    with program("block = bytearray(100 << 20)") as pid:
+        assert 100.0 < pss_mb([pid]) < 200.0
+
+
+def test_open_files_are_counted_and_too_many_are_reported() -> None:
+    reported: list[str] = []
+    told = threading.Event()
+
+    def report(desktop: int, pid: int, reason: str) -> None:
+        reported.append(reason)
+        told.set()
+
+    many = "import os, resource\nresource.setrlimit(7, (9000, resource.getrlimit(7)[1]))\nends = [os.dup(0) for _ in range(8500)]"
+    with program(many) as pid:
+        assert num_open_files([pid]) > 8500
+        watcher = ResourceWatcher(lambda: {0: pid}, report, limit_mb=1e6, max_processes=600, period_s=0.01)
+        assert told.wait(10.0)
+        watcher.stop()
+    assert "files open, more than 8192" in reported[0]
 
 
 def test_watcher_reports_the_desktop_above_the_limit_and_stops(holding_100_mb: subprocess.Popen[bytes]) -> None:

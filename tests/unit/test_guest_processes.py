@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import signal
+from pathlib import Path
+
 import pytest
 
-from env_server.guest.processes import Seen, strays
+from env_server.guest import processes
+from env_server.guest.processes import Program, Seen, strays
 
 GUEST = 10
 THUNAR, CHROMIUM, BUS = "/usr/bin/thunar", "/usr/lib/chromium/chromium", "/usr/bin/dbus-daemon"
@@ -57,3 +63,33 @@ def test_dead_process_is_no_stray_and_its_children_are() -> None:
 def test_chain_of_any_length_is_found() -> None:
     chain = {number: Seen(number - 1, "9", "/usr/bin/sh") for number in range(31, 5000)} | {30: Seen(20, "9", "/usr/bin/sh")}
     assert found(DESKTOP | chain) == set(range(30, 5000))
+
+
+def test_program_whose_end_was_noticed_has_no_process_id_any_more(tmp_path: Path) -> None:
+    """An agent's program may get the number: there are some hundred of them on a desktop."""
+    program = Program("true", ["true"], env={"PATH": "/usr/bin:/bin"}, log_folder=tmp_path)
+    program.start()
+    assert program.is_held
+    while program.running:
+        pass
+    assert not program.is_held and program.pid
+
+
+def test_change_of_a_lasting_process_is_noticed(tmp_path: Path) -> None:
+    for change in (
+        lambda pid: resource.prlimit(pid, resource.RLIMIT_NOFILE, (64, 64)),
+        lambda pid: os.setpriority(os.PRIO_PROCESS, pid, 5),
+        lambda pid: os.kill(pid, signal.SIGSTOP),
+        lambda pid: os.kill(pid, signal.SIGKILL),
+    ):
+        program = Program("sleep", ["sleep", "60"], env={"PATH": "/usr/bin:/bin"}, log_folder=tmp_path)
+        program.start()
+        try:
+            processes.keep_services([program])
+            assert not processes.have_services_changed()
+            change(program.pid)
+            while not processes.have_services_changed():
+                pass
+        finally:
+            processes._SERVICES.clear()
+            program.kill()
