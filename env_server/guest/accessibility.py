@@ -139,6 +139,14 @@ class Application:
         calls = [Call(self.name, table, "org.a11y.atspi.Table", "GetAccessibleAt", "ii", place, "(so)") for place in places]
         return [None if isinstance(answer, DBusError) else answer[0][1] for answer in self._ask(calls, timeout_s)]
 
+    def row_names(self, table: str, num_rows: int, *, timeout_s: float = 1.0) -> list[str]:
+        """Names in the first column, whose cells hold a picture and the name, of so many rows; empty where that is missing."""
+        cells = self.cells_at(table, [(row, 0) for row in range(num_rows)], timeout_s=timeout_s)
+        calls = [Call(self.name, path, ACCESSIBLE, "GetChildAtIndex", "i", (1,)) for path in cells if path]
+        found = [answer[0][1] for answer in self._ask(calls, timeout_s) if not isinstance(answer, DBusError)]
+        names = self._ask([Call(self.name, path, PROPERTIES, "Get", "ss", (ACCESSIBLE, "Name")) for path in found], timeout_s)
+        return ["" if isinstance(answer, DBusError) else str(answer[0]) for answer in names]
+
     def _ask(self, calls: Sequence[Call], timeout_s: float) -> list[list[Any] | DBusError]:
         with self._noticing_its_end():
             return self._connection.call_all(calls, timeout_s=timeout_s)
@@ -194,10 +202,12 @@ class Accessibility:
         announced = self._announced.pop(app.name, {})
         return bool(announced) and app.adopt(list(announced))
 
-    def wait_for_event(self, timeout_s: float) -> None:
-        """Wait until an application says something, and take it in."""
-        select.select([self.fileno()], [], [], timeout_s)
+    def wait_for_event(self, timeout_s: float, *, since: int) -> None:
+        """Wait until `num_events` is more than ``since``."""
         self.pump()
+        if self.num_events == since:
+            select.select([self.fileno()], [], [], timeout_s)
+            self.pump()
 
     def app_of(self, pid: int, *, deadline: float) -> Application:
         """The application with this process id. Raises `AppGone`, and `DBusTimeout` past the (monotonic) deadline."""

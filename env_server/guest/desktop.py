@@ -36,7 +36,7 @@ from .reader import TreeReader
 from .session import FRAME_NAME, Places, Session
 from .settle import Settled
 from .tree_walk import Node, to_wire
-from .windows import App, NotInFront, Windows, left
+from .windows import APP_FAILURES, App, NotInFront, Windows, left
 from .wire import Wire
 
 _NO_SETTLING = Settled("none", 0.0)
@@ -151,8 +151,10 @@ class Desktop:
 
     # --- tasks ---
 
-    def reset(self, setup: list[Mapping[str, Any]], *, deadline: float) -> Settled:
-        """Remove all traces of the last task, do the set-up steps in order, wait until the last one's window is on screen."""
+    def reset(self, setup: list[Mapping[str, Any]], *, deadline: float, with_tree: bool = True) -> Settled:
+        """Remove all traces of the last task, do the set-up steps in order, wait until the last one's window is on screen.
+
+        ``with_tree``: its tree will be observed."""
         # First of all: what runs wild leaves no processor time for anything else.
         has_run = self._osworld.end()
         ran_programs = processes.end_strays()
@@ -169,7 +171,7 @@ class Desktop:
         self._windows.close_dialogs(deadline)
         self._prepare(setup, deadline, ran_programs=ran_programs)
         try:
-            return self._show(deadline, patience_s=_SHOW_LIMIT_S)
+            return self._show(deadline, patience_s=_SHOW_LIMIT_S, with_tree=with_tree)
         except NotInFront:
             # It died under our hands, or another window of it does not let go of the focus.
             app = self._apps[self._open[-1]]
@@ -177,7 +179,7 @@ class Desktop:
             if app.program.running:
                 self._windows.restart(app, deadline)
         self._prepare(setup, deadline)
-        return self._show(deadline)
+        return self._show(deadline, with_tree=with_tree)
 
     @property
     def _open(self) -> list[str]:
@@ -210,7 +212,7 @@ class Desktop:
     def _own_files(self) -> list[Path]:
         return [*processes.log_files(), self._places.frame / FRAME_NAME]
 
-    def _show(self, deadline: float, *, patience_s: float = math.inf) -> Settled:
+    def _show(self, deadline: float, *, with_tree: bool, patience_s: float = math.inf) -> Settled:
         """Bring what was opened last to the front. Raises `NotInFront` when it does not come, or goes again."""
         if not self._open:
             return self._settle_fully()
@@ -219,15 +221,27 @@ class Desktop:
         if app.name in _OFFICE:
             self._documents.focus(app.name, timeout_s=left(deadline))
         if app is self._files:
-            self._reader.select_first_file(app.program.pid, deadline=deadline)
-        settled = self._settle_fully()
+            self._openers.select_first_file(deadline)
+        # Asked for its tree, the file manager changes: names of its buttons, which are what they were.
+        settled = self._settle_fully(read_by=deadline if with_tree and app is not self._files else None)
         if self._windows.front_app() is not app:
             raise self._windows.not_in_front(f"{app.name} did not stay in front")
         return settled
 
-    def _settle_fully(self) -> Settled:
+    def _settle_fully(self, *, read_by: float | None = None) -> Settled:
+        """``read_by``: deadline of a reading of the tree meanwhile. It is the one observed if nothing changes afterwards."""
         # The same task must begin with the same picture, and the office paints its toolbars only once it has nothing else to do.
-        return self._windows.settle_within(deadline_s=self._settle_deadline_s, calm=_CALM_AT_RESET)
+        return self._windows.settle_within(
+            deadline_s=self._settle_deadline_s,
+            calm=_CALM_AT_RESET,
+            meanwhile=None if read_by is None else lambda: self._read_ahead(read_by),
+        )
+
+    def _read_ahead(self, deadline: float) -> None:
+        window, app = self._windows.front()
+        if window is not None:
+            with contextlib.suppress(*APP_FAILURES):  # told by the reading that is observed, if it fails as well
+                self._read(window, app, deadline=deadline)
 
     def _set_up(self, kind: str, args: dict[str, Any], deadline: float) -> None:
         try:

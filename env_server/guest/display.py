@@ -29,9 +29,7 @@ from .x_state import XState
 _BUTTONS = {"left": 1, "middle": 2, "right": 3}
 _WHEEL = {"up": 4, "down": 5, "left": 6, "right": 7}
 
-_STRUCTURE_EVENTS = frozenset(
-    {X.CreateNotify, X.ConfigureNotify, X.MapNotify, X.UnmapNotify, X.ReparentNotify, X.DestroyNotify}
-)
+_STRUCTURE_EVENTS = frozenset({X.CreateNotify, X.ConfigureNotify, X.MapNotify, X.UnmapNotify, X.ReparentNotify, X.DestroyNotify})
 
 _EARLY_S = 0.7
 """Chromium's half second begins a little after its window appears."""

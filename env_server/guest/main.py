@@ -95,7 +95,7 @@ def handle(desktop: Desktop, request: dict[str, Any]) -> dict[str, Any]:
         return {}
     how = {"deadline": deadline, "with_tree": request.get("with_tree", True), "known_tree": request.get("known_tree", 0)}
     if name == "reset":
-        settled = desktop.reset(request["setup"], deadline=deadline)
+        settled = desktop.reset(request["setup"], deadline=deadline, with_tree=how["with_tree"])
         return desktop.observe(settled, **how)
     if name == "step":
         error, result = "", ""

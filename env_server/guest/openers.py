@@ -8,6 +8,8 @@ there; anything else means that an application does not do what it should.
 from __future__ import annotations
 
 import functools
+import os
+import stat
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -67,6 +69,10 @@ class Openers:
         self._apps: dict[str, App] = {"chromium": chromium, "editor": editor, "files": files, **office_apps, **on_demand}
         self._tab_list = ""
         """Object path of the editor's list of tabs; empty: not known."""
+        self._folder_shown = folder.root
+        """The file manager's folder."""
+        self._file_list = ""
+        """Object path of its list of files; empty: not known."""
         self.open: list[str] = []
         """Applications with something open, the one opened last at the end."""
         self._steps: dict[str, tuple[App, Callable[[dict[str, Any], float], None]]] = {
@@ -393,10 +399,9 @@ class Openers:
             nodes = self._reader.nodes_of(app.program.pid)
         windows = self._windows.of(app)
         is_there = [window.title for window in windows] == [f"{place.name} - Thunar"]
-        if is_there and self._reader.has_plain_entry(app.program.pid, nodes, f"{place}/"):
-            table = next((node for node in nodes if node.role == "table"), None)
-            if table is not None:
-                self._reader.focus(app.program.pid, table)
+        self._file_list = next((node.path for node in nodes if node.role == "table"), "")
+        if is_there and self._file_list and self._reader.has_plain_entry(app.program.pid, nodes, f"{place}/"):
+            self._reader.focus(app.program.pid, self._file_list)
         else:
             old = {window.xid for window in windows}
             app.open(place, timeout_s=left(deadline))
@@ -404,7 +409,23 @@ class Openers:
                 lambda: any(w.xid not in old for w in self._windows.of(app)), deadline, "the file manager's window"
             )
             self._windows.close(app, old, deadline)
-        self._reader.expect_files([name.rstrip("/") for name in self._folder.list(folder)])
+            self._windows.wait(self._has_file_list, deadline, "the file manager's list of files")
+        self._folder_shown = place
+
+    def _has_file_list(self) -> bool:
+        nodes = self._reader.nodes_of(self._files.program.pid)
+        self._file_list = next((node.path for node in nodes if node.role == "table"), "")
+        return bool(self._file_list)
+
+    def select_first_file(self, deadline: float) -> None:
+        """Have the file manager list its task's folder again, and select the first file."""
+        place = self._folder_shown
+        if not place.is_dir():  # a later step of the set-up has removed it
+            return
+        # The file manager takes notice of this change of the folder. Changes while it lists a folder it may miss for ever.
+        os.chmod(place, stat.S_IMODE(place.stat().st_mode))
+        names = [name.rstrip("/") for name in self._folder.list(str(place.relative_to(self._folder.root)))]
+        self._reader.select_first_file(self._files.program.pid, self._file_list, names, deadline=deadline)
 
 
 def _require_openable(place: Path, path: str) -> None:

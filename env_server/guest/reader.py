@@ -14,7 +14,7 @@ from .folder import MAX_TEXT_BYTES
 from .office.process import OfficeGone
 from .office.sheet import Calc, SheetView, column_name
 from .page_scripts import MARK
-from .roles import EDITABLE, ENABLED, SELECTED, SENSITIVE, SHOWING, VISIBLE, has_state
+from .roles import EDITABLE, ENABLED, SELECTED, SENSITIVE, SHOWING, VISIBLE
 from .tree_walk import TEXT_ROLES, Extents, Node, Reading
 from .visibility import Arrangement
 
@@ -26,7 +26,10 @@ _EXPECT_LIMIT_S = 2.0
 _FIRST_LIMIT_S = 15.0
 """The same for the first reading of a task, which would show a page as it was before its task began. A browser that gets no
 processor time has taken more than `_EXPECT_LIMIT_S`."""
-_RELOAD_AFTER_S = 0.1
+_NO_EVENT_S = 0.1
+"""A tree that is awaited announces its changes. It is looked at again after this time though nothing was announced."""
+_MAX_FILES_COMPARED = 200
+"""Number of files up to which a folder is compared with its list: each costs three calls of the accessibility bus."""
 _SHEETS = frozenset({"document-spreadsheet"})
 """What Writer's and Impress's trees are read without: the sheet behind them would be entered once their own window is gone.
 Of a sheet, Calc itself tells what its table holds.
@@ -55,29 +58,29 @@ class TreeReader:
         self._column_edges: dict[int, tuple[int, int]] = {}
         self._row_edges: dict[int, tuple[int, int]] = {}
         self._mark_path = ""
-        self._files: list[str] | None = None
-        self._has_reloaded = False
+        self._read_since = (0, 0)
+        """`_num_changes` when the last reading of a tree began; later ones make it old."""
 
     def forget(self) -> None:
         """A new task: nothing read before counts."""
         self._last, self._last_key = [], ()
         self._mark_path = ""
 
-    def expect_files(self, names: Sequence[str]) -> None:
-        """The next reading of the file manager waits until it shows exactly these, and has it look again if it does not."""
-        self._files, self._has_reloaded = sorted(names), False
+    def select_first_file(self, pid: int, table: str, names: Sequence[str], *, deadline: float) -> None:
+        """Wait until the file manager's table (object path) holds exactly these files, and select the first one.
 
-    def select_first_file(self, pid: int, *, deadline: float) -> None:
-        """Wait for the files that are expected, and have the first one selected.
-
-        A file manager that has the focus selects the first file it knows of, which files that come later push down, or none.
+        With the focus, the file manager selects the first file that it knows of, which later ones push down, or none.
         """
-        nodes = self._read_expected("files", pid, self._arrangement(pid), deadline)
-        table = next((node for node in nodes if node.role == "table"), None)
-        first = min(_files_in(nodes), key=lambda node: node.extents[1], default=None)
-        if table is not None and first is not None and not has_state(first.states, SELECTED):
+        app, wanted = self._accessibility.app_of(pid, deadline=deadline), sorted(names)
+        limit = min(deadline, time.monotonic() + _EXPECT_LIMIT_S) if len(names) <= _MAX_FILES_COMPARED else 0.0
+        while time.monotonic() < limit:
+            num_events = self._accessibility.num_events
+            if sorted(app.row_names(table, len(wanted) + 1, timeout_s=_READ_LIMIT_S)) == wanted:
+                break
+            self._accessibility.wait_for_event(_NO_EVENT_S, since=num_events)
+        if names:
             self._screen.press_chord("home")
-            self._accessibility.app_of(pid, deadline=deadline).select_row(table.path, 0)
+            app.select_row(table, 0)
 
     def read(
         self, app: str, pid: int, *, deadline: float, is_warm: bool, frame_mark: str = "", is_mark_sure: bool = False
@@ -95,9 +98,10 @@ class TreeReader:
         self._screen.pump()
         self._accessibility.pump()
         arrangement = self._arrangement(pid)
-        key = (app, pid, arrangement.key, self._screen.num_damages, self._accessibility.num_events)
-        if key == self._last_key:
+        key = (app, pid, arrangement.key)
+        if (*key, self._num_changes()) == self._last_key:
             return self._last, 0.0
+        self._read_since = self._num_changes()
         try:
             limit_s = _FIRST_LIMIT_S if is_mark_sure and not has_last else _EXPECT_LIMIT_S
             nodes = self._read_app(app, pid, arrangement, frame_mark, limit_s, deadline)
@@ -109,7 +113,7 @@ class TreeReader:
             self.serial += 1
             self._last_key = ()
             return arrangement.seen([]), 0.0
-        self._last, self._last_at, self._last_key = nodes, time.monotonic(), key
+        self._last, self._last_at, self._last_key = nodes, time.monotonic(), (*key, self._read_since)
         self.serial += 1
         return nodes, 0.0
 
@@ -122,7 +126,7 @@ class TreeReader:
             return arrangement.seen(self._read_document(pid, arrangement, deadline))
         if app == "chromium":
             return arrangement.seen(self._read_browser(pid, arrangement, frame_mark, limit_s, deadline))
-        return arrangement.seen(self._read_expected(app, pid, arrangement, deadline))
+        return arrangement.seen(self._read_visible(pid, Reading(bool(self._screen.num_popups)), arrangement, deadline))
 
     def _arrangement(self, pid: int) -> Arrangement:
         screen = (0, 0, *self._screen.size)
@@ -154,9 +158,9 @@ class TreeReader:
         """How many children this object of the application has, in one call; None when it is gone."""
         return self._accessibility.app_of(pid, deadline=time.monotonic() + _READ_LIMIT_S).num_children(path)
 
-    def focus(self, pid: int, node: Node) -> None:
+    def focus(self, pid: int, path: str) -> None:
         """Give the keyboard to this object of the application."""
-        self._accessibility.app_of(pid, deadline=time.monotonic() + _READ_LIMIT_S).focus(node.path)
+        self._accessibility.app_of(pid, deadline=time.monotonic() + _READ_LIMIT_S).focus(path)
 
     def has_plain_entry(self, pid: int, nodes: Sequence[Node], text: str) -> bool:
         """Does a text field among these nodes of the application hold ``text``, with nothing selected in it?"""
@@ -181,6 +185,9 @@ class TreeReader:
         reading = Reading(bool(self._screen.num_popups))
         return self._accessibility.app_of(pid, deadline=deadline).read(reading, deadline=deadline)
 
+    def _num_changes(self) -> tuple[int, int]:
+        return self._screen.num_damages, self._accessibility.num_events
+
     def _read_visible(self, pid: int, reading: Reading, arrangement: Arrangement, deadline: float) -> list[Node]:
         """The tree without the windows that are covered whole."""
         app = self._accessibility.app_of(pid, deadline=deadline)
@@ -190,17 +197,17 @@ class TreeReader:
             nodes = app.read(reading, deadline=deadline)
         return nodes
 
-    def _read_browser(
-        self, pid: int, arrangement: Arrangement, frame_mark: str, limit_s: float, deadline: float
-    ) -> list[Node]:
+    def _read_browser(self, pid: int, arrangement: Arrangement, frame_mark: str, limit_s: float, deadline: float) -> list[Node]:
         app = self._accessibility.app_of(pid, deadline=deadline)
         limit_s = min(limit_s, max(_EXPECT_LIMIT_S, (deadline - time.monotonic()) / 2))
         limit = time.monotonic() + limit_s
         while True:
+            self._read_since = self._num_changes()
+            num_events = self._accessibility.num_events
             if self._mark_path and frame_mark and time.monotonic() < limit - limit_s / 2:
                 shown = app.name_of(self._mark_path)
                 if shown is not None and shown != frame_mark:
-                    self._accessibility.wait_for_event(0.02)
+                    self._accessibility.wait_for_event(_NO_EVENT_S, since=num_events)
                     continue
             reading = Reading(bool(self._screen.num_popups), scale=self._web_scale)
             nodes = self._read_visible(pid, reading, arrangement, deadline)
@@ -210,24 +217,7 @@ class TreeReader:
             is_fresh = mark.name == frame_mark if mark else bool(self._last) and arrangement.has_left_out
             if not frame_mark or is_fresh or time.monotonic() >= limit:
                 return _without_marks(nodes)
-            self._accessibility.wait_for_event(0.02)
-
-    def _read_expected(self, app: str, pid: int, arrangement: Arrangement, deadline: float) -> list[Node]:
-        limit = time.monotonic() + _EXPECT_LIMIT_S
-        while True:
-            nodes = self._read_visible(pid, Reading(bool(self._screen.num_popups)), arrangement, deadline)
-            done = app != "files" or self._files is None or sorted(node.name for node in _files_in(nodes)) == self._files
-            if done or time.monotonic() >= limit:
-                break
-            if not self._has_reloaded and time.monotonic() >= limit - _EXPECT_LIMIT_S + _RELOAD_AFTER_S:
-                # What changes while it lists a folder it may miss for ever.
-                self._screen.press_chord("f5")
-                self._has_reloaded = True
-            deadline = time.monotonic() + _READ_LIMIT_S
-            self._accessibility.wait_for_event(0.05)
-        if app == "files":
-            self._files = None
-        return nodes
+            self._accessibility.wait_for_event(_NO_EVENT_S, since=num_events)
 
     # --- the office ---
 
@@ -330,10 +320,3 @@ def _without_marks(nodes: Sequence[Node]) -> list[Node]:
         else:
             kept.append(node)
     return kept
-
-
-def _files_in(nodes: Sequence[Node]) -> list[Node]:
-    """The first column of the file manager's table."""
-    cells = [node for node in nodes if node.role == "table-cell" and node.name]
-    left = min((node.extents[0] for node in cells), default=0)
-    return [node for node in cells if node.extents[0] == left]

@@ -7,6 +7,7 @@ taken a key and have yet to do what the key is for.
 
 from __future__ import annotations
 
+import math
 import select
 import time
 from collections.abc import Callable
@@ -36,10 +37,12 @@ def settle(
     confirmed: Callable[[], bool],
     is_at_rest: Callable[[], bool],
     extra_fd: int | None = None,
+    meanwhile: Callable[[], object] | None = None,
 ) -> Settled:
     """Wait until ``confirmed()`` is true and ``quiet_s`` has passed without change, at most ``deadline_s``.
 
     ``is_at_rest``: do those that could still change something wait? Else that counts as a change.
+    ``meanwhile`` is called after half of the quiet time, and once more after a later change. Its own time counts as quiet.
     """
     started = last_change = time.monotonic()
     deadline = started + deadline_s
@@ -47,6 +50,7 @@ def settle(
     for fd in (screen.fileno(), accessibility.fileno(), *(() if extra_fd is None else (extra_fd,))):
         poller.register(fd, select.POLLIN)
     is_confirmed = False
+    num_calls_left, called_after = 2, math.nan
     while True:
         changed = screen.pump()
         changed = bool(accessibility.pump()) or changed
@@ -61,5 +65,11 @@ def settle(
             last_change = now
         if now >= deadline:
             return Settled("deadline", now - started)
-        wake = min(deadline, last_change + quiet_s) if is_confirmed else deadline
+        is_due = meanwhile is not None and num_calls_left > 0 and called_after != last_change
+        if meanwhile is not None and is_due and is_confirmed and now - last_change >= quiet_s / 2:
+            num_calls_left, called_after = num_calls_left - 1, last_change
+            meanwhile()
+            continue
+        pause_s = quiet_s / 2 if is_due else quiet_s
+        wake = min(deadline, last_change + pause_s) if is_confirmed else deadline
         poller.poll(max(0.0, wake - now) * 1000 + 0.5)

@@ -97,8 +97,10 @@ class Windows:
         self._chromium = browser
         self._quiet_s = settle_quiet_s
 
-    def settle_within(self, *, deadline_s: float, calm: float = 1.0) -> Settled:
-        """Wait until the application in front has taken all input and the screen is quiet, ``calm`` times as long as usual."""
+    def settle_within(self, *, deadline_s: float, calm: float = 1.0, meanwhile: Callable[[], object] | None = None) -> Settled:
+        """Wait until the application in front has taken all input and the screen is quiet, ``calm`` times as long as usual.
+
+        ``meanwhile``: see `settle.settle`."""
         deadline = time.monotonic() + deadline_s
         self._screen.sync_clicks(deadline_s)
         window, app = self.front()
@@ -125,6 +127,7 @@ class Windows:
             confirmed=confirmed,
             is_at_rest=lambda: all(map(is_at_rest, busy_ones)),
             extra_fd=self._chromium.fileno() if flush is not None else None,
+            meanwhile=meanwhile,
         )
 
     def front(self) -> tuple[Window | None, App | None]:
