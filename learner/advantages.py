@@ -20,13 +20,22 @@ def step_rewards(*, success: np.ndarray, format_ok: np.ndarray, format_penalty: 
     return good.astype(np.float64) - format_penalty * ~np.asarray(format_ok, dtype=bool)
 
 
+_ROUNDING = 1e-9
+"""Difference of rewards, relative to the largest, below which they are the same number computed in two ways."""
+
+
+def all_alike(values: np.ndarray) -> bool:
+    """Are ``values`` the same, but for rounding? Of none too."""
+    return not values.size or bool(np.ptp(values) <= _ROUNDING * np.abs(values).max())
+
+
 def group_advantages(rewards: np.ndarray, *, delta: float) -> np.ndarray:
     """[n] float64: (r - mean) / (std + delta) over all step rewards of the group (ComputerRL equation 3; population std).
 
     All zero when every reward is the same: such a group teaches nothing.
     """
     rewards = np.asarray(rewards, dtype=np.float64)
-    if not rewards.size or np.ptp(rewards) == 0.0:
+    if all_alike(rewards):
         return np.zeros_like(rewards)
     return (rewards - rewards.mean()) / (rewards.std() + delta)
 
@@ -35,7 +44,7 @@ def centred(rewards: np.ndarray) -> np.ndarray:
     """[n] float64: r - mean over all step rewards of the group (Dr.GRPO, arXiv 2503.20783: dividing by the deviation favours
     tasks that are nearly always, or nearly never, solved)."""
     rewards = np.asarray(rewards, dtype=np.float64)
-    return np.zeros_like(rewards) if not rewards.size or np.ptp(rewards) == 0.0 else rewards - rewards.mean()
+    return np.zeros_like(rewards) if all_alike(rewards) else rewards - rewards.mean()
 
 
 def leave_one_out(rewards: np.ndarray, trajectory: np.ndarray) -> np.ndarray:
@@ -45,7 +54,7 @@ def leave_one_out(rewards: np.ndarray, trajectory: np.ndarray) -> np.ndarray:
     All zero when there is no other trajectory or every reward is the same.
     """
     rewards = np.asarray(rewards, dtype=np.float64)
-    if not rewards.size or np.ptp(rewards) == 0.0:
+    if all_alike(rewards):
         return np.zeros_like(rewards)
     _, owner, counts = np.unique(trajectory, return_inverse=True, return_counts=True)
     if len(counts) == 1:
@@ -71,7 +80,7 @@ def normalised_by(values: np.ndarray, *, weights: np.ndarray, delta: float) -> n
     """[n] float64: (v - mean) / (std + delta) with mean and deviation over ``weights`` (tokens of a step, say). All zero when
     nothing differs."""
     values, weights = np.asarray(values, dtype=np.float64), np.asarray(weights, dtype=np.float64)
-    if not values.size or np.ptp(values) == 0.0:
+    if all_alike(values):
         return np.zeros_like(values)
     mean = np.average(values, weights=weights)
     return (values - mean) / (np.sqrt(np.average((values - mean) ** 2, weights=weights)) + delta)
@@ -82,7 +91,7 @@ def off_policy_optimal_baseline(rewards_T: np.ndarray, log_weights_T: np.ndarray
     sum w (R - b) grad log pi has the smallest variance). ``log_weights_T``: log w, ``score_norms_T``: g, the norm of
     grad log pi. NaN when a number is not finite or all weights are 0; the reward itself when all are equal.
     """
-    if np.ptp(rewards_T) == 0.0:
+    if all_alike(rewards_T):
         return float(rewards_T[0])
     # b is the same for all multiples of w: the largest is made 1, so that none overflows.
     weights_T = (np.exp(log_weights_T - log_weights_T.max()) * score_norms_T) ** 2

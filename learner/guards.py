@@ -20,7 +20,6 @@ from safetensors.torch import save_file
 from common.errors import EngineMismatch
 from learner.algorithms import LossBatch
 from learner.batching import Pack
-from learner.corrections import LOG_RATIO_LIMIT
 from learner.ranks import Ranks
 from learner.transfers import fetch
 
@@ -77,7 +76,7 @@ class EffectiveSamples:
     """How much an optimizer step's trajectories say, by their importance weights (VCPO, arXiv 2602.17616).
 
     The weight of a trajectory is the product of the weights of its tokens in the step. Packs and ranks may each hold a part of a
-    trajectory, so logarithms are summed first. A log weight counts as at most `LOG_RATIO_LIMIT`.
+    trajectory, so logarithms are summed first.
     """
 
     def __init__(self, num_trajectories: int) -> None:
@@ -101,7 +100,9 @@ class EffectiveSamples:
         summed = ranks.sum({str(number): (found[number], 0.0) for number in sorted(self._present)})
         if not summed:
             return 1.0
-        weights = np.exp(np.minimum([log_weight for log_weight, _ in summed.values()], LOG_RATIO_LIMIT))
+        log_weights = np.array([log_weight for log_weight, _ in summed.values()])
+        # The share is the same for all multiples of w: none is above 1, so that none overflows.
+        weights = np.exp(log_weights - max(0.0, log_weights.max()))
         of_squares = float((weights**2).sum())
         # All weights underflowed to 0: the step says nothing, and must not get the full learning rate for it.
         return float(weights.sum()) ** 2 / (len(weights) * of_squares) if of_squares else 0.0

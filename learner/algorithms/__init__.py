@@ -252,7 +252,8 @@ class Refines(Protocol):
 
 @runtime_checkable
 class WantsScores(Protocol):
-    """An algorithm that `Refines` and whose look has the norms of the trajectories' gradients: a forward and a backward pass for each."""
+    """An algorithm that `Refines` and whose look has the norms of the trajectories' gradients. They cost a forward and a backward
+    pass over each trajectory."""
 
     wants_scores: bool
     """Else the passes are spared."""

@@ -30,8 +30,8 @@ class DAPO(GRPO):
     options_model = DAPOOptions
 
     def teaches(self, group: TrajectoryGroup) -> bool:
-        """Neither all solved nor all failed (the paper's equation 11)."""
-        return len({trajectory.success for trajectory in group.trajectories}) > 1
+        """Neither all solved nor all failed (the paper's equation 11), of the rollouts that got to act."""
+        return len({trajectory.success for trajectory in group.trajectories if trajectory.steps}) > 1
 
     def advantages(self, rewards_n: np.ndarray, table: StepTable) -> np.ndarray:
         """[n] those of GRPO in groups with both outcomes. In others a badly formed step would make some."""

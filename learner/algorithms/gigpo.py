@@ -48,7 +48,9 @@ class GiGPO(GRPO):
     def advantages(self, rewards_n: np.ndarray, table: StepTable) -> np.ndarray:
         """[n] of the episode plus of the state."""
         options, delta = self.options, self.options.advantage_delta
-        returns_n = discounted_returns(rewards_n, table.steps_left_n, gamma=options.gamma)
+        # A penalty is due at its step, and is not discounted.
+        returns_n = discounted_returns(np.maximum(rewards_n, 0.0), table.steps_left_n, gamma=options.gamma)
+        returns_n += np.minimum(rewards_n, 0.0)
         advantage_n = np.zeros(len(table))
         for group in np.unique(table.group_n):
             members = np.flatnonzero(table.group_n == group)

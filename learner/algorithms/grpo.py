@@ -176,6 +176,10 @@ class GRPO:
         del version
         return Chosen(groups)
 
+    def may_train(self, table: StepTable) -> np.ndarray:
+        """[n] bool: steps within the age bound, and those of a memory, which are older than any bound and there for it."""
+        return table.whole_n & ((table.age_n <= self._age_bound) | table.replayed_n)
+
     def rewards(self, table: StepTable) -> np.ndarray:
         """[n] float64: what each step earned."""
         return step_rewards(
@@ -212,8 +216,7 @@ class GRPO:
                 group_n=table.group_n[counted_n],
                 constant=options.aggregation_constant,
             )
-        # What a memory gives is older than any bound, and is there for it.
-        trains_n = table.whole_n & ((table.age_n <= self._age_bound) | table.replayed_n)
+        trains_n = self.may_train(table)
         computed_n = trains_n & counted_n & ((advantage_n != 0.0) | (options.kl_beta > 0))
         computed = np.flatnonzero(computed_n)
         left_out = [table.steps[i] for i in np.flatnonzero(table.whole_n & ~computed_n & ~table.replayed_n)]

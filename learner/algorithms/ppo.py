@@ -7,7 +7,7 @@ play no part: ``learner.group_size`` may be 2.
 
 Ours: the value function is linear in the policy's last hidden state (`learner.value_head`); badly formed steps lose
 ``format_penalty`` at their last token and a success counts only when its last step is well formed; steps too old to train are
-left out of the sequence; the decoupled correction of `grpo`.
+left out of the sequence, which keeps a success; the decoupled correction of `grpo`.
 """
 
 from __future__ import annotations
@@ -64,9 +64,17 @@ class PPO(GRPO):
         self.value_lr = self.options.value_lr
 
     def rewards(self, table: StepTable) -> np.ndarray:
-        """[n] success at the last step of a trajectory, penalties wherever a step is badly formed."""
+        """[n] success at the last step of a trajectory that trains, penalties wherever a step is badly formed."""
+        rewards_n = np.where(table.format_n, 0.0, super().rewards(table))
         last_n = np.append(table.trajectory_n[1:] != table.trajectory_n[:-1], True)[: len(table)]
-        return super().rewards(table) * np.where(table.format_n, last_n, 1.0)
+        earned_T = np.bincount(
+            table.trajectory_n, weights=table.success_n & table.format_n & last_n, minlength=len(table.trajectories)
+        )
+        # A last step that is too old is left out of the sequence, and not what the trajectory earned.
+        trained = np.flatnonzero(self.may_train(table))[::-1]
+        owners, first = np.unique(table.trajectory_n[trained], return_index=True)
+        rewards_n[trained[first]] += earned_T[owners]
+        return rewards_n
 
     def advantages(self, rewards_n: np.ndarray, table: StepTable) -> np.ndarray:
         """[n] none yet, but every step has a say: see `refine`."""

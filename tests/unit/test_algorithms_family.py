@@ -394,6 +394,24 @@ def test_gigpo_compares_episodes_and_the_steps_of_equal_states(seed: int, action
     assert len(found) > 20
 
 
+@pytest.mark.parametrize("gamma", [0.95, 0.7])
+def test_gigpo_has_no_signal_where_values_differ_by_rounding_alone(gamma: float) -> None:
+    """The mean of equal returns need not be the same float: of three times 0.95 it is 0.9499999999999998."""
+    for num_alike in range(2, 9):
+        actions = [6] * num_alike + [7]
+        group = make_group([(True, [make_step([5], [action]), make_step([9], [8])]) for action in actions])
+        batch = make("gigpo", action_values=True, gamma=gamma).prepare([group], version=0)
+        assert not batch.samples and set(batch.left_out.values()) == {"no_signal"}
+
+
+def test_gigpo_takes_the_format_penalty_in_full_however_early() -> None:
+    """Returns of a state: -0.4 for the badly formed step and 0 for the other one, whatever follows them."""
+    bad = make_step([5], [6], format_ok=False)
+    group = make_group([(False, [bad, *(make_step([9, n], [8]) for n in range(3))]), (False, [make_step([5], [7])])])
+    batch = make("gigpo", gamma=0.5, format_penalty=0.4, advantage_delta=1.0).prepare([group], version=0)
+    np.testing.assert_allclose(batch.advantage_S, [-0.2 / 1.2, 0.2 / 1.2], rtol=1e-6)
+
+
 def test_gigpo_does_not_punish_the_right_step_of_a_failed_episode() -> None:
     finish, early = make_step([1, 2], [4]), make_step([1, 2], [9])
     first = {"right": [2], "wrong": [3]}

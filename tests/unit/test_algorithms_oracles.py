@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from common.config import AlgorithmConfig, LearnerConfig, load_config
 from common.errors import ConfigError
-from learner.algorithms import Algorithm, LossBatch, PolicyOutputs, make_algorithm
+from learner.algorithms import Algorithm, LossBatch, PolicyOutputs, SamplesDynamically, make_algorithm
 from learner.algorithms.grpo import GRPO
 from learner.losses import KL_ESTIMATORS, kl_term
 from tests.unit.trainer_data import make_group, make_step
@@ -472,6 +472,16 @@ def test_dapo_counts_groups_by_outcome() -> None:
     assert {key[0] for key in batch.step_keys} == {"rl-1/2/0", "rl-1/2/1"}
     np.testing.assert_allclose(batch.token_weight_S, [0.25, 0.25])
     assert batch.metrics["num_groups_without_signal"] == 2
+
+
+def test_dapo_fills_its_batch_with_the_groups_that_it_counts() -> None:
+    """An episode that ran out of time before its first step is no answer."""
+    good = make_step([1], [2, 3])
+    for episodes in ([(True, [good]), (False, [])], [(True, [good]), (False, [good])], [(False, [good]), (True, [])]):
+        group = make_group(episodes)
+        algorithm = make_algorithm(LearnerConfig(algorithm=AlgorithmConfig(name="dapo")))
+        assert isinstance(algorithm, SamplesDynamically)
+        assert algorithm.teaches(group) == bool(algorithm.prepare([group], version=0).samples)
 
 
 @pytest.mark.parametrize("name", ["grpo_roc", "arpo", "adagrpo", "dart"])

@@ -13,7 +13,7 @@ from common.config import AlgorithmConfig, LearnerConfig
 from learner.advantages import generalised_advantages, length_adaptive_lambda, vtrace
 from learner.algorithms import FirstLook, LossBatch, PolicyOutputs, TrainBatch, make_algorithm
 from learner.algorithms.ppo import PPO
-from tests.unit.trainer_data import random_groups
+from tests.unit.trainer_data import make_group, make_step, random_groups
 
 
 def make(name: str, **options: object) -> PPO:
@@ -151,6 +151,19 @@ def test_ppo_pays_a_success_once_at_the_last_step() -> None:
     for trajectory in set(batch.trajectory_S.tolist()):
         earned = batch.reward_S[batch.trajectory_S == trajectory]
         assert not earned[:-1].any() and earned[-1] == (trajectory % 2 == 0)
+
+
+@pytest.mark.parametrize("name", ["ppo", "vtrace", "digirl"])
+def test_a_success_is_paid_at_the_last_step_that_trains_when_a_later_one_is_too_old(name: str) -> None:
+    """As when each action is sampled by a random one of two policies."""
+    ages = [[1, 0, 9], [9, 9, 2], [9, 9, 9], [0, 9, 9]]
+    episodes = [
+        (number != 3, [make_step([number, place], [7, 8], version=9 - age) for place, age in enumerate(own)])
+        for number, own in enumerate(ages)
+    ]
+    batch = make(name).prepare([make_group(episodes)], version=9)
+    earned = dict(zip(batch.step_keys, batch.reward_S.tolist(), strict=True))
+    assert earned == {("rl-1/0/0", 0): 0, ("rl-1/0/0", 1): 1, ("rl-1/0/1", 2): 1, ("rl-1/0/3", 0): 0}
 
 
 def test_digirl_imitates_better_steps_of_trajectories_that_went_better_than_expected() -> None:
