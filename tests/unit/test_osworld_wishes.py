@@ -34,6 +34,8 @@ NEEDS_NOTHING = (
     "Warn me about unsafe websites in Chrome.",
     "Make Bing my search engine for the internet.",
     "Add a bookmark folder named Websites to the bookmarks bar.",
+    'Add the footnote "Taken from Wikipedia" to the first heading.',
+    "Write “seen on YouTube in 2020” into cell B2.",
     "Forward all mail for anna@example.com to berta@example.org with a filter.",
     "Save the address of the shop in cell B2 of the sheet.",
     "Set the default text size of web pages to the largest.",

@@ -28,7 +28,6 @@ _NETWORK: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             "the agent is to '{match}'",
         ),
         (r"\b(?:plug-?in|web|extension|app) store\b", "names the {match}"),
-        (r"\b(?:arxiv|google scholar|colab|wikipedia|youtube|speedtest|huggingface|stack ?overflow)\b", "names {match}"),
         (r"\b(?:home ?page|web ?page|website) links?\b", "works with {match}"),
         (r"\b(?:find|locate|look up|collect)\b[^.?!]*\b(?:web ?pages?|web ?sites?|home ?pages?)\b", "the agent is to '{match}'"),
         (r"\bfind\b[^.?!]*\b(?:addresses|prices?|opening hours) of\b", "the agent is to '{match}'"),
@@ -36,6 +35,8 @@ _NETWORK: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\bcommand not found\b", "the agent would have to install a program ('{match}')"),
     )
 )
+_SITES = re.compile(r"\b(?:arxiv|google scholar|colab|wikipedia|youtube|speedtest|huggingface|stack ?overflow)\b", re.IGNORECASE)
+_QUOTED = re.compile(r'"[^"]*"|“[^”]*”')
 _MISSING_PROGRAMS = re.compile(r"\b(?:sysstat|conda|docker|npm|nmap|ffmpeg)\b")
 """Programs that instructions want used and that no image has."""
 
@@ -47,6 +48,9 @@ def network_wishes(instruction: str) -> Iterator[str]:
         if match is not None:
             text = match.group().strip(" .,;:!?\n")
             yield f"the instruction {reason.format(match=text[:80])}" if "agent" not in reason else reason.format(match=text[:80])
+    site = _SITES.search(_QUOTED.sub("", instruction))  # in quotation marks it is text to write
+    if site is not None:
+        yield f"the instruction names {site.group()}"
 
 
 def missing_programs(instruction: str) -> Iterator[str]:
