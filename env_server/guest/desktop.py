@@ -156,8 +156,8 @@ class Desktop:
 
         ``with_tree``: its tree will be observed."""
         # First of all: what runs wild leaves no processor time for anything else.
-        has_run = self._osworld.end()
-        ran_programs = processes.end_strays()
+        has_run, ran_programs = self._osworld.end()
+        ran_programs |= processes.end_strays()
         self._gui.let_go()
         self._screen.move(self._size[0] - 1, self._size[1] - 1)
         ran_programs |= self._openers.close_on_demand(deadline)

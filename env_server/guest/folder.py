@@ -245,6 +245,24 @@ def _copy_tree(source: Path, target: Path) -> None:
         shutil.copystat(old, new)
 
 
+def make_way(place: Path, *, root: Path) -> None:
+    """Make the folders above ``place`` and clear it, so that a new file can be made there.
+
+    Below ``root``, what stands in a folder's place or leads outside is removed, and folders are opened up: an agent may have left
+    anything.
+    """
+    for folder in reversed(place.parents):
+        if root in folder.parents:
+            real = Path(os.path.realpath(folder))
+            if root not in real.parents or not real.is_dir():
+                remove(folder)
+            folder.mkdir(exist_ok=True)
+            folder.chmod(0o700)
+        else:
+            folder.mkdir(exist_ok=True)
+    remove(place)
+
+
 def empty(root: Path, *, folders: Collection[Path], files: Collection[Path], sockets: Collection[Path] = ()) -> None:
     """Delete everything in a folder but ``folders`` with all below them, ``files`` and ``sockets``.
 

@@ -7,22 +7,27 @@ happens inside the container, as the agent's user; `HOME` of task files is the a
 from __future__ import annotations
 
 import base64
+import errno
 import os
+import re
+import selectors
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from . import processes, programs
+from .apps import vlc
 from .apps.browser import Browser
 from .chords import chord_keys, is_terminal_shortcut
 from .devtools import ChromiumGone
 from .display import DisplayGone, Screen, Window
 from .faults import Refused, TaskError
-from .folder import read_regular
+from .folder import make_way, read_regular
 from .keyboard import UnknownKey
 from .session import Session
 from .tree_walk import Node
@@ -31,7 +36,14 @@ from .windows import APP_FAILURES
 
 HOME = Path("/home/user")
 _MAX_OUTPUT = 1_000_000
-"""Characters kept of what a command says."""
+"""Bytes kept of what a command says; a file that an agent has made may be without end."""
+_NO_ROOM = frozenset({errno.EAGAIN, errno.ENOMEM})
+"""Why a command cannot be started although it could be run."""
+_OWN_FILES_ENV = {"PYTHONSAFEPATH": "1", "GIT_CONFIG_GLOBAL": os.devnull}
+"""Beside a program of the judge's in the home lie the agent's files, which must not be taken for its modules; git starts programs
+that its settings name."""
+_PYTHON = re.compile(r"(?:/usr/bin/)?python3(?:\.\d+)?")
+_PYTHON_TEXT = re.compile(r"\b(python3(?:\.\d+)?) +-c\b")
 _WINDOW_LIMIT_S = 10.0
 _TAKEN_LIMIT_S = 5.0
 """How long applications may take for the events of one call; on a screen that never rests they take all of it."""
@@ -46,9 +58,9 @@ class OsworldCalls:
 
     ``show(app, paths, deadline)`` opens files of the agent's folder in an application (empty: in that of their kind), or without
     files the application, and brings it to the front. ``open_terminal(folder, deadline)``: a new window. ``quit_app(name)`` ends
-    an application on demand, ``end_programs(deadline)`` all of them and what they started. ``flush(deadline)`` has applications
-    write what they were told to keep. ``settle(limit_s)`` waits until the one in front has taken all input and the screen is
-    quiet. ``read_tree`` reads the one in front.
+    an application on demand, ``end_programs(deadline)`` all of them and what they started; it tells whether programs of the
+    agent's own were among it. ``flush(deadline)`` has applications write what they were told to keep. ``settle(limit_s)``
+    waits until the one in front has taken all input and the screen is quiet. ``read_tree`` reads it.
     """
 
     def __init__(
@@ -59,7 +71,7 @@ class OsworldCalls:
         show: Callable[[str, Sequence[str], float], Any],
         open_terminal: Callable[[Path, float], Any],
         quit_app: Callable[[str], Any],
-        end_programs: Callable[[float], Any],
+        end_programs: Callable[[float], bool],
         flush: Callable[[float], Any],
         settle: Callable[[float], Any],
         read_tree: Callable[[], Sequence[Node]],
@@ -68,6 +80,7 @@ class OsworldCalls:
         self._screen: Screen = session.screen
         # What an agent has put among its own modules is no part of a judge's Python.
         self._env = {**session.env, "PYTHONNOUSERSITE": "1"}
+        self._bus = session.bus
         self._log = session.log_folder / "osworld.log"
         self._folder = folder
         self._show, self._read_tree, self._browser = show, read_tree, browser
@@ -77,6 +90,10 @@ class OsworldCalls:
         """Of the call that is carried out."""
         self._launched: list[subprocess.Popen[bytes]] = []
         self._has_run = False
+        self._has_ended_programs = False
+        """Of the agent's, which the next reset does not find any more."""
+        self._brings_own_files = False
+        """Has the judge files of its own to bring and to run?"""
 
     def call(self, name: str, args: Mapping[str, Any], *, deadline: float) -> Any:
         """Carry out one call. Raises `TaskError`, also for an application that does not do what it should by the deadline."""
@@ -84,27 +101,44 @@ class OsworldCalls:
             raise TaskError(f"unknown call {name!r}")
         self._deadline = deadline
         try:
+            self._folder.chmod(0o700)  # also where an agent has taken it from itself
             return getattr(self, name)(**args)
         except DisplayGone:
             raise
         except (OSError, UnknownKey, TypeError, *APP_FAILURES) as error:
             raise TaskError(f"{name}: {error}") from error
 
-    def end(self) -> bool:
-        """End what `launch` started, with all its children; tells whether any command was run since the last time."""
+    def end(self) -> tuple[bool, bool]:
+        """End what `launch` started, with all its children; tells whether any command was run since the last time, and whether
+        programs of the agent's were ended for a judge."""
+        self._end_launched()
+        told = self._has_run, self._has_ended_programs
+        self._has_run = self._has_ended_programs = self._brings_own_files = False
+        return told
+
+    def _end_launched(self) -> None:
         for process in self._launched:
             _end(process)
         self._launched.clear()
-        has_run, self._has_run = self._has_run, False
-        return has_run
 
     # --- files ---
 
     def put_file(self, path: str, data: str) -> None:
-        """Write a file and make the folders above it."""
+        """Write a file anew and make the folders above it, whatever of an agent's is in their place."""
         place = self._place(path)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(base64.b64decode(data))
+        if place.is_dir() and not self._brings_own_files:
+            raise TaskError(f"{path} is a folder")
+        make_way(place, root=self._folder)
+        with open(place, "xb") as file:
+            file.write(base64.b64decode(data))
+
+    def bring_own_files(self) -> None:
+        """The judge is about to bring files and to run them: end what the agent has started; they take nothing from its home."""
+        self._brings_own_files = True
+        self._end_strays()
+
+    def _end_strays(self) -> None:
+        self._has_ended_programs |= processes.end_strays()
 
     def read_file(self, path: str) -> str | None:
         """A regular file's content, or None."""
@@ -135,21 +169,20 @@ class OsworldCalls:
             return {"returncode": 0, "stdout": "", "stderr": ""}
         argv = ["bash", "-c", command] if isinstance(command, str) else list(command)
         self._has_run = True
+        if processes.are_used_up():
+            self._end_strays()
+        env = {**self._env, **_OWN_FILES_ENV} if self._brings_own_files else self._env
         try:
             process = subprocess.Popen(
-                argv, cwd=self._folder, env=self._env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE, start_new_session=True, text=True, errors="replace",
+                _without_modules_of_the_home(argv), cwd=self._folder, env=env, stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
             )  # fmt: skip
-        except FileNotFoundError:
-            return {"returncode": 127, "stdout": "", "stderr": f"{argv[0]}: not found"}
-        try:
-            out, err = process.communicate(timeout=timeout_s)
-            code = process.returncode
-        except subprocess.TimeoutExpired:
-            _end(process)
-            out, err = process.communicate()
-            code = 124
-        return {"returncode": code, "stdout": out[:_MAX_OUTPUT], "stderr": err[:_MAX_OUTPUT]}
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                raise
+            return {"returncode": 127, "stdout": "", "stderr": f"{argv[0]}: {error.strerror}"}
+        (out, err), code = _outcome(process, timeout_s)
+        return {"returncode": code, "stdout": out.decode(errors="replace"), "stderr": err.decode(errors="replace")}
 
     def launch(self, command: str | Sequence[str]) -> None:
         """Start it; `end` ends it. The desktop's own applications are opened, not started a second time."""
@@ -171,8 +204,8 @@ class OsworldCalls:
 
     def end_programs(self) -> None:
         """End all that a task or its agent has started."""
-        self.end()
-        self._end_programs(self._deadline)
+        self._end_launched()
+        self._has_ended_programs |= self._end_programs(self._deadline)
 
     def _is_for_an_application(self, command: str | Sequence[str]) -> bool:
         """Open the desktop's application that ``command`` names, or end it; False: it is another command."""
@@ -226,6 +259,12 @@ class OsworldCalls:
         """Close every page with one of these addresses."""
         if self._browser.program.running:
             self._browser.close_pages(urls)
+
+    # --- the player ---
+
+    def playing(self) -> list[dict[str, str]]:
+        """State and address of what each VLC plays, whoever has started it."""
+        return vlc.playing(self._bus)
 
     # --- windows and input ---
 
@@ -325,6 +364,38 @@ class OsworldCalls:
     def tree(self) -> str:
         """The accessibility tree of the application in front as XML."""
         return as_xml(self._read_still_tree())
+
+
+def _without_modules_of_the_home(argv: Sequence[str]) -> list[str]:
+    """A text for Python would take modules from the current folder, which is the home."""
+    program, *rest = argv
+    if rest[:1] == ["-c"] and _PYTHON.fullmatch(program):
+        return [program, "-P", *rest]
+    return [program, *(_PYTHON_TEXT.sub(r"\1 -P -c", word) for word in rest)]
+
+
+def _outcome(process: subprocess.Popen[bytes], timeout_s: float) -> tuple[list[bytes], int]:
+    """What it says, as far as that is kept, and its exit code; 124 where it, or what it has started, does not end in time."""
+    assert process.stdout is not None and process.stderr is not None
+    deadline = time.monotonic() + timeout_s
+    kept = [bytearray(), bytearray()]
+    with selectors.DefaultSelector() as selector, process.stdout as out, process.stderr as err:
+        for number, stream in enumerate((out, err)):
+            selector.register(stream, selectors.EVENT_READ, number)
+        while selector.get_map():
+            for key, _ in selector.select(max(0.0, deadline - time.monotonic())):
+                chunk = os.read(key.fd, 1 << 16)
+                kept[key.data] += chunk[: _MAX_OUTPUT - len(kept[key.data])]
+                if not chunk:
+                    selector.unregister(key.fileobj)
+            if time.monotonic() > deadline:
+                break
+        has_ended = not selector.get_map()
+    if has_ended:
+        with suppress(subprocess.TimeoutExpired):
+            return [bytes(text) for text in kept], process.wait(timeout=max(0.0, deadline - time.monotonic()))
+    _end(process)
+    return [bytes(text) for text in kept], 124
 
 
 def _end(process: subprocess.Popen[Any]) -> None:

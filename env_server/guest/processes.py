@@ -206,11 +206,12 @@ def _table() -> dict[int, Seen]:
         # A process whose first thread has ended may live on in others.
         num_threads = int(fields[17])
         is_dead = fields[0] in "ZX" and num_threads <= 1
-        found[pid] = Seen(int(fields[1]), fields[19], _executable(pid), is_dead, num_threads)
+        found[pid] = Seen(int(fields[1]), fields[19], executable(pid), is_dead, num_threads)
     return found
 
 
-def _executable(pid: int) -> str:
+def executable(pid: int) -> str:
+    """The file that a process runs; empty where that cannot be read."""
     try:
         return os.readlink(f"/proc/{pid}/exe")
     except OSError:  # it has ended, or hides itself

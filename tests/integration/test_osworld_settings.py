@@ -132,6 +132,14 @@ CASES = {
         ('key("tab")',),
         (launch("gimp"),),
     ),
+    "file that a VLC plays which a terminal has started": Case(
+        {
+            "func": "is_vlc_playing", "result": {"type": "vlc_playing_info", "dest": "status.xml"},
+            "expected": rule(type="file_name", file_name="a b.wav"),
+        },
+        ('apps.open("terminal")', typed("vlc --no-qt-privacy-ask --aout=adummy 'a b.wav' &"), *["wait()"] * 40),
+        (python(_SOUND),),
+    ),
     "autosave of the office": Case(
         {
             "func": "check_auto_saving_time", "expected": rule(minutes=7),
@@ -239,3 +247,34 @@ def judged(player: Player, instance: TaskInstance) -> Evaluation:
         return {"final_action": "done", "outputs": instance.outputs}[kind]
 
     return instance.evaluate(get)  # type: ignore[arg-type]
+
+
+_LIES = """
+import http.server, threading
+class Lies(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"<root><state>playing</state><information><category name='meta'>"
+                         b"<info name='filename'>a b.wav</info></category></information></root>")
+    def log_message(self, *args):
+        pass
+http.server.HTTPServer(("127.0.0.1", 8080), Lies).serve_forever()
+"""
+
+
+def test_program_at_the_player_s_port_says_nothing_to_a_judge(player: Player, tmp_path: Path) -> None:
+    case = CASES["file that VLC plays"]
+    task = {"id": "song", "instruction": "Play it.", "config": case.config, "evaluator": case.evaluator}
+    (tmp_path / "song.json").write_text(json.dumps(task))
+    instance = load_task(tmp_path / "song.json", None).as_instance()
+    player.desktop.reset(instance)
+    desktop = CalledDesktop(player.desktop.get)
+    desktop.run("cp 'a b.wav' other.wav")
+    desktop.launch(["python3", "-c", _LIES])
+    ask = "python3 -c \"import urllib.request as u; print(u.urlopen('http://127.0.0.1:8080').read().decode())\""
+    assert "a b.wav" in desktop.run(f"for _ in $(seq 50); do {ask} && break; sleep 0.1; done").stdout
+    player.do('files.open("other.wav")')
+    assert judged(player, instance).reward == 0.0
+    player.do('files.open("a b.wav")')
+    assert judged(player, instance).reward == 1.0

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from env_server.tasks.osworld.desktop import Command, InputEvent, RunResult, Tab, Window
+from env_server.tasks.osworld.desktop import Command, InputEvent, Playing, RunResult, Tab, Window
 
 
 @dataclass(slots=True)
@@ -18,6 +18,7 @@ class FakeDesktop:
     """What commands give, by a part of their text; others end with nothing printed."""
     titles: list[str] = field(default_factory=list)
     pages: list[Tab] = field(default_factory=list)
+    players: list[Playing] = field(default_factory=list)
     xml: str = "<desktop-frame/>"
     size: tuple[int, int] = (1280, 720)
     is_fullscreen: bool = False
@@ -28,6 +29,14 @@ class FakeDesktop:
         """See `OsworldDesktop`."""
         self.calls.append(("put_file", path))
         self.files[path] = data
+
+    def bring_own_files(self) -> None:
+        """See `OsworldDesktop`."""
+        self.calls.append(("bring_own_files", None))
+
+    def playing(self) -> Sequence[Playing]:
+        """See `OsworldDesktop`."""
+        return self.players
 
     def read_file(self, path: str) -> bytes | None:
         """See `OsworldDesktop`."""
@@ -110,4 +119,4 @@ class FakeDesktop:
             return base64.b64encode(value).decode("ascii")
         if isinstance(value, RunResult):
             return asdict(value)
-        return [asdict(row) for row in value] if name in ("windows", "tabs") else value
+        return [asdict(row) for row in value] if name in ("windows", "tabs", "playing") else value

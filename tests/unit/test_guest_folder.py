@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from env_server.guest import archives
 from env_server.guest import folder as folder_module
-from env_server.guest.folder import MAX_FILE_BYTES, MAX_TEXT_BYTES, AgentFolder, FileActionError
+from env_server.guest.folder import MAX_FILE_BYTES, MAX_TEXT_BYTES, AgentFolder, FileActionError, make_way
 from env_server.guest.office import profile
 from env_server.guest.wire import MAX_FRAME_BYTES
 
@@ -171,3 +171,48 @@ def test_resolve_of_any_path_stays_inside(tmp_path_factory: pytest.TempPathFacto
     except FileActionError:
         return
     assert place == folder.root or folder.root in place.parents
+
+
+@pytest.mark.parametrize(
+    "mess",
+    [
+        "nothing", "file", "folder", "closed-folder", "link", "broken-link", "pipe", "socket-file", "parent-file", "parent-link",
+        "parent-loop", "parent-outside", "parent-closed", "grandparent-file", "link-inside",
+    ],
+)  # fmt: skip
+def test_way_to_a_new_file_is_made_whatever_is_there(tmp_path: Path, mess: str) -> None:
+    root, outside = tmp_path / "home", tmp_path / "outside"
+    parent, place = root / "a" / "b", root / "a" / "b" / "c.txt"
+    outside.mkdir()
+    (outside / "c.txt").write_text("theirs")
+    (root if mess in ("nothing", "grandparent-file") else root / "a" if mess.startswith("parent") else parent).mkdir(parents=True)
+    if mess == "file":
+        place.write_text("theirs")
+        place.chmod(0o400)
+    elif mess in ("folder", "closed-folder"):
+        (place / "below").mkdir(parents=True)
+        place.chmod(0o000 if mess == "closed-folder" else 0o700)
+    elif mess in ("link", "broken-link"):
+        place.symlink_to(outside / ("c.txt" if mess == "link" else "none"))
+    elif mess == "pipe":
+        os.mkfifo(place)
+    elif mess == "socket-file":
+        socket.socket(socket.AF_UNIX).bind(str(place))
+    elif mess in ("parent-file", "grandparent-file"):
+        (parent if mess == "parent-file" else parent.parent).write_text("in the way")
+    elif mess in ("parent-link", "parent-loop", "parent-outside"):
+        parent.symlink_to({"parent-link": tmp_path / "none", "parent-loop": "b", "parent-outside": outside}[mess])
+    elif mess == "parent-closed":
+        parent.mkdir()
+        (parent / "c.txt").write_text("theirs")
+        parent.chmod(0o500)
+        parent.parent.chmod(0o000)
+    elif mess == "link-inside":
+        (root / "real").mkdir()
+        parent.rmdir()
+        parent.symlink_to(root / "real")
+    make_way(place, root=root)
+    with place.open("x") as file:
+        file.write("ours")
+    assert place.read_text() == "ours" and (outside / "c.txt").read_text() == "theirs"
+    assert parent.is_symlink() == (mess == "link-inside")

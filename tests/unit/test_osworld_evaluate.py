@@ -18,7 +18,7 @@ from common.errors import TaskFailed
 from common.messages import Action
 from env_server.tasks.forge.book_facts import book_facts
 from env_server.tasks.osworld import Assets, OsworldTask, TaskFile
-from env_server.tasks.osworld.desktop import RunResult, Tab
+from env_server.tasks.osworld.desktop import Playing, RunResult, Tab
 from env_server.tasks.osworld.getters import GETTERS, Context
 from env_server.tasks.osworld.getters.values import parse_date
 from env_server.tasks.osworld.home import HOME_STEPS
@@ -316,15 +316,71 @@ def test_files_several_at_once_and_only_some_given(tmp_path: Path) -> None:
 
 def test_application_settings_come_from_their_places(tmp_path: Path) -> None:
     files = {"/home/user/.config/vlc/vlcrc": b"v", "/home/user/.config/GIMP/2.10/gimprc": b"g"}
-    desktop = FakeDesktop(files=files, answers={"MediaPlayer2.vlc": RunResult(0, "<root/>", "")})
+    desktop = FakeDesktop(files=files)
     assert Path(_get("vlc_config", desktop, tmp_path)).read_bytes() == b"v"
     assert Path(_get("gimp_config_file", desktop, tmp_path, file_name="gimprc")).read_bytes() == b"g"
-    assert Path(_get("vlc_playing_info", desktop, tmp_path)).read_text() == "<root/>"
     desktop.files["/home/user/x.json"] = b"{}"
     assert (
         Path(_get("vscode_config", desktop, tmp_path, vscode_extension_command="Export", path="/home/user/x.json")).read_text()
         == "{}"
     )
+
+
+@pytest.mark.parametrize(
+    ("players", "reward"),
+    [
+        ([], 0.0),
+        ([Playing("playing", "file:///home/user/a%20b.mp3")], 1.0),
+        ([Playing("stopped", ""), Playing("playing", "file:///home/user/a%20b.mp3")], 1.0),
+        ([Playing("paused", "file:///home/user/a%20b.mp3")], 0.0),
+        ([Playing("playing", "file:///home/user/other.mp3")], 0.0),
+        ([Playing("playing", "")], 0.0),
+    ],
+)
+def test_player_is_judged_by_what_it_plays(players: list[Playing], reward: float) -> None:
+    rules = {"type": "rule", "rules": {"type": "file_name", "file_name": "a b.mp3"}}
+    task = _task({"func": "is_vlc_playing", "result": {"type": "vlc_playing_info"}, "expected": rules})
+    # Whoever listens at the port of its web interface.
+    desktop = FakeDesktop(players=players, answers={"8080": RunResult(0, "<root><state>playing</state></root>", "")})
+    assert _score(task, desktop) == reward
+
+
+def test_rule_that_means_nothing_is_the_task_s_fault_whatever_the_agent_left() -> None:
+    rules = {"type": "rule", "rules": {"type": "colour"}}
+    task = _task({"func": "is_vlc_playing", "result": {"type": "vlc_playing_info"}, "expected": rules})
+    with pytest.raises(TaskFailed, match="colour"):
+        _score(task, FakeDesktop(players=[Playing("playing", "file:///a.mp3")]))
+
+
+def _with_script(folder: Path, **changes: Any) -> OsworldTask:
+    (folder / "eval.sh").write_bytes(b"echo yes")
+    upload = {"type": "upload_file", "parameters": {"files": [{"local_path": "eval.sh", "path": "/home/user/eval.sh"}]}}
+    expected = {"type": "rule", "rules": {"include": ["yes"], "exclude": []}}
+    result = {"type": "vm_command_line", "command": "bash eval.sh", "shell": True}
+    evaluator = {"func": "check_include_exclude", "result": result, "expected": expected, "postconfig": [upload], **changes}
+    return _task(evaluator, folder)
+
+
+def test_script_of_the_judge_is_brought_once_the_agent_s_programs_have_ended(tmp_path: Path) -> None:
+    desktop = FakeDesktop(answers={"eval.sh": RunResult(0, "yes", "")})
+    assert _score(_with_script(tmp_path), desktop) == 1.0
+    assert [call[0] for call in desktop.calls] == ["bring_own_files", "put_file", "run"]
+    desktop.calls.clear()
+    assert _score(_with_script(tmp_path, postconfig=[]), desktop) == 1.0
+    assert [call[0] for call in desktop.calls] == ["run"]
+
+
+def test_script_of_the_judge_that_cannot_be_brought_is_never_the_agent_s(tmp_path: Path) -> None:
+    class Full(FakeDesktop):
+        def put_file(self, path: str, data: bytes) -> None:
+            raise TaskFailed("no space left")
+
+    desktop = Full(answers={"eval.sh": RunResult(0, "yes", "")})
+    assert _score(_with_script(tmp_path), desktop) == 0.0
+    task = _with_script(tmp_path)
+    (tmp_path / "eval.sh").unlink()
+    with pytest.raises(TaskFailed, match="lacks eval"):
+        _score(task, FakeDesktop(answers={"eval.sh": RunResult(0, "yes", "")}))
 
 
 def test_values_of_the_screen_and_folders(tmp_path: Path) -> None:

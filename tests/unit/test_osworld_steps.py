@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from osworld_fake import FakeDesktop
 from common.errors import DesktopBroken, TaskFailed
 from env_server.tasks.osworld import Assets
 from env_server.tasks.osworld.commands import Pause, Untranslatable, fill_placeholders, input_script, normalise
-from env_server.tasks.osworld.desktop import CalledDesktop, InputEvent, RunResult, Tab, Window
+from env_server.tasks.osworld.desktop import CalledDesktop, Command, InputEvent, Obstructed, Playing, RunResult, Tab, Window
 from env_server.tasks.osworld.format import Step
 from env_server.tasks.osworld.steps import Carrier
 
@@ -198,6 +199,40 @@ def test_open_without_a_window_fails_the_setup() -> None:
         _do(FakeDesktop(), "open", path="/home/user/a")
 
 
+class _Broken(FakeDesktop):
+    """Carries out nothing."""
+
+    def put_file(self, path: str, data: bytes) -> None:
+        raise TaskFailed("no space left")
+
+    def launch(self, command: Command) -> None:
+        raise TaskFailed("browser has no window")
+
+    def open_tabs(self, urls: Sequence[str]) -> None:
+        raise TaskFailed("browser has no window")
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters"),
+    [("launch", {"command": "google-chrome"}), ("chrome_open_tabs", {"urls_to_open": ["about:blank"]})],
+)
+def test_step_that_cannot_be_carried_out_fails_the_setup_and_is_left_out_of_the_evaluation(
+    kind: str, parameters: dict[str, Any]
+) -> None:
+    with pytest.raises(TaskFailed, match="has no window"):
+        _do(_Broken(), kind, **parameters)
+    _do(_Broken(), kind, carrier=_carrier(_Broken(), strict=False), **parameters)
+
+
+def test_file_of_the_judge_that_cannot_be_written_ends_the_evaluation(tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_bytes(b"echo yes")
+    files = [{"url": "https://h.invalid/a.sh", "path": "/home/user/a.sh"}]
+    with pytest.raises(TaskFailed, match="no space left"):
+        _do(_Broken(), "download", carrier=_carrier(_Broken(), tmp_path), files=files)
+    with pytest.raises(Obstructed, match="no space left"):
+        _do(_Broken(), "download", carrier=_carrier(_Broken(), tmp_path, strict=False), files=files)
+
+
 def test_tabs_are_opened_and_closed() -> None:
     desktop = FakeDesktop()
     _do(desktop, "chrome_open_tabs", urls_to_open=["about:blank", "chrome://settings"])
@@ -244,6 +279,7 @@ def test_called_desktop_every_call_survives_json() -> None:
     fake = FakeDesktop(
         titles=["Files"],
         pages=[Tab("about:blank", "t", "h")],
+        players=[Playing("playing", "file:///a")],
         answers={"ls": RunResult(3, "o", "e")},
         files={"/home/user/a": b"\x00\xff"},
     )
@@ -261,6 +297,9 @@ def test_called_desktop_every_call_survives_json() -> None:
     assert fake.calls[-2:] == [("launch", "vlc"), ("input", InputEvent("click", "left", 1, 2))]
     assert desktop.windows() == [Window("Files", "files", 0, 0, 1280, 720)]
     assert desktop.tabs() == [Tab("about:blank", "t", "h")]
+    assert desktop.playing() == [Playing("playing", "file:///a")]
+    desktop.bring_own_files()
+    assert fake.calls[-1][0] == "bring_own_files"
     assert desktop.screen_size() == SIZE and desktop.tree() == "<desktop-frame/>"
     assert desktop.open("/home/user/a") and not desktop.open("/none")
     assert desktop.activate_window("files", strict=False, by_class=False)

@@ -24,6 +24,8 @@ _CALL_LIMIT_S = 3.0
 _LOAD_LIMIT_S = 10.0
 _PAGE_LIMIT_S = 1.0
 """For what one page says of itself: a script that never ends, or a dialog, keeps it from answering."""
+_PAGES_LIMIT_S = 5.0
+"""For what all pages say of themselves: an agent may open any number of them."""
 _QUIT_LIMIT_S = 5.0
 _POLL_S = 0.05
 _MAX_CONTENT_CHARS, _MAX_ADDRESS_CHARS = 2_000_000, 10_000
@@ -144,8 +146,9 @@ class Browser(OnDemandApp):
         shown: list[dict[str, str]] = []
         silent: list[dict[str, str]] = []
         hidden: list[dict[str, str]] = []
+        deadline = time.monotonic() + _PAGES_LIMIT_S
         for page in self.pages():
-            content = self._evaluate(page["targetId"], _CONTENT)
+            content = self._evaluate(page["targetId"], _CONTENT) if time.monotonic() < deadline else None
             url, title = (str(page[name])[:_MAX_ADDRESS_CHARS] for name in ("url", "title"))
             tab = {"url": url, "title": title, "html": str(content or "")}
             (silent if content is None else shown if content else hidden).append(tab)

@@ -10,6 +10,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,12 +18,16 @@ from urllib.parse import unquote, urlparse
 
 from ..dbus import Bus, Call, DBusError
 from ..faults import DesktopError, Refused
+from ..processes import executable
 from .on_demand import OnDemandApp, Surroundings, Tools
 
-_NAME, _OBJECT = "org.mpris.MediaPlayer2.vlc", "/org/mpris/MediaPlayer2"
+BUS_NAME, _OBJECT = "org.mpris.MediaPlayer2.vlc", "/org/mpris/MediaPlayer2"
+EXECUTABLE = "/usr/bin/vlc"
 _ROOT, _PLAYER = "org.mpris.MediaPlayer2", "org.mpris.MediaPlayer2.Player"
 _AT_THE_END = "/org/mpris/MediaPlayer2/TrackList/Append"
 _CALL_LIMIT_S = 3.0
+_ALL_LIMIT_S = 5.0
+"""For all that run: an agent may have started any number of them."""
 _EFFECT_LIMIT_S = 2.0
 """VLC answers before it has done what was asked; after this long the state is told as it is."""
 _MICROSECONDS = 1_000_000
@@ -53,6 +58,27 @@ _DEFAULTS = {"input-record-path": "", "qt-bgcone": "1", "qt-max-volume": "125", 
              "global-key-play-pause": ""}  # fmt: skip
 _VOLUME_RANGE = (60, 300)
 """VLC's own bounds of qt-max-volume, in percent."""
+
+
+def playing(bus: Bus) -> list[dict[str, str]]:
+    """``state`` and ``url`` of what each VLC plays, of as many as answer within `_ALL_LIMIT_S`.
+
+    A name on the bus could be any program's: its process has to run VLC's own file.
+    """
+    found = []
+    deadline = time.monotonic() + _ALL_LIMIT_S
+    for name in bus.names():
+        if name.startswith(BUS_NAME) and time.monotonic() < deadline:
+            with suppress(DBusError, TypeError, ValueError):  # it has ended meanwhile, or answers nothing that VLC would
+                if executable(bus.pid_of(name)) == EXECUTABLE:
+                    state, about = (_property(bus, name, field) for field in ("PlaybackStatus", "Metadata"))
+                    found.append({"state": str(state).lower(), "url": str(dict(about).get("xesam:url", ""))})
+    return found
+
+
+def _property(bus: Bus, name: str, field: str) -> Any:
+    call = Call(name, _OBJECT, "org.freedesktop.DBus.Properties", "Get", "ss", (_PLAYER, field), returns="v")
+    return bus.call(call, timeout_s=_CALL_LIMIT_S)[0]
 
 
 class Vlc(OnDemandApp):
@@ -124,7 +150,7 @@ class Vlc(OnDemandApp):
         """One call; its result. Raises `DBusError`."""
         if self._bus is None:
             raise DesktopError("VLC is not connected")
-        return self._bus.call(Call(_NAME, _OBJECT, interface, member, signature, args), timeout_s=_CALL_LIMIT_S)
+        return self._bus.call(Call(BUS_NAME, _OBJECT, interface, member, signature, args), timeout_s=_CALL_LIMIT_S)
 
     def command(self, line: str) -> list[str]:
         """One command over VLC's command socket; the lines it says. Raises `DesktopError`."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
-from common.errors import DesktopBroken
+from common.errors import DesktopBroken, TaskFailed
 
 HOME = "/home/user"
 """The agent's home as task files write it."""
@@ -71,6 +71,20 @@ class InputEvent:
     """Clicks; wheel steps, negative down."""
 
 
+@dataclass(frozen=True, slots=True)
+class Playing:
+    """What one VLC plays."""
+
+    state: str
+    """``playing``, ``paused`` or ``stopped``."""
+    url: str
+    """Address of the medium; empty: none."""
+
+
+class Obstructed(Exception):
+    """What the agent has left keeps the judge from bringing its own files: the score is 0."""
+
+
 class OsworldDesktop(Protocol):
     """One desktop, as set-up steps and getters see it. Every call has a deadline of its own in the guest.
 
@@ -78,7 +92,12 @@ class OsworldDesktop(Protocol):
     """
 
     def put_file(self, path: str, data: bytes) -> None:
-        """Write ``data`` to ``path`` and make the folders above it; the agent must be able to change it."""
+        """Write ``data`` to ``path``, a new file in place of what is there, and make the folders above it; the agent must be able
+        to change it."""
+
+    def bring_own_files(self) -> None:
+        """Before files of the judge's own are brought and run: end programs that the agent has started, but no application of the
+        desktop. Until the next reset, programs that `run` starts take no modules and no settings of git from the home."""
 
     def read_file(self, path: str) -> bytes | None:
         """The content of a regular file; None when there is none. Links are followed inside the container only."""
@@ -86,7 +105,8 @@ class OsworldDesktop(Protocol):
     def run(self, command: Command, *, timeout_s: float = 30.0) -> RunResult:
         """Run to the end as the agent's user, in `HOME`, with the session's environment (DISPLAY, buses), no terminal.
 
-        At ``timeout_s`` the command and its children are ended and the code is 124. A missing program gives code 127.
+        At ``timeout_s`` the command and its children are ended and the code is 124. A program that is missing, or is none, gives
+        code 127. Outputs are cut at a million bytes. ``python3 -c`` finds no modules in `HOME`.
         """
 
     def launch(self, command: Command) -> None:
@@ -106,6 +126,9 @@ class OsworldDesktop(Protocol):
 
     def close_window(self, title: str, *, strict: bool, by_class: bool) -> bool:
         """Ask every match to close, as a click on its cross would; False: there is none."""
+
+    def playing(self) -> Sequence[Playing]:
+        """What each VLC plays, whoever has started it."""
 
     def windows(self) -> Sequence[Window]:
         """The open windows, the one with the keyboard first."""
@@ -130,6 +153,17 @@ class OsworldDesktop(Protocol):
         """Close every page with one of these addresses."""
 
 
+def bring(desktop: OsworldDesktop, path: str, data: bytes) -> None:
+    """Write a file of the judge's after the episode.
+
+    Raises `Obstructed` where that fails: the agent's file of that name must not be taken for it.
+    """
+    try:
+        desktop.put_file(path, data)
+    except TaskFailed as error:
+        raise Obstructed(f"{path} cannot be written: {error}") from error
+
+
 TREE_NAMESPACES = {
     "st": "urn:accessibility:state",
     "attr": "urn:accessibility:attributes",
@@ -146,7 +180,8 @@ class CalledDesktop:
     """`OsworldDesktop` over ``call(name, **args)``; arguments and answers are JSON values, bytes travel as base64 text.
 
     Call names are the method names. Answers: ``read_file`` base64 text or None; ``run`` ``{returncode, stdout, stderr}``;
-    ``windows`` rows of `Window`'s fields, ``tabs`` of `Tab`'s; ``screen_size`` two numbers; the others as the protocol says.
+    ``windows`` rows of `Window`'s fields, ``tabs`` of `Tab`'s, ``playing`` of `Playing`'s; ``screen_size``
+    two numbers; the others as the protocol says.
     """
 
     def __init__(self, get: Callable[..., Any]) -> None:
@@ -158,6 +193,10 @@ class CalledDesktop:
     def put_file(self, path: str, data: bytes) -> None:
         """See `OsworldDesktop`."""
         self._call("put_file", path=path, data=base64.b64encode(data).decode("ascii"))
+
+    def bring_own_files(self) -> None:
+        """See `OsworldDesktop`."""
+        self._call("bring_own_files")
 
     def read_file(self, path: str) -> bytes | None:
         """See `OsworldDesktop`."""
@@ -193,6 +232,10 @@ class CalledDesktop:
     def close_window(self, title: str, *, strict: bool, by_class: bool) -> bool:
         """See `OsworldDesktop`."""
         return bool(self._call("close_window", title=title, strict=strict, by_class=by_class))
+
+    def playing(self) -> Sequence[Playing]:
+        """See `OsworldDesktop`."""
+        return [_row(Playing, row) for row in self._call("playing")]
 
     def windows(self) -> Sequence[Window]:
         """See `OsworldDesktop`."""

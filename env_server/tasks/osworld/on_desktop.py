@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from env_server.tasks.osworld import suite_runner
-from env_server.tasks.osworld.desktop import HOME, OsworldDesktop
+from env_server.tasks.osworld.desktop import HOME, OsworldDesktop, bring
 
 _LIMIT_S = 30.0
 
@@ -24,8 +24,8 @@ def check_python_file_by_test_suite(
     folder = f"{HOME}/.cache/program-{secrets.token_hex(8)}"
     suite = f"{HOME}/.cache/suite-{secrets.token_hex(8)}.py"
     for place in Path(result).parent.iterdir():
-        desktop.put_file(f"{folder}/{place.name}", place.read_bytes())
-    desktop.put_file(suite, Path(expected).read_bytes())
+        bring(desktop, f"{folder}/{place.name}", place.read_bytes())
+    bring(desktop, suite, Path(expected).read_bytes())
     source = Path(suite_runner.__file__).read_text(encoding="utf-8")
     code = f"source = {source!r}\nexec(source)\nmain(source)"
     arguments = [folder, test_function_name, f"{folder}/{Path(result).name}", suite]

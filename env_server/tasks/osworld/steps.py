@@ -16,7 +16,7 @@ from common.errors import TaskFailed
 from env_server.tasks.osworld.abilities import is_ignored
 from env_server.tasks.osworld.assets import Assets
 from env_server.tasks.osworld.commands import Pause, fill_placeholders, input_script, normalise
-from env_server.tasks.osworld.desktop import InputEvent, OsworldDesktop, RunResult
+from env_server.tasks.osworld.desktop import InputEvent, OsworldDesktop, RunResult, bring
 from env_server.tasks.osworld.format import (
     CloseTabsStep,
     DownloadStep,
@@ -54,14 +54,15 @@ class Carrier:
     desktop: OsworldDesktop
     assets: Assets
     strict: bool = True
-    """A step that finds no window fails the task; not so after the agent's work, which may have closed it."""
+    """A step that cannot be carried out fails the task. Not so after the episode: the agent's work may be why, and what was saved
+    counts."""
     outputs: dict[str, str] = field(default_factory=dict)
     """What commands printed, by the name under which the task keeps it."""
     sleep: Callable[[float], None] = time.sleep
     now: Callable[[], float] = time.monotonic
 
     def carry_out(self, step: Step) -> None:
-        """Do one step. Raises `TaskFailed`, and what the desktop raises."""
+        """Do one step. Raises `TaskFailed`, `Obstructed`, and what the desktop raises."""
         parameters = step.parameters
         action = Carrier._close if step.type == "close_window" else _ACTIONS.get(type(parameters))
         if action is None:
@@ -69,7 +70,8 @@ class Carrier:
         try:
             action(self, parameters)
         except TaskFailed as error:
-            raise TaskFailed(f"step {step.type}: {error}") from error
+            if self.strict:
+                raise TaskFailed(f"step {step.type}: {error}") from error
 
     # --- files ---
 
@@ -86,7 +88,10 @@ class Carrier:
         reason = self.assets.missing(url)
         if reason or place is None:
             raise TaskFailed(reason)
-        self.desktop.put_file(path, place.read_bytes())
+        if self.strict:
+            self.desktop.put_file(path, place.read_bytes())
+        else:
+            bring(self.desktop, path, place.read_bytes())
 
     # --- programs ---
 

@@ -16,7 +16,7 @@ from common.messages import Action, Evaluation, Observation
 from env_server.driver import Getter, TaskInstance
 from env_server.tasks.osworld.abilities import Abilities, listed, refusals
 from env_server.tasks.osworld.assets import Assets
-from env_server.tasks.osworld.desktop import CalledDesktop, OsworldDesktop
+from env_server.tasks.osworld.desktop import CalledDesktop, Obstructed, OsworldDesktop
 from env_server.tasks.osworld.format import DownloadStep, Judge, Source, TaskFile, UploadStep, read_task_file
 from env_server.tasks.osworld.getters import GETTERS, Context
 from env_server.tasks.osworld.gold import fault_of
@@ -115,9 +115,17 @@ class OsworldTask:
             return _evaluation(float(gave_up), "the task cannot be done, and the agent said so" if gave_up else "cannot be done")
         if gave_up:
             return _evaluation(0.0, "the agent gave up a task that can be done")
+        for url in _urls(self.file):
+            if reason := self.assets.missing(url):
+                raise TaskFailed(reason)
         carrier = Carrier(desktop, self.assets, strict=False, outputs=dict(outputs or {}), **options)
-        for step in evaluator.postconfig:
-            carrier.carry_out(step)
+        try:
+            if any(isinstance(step.parameters, (DownloadStep, UploadStep)) for step in evaluator.postconfig):
+                desktop.bring_own_files()
+            for step in evaluator.postconfig:
+                carrier.carry_out(step)
+        except Obstructed as error:
+            return _evaluation(0.0, str(error))
         with tempfile.TemporaryDirectory(prefix="osworld-") as folder:
             context = Context(desktop, self.assets, Path(folder), carrier.outputs)
             verdicts = self._judge(context)
@@ -155,6 +163,8 @@ def _run_judge(context: Context, judge: Judge) -> _Verdict:
             reward = metric(judge.func)(*inputs, **judge.options)
     except (EnvError, MemoryError):
         raise
+    except Obstructed as error:
+        return _Verdict(0.0, f"{judge.func}: {error}")
     except BadRule as error:
         raise TaskFailed(f"{judge.func}: the task's rule means nothing: {error}") from error
     except (BrokenFile, LimitPassed) as error:

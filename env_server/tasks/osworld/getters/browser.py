@@ -14,8 +14,9 @@ from env_server.tasks.osworld.getters.context import Context, GetterSpec
 from env_server.tasks.osworld.metrics.files import BrokenFile, read_json
 from env_server.tasks.osworld.metrics.matching import at
 from env_server.tasks.reading.databases import rows_of
-from env_server.tasks.reading.limits import MAX_TEXT_BYTES, Budget
+from env_server.tasks.reading.limits import MAX_TEXT_BYTES, Budget, within
 
+_MAX_STARTERS = 200
 PROFILE = f"{HOME}/.config/chromium"
 """The browser's folder inside the container, ``Default`` and ``Local State`` below it."""
 
@@ -106,8 +107,10 @@ def _extension_names(context: Context, args: Mapping[str, Any]) -> list[str]:
 def _shortcuts_on_desktop(context: Context, args: Mapping[str, Any]) -> dict[str, str]:
     """File name -> content of the starters on the desktop."""
     answer = context.desktop.run(["find", f"{HOME}/Desktop", "-maxdepth", "1", "-name", "*.desktop", "-printf", r"%f\0"])
+    *names, _ = answer.stdout.split("\0")  # the last one is empty, or was cut off
+    within("starters on the desktop", len(names), _MAX_STARTERS)
     found, size = {}, Budget("bytes of starters on the desktop", MAX_TEXT_BYTES)
-    for name in sorted(filter(None, answer.stdout.split("\0"))):
+    for name in sorted(names):
         data = context.desktop.read_file(f"{HOME}/Desktop/{name}")
         if data is not None:
             size.spend(len(data))

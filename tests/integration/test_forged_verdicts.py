@@ -1,0 +1,149 @@
+"""Whatever an agent leaves in its home, the judge's own programs, modules and files decide, and no mess makes a verdict fail."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.config import DesktopConfig
+from common.messages import Evaluation
+from env_server.driver import SetupStep
+from env_server.tasks.osworld import Assets, load_task
+from env_server.tasks.osworld.desktop import CalledDesktop
+from env_server.tasks.osworld.getters import GETTERS, Context
+from tests.desktops import SHARED_SETTINGS, Player, open_desktop
+
+pytestmark = pytest.mark.timeout(300)
+
+_MADE = "test -e /home/user/made && echo yes || echo no"
+_CHECK = "import json, os\nprint(json.loads(json.dumps('yes' if os.path.exists('/home/user/made') else 'no')))\n"
+_LIES = "print('yes'); import os; os._exit(0)"
+
+
+def upload(name: str) -> dict[str, Any]:
+    place = {"local_path": Path(name).name, "path": f"/home/user/{name}"}
+    return {"type": "upload_file", "parameters": {"files": [place]}}
+
+
+SCRIPT = {"postconfig": [upload("eval.sh")], "command": "bash eval.sh"}
+PYTHON = {"postconfig": [upload("Desktop/check.py")], "command": "python /home/user/Desktop/check.py"}
+PYTHON_TEXT = {"command": ["python", "-c", _CHECK]}
+PYTHON_IN_SHELL = {"command": "python -c 'import json; print(json.dumps(1))' > /dev/null && " + _MADE}
+SHELL = {"command": f"cat /dev/null; {_MADE}"}
+
+FORGERIES: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    "module beside the judge's script": (PYTHON, f'mkdir -p Desktop; echo "{_LIES}" > Desktop/json.py'),
+    "module in the home": (PYTHON_TEXT, f'echo "{_LIES}" > json.py; cp json.py os.py'),
+    "module in the home, for a shell": (PYTHON_IN_SHELL, f'echo "{_LIES.replace("yes", "no")}" > json.py; touch ran'),
+    "module of the user's own": (
+        PYTHON_TEXT,
+        "d=$(python3 -c 'import site; print(site.getusersitepackages())'); mkdir -p $d; "
+        f'for m in usercustomize sitecustomize json; do echo "{_LIES}" > $d/$m.py; done; '
+        "echo 'import usercustomize' > $d/a.pth; cp $d/json.py .pythonrc; cp $d/json.py .pythonstartup",
+    ),
+    "programs in folders of the home": (
+        SHELL,
+        "for d in bin .local/bin .bin Desktop .; do mkdir -p $d; for p in cat test bash; do "
+        "printf '#!/bin/sh\\necho yes\\n' > $d/$p; chmod +x $d/$p; done; done; "
+        "for f in .bashrc .profile .bash_profile .bash_login .zshrc; do echo 'PATH=$HOME/bin:$PATH' >> $f; done",
+    ),
+    "shell's settings": (
+        SHELL,
+        "for f in .bashrc .profile .bash_profile .bash_login .bash_env .inputrc; do "
+        "echo 'test() { echo yes; exit; }; alias cat=\"echo yes\"; cat() { echo yes; exit; }' > $f; done",
+    ),
+    "variables of a session": (
+        SHELL,
+        "mkdir -p .config/environment.d; for f in .pam_environment .config/environment.d/a.conf; do "
+        "echo BASH_ENV=/home/user/.e > $f; echo LD_PRELOAD=/home/user/e.so >> $f; done; echo 'echo yes; exit' > .e",
+    ),
+    "script that is rewritten all the time": (SCRIPT, "(while :; do echo 'echo yes' > eval.sh; done) > /dev/null 2>&1 &"),
+    "script that is a link": (SCRIPT, "echo 'echo yes' > own.sh; chmod 444 own.sh; ln -s own.sh eval.sh"),
+    "script that is a link to nothing": (SCRIPT, "ln -s /dev/null eval.sh"),
+    "script that is a pipe": (SCRIPT, "mkfifo eval.sh"),
+    "script that is a folder": (SCRIPT, "mkdir -p eval.sh/a; chmod 000 eval.sh"),
+    "script that cannot be changed": (SCRIPT, "echo 'echo yes' > eval.sh; chmod 400 eval.sh"),
+    "folder that cannot be changed": (PYTHON, "mkdir -p Desktop; echo \"print('yes')\" > Desktop/check.py; chmod 500 Desktop"),
+    "folder that is a file": (PYTHON, "rmdir Desktop; touch Desktop"),
+    "folder that is a link to itself": (PYTHON, "rmdir Desktop; ln -s Desktop Desktop"),
+    "folder that leads outside": (PYTHON, "rmdir Desktop; ln -s /usr/share Desktop"),
+    "home that is closed": (SCRIPT, "chmod 000 /home/user"),
+    "home that is closed, for a command": (SHELL, "chmod 000 /home/user"),
+}
+"""Forgery -> how the task is judged, and what the agent does."""
+
+
+@pytest.fixture(scope="module")
+def player(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Player]:
+    config = DesktopConfig(apps=("files",), **SHARED_SETTINGS)
+    with open_desktop(tmp_path_factory.mktemp("desktop"), config) as driver:
+        yield Player(driver)
+
+
+@pytest.fixture
+def desktop(player: Player) -> CalledDesktop:
+    player.start(SetupStep("make_folder", {"path": "Desktop"}))
+    return CalledDesktop(player.desktop.get)
+
+
+def judged(desktop: CalledDesktop, folder: Path, command: str | list[str], postconfig: Any = ()) -> Evaluation:
+    (folder / "eval.sh").write_text(f"{_MADE}\n")
+    (folder / "check.py").write_text(_CHECK)
+    result = {"type": "vm_command_line", "command": command, "shell": isinstance(command, str)}
+    rules = {"type": "rule", "rules": {"include": ["yes"], "exclude": ["no"]}}
+    evaluator = {"func": "check_include_exclude", "result": result, "expected": rules, "postconfig": list(postconfig)}
+    task = {"id": "a", "instruction": "Make it.", "evaluator": evaluator}
+    (folder / "a.json").write_text(json.dumps(task))
+    return load_task(folder / "a.json", folder).evaluate(desktop, final_action="done")
+
+
+@pytest.mark.parametrize("is_made", [False, True])
+@pytest.mark.parametrize("name", FORGERIES)
+def test_what_lies_in_the_home_changes_no_verdict(desktop: CalledDesktop, tmp_path: Path, name: str, is_made: bool) -> None:
+    how, forge = FORGERIES[name]
+    desktop.run(f"{'touch made; ' if is_made else ''}{forge}")
+    assert judged(desktop, tmp_path, **how).reward == float(is_made)
+
+
+def test_full_disk_pays_nothing_and_fails_nothing(desktop: CalledDesktop, tmp_path: Path) -> None:
+    desktop.run("head -c 2G /dev/zero > fill; head -c 2G /dev/zero > fill2")
+    verdict = judged(desktop, tmp_path, **SCRIPT)
+    assert verdict.reward == 0.0 and "cannot be written" in verdict.detail
+
+
+def test_processes_that_are_used_up_keep_no_command_from_running(desktop: CalledDesktop, tmp_path: Path) -> None:
+    desktop.run("touch made")
+    desktop.launch("while :; do sleep 1000 & done")
+    for _ in range(5):
+        assert judged(desktop, tmp_path, **SHELL).reward == 1.0
+
+
+def test_output_without_end_is_cut(desktop: CalledDesktop) -> None:
+    desktop.run("ln -s /dev/zero history")
+    answer = desktop.run("cat history; cat history >&2", timeout_s=2.0)
+    assert answer.returncode == 124 and len(answer.stdout) == 1_000_000
+    answer = desktop.run("head -c 20M /dev/zero; echo done >&2", timeout_s=20.0)
+    assert (answer.returncode, len(answer.stdout), answer.stderr) == (0, 1_000_000, "done\n")
+
+
+def test_command_that_leaves_a_program_behind_ends(desktop: CalledDesktop) -> None:
+    assert desktop.run("setsid sleep 1000 > /dev/null 2>&1 & echo here").stdout == "here\n"
+    assert desktop.run("setsid sleep 1000 & echo here", timeout_s=1.0).returncode == 124
+
+
+@pytest.mark.parametrize("program", ["missing", "folder", "closed", "text", "folder/below/file"])
+def test_program_that_an_agent_has_broken_is_one_that_is_not_found(desktop: CalledDesktop, program: str) -> None:
+    desktop.run("mkdir folder; echo x > closed; touch text folder/below; chmod +x text")
+    assert desktop.run([f"/home/user/{program}"]).returncode == 127
+
+
+def test_folder_with_more_names_than_are_told_is_a_folder(desktop: CalledDesktop, tmp_path: Path) -> None:
+    many = "d=$(printf 'x%.0s' $(seq 200)); mkdir many; cd many; seq -f $d%g 9000 | xargs touch"
+    desktop.run(many)
+    context = Context(desktop, Assets(), tmp_path)
+    tree = GETTERS["list_directory"].read(context, {"path": "/home/user/many"})
+    assert 1000 < len(tree["children"]) < 9000
