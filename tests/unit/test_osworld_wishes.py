@@ -99,3 +99,19 @@ def test_flags_of_a_browser_of_another_year_are_refused() -> None:
     expected = {"type": "rule", "rules": {"type": "names", "names": ["some-refresh-2023"]}}
     evaluator = {"func": "check_enabled_experiments", "result": result, "expected": expected}
     assert _kinds("Use the old design.", evaluator=evaluator) == {"unsupported"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "kinds"),
+    [
+        ({"selectors": ['application[name=Mail] page-tab[name="Profiles"]']}, {"unsupported"}),
+        ({"selectors": ["label[attr|class=pill]", "label[name=To]"]}, {"unsupported"}),
+        ({"xpath": "//label[@attr:id='To']"}, {"unsupported"}),
+        ({"selectors": ['page-tab[name="Profiles"]', "label[st|focused=true]"]}, set()),
+        ({"xpath": "//label[@st:focused='true']"}, set()),
+    ],
+)
+def test_rule_over_what_trees_do_not_tell_is_refused(rule: dict[str, Any], kinds: set[str]) -> None:
+    expected = {"type": "rule", "rules": [rule]}
+    evaluator = {"func": "check_accessibility_tree", "result": {"type": "accessibility_tree"}, "expected": expected}
+    assert _kinds("Open the profiles.", evaluator=evaluator) == kinds

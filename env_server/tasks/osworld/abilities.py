@@ -281,6 +281,8 @@ _PAGE_GETTERS = frozenset(
         "page_info",
     }
 )
+_UNTOLD = re.compile(r"\b(?:(attr|docattr|txt|val|act)[|:]|(application)\b)")
+"""Parts of rules over the accessibility tree that our trees (`env_server.guest.tree_xml`) have not: see `TREE_NAMESPACES`."""
 _METRIC_NEEDS: Mapping[str, tuple[Kind, str]] = {
     "is_added_to_steam_cart": ("network", "metric is_added_to_steam_cart reads a web site"),
     "check_gnome_favorite_apps": ("gnome", "metric check_gnome_favorite_apps reads GNOME's settings"),
@@ -300,6 +302,8 @@ def _of_judge(judge: Judge, assets: Assets, abilities: Abilities) -> Iterator[Re
             yield from _of_source(source, f"evaluator.{name} ({source.type})", assets, abilities)
     if judge.result is None:
         yield Refusal("broken", "evaluator.result", f"metric {judge.func} has nothing to judge")
+    elif judge.func == "check_accessibility_tree" and (untold := _UNTOLD.search(str([source for source in expected if source]))):
+        yield Refusal("unsupported", "evaluator.expected", f"the desktop's tree has no {untold[1] or untold[2]}")
     elif judge.result.type in _PAGE_GETTERS and any(_remote_rules(source) for source in expected if source is not None):
         yield Refusal("network", "evaluator.expected", "the page that must be in front lies on a web site")
 
