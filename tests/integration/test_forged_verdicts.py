@@ -109,6 +109,15 @@ def test_what_lies_in_the_home_changes_no_verdict(desktop: CalledDesktop, tmp_pa
     assert judged(desktop, tmp_path, **how).reward == float(is_made)
 
 
+def test_commands_get_nothing_that_an_agent_can_write(desktop: CalledDesktop) -> None:
+    listed = desktop.run("env -0").stdout.split("\0")
+    env = dict(entry.split("=", 1) for entry in listed if entry)
+    assert not env.keys() & {"BASH_ENV", "ENV", "LD_PRELOAD", "PYTHONPATH", "PYTHONSTARTUP", "PERL5LIB", "TAR_OPTIONS", "ZIPOPT"}
+    assert [name for name, value in env.items() if "/home/user" in value and name not in ("HOME", "PWD")] == []
+    writable = desktop.run("for d in ${PATH//:/ } ${LD_LIBRARY_PATH//:/ }; do test -w $d && echo $d; done; test -w $(command -v bash) && echo bash")
+    assert writable.stdout == ""
+
+
 def test_full_disk_pays_nothing_and_fails_nothing(desktop: CalledDesktop, tmp_path: Path) -> None:
     desktop.run("head -c 2G /dev/zero > fill; head -c 2G /dev/zero > fill2")
     verdict = judged(desktop, tmp_path, **SCRIPT)

@@ -263,6 +263,36 @@ http.server.HTTPServer(("127.0.0.1", 8080), Lies).serve_forever()
 """
 
 
+_NAMESAKE = """
+from gi.repository import Gio, GLib
+info = Gio.DBusNodeInfo.new_for_xml('<node><interface name="org.mpris.MediaPlayer2.Player">'
+    '<property name="PlaybackStatus" type="s" access="read"/><property name="Metadata" type="a{sv}" access="read"/>'
+    '</interface></node>')
+facts = {"PlaybackStatus": GLib.Variant("s", "Playing"),
+         "Metadata": GLib.Variant("a{sv}", {"xesam:url": GLib.Variant("s", "file:///home/user/a%20b.wav")})}
+bus = Gio.bus_get_sync(Gio.BusType.SESSION)
+bus.register_object("/org/mpris/MediaPlayer2", info.interfaces[0], None, lambda *args: facts[args[4]], None)
+Gio.bus_own_name_on_connection(bus, "org.mpris.MediaPlayer2.vlc", Gio.BusNameOwnerFlags.NONE, None, None)
+GLib.MainLoop().run()
+"""
+
+
+def test_program_with_the_player_s_name_on_the_bus_says_nothing_to_a_judge(player: Player, tmp_path: Path) -> None:
+    case = CASES["file that VLC plays"]
+    task = {"id": "song", "instruction": "Play it.", "config": case.config[:1], "evaluator": case.evaluator}
+    (tmp_path / "song.json").write_text(json.dumps(task))
+    instance = load_task(tmp_path / "song.json", None).as_instance()
+    player.desktop.reset(instance)
+    desktop = CalledDesktop(player.desktop.get)
+    desktop.launch(["python3", "-c", _NAMESAKE])
+    ask = (
+        "dbus-send --session --print-reply --dest=org.mpris.MediaPlayer2.vlc /org/mpris/MediaPlayer2 "
+        "org.freedesktop.DBus.Properties.Get string:org.mpris.MediaPlayer2.Player string:PlaybackStatus"
+    )
+    assert "Playing" in desktop.run(f"for _ in $(seq 50); do {ask} && break; sleep 0.1; done").stdout
+    assert judged(player, instance).reward == 0.0
+
+
 def test_program_at_the_player_s_port_says_nothing_to_a_judge(player: Player, tmp_path: Path) -> None:
     case = CASES["file that VLC plays"]
     task = {"id": "song", "instruction": "Play it.", "config": case.config, "evaluator": case.evaluator}
