@@ -365,6 +365,7 @@ def main() -> NoReturn:
     from common.lifecycle import SUPERVISOR_VARIABLE
 
     try:
+        _require_folder()
         cli(standalone_mode=False)
         _exit(0)
     except click.ClickException as error:
@@ -384,16 +385,32 @@ def main() -> NoReturn:
         _show(error)
         _exit(error.exit_code)
     except OSError as error:
-        if error.errno not in _OF_PLACES or error.filename is None or SUPERVISOR_VARIABLE in os.environ:
+        if error.errno not in _OF_PLACES or SUPERVISOR_VARIABLE in os.environ:
             raise
-        problem = Problem(str(error.filename), str(error.strerror), "name another place, or ask for the right to use this one")
+        if error.filename is not None:
+            step = "name another place, or ask for the right to use this one"
+            problem = Problem(str(error.filename), str(error.strerror), step)
+        elif error.errno in _FULL:
+            problem = Problem("disk", str(error.strerror), "free some space where the output and the run folder go")
+        else:
+            raise
         _show(SetupError(problem))
         _exit(SetupError.exit_code)
 
 
-_OF_PLACES = frozenset(
-    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ENOSPC, errno.EDQUOT}
-)
+def _require_folder() -> None:
+    """Raise `ConfigError` where the current folder was removed: paths would lead nowhere."""
+    from common.errors import ConfigError, Problem
+
+    try:
+        os.getcwd()
+    except OSError as error:
+        problem = Problem("current folder", f"cannot be used: {error.strerror}", "change to a folder that is there")
+        raise ConfigError([problem]) from None
+
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_OF_PLACES = _FULL | {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR}
 """Refusals of the system that name the place which a person chose. A process under a supervisor keeps its traceback."""
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import importlib.util
+import os
 import shutil
 import socket
 import sys
@@ -335,9 +336,18 @@ def cannot_write(folder: Path) -> str:
 
 
 def _existing(folder: Path) -> Path:
-    """``folder``, or the nearest one above it that is there. Raises `OSError` for a name that no folder can have."""
-    folder = folder.resolve()
-    return next(place for place in (folder, *folder.parents) if place.exists())
+    """``folder``, or the nearest one above it that is there; a link is there wherever it leads. Raises `OSError` for a name that
+    no folder can have."""
+    folder = Path(os.path.abspath(folder))
+    return next(place for place in (folder, *folder.parents) if _is_there(place))
+
+
+def _is_there(place: Path) -> bool:
+    try:
+        place.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 CHECKS: tuple[Callable[[RunConfig, Machine], list[Finding]], ...] = (

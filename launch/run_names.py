@@ -98,23 +98,35 @@ def find_resumable(config: RunConfig) -> RunConfig:
 def with_recorded_dtype(config: RunConfig, folder: Path) -> RunConfig:
     """A compute type that nobody asked for is this machine's; the run in ``folder`` goes on with the one it was started with."""
     given = "model" in config.model_fields_set and "dtype" in config.model.model_fields_set
-    section = read_resolved(folder).get("model")
-    recorded = section.get("dtype") if isinstance(section, dict) else None
+    recorded = read_resolved(folder)["model"].get("dtype")
     if given or recorded not in get_args(Dtype):
         return config
     return config.model_copy(update={"model": config.model.model_copy(update={"dtype": recorded})})
 
 
+_READ_OF_RUNS = ("model.name", "desktop.driver", "learner.max_age", "learner.recipe", "actor.num_actors")
+"""Fields of a run's configuration that reports, pages and evaluations of it read, one at least of each section."""
+
+
 def read_resolved(folder: Path) -> dict[str, Any]:
-    """The configuration a run was started with. Raises `ResumeError` when it cannot be read."""
+    """The configuration a run was started with. Raises `ResumeError` when it cannot be read, or another version wrote it."""
     import yaml
 
     try:
         tree = yaml.safe_load((folder / CONFIG_FILE).read_text())
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ResumeError(f"{folder / CONFIG_FILE} cannot be read: {error}\n    -> start a new run") from None
+    except RecursionError:
+        raise ResumeError(f"{folder / CONFIG_FILE} is nested too deeply\n    -> start a new run") from None
     if not isinstance(tree, dict):
         raise ResumeError(f"{folder / CONFIG_FILE} holds no configuration\n    -> start a new run")
+    for field in _READ_OF_RUNS:
+        section, _, name = field.partition(".")
+        if not isinstance(tree.get(section), dict) or name not in tree[section]:
+            raise ResumeError(
+                f"{folder} was made by another version: its configuration has no {field}\n"
+                f"    -> start a new run, or use the version named in {folder / 'versions.json'}"
+            )
     return tree
 
 
@@ -153,7 +165,7 @@ def find_checkpoint(text: str) -> tuple[Path, Path | None]:
 
     Raises `ConfigError`, for a run without checkpoints, too.
     """
-    path = Path(text).resolve()  # checkpoints/latest is a link.
+    path = Path(os.path.realpath(text))  # checkpoints/latest is a link.
     run = path.parent.parent
     if path.parent.name == "checkpoints" and os.path.isdir(path) and (run / CONFIG_FILE).is_file():
         return run, path

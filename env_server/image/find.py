@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from common.config import DesktopConfig
@@ -32,10 +33,11 @@ def image_path(image: str = "core", cache: Path | None = None) -> Path:
                 )
             )
         return folder
-    path = Path(image).expanduser().resolve()
-    if path.is_dir():
+    # `Path` raises for a user who is not there, for links in a circle, and for a name that no file can have.
+    path = Path(os.path.realpath(os.path.expanduser(image)))
+    if os.path.isdir(path):
         _check_folder(path)
-    elif path.is_file():
+    elif os.path.isfile(path):
         _check_file(path)
     else:
         known = ", ".join(repr(name) for name in recipe_names())

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from common import pages
-from common.errors import ComputerRLError, ResumeError
+from common.errors import ComputerRLError
 from common.messages import DesktopView, ScreenshotRef
 from common.metrics import json_ready
 from common.run_folder import RunFolder
@@ -51,7 +51,6 @@ class RunPages:
         self._goes_with_run = goes_with_run
         self._ended_tiles: list[dict[str, Any]] | None = None
         self.config = read_resolved(folder)
-        _require_known(folder, self.config)
         self._watch = RunWatch(self.run)
         self._desktops = DesktopWatch(self.run)
         self._views: dict[Place, DesktopView] = {}
@@ -282,16 +281,6 @@ async def serve_run(
         await pages.serve(app, token=token, host=host, port=port, command=command, on_ready=on_ready, stop=stop)
     finally:
         await run.close()
-
-
-def _require_known(folder: Path, config: dict[str, Any]) -> None:
-    """Raises `ResumeError` for a run whose configuration another version of this program wrote."""
-    try:
-        str(config["model"]["name"]), float(config["learner"]["max_age"])
-    except (KeyError, TypeError, ValueError) as error:
-        reason = f"{folder} was made by another version: {error!r} of its configuration is not what this one expects"
-        step = f"look at its report.html, or use the version named in {folder / 'versions.json'}"
-        raise ResumeError(f"{reason}\n    -> {step}") from None
 
 
 def _num_records(state: RunState) -> int:

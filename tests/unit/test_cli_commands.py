@@ -227,7 +227,7 @@ def test_run_whose_name_no_run_can_have_is_refused(here: Here, command: str, nam
         (f"run_dir={LONG}", "run_dir"), ("run_dir=/dev/null/x", "/dev/null is no folder"),
         ("run_dir=/proc/x", "run_dir: "), ("run_dir=/proc/self/fd/0/x", "run_dir: "),
         ("tasks.osworld=/nowhere", "tasks.osworld: "), ("tasks.osworld=/etc/passwd", "tasks.osworld: "),
-        (f"model.name={LONG}", LONG), (f"tasks.recordings={LONG}", "tasks.recordings: "),
+        (f"model.name={LONG}", "model.name: "), (f"tasks.recordings={LONG}", "tasks.recordings: "),
         (f"tasks.osworld={LONG}", "tasks.osworld: "), ("model.name=~nobody-here/x", "~nobody-here"),
         (f"tasks.families=[{', '.join(['calc-set-cell', 'files-rename', 'files-move'] * 10)}]", "more than once"),
     ],
@@ -248,6 +248,40 @@ def test_folders_that_cannot_be_written_to_are_refused_before_anything_starts(
     monkeypatch.setattr("launch.preflight.tempfile.mkdtemp", refuse)
     monkeypatch.setenv("COMPUTERRL_CACHE", str(tmp_path / "cache"))
     refused(here("train", "serial", "--dry-run"), 2, "run_dir: ", "COMPUTERRL_CACHE: 'tiny-random' cannot be made")
+
+
+def test_folders_that_lead_in_a_circle_are_refused(here: Here, tmp_path: Path) -> None:
+    (tmp_path / "circle").symlink_to("circle")
+    refused(here("train", "serial", "run_dir=circle", "--dry-run"), 2, "run_dir: ")
+    refused(here("train", "smoke", "desktop.image=circle", "--dry-run"), 3, "desktop.image: no recipe and no file or folder")
+    refused(here("train", "smoke", "desktop.image=~nobody-here/x", "--dry-run"), 3, "desktop.image: no recipe")
+    refused(here("eval", "circle"), 2, "neither a run, a checkpoint nor a model folder")
+
+
+def test_current_folder_that_was_removed_is_named(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    line = 'rmdir ../gone && exec "$0" -m launch.cli train serial --dry-run'
+    done = subprocess.run(
+        ["sh", "-c", line, sys.executable], cwd=tmp_path / "gone", env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    refused(done, 2, "current folder: cannot be used")
+
+
+def test_output_to_a_full_disk_is_named(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("launch.tasks.list_families", refuse)
+    refused(here("tasks", "list"), 3, "disk: No space left on device")
+
+
+@pytest.mark.parametrize("text", ["x: 1", "model: {name: m}\nlearner: []", "[" * 5000, "- 1", "model: 1"])
+@pytest.mark.parametrize("command", ["report", "dashboard", "replay"])
+def test_run_of_another_version_is_named(here: Here, tmp_path: Path, command: str, text: str) -> None:
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    (tmp_path / "runs" / "one" / "config.yaml").write_text(text)
+    refused(here(command, "one"), 4, "start a new run")
 
 
 def test_user_without_a_home_is_told_what_to_set(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
