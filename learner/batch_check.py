@@ -7,6 +7,7 @@ and the ledger rest on what its batch says, so that is held against what came, a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, get_args
 
 import numpy as np
@@ -27,11 +28,15 @@ def make_batch(trainer: Trainer, groups: Sequence[TrajectoryGroup], *, position:
     `ConfigError` when the algorithm fails or its batch is wrong."""
     algorithm = trainer.algorithm
     _write_protect(groups)
+    check = partial(
+        check_batch, groups=groups, position=position, age_bound=age_bound, vocabulary_size=trainer.vocabulary_size
+    )
     with blaming(algorithm, "prepare"):
         prepared = returned(algorithm.prepare(list(groups), version=position), TrainBatch)
+        check(prepared)
     batch = trainer.refine(prepared)
-    with blaming(algorithm, "prepare" if batch is prepared else "refine"):
-        check_batch(batch, groups, position=position, age_bound=age_bound)
+    with blaming(algorithm, "refine"):
+        check(batch)
     return batch
 
 
@@ -42,7 +47,9 @@ def _write_protect(groups: Iterable[TrajectoryGroup]) -> None:
             array.setflags(write=False)
 
 
-def check_batch(batch: TrainBatch, groups: Iterable[TrajectoryGroup], *, position: int, age_bound: float) -> None:
+def check_batch(
+    batch: TrainBatch, groups: Iterable[TrajectoryGroup], *, position: int, age_bound: float, vocabulary_size: int
+) -> None:
     """Raise `ValueError` when ``batch`` trains on numbers that are not finite, leaves steps out for an unknown reason, or names a
     step that is another one of ``groups``, is there twice, is older than ``age_bound``, or came with the batch and is called
     replayed.
@@ -54,6 +61,9 @@ def check_batch(batch: TrainBatch, groups: Iterable[TrajectoryGroup], *, positio
     for name in ("advantage_S", "token_weight_S"):
         if not np.isfinite(getattr(batch, name)).all():
             raise ValueError(f"{name} of its batch has numbers that are not finite")
+    for name, value in batch.metrics.items():
+        if not isinstance(value, int | float | np.number):
+            raise ValueError(f"metric {name!r} of its batch is {value!r:.50}, no number")
     reasons = get_args(LeftOut)
     unknown = sorted(set(map(str, batch.left_out.values())) - set(reasons))
     if unknown:
@@ -64,9 +74,15 @@ def check_batch(batch: TrainBatch, groups: Iterable[TrajectoryGroup], *, positio
         fault = _fault(key, step, came.get(key[0]), replayed=replayed, position=position, age_bound=age_bound)
         if not fault and not replayed and key in seen:
             fault = "twice: give it a larger token_weight_S"
+        if not fault and not _is_prompt(step.prompt_tokens, vocabulary_size):
+            fault = f"with a prompt that is empty or has tokens outside 0..{vocabulary_size - 1}"
         if fault:
             raise ValueError(f"its batch names step {key[1]} of {key[0]}, {fault}; {_HINT}")
         seen.add(key)
+
+
+def _is_prompt(tokens: np.ndarray, vocabulary_size: int) -> bool:
+    return bool(tokens.size) and int(tokens.min()) >= 0 and int(tokens.max()) < vocabulary_size
 
 
 def _fault(

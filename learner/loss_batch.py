@@ -14,6 +14,8 @@ from learner.algorithms import LossBatch, LossResult, TrainBatch
 from learner.transfers import to_device
 
 _CPU = torch.device("cpu")
+_TRAINERS = frozenset({"loss", "entropy", "effective_samples", "demonstration_loss"})
+"""Metrics that the trainer sums itself; Entropulse follows the entropy."""
 
 
 def make_loss_batch(batch: TrainBatch, members: Sequence[int], *, device: torch.device = _CPU) -> LossBatch:
@@ -52,6 +54,9 @@ def check_loss(result: LossResult, *, num_tokens: int) -> None:
     weights = result.log_weights_M
     if weights is not None and (not isinstance(weights, torch.Tensor) or weights.shape != (num_tokens,)):
         raise ValueError(f"its log_weights_M is {_shown(weights)}, not a tensor of {num_tokens} numbers, one for each token")
+    taken = sorted(_TRAINERS & result.metrics.keys())
+    if taken:
+        raise ValueError(f"its metrics have {', '.join(taken)}, which the trainer makes: take other names")
     for name, pair in result.metrics.items():
         if not (isinstance(pair, tuple) and len(pair) == 2 and all(map(_is_number, pair))):
             raise ValueError(f"its metric {name!r} is {_shown(pair)}, not (sum, count)")

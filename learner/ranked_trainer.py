@@ -237,7 +237,9 @@ def batch_to_bytes(batch: TrainBatch) -> list[bytes]:
             plain[item.name] = len(value)
         elif item.name != "samples":
             plain[item.name] = value
-    return [json.dumps(plain).encode(), arrays_to_bytes(arrays), *steps_to_bytes((*batch.samples, *batch.demonstrated))]
+    # Numbers of an algorithm may be numpy's.
+    text = json.dumps(plain, default=float)
+    return [text.encode(), arrays_to_bytes(arrays), *steps_to_bytes((*batch.samples, *batch.demonstrated))]
 
 
 def batch_from_bytes(data: Sequence[bytes]) -> TrainBatch:

@@ -119,11 +119,13 @@ DEEDS: dict[str, Deed] = {
         batch, token_advantages=tuple(np.zeros(len(step.action_tokens) + 1, np.float32) for step in batch.samples)
     ),
     "mask for places": lambda batch, rng: batch.subset(np.ones(len(batch.samples), dtype=bool)),
+    "metric in words": lambda batch, rng: dataclasses.replace(batch, metrics={"mood": "good"}),
+    "metric of numpy": lambda batch, rng: dataclasses.replace(batch, metrics={"mood": np.float32(0.5)}),
     "another version": lambda batch, rng: dataclasses.replace(batch, version=POSITION - 1),
     "raises": raises,
     "returns nothing": lambda batch, rng: None,
 }
-FINE = {"nothing", "drops", "reorders", "copies", "other prompts", "drops all"}
+FINE = {"nothing", "drops", "reorders", "copies", "other prompts", "drops all", "metric of numpy"}
 
 
 class Foreign(GRPO):
@@ -183,7 +185,7 @@ def test_each_trajectory_is_trained_once_within_the_bound_or_dropped_for_a_reaso
 ) -> None:
     algorithm = foreign()
     algorithm.deed, algorithm.rng = DEEDS[deed], np.random.default_rng(seed)  # type: ignore[attr-defined]
-    trainer = SimpleNamespace(algorithm=algorithm, refine=lambda batch: batch)
+    trainer = SimpleNamespace(algorithm=algorithm, refine=lambda batch: batch, vocabulary_size=1000)
     came = {(one.trajectory_id, place): step for group in groups for one in group.trajectories
             for place, step in enumerate(one.steps)}  # fmt: skip
     versions = {key: step.policy_versions.copy() for key, step in came.items()}
@@ -258,6 +260,7 @@ LOSSES: dict[str, tuple[LossResult, str]] = {
     "without graph": (LossResult(torch.zeros(()), {}), "no gradient"),
     "log weights of others": (LossResult(ONE.sum(), {}, torch.zeros(2)), r"log_weights_M is a tensor \[2\]"),
     "metric": (LossResult(ONE.sum(), {"x": 1.0}), "metric 'x' is 1.0"),  # type: ignore[dict-item]
+    "the trainer's metric": (LossResult(ONE.sum(), {"entropy": (0.0, 1.0)}), "metrics have entropy, which the trainer makes"),
     "metric of each token": (LossResult(ONE.sum(), {"x": (ONE, 1.0)}), "metric 'x'"),
 }
 

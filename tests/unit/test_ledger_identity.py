@@ -250,6 +250,9 @@ def wrong(name: str) -> tuple[TrainBatch, list[TrajectoryGroup]]:
     if name == "another action":
         first = copied(batch.samples[0], policy_versions=batch.samples[0].policy_versions + 1)
         return dataclasses.replace(batch, samples=(first, *batch.samples[1:])), groups
+    if name in ("no prompt", "prompt of another model"):
+        prompt = np.array([5, 1000] if name == "prompt of another model" else [], np.int32)
+        return dataclasses.replace(batch, samples=tuple(replace(step, prompt_tokens=prompt) for step in batch.samples)), groups
     if name == "twice":
         return batch.subset(np.array([0, 0, 1])), groups
     if name == "another version":
@@ -270,6 +273,7 @@ def wrong(name: str) -> tuple[TrainBatch, list[TrajectoryGroup]]:
         ("another place", "holds what came as step 1"), ("no such place", "has [0-9] steps"),
         ("another trajectory", "did not come"), ("called replayed", "came with it"), ("too old", "6 versions old.*allows 4"),
         ("another action", "holds another action than came"), ("twice", "twice: give it a larger token_weight_S"),
+        ("no prompt", "prompt that is empty"), ("prompt of another model", "tokens outside 0..999"),
         ("another version", "batch is 7, and it was given 6"), ("no number", "advantage_S .* not finite"),
         ("no weight", "token_weight_S .* not finite"), ("no such reason", "boring; the reasons are no_signal, not_chosen"),
     ],
@@ -277,8 +281,8 @@ def wrong(name: str) -> tuple[TrainBatch, list[TrajectoryGroup]]:
 def test_a_batch_that_names_wrong_steps_is_not_trained(name: str, said: str) -> None:
     batch, groups = wrong(name)
     with pytest.raises(ValueError, match=said):
-        check_batch(batch, groups, position=6, age_bound=MAX_AGE)
-    check_batch(*wrong("nothing"), position=6, age_bound=MAX_AGE)
+        check_batch(batch, groups, position=6, age_bound=MAX_AGE, vocabulary_size=1000)
+    check_batch(*wrong("nothing"), position=6, age_bound=MAX_AGE, vocabulary_size=1000)
 
 
 # --- one step twice ----------------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def test_batch_as_bytes_keeps_every_field() -> None:
         "token_advantages": tuple(np.array([i, -i], np.float32) for i in range(3)),
         "value_targets": None,
         "start_logprobs": tuple(np.array([-i, -0.5], np.float32) for i in range(3)),
-        "metrics": {"reward": 0.25},
+        "metrics": {"reward": 0.25, "mood": np.float32(0.5)},
         "left_out_nll": 1.25,
         "left_out_tokens": 3,
         "demonstrated": (make_step([7, 8], [9], logprobs=[], version=[]),),
