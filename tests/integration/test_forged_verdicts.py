@@ -33,6 +33,8 @@ SCRIPT = {"postconfig": [upload("eval.sh")], "command": "bash eval.sh"}
 PYTHON = {"postconfig": [upload("Desktop/check.py")], "command": "python /home/user/Desktop/check.py"}
 PYTHON_TEXT = {"command": ["python", "-c", _CHECK]}
 PYTHON_IN_SHELL = {"command": "python -c 'import json; print(json.dumps(1))' > /dev/null && " + _MADE}
+_DOWNLOADS = [{"url": "https://h.invalid/eval.sh", "path": "eval.sh"}]
+SCRIPT_OF_THE_SETUP = {"config": [{"type": "download", "parameters": {"files": _DOWNLOADS}}], "command": "./eval.sh"}
 SHELL = {"command": f"cat /dev/null; {_MADE}"}
 
 FORGERIES: Mapping[str, tuple[Mapping[str, Any], str]] = {
@@ -62,6 +64,7 @@ FORGERIES: Mapping[str, tuple[Mapping[str, Any], str]] = {
         "echo BASH_ENV=/home/user/.e > $f; echo LD_PRELOAD=/home/user/e.so >> $f; done; echo 'echo yes; exit' > .e",
     ),
     "script that is rewritten all the time": (SCRIPT, "(while :; do echo 'echo yes' > eval.sh; done) > /dev/null 2>&1 &"),
+    "script that the set-up has brought": (SCRIPT_OF_THE_SETUP, "printf '#!/bin/sh\necho yes\n' > eval.sh; chmod +x eval.sh"),
     "script that is a link": (SCRIPT, "echo 'echo yes' > own.sh; chmod 444 own.sh; ln -s own.sh eval.sh"),
     "script that is a link to nothing": (SCRIPT, "ln -s /dev/null eval.sh"),
     "script that is a pipe": (SCRIPT, "mkfifo eval.sh"),
@@ -90,13 +93,13 @@ def desktop(player: Player) -> CalledDesktop:
     return CalledDesktop(player.desktop.get)
 
 
-def judged(desktop: CalledDesktop, folder: Path, command: str | list[str], postconfig: Any = ()) -> Evaluation:
-    (folder / "eval.sh").write_text(f"{_MADE}\n")
+def judged(desktop: CalledDesktop, folder: Path, command: str | list[str], postconfig: Any = (), config: Any = ()) -> Evaluation:
+    (folder / "eval.sh").write_text(f"#!/bin/bash\n{_MADE}\n")
     (folder / "check.py").write_text(_CHECK)
     result = {"type": "vm_command_line", "command": command, "shell": isinstance(command, str)}
     rules = {"type": "rule", "rules": {"include": ["yes"], "exclude": ["no"]}}
     evaluator = {"func": "check_include_exclude", "result": result, "expected": rules, "postconfig": list(postconfig)}
-    task = {"id": "a", "instruction": "Make it.", "evaluator": evaluator}
+    task = {"id": "a", "instruction": "Make it.", "config": list(config), "evaluator": evaluator}
     (folder / "a.json").write_text(json.dumps(task))
     return load_task(folder / "a.json", folder).evaluate(desktop, final_action="done")
 
@@ -114,7 +117,9 @@ def test_commands_get_nothing_that_an_agent_can_write(desktop: CalledDesktop) ->
     env = dict(entry.split("=", 1) for entry in listed if entry)
     assert not env.keys() & {"BASH_ENV", "ENV", "LD_PRELOAD", "PYTHONPATH", "PYTHONSTARTUP", "PERL5LIB", "TAR_OPTIONS", "ZIPOPT"}
     assert [name for name, value in env.items() if "/home/user" in value and name not in ("HOME", "PWD")] == []
-    writable = desktop.run("for d in ${PATH//:/ } ${LD_LIBRARY_PATH//:/ }; do test -w $d && echo $d; done; test -w $(command -v bash) && echo bash")
+    writable = desktop.run(
+        "for d in ${PATH//:/ } ${LD_LIBRARY_PATH//:/ }; do test -w $d && echo $d; done; test -w $(command -v bash) && echo bash"
+    )
     assert writable.stdout == ""
 
 

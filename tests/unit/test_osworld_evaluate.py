@@ -370,6 +370,37 @@ def test_script_of_the_judge_is_brought_once_the_agent_s_programs_have_ended(tmp
     assert [call[0] for call in desktop.calls] == ["run"]
 
 
+@pytest.mark.parametrize(
+    ("path", "command", "instruction", "is_judges"),
+    [
+        ("eval.sh", "bash eval.sh", "Do it.", True),
+        ("/home/user/Desktop/check_it.py", "python /home/user/Desktop/check_it.py", "Do it.", True),
+        ("/home/user/eval.sh", ["bash", "-c", "./eval.sh | wc"], "Do it.", True),
+        ("eval.sh", "bash eval.sh", "Correct the script eval.sh.", False),
+        ("eval.sh", "cat a.txt", "Do it.", False),
+        ("/home/user/tool.py", "python /home/user/tool.py", "Correct the program on my desktop.", False),
+        ("/home/user/evaluation.xlsx", "cat /home/user/evaluation.xlsx", "Fill the table.", False),
+    ],
+)
+def test_script_that_the_setup_left_for_the_judge_is_brought_anew(
+    tmp_path: Path, path: str, command: Any, instruction: str, is_judges: bool
+) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / Path(path).name).write_bytes(b"the judge's")
+    url = f"https://h.invalid/x/{Path(path).name}"
+    result = {"type": "vm_command_line", "command": command, "shell": isinstance(command, str)}
+    expected = {"type": "rule", "rules": {"include": ["yes"], "exclude": []}}
+    download = {"type": "download", "parameters": {"files": [{"url": url, "path": path}]}}
+    content = {
+        "id": "t", "instruction": instruction, "config": [download],
+        "evaluator": {"func": "check_include_exclude", "result": result, "expected": expected},
+    }  # fmt: skip
+    desktop = FakeDesktop(files={path: b"the agent's"}, answers={"": RunResult(0, "yes", "")})
+    assert _score(OsworldTask(TaskFile.model_validate(content), Assets(tmp_path)), desktop) == 1.0
+    assert desktop.files[path] == (b"the judge's" if is_judges else b"the agent's")
+    assert (("bring_own_files", None) in desktop.calls) is is_judges
+
+
 def test_script_of_the_judge_that_cannot_be_brought_is_never_the_agent_s(tmp_path: Path) -> None:
     class Full(FakeDesktop):
         def put_file(self, path: str, data: bytes) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
 
 from common.errors import ConfigError, EnvError, Problem, TaskFailed
@@ -17,7 +18,7 @@ from env_server.driver import Getter, TaskInstance
 from env_server.tasks.osworld.abilities import Abilities, listed, refusals
 from env_server.tasks.osworld.assets import Assets
 from env_server.tasks.osworld.desktop import CalledDesktop, Obstructed, OsworldDesktop
-from env_server.tasks.osworld.format import DownloadStep, Judge, Source, TaskFile, UploadStep, read_task_file
+from env_server.tasks.osworld.format import Download, DownloadStep, Judge, Source, Step, TaskFile, UploadStep, read_task_file
 from env_server.tasks.osworld.getters import GETTERS, Context
 from env_server.tasks.osworld.gold import fault_of
 from env_server.tasks.osworld.home import HOME_STEPS
@@ -120,8 +121,12 @@ class OsworldTask:
                 raise TaskFailed(reason)
         carrier = Carrier(desktop, self.assets, strict=False, outputs=dict(outputs or {}), **options)
         try:
-            if any(isinstance(step.parameters, (DownloadStep, UploadStep)) for step in evaluator.postconfig):
+            scripts = list(_judges_scripts(self.file))
+            if scripts or any(isinstance(step.parameters, (DownloadStep, UploadStep)) for step in evaluator.postconfig):
                 desktop.bring_own_files()
+            for script in scripts:
+                carrier.carry_out(Step(type="download", parameters={"files": [script]}))
+                desktop.run(["chmod", "+x", script.path])
             for step in evaluator.postconfig:
                 carrier.carry_out(step)
         except Obstructed as error:
@@ -205,6 +210,25 @@ def _read_expected(context: Context, expected: Source | list[Source] | None) -> 
         return _read(context, expected)
     values = [_read(context, source) for source in expected]
     return None if any(value is None for value in values) else values
+
+
+_JUDGES_SCRIPT = re.compile(r"(?:eval|check|verify|judge|grade|score)[\w-]*\.(?:sh|bash|py)", re.IGNORECASE)
+
+
+def _judges_scripts(task: TaskFile) -> Iterator[Download]:
+    """Scripts of the evaluator that the set-up has left within the agent's reach.
+
+    They are told by their names, and by an instruction that does not say them: another script that an evaluator runs may be the
+    very file that the agent is to change.
+    """
+    sources = [judge.result for judge in task.evaluator.judges() if judge.result is not None]
+    run = " ".join(str(source.args.get("command")) for source in sources)
+    for step in task.config:
+        if isinstance(step.parameters, DownloadStep):
+            for file in step.parameters.files:
+                name = PurePosixPath(file.path).name
+                if _JUDGES_SCRIPT.fullmatch(name) and name in run and name not in task.instruction:
+                    yield file
 
 
 def _urls(task: TaskFile) -> Iterator[str]:
