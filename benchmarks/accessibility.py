@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import _playing
+from benchmarks import playing
 from common.config import DesktopConfig
 from common.messages import Action, StepResult
 from env_server.driver import TaskInstance
@@ -126,7 +126,7 @@ class _Told:
         time.sleep(_EVENTS_S)
         self._take_events()
         self._before = self._tree()
-        _playing.solve(self, task, instruction, observation)  # type: ignore[arg-type]  # it steps and gets, as a driver does
+        playing.solve(self, task, instruction, observation)  # type: ignore[arg-type]  # it steps and gets, as a driver does
 
     def get(self, kind: Any, **args: Any) -> Any:
         return self._driver.get(kind, **args)

@@ -1,7 +1,7 @@
 """Desktops: observation, action, reset, start, memory, determinism and leftovers, beside an OSWorld-style baseline.
 
 Real contained desktops; the baseline (`benchmarks/_osworld_style.py`) runs on the same desktop in the same run, in turn with
-ours. Then tasks of all families are played by their demonstrators, alone, side by side, and with all cores busy.
+ours.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 import openpyxl
 
-from benchmarks import _osworld_style, _playing
+from benchmarks import _osworld_style, playing
 from common.actions import parse_action
 from common.config import DesktopConfig, TasksConfig
 from common.errors import EnvError
@@ -59,7 +59,6 @@ def run(quick: bool) -> list[dict[str, Any]]:
                 *_many(folder, store, num_desktops=4 if quick else 32),
                 *_judgements(folder, store, num_times=5 if quick else 40),
                 *_kills(folder, store, num_kills=5 if quick else 200),
-                *_playing.rows(folder, store, quick=quick),
             ]
         finally:
             store.close()
@@ -119,7 +118,7 @@ def _determinism(driver: GuestDriver, *, num_times: int) -> list[dict[str, Any]]
             task = FAMILIES[name].make(7)
             _, observation = driver.reset(task)
             assert observation.screenshot is not None
-            _playing.solve(driver, task, _, observation)
+            playing.solve(driver, task, _, observation)
             seen.append((observation.screenshot.content_hash, task.evaluate(driver.get).reward))
         same = max(map(seen.count, seen))
         rows.append(

@@ -1,4 +1,4 @@
-"""Playing the demonstrators' tasks: step and reset times alone, side by side, and with all cores busy. A part of `bench env`."""
+"""Playing the demonstrators' tasks on real desktops: step and reset times alone, side by side, and with all cores busy."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -39,8 +40,17 @@ class Timings:
     settles: list[float] = field(default_factory=list)
 
 
-def rows(folder: Path, store: ScreenshotStore, *, quick: bool) -> list[dict[str, Any]]:
+def run(quick: bool) -> list[dict[str, Any]]:
     """The rows; needs Apptainer and the image."""
+    with tempfile.TemporaryDirectory() as name:
+        store = ScreenshotStore(Path(name), incarnation="bench")
+        try:
+            return _rows(Path(name), store, quick=quick)
+        finally:
+            store.close()
+
+
+def _rows(folder: Path, store: ScreenshotStore, *, quick: bool) -> list[dict[str, Any]]:
     config = DesktopConfig()
     num_seeds = 1 if quick else 4
     started = time.perf_counter()
