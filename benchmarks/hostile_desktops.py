@@ -6,6 +6,7 @@ demonstrators, so each of their episodes ends with reward 1. `--quick` is one mi
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import sys
@@ -18,8 +19,8 @@ from typing import Any
 
 from common.actions import parse_action
 from common.config import DesktopConfig, TasksConfig
-from common.errors import ComputerRLError, NoDesktop
-from common.messages import TaskRef
+from common.errors import ComputerRLError, LeaseRefused, NoDesktop
+from common.messages import Lease, TaskRef
 from common.transport import LocalChannel
 from env_server.client import DesktopClient
 from env_server.drivers import make_driver
@@ -151,11 +152,11 @@ class _Play:
                 self._count("succeeded" if verdict.success else "failed")
                 if not verdict.success:
                     print(f"{task.task_id} failed: {verdict.detail}", file=sys.stderr)
-                client.release(lease)
             except ComputerRLError as error:
                 # A desktop that an attacker has just given back may have to be replaced: the task is played on another one.
                 self._count("lost" if has_begun else "not begun")
                 print(f"{task.task_id} on desktop {lease.desktop}: {error}", file=sys.stderr)
+            _release(client, lease)
 
     def _attack(self, index: int) -> None:
         rng, client = random.Random(index), self._client(index)
@@ -163,6 +164,9 @@ class _Play:
             task = self._task(rng)
             try:
                 lease = client.lease("hostile", task)
+            except NoDesktop:
+                continue  # all are being started anew
+            try:
                 client.reset(lease, task)
                 for aim in rng.sample(sorted(ATTACKS), 2):
                     self._count("attacks")
@@ -170,7 +174,13 @@ class _Play:
                     for _ in range(rng.randrange(4)):
                         client.step(lease, parse_action(client.demonstrate(lease)))
                 client.evaluate(lease, "done")
-                client.release(lease)
             except ComputerRLError:
                 # The attackers' own desktops may break as they like.
                 self._count("attackers' desktops broken")
+            _release(client, lease)
+
+
+def _release(client: DesktopClient, lease: Lease) -> None:
+    """Give a desktop back, whatever happened on it: one that is kept is nobody's until its lease expires."""
+    with contextlib.suppress(LeaseRefused):  # it has broken, and the lease with it
+        client.release(lease)

@@ -258,7 +258,7 @@ class DesktopService:
     def _broke(self, worker: DesktopWorker, error: ComputerRLError, call: Call | None) -> None:
         """Give ``worker`` up; its successor starts when the pool says so."""
         reason = f"{error.code}: {error}"
-        where = call.name if call else "start"
+        where = call.name if call else "none" if worker.start_deadline is None else "start"
         log.get_logger().warning("desktop.broke", desktop=worker.index, call=where, reason=reason)
         if isinstance(error, HostBroken | DiskFull) or not isinstance(error, EnvError):
             self._end(error)

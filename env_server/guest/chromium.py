@@ -117,7 +117,7 @@ class Chromium:
 
     def changes(self, *, timeout_s: float) -> list[str]:
         """An agent has nothing but the page: its settings stay. See `kept` for what others put beside them."""
-        return [] if self._first else ["it was started in the task"]
+        return []
 
     def profile(self) -> list[Path]:
         """Where all its files lie."""

@@ -121,9 +121,8 @@ class Desktop:
 
     # --- starting ---
 
-    def start(self, names: Sequence[str], *, timeout_s: float) -> None:
+    def start(self, names: Sequence[str], *, deadline: float) -> None:
         """Start these applications side by side and wait until each can be used."""
-        deadline = time.monotonic() + timeout_s
         home.renew(self.folder)
         apps = [self._apps[name] for name in names]
         for app in apps:
@@ -178,6 +177,7 @@ class Desktop:
             self._openers.close_on_demand(deadline)
             if app.program.running:
                 self._windows.restart(app, deadline)
+                self._openers.note()
         self._prepare(setup, deadline)
         return self._show(deadline, with_tree=with_tree)
 

@@ -19,6 +19,7 @@ from Xlib.error import BadMatch, BadWindow, CatchError, ConnectionClosedError
 from Xlib.ext import damage, shape, xtest
 from Xlib.protocol import event as xevent
 
+from .faults import DesktopError
 from .keyboard import Keyboard, keysym_of, parse_chord
 from .processes import Program
 from .top_level import TopLevelWindows
@@ -33,6 +34,8 @@ _STRUCTURE_EVENTS = frozenset({X.CreateNotify, X.ConfigureNotify, X.MapNotify, X
 
 _EARLY_S = 0.7
 """Chromium's half second begins a little after its window appears."""
+_END_LIMIT_S = 1.0
+"""From the end of an X server's output to the end of its process."""
 _MAX_EVENTS = 10_000
 """Taken in one go: a program may draw, or change its windows, faster than its events are taken."""
 _CLICK_LIMIT_S = 1.0
@@ -67,8 +70,11 @@ class Window:
         return f"{self.instance}.{self.kind}"
 
 
-def start_xvfb(*, width: int, height: int, frame_folder: Path, log_folder: Path, env: Mapping[str, str]) -> tuple[Program, str]:
-    """Start the X server with its frame buffer in ``frame_folder``; gives the program and the display's name.
+def start_xvfb(
+    *, width: int, height: int, frame_folder: Path, log_folder: Path, env: Mapping[str, str], deadline: float
+) -> tuple[Program, str]:
+    """Start the X server with its frame buffer in ``frame_folder``; gives the program and the display's name. Raises
+    `DesktopError` when it is not there by the (monotonic) deadline.
 
     The abstract socket is off: it would be shared by all containers of a host without network namespaces.
     """
@@ -85,7 +91,8 @@ def start_xvfb(*, width: int, height: int, frame_folder: Path, log_folder: Path,
     poller = select.poll()
     poller.register(read_end, select.POLLIN | select.POLLHUP)
     said = b""
-    while not said.endswith(b"\n") and poller.poll(10_000):  # number and newline come in two writes
+    # Number and newline come in two writes.
+    while not said.endswith(b"\n") and poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
         chunk = os.read(read_end, 32)
         if not chunk:
             break
@@ -93,7 +100,7 @@ def start_xvfb(*, width: int, height: int, frame_folder: Path, log_folder: Path,
     os.close(read_end)
     number = said.decode().strip()
     if not number.isdigit():
-        raise RuntimeError(f"Xvfb did not start: {xvfb.log_tail()}")
+        raise DesktopError(f"the X server did not start{xvfb.how_it_ended(wait_s=_END_LIMIT_S) or ' in time'}")
     return xvfb, f":{number}"
 
 

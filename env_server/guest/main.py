@@ -36,13 +36,14 @@ def main() -> int:
     os.dup2(2, 1)  # what anything prints goes to the log
     processes.adopt_orphans()
     started = time.monotonic()
+    deadline = started + settings["start_deadline_s"]
     try:
         confinement.confine()
         found = confinement.findings()
         places = Places.make(home=Path(settings["home"]), user_home=Path(settings["user_home"]))
         confinement.keep_changes_to((*WRITABLE, "/dev", str(places.agent)))
         size = {"width": settings["width"], "height": settings["height"]}
-        session = Session(places, base_env=os.environ, **size)
+        session = Session(places, base_env=os.environ, **size, deadline=deadline)
         desktop = Desktop(
             places,
             session,
@@ -51,7 +52,7 @@ def main() -> int:
             settle_quiet_s=settings["settle_quiet_s"],
             settle_deadline_s=settings["settle_deadline_s"],
         )
-        desktop.start(settings["apps"], timeout_s=settings["start_deadline_s"])
+        desktop.start(settings["apps"], deadline=deadline)
     except Exception as error:  # noqa: BLE001  (process boundary: the host must hear why)
         traceback.print_exc()
         wire.send({"error": "broken", "message": f"the desktop did not start: {error!r}"})

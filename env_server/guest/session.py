@@ -23,6 +23,9 @@ FRAME_NAME = "Xvfb_screen0"
 _ACCESSIBILITY_BUS = "org.a11y.Bus"
 _ACCESSIBILITY_STATUS = "org.a11y.Status"
 
+_SERVICE_LIMIT_S = 10.0
+"""For the settings service to end, at a reset."""
+
 _OWN = Path(__file__).parent
 """Where no agent can write: the window manager and the bus read their settings again when they are told to."""
 
@@ -52,7 +55,8 @@ class Places:
 class Session:
     """X server, window manager, session bus and accessibility bus."""
 
-    def __init__(self, places: Places, *, width: int, height: int, base_env: Mapping[str, str]) -> None:
+    def __init__(self, places: Places, *, width: int, height: int, base_env: Mapping[str, str], deadline: float) -> None:
+        """Start them; raises `DesktopError` or `DBusError` for those that are not there by the (monotonic) deadline."""
         self.log_folder = places.logs
         self._stored_settings = places.agent / ".config/xfce4"
         bus_path = places.runtime / "bus"
@@ -87,7 +91,9 @@ class Session:
             log_folder=places.logs,
         )  # fmt: skip
         self._dbus.start()
-        self._xvfb, name = start_xvfb(width=width, height=height, frame_folder=places.frame, log_folder=places.logs, env=env)
+        self._xvfb, name = start_xvfb(
+            width=width, height=height, frame_folder=places.frame, log_folder=places.logs, env=env, deadline=deadline
+        )
         self.env = {**env, "DISPLAY": name}
         command = ["openbox", "--sm-disable", "--config-file", str(_OWN / "openbox.xml")]
         self._openbox = Program("openbox", command, env=self.env, log_folder=places.logs)
@@ -98,10 +104,10 @@ class Session:
         self._atspi.start()
         self.screen = Screen(name)
         try:
-            self.bus = _connect(f"unix:path={bus_path}", time.monotonic() + 10)
+            self.bus = _connect(f"unix:path={bus_path}", deadline)
         except DBusError as error:
             raise DBusError(f"{error}; {self.broken()}") from error
-        accessibility_address = _accessibility_address(self.bus)
+        accessibility_address = _accessibility_address(self.bus, deadline)
         self.accessibility = Accessibility(accessibility_address)
         self._accessibility_settings = self.accessibility_settings()
         self._start_settings_service()
@@ -123,7 +129,7 @@ class Session:
         """Which of the parts that nothing works without is dead; empty when all live."""
         for program in self.programs:
             if not program.running:
-                return f"{program.name} died: {program.log_tail()}"
+                return program.how_it_ended(wait_s=0.0).removeprefix("; ")
         return ""
 
     def accessibility_settings(self) -> dict[str, bool]:
@@ -143,7 +149,8 @@ class Session:
         if _placing(self._sockets) != self._first_sockets:
             raise DesktopError("a socket of the session is not where it was")
         processes.end_service(self.bus.pid_of(gtk_apps.XFCONF))
-        _wait_for(lambda: not self.bus.has_owner(gtk_apps.XFCONF), "the settings service did not end in 10 s")
+        limit = time.monotonic() + _SERVICE_LIMIT_S
+        _wait_for(lambda: not self.bus.has_owner(gtk_apps.XFCONF), limit, "the settings service did not end in time")
         remove(self._stored_settings)
         self._start_settings_service()
         processes.keep_services()
@@ -186,15 +193,14 @@ def _placing(sockets: Sequence[Path]) -> list[tuple[int, int]]:
     return [(0, 0) if facts is None else (facts.st_ino, facts.st_mode) for facts in found]
 
 
-def _wait_for(condition: Callable[[], bool], problem: str) -> None:
-    deadline = time.monotonic() + 10
+def _wait_for(condition: Callable[[], bool], deadline: float, problem: str) -> None:
     while not condition():
         if time.monotonic() > deadline:
             raise DBusError(problem)
         time.sleep(0.005)
 
 
-def _accessibility_address(bus: Bus) -> str:
+def _accessibility_address(bus: Bus, deadline: float) -> str:
     # Called before it has its name, the session bus would start a second one, and the one that comes too late to the name ends.
-    _wait_for(lambda: bus.has_owner(_ACCESSIBILITY_BUS), "the accessibility bus did not come up in 10 s")
+    _wait_for(lambda: bus.has_owner(_ACCESSIBILITY_BUS), deadline, "the accessibility bus did not come up in time")
     return str(bus.call(Call(_ACCESSIBILITY_BUS, "/org/a11y/bus", _ACCESSIBILITY_BUS, "GetAddress"))[0])

@@ -140,8 +140,7 @@ class Office:
 
     def changes(self, *, timeout_s: float) -> list[str]:
         """What is other in its profile than it was at first. Raises `OfficeGone`."""
-        if self._first is None:
-            return ["it was started in the task"]
+        assert self._first is not None, "one that was started in the task is not asked"
         first_files, first_options = self._first
         self.call(self._write_registry, timeout_s=timeout_s)
         now = self._registry()
