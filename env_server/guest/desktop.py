@@ -118,6 +118,8 @@ class Desktop:
         self._gui = Gui(self._screen, self._windows, locked=self._chromium, open_terminal=self._open_terminal)
         self._file_tools = FileTools(self.folder)
         self._finishes_itself = False
+        self._front = ""
+        """Application that was last seen in front."""
 
     # --- starting ---
 
@@ -291,6 +293,8 @@ class Desktop:
         try:
             if "." in name:
                 return self._call_api(name, args, deadline)
+            if self._front == self._files.name and name != "wait":
+                self._openers.remembering.add(self._front)  # what was done by mouse and keyboard can be undone there
             return self._gui.act(name, args)
         except (FileActionError, DocumentError, UnknownKey) as error:
             raise Refused(str(error)) from error
@@ -402,6 +406,9 @@ class Desktop:
             # One that is on its way to the bus, or just ending, has none: a warm one that stays away is noticed at its next use.
             nodes, age_s = self._read(window, app, deadline=deadline)
             tree = self._reader.serial
+        self._front = app.name if app else ""
+        if app is self._editor and self._screen.clipboard_owner() == app.program.pid:
+            self._openers.remembering.add(app.name)  # it offers every text that was copied from it
         self._screen.pump()  # what was painted while the tree was read counts for the picture
         return {
             "app": app.name if app else "",

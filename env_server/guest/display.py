@@ -16,7 +16,7 @@ from typing import Any
 from Xlib import X, Xatom
 from Xlib.display import Display as XDisplay
 from Xlib.error import BadMatch, BadWindow, CatchError, ConnectionClosedError
-from Xlib.ext import damage, shape, xtest
+from Xlib.ext import damage, res, shape, xtest
 from Xlib.protocol import event as xevent
 
 from .faults import DesktopError
@@ -373,6 +373,14 @@ class Screen:
     def close_window(self, xid: int) -> None:
         """Ask a window to close, as its close button would."""
         self._client_message(xid, "_NET_CLOSE_WINDOW", [X.CurrentTime, 2, 0, 0, 0])
+
+    def clipboard_owner(self) -> int:
+        """Process id of the program that was copied from last, 0 when there is none."""
+        owner = self._display.get_selection_owner(self._atom("CLIPBOARD"))
+        if not owner:
+            return 0
+        found = self._display.res_query_client_ids([{"client": owner.id, "mask": res.LocalClientPIDMask}]).ids
+        return int(found[0].value[0]) if found and found[0].value else 0
 
     @property
     def size(self) -> tuple[int, int]:

@@ -69,6 +69,9 @@ class Openers:
         self._apps: dict[str, App] = {"chromium": chromium, "editor": editor, "files": files, **office_apps, **on_demand}
         self._num_starts: dict[str, int] = {}
         """Starts of each warm application before the agent acted."""
+        self.remembering: set[str] = set()
+        """Warm applications that keep something of the task in their memory alone: what was copied, what can be undone. They are
+        ended after it."""
         self._tab_list = ""
         """Object path of the editor's list of tabs; empty: not known."""
         self._folder_shown = folder.root
@@ -266,6 +269,7 @@ class Openers:
 
     def note(self) -> None:
         """No agent has acted since the last reset: warm applications that run are as they should be."""
+        self.remembering.clear()
         for app in self._warm:
             self._num_starts[app.name] = app.program.num_starts
             if app.program.running:
@@ -283,6 +287,8 @@ class Openers:
         """What an agent has changed of it for good; empty: nothing."""
         if app.program.num_starts != self._num_starts.get(app.name):
             return "it was started in the task"  # with all that the agent had written into the home: styles, for example
+        if app.name in self.remembering:
+            return "it remembers the task"
         try:
             if app is self._calc and self._documents.has_any(timeout_s=_CLOSE_LIMIT_S):
                 self._documents.close_all(timeout_s=_CLOSE_LIMIT_S)

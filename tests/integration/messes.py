@@ -151,6 +151,25 @@ ACTIONS: Mapping[str, tuple[Sequence[SetupStep], Sequence[str]]] = {
 }  # fmt: skip
 """Mess -> set-up steps and what an agent does then."""
 
+RED = "* { background-color: red; background-image: none; }"
+
+REMEMBERED: Mapping[str, tuple[Sequence[SetupStep], Sequence[str], Sequence[SetupStep], Sequence[str], str]] = {
+    "text that was copied from the editor": (
+        [EDITOR], ['key("ctrl+a")', 'key("ctrl+c")'],
+        [SetupStep("editor_open", {"path": "other.txt", "text": "zz\n"})],
+        ['key("alt+e")', 'click("Paste Special")', 'click("Paste from History")'], "No clipboard data",
+    ),
+    "what the file manager can undo": (
+        [FILES], ['key("ctrl+shift+n")', "wait()", 'type("made", enter=True)', "wait()"],
+        [FILES, _SECOND_FILE], ['key("ctrl+z")', "wait()"], "There is no operation to undo",
+    ),
+}  # fmt: skip
+"""Mess that no file and no setting shows -> set-up steps, what an agent does, the next task, where it would look, and what it
+sees there when there is nothing."""
+
+RESTYLED: Mapping[str, SetupStep] = {"editor": EDITOR, "files": FILES, "calc": SHEET}
+"""Application that an agent quits and opens again -> the step that opens it. In between, all of its windows get a colour."""
+
 COSTS_A_DESKTOP: Mapping[str, str] = {
     "keyboard layout": "setxkbmap de",
     "sticky keys": with_keyboard("XkbChangeEnabledControls(d, 0x100, 8, 8)"),

@@ -16,7 +16,7 @@ from env_server.drivers.guest_driver import GuestDriver
 from env_server.guest.fingerprint import Fingerprint, differences
 from env_server.tasks.osworld.desktop import CalledDesktop
 from tests.desktops import Player, open_desktop
-from tests.integration.messes import ACTIONS, COMMANDS, COSTS_A_DESKTOP, EDITOR, FILES, PAGE, SHEET
+from tests.integration.messes import ACTIONS, COMMANDS, COSTS_A_DESKTOP, EDITOR, FILES, PAGE, RED, REMEMBERED, RESTYLED, SHEET
 from tests.tiers import one_in
 
 LIMITS = {"reset_deadline_s": 120.0, "step_deadline_s": 60.0}
@@ -74,6 +74,34 @@ def test_what_cannot_be_undone_costs_a_new_desktop(tmp_path_factory: pytest.Temp
         run(driver, COSTS_A_DESKTOP[mess])
         with pytest.raises(DesktopBroken):
             Player(driver).start(FILES)
+
+
+@pytest.mark.parametrize("mess", one_in(12, REMEMBERED))
+def test_next_task_sees_nothing_of_what_an_application_remembers(driver: GuestDriver, mess: str) -> None:
+    steps, actions, next_steps, looks, nothing = REMEMBERED[mess]
+    player = Player(driver)
+    player.start(*steps)
+    for action in actions:
+        player.do(action)
+    player.start(*next_steps)
+    for action in looks:
+        seen = player.do(action)
+    assert [element.text for element in seen.elements if nothing in element.text]
+
+
+@pytest.mark.parametrize("app", one_in(12, RESTYLED))
+def test_application_that_was_opened_again_with_other_styles_ends_with_its_task(driver: GuestDriver, app: str) -> None:
+    player = Player(driver)
+    player.start(RESTYLED[app])
+    first = driver.frame().mean(axis=(0, 1))
+    player.do(f'files.write(".config/gtk-3.0/gtk.css", "{RED}")')
+    player.do('key("ctrl+q")')
+    player.do("wait()")
+    player.do(f'apps.open("{app}")')
+    player.do("wait()")
+    assert abs(driver.frame().mean(axis=(0, 1)) - first).max() > 20
+    player.start(RESTYLED[app])
+    assert abs(driver.frame().mean(axis=(0, 1)) - first).max() < 2
 
 
 def test_fingerprint_shows_what_lies_in_every_writable_folder(driver: GuestDriver, first: Fingerprint) -> None:
