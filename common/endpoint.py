@@ -284,7 +284,7 @@ def _answer(choice: Mapping[str, Any], *, most: int) -> Answer:
 
 
 def _broken(where: str, why: str) -> EndpointRefused:
-    step = "look at the server's log, and whether an HTTP server listens at that port"
+    step = "look at the server's log, and whether an HTTP server listens at that port (https:// for one with TLS)"
     return EndpointRefused(f"{where} ended the connection before its answer did: {why}", step, is_broken=True)
 
 

@@ -34,8 +34,9 @@ def find_config(text: str, *, roots: Sequence[Path] | None = None) -> Path:
         path = root / FOLDER / f"{name}.yaml"
         if not Path(text).is_absolute() and os.path.isfile(path):
             return path
-    if os.path.isdir(text):
-        raise ConfigError([Problem("CONFIG", f"{text!r} is a folder", f"give a YAML file, for example {EXAMPLE}")])
+    if os.path.exists(text):
+        kind = "folder" if os.path.isdir(text) else "pipe or device, no file"
+        raise ConfigError([Problem("CONFIG", f"{text!r} is a {kind}", f"give a YAML file, for example {EXAMPLE}")])
     names = config_names(roots)
     raise ConfigError([Problem("CONFIG", f"there is no file {text!r}", _advice(name, names))])
 

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from common.config.base import MAX_PROCESSES, Section
+from common.config.base import MAX_PROCESSES, Place, Section
 from common.errors import Problem
 
 COMPUTERRL_PROMPT: Mapping[str, int] = {
@@ -74,7 +74,7 @@ class EndpointConfig(Section):
     """Of an OpenAI-compatible server that knows vLLM's return_token_ids, up to and with /v1."""
     model: str | None = None
     """Its name there; None: the only one that is served."""
-    key_file: str | None = None
+    key_file: Place | None = None
     """A file (mode 0600) with the key that the server wants; None: it wants none."""
     timeout_s: float = Field(300.0, gt=0)
     """For an answer."""

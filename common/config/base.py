@@ -5,10 +5,11 @@ It also holds the rules that every number and every text of the tree obeys, what
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
 
 MAX_NUMBER = 2**31 - 1
 """Largest magnitude of a number. Counts and sizes end up in 32-bit integers of torch, numpy and the kernel."""
@@ -18,6 +19,8 @@ MAX_PROCESSES = 10_000
 """Largest number of processes or nodes of one kind, and of episodes that a process plays at a time."""
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 """Of an environment variable that a shell can set."""
+Place = Annotated[str, AfterValidator(os.path.expanduser)]
+"""Path of a file or folder on this machine. No shell has replaced its `~` in KEY=~/x, let alone in a file."""
 _SECONDS = "_s"
 """Ending of the names of durations."""
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import ValidationError
@@ -288,7 +288,8 @@ def field_descriptions(kind: type[Section], prefix: str = "") -> dict[str, str]:
 
 def _choices(annotation: Any) -> tuple[Any, ...]:
     """The types that ``annotation`` allows: those of `str | None`, or itself."""
-    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    allowed = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    return tuple(get_args(one)[0] if get_origin(one) is Annotated else one for one in allowed)
 
 
 def _section_in(annotation: Any) -> type[Section] | None:

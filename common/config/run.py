@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, field_validator, model_validator
 
 from common.config.actor import MIN_COMPUTERRL_NEW_TOKENS, VISION_PROBLEM, ActorConfig
-from common.config.base import Section
+from common.config.base import Place, Section
 from common.config.broker import BrokerConfig
 from common.config.cluster import ClusterConfig
 from common.config.curriculum import CurriculumConfig, RolloutsConfig, horizon_problems, rollout_problems, weight_problems
@@ -66,14 +66,14 @@ class TasksConfig(Section):
     """Held-out seeds; nothing is ever trained on them, and no setting is chosen by them."""
     tuning_seeds: tuple[int, int] = (20_000_000, 20_100_000)
     """Seeds for choosing settings: evaluated in place of the held-out ones with `learner.recipe.eval_split: tuning`."""
-    recordings: str | None = None
+    recordings: Place | None = None
     """Folder of demonstrations that people recorded (`computerrl desktop`); None: there are none. They are replayed on desktops
     for behaviour cloning, in place of the scripted demonstrator's where both know an instance. Read by learner, env_server."""
 
-    osworld: str | None = None
+    osworld: Place | None = None
     """Folder of OSWorld or OfficeWorld task files (docs/osworld.md). Each that can be run here becomes a family `osworld-<id>`;
     without names in `families` they are what is played. Read by learner, env_server."""
-    osworld_assets: str | None = None
+    osworld_assets: Place | None = None
     """Folder of the files that those tasks download; None: tasks that download something are refused."""
 
     def seeds_of(self, split: Split) -> tuple[int, int]:
@@ -130,7 +130,7 @@ class RunConfig(Section):
 
     name: str = Field("run", max_length=200)
     """Folder below ``run_dir``: letters, digits, dots, hyphens and underscores, first a letter or a digit."""
-    run_dir: str = "runs"
+    run_dir: Place = "runs"
     """Where run folders lie; relative to the current folder."""
     mode: Literal["processes", "serial"] = "processes"
     """serial: the whole loop in one process with in-memory transport, for debugging and unit tests."""
@@ -231,7 +231,7 @@ def _combination_problems(config: RunConfig) -> list[Problem]:
     twice = sorted({family for family in tasks.families if tasks.families.count(family) > 1})
     if twice:
         step = "name each once; tasks.family_weights gives a family more groups"
-        problems.append(Problem("tasks.families", f"names {', '.join(twice)} more than once", step))
+        problems.append(Problem("tasks.families", f"names {', '.join(map(repr, twice))} more than once", step))
     problems.extend(weight_problems(tasks.family_weights, families=tasks.families, curriculum=tasks.curriculum.name))
     problems.extend(horizon_problems(tasks.horizon, max_steps=tasks.max_steps))
     problems.extend(rollout_problems(tasks.rollouts, group_size=config.learner.group_size))

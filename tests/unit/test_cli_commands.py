@@ -6,6 +6,7 @@ Help, exit codes and signals are tried in processes, as people run commands; oth
 from __future__ import annotations
 
 import errno
+import os
 import re
 import signal
 import socket
@@ -248,6 +249,13 @@ def test_folders_that_cannot_be_written_to_are_refused_before_anything_starts(
     monkeypatch.setattr("launch.preflight.tempfile.mkdtemp", refuse)
     monkeypatch.setenv("COMPUTERRL_CACHE", str(tmp_path / "cache"))
     refused(here("train", "serial", "--dry-run"), 2, "run_dir: ", "COMPUTERRL_CACHE: 'tiny-random' cannot be made")
+
+
+def test_configuration_that_is_no_file_is_refused_without_waiting_for_it(here: Here, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for words in (("train", "fifo"), ("eval", "x", "--config", "fifo"), ("doctor", "/dev/zero"), ("plan", "--config", "fifo")):
+        refused(here(*words), 2, "CONFIG: ", "is a pipe or device")
+    refused(here("up", "quickstart", "--hosts", "fifo"), 2, "fifo: is a pipe or device")
 
 
 def test_folders_that_lead_in_a_circle_are_refused(here: Here, tmp_path: Path) -> None:

@@ -102,6 +102,15 @@ def test_load_config_name_that_is_no_run_s_is_refused_with_one_that_is(tmp_path:
     assert proposed in problems(write(tmp_path, ""), f"name={name}")["name"]
 
 
+def test_load_config_home_is_meant_by_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    path = write(tmp_path, "tasks: {recordings: ~/shown}\nrun_dir: a~b\n")
+    config = load_config(path, overrides=["tasks.osworld=~/tasks", "tasks.osworld_assets=~"])
+    assert (config.tasks.recordings, config.tasks.osworld) == ("/home/somebody/shown", "/home/somebody/tasks")
+    assert (config.tasks.osworld_assets, config.run_dir) == (None, "a~b"), "a tilde alone is YAML's null"
+    assert load_config(path, overrides=["run_dir=~/runs"]).run_dir == "/home/somebody/runs"
+
+
 @pytest.mark.parametrize("run_dir", ["a\nb", "a\tb", "a\x1b[31m", "a\r"])
 def test_load_config_folder_that_cannot_be_shown_is_refused(tmp_path: Path, run_dir: str) -> None:
     assert "line breaks" in problems(write(tmp_path, ""), f"run_dir={run_dir}")["run_dir"]
