@@ -123,6 +123,18 @@ def test_commands_get_nothing_that_an_agent_can_write(desktop: CalledDesktop) ->
     assert writable.stdout == ""
 
 
+_TO_CSV = ["libreoffice", "--headless", "--convert-to", "csv", "--outdir", "/home/user", "/home/user/a.slk"]
+_SHEET = "printf 'ID;P\\nC;Y1;X1;K\"%s\"\\nE\\n' > a.slk; "
+_FORGED = "echo yes > a.csv; chmod 444 a.csv; chmod 500 /home/user; (while :; do echo yes > a.csv; done) > /dev/null 2>&1 &"
+
+
+@pytest.mark.parametrize(("sheet", "reward"), [("", 0.0), (_SHEET % "no", 0.0), (_SHEET % "yes", 1.0)])
+def test_conversion_is_that_of_the_judge(desktop: CalledDesktop, tmp_path: Path, sheet: str, reward: float) -> None:
+    desktop.run(f"{sheet}{_FORGED}")
+    step = {"type": "execute", "parameters": {"command": _TO_CSV}}
+    assert judged(desktop, tmp_path, "cat a.csv", [step]).reward == reward
+
+
 def test_full_disk_pays_nothing_and_fails_nothing(desktop: CalledDesktop, tmp_path: Path) -> None:
     desktop.run("head -c 2G /dev/zero > fill; head -c 2G /dev/zero > fill2")
     verdict = judged(desktop, tmp_path, **SCRIPT)

@@ -12,7 +12,7 @@ from osworld_fake import FakeDesktop
 
 from common.errors import DesktopBroken, TaskFailed
 from env_server.tasks.osworld import Assets
-from env_server.tasks.osworld.commands import Pause, Untranslatable, fill_placeholders, input_script, normalise
+from env_server.tasks.osworld.commands import Pause, Untranslatable, converted_files, fill_placeholders, input_script, normalise
 from env_server.tasks.osworld.desktop import CalledDesktop, Command, InputEvent, Obstructed, Playing, RunResult, Tab, Window
 from env_server.tasks.osworld.format import Step
 from env_server.tasks.osworld.steps import Carrier
@@ -83,6 +83,31 @@ def test_normalise_python_of_a_shell_script_is_the_one_that_is_there(script: str
     assert normalise(["bash", "-c", asked], shell=False) == ["bash", "-c", there]
     for command in ("ls python a-python", "python3 a.py", "b/python c", "pythonx d"):
         assert normalise(command, shell=True) == command
+
+
+_TO_CSV = ["libreoffice", "--convert-to", "csv:Text - txt - csv (StarCalc):44,34,UTF-8", "--outdir", "/home/user/Desktop"]
+
+
+@pytest.mark.parametrize(
+    ("command", "files"),
+    [
+        ([*_TO_CSV, "/home/user/a b.xlsx"], ["/home/user/Desktop/a b.csv"]),
+        ([*_TO_CSV, "a.xlsx", "/tmp/b.ods"], ["/home/user/Desktop/a.csv", "/home/user/Desktop/b.csv"]),
+        (["soffice", "--headless", "--convert-to", "pdf", "x/report.final.docx"], ["./report.final.pdf"]),
+        ("libreoffice --headless --convert-to pdf --outdir 'my files' a.docx", ["my files/a.pdf"]),
+        (["libreoffice", "--calc", "a.xlsx"], []), (["libreoffice", "--convert-to"], []), (["cat", "--convert-to", "a", "b"], []),
+        ("cd x && libreoffice --convert-to csv a.xlsx", []), ([], []),
+    ],
+)  # fmt: skip
+def test_files_that_a_conversion_makes(command: Any, files: list[str]) -> None:
+    assert converted_files(command) == files
+
+
+def test_conversion_of_the_judge_does_not_take_what_the_agent_has_made() -> None:
+    for strict in (True, False):
+        desktop = FakeDesktop(files={"/home/user/Desktop/a.csv": b"the agent's"})
+        _do(desktop, "execute", carrier=_carrier(desktop, strict=strict), command=[*_TO_CSV, "/home/user/a.xlsx"])
+        assert desktop.files["/home/user/Desktop/a.csv"] == (b"the agent's" if strict else b"")
 
 
 def test_fill_placeholders_screen_size() -> None:

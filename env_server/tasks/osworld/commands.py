@@ -13,6 +13,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 
 from env_server.tasks.osworld.desktop import Command, InputEvent
 
@@ -44,6 +45,7 @@ _PLACEHOLDER = re.compile(r"\{(SCREEN_WIDTH_HALF|SCREEN_HEIGHT_HALF|SCREEN_WIDTH
 _PYTHON = re.compile(r"python3?(\.\d+)?")
 _PYTHON_COMMAND = re.compile(r"(^|[;&|(`\n]\s*)python(?=\s)")
 """Python as the first word of a command of a shell script."""
+_OFFICE_PROGRAMS = frozenset({"libreoffice", "soffice", "localc", "lowriter", "loimpress"})
 _INTERPRETED = re.compile(r"\bpyautogui\b")
 
 
@@ -74,6 +76,17 @@ def normalise(command: Command, *, shell: bool) -> Command:
         # The browser's processes are called after Debian's package.
         argv = [re.sub(r"^(google-)?chrome$", "chromium", part) for part in argv]
     return argv
+
+
+def converted_files(command: Command) -> list[str]:
+    """Paths of the files that ``command`` (normalised) has LibreOffice make; none for any other command."""
+    words = list(command) if not isinstance(command, str) else _simple_words(command) or []
+    if not words or os.path.basename(words[0]) not in _OFFICE_PROGRAMS or "--convert-to" not in words[:-1]:
+        return []
+    given = {name: words[words.index(name) + 1] for name in ("--convert-to", "--outdir") if name in words[:-1]}
+    files = [word for word in words[1:] if not word.startswith("-") and word not in given.values()]
+    ending = given["--convert-to"].partition(":")[0]
+    return [os.path.join(given.get("--outdir", "."), f"{PurePosixPath(file).stem}.{ending}") for file in files]
 
 
 def input_script(command: Command, size: tuple[int, int]) -> Script | None:

@@ -15,7 +15,7 @@ from typing import Any
 from common.errors import TaskFailed
 from env_server.tasks.osworld.abilities import is_ignored
 from env_server.tasks.osworld.assets import Assets
-from env_server.tasks.osworld.commands import Pause, fill_placeholders, input_script, normalise
+from env_server.tasks.osworld.commands import Pause, converted_files, fill_placeholders, input_script, normalise
 from env_server.tasks.osworld.desktop import InputEvent, OsworldDesktop, RunResult, bring
 from env_server.tasks.osworld.format import (
     CloseTabsStep,
@@ -107,6 +107,9 @@ class Carrier:
         if self._as_input(command):
             return
         filled = fill_placeholders(command, self.desktop.screen_size())
+        if not self.strict:
+            for path in converted_files(filled):
+                bring(self.desktop, path, b"")  # where the conversion fails, none that the agent has made is judged
         answer = self.desktop.run(filled, timeout_s=COMMAND_LIMIT_S)
         deadline = self.now() + _UNTIL_LIMIT_S
         while step.until is not None and not _is_met(step.until, answer) and self.now() < deadline:

@@ -17,8 +17,19 @@ from common.messages import Action, Evaluation, Observation
 from env_server.driver import Getter, TaskInstance
 from env_server.tasks.osworld.abilities import Abilities, listed, refusals
 from env_server.tasks.osworld.assets import Assets
+from env_server.tasks.osworld.commands import converted_files, normalise
 from env_server.tasks.osworld.desktop import CalledDesktop, Obstructed, OsworldDesktop
-from env_server.tasks.osworld.format import Download, DownloadStep, Judge, Source, Step, TaskFile, UploadStep, read_task_file
+from env_server.tasks.osworld.format import (
+    Download,
+    DownloadStep,
+    ExecuteStep,
+    Judge,
+    Source,
+    Step,
+    TaskFile,
+    UploadStep,
+    read_task_file,
+)
 from env_server.tasks.osworld.getters import GETTERS, Context
 from env_server.tasks.osworld.gold import fault_of
 from env_server.tasks.osworld.home import HOME_STEPS
@@ -122,7 +133,7 @@ class OsworldTask:
         carrier = Carrier(desktop, self.assets, strict=False, outputs=dict(outputs or {}), **options)
         try:
             scripts = list(_judges_scripts(self.file))
-            if scripts or any(isinstance(step.parameters, (DownloadStep, UploadStep)) for step in evaluator.postconfig):
+            if scripts or any(map(_makes_files, evaluator.postconfig)):
                 desktop.bring_own_files()
             for script in scripts:
                 carrier.carry_out(Step(type="download", parameters={"files": [script]}))
@@ -210,6 +221,14 @@ def _read_expected(context: Context, expected: Source | list[Source] | None) -> 
         return _read(context, expected)
     values = [_read(context, source) for source in expected]
     return None if any(value is None for value in values) else values
+
+
+def _makes_files(step: Step) -> bool:
+    """Does the step bring files of the judge's, or have LibreOffice make them of the agent's?"""
+    parameters = step.parameters
+    if isinstance(parameters, ExecuteStep):
+        return bool(converted_files(normalise(parameters.command, shell=parameters.shell)))
+    return isinstance(parameters, (DownloadStep, UploadStep))
 
 
 _JUDGES_SCRIPT = re.compile(r"(?:eval|check|verify|judge|grade|score)[\w-]*\.(?:sh|bash|py)", re.IGNORECASE)
