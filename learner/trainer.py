@@ -423,10 +423,11 @@ class Trainer:
                 head.forget_gradients()
         self._optimizer.zero_grad(set_to_none=True)
         if self._num_skipped_in_a_row >= _MAX_SKIPPED_IN_A_ROW:
+            # With values: a step of the algorithm, not one of imitation.
+            own = f", or correct the loss of the algorithm {self._learner.algorithm.name!r}" if with_values else ""
             raise TrainingDiverged(
                 f"loss or gradients were not finite in {self._num_skipped_in_a_row} optimizer steps in a row, in the last one "
-                f"{reason}; lower learner.optimizer.lr, set model.dtype: float32, or correct the loss of the algorithm "
-                f"{self._learner.algorithm.name!r}"
+                f"{reason}; lower learner.optimizer.lr, set model.dtype: float32{own}"
             )
         return norm
 
