@@ -21,6 +21,12 @@ Turn = Mapping[str, Any]
 Render = Callable[[Sequence[Turn], bool], str]
 """(turns, is the start of an answer added) -> text; may raise anything."""
 
+MAX_OWN_CHARS = 100_000
+"""A template's own text in a conversation; those of published models stay below a tenth of it."""
+
+_ESCAPED = ": \"a\", <b> & 'c'\n\td"
+"""Ends a marked text: characters that a template for another use of its text would write otherwise."""
+
 _PARTS = "'type': 'text'"
 """Stands in the text of a template that writes a list of parts as Python would."""
 
@@ -107,26 +113,34 @@ class ChatTemplate:
     def _written(self, messages: Sequence[ChatMessage], *, answer: bool) -> str:
         shape = self._shape_of(tuple(message.role for message in messages))
         try:
-            return self._raw(_turns(messages, shape), answer)
+            return self._rendered(_turns(messages, shape), answer)
         except Exception as error:  # noqa: BLE001  (a template is a program of the model's, and may raise anything)
-            raise self._refused([message.role for message in messages], str(error)) from None
+            raise self._refused([message.role for message in messages], str(error) or type(error).__name__) from None
+
+    def _rendered(self, turns: Sequence[Turn], begins_answer: bool) -> str:
+        text = self._raw(turns, begins_answer)
+        given = len(str(turns))
+        if len(text) > given + MAX_OWN_CHARS:
+            raise ValueError(f"it writes {len(text)} characters for {given} of messages")
+        return text
 
     def _find_shape(self, roles: tuple[Role, ...]) -> _Shape:
-        marked = [ChatMessage(role, f"{role}-text-{number}") for number, role in enumerate(roles)]
+        marked = [ChatMessage(role, f"{role}-text-{number}{_ESCAPED}") for number, role in enumerate(roles)]
         first = ""
         for folds_system, in_parts in itertools.product((False, True) if "system" in roles else (False,), (False, True)):
             shape = _Shape(in_parts, folds_system)
             try:
-                text = self._raw(_turns(marked, shape), True)
+                text = self._rendered(_turns(marked, shape), True)
             except Exception as error:  # noqa: BLE001  (as in `_written`)
                 first = first or str(error) or type(error).__name__
                 continue
             lost = [message.role for message in marked if message.text not in text]
-            if not lost and _PARTS not in text:
+            places = [text.find(message.text) for message in marked if message.role != "system"]
+            if not lost and _PARTS not in text and places == sorted(places):
                 if folds_system:
                     log.get_logger().warning("template.without_system_role", model=self._source, system="in the first user turn")
                 return shape
-            first = first or f"the text of {', '.join(lost)} is lost"
+            first = first or (f"the text of {', '.join(lost)} is lost or changed" if lost else "it writes them in another order")
         raise self._refused(roles, first)
 
     def _refused(self, roles: Sequence[str], reason: str) -> ConfigError:

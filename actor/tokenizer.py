@@ -83,8 +83,21 @@ class FolderTokenizer:
         """Ends a text; None where no file names one."""
         self.num_rows = vocabulary_size(folder)
         self.stop_tokens = frozenset(ends)
+        self._check_pieces()
         self._added = {int(token): added for token, added in self._backend.get_added_tokens_decoder().items()}
-        self._thought_tags = {token: added.content for token, added in self._added.items() if is_thought_tag(added.content)}
+        tags = {token: added.content for token, added in self._added.items() if is_thought_tag(added.content)}
+        self._thought_tags = {token: tag for token, tag in tags.items() if self._is_known(token)}
+
+    def _is_known(self, token: int) -> bool:
+        return self.num_rows is None or token < self.num_rows
+
+    def _check_pieces(self) -> None:
+        """Added tokens beyond the model's are never written; pieces of texts cannot be left out."""
+        largest = max(self._backend.get_vocab(with_added_tokens=False).values(), default=0)
+        if not self._is_known(largest):
+            known = f"but the model knows {self.num_rows} tokens"
+            reason = f"the tokenizer in {self._folder} gives texts tokens up to {largest}, {known}"
+            raise ConfigError([Problem("model.name", reason, "use the model's own tokenizer")])
 
     def _read_whole(self) -> tuple[Any, int | None]:
         self._whole = _whole_tokenizer(self._folder)
@@ -114,9 +127,10 @@ class FolderTokenizer:
         return self._texts_without(self._special | self._template_ends | self._named_in(_template_text(self._folder)))
 
     def _texts_without(self, tokens: Iterable[int]) -> Texts:
-        """Texts that give neither ``tokens`` nor those that end sampling; tags of thoughts, which answers hold, and the token of
-        unknown characters are allowed."""
-        own = self.stop_tokens | (frozenset(tokens) - {unknown_token(self._backend)})
+        """Texts that give neither ``tokens`` nor those that end sampling, nor any that the model lacks; tags of thoughts, which
+        answers hold, and the token of unknown characters are allowed."""
+        beyond = {token for token in self._added if not self._is_known(token)}
+        own = self.stop_tokens | beyond | (frozenset(tokens) - {unknown_token(self._backend)})
         return Texts(self._backend, own & self._added.keys() - self._thought_tags.keys())
 
     @property
@@ -281,8 +295,10 @@ def _read_plain(folder: Path) -> tuple[Any, int] | None:
 def _whole_tokenizer(folder: Path) -> Any:
     import transformers
 
-    if _settings(folder).get("auto_map") and (folder / "tokenizer.json").is_file():
-        # Code in the folder is never run; the file that it would read is enough.
+    settings = _settings(folder)
+    stands = settings.get("auto_map") or settings.get("tokenizer_class") in _AS_IT_STANDS
+    if stands and (folder / "tokenizer.json").is_file():
+        # Code in the folder is never run: the file that it would read is enough. Choosing a class imports torch, which takes 4 s.
         return transformers.PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
     return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 

@@ -110,6 +110,10 @@ def _scaled(positions: int, rope: dict[str, Any]) -> int:
     return int(positions * factor) if kind in (*_STRETCHED, "yarn") else positions
 
 
+_MAX_TOKENS = 2**31
+"""Ids travel as int32."""
+
+
 def vocabulary_size(path: Path) -> int | None:
     """Tokens that the model in ``path`` knows; None where its config.json does not tell."""
     size = _text_settings(path).get("vocab_size")
@@ -117,12 +121,14 @@ def vocabulary_size(path: Path) -> int | None:
 
 
 def named_end_tokens(path: Path) -> list[int]:
-    """Ids of the tokens that end a text or a turn by generation_config.json and config.json, each once."""
+    """Ids of the tokens that end a text or a turn by generation_config.json and config.json, each once; of those that the model
+    has."""
     named: list[Any] = []
     for tree in (_read_json(path / "generation_config.json") or {}, _read_json(path / "config.json") or {}, _text_settings(path)):
         found = tree.get("eos_token_id")
         named.extend(found if isinstance(found, list) else [found])
-    return list(dict.fromkeys(token for token in named if type(token) is int and token >= 0))
+    size = vocabulary_size(path) or _MAX_TOKENS
+    return list(dict.fromkeys(token for token in named if type(token) is int and 0 <= token < size))
 
 
 def _text_settings(path: Path) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Everything that can be known to go wrong before anything starts: all problems at once, in under two seconds.
+"""Everything that can be known to go wrong before anything starts: all problems at once, in under two seconds; with a chat
+template in the time that importing transformers takes.
 
 Each check takes the configuration and gives findings; none starts a process of the run or changes anything. What only a role
 can know (whether the weights load, say) comes back from the role as a typed error, which ends the run at once as well.
@@ -218,6 +219,15 @@ def _context_problems(config: RunConfig) -> list[Problem]:
     )
 
 
+def check_prompt(config: RunConfig, _machine: Machine) -> list[Finding]:
+    """A tokenizer or chat template that the prompts do not fit, or one that does not end."""
+    if not is_model_folder(model_folder(config.model.name), weights=False):
+        return []  # check_model reports it, or it is made before the run starts.
+    from actor.prompt_check import prompt_problems
+
+    return [Finding(ConfigError, problem) for problem in prompt_problems(config)]
+
+
 def check_endpoint(config: RunConfig, _machine: Machine) -> list[Finding]:
     """A server that is not there, has not the model, or refuses what it will be asked."""
     if config.actor.endpoint is None:
@@ -358,6 +368,7 @@ CHECKS: tuple[Callable[[RunConfig, Machine], list[Finding]], ...] = (
     check_specialists,
     check_recordings,
     check_model,
+    check_prompt,
     check_endpoint,
     check_device,
     check_addresses,

@@ -156,6 +156,12 @@ _RAISES = "{{ raise_exception('no') }}"
         ("{% for m in messages if m.role != 'assistant' %}{{ m.content }}{% endfor %}", _PUBLISHED, "text of assistant is lost"),
         ("{% for m in messages %}{{ m.content.x.y }}{% endfor %}", {}, "does not take turns of"),
         ("{% import 'os' as os %}", {}, "does not take turns of"),
+        ("{{ messages[0].content }}{{ 'a' * 200_000 }}", {}, "it writes 2000.. characters for"),
+        ("{% for m in messages %}{{ m.content | e }}{% endfor %}", {}, "text of user is lost or changed"),
+        ("{{ messages | tojson }}", {}, "text of user is lost or changed"),
+        ("{% for m in messages | reverse %}{{ m.content }}{% endfor %}", _PUBLISHED, "writes them in another order"),
+        ("{{ cycler.__init__.__globals__ }}{{ messages[0].content }}", {}, "does not take turns of .*unsafe"),
+        ("{{ messages.clear() }}", {}, "does not take turns of .*unsafe"),
         ("{% for i in range(10 ** 9) %}{% endfor %}", {}, "does not take turns of"),
     ],
 )
@@ -167,6 +173,24 @@ def test_template_that_does_not_fit_is_a_mistake_of_the_configuration(
     config = PromptConfig.model_validate({"chat_template": True, "max_prompt_tokens": 20_000, **changes})
     with pytest.raises(ConfigError, match=reason):
         PromptBuilder(FolderTokenizer(folder), config)
+
+
+def test_piece_of_texts_that_the_model_does_not_know_is_a_mistake_of_the_configuration(tmp_path: Path) -> None:
+    folder = make_folder(FAMILIES["bytes"], tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 200}))
+    with pytest.raises(ConfigError, match="gives texts tokens up to 255, but the model knows 200 tokens"):
+        FolderTokenizer(folder)
+
+
+def test_added_token_beyond_the_model_s_is_spelled_out_in_texts(tmp_path: Path) -> None:
+    folder = make_folder(replace(FAMILIES["bytes"], plain=("<tool>", "<think>")), tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": config["vocab_size"] - 2}))
+    tokenizer = FolderTokenizer(folder)
+    for text in ("a <tool> b", "<think>"):
+        tokens = [*tokenizer.encode_text(text), *tokenizer.encode_chat([ChatMessage("user", text)])]
+        assert max(tokens) < config["vocab_size"] - 2
 
 
 def test_token_that_the_model_does_not_know_is_a_mistake_of_the_configuration(tmp_path: Path) -> None:
@@ -226,11 +250,11 @@ def test_template_is_found_wherever_families_keep_it(tmp_path: Path, where: str)
     assert tokens == FolderTokenizer(make_folder(family, tmp_path / "plain")).encode_chat([ChatMessage("user", "a")])
 
 
-@pytest.mark.parametrize("ids", [7, [7], [7, 256], [-1, 256], ["7"], None, True, {}])
+@pytest.mark.parametrize("ids", [7, [7], [7, 256], [-1, 256], ["7"], None, True, {}, [7, 259], 10**30])
 def test_end_tokens_of_generation_config_in_any_form(tmp_path: Path, ids: object) -> None:
     folder = make_folder(FAMILIES["bytes"], tmp_path)
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
-    named = {token for token in (ids if isinstance(ids, list) else [ids]) if type(token) is int and token >= 0}
+    named = {token for token in (ids if isinstance(ids, list) else [ids]) if type(token) is int and 0 <= token < 259}
     tokenizer = FolderTokenizer(folder)
     assert tokenizer.stop_tokens == {tokenizer.eos_token} | named
 
