@@ -22,7 +22,7 @@ import threading
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from email.message import Message
@@ -70,7 +70,7 @@ class Answer:
 
 
 def completion(
-    *, model: str, prompt: Sequence[int], max_new_tokens: int, temperature: float, seed: int, stop_tokens: Sequence[int]
+    *, model: str, prompt: Sequence[int], max_new_tokens: int, temperature: float, seed: int, stop_tokens: Collection[int]
 ) -> dict[str, Any]:
     """What `Endpoint.complete` asks."""
     return {

@@ -99,7 +99,7 @@ class EndpointEngine:
         version, began = self._version, time.perf_counter()
         asked = completion(
             model=self._model, prompt=request.prompt_tokens.tolist(), max_new_tokens=request.max_new_tokens,
-            temperature=request.temperature, seed=seed, stop_tokens=sorted(request.stop_tokens),
+            temperature=request.temperature, seed=seed, stop_tokens=request.stop_tokens,
         )  # fmt: skip
         answer = self._ask(asked)
         tokens = answer.tokens
