@@ -48,7 +48,8 @@ def parse_action(text: str) -> Action:
     try:
         tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ActionSyntaxError("not one function call") from error
+        reason = error.msg if isinstance(error, SyntaxError) else "no valid source"
+        raise ActionSyntaxError(f"not one function call: {reason}") from error
     return bind_call(tree, ACTIONS)
 
 
@@ -113,7 +114,8 @@ def _bind(spec: ActionSpec, call: ast.Call) -> dict[str, object]:
     by_name = {param.name: param for param in spec.params}
     for keyword in call.keywords:
         if keyword.arg is None or keyword.arg not in by_name:
-            raise ActionSyntaxError(f"{spec.name} has no argument {keyword.arg!r}")
+            taken = ", ".join(by_name) or "none"
+            raise ActionSyntaxError(f"{spec.name} has no argument {keyword.arg or '**'!r:.80}: it takes {taken}")
         if keyword.arg in given:
             raise ActionSyntaxError(f"{spec.name} got {keyword.arg!r} twice")
         given[keyword.arg] = _value(spec, by_name[keyword.arg], keyword.value)
@@ -134,17 +136,22 @@ def _value(spec: ActionSpec, param: Param, node: ast.expr) -> object:
         return None
     # bool is an int in Python, but True is no element number.
     if type(value) not in param.kinds:
-        names = " or ".join(kind.__name__ for kind in param.kinds)
-        raise ActionSyntaxError(f"{spec.name}: {param.name!r} must be {names}")
+        raise ActionSyntaxError(f"{spec.name}: {param.name!r} must be {_wanted(param)}")
     _check_can_travel(spec, param, value)
     if isinstance(value, list | tuple) and not all(type(item) in param.items for item in value):
-        names = " or ".join(kind.__name__ for kind in param.items)
-        raise ActionSyntaxError(f"{spec.name}: {param.name!r} must be a list of {names}")
+        raise ActionSyntaxError(f"{spec.name}: {param.name!r} must be {_wanted(param)}")
     if param.choices and value not in param.choices:
         known = [str(choice) for choice in param.choices]
         shown = ", ".join(known) if len(known) < 10 else f"{known[0]} to {known[-1]}"
         raise ActionSyntaxError(f"{spec.name}: {param.name!r} must be one of {shown}")
     return value
+
+
+def _wanted(param: Param) -> str:
+    """The kinds of ``param`` in words."""
+    items = " or ".join(kind.__name__ for kind in param.items)
+    kinds = [f"a list of {items}" if kind is list else kind.__name__ for kind in param.kinds if kind is not tuple]
+    return " or ".join(kinds)
 
 
 def _check_can_travel(spec: ActionSpec, param: Param, value: object) -> None:
