@@ -254,9 +254,11 @@ def make_way(place: Path, *, root: Path) -> None:
     for folder in reversed(place.parents):
         if root in folder.parents:
             real = Path(os.path.realpath(folder))
-            if root not in real.parents or not real.is_dir():
+            if root in real.parents and not os.path.lexists(real):
+                real.mkdir(parents=True)  # a link may name a folder that is still to come, as that of the browser's settings does
+            elif root not in real.parents or not real.is_dir():
                 remove(folder)
-            folder.mkdir(exist_ok=True)
+                folder.mkdir()
             folder.chmod(0o700)
         else:
             folder.mkdir(exist_ok=True)
