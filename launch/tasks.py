@@ -106,9 +106,13 @@ class _Needed:
 def _tokens_needed(config: RunConfig) -> _Needed:
     """By the tokenizer of the configured model; where that is not there, by the number of characters."""
     from actor.prompt import FolderTokenizer, PromptBuilder
+    from actor.prompt_check import prompt_problems
 
     prompt, folder = config.actor.prompt, model_folder(config.model.name)
     if is_model_folder(folder, weights=False):
+        problems = prompt_problems(config)
+        if problems:
+            raise ConfigError(problems)
         builder = PromptBuilder(FolderTokenizer(folder), prompt, actions=config.tasks.actions)
         return _Needed(builder.num_instruction_tokens, prompt.max_prompt_tokens, is_exact=True)
     return _Needed(lambda text: len(text) // _CHARS_PER_TOKEN, prompt.max_prompt_tokens, is_exact=False)
