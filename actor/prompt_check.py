@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from common.config import RunConfig
 
 MAX_CPU_S = 120
-"""Processor time, not the clock's: other programs of the machine do not count. Importing transformers takes 5 s of it."""
+"""Processor time, not the clock's: other programs of the machine do not count. Importing transformers takes up to 5 s of it."""
 MAX_DATA_BYTES = 8 << 30
 _NEXT_STEP = "look at the chat template, or use actor.prompt.format: compact with chat_template: false"
 
@@ -36,7 +36,9 @@ def prompt_problems(config: RunConfig, *, max_cpu_s: int = MAX_CPU_S) -> list[Pr
     asked = {"model": str(folder), "prompt": prompt, "actions": config.tasks.actions, "max_cpu_s": max_cpu_s}
     root = Path(__file__).resolve().parent.parent
     command = [sys.executable, "-m", __spec__.name]
-    done = subprocess.run(command, input=json.dumps(asked), capture_output=True, encoding="utf-8", cwd=root, check=False)
+    done = subprocess.run(
+        command, input=json.dumps(asked), capture_output=True, encoding="utf-8", errors="replace", cwd=root, check=False
+    )
     if done.returncode == 0:
         return [Problem(*found) for found in json.loads(done.stdout)]
     if done.returncode == -signal.SIGXCPU:
@@ -63,7 +65,8 @@ def _main() -> None:
     for limit, number in (
         (resource.RLIMIT_CPU, asked["max_cpu_s"]), (resource.RLIMIT_DATA, MAX_DATA_BYTES), (resource.RLIMIT_CORE, 0),
     ):  # fmt: skip
-        resource.setrlimit(limit, (number, resource.getrlimit(limit)[1]))
+        _, hard = resource.getrlimit(limit)
+        resource.setrlimit(limit, (number if hard == resource.RLIM_INFINITY else min(number, hard), hard))
     with contextlib.redirect_stdout(sys.stderr):  # Warnings of the log.
         found = _find(asked)
     json.dump([astuple(problem) for problem in found], sys.stdout)
