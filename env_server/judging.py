@@ -37,12 +37,15 @@ from env_server.guest.wire import MAX_FRAME_BYTES, Wire, WireClosed, WireTimeout
 
 MAX_MESSAGE_BYTES = 2 * MAX_FRAME_BYTES
 """A fact of the desktop fills at most a frame of the guest's, and is wrapped once more here."""
-
-
 START_LIMIT_S = 40.0
 """Time until a judgement begins in seconds: the first one waits for the imports of the fork server."""
-WALL_LIMIT_S = 20.0
-LONGEST_S = START_LIMIT_S + WALL_LIMIT_S
+WALL_LIMIT_S = 60.0
+"""The judgement's own time in seconds. Six times its processor time: on a busy host an honest one waits for its turn."""
+_NUM_TRIES = 3
+"""A judgement that something outside this system ended is begun once more, and again where the fork server was just ending."""
+_ENDING_S = 1.0
+"""Time that a fork server which was killed gets to end, in seconds."""
+LONGEST_S = START_LIMIT_S + WALL_LIMIT_S + _NUM_TRIES * _ENDING_S
 """A judgement with all of its tries takes at most this long in seconds, without the desktop's answers."""
 
 
@@ -51,7 +54,7 @@ class Limits:
     """Bounds of one judgement; honest ones take milliseconds and a few MiB."""
 
     wall_s: float = WALL_LIMIT_S
-    """The judgement's own time in seconds; the desktop's answers have deadlines of their own."""
+    """The judgement's own time in seconds, `WALL_LIMIT_S`; the desktop's answers have deadlines of their own."""
     cpu_s: int = 10
     """Processor time in seconds."""
     memory_mb: int = 512
@@ -62,8 +65,6 @@ class Limits:
 
 
 _MAX_DETAIL_CHARS = 400
-_NUM_TRIES = 2
-"""A judgement that something outside this system ended is begun once more."""
 
 
 class Report(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
@@ -160,6 +161,8 @@ class ForkedJudge:
             except (_Ended, WireClosed) as error:
                 reason = str(error)
                 log.get_logger().warning("judgement.ended", task=task.task_id, reason=reason)
+                if isinstance(error, WireClosed):
+                    self._await_end_of_server()
             finally:
                 # The fork server ends the child when this end is closed.
                 judgement.close()
@@ -170,6 +173,13 @@ class ForkedJudge:
         with self._lock:
             self._closed = True
             self._drop()
+
+    def _await_end_of_server(self) -> None:
+        """On a busy host a fork server that was killed lives on until its turn, and takes judgements that it never begins."""
+        server = self._server
+        if server is not None:
+            with suppress(subprocess.TimeoutExpired):
+                server.wait(timeout=_ENDING_S)
 
     def _begin(self) -> Wire:
         ours, theirs = socket.socketpair()
@@ -209,7 +219,7 @@ class ForkedJudge:
                 ours.close()
                 self._folder.rmdir()
                 raise HostBroken(f"cannot start {self._command[0]!r}: {error}") from error
-        ours.settimeout(self._limits.wall_s)
+        ours.settimeout(START_LIMIT_S)
         self._control = ours
         return ours
 

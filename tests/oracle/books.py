@@ -177,6 +177,8 @@ BOOKS: dict[str, Any] = {
     "filter": book(_filter("ink")),
     "filter without choice": book(_filter()),
     "other filter": book(_filter("pen", "cup")),
+    "error": book(put(B3="#DIV/0!")),
+    "error as text": book(put(B3="#DIV/0!"), look("B3", data_type="s")),
 }
 PAIR = {"sheet_idx0": 0, "sheet_idx1": "EI0"}
 PROPS = [
@@ -288,6 +290,8 @@ def books(folder: Path) -> Iterator[Pair]:
         files,
         every=40,
     )
+    for one, other in (("error as text", "error"), ("error", "error as text")):
+        yield Pair("compare_table", f"{one} = {other}", (files[one], files[other]), {"rules": [RULES["sheet_data"]]})
     for pair in each_alone(
         [Judge("compare_table", word=name, about=ABOUT.get(name.split(",")[0], "title")) for name in ALONE], files, every=20
     ):

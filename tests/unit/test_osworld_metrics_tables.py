@@ -110,6 +110,12 @@ RULES: list[tuple[dict[str, Any], Edit | None, Edit | None, Edit | None]] = [
     ({"type": "sheet_name"}, None, _set(A9=1), _attribute("title", "Data2")),
     ({"type": "sheet_data", **PAIR}, None, _set(B2=1.23457), _set(B2=1.2344)),
     (
+        {"type": "sheet_data", **PAIR},
+        _set(C1="#DIV/0!"),
+        _set(C1="#DIV/0!"),
+        lambda sheet: setattr(sheet.cell(1, 3, "#DIV/0!"), "data_type", "s"),
+    ),
+    (
         {"type": "freeze", **PAIR},
         _attribute("freeze_panes", "A2"),
         _attribute("freeze_panes", "A2"),

@@ -11,13 +11,17 @@ from env_server.tasks.reading.limits import MAX_RANGE_WORK, Budget
 
 def grid(sheet: Any, precision: int) -> dict[tuple[int, int], Any]:
     """Place -> value of every cell that is not empty."""
-    values = {place: _value(cell.value, precision) for place, cell in sheet._cells.items()}
+    values = {place: _value(cell, precision) for place, cell in sheet._cells.items()}
     return {place: value for place, value in values.items() if value != ""}
 
 
-def _value(value: Any, precision: int) -> Any:
+def _value(cell: Any, precision: int) -> Any:
+    value = cell.value
     if value is None:
         return ""
+    if cell.data_type == "e":
+        # A text that reads like an error is none.
+        return ("error", value)
     if isinstance(value, bool):
         # In Python TRUE equals 1; in a sheet they are two values.
         return ("TRUE" if value else "FALSE",)
