@@ -7,12 +7,13 @@ refused by name (`refused_keys`). Rewards are read from the page's globals, raw 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .devtools import ChromiumGone, DevTools
+from .devtools import ChromiumGone, DevTools, value_of
 from .folder import remove
+from .page_reach import MISSED, Missed, missed_from
 from .page_scripts import EVERY_PAGE, MARK, MAX_SHAPES, NEW_PAGE, PAINTED, SHAPES, START, STARTED, STATE
 from .processes import Program
 
@@ -85,6 +86,7 @@ class Chromium:
         self._page = ""
         self._is_own = False
         self._num_flushes = 0
+        self._missed: list[Missed] = []
         self.frame_mark = ""
         """Name of the mark the tree shows once it is as new as the last flush; empty: no page."""
 
@@ -167,6 +169,7 @@ class Chromium:
     def leave_page(self) -> None:
         """Forget the task; the page stays loaded below other windows."""
         self._page = self.frame_mark = ""
+        self._missed = []
         self._is_own = False
 
     def result(self, *, timeout_s: float = 2.0) -> Any:
@@ -191,17 +194,26 @@ class Chromium:
             raise PageError("no page is open")
         return list(self._evaluate(SHAPES % MAX_SHAPES, deadline=time.monotonic() + timeout_s))
 
+    def ask_missed(self) -> Callable[[], list[Missed]]:
+        """See `page_reach`: as of the last flush."""
+        return lambda: self._missed
+
     def start_flush(self) -> int:
-        """Ask for two painted frames with a new `frame_mark`; `flushed` tells when they are there."""
+        """Ask for two painted frames with a new `frame_mark`, and what is missed then; `flushed` tells when they are there."""
         self._num_flushes += 1
         self.frame_mark = f"{MARK}{self._num_flushes}"
-        script = PAINTED % self.frame_mark
+        self._missed = []
+        script = PAINTED % (self.frame_mark, MISSED)
         params = {"expression": script, "awaitPromise": True, "returnByValue": True}
         return self._tools.send("Runtime.evaluate", params, session=self._session)
 
     def flushed(self, request: int) -> bool:
         """Has the page painted since `start_flush`?"""
-        return self._tools.has_answered(request)
+        answer = self._tools.answer(request)
+        if answer is None:
+            return False
+        self._missed = missed_from(value_of(answer))
+        return True
 
     def _close_other_pages(self, deadline: float) -> None:
         pages = self._tools.pages(deadline=deadline)

@@ -281,9 +281,11 @@ class Desktop:
     def _read(self, window: Window, app: App | None, *, deadline: float) -> tuple[list[Node], float]:
         name = app.name if app else ""
         is_warm = bool(name) and name not in catalog.NAMES
-        mark, is_sure = self._chromium.frame_mark, self._chromium.is_web_task
+        # While a page asks something in a dialog, it answers nothing.
+        page = app if isinstance(app, Chromium | Browser) and not window.is_dialog else None
         return self._reader.read(
-            name, window.pid, deadline=deadline, is_warm=is_warm, frame_mark=mark, is_mark_sure=is_sure
+            name, window.pid, deadline=deadline, is_warm=is_warm, frame_mark=self._chromium.frame_mark,
+            is_mark_sure=self._chromium.is_web_task, page=page,
         )  # fmt: skip
 
     # --- actions ---

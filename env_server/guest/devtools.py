@@ -30,6 +30,10 @@ class DevTools:
         self._next_id = 0
         self._received = b""
         self._answers: dict[int, dict[str, Any]] = {}
+        self._sessions: dict[str, str] = {}
+        """Target of every watched page -> the session with it, empty before it was asked the first time."""
+        self._silent: dict[str, int] = {}
+        """Sessions with pages that have not answered yet -> the number of what they were asked."""
 
     def fileno(self) -> int:
         """For poll."""
@@ -48,7 +52,8 @@ class DevTools:
             os.close(write_answers)
         os.set_blocking(self._from, False)
         self._received = b""
-        self._answers.clear()
+        for known in (self._answers, self._sessions, self._silent):
+            known.clear()
 
     def close(self) -> None:
         """Forget the pipe of a browser that is gone."""
@@ -108,10 +113,46 @@ class DevTools:
             raise ChromiumGone(f"DevTools pipe: {error}") from error
         return self._next_id
 
-    def has_answered(self, request: int) -> bool:
-        """Has the command of this number been answered? Forgets the answer."""
+    def answer(self, request: int) -> dict[str, Any] | None:
+        """The answer to the command of this number, once; None: there is none yet."""
         self._pump()
-        return self._answers.pop(request, None) is not None
+        return self._answers.pop(request, None)
+
+    def watch_pages(self, *, deadline: float) -> None:
+        """Be told of every page, present and future. Raises `ChromiumGone`."""
+        self.call("Target.setDiscoverTargets", {"discover": True}, deadline=deadline)
+
+    def ask_pages(self, expression: str, *, deadline: float) -> dict[str, int]:
+        """Ask every watched page; gives what `answers_of` takes. Raises `ChromiumGone`.
+
+        A page that has not answered the last time is left alone until it has: its script may never end.
+        """
+        self._pump()
+        self._silent = {session: sent for session, sent in self._silent.items() if self._answers.pop(sent, None) is None}
+        params = {"expression": expression, "returnByValue": True}
+        # Attached to at its beginning, a window that a page opens would have another title.
+        for target in [target for target, session in self._sessions.items() if not session]:
+            how = {"targetId": target, "flatten": True}
+            self._sessions[target] = self.call("Target.attachToTarget", how, deadline=deadline)["sessionId"]
+        left = self._sessions.values() - self._silent.keys()
+        asked = {session: self.send("Runtime.evaluate", params, session=session) for session in left}
+        self._silent |= asked
+        return asked
+
+    def answers_of(self, asked: Mapping[str, int], *, deadline: float) -> list[Any]:
+        """What each of these pages that answers in time says. Raises `ChromiumGone`."""
+        self._pump()
+        # A page that has closed meanwhile is in neither.
+        while (remaining := deadline - time.monotonic()) > 0 and asked.keys() & self._silent.keys() - self._answered(asked):
+            if select.select([self._from], [], [], remaining)[0]:
+                self._pump()
+        done = self._answered(asked)
+        for session in done:
+            self._silent.pop(session, None)
+        return [value_of(self._answers.pop(asked[session])) for session in done]
+
+    def _answered(self, asked: Mapping[str, int]) -> set[str]:
+        return {session for session, request in asked.items() if request in self._answers}
 
     def _start_with_pipe(self, read_commands: int, write_answers: int) -> None:
         # DevTools wants exactly the descriptors 3 and 4. Moved high first, so that neither overwrites the other.
@@ -148,6 +189,15 @@ class DevTools:
             message = json.loads(raw)
             if "id" in message:
                 self._answers[message["id"]] = message
+            elif message["method"] == "Target.targetCreated" and message["params"]["targetInfo"]["type"] == "page":
+                self._sessions[message["params"]["targetInfo"]["targetId"]] = ""
+            elif message["method"] == "Target.targetDestroyed":
+                self._silent.pop(self._sessions.pop(message["params"]["targetId"], ""), None)
+
+
+def value_of(answer: dict[str, Any]) -> Any:
+    """What an expression gave, by the answer to ``Runtime.evaluate``; None where it failed."""
+    return answer.get("result", {}).get("result", {}).get("value")
 
 
 def _duplicate(fd: int) -> int | None:

@@ -127,5 +127,8 @@ PAINTED = """(() => {
   }
   mark.setAttribute('aria-label', '%s');
   mark.setAttribute('aria-checked', mark.getAttribute('aria-checked') === 'true' ? 'false' : 'true');
-  return new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))));
+  return new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => {
+    try { done(%s); } catch (error) { done(null); }
+  })));
 })()"""
+"""With the mark's name, and what is asked for once it is painted."""

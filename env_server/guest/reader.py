@@ -13,6 +13,7 @@ from .document_nodes import as_agents_see
 from .folder import MAX_TEXT_BYTES
 from .office.process import OfficeGone
 from .office.sheet import Calc, SheetView, column_name
+from .page_reach import Page, within_reach
 from .page_scripts import MARK
 from .roles import EDITABLE, ENABLED, SELECTED, SENSITIVE, SHOWING, VISIBLE
 from .tree_walk import TEXT_ROLES, Extents, Node, Reading
@@ -83,14 +84,22 @@ class TreeReader:
             app.select_row(table, 0)
 
     def read(
-        self, app: str, pid: int, *, deadline: float, is_warm: bool, frame_mark: str = "", is_mark_sure: bool = False
+        self,
+        app: str,
+        pid: int,
+        *,
+        deadline: float,
+        is_warm: bool,
+        frame_mark: str = "",
+        is_mark_sure: bool = False,
+        page: Page | None = None,
     ) -> tuple[list[Node], float]:
         """(nodes, age in seconds) of the application in front, whose windows process ``pid`` shows.
 
         ``app``: empty for a process that is none of the desktop's applications; ``is_warm``: it runs all the time, so that
         silence in a task's first reading is an error (`DBusError`, `AppGone`); ``frame_mark``: what the browser's tree must show
-        to be new; ``is_mark_sure``: nothing on the page can hold that back. Of an application that does not answer only its
-        windows are given.
+        to be new; ``is_mark_sure``: nothing on the page can hold that back; ``page``: the browser whose page is in front. Of
+        an application that does not answer only its windows are given.
         """
         has_last = bool(self._last) and self._last_key[:2] == (app, pid)
         if has_last:  # else there is nothing to show instead
@@ -103,6 +112,7 @@ class TreeReader:
             return self._last, 0.0
         self._read_since = self._num_changes()
         try:
+            missed = page.ask_missed() if page else list
             limit_s = _FIRST_LIMIT_S if is_mark_sure and not has_last else _EXPECT_LIMIT_S
             nodes = self._read_app(app, pid, arrangement, frame_mark, limit_s, deadline)
         except (DBusError, AppGone):
@@ -113,6 +123,7 @@ class TreeReader:
             self.serial += 1
             self._last_key = ()
             return arrangement.seen([]), 0.0
+        nodes = within_reach(nodes, missed())
         self._last, self._last_at, self._last_key = nodes, time.monotonic(), (*key, self._read_since)
         self.serial += 1
         return nodes, 0.0

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 import pytest
 
 from common.messages import Observation
-from env_server.driver import SetupStep
+from env_server.driver import SetupKind, SetupStep
 from tests.desktops import Player, SharedDesktops
 
 PAGE = """<title>Page</title><button>Order now</button><input type=file aria-label=Upload>
@@ -191,6 +191,42 @@ def test_browser_of_web_tasks_shows_its_lists_and_dialogs_in_pixels(player: Play
     wait_for(player, "Cancel", "Home", without=["Order now"])
     player.do('click("Cancel")')
     wait_for(player, "Order now")
+
+
+LAYERS = """<title>Layers</title><style>.layer {position: absolute; left: 0; width: 300px} button {position: absolute}</style>
+<script>addEventListener('click', event => { window.result = event.target.textContent; document.title = 'Met ' + result; }, true)
+</script><body style="margin: 0; height: 3000px; font-size: 12px">
+<button style="left: 5px; top: 5px">Free</button>
+<button style="left: 5px; top: 25px">Under</button><p class=layer style="top: 13px; height: 21px; background: white">Over</p>
+<button style="left: 90px; top: 25px; opacity: 0">Unseen</button>
+<button style="left: 5px; top: 45px; clip-path: inset(50%)">Clipped</button>
+<button style="left: 90px; top: 45px; pointer-events: none">Let through</button>
+<div class=layer style="top: 65px; height: 24px; overflow: hidden">
+<button style="top: 10px; left: 5px; height: 30px">Cut</button></div>
+<label class=layer style="top: 95px"><input type=checkbox style="opacity: 0">
+<span class=layer style="background: white">Tick</span></label>
+<div class=layer style="top: 120px; height: 15px">Card<a href="#card" class=layer style="inset: 0"></a></div>
+<p class=layer style="top: 130px; width: 80px">some words <a href="#wrap">and a link</a> here</p>
+<button style="left: 5px; top: 175px" onclick="banner.hidden = false">Banner</button>
+<div id=banner hidden style="position: fixed; inset: 92px 0 0 0; background: yellow">
+<button style="left: 5px; top: 5px">Accept</button></div>"""
+
+
+def is_titled(title: str, shown: Observation) -> bool:
+    return title in shown.window_title
+
+
+@pytest.mark.parametrize("open_page", ["open", "web_file"])
+def test_of_a_page_s_layers_only_the_upper_one_can_be_clicked(player: Player, open_page: SetupKind) -> None:
+    player.start(SetupStep("write_file", {"path": "p.html", "text": LAYERS}), SetupStep(open_page, {"path": "p.html"}))
+    wait_for(player, "Free", "Over", "Card", "Tick", "Cut", "Banner", without=["Under", "Clipped", "Let through"])
+    for name in ("Free", "Unseen", "Cut", "and a link"):
+        player.do(f"click({name!r})")
+        player.wait_for(functools.partial(is_titled, f"Met {name}"))
+    player.do('click("Banner")')
+    wait_for(player, "Accept", "Free", without=["Card", "Tick", "and a link", "Banner"])
+    player.do('click("Accept")')
+    player.wait_for(functools.partial(is_titled, "Met Accept"))
 
 
 # --- the editor, the file manager, the sheet ---

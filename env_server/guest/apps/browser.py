@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from .. import chromium
 from ..devtools import ChromiumGone, DevTools
+from ..page_reach import MISSED, Missed, missed_from
 from .on_demand import OnDemandApp, Surroundings, Tools
 
 PAGE_ENDINGS = (".html", ".htm", ".pdf", ".svg", ".mhtml")
@@ -26,6 +27,7 @@ _PAGE_LIMIT_S = 1.0
 """For what one page says of itself: a script that never ends, or a dialog, keeps it from answering."""
 _PAGES_LIMIT_S = 5.0
 """For what all pages say of themselves: an agent may open any number of them."""
+_MISSED_LIMIT_S = 0.5
 _QUIT_LIMIT_S = 5.0
 _POLL_S = 0.05
 _MAX_CONTENT_CHARS, _MAX_ADDRESS_CHARS = 2_000_000, 10_000
@@ -87,7 +89,9 @@ class Browser(OnDemandApp):
 
     def connect(self, *, timeout_s: float) -> None:
         """Wait for its first page."""
-        self._devtools.wait_for_page(deadline=time.monotonic() + timeout_s)
+        deadline = time.monotonic() + timeout_s
+        self._devtools.wait_for_page(deadline=deadline)
+        self._devtools.watch_pages(deadline=deadline)
 
     def open(self, place: Path, *, timeout_s: float) -> None:
         """Show a file in a tab and wait until it has loaded."""
@@ -153,6 +157,22 @@ class Browser(OnDemandApp):
             tab = {"url": url, "title": title, "html": str(content or "")}
             (silent if content is None else shown if content else hidden).append(tab)
         return [*shown, *silent, *hidden]
+
+    def ask_missed(self) -> Callable[[], list[Missed]]:
+        """See `page_reach`; nothing where several windows are open: it is not known whose page is seen."""
+        try:
+            asked = self._devtools.ask_pages(MISSED, deadline=time.monotonic() + _MISSED_LIMIT_S)
+        except ChromiumGone:  # it is just ending
+            return list
+        return partial(self._missed, asked)
+
+    def _missed(self, asked: Mapping[str, int]) -> list[Missed]:
+        try:
+            answers = self._devtools.answers_of(asked, deadline=time.monotonic() + _MISSED_LIMIT_S)
+        except ChromiumGone:
+            return []
+        shown = [answer for answer in answers if answer is not None]
+        return missed_from(shown[0]) if len(shown) == 1 else []
 
     def _evaluate(self, target: str, expression: str) -> Any:
         """What a page says of itself; None where it does not answer."""
