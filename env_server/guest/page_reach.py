@@ -27,7 +27,7 @@ MISSED = """(() => {
   const operated = 'a[href], button, input, select, textarea, summary' + roles.map(role => `, [role=${role}]`).join('');
   const drawn = 'img, video, canvas, iframe, embed, object, svg *, input, textarea, select, button';
   const holds = (outer, node) => {
-    while (node && node !== outer) node = node.parentNode || node.host;
+    while (node && node !== outer) node = node.assignedSlot || node.parentNode || node.host;
     return !!outer && !!node;
   };
   const isClear = element => {
