@@ -48,14 +48,12 @@ def _tree(scene: Scene) -> Action:
 
 def pick_date(scene: Scene, field_id: str, date: str) -> Action | None:
     """The next step of picking ``date`` (MM/DD/YYYY) in a calendar that opens below a field; None when it is picked."""
-    field = scene.shape(lambda shape: shape.id == field_id)
-    entry = min(scene.all(ENTRY), key=lambda element: abs(element.y - field.y))
-    if plain(entry.text) == date:
-        return None
-    month, day, year = (int(part) for part in date.split("/"))
     heading = next((shape.text for shape in scene.shapes if shape.kind == "ui-datepicker-month"), None)
-    if heading is None:
-        return scene.click(entry)
+    if heading is None:  # an open one may cover the field
+        field = scene.shape(lambda shape: shape.id == field_id)
+        entry = min(scene.all(ENTRY), key=lambda element: abs(element.y - field.y))
+        return None if plain(entry.text) == date else scene.click(entry)
+    month, day, year = (int(part) for part in date.split("/"))
     shown = int(next(shape.text for shape in scene.shapes if shape.kind == "ui-datepicker-year")) * 12 + _MONTHS.index(heading)
     wanted = year * 12 + month - 1
     if shown != wanted:
@@ -93,7 +91,9 @@ def _book_flight(scene: Scene) -> Action:
         durations = [shape.text for shape in scene.shapes if shape.kind == "time-duration"]
         worth = [int(f.text.rpartition("$")[2]) for f in flights] if wish == "cheapest" else list(map(_minutes, durations))
         return reach(scene, flights[worth.index(min(worth))], bottom=190)
-    for nth, place in enumerate((start, end)):
+    # The calendar covers both fields: they are filled by the time it opens.
+    is_calendar_open = any(shape.kind == "ui-datepicker-month" for shape in scene.shapes)
+    for nth, place in enumerate(() if is_calendar_open else (start, end)):
         field = scene.one(ENTRY, nth=nth)
         if not _names(field.text, place):
             items = [e for e in scene.area if _names(e.text, place) and role_of(e) not in ENTRY]

@@ -214,9 +214,10 @@ def _complete(scene: Scene) -> Action:
     def fits(text: str) -> bool:
         return text.startswith(start.strip()) and text.rstrip().endswith((end or "").rstrip())
 
-    if fits(field.text) and field.text.strip() != start.strip():
+    offers = [e for e in scene.area if role_of(e) not in ENTRY and fits(e.text)]
+    if not offers and fits(field.text) and field.text.strip() != start.strip():
         return scene.press()
-    return choose_offer(scene, field, start, [e for e in scene.area if role_of(e) not in ENTRY and fits(e.text)])
+    return choose_offer(scene, field, start, offers)
 
 
 def _delete_file(scene: Scene) -> Action:
