@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
@@ -50,15 +51,27 @@ class AgentFolder:
 
         Without applications' own (`_is_own`), and cut where it is very long."""
         place = self.existing(folder)
-        own = [path for path in self.root.iterdir() if _is_own(path.name)] if place == self.root else []
         found, num_chars = [], 0
-        for entry in below(place, leave_out=own):
+        for entry in below(place, leave_out=self._own() if place == self.root else ()):
             path = os.path.relpath(entry.path, place)
             found.append(f"{path}/" if entry.is_dir(follow_symlinks=False) else path)
             num_chars += len(path)
             if num_chars > _MAX_LISTED_CHARS:
                 break
         return sorted(found)
+
+    def marks(self) -> frozenset[tuple[str, int, int]]:
+        """Path, inode number and time of the last change of everything but applications' own. No operation on files leaves them
+        as they are."""
+        found = set()
+        for entry in below(self.root, leave_out=self._own()):
+            with contextlib.suppress(FileNotFoundError):  # an operation that is under way
+                facts = entry.stat(follow_symlinks=False)
+                found.add((entry.path, facts.st_ino, facts.st_ctime_ns))
+        return frozenset(found)
+
+    def _own(self) -> Sequence[Path]:
+        return [path for path in self.root.iterdir() if _is_own(path.name)]
 
     def read(self, path: str) -> str:
         """A text file."""

@@ -70,8 +70,9 @@ class Openers:
         self._num_starts: dict[str, int] = {}
         """Starts of each warm application before the agent acted."""
         self.remembering: set[str] = set()
-        """Warm applications that keep something of the task in their memory alone: what was copied, what can be undone. They are
-        ended after it."""
+        """Warm applications that may keep something of the task in their memory alone: what was copied, what can be undone."""
+        self._first_files: frozenset[tuple[str, int, int]] = frozenset()
+        """`AgentFolder.marks` before the agent acted."""
         self._tab_list = ""
         """Object path of the editor's list of tabs; empty: not known."""
         self._folder_shown = folder.root
@@ -270,6 +271,7 @@ class Openers:
     def note(self) -> None:
         """No agent has acted since the last reset: warm applications that run are as they should be."""
         self.remembering.clear()
+        self._first_files = self._folder.marks()
         for app in self._warm:
             self._num_starts[app.name] = app.program.num_starts
             if app.program.running:
@@ -287,7 +289,7 @@ class Openers:
         """What an agent has changed of it for good; empty: nothing."""
         if app.program.num_starts != self._num_starts.get(app.name):
             return "it was started in the task"  # with all that the agent had written into the home: styles, for example
-        if app.name in self.remembering:
+        if app.name in self.remembering and (app is not self._files or self._folder.marks() != self._first_files):
             return "it remembers the task"
         try:
             if app is self._calc and self._documents.has_any(timeout_s=_CLOSE_LIMIT_S):

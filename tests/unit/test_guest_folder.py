@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -201,7 +204,7 @@ def test_way_to_a_new_file_is_made_whatever_is_there(tmp_path: Path, mess: str) 
     elif mess in ("parent-file", "grandparent-file"):
         (parent if mess == "parent-file" else parent.parent).write_text("in the way")
     elif mess in ("parent-link", "parent-loop", "parent-outside"):
-        parent.symlink_to({"parent-link": tmp_path / "none", "parent-loop": "b", "parent-outside": outside}[mess])
+        parent.symlink_to({"parent-link": tmp_path / "none", "parent-loop": Path("b"), "parent-outside": outside}[mess])
     elif mess == "parent-closed":
         parent.mkdir()
         (parent / "c.txt").write_text("theirs")
@@ -217,3 +220,27 @@ def test_way_to_a_new_file_is_made_whatever_is_there(tmp_path: Path, mess: str) 
         file.write("ours")
     assert place.read_text() == "ours" and (outside / "c.txt").read_text() == "theirs"
     assert parent.is_symlink() == (mess in ("link-inside", "link-to-come"))
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        (lambda root: None, True),
+        (lambda root: (root / ".config").mkdir(), True),
+        (lambda root: (root / "a" / "new").touch(), False),
+        (lambda root: (root / "a" / "note.txt").unlink(), False),
+        (lambda root: (root / "a" / "note.txt").write_text("other"), False),
+        (lambda root: (root / "a" / "note.txt").chmod(0o600), False),
+        (lambda root: (root / "a").rename(root / "b"), False),
+        (lambda root: (root / "a").rename(root / "b").rename(root / "a"), False),
+        (lambda root: os.link(root / "a" / "note.txt", root / "a" / "other"), False),
+    ],
+)  # fmt: skip
+def test_marks_tell_every_operation_on_files_of_the_users(tmp_path: Path, change: Callable[[Path], Any], same: bool) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "note.txt").write_text("text")
+    folder = AgentFolder(tmp_path)
+    before = folder.marks()
+    time.sleep(0.02)  # a tick of the file system's clock
+    change(tmp_path)
+    assert (folder.marks() == before) == same
