@@ -39,6 +39,8 @@ _DOCUMENT_LIMIT_S = 12.0
 """The same for an office document: the first one loads all of Writer or Impress from the disk."""
 _CLOSE_LIMIT_S = 3.0
 """An office that has not closed its documents after this long is started anew."""
+_FILE_LIST = frozenset({"table"})
+"""Role of the file manager's list of files, each of which has several objects."""
 _MAX_TABS = 20
 _MOST_NAMED = 3
 
@@ -404,15 +406,15 @@ class Openers:
             raise FileActionError(f"there is no folder {folder}")
         app = self._files
         self._ready_to_read(app, deadline)
-        nodes = self._reader.nodes_of(app.program.pid)
+        nodes = self._reader.nodes_of(app.program.pid, without=_FILE_LIST)
         num_tabs = sum(node.role == "page-tab" for node in nodes)
         if num_tabs > 1:  # two panes have a tab each
             self._windows.restart(app, deadline)
             self._ready_to_read(app, deadline)
-            nodes = self._reader.nodes_of(app.program.pid)
+            nodes = self._reader.nodes_of(app.program.pid, without=_FILE_LIST)
         windows = self._windows.of(app)
         is_there = [window.title for window in windows] == [f"{place.name} - Thunar"]
-        self._file_list = next((node.path for node in nodes if node.role == "table"), "")
+        self._file_list = next((node.path for node in nodes if node.role in _FILE_LIST), "")
         if is_there and self._file_list and self._reader.has_plain_entry(app.program.pid, nodes, f"{place}/"):
             self._reader.focus(app.program.pid, self._file_list)
         else:
@@ -426,8 +428,8 @@ class Openers:
         self._folder_shown = place
 
     def _has_file_list(self) -> bool:
-        nodes = self._reader.nodes_of(self._files.program.pid)
-        self._file_list = next((node.path for node in nodes if node.role == "table"), "")
+        nodes = self._reader.nodes_of(self._files.program.pid, without=_FILE_LIST)
+        self._file_list = next((node.path for node in nodes if node.role in _FILE_LIST), "")
         return bool(self._file_list)
 
     def select_first_file(self, deadline: float) -> None:

@@ -161,9 +161,10 @@ class TreeReader:
             return False
         return True
 
-    def nodes_of(self, pid: int) -> list[Node]:
-        """All showing objects of the application; a reading is costly, so several questions share one."""
-        return self._read(pid, time.monotonic() + _READ_LIMIT_S)
+    def nodes_of(self, pid: int, *, without: frozenset[str] = frozenset()) -> list[Node]:
+        """All showing objects of the application but those below the roles ``without``; a reading is costly, so several questions
+        share one."""
+        return self._read(pid, time.monotonic() + _READ_LIMIT_S, never_entered=without)
 
     def num_children(self, pid: int, path: str) -> int | None:
         """How many children this object of the application has, in one call; None when it is gone."""
@@ -191,9 +192,9 @@ class TreeReader:
             return False
         return False
 
-    def _read(self, pid: int, deadline: float) -> list[Node]:
+    def _read(self, pid: int, deadline: float, *, never_entered: frozenset[str] = frozenset()) -> list[Node]:
         """All that shows, of covered windows too."""
-        reading = Reading(bool(self._screen.num_popups))
+        reading = Reading(bool(self._screen.num_popups), never_entered=never_entered)
         return self._accessibility.app_of(pid, deadline=deadline).read(reading, deadline=deadline)
 
     def _num_changes(self) -> tuple[int, int]:

@@ -7,7 +7,6 @@ taken a key and have yet to do what the key is for.
 
 from __future__ import annotations
 
-import math
 import select
 import time
 from collections.abc import Callable
@@ -41,7 +40,7 @@ def settle(
 ) -> Settled:
     """Wait until ``confirmed()`` is true and ``quiet_s`` has passed without change, at most ``deadline_s``.
 
-    ``is_at_rest``: do those that could still change something wait? Else that counts as a change.
+    ``is_at_rest``: do those that could still change something wait? Else they get a quarter of the quiet time more.
     ``meanwhile`` is called after half of the quiet time, and once more after a later change. Its own time counts as quiet.
     """
     started = last_change = time.monotonic()
@@ -50,7 +49,7 @@ def settle(
     for fd in (screen.fileno(), accessibility.fileno(), *(() if extra_fd is None else (extra_fd,))):
         poller.register(fd, select.POLLIN)
     is_confirmed = False
-    num_calls_left, called_after = 2, math.nan
+    num_calls_left, is_due = 2, meanwhile is not None
     while True:
         changed = screen.pump()
         changed = bool(accessibility.pump()) or changed
@@ -58,16 +57,15 @@ def settle(
         if not is_confirmed and confirmed():
             is_confirmed, changed = True, True
         if changed:
-            last_change = now
+            last_change, is_due = now, meanwhile is not None and num_calls_left > 0
         if is_confirmed and now - last_change >= quiet_s:
             if is_at_rest():
                 return Settled("quiet", now - started)
-            last_change = now
+            last_change = now - quiet_s * 3 / 4
         if now >= deadline:
             return Settled("deadline", now - started)
-        is_due = meanwhile is not None and num_calls_left > 0 and called_after != last_change
         if meanwhile is not None and is_due and is_confirmed and now - last_change >= quiet_s / 2:
-            num_calls_left, called_after = num_calls_left - 1, last_change
+            num_calls_left, is_due = num_calls_left - 1, False
             meanwhile()
             continue
         pause_s = quiet_s / 2 if is_due else quiet_s

@@ -68,6 +68,7 @@ def test_what_dialogs_and_documents_leave_is_remembered_by_node_and_member() -> 
     <item oor:path="{views}/TabPages/org.openoffice.Office.Views:TabPageType['modules/page']"><prop oor:name="x"/></item>
     <item oor:path="{COMMON}/Misc/FilePickerLastDirectory"><prop oor:name="CalcSaveAs" oor:op="replace"/></item>
     <item oor:path="{pick_list}/ItemList"><node oor:name="file:///tmp/a.ods" oor:op="replace"/></item>
+    <item oor:path="{pick_list}/ItemList"><node oor:name="file:///tmp/taken-away.ods" oor:op="remove"/></item>
     <item oor:path="{pick_list}/OrderList/org.openoffice.Office.Histories:HistoryOrder['0']"><prop oor:name="x"/></item>
     </oor:items>"""
     found = profile.read_registry(FIRST.replace("</oor:items>", items).encode())

@@ -70,7 +70,8 @@ def read_registry(registry: bytes) -> Registry:
             name = one.get(f"{_NAMES}name", one.tag)
             if node is not None:
                 member = _MEMBER.search(path, len(node))
-                remembered.add((node, member[1] if member else name))
+                if one.get(f"{_NAMES}op") != "remove":  # such an entry stays for good
+                    remembered.add((node, member[1] if member else name))
                 continue
             texts = [part.text or "" for part in one.iter() if part.tag in ("value", "it")]
             defaults = _DEFAULTS.get(path, {})
