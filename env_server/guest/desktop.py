@@ -224,7 +224,7 @@ class Desktop:
             self._documents.focus(app.name, timeout_s=left(deadline))
         if app is self._files:
             self._openers.select_first_file(deadline)
-        # Not the others: asked for its tree, the file manager announces its buttons' names; the browser is still building its own.
+        # Not the others: asked for its tree, the file manager announces names of buttons; the browser is still building its own.
         may_read_ahead = app.name in _OFFICE or app is self._editor
         settled = self._settle_fully(read_by=deadline if with_tree and may_read_ahead else None)
         if self._windows.front_app() is not app:
