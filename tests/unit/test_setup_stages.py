@@ -70,7 +70,8 @@ def model(tmp_path: Path) -> Path:
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
-    (folder / "model.safetensors").write_bytes(b"x")
+    header = b'{"lm_head.weight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
     (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
     return folder
 

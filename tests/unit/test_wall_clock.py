@@ -18,6 +18,7 @@ READS = re.compile(r"\btime\.time(_ns)?\(|\bdatetime\.now|\bdate\.today|\butcnow
 WHY = {
     "actor/engines/vllm_engine.py": "part of a request of vLLM's; for its statistics",
     "common/clock.py": "the date at which an attempt began, for its records",
+    "common/endpoint.py": "a server that is to be asked again at a date, and within a minute at the latest",
     "common/lifecycle.py": "part of an incarnation's name; its random part is what makes it another",
     "env_server/live/recorder.py": "when a demonstration was recorded",
     "env_server/tasks/osworld/getters/values.py": "tasks that ask for a date relative to today",
