@@ -134,6 +134,11 @@ _CHANGES = _WRITE_FILE | sum(1 << bit for bit in range(4, 14))
 """To write files, and to remove, make and move anything."""
 
 
+def has_landlock() -> bool:
+    """Does this kernel have what `keep_changes_to` needs?"""
+    return _landlock(_LANDLOCK_CREATE_RULESET, None, 0, _TELL_VERSION) >= _MOVES_VERSION
+
+
 def keep_changes_to(folders: Iterable[str]) -> None:
     """From now on this process and all it starts change files below ``folders`` alone, also where they may by their user.
 
@@ -141,24 +146,23 @@ def keep_changes_to(folders: Iterable[str]) -> None:
     the X server, which lives on after a reset, or have it ended first when memory is short. Not on a kernel without Landlock.
     Raises `OSError`.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def call(number: int, *arguments: Any) -> int:
-        words = [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]
-        return int(libc.syscall(ctypes.c_long(number), *words))
-
-    if call(_LANDLOCK_CREATE_RULESET, None, 0, _TELL_VERSION) < _MOVES_VERSION:
+    if not has_landlock():
         return
     handled = struct.pack("Q", _CHANGES)
-    rules = call(_LANDLOCK_CREATE_RULESET, handled, len(handled), 0)
+    rules = _landlock(_LANDLOCK_CREATE_RULESET, handled, len(handled), 0)
     for folder in folders:
         place = os.open(folder, os.O_PATH | os.O_CLOEXEC)
-        if call(_LANDLOCK_ADD_RULE, rules, _PATH_BENEATH, struct.pack("=Qi", _CHANGES, place), 0) < 0:
+        if _landlock(_LANDLOCK_ADD_RULE, rules, _PATH_BENEATH, struct.pack("=Qi", _CHANGES, place), 0) < 0:
             raise OSError(ctypes.get_errno(), f"landlock_add_rule({folder})")
         os.close(place)
-    if call(_LANDLOCK_RESTRICT_SELF, rules, 0) < 0:
+    if _landlock(_LANDLOCK_RESTRICT_SELF, rules, 0) < 0:
         raise OSError(ctypes.get_errno(), "landlock_restrict_self")
     os.close(rules)
+
+
+def _landlock(number: int, *arguments: Any) -> int:
+    words = [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]
+    return int(ctypes.CDLL(None, use_errno=True).syscall(ctypes.c_long(number), *words))
 
 
 # --- what is there ----------------------------------------------------------------------------------------------------
