@@ -53,9 +53,10 @@ PROGRAMS_AND_NETWORK: Mapping[str, Mapping[str, int]] = {
 """What a process that only reads files does without as well."""
 _NEW_CALLS = {
     "io_uring_setup": 425, "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsmount": 432, "pidfd_getfd": 438,
-    "mount_setattr": 442, "memfd_secret": 447, "setxattrat": 463,
+    "mount_setattr": 442, "memfd_secret": 447,
 }  # fmt: skip
 """The same on all machines."""
+_SETXATTRAT = 463
 _SOCKET_FAMILIES = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6, AF_NETLINK. No network namespace cuts off AF_VSOCK, which leads to the host of a virtual machine;
 most others are kernel modules that nobody uses."""
@@ -108,6 +109,7 @@ def _filter(machine: str, also: Mapping[str, Mapping[str, int]]) -> bytes:
     allow = step(_RETURN, _ALLOW)
     calls = dict(_SYSTEM_CALLS[machine])
     with_flags, socket_call = (calls.pop("clone"), calls.pop("unshare")), calls.pop("socket")
+    attributes = [*(calls.pop(name) for name in ("setxattr", "lsetxattr", "fsetxattr")), _SETXATTRAT]
     steps = [
         step(_LOAD, _ARCH), step(_EQUAL, _AUDIT_ARCH[machine], yes=1), refuse,
         step(_LOAD, _NUMBER), step(_AT_LEAST, _X32, no=1), refuse,
@@ -115,6 +117,8 @@ def _filter(machine: str, also: Mapping[str, Mapping[str, int]]) -> bytes:
     ]  # fmt: skip
     for number in (*calls.values(), *_NEW_CALLS.values(), *also.get(machine, {}).values()):
         steps += [step(_EQUAL, number, no=1), refuse]
+    for number in attributes:  # programs that copy files expect file systems without attributes
+        steps += [step(_EQUAL, number, no=1), step(_RETURN, _ERRNO | errno.EOPNOTSUPP)]
     num_families = len(_SOCKET_FAMILIES)
     steps += [step(_EQUAL, socket_call, no=num_families + 3), step(_LOAD, _FIRST_ARGUMENT)]
     steps += [step(_EQUAL, family, yes=num_families - place) for place, family in enumerate(_SOCKET_FAMILIES)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -148,16 +149,24 @@ class Session:
                 folder.chmod(mode)
         if _placing(self._sockets) != self._first_sockets:
             raise DesktopError("a socket of the session is not where it was")
-        processes.end_service(self.bus.pid_of(gtk_apps.XFCONF))
-        limit = time.monotonic() + _SERVICE_LIMIT_S
-        _wait_for(lambda: not self.bus.has_owner(gtk_apps.XFCONF), limit, "the settings service did not end in time")
-        remove(self._stored_settings)
+        self._end_settings_service()
         self._start_settings_service()
         processes.keep_services()
         for name, value in self.accessibility_settings().items():
             if value != self._accessibility_settings[name]:
                 args = (_ACCESSIBILITY_STATUS, name, ("b", self._accessibility_settings[name]))
                 self._ask_accessibility("Set", "ssv", args)
+
+    def _end_settings_service(self) -> None:
+        """End it and forget what it has stored, as often as an application that runs starts it again meanwhile."""
+        limit = time.monotonic() + _SERVICE_LIMIT_S
+        while self.bus.has_owner(gtk_apps.XFCONF):
+            with contextlib.suppress(DBusError):  # it has just ended
+                processes.end_service(self.bus.pid_of(gtk_apps.XFCONF))
+            remove(self._stored_settings)
+            if time.monotonic() > limit:
+                raise DesktopError("the settings service did not end in time")
+        remove(self._stored_settings)
 
     def _start_settings_service(self) -> None:
         # Before any program of an agent's does: what it starts is no service.
