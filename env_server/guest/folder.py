@@ -71,7 +71,10 @@ class AgentFolder:
         return frozenset(found)
 
     def _own(self) -> Sequence[Path]:
-        return [path for path in self.root.iterdir() if _is_own(path.name)]
+        try:
+            return [path for path in self.root.iterdir() if _is_own(path.name)]
+        except OSError:  # an agent has closed the folder: nothing in it is listed anyway
+            return ()
 
     def read(self, path: str) -> str:
         """A text file."""

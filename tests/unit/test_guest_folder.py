@@ -244,3 +244,13 @@ def test_marks_tell_every_operation_on_files_of_the_users(tmp_path: Path, change
     time.sleep(0.02)  # a tick of the file system's clock
     change(tmp_path)
     assert (folder.marks() == before) == same
+
+
+def test_folder_that_cannot_be_looked_into_is_empty_to_a_judge(folder: AgentFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", closed)
+    monkeypatch.setattr(os, "scandir", closed)
+    assert folder.listing() == []
+    assert folder.marks() == frozenset()
