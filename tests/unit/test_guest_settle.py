@@ -1,14 +1,15 @@
-"""`settle`: when the screen counts as quiet, and what may be done meanwhile. The screen here changes when the test says so."""
+"""`settle`: when the screen counts as quiet, and what may be done meanwhile. The screen here changes when the test says so, and
+time passes only where `settle` waits."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from env_server.guest import settle as settle_module
 from env_server.guest.settle import Settled, settle
 
 _QUIET_S = 0.02
@@ -16,25 +17,44 @@ _QUIET_S = 0.02
 
 @dataclass
 class Source:
-    """A screen, or an accessibility bus: a descriptor to poll, and how many changes there are to be taken."""
+    """A screen, or an accessibility bus: how many changes there are to be taken."""
 
-    fd: int
     num_changes: int = 0
 
     def fileno(self) -> int:
-        return self.fd
+        return 0
 
     def pump(self) -> int:
         found, self.num_changes = self.num_changes, 0
         return found
 
 
+class Clock:
+    """Stands for both modules that `settle` waits with, so that a machine that stalls changes nothing here."""
+
+    POLLIN = 1
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def poll(self, timeout_ms: float | None = None) -> Clock:
+        """Without a time `select.poll`, which makes a poller; with one the poller's own, which waits."""
+        self.now_s += (timeout_ms or 0.0) / 1000
+        return self
+
+    def register(self, fd: int, events: int) -> None:
+        """Nothing here wakes a poller."""
+
+
 @pytest.fixture
-def sources() -> Iterator[tuple[Source, Source]]:
-    reader, writer = os.pipe()
-    yield Source(reader), Source(reader)
-    os.close(reader)
-    os.close(writer)
+def sources(monkeypatch: pytest.MonkeyPatch) -> tuple[Source, Source]:
+    clock = Clock()
+    monkeypatch.setattr(settle_module, "time", clock)
+    monkeypatch.setattr(settle_module, "select", clock)
+    return Source(), Source()
 
 
 def wait(sources: tuple[Any, Any], meanwhile: Callable[[], object], *, deadline_s: float = 30.0) -> Settled:
