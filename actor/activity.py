@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-from common.clock import Clock, monotonic_s
+from computerrl.common.clock import Clock, monotonic_s
 
 Kind = Literal["generate", "desktop", "bound_wait", "no_work"]
 """`bound_wait`: the broker's staleness bound or a policy version still on its way; `no_work`: nobody wants episodes."""

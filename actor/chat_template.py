@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from actor.formats.answers import last_part, opened_thought
-from actor.formats.base import ChatMessage, Role
-from common import log
-from common.errors import ConfigError, Problem
+from computerrl.actor.formats.answers import last_part, opened_thought
+from computerrl.actor.formats.base import ChatMessage, Role
+from computerrl.common import log
+from computerrl.common.errors import ConfigError, Problem
 
 Turn = Mapping[str, Any]
 Render = Callable[[Sequence[Turn], bool], str]

@@ -11,11 +11,11 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from actor.episode import Desktops
-from common import log
-from common.clock import Clock, monotonic_s
-from common.errors import HostBroken, NoDesktop, PeerTimeout
-from common.messages import Assignment, PeerEntry, TaskRef
+from computerrl.actor.episode import Desktops
+from computerrl.common import log
+from computerrl.common.clock import Clock, monotonic_s
+from computerrl.common.errors import HostBroken, NoDesktop, PeerTimeout
+from computerrl.common.messages import Assignment, PeerEntry, TaskRef
 
 DESKTOPS_ENDPOINT = "desktops"
 """Name under which an env_server announces its socket."""

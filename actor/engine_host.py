@@ -6,19 +6,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from actor.engines import make_engine
-from actor.prompt import FolderTokenizer
-from actor.weight_receiver import WeightReceiver
-from broker.client import BrokerClient
-from common import log
-from common.config import RunConfig
-from common.errors import ComputerRLError, PeerTimeout
-from common.lifecycle import StopToken
-from common.model_folder import model_folder
-from common.run_folder import RunFolder
-from common.transport import Channel
-from common.weight_plan import base_digest
-from learner.client import WEIGHTS_ENDPOINT, WeightClient
+from computerrl.actor.engines import make_engine
+from computerrl.actor.prompt import FolderTokenizer
+from computerrl.actor.weight_receiver import WeightReceiver
+from computerrl.broker.client import BrokerClient
+from computerrl.common import log
+from computerrl.common.config import RunConfig
+from computerrl.common.errors import ComputerRLError, PeerTimeout
+from computerrl.common.lifecycle import StopToken
+from computerrl.common.model_folder import model_folder
+from computerrl.common.run_folder import RunFolder
+from computerrl.common.transport import Channel
+from computerrl.common.weight_plan import base_digest
+from computerrl.learner.client import WEIGHTS_ENDPOINT, WeightClient
 
 
 class EngineHost:

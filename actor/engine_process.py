@@ -8,18 +8,18 @@ from __future__ import annotations
 import threading
 from contextlib import ExitStack
 
-from actor.engine_host import EngineHost
-from actor.engine_server import ENGINE_ENDPOINT, EngineServer
-from actor.prompt import FolderTokenizer
-from broker.client import BrokerClient
-from common import log
-from common.addresses import own_address, tcp_address
-from common.config import RunConfig
-from common.exporter import exporting
-from common.lifecycle import Heartbeat, StopToken, new_incarnation
-from common.model_folder import check_model_folder, model_folder
-from common.run_folder import RunFolder
-from common.transport import Client, Keys, Server
+from computerrl.actor.engine_host import EngineHost
+from computerrl.actor.engine_server import ENGINE_ENDPOINT, EngineServer
+from computerrl.actor.prompt import FolderTokenizer
+from computerrl.broker.client import BrokerClient
+from computerrl.common import log
+from computerrl.common.addresses import own_address, tcp_address
+from computerrl.common.config import RunConfig
+from computerrl.common.exporter import exporting
+from computerrl.common.lifecycle import Heartbeat, StopToken, new_incarnation
+from computerrl.common.model_folder import check_model_folder, model_folder
+from computerrl.common.run_folder import RunFolder
+from computerrl.common.transport import Client, Keys, Server
 
 WATCH_S = 0.5
 """How often the weight receiver is asked whether it gave up."""

@@ -13,12 +13,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from actor.engines.base import NO_VERSION, Completion, GenerationRequest, Sampler
-from common import log
-from common.errors import ComputerRLError
-from common.lifecycle import StopToken
-from common.messages import CompletionRequest, CompletionResult, EngineQuery, EngineState, ErrorReply, Message
-from common.metrics import Rate
+from computerrl.actor.engines.base import NO_VERSION, Completion, GenerationRequest, Sampler
+from computerrl.common import log
+from computerrl.common.errors import ComputerRLError
+from computerrl.common.lifecycle import StopToken
+from computerrl.common.messages import CompletionRequest, CompletionResult, EngineQuery, EngineState, ErrorReply, Message
+from computerrl.common.metrics import Rate
 
 ENGINE_ENDPOINT = "engine"
 """Name under which an engine process announces its socket in `Hello.endpoints`."""

@@ -15,14 +15,14 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from actor.engines.base import Completion, GenerationRequest, Sampler
-from actor.formats.base import PastAction
-from actor.prompt import PromptBuilder
-from common import log
-from common.actions import FINAL_ACTIONS, ActionSyntaxError
-from common.clock import unix_now
-from common.errors import ComputerRLError, TaskFailed
-from common.messages import (
+from computerrl.actor.engines.base import Completion, GenerationRequest, Sampler
+from computerrl.actor.formats.base import PastAction
+from computerrl.actor.prompt import PromptBuilder
+from computerrl.common import log
+from computerrl.common.actions import FINAL_ACTIONS, ActionSyntaxError
+from computerrl.common.clock import unix_now
+from computerrl.common.errors import ComputerRLError, TaskFailed
+from computerrl.common.messages import (  # fmt: skip
     Action,
     Assignment,
     EndReason,
@@ -36,8 +36,8 @@ from common.messages import (
     TaskRef,
     TaskStarted,
     Trajectory,
-)  # fmt: skip
-from common.targets import same_action
+)
+from computerrl.common.targets import same_action
 
 TIME_LIMIT_FRACTION = 0.8
 """An episode is ended and judged at this part of its assignment's time limit: a trajectory that comes after the limit was
@@ -249,9 +249,7 @@ class _Episode:
         matched = same_action(self.observation.elements, action, shown)
         return matched, True, "" if matched else f"the demonstrator did {expert.text}"
 
-    def _follow(
-        self, expert: _Chosen, chosen: _Chosen, *, matched: bool, error: str
-    ) -> tuple[str, EndReason | None, float]:
+    def _follow(self, expert: _Chosen, chosen: _Chosen, *, matched: bool, error: str) -> tuple[str, EndReason | None, float]:
         """Go on along the demonstration: (what went wrong with what was chosen, does that end the episode, seconds of settling).
 
         ``error``: what is known to be wrong with it before.

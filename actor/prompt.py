@@ -13,14 +13,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from actor.formats import make_format
-from actor.formats.answers import without_opening
-from actor.formats.base import PastAction
-from actor.tokenizer import FolderTokenizer, Tokenizer
-from common import log
-from common.config import VISION_PROBLEM, Actions, PromptConfig
-from common.errors import ConfigError, Problem
-from common.messages import Action, Observation
+from computerrl.actor.formats import make_format
+from computerrl.actor.formats.answers import without_opening
+from computerrl.actor.formats.base import PastAction
+from computerrl.actor.tokenizer import FolderTokenizer, Tokenizer
+from computerrl.common import log
+from computerrl.common.config import VISION_PROBLEM, Actions, PromptConfig
+from computerrl.common.errors import ConfigError, Problem
+from computerrl.common.messages import Action, Observation
 
 __all__ = ["FolderTokenizer", "PromptBuilder", "Tokenizer"]
 

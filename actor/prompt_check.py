@@ -3,7 +3,7 @@
 A process of its own does it, within limits: a chat template is a program of the folder's, and may run without end or fill all
 memory. `prompt_problems` starts it; no tokenizer is loaded in the caller.
 
-    echo '{"model": "FOLDER", "prompt": {}, "actions": "api_gui", "max_cpu_s": 60}' | python -m actor.prompt_check
+    echo '{"model": "FOLDER", "prompt": {}, "actions": "api_gui", "max_cpu_s": 60}' | python -m computerrl.actor.prompt_check
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common.errors import ConfigError, Problem
-from common.model_folder import model_folder
+from computerrl import SOURCE_ROOT
+from computerrl.common.errors import ConfigError, Problem
+from computerrl.common.model_folder import model_folder
 
 if TYPE_CHECKING:
-    from common.config import RunConfig
+    from computerrl.common.config import RunConfig
 
 MAX_CPU_S = 120
 """Processor time, not the clock's: other programs of the machine do not count. Importing transformers takes up to 5 s of it."""
@@ -34,10 +35,9 @@ def prompt_problems(config: RunConfig, *, max_cpu_s: int = MAX_CPU_S) -> list[Pr
     """What keeps an actor from making prompts; ``config.model`` names a whole model folder."""
     folder, prompt = model_folder(config.model.name).absolute(), config.actor.prompt.model_dump(mode="json")
     asked = {"model": str(folder), "prompt": prompt, "actions": config.tasks.actions, "max_cpu_s": max_cpu_s}
-    root = Path(__file__).resolve().parent.parent
     command = [sys.executable, "-m", __spec__.name]
     done = subprocess.run(
-        command, input=json.dumps(asked), capture_output=True, encoding="utf-8", errors="replace", cwd=root, check=False
+        command, input=json.dumps(asked), capture_output=True, encoding="utf-8", errors="replace", cwd=SOURCE_ROOT, check=False
     )
     if done.returncode == 0:
         return [Problem(*found) for found in json.loads(done.stdout)]
@@ -50,8 +50,8 @@ def prompt_problems(config: RunConfig, *, max_cpu_s: int = MAX_CPU_S) -> list[Pr
 
 
 def _find(asked: dict[str, Any]) -> list[Problem]:
-    from actor.prompt import FolderTokenizer, PromptBuilder
-    from common.config import PromptConfig
+    from computerrl.actor.prompt import FolderTokenizer, PromptBuilder
+    from computerrl.common.config import PromptConfig
 
     try:
         PromptBuilder(FolderTokenizer(Path(asked["model"])), PromptConfig(**asked["prompt"]), actions=asked["actions"])

@@ -14,13 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from actor.chat_template import ChatTemplate, Turn
-from actor.formats.answers import is_thought_tag
-from actor.formats.base import ChatMessage
-from actor.texts import Texts, unknown_token
-from common import log
-from common.errors import ConfigError, Problem
-from common.model_folder import named_end_tokens, pointer_problems, vocabulary_size
+from computerrl.actor.chat_template import ChatTemplate, Turn
+from computerrl.actor.formats.answers import is_thought_tag
+from computerrl.actor.formats.base import ChatMessage
+from computerrl.actor.texts import Texts, unknown_token
+from computerrl.common import log
+from computerrl.common.errors import ConfigError, Problem
+from computerrl.common.model_folder import named_end_tokens, pointer_problems, vocabulary_size
 
 
 class Tokenizer(Protocol):

@@ -19,13 +19,13 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from common import log
-from common.errors import ComputerRLError, PeerTimeout, WeightError
-from common.lifecycle import StopToken
-from common.messages import WeightInvitation
-from common.metrics import Timings
-from common.weight_plan import Manifest, WeightPlan
-from learner.client import PARK_S, BroadcastGroup, WeightClient, join_store, local_host_towards, read_buckets
+from computerrl.common import log
+from computerrl.common.errors import ComputerRLError, PeerTimeout, WeightError
+from computerrl.common.lifecycle import StopToken
+from computerrl.common.messages import WeightInvitation
+from computerrl.common.metrics import Timings
+from computerrl.common.weight_plan import Manifest, WeightPlan
+from computerrl.learner.client import PARK_S, BroadcastGroup, WeightClient, join_store, local_host_towards, read_buckets
 
 JOIN_TIMEOUT_S = PARK_S + 4.0
 """The learner answers within `PARK_S`; the rest is for a learner process that is busy with Python work."""

@@ -16,17 +16,17 @@ import threading
 import time
 from typing import Protocol
 
-from actor.activity import ActivityMeter
-from actor.desktops import Source
-from actor.engines.base import NO_VERSION, Sampler
-from actor.episode import EpisodeAborted, EpisodeSetting, play_episode
-from actor.prompt import PromptBuilder
-from common import log
-from common.config import ActorConfig, RunConfig
-from common.errors import ComputerRLError, ConfigError, PeerTimeout
-from common.lifecycle import StopToken
-from common.messages import Assignment, NoAssignment, Trajectory, TrajectoryReceipt
-from common.metrics import Rate, Timings
+from computerrl.actor.activity import ActivityMeter
+from computerrl.actor.desktops import Source
+from computerrl.actor.engines.base import NO_VERSION, Sampler
+from computerrl.actor.episode import EpisodeAborted, EpisodeSetting, play_episode
+from computerrl.actor.prompt import PromptBuilder
+from computerrl.common import log
+from computerrl.common.config import ActorConfig, RunConfig
+from computerrl.common.errors import ComputerRLError, ConfigError, PeerTimeout
+from computerrl.common.lifecycle import StopToken
+from computerrl.common.messages import Assignment, NoAssignment, Trajectory, TrajectoryReceipt
+from computerrl.common.metrics import Rate, Timings
 
 FIRST_BACKOFF_S = 0.1
 MAX_BACKOFF_S = 5.0
@@ -276,6 +276,6 @@ def run_actor(config: RunConfig, *, index: int, stop: StopToken) -> None:
     learner's weights), and whatever ended an episode slot unexpectedly.
     """
     # Lazily: the process wires up everything there is, the worker above needs none of it.
-    from actor.process import ActorProcess
+    from computerrl.actor.process import ActorProcess
 
     ActorProcess(config, index=index, stop=stop).run()

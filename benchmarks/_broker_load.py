@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import zmq
 
-from common import codec
-from common.host_memory import keep_freed_memory
-from common.keys import Keys
-from common.messages import ErrorReply, Message
-from common.transport import client_socket
+from computerrl.common import codec
+from computerrl.common.host_memory import keep_freed_memory
+from computerrl.common.keys import Keys
+from computerrl.common.messages import ErrorReply, Message
+from computerrl.common.transport import client_socket
 
 Frames = list[bytes]
 _PATIENCE_MS = 60_000

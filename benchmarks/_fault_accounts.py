@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks._fault_roles import published_path, too_old_path
-from common.metrics import read_json_lines
-from learner.records import LEDGER_FILE
+from computerrl.benchmarks._fault_roles import published_path, too_old_path
+from computerrl.common.metrics import read_json_lines
+from computerrl.learner.records import LEDGER_FILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,7 @@ class Accounts:
 
 def settle(folder: Path, counters: Mapping[str, int]) -> Accounts:
     """Compare; ``counters`` are the broker's at the end, when the learner has finished."""
-    acknowledged = Counter(
-        line for path in sorted((folder / "receipts").glob("*.txt")) for line in path.read_text().splitlines()
-    )
+    acknowledged = Counter(line for path in sorted((folder / "receipts").glob("*.txt")) for line in path.read_text().splitlines())
     ledger = read_json_lines(folder / LEDGER_FILE)
     recorded = Counter(line["trajectory_id"] for line in ledger)
     published = published_path(folder).read_text().split()

@@ -12,16 +12,16 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from benchmarks import _fault_roles
-from benchmarks._fault_accounts import Accounts, settle
-from benchmarks._fault_roles import Place
-from broker.client import BrokerClient
-from common import requests
-from common.config import BrokerConfig, LearnerConfig, RunConfig
-from common.config.learner import RecipeConfig
-from common.lifecycle import StopToken
-from common.run_folder import RunFolder
-from common.transport import Client
+from computerrl.benchmarks import _fault_roles
+from computerrl.benchmarks._fault_accounts import Accounts, settle
+from computerrl.benchmarks._fault_roles import Place
+from computerrl.broker.client import BrokerClient
+from computerrl.common import requests
+from computerrl.common.config import BrokerConfig, LearnerConfig, RunConfig
+from computerrl.common.config.learner import RecipeConfig
+from computerrl.common.lifecycle import StopToken
+from computerrl.common.run_folder import RunFolder
+from computerrl.common.transport import Client
 
 PEER_TIMEOUT_S = 1.0
 DRAIN_LIMIT_S = 120.0
@@ -34,9 +34,7 @@ def make_config(folder: Path, **broker: Any) -> RunConfig:
     """Small groups, short limits, a journal of many small segments, a checkpoint every second update."""
     limits = {"peer_timeout_s": PEER_TIMEOUT_S, "max_assignment_s": 2.0, "segment_mb": 0.1, **broker}
     recipe = RecipeConfig(demos_per_family=2, eval_episodes_per_family=2, max_updates=1_000_000)
-    learner = LearnerConfig(
-        group_size=4, groups_per_batch=2, max_age=2, checkpoint_every_updates=2, recipe=recipe
-    )
+    learner = LearnerConfig(group_size=4, groups_per_batch=2, max_age=2, checkpoint_every_updates=2, recipe=recipe)
     return RunConfig(run_dir=str(folder), broker=BrokerConfig(**limits), learner=learner)
 
 

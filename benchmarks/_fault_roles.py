@@ -22,18 +22,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from broker.client import BrokerClient
-from broker.server import run_broker
-from common import log
-from common.config import RunConfig
-from common.errors import Superseded
-from common.lifecycle import Heartbeat, StopToken, die_with_parent, new_incarnation, stop_on_signals
-from common.messages import Assignment, Hello, Role, Step, StepTiming, Trajectory
-from common.run_folder import BROKER_ADDRESS_VARIABLE, RunFolder
-from common.transport import Client
-from learner.algorithms import make_algorithm
-from learner.checkpoint import CheckpointStore
-from learner.conductor import LearnerLoop
+from computerrl.broker.client import BrokerClient
+from computerrl.broker.server import run_broker
+from computerrl.common import log
+from computerrl.common.config import RunConfig
+from computerrl.common.errors import Superseded
+from computerrl.common.lifecycle import Heartbeat, StopToken, die_with_parent, new_incarnation, stop_on_signals
+from computerrl.common.messages import Assignment, Hello, Role, Step, StepTiming, Trajectory
+from computerrl.common.run_folder import BROKER_ADDRESS_VARIABLE, RunFolder
+from computerrl.common.transport import Client
+from computerrl.learner.algorithms import make_algorithm
+from computerrl.learner.checkpoint import CheckpointStore
+from computerrl.learner.conductor import LearnerLoop
 
 FAMILIES = ("click", "type")
 PRELOAD = ["learner.conductor", "broker.server", "broker.client", "tensorboard.summary.writer.event_file_writer"]

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from common.lifecycle import die_with_parent
-from common.messages import TrajectoryGroup
+from computerrl.common.lifecycle import die_with_parent
+from computerrl.common.messages import TrajectoryGroup
 
 _SPAWN = multiprocessing.get_context("spawn")
 
@@ -81,7 +81,7 @@ def _serve(pipe: Connection, name: str, setting: Any, options: dict[str, Any] | 
     # TRL talks about versions of software that no part of this uses.
     warnings.simplefilter("ignore")
     os.environ["HF_HUB_OFFLINE"] = "1"
-    from benchmarks._learner_sides import make_side
+    from computerrl.benchmarks._learner_sides import make_side
 
     side = make_side(name, setting, options=options)
     memory = _DeviceMemory() if setting.device == "cuda" else _HostMemory()

@@ -22,14 +22,14 @@ import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from common.config import AlgorithmConfig, LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
-from common.messages import Step, TrajectoryGroup
-from learner.algorithms import PolicyOutputs, TrainBatch, make_algorithm
-from learner.batching import make_packs
-from learner.loss_batch import make_loss_batch
-from learner.model_store import ensure_model
-from learner.policy import load_policy
-from learner.trainer import Trainer
+from computerrl.common.config import AlgorithmConfig, LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
+from computerrl.common.messages import Step, TrajectoryGroup
+from computerrl.learner.algorithms import PolicyOutputs, TrainBatch, make_algorithm
+from computerrl.learner.batching import make_packs
+from computerrl.learner.loss_batch import make_loss_batch
+from computerrl.learner.model_store import ensure_model
+from computerrl.learner.policy import load_policy
+from computerrl.learner.trainer import Trainer
 
 MODEL = "smollm2-135m"
 NUM_THREADS = 2

@@ -21,11 +21,11 @@ from pathlib import Path
 import numpy as np
 import zmq
 
-from common import codec
-from common.errors import ComputerRLError
-from common.lifecycle import die_with_parent
-from common.limits import allow_files
-from common.messages import (
+from computerrl.common import codec
+from computerrl.common.errors import ComputerRLError
+from computerrl.common.lifecycle import die_with_parent
+from computerrl.common.limits import allow_files
+from computerrl.common.messages import (
     Assignment,
     AssignmentRequest,
     DirectoryRequest,
@@ -39,8 +39,8 @@ from common.messages import (
     Trajectory,
     TrajectoryReceipt,
 )
-from common.run_folder import RunFolder
-from common.transport import client_socket
+from computerrl.common.run_folder import RunFolder
+from computerrl.common.transport import client_socket
 
 _DEAF_PERIOD_S = 0.05
 _LATE_S = 20.0

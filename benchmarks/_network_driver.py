@@ -1,4 +1,4 @@
-"""`python -m benchmarks._network_driver FOLDER CUT_S...`, in a network of its own: prints rows as JSON. For `network_cut`.
+"""`python -m computerrl.benchmarks._network_driver FOLDER CUT_S...`: rows of `network_cut` as JSON, in a network of its own.
 
 All namespaces and cables end with this process and the ones it started; nothing has a name that could stay behind.
 """
@@ -14,11 +14,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from benchmarks._fault_driver import PEER_TIMEOUT_S, Fleet, make_config
-from benchmarks._fault_roles import Place, receipts_path
-from benchmarks.faults import guarantees
-from common.run_folder import BROKER_ADDRESS_VARIABLE
-from learner.records import LEDGER_FILE
+from computerrl.benchmarks._fault_driver import PEER_TIMEOUT_S, Fleet, make_config
+from computerrl.benchmarks._fault_roles import Place, receipts_path
+from computerrl.benchmarks.faults import guarantees
+from computerrl.common.run_folder import BROKER_ADDRESS_VARIABLE
+from computerrl.learner.records import LEDGER_FILE
 
 _PORT = 23_456
 """The network is ours alone, so no port is taken."""

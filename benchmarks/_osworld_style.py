@@ -11,8 +11,8 @@ import os
 import subprocess
 from pathlib import Path
 
-from env_server.drivers.guest_driver import GuestDriver
-from env_server.memory import processes_below
+from computerrl.env_server.drivers.guest_driver import GuestDriver
+from computerrl.env_server.memory import processes_below
 
 PAUSE_S = 2.0
 """OSWorld's `DesktopEnv.step(pause=2)`."""

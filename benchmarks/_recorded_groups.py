@@ -4,7 +4,7 @@ One group has the compact prompts of the quickstart with long lists of elements,
 outcomes are as recorded; behaviour log-probs are not, since those of a policy trained a little further would not fit the weights
 that are measured: `with_logprobs` gives them. To record anew, from journals of runs and ids of groups in them:
 
-    python -m benchmarks._recorded_groups RUN/GROUP_ID [RUN/GROUP_ID ...]
+    python -m computerrl.benchmarks._recorded_groups RUN/GROUP_ID [RUN/GROUP_ID ...]
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from common.messages import Step, StepTiming, TaskRef, Trajectory, TrajectoryGroup
+from computerrl.common.messages import Step, StepTiming, TaskRef, Trajectory, TrajectoryGroup
 
 FILE = Path(__file__).with_name("recorded_groups.json")
 
@@ -100,8 +100,8 @@ def _step(recorded: dict[str, Any]) -> Step:
 
 def record(sources: Sequence[str]) -> None:
     """Write `FILE` from ``sources``, each RUN/GROUP_ID. Raises `SystemExit` for a group that is not there."""
-    from broker.audit import read_all
-    from common.run_folder import RunFolder
+    from computerrl.broker.audit import read_all
+    from computerrl.common.run_folder import RunFolder
 
     groups = []
     for source in sources:

@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from computerrl import SOURCE_ROOT
+
 CONTROLLER_ADDRESS = "10.211.0.1"
 PACKAGES = ("slurm-wlm", "munge")
 START_LIMIT_S = 30.0
@@ -116,11 +118,11 @@ def slurm_cluster(folder: Path, *, num_nodes: int = 3, grace_s: int = 30) -> Ite
     """A cluster below ``folder`` (an empty one) for as long as the block lasts; everything in it ends with the block, or with
     this process. Raises `AssertionError` with the logs when it does not come up."""
     folder.mkdir(parents=True, exist_ok=True)
-    inside = [sys.executable, "-m", "benchmarks._slurm_cluster", str(folder), str(num_nodes), str(grace_s)]
+    inside = [sys.executable, "-m", "computerrl.benchmarks._slurm_cluster", str(folder), str(num_nodes), str(grace_s)]
     namespaces = ["unshare", "--pid", "--net", "--mount", "--uts", "--fork", "--kill-child", "--mount-proc"]
     env = {
         **os.environ, "PATH": f"{os.environ.get('PATH', os.defpath)}:{SBIN}",
-        "PYTHONPATH": str(Path(__file__).resolve().parent.parent),
+        "PYTHONPATH": str(SOURCE_ROOT),
     }  # fmt: skip
     with (folder / "cluster.log").open("wb") as log:
         process = subprocess.Popen(

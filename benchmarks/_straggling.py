@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from broker.core import BrokerCore
-from broker.events import MessagePersisted, MessageReceived, Persist, Reply
-from common.config import RunConfig
-from common.messages import (
+from computerrl.broker.core import BrokerCore
+from computerrl.broker.events import MessagePersisted, MessageReceived, Persist, Reply
+from computerrl.common.config import RunConfig
+from computerrl.common.messages import (
     Assignment,
     AssignmentRequest,
     ConsumptionReport,
@@ -33,10 +33,10 @@ from common.messages import (
     TrajectoryGroup,
     VersionAnnouncement,
 )
-from learner.algorithms import make_algorithm
-from learner.ledger import AgeSpan, Ledger
-from learner.lineage import Lineage
-from learner.pacing import Cut, Pacer
+from computerrl.learner.algorithms import make_algorithm
+from computerrl.learner.ledger import AgeSpan, Ledger
+from computerrl.learner.lineage import Lineage
+from computerrl.learner.pacing import Cut, Pacer
 
 FAMILIES = {"short": 1, "long": 3}
 """Family -> its episodes' least number of steps."""

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from common.config import RunConfig
-from common.messages import DesktopView, ScreenshotRef, Status, TaskRef
-from common.run_folder import RunFolder
-from env_server.screenshots import ScreenshotStore
-from launch.web import server
-from launch.web.desktops import DesktopWatch, Place
+from computerrl.common.config import RunConfig
+from computerrl.common.messages import DesktopView, ScreenshotRef, Status, TaskRef
+from computerrl.common.run_folder import RunFolder
+from computerrl.env_server.screenshots import ScreenshotStore
+from computerrl.launch.web import server
+from computerrl.launch.web.desktops import DesktopWatch, Place
 
 NUM_DESKTOPS = 1000
 _PER_HOST = 50

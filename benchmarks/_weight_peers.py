@@ -14,8 +14,8 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from benchmarks._weight_tensors import model_tensors
-from common.lifecycle import die_with_parent
+from computerrl.benchmarks._weight_tensors import model_tensors
+from computerrl.common.lifecycle import die_with_parent
 
 
 def main() -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from actor.weight_receiver import WeightReceiver
-from common import log
-from common.lifecycle import StopToken, die_with_parent
-from common.transport import Client, load_keys
-from learner.client import WeightClient
+from computerrl.actor.weight_receiver import WeightReceiver
+from computerrl.common import log
+from computerrl.common.lifecycle import StopToken, die_with_parent
+from computerrl.common.transport import Client, load_keys
+from computerrl.learner.client import WeightClient
 
 
 class CopyingEngine:
@@ -42,9 +42,7 @@ def main() -> None:
     keys_folder, address, name, files = sys.argv[1:]
     keys = load_keys(Path(keys_folder))
     client = WeightClient(lambda: Client(address, keys=keys, sender=name))
-    receiver = WeightReceiver(
-        client, CopyingEngine(), receiver=name, model_digest="bench", files=Path(files), stop=StopToken()
-    )
+    receiver = WeightReceiver(client, CopyingEngine(), receiver=name, model_digest="bench", files=Path(files), stop=StopToken())
     print("up", flush=True)
     receiver.start()
     sys.stdin.read()

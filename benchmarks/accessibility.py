@@ -16,17 +16,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import playing
-from common.config import DesktopConfig
-from common.messages import Action, StepResult
-from env_server.driver import TaskInstance
-from env_server.drivers import make_driver
-from env_server.drivers.guest_driver import GuestDriver
-from env_server.guest.dbus import Bus, Call, Connection, Signal
-from env_server.guest.tree_walk import ACCESSIBLE, PROPERTIES, ROOT, Node, Reading, TreeWalk
-from env_server.memory import processes_below
-from env_server.screenshots import ScreenshotStore
-from env_server.tasks import FAMILIES
+from computerrl.benchmarks import playing
+from computerrl.common.config import DesktopConfig
+from computerrl.common.messages import Action, StepResult
+from computerrl.env_server.driver import TaskInstance
+from computerrl.env_server.drivers import make_driver
+from computerrl.env_server.drivers.guest_driver import GuestDriver
+from computerrl.env_server.guest.dbus import Bus, Call, Connection, Signal
+from computerrl.env_server.guest.tree_walk import ACCESSIBLE, PROPERTIES, ROOT, Node, Reading, TreeWalk
+from computerrl.env_server.memory import processes_below
+from computerrl.env_server.screenshots import ScreenshotStore
+from computerrl.env_server.tasks import FAMILIES
 
 _REGISTRY = "org.a11y.atspi.Registry"
 _FAMILIES = {

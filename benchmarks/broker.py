@@ -21,17 +21,17 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._broker_load import Connections, Frames
-from benchmarks._broker_peers import PEERS, missing
-from broker.client import BrokerClient
-from broker.core import BrokerCore
-from broker.journal import FileJournal
-from broker.server import run_broker
-from broker.service import BrokerService
-from common import codec, log
-from common.config import BrokerConfig, LearnerConfig, RunConfig
-from common.lifecycle import StopToken, die_with_parent
-from common.messages import (
+from computerrl.benchmarks._broker_load import Connections, Frames
+from computerrl.benchmarks._broker_peers import PEERS, missing
+from computerrl.broker.client import BrokerClient
+from computerrl.broker.core import BrokerCore
+from computerrl.broker.journal import FileJournal
+from computerrl.broker.server import run_broker
+from computerrl.broker.service import BrokerService
+from computerrl.common import codec, log
+from computerrl.common.config import BrokerConfig, LearnerConfig, RunConfig
+from computerrl.common.lifecycle import StopToken, die_with_parent
+from computerrl.common.messages import (
     Assignment,
     AssignmentRequest,
     Message,
@@ -45,8 +45,8 @@ from common.messages import (
     TrajectoryReceipt,
     VersionAnnouncement,
 )
-from common.run_folder import RunFolder
-from common.transport import Client
+from computerrl.common.run_folder import RunFolder
+from computerrl.common.transport import Client
 
 _MB = 1_000_000
 _NUM_ACTORS = 8

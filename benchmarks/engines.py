@@ -22,8 +22,9 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
+
+from computerrl import SOURCE_ROOT
 
 ENGINES = ("transformers", "vllm")
 GROUP_SIZE = 8
@@ -42,7 +43,6 @@ WAYS: dict[str, dict[str, Any]] = {
 """Options of `make_transformers_engine`."""
 
 WAYS_TEMPERATURE = 0.3
-_ROOT = Path(__file__).resolve().parent.parent
 
 
 def run(quick: bool) -> list[dict[str, Any]]:
@@ -122,10 +122,10 @@ class _Engine:
     """An engine in a process of its own, told by lines of JSON to play a round."""
 
     def __init__(self, name: str) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": str(NUM_THREADS), "PYTHONPATH": str(_ROOT)}
+        environment = {**os.environ, "OMP_NUM_THREADS": str(NUM_THREADS), "PYTHONPATH": str(SOURCE_ROOT)}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.engines", name],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment, cwd=_ROOT,
+            [sys.executable, "-m", "computerrl.benchmarks.engines", name],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment, cwd=SOURCE_ROOT,
         )  # fmt: skip
         self.start_s = self._answer()["took_s"]
 
@@ -213,17 +213,17 @@ def _serve(name: str) -> None:
 
 
 def _make_engine(name: str) -> Any:
-    from common.config import RunConfig
-    from common.model_folder import model_folder
+    from computerrl.common.config import RunConfig
+    from computerrl.common.model_folder import model_folder
 
     tree = {"actor": {"engine": name, "num_episodes": 8, "num_threads": NUM_THREADS}}
     config = RunConfig.model_validate(tree if name in ENGINES else {})
     folder = model_folder(config.model.name)
     if name in ENGINES:
-        from actor.engines import make_engine
+        from computerrl.actor.engines import make_engine
 
         return make_engine(config, folder, decode=lambda _: "")
-    from actor.engines.transformers_engine import make_transformers_engine
+    from computerrl.actor.engines.transformers_engine import make_transformers_engine
 
     return make_transformers_engine(
         folder, decode=lambda _: "", dtype="float32", device="cpu", num_live=4, max_tokens=160, seed=0, num_threads=NUM_THREADS,
@@ -243,7 +243,7 @@ def _play_round(engine: Any, *, seed: int, concurrency: int, temperature: float)
     """A group's rollouts on a desktop whose screen depends on the actions so far alone."""
     import numpy as np
 
-    from actor.engines.base import GenerationRequest
+    from computerrl.actor.engines.base import GenerationRequest
 
     first = np.random.default_rng(seed).integers(100, 40_000, NUM_PROMPT_TOKENS).astype(np.int32)
     slots = threading.Semaphore(concurrency)

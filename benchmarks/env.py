@@ -21,22 +21,22 @@ from typing import Any
 
 import openpyxl
 
-from benchmarks import _osworld_style, playing
-from common.actions import parse_action
-from common.config import DesktopConfig, TasksConfig
-from common.errors import EnvError
-from common.messages import Action, Evaluation, TaskRef
-from common.transport import LocalChannel
-from env_server.client import DesktopClient
-from env_server.driver import SetupStep, TaskInstance
-from env_server.drivers import make_driver
-from env_server.drivers.guest_driver import GuestDriver
-from env_server.judging import ForkedJudge
-from env_server.memory import processes_below, pss_mb
-from env_server.screenshots import ScreenshotStore
-from env_server.service import DesktopService
-from env_server.tasks import FAMILIES, task_instance
-from env_server.tasks.osworld.desktop import CalledDesktop, InputEvent
+from computerrl.benchmarks import _osworld_style, playing
+from computerrl.common.actions import parse_action
+from computerrl.common.config import DesktopConfig, TasksConfig
+from computerrl.common.errors import EnvError
+from computerrl.common.messages import Action, Evaluation, TaskRef
+from computerrl.common.transport import LocalChannel
+from computerrl.env_server.client import DesktopClient
+from computerrl.env_server.driver import SetupStep, TaskInstance
+from computerrl.env_server.drivers import make_driver
+from computerrl.env_server.drivers.guest_driver import GuestDriver
+from computerrl.env_server.judging import ForkedJudge
+from computerrl.env_server.memory import processes_below, pss_mb
+from computerrl.env_server.screenshots import ScreenshotStore
+from computerrl.env_server.service import DesktopService
+from computerrl.env_server.tasks import FAMILIES, task_instance
+from computerrl.env_server.tasks.osworld.desktop import CalledDesktop, InputEvent
 
 _SIZE = {"screen_width": 1280, "screen_height": 720}
 _NUM_ROWS = 1000

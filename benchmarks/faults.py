@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks._fault_accounts import Accounts
-from benchmarks._fault_driver import Fleet, Havoc, make_config
-from benchmarks._fault_roles import Place
+from computerrl.benchmarks._fault_accounts import Accounts
+from computerrl.benchmarks._fault_driver import Fleet, Havoc, make_config
+from computerrl.benchmarks._fault_roles import Place
 
 GUARANTEED = True
 

@@ -19,18 +19,18 @@ from typing import Any
 
 import torch
 
-from benchmarks._recorded_groups import load_groups
-from benchmarks._weight_tensors import model_tensors
-from benchmarks.learner import measure, sampled
-from benchmarks.weights import broadcast_rows
-from common.config import LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
-from common.errors import ConfigError, Problem
-from common.messages import TrajectoryGroup
-from common.run_folder import RunFolder
-from learner.attention import Layout
-from learner.attention_blocks import BlockLayout
-from learner.attention_varlen import VarlenLayout
-from learner.batching import Pack, make_packs
+from computerrl.benchmarks._recorded_groups import load_groups
+from computerrl.benchmarks._weight_tensors import model_tensors
+from computerrl.benchmarks.learner import measure, sampled
+from computerrl.benchmarks.weights import broadcast_rows
+from computerrl.common.config import LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
+from computerrl.common.errors import ConfigError, Problem
+from computerrl.common.messages import TrajectoryGroup
+from computerrl.common.run_folder import RunFolder
+from computerrl.learner.attention import Layout
+from computerrl.learner.attention_blocks import BlockLayout
+from computerrl.learner.attention_varlen import VarlenLayout
+from computerrl.learner.batching import Pack, make_packs
 
 _HEADS, _KV_HEADS, _HEAD_SIZE = 9, 3, 64
 """Of SmolLM2-135M."""
@@ -48,7 +48,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
     if not torch.cuda.is_available():
         step = "run it on a machine with an NVIDIA GPU and torch's CUDA build (make setup installs that one where a GPU is)"
         raise ConfigError([Problem("NAME", "torch sees no GPU, and this benchmark checks nothing else", step)])
-    from benchmarks._learner_sides import MODEL
+    from computerrl.benchmarks._learner_sides import MODEL
 
     print(f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
     groups = load_groups(num_groups=1 if quick else 2, max_steps=2)
@@ -102,7 +102,7 @@ def _outputs(layout: Layout, inputs: Sequence[torch.Tensor], weights: torch.Tens
 
 
 def _seconds(work: Callable[[], Any], device: str) -> float:
-    from benchmarks._learner_sides import Setting
+    from computerrl.benchmarks._learner_sides import Setting
 
     setting = Setting("bfloat16", device=device)
     started = setting.now()
@@ -117,7 +117,7 @@ def gradient_rows(
     groups: Sequence[TrajectoryGroup], *, device: str, dtype: str
 ) -> tuple[list[dict[str, Any]], list[TrajectoryGroup]]:
     """Gradient of a step in ``dtype`` by that in float32; and ``groups`` as the model in float32 might have sampled them."""
-    from benchmarks._learner_sides import Setting, gradients_of, make_side
+    from computerrl.benchmarks._learner_sides import Setting, gradients_of, make_side
 
     exact = make_side("ours", Setting("float32", device=device))
     groups = sampled(groups, exact.logprobs(groups))  # type: ignore[attr-defined]
@@ -157,7 +157,7 @@ def _updated(
     groups: Sequence[TrajectoryGroup], config: RunConfig, *, as_group: bool
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], list[float]]:
     """(weights before, weights after, losses) of two updates."""
-    from learner import rank_processes
+    from computerrl.learner import rank_processes
 
     RunFolder(config.folder).create(config)
     with (

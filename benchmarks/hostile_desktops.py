@@ -17,18 +17,18 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from common.actions import parse_action
-from common.config import DesktopConfig, TasksConfig
-from common.errors import ComputerRLError, LeaseRefused, NoDesktop
-from common.messages import Lease, TaskRef
-from common.transport import LocalChannel
-from env_server.client import DesktopClient
-from env_server.drivers import make_driver
-from env_server.drivers.guest_driver import GuestDriver
-from env_server.memory import processes_below
-from env_server.screenshots import ScreenshotStore
-from env_server.service import DesktopService
-from env_server.tasks.osworld.desktop import CalledDesktop
+from computerrl.common.actions import parse_action
+from computerrl.common.config import DesktopConfig, TasksConfig
+from computerrl.common.errors import ComputerRLError, LeaseRefused, NoDesktop
+from computerrl.common.messages import Lease, TaskRef
+from computerrl.common.transport import LocalChannel
+from computerrl.env_server.client import DesktopClient
+from computerrl.env_server.drivers import make_driver
+from computerrl.env_server.drivers.guest_driver import GuestDriver
+from computerrl.env_server.memory import processes_below
+from computerrl.env_server.screenshots import ScreenshotStore
+from computerrl.env_server.service import DesktopService
+from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
 
 FAMILIES = ("calc-set-cell", "calc-type-cell", "editor-type-save", "files-move", "forge-calc-column-total")
 _MAX_ACTIONS = 12
@@ -40,7 +40,7 @@ ATTACKS = {
     "memory": "python3 -c 'kept = []\nwhile True: kept.append(bytearray(1 << 24))'",
     "shared memory": "head -c 3000000000 /dev/zero > /dev/shm/full",
     "disk": "head -c 3000000000 /dev/zero > /tmp/full; head -c 3000000000 /dev/zero > /home/user/full",
-    "files": "python3 -c 'for n in range(1000000): open(f\"/tmp/many-{n}\", \"w\").close()'",
+    "files": 'python3 -c \'for n in range(1000000): open(f"/tmp/many-{n}", "w").close()\'',
     "output": "yes evil >&2",
     "frame buffer": f"truncate -s 100 {_FRAME}",
     "frame buffer grows": f"truncate -s 900G {_FRAME}",
@@ -50,7 +50,7 @@ ATTACKS = {
     "guest ends": "pkill -9 -f guest.main",
     "office stops": "pkill -STOP soffice",
     "permissions": "chmod -R 000 /home/user /tmp/agent",
-    "deep folders": "python3 -c 'import os\nfor _ in range(3000):\n os.mkdir(\"d\"); os.chdir(\"d\")'",
+    "deep folders": 'python3 -c \'import os\nfor _ in range(3000):\n os.mkdir("d"); os.chdir("d")\'',
     "odd names": "cd /home/user; touch -- -rf \"$(printf 'a\\nb')\" \"$(printf '\\377')\"; ln -s loop loop; mkfifo pipe",
     "windows": "for n in $(seq 40); do mousepad & done",
     "keyboard": "setxkbmap de; xdotool key Caps_Lock",

@@ -1,6 +1,6 @@
 """How long a Slurm job takes to begin, to make room, and to go on: tiny model, three virtual nodes, real desktops.
 
-    computerrl bench launch
+computerrl bench launch
 
 """
 
@@ -17,10 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks._slurm_cluster import SlurmCluster, slurm_cluster
-from common.metrics import read_json_lines
+from computerrl import PACKAGE, SOURCE_ROOT
+from computerrl.benchmarks._slurm_cluster import SlurmCluster, slurm_cluster
+from computerrl.common.metrics import read_json_lines
 
-_ROOT = Path(__file__).resolve().parent.parent
 _SITE = {"time_limit": "00:20:00", "network": "10.211.0.0/24"}
 _SETTINGS = (
     "cluster.num_worker_nodes=2", "actor.num_actors=2", "learner.recipe.max_updates=500", "learner.checkpoint_every_updates=500",
@@ -56,7 +56,7 @@ def _measure(cluster: SlurmCluster, folder: Path) -> dict[str, float]:
     """One job from its start to training in its second one; cancelled at the end."""
     (folder / "site.yaml").write_text(json.dumps(_SITE))
     settings = [part for setting in _SETTINGS for part in ("--set", setting)]
-    _computerrl(cluster, folder, "submit", str(_ROOT / "configs" / "smoke.yaml"), "--site", "site.yaml", *settings)
+    _computerrl(cluster, folder, "submit", str(PACKAGE / "configs" / "smoke.yaml"), "--site", "site.yaml", *settings)
     run_folder = folder / "runs" / "smoke"
     job_id = str(json.loads((run_folder / "launch" / "job.json").read_text())["job_id"])
     metrics, log = run_folder / "metrics.jsonl", run_folder / "launch" / f"job-{job_id}.log"
@@ -99,8 +99,8 @@ def _until(condition: Callable[[], bool], what: str) -> float:
 
 
 def _computerrl(cluster: SlurmCluster, folder: Path, *arguments: str) -> None:
-    argv = cluster.command([sys.executable, "-m", "launch.cli", *arguments], folder=folder)
-    subprocess.run(argv, env={**os.environ, "PYTHONPATH": str(_ROOT)}, check=True, stdout=subprocess.DEVNULL)
+    argv = cluster.command([sys.executable, "-m", "computerrl", *arguments], folder=folder)
+    subprocess.run(argv, env={**os.environ, "PYTHONPATH": str(SOURCE_ROOT)}, check=True, stdout=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":

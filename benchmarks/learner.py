@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks._learner_process import Measured, SideProcess, apart
-from benchmarks._recorded_groups import load_groups, with_logprobs
-from common.host_compute import fast_dtype
-from common.messages import TrajectoryGroup
+from computerrl.benchmarks._learner_process import Measured, SideProcess, apart
+from computerrl.benchmarks._recorded_groups import load_groups, with_logprobs
+from computerrl.common.host_compute import fast_dtype
+from computerrl.common.messages import TrajectoryGroup
 
 if TYPE_CHECKING:
-    from benchmarks._learner_sides import Setting
+    from computerrl.benchmarks._learner_sides import Setting
 
 MIB = 1 << 20
 TOP_LAYERS = 12
@@ -88,7 +88,7 @@ def run(quick: bool) -> list[dict[str, Any]]:
 
 def measure(quick: bool, *, device: str) -> list[dict[str, Any]]:
     """The same on another device: cpu or cuda."""
-    from benchmarks._learner_sides import Setting, missing_trl
+    from computerrl.benchmarks._learner_sides import Setting, missing_trl
 
     absent, fast = missing_trl(), fast_dtype(device)
     small = load_groups(num_groups=1, max_rollouts=2, max_steps=1)
@@ -115,7 +115,7 @@ def measure(quick: bool, *, device: str) -> list[dict[str, Any]]:
 
 def gradient_rows(groups: Sequence[TrajectoryGroup], trl: bool, device: str) -> list[dict[str, Any]]:
     """Relative difference of the gradient, all layers together, in float32. Raises `AssertionError` when it is not rounding."""
-    from benchmarks._learner_sides import Setting, gradients_of, make_side
+    from computerrl.benchmarks._learner_sides import Setting, gradients_of, make_side
 
     setting = Setting("float32", device=device)
     ours = make_side("ours", setting)
@@ -147,7 +147,7 @@ def _compared(
     *,
     device: str,
 ) -> list[dict[str, Any]]:
-    from benchmarks._learner_sides import Setting
+    from computerrl.benchmarks._learner_sides import Setting
 
     setting = Setting(comparison.dtype, comparison.top_layers, device)
     peers = [peer for peer in comparison.peers if peer != "trl" or absent is None]

@@ -15,6 +15,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from computerrl import SOURCE_ROOT
+
 GUARANTEED = True
 
 _OWN_NETWORK = (["unshare", "--net"], ["unshare", "--map-root-user", "--net"])
@@ -41,9 +43,8 @@ def cut_and_heal(folder: Path, *, cuts_s: tuple[float, ...]) -> list[dict[str, A
     if missing:
         name = "network cut and heal between namespaces"
         return [{"name": name, "value": None, "unit": "", "target": 0, "better": "lower", "peer": f"missing: {missing}"}]
-    command = [*prefix, sys.executable, "-m", "benchmarks._network_driver", str(folder), *map(str, cuts_s)]
-    root = Path(__file__).resolve().parent.parent
-    done = subprocess.run(command, cwd=root, stdout=subprocess.PIPE, text=True, timeout=_LIMIT_S, check=True)
+    command = [*prefix, sys.executable, "-m", "computerrl.benchmarks._network_driver", str(folder), *map(str, cuts_s)]
+    done = subprocess.run(command, cwd=SOURCE_ROOT, stdout=subprocess.PIPE, text=True, timeout=_LIMIT_S, check=True)
     rows: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return rows
 

@@ -16,14 +16,14 @@ from typing import Any
 
 from pptx import Presentation
 
-from common import log
-from common.actions import parse_action
-from common.config import DesktopConfig
-from common.errors import DesktopBroken
-from common.messages import Action, Evaluation
-from env_server.driver import SetupStep, TaskInstance
-from env_server.drivers import make_driver
-from env_server.drivers.guest_driver import GuestDriver
+from computerrl.common import log
+from computerrl.common.actions import parse_action
+from computerrl.common.config import DesktopConfig
+from computerrl.common.errors import DesktopBroken
+from computerrl.common.messages import Action, Evaluation
+from computerrl.env_server.driver import SetupStep, TaskInstance
+from computerrl.env_server.drivers import make_driver
+from computerrl.env_server.drivers.guest_driver import GuestDriver
 
 _NUM_DESKTOPS = 6
 _TITLE_AND_CONTENT = 1

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common.actions import parse_action, render_action
-from common.config import DesktopConfig
-from common.messages import Action, Observation
-from env_server.drivers import make_driver
-from env_server.drivers.guest_driver import GuestDriver
-from env_server.memory import processes_below, pss_mb
-from env_server.screenshots import ScreenshotStore
-from env_server.tasks import FAMILIES
+from computerrl.common.actions import parse_action, render_action
+from computerrl.common.config import DesktopConfig
+from computerrl.common.messages import Action, Observation
+from computerrl.env_server.drivers import make_driver
+from computerrl.env_server.drivers.guest_driver import GuestDriver
+from computerrl.env_server.memory import processes_below, pss_mb
+from computerrl.env_server.screenshots import ScreenshotStore
+from computerrl.env_server.tasks import FAMILIES
 
 NUM_DESKTOPS = 4
 _MAX_ACTIONS = 8

@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._learner_process import apart
-from common.host_compute import fast_dtype
-from common.messages import Step, StepTiming
+from computerrl.benchmarks._learner_process import apart
+from computerrl.common.host_compute import fast_dtype
+from computerrl.common.messages import Step, StepTiming
 
 MODEL = "smollm2-135m"
 NUM_EPISODES = 16
@@ -52,7 +52,7 @@ class Served:
 
 def run(quick: bool) -> list[dict[str, Any]]:
     """Rows of design section 6."""
-    from learner.model_store import ensure_model
+    from computerrl.learner.model_store import ensure_model
 
     folder = ensure_model(MODEL)
     os.environ["OMP_NUM_THREADS"] = "1"  # vLLM plans with what its process began with.
@@ -104,8 +104,8 @@ def learner_logprobs(folder: Path, dtype: str, steps: Sequence[tuple[np.ndarray,
     """[A] of each action, by the learner's policy."""
     import torch
 
-    from common.config import ModelConfig, RunConfig
-    from learner.policy import load_policy
+    from computerrl.common.config import ModelConfig, RunConfig
+    from computerrl.learner.policy import load_policy
 
     policy = load_policy(RunConfig(model=ModelConfig.model_validate({"name": str(folder), "dtype": dtype})))
     samples = [_sample(prompt, action) for prompt, action in steps]
@@ -142,8 +142,8 @@ def serve(folder: Path, dtype: str, num_rounds: int, num_updates: int) -> Served
     import torch
     from safetensors.torch import load_file
 
-    from actor.engines.threaded import ThreadedEngine
-    from actor.engines.vllm_engine import VLLMCore
+    from computerrl.actor.engines.threaded import ThreadedEngine
+    from computerrl.actor.engines.vllm_engine import VLLMCore
 
     core = VLLMCore(folder, dtype=dtype, num_live=NUM_EPISODES, max_tokens=MAX_TOKENS, seed=0, num_threads=1, gpu_memory=0.4)
     engine = ThreadedEngine(core, decode=lambda _: "", name="vllm-engine", dtype=dtype)
@@ -214,7 +214,7 @@ def _prompts(seed: int) -> list[list[np.ndarray]]:
 
 
 def _play_episodes(engine: Any, prompts: Sequence[Sequence[np.ndarray]]) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    from actor.engines.base import GenerationRequest
+    from computerrl.actor.engines.base import GenerationRequest
 
     said: list[list[Any]] = [[] for _ in prompts]
 

@@ -1,6 +1,6 @@
 """The simulator: a day of a thousand desktops, and its bookkeeping against Little's law. No desktop takes part.
 
-    computerrl bench simulate
+computerrl bench simulate
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from common.config import RunConfig
-from launch.simulation.cluster import Cluster
-from launch.simulation.figures import figures_of
-from launch.simulation.loop import Simulation
-from launch.simulation.workload import AssumedWorkload
+from computerrl.common.config import RunConfig
+from computerrl.launch.simulation.cluster import Cluster
+from computerrl.launch.simulation.figures import figures_of
+from computerrl.launch.simulation.loop import Simulation
+from computerrl.launch.simulation.workload import AssumedWorkload
 
 _HOURS, _QUICK_HOURS = 24.0, 6.0
 _TARGET_S = 60.0

@@ -16,11 +16,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from common.action_spec import ActionSpec, Param
-from common.actions import ACTIONS
-from common.config import DesktopConfig, TasksConfig
-from common.errors import ComputerRLError
-from common.messages import (
+from computerrl.common.action_spec import ActionSpec, Param
+from computerrl.common.actions import ACTIONS
+from computerrl.common.config import DesktopConfig, TasksConfig
+from computerrl.common.errors import ComputerRLError
+from computerrl.common.messages import (  # fmt: skip
     Action,
     ErrorReply,
     Evaluation,
@@ -33,14 +33,14 @@ from common.messages import (
     TaskRef,
     TaskReset,
     TaskStarted,
-)  # fmt: skip
-from env_server.driver import LiveDesktop, SetupStep, TaskInstance
-from env_server.drivers import make_driver
-from env_server.guest.fingerprint import Fingerprint, differences
-from env_server.memory import processes_below, pss_mb
-from env_server.screenshots import ScreenshotStore
-from env_server.service import DesktopService
-from env_server.tasks import FAMILIES
+)
+from computerrl.env_server.driver import LiveDesktop, SetupStep, TaskInstance
+from computerrl.env_server.drivers import make_driver
+from computerrl.env_server.guest.fingerprint import Fingerprint, differences
+from computerrl.env_server.memory import processes_below, pss_mb
+from computerrl.env_server.screenshots import ScreenshotStore
+from computerrl.env_server.service import DesktopService
+from computerrl.env_server.tasks import FAMILIES
 
 _STEPS_PER_EPISODE = 12
 _SAMPLE_EVERY_S = 30.0

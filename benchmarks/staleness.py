@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks._straggling import MAX_AGE, Outcome, simulate
+from computerrl.benchmarks._straggling import MAX_AGE, Outcome, simulate
 
 _NUM_TRAJECTORIES, _NUM_QUICK = 340_000, 34_000
 """In each mode; a million in all."""

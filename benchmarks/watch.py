@@ -24,11 +24,11 @@ from typing import Any
 import aiohttp
 import psutil
 
-from benchmarks._watched_desktops import NUM_DESKTOPS
-from common.run_folder import RunFolder
-from launch.watch import RunWatch
+from computerrl import PACKAGE, SOURCE_ROOT
+from computerrl.benchmarks._watched_desktops import NUM_DESKTOPS
+from computerrl.common.run_folder import RunFolder
+from computerrl.launch.watch import RunWatch
 
-_ROOT = Path(__file__).resolve().parent.parent
 _SETTINGS = ("learner.recipe.max_updates=100000", "learner.checkpoint_every_updates=1000")
 _WINDOW_S, _SETTLE_S = 15.0, 3.0
 _PAIRS, _QUICK_PAIRS = 10, 1
@@ -68,8 +68,8 @@ def _cost_of_watching(num_pairs: int) -> list[dict[str, Any]]:
 
 def _cost_of_serving(seconds: float) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="computerrl-bench-") as name:
-        argv = [sys.executable, "-m", "benchmarks._watched_desktops", name]
-        process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(_ROOT)})
+        argv = [sys.executable, "-m", "computerrl.benchmarks._watched_desktops", name]
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(SOURCE_ROOT)})
         try:
             assert process.stdout is not None
             address = process.stdout.readline().strip()
@@ -96,8 +96,8 @@ def _row(name: str, value: float, unit: str, **more: Any) -> dict[str, Any]:
 @contextlib.contextmanager
 def _training(folder: Path) -> Iterator[Path]:
     settings = [part for setting in _SETTINGS for part in ("--set", setting)]
-    argv = [sys.executable, "-m", "launch.cli", "train", str(_ROOT / "configs" / "smoke.yaml"), *settings]
-    env = {**os.environ, "PYTHONPATH": str(_ROOT)}
+    argv = [sys.executable, "-m", "computerrl", "train", str(PACKAGE / "configs" / "smoke.yaml"), *settings]
+    env = {**os.environ, "PYTHONPATH": str(SOURCE_ROOT)}
     process = subprocess.Popen(argv, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         run, deadline = folder / "runs" / "smoke", time.monotonic() + _START_LIMIT_S
@@ -137,14 +137,14 @@ def _dashboard(folder: Path, *, is_on: bool) -> Iterator[None]:
     if not is_on:
         yield
         return
-    env = {**os.environ, "PYTHONPATH": str(_ROOT)}
+    env = {**os.environ, "PYTHONPATH": str(SOURCE_ROOT)}
     server = subprocess.Popen(
-        [sys.executable, "-m", "launch.cli", "dashboard", str(folder)], stdout=subprocess.PIPE, text=True, env=env
+        [sys.executable, "-m", "computerrl", "dashboard", str(folder)], stdout=subprocess.PIPE, text=True, env=env
     )
     assert server.stdout is not None
     found = re.search(r"http://\S+", server.stdout.readline())
     assert found is not None
-    page = subprocess.Popen([sys.executable, "-m", "benchmarks.watch", found[0]], env=env)
+    page = subprocess.Popen([sys.executable, "-m", "computerrl.benchmarks.watch", found[0]], env=env)
     try:
         yield
     finally:

@@ -25,13 +25,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks._weight_tensors import model_tensors
-from common import log
-from common.transport import Server, create_keys
-from learner.weight_files import WeightFiles
-from learner.weight_sender import WeightSender
+from computerrl import SOURCE_ROOT
+from computerrl.benchmarks._weight_tensors import model_tensors
+from computerrl.common import log
+from computerrl.common.transport import Server, create_keys
+from computerrl.learner.weight_files import WeightFiles
+from computerrl.learner.weight_sender import WeightSender
 
-ROOT = Path(__file__).parents[1]
 _PROBE = np.zeros(31, np.float32)
 _LIMIT_S = 60.0
 
@@ -77,8 +77,8 @@ class _Run:
         arguments = (str(self._folder / "keys"), self.sender.address, name, str(self._folder / "weights"))
         gpu = str(1 + int(name.removeprefix("actor-").partition(":")[0]))
         process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks._weight_receiver", *arguments],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+            [sys.executable, "-m", "computerrl.benchmarks._weight_receiver", *arguments],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=SOURCE_ROOT,
             env={**os.environ, "CUDA_VISIBLE_DEVICES": gpu},
         )  # fmt: skip
         assert process.stdout is not None
@@ -175,10 +175,11 @@ def _peers(num_receivers: int, rounds: int, backend: str) -> dict[str, list[floa
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     world_size = num_receivers + 1
-    command = [sys.executable, "-m", "benchmarks._weight_peers"]
+    command = [sys.executable, "-m", "computerrl.benchmarks._weight_peers"]
     rest = (str(world_size), str(port), str(rounds), backend)
     ranks = [
-        subprocess.Popen([*command, str(rank), *rest], stdout=subprocess.PIPE, text=True, cwd=ROOT) for rank in range(world_size)
+        subprocess.Popen([*command, str(rank), *rest], stdout=subprocess.PIPE, text=True, cwd=SOURCE_ROOT)
+        for rank in range(world_size)
     ]
     said = [rank.communicate(timeout=300)[0] for rank in ranks]
     assert all(rank.returncode == 0 for rank in ranks), "a process of plain torch.distributed failed"

@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from broker import records
-from broker.core import BrokerCore
-from broker.events import StateRestored, TrajectoryRestored, trajectories_of
-from broker.journal import Position, find_end, read_record, read_records, segment_path, segments
-from common.errors import ResumeError
+from computerrl.broker import records
+from computerrl.broker.core import BrokerCore
+from computerrl.broker.events import StateRestored, TrajectoryRestored, trajectories_of
+from computerrl.broker.journal import Position, find_end, read_record, read_records, segment_path, segments
+from computerrl.common.errors import ResumeError
 
 SNAPSHOT = "Snapshot"
 
@@ -125,5 +125,3 @@ class _Reader:
 
     def read(self, position: Position) -> bytes:
         return read_record(self._folder, position)
-
-

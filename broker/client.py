@@ -11,11 +11,11 @@ import time
 from collections.abc import Sequence
 from typing import TypeVar
 
-from broker.submissions import Submissions
-from common import log
-from common.errors import ChannelClosed, PeerTimeout, ProtocolError
-from common.lifecycle import StopToken
-from common.messages import (
+from computerrl.broker.submissions import Submissions
+from computerrl.common import log
+from computerrl.common.errors import ChannelClosed, PeerTimeout, ProtocolError
+from computerrl.common.lifecycle import StopToken
+from computerrl.common.messages import (
     Ack,
     Assignment,
     AssignmentRequest,
@@ -44,7 +44,7 @@ from common.messages import (
     VersionAnnouncement,
     Welcome,
 )
-from common.transport import Channel
+from computerrl.common.transport import Channel
 
 _Answer = TypeVar("_Answer")
 

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from broker import verdict
-from broker.delivery import DeliveryQueue
-from broker.events import (
+from computerrl.broker import verdict
+from computerrl.broker.delivery import DeliveryQueue
+from computerrl.broker.events import (
     AdmissionSet,
     Context,
     Effect,
@@ -35,12 +35,12 @@ from broker.events import (
     TrajectoryRestored,
     trajectories_of,
 )
-from broker.order_book import OrderBook
-from broker.orders import Group, OrderState, Slot
-from broker.peers import PeerTable
-from common.config import RunConfig
-from common.errors import ComputerRLError, ProtocolError
-from common.messages import (
+from computerrl.broker.order_book import OrderBook
+from computerrl.broker.orders import Group, OrderState, Slot
+from computerrl.broker.peers import PeerTable
+from computerrl.common.config import RunConfig
+from computerrl.common.errors import ComputerRLError, ProtocolError
+from computerrl.common.messages import (
     Ack,
     Assignment,
     AssignmentRequest,
@@ -256,9 +256,7 @@ class BrokerCore:
             return granted
         if self.is_paused:
             return NoAssignment("paused", PAUSED_RETRY_S)
-        answer = self.orders.assign(
-            request, num_trained=self._num_trained, newest_version=self.policy_version, now=self._now
-        )
+        answer = self.orders.assign(request, num_trained=self._num_trained, newest_version=self.policy_version, now=self._now)
         self.counters["assigned"] += isinstance(answer, Assignment)
         return _OnDiskFirst(answer, request) if isinstance(answer, GroupDrawn) else answer
 

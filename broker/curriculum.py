@@ -13,8 +13,8 @@ from fractions import Fraction
 from itertools import islice, takewhile
 from typing import Any, Protocol
 
-from common.config.curriculum import MAX_RECENT
-from common.messages import CurriculumPlan, RolloutOrder
+from computerrl.common.config.curriculum import MAX_RECENT
+from computerrl.common.messages import CurriculumPlan, RolloutOrder
 
 _FAILED_TO_COOL, _COOLED_TO_GO = 2, 3
 """Groups that fail before a family rests, and while it rests before it goes."""

@@ -13,9 +13,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from broker.orders import plain_task
-from common.errors import ProtocolError
-from common.messages import TaskRef, Trajectory, TrajectoryGroup
+from computerrl.broker.orders import plain_task
+from computerrl.common.errors import ProtocolError
+from computerrl.common.messages import TaskRef, Trajectory, TrajectoryGroup
 
 
 @dataclass(slots=True)

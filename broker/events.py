@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from common.messages import AssignmentRequest, Message, ReceiptBatch, Trajectory, TrajectoryBatch
+from computerrl.common.messages import AssignmentRequest, Message, ReceiptBatch, Trajectory, TrajectoryBatch
 
 Context = AssignmentRequest | ReceiptBatch
 """What an answer needs beside what was put on disk first: the request that waited for a record of our own, or the receipts for

@@ -26,9 +26,9 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from common import log
-from common.codec import Buffer
-from common.errors import DiskFull, ResumeError
+from computerrl.common import log
+from computerrl.common.codec import Buffer
+from computerrl.common.errors import DiskFull, ResumeError
 
 FILE_MAGIC = b"CRLJRNL6"
 _RECORD_MAGIC = b"\xc7RL\x1e"

@@ -10,12 +10,20 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from broker import curriculum
-from broker.curriculum import RecentResults
-from broker.orders import OrderState, Slot
-from common import codec
-from common.errors import OrderRefused, ProtocolError
-from common.messages import Assignment, AssignmentRequest, AssignmentReturn, GroupDrawn, NoAssignment, RolloutOrder, TaskRef
+from computerrl.broker import curriculum
+from computerrl.broker.curriculum import RecentResults
+from computerrl.broker.orders import OrderState, Slot
+from computerrl.common import codec
+from computerrl.common.errors import OrderRefused, ProtocolError
+from computerrl.common.messages import (
+    Assignment,
+    AssignmentRequest,
+    AssignmentReturn,
+    GroupDrawn,
+    NoAssignment,
+    RolloutOrder,
+    TaskRef,
+)
 
 _RETRY_AFTER_S = {"no_order": 0.25, "all_assigned": 0.25, "policy_version": 0.1, "staleness_bound": 0.1}
 _MAX_GROUP_SIZE = 4096

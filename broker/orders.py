@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
-from broker import curriculum
-from broker.curriculum import RecentResults, group_size_limits
-from broker.task_source import Draw, TaskSource
-from common.messages import GroupDrawn, RolloutOrder, SlotGivenUp, TaskRef, Trajectory
+from computerrl.broker import curriculum
+from computerrl.broker.curriculum import RecentResults, group_size_limits
+from computerrl.broker.task_source import Draw, TaskSource
+from computerrl.common.messages import GroupDrawn, RolloutOrder, SlotGivenUp, TaskRef, Trajectory
 
 _MAX_UNFINISHED_SLOTS = 1 << 15
 """Slots of incomplete groups that trajectories may make known: grants of a broker that was killed before they came back."""

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from common.errors import ProtocolError, Superseded, UnknownPeer
-from common.messages import MAX_PEERS, Heartbeat, Hello, PeerEntry, Role
+from computerrl.common.errors import ProtocolError, Superseded, UnknownPeer
+from computerrl.common.messages import MAX_PEERS, Heartbeat, Hello, PeerEntry, Role
 
 _NUM_REMEMBERED = 64
 """Ended incarnations remembered per role and index; enough to refuse a zombie that wakes up late."""

@@ -14,13 +14,13 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from broker.core import BrokerCore
-from broker.events import Event, MessagePersisted, StateRestored, TrajectoryRestored, trajectories_of
-from broker.journal import Position
-from common import codec
-from common.codec import Buffer
-from common.errors import DecodeError, ResumeError
-from common.messages import Message
+from computerrl.broker.core import BrokerCore
+from computerrl.broker.events import Event, MessagePersisted, StateRestored, TrajectoryRestored, trajectories_of
+from computerrl.broker.journal import Position
+from computerrl.common import codec
+from computerrl.common.codec import Buffer
+from computerrl.common.errors import DecodeError, ResumeError
+from computerrl.common.messages import Message
 
 _WRITER = "journal"
 _LENGTH = struct.Struct("<I")

@@ -14,19 +14,19 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Self
 
-from broker.core import BrokerCore
-from broker.journal import FileJournal, MemoryJournal
-from broker.service import Batch, BrokerService
-from common import log, requests
-from common.addresses import own_address, split_address, tcp_address
-from common.config import RunConfig
-from common.errors import ComputerRLError, ConfigError, Problem, SetupError
-from common.exporter import exporting
-from common.host_memory import keep_freed_memory
-from common.lifecycle import StopToken, new_incarnation
-from common.limits import allow_files
-from common.run_folder import RunFolder
-from common.transport import Keys, Request, Server
+from computerrl.broker.core import BrokerCore
+from computerrl.broker.journal import FileJournal, MemoryJournal
+from computerrl.broker.service import Batch, BrokerService
+from computerrl.common import log, requests
+from computerrl.common.addresses import own_address, split_address, tcp_address
+from computerrl.common.config import RunConfig
+from computerrl.common.errors import ComputerRLError, ConfigError, Problem, SetupError
+from computerrl.common.exporter import exporting
+from computerrl.common.host_memory import keep_freed_memory
+from computerrl.common.lifecycle import StopToken, new_incarnation
+from computerrl.common.limits import allow_files
+from computerrl.common.run_folder import RunFolder
+from computerrl.common.transport import Keys, Request, Server
 
 _POLL_S = 0.2
 _NUM_FILES = 200
@@ -89,9 +89,7 @@ def run_broker(config: RunConfig, *, stop: StopToken) -> None:
         log.get_logger().info("broker.ended", reason=stop.reason)
 
 
-def serve_batches(
-    server: Server, service: BrokerService, stop: StopToken, *, look: Callable[[], None] = lambda: None
-) -> None:
+def serve_batches(server: Server, service: BrokerService, stop: StopToken, *, look: Callable[[], None] = lambda: None) -> None:
     """Answer what comes until ``stop``; what is with the journal then is still answered. ``look`` is called now and then."""
     service.transport_counters = server.counters
     waiting: dict[int, Request] = {}

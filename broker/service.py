@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from broker import records
-from broker.core import BrokerCore
-from broker.events import (
+from computerrl.broker import records
+from computerrl.broker.core import BrokerCore
+from computerrl.broker.events import (
     AdmissionSet,
     Event,
     Log,
@@ -31,12 +31,12 @@ from broker.events import (
     TrajectoryRestored,
     trajectories_of,
 )
-from broker.journal import Journal, Position
-from common import log
-from common.clock import Clock
-from common.codec import Buffer
-from common.errors import DiskFull
-from common.messages import Message, Status
+from computerrl.broker.journal import Journal, Position
+from computerrl.common import log
+from computerrl.common.clock import Clock
+from computerrl.common.codec import Buffer
+from computerrl.common.errors import DiskFull
+from computerrl.common.messages import Message, Status
 
 SEGMENT_BYTES = 64 << 20
 """A segment that has grown to this is followed by a new one; a restart reads one segment and what is held."""

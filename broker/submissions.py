@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from common.messages import MAX_TRAJECTORIES_PER_BATCH, Trajectory, TrajectoryReceipt
+from computerrl.common.messages import MAX_TRAJECTORIES_PER_BATCH, Trajectory, TrajectoryReceipt
 
 _MAX_SENDING = 2
 """One message is judged and written while the next one is on its way."""

@@ -12,9 +12,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from broker import curriculum
-from broker.curriculum import CURRICULA, RecentResults
-from common.messages import OrderKind, RolloutOrder, Split, TaskRef
+from computerrl.broker import curriculum
+from computerrl.broker.curriculum import CURRICULA, RecentResults
+from computerrl.common.messages import OrderKind, RolloutOrder, Split, TaskRef
 
 _SPLITS: dict[OrderKind, Split] = {"demonstration": "demonstration", "evaluation": "evaluation", "training": "training"}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 
-from broker.curriculum import group_size_limits
-from broker.orders import OrderState, Slot
-from common.messages import SIZE_LIMITS, Step, Trajectory, TrajectoryGroup
+from computerrl.broker.curriculum import group_size_limits
+from computerrl.broker.orders import OrderState, Slot
+from computerrl.common.messages import SIZE_LIMITS, Step, Trajectory, TrajectoryGroup
 
 _GROUP_LIMIT = SIZE_LIMITS[TrajectoryGroup.__name__]
 _MAX_GROUP_BYTES = _GROUP_LIMIT.total_bytes - _GROUP_LIMIT.header_bytes

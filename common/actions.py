@@ -11,9 +11,9 @@ import ast
 import math
 from collections.abc import Mapping
 
-from common.action_spec import ActionSpec, Param
-from common.action_tables import TABLES
-from common.messages import Action
+from computerrl.common.action_spec import ActionSpec, Param
+from computerrl.common.action_tables import TABLES
+from computerrl.common.messages import Action
 
 MAX_ACTION_CHARS = 2000
 """Longer action text is refused before parsing: nothing legitimate is longer, and parsing cost stays bounded."""

@@ -12,7 +12,7 @@ import socket
 
 import psutil
 
-from common.errors import Problem, SetupError
+from computerrl.common.errors import Problem, SetupError
 
 HOST = "host"
 INTERFACE = "interface:"

@@ -24,9 +24,9 @@ import msgspec
 import numpy as np
 from msgspec.msgpack import Decoder, Encoder, Ext
 
-from common import messages
-from common.errors import DecodeError, MessageTooLarge
-from common.messages import DEFAULT_SIZE_LIMIT, FLOAT32, INT32, SCHEMA_VERSION, SIZE_LIMITS, Message
+from computerrl.common import messages
+from computerrl.common.errors import DecodeError, MessageTooLarge
+from computerrl.common.messages import DEFAULT_SIZE_LIMIT, FLOAT32, INT32, SCHEMA_VERSION, SIZE_LIMITS, Message
 
 Buffer = bytes | memoryview
 """A frame that came in."""
@@ -76,9 +76,7 @@ class Envelope:
     """``message_id`` of the request this answers; None for requests."""
 
 
-def encode(
-    message: Message, *, sender: str, message_id: int, cause_id: int | None = None, limited: bool = True
-) -> list[bytes]:
+def encode(message: Message, *, sender: str, message_id: int, cause_id: int | None = None, limited: bool = True) -> list[bytes]:
     """Frames of ``message``: the header, then its arrays if it has any.
 
     Raises `MessageTooLarge`, unless not ``limited`` (to a file), and `TypeError` for what is no message.

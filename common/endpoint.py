@@ -29,9 +29,9 @@ from email.message import Message
 from pathlib import Path
 from typing import Any
 
-from common.addresses import is_own
-from common.config import EndpointConfig
-from common.errors import ConfigError, EndpointBusy, EndpointRefused, PeerTimeout, Problem
+from computerrl.common.addresses import is_own
+from computerrl.common.config import EndpointConfig
+from computerrl.common.errors import ConfigError, EndpointBusy, EndpointRefused, PeerTimeout, Problem
 
 FIELD = "actor.endpoint"
 LOOK_S = 10.0

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from common import log
-from common.addresses import in_address, own_address, reachable_address
-from common.config import RunConfig
-from common.errors import Problem, SetupError
-from common.run_folder import RunFolder, write_atomically
+from computerrl.common import log
+from computerrl.common.addresses import in_address, own_address, reachable_address
+from computerrl.common.config import RunConfig
+from computerrl.common.errors import Problem, SetupError
+from computerrl.common.run_folder import RunFolder, write_atomically
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from common.errors import ConfigError, Problem
+from computerrl.common.errors import ConfigError, Problem
 
 Dtype = Literal["bfloat16", "float32"]
 

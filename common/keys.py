@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.errors import Problem, SetupError
+from computerrl.common.errors import Problem, SetupError
 
 _KEY = re.compile(rb"[0-9A-Za-z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 """Z85 text of 32 bytes."""

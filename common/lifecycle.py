@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common import log
-from common.errors import ComputerRLError, Superseded, UnknownPeer
-from common.messages import Heartbeat as HeartbeatMessage
-from common.messages import HeartbeatAck, Hello, Message, Role, Welcome
+from computerrl.common import log
+from computerrl.common.errors import ComputerRLError, Superseded, UnknownPeer
+from computerrl.common.messages import Heartbeat as HeartbeatMessage
+from computerrl.common.messages import HeartbeatAck, Hello, Message, Role, Welcome
 
 if TYPE_CHECKING:
     from typing import Protocol

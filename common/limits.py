@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 
-from common.errors import Problem, SetupError
+from computerrl.common.errors import Problem, SetupError
 
 
 def allow_files(num_files: int) -> None:

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 import structlog
 
-from common.clock import unix_now
+from computerrl.common.clock import unix_now
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from common.clock import Clock
+from computerrl.common.clock import Clock
 
 
 class Timings:

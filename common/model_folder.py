@@ -11,8 +11,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from common.errors import ConfigError, Problem, SetupError
-from common.weight_files import weight_problems
+from computerrl.common.errors import ConfigError, Problem, SetupError
+from computerrl.common.weight_files import weight_problems
 
 BUILT_IN_MODELS = {"smollm2-135m": 8192, "tiny-random": 2048}
 """Name that `learner.model_store` can make without a network -> its context in tokens."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from common.errors import ConfigError, Problem
+from computerrl.common.errors import ConfigError, Problem
 
 _NEXT_STEP = "look whether this version of the library knows the architecture, or try the other actor.engine"
 

@@ -19,8 +19,8 @@ from socket import gethostname
 
 from aiohttp import web
 
-from common.addresses import EVERYWHERE, in_address
-from common.errors import Problem, SetupError
+from computerrl.common.addresses import EVERYWHERE, in_address
+from computerrl.common.errors import Problem, SetupError
 
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -65,9 +65,7 @@ def page_files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in _TYPES}
 
 
-def make_app(
-    files: Mapping[str, bytes], *, token: str, host: str, routes: Sequence[web.AbstractRouteDef]
-) -> web.Application:
+def make_app(files: Mapping[str, bytes], *, token: str, host: str, routes: Sequence[web.AbstractRouteDef]) -> web.Application:
     """An application that serves ``files`` below the token, and ``routes``, whose paths begin with `/{token}/`.
 
     ``host`` is what the server listens on.

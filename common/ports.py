@@ -7,8 +7,8 @@ import socket
 from pathlib import Path
 from typing import Self
 
-from common.addresses import is_ipv6
-from common.errors import Problem, SetupError
+from computerrl.common.addresses import is_ipv6
+from computerrl.common.errors import Problem, SetupError
 
 _EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 

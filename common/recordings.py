@@ -13,11 +13,11 @@ from pathlib import Path
 
 import msgspec
 
-from common.actions import FINAL_ACTIONS, ActionSyntaxError, parse_action
-from common.config import TasksConfig
-from common.errors import Problem
-from common.messages import Observation, TaskRef
-from common.run_folder import PRIVATE, write_atomically
+from computerrl.common.actions import FINAL_ACTIONS, ActionSyntaxError, parse_action
+from computerrl.common.config import TasksConfig
+from computerrl.common.errors import Problem
+from computerrl.common.messages import Observation, TaskRef
+from computerrl.common.run_folder import PRIVATE, write_atomically
 
 FORMAT_VERSION = 1
 

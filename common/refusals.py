@@ -3,7 +3,7 @@ them cannot fill the disk with it."""
 
 from __future__ import annotations
 
-from common import log
+from computerrl.common import log
 
 _NUM_LOGGED, _LOG_EVERY = 100, 1000
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from common.run_folder import write_atomically
+from computerrl.common.run_folder import write_atomically
 
 Kind = Literal["pause", "phase", "checkpoint", "end", "save"]
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import yaml
 
-from common import transport
-from common.addresses import split_address, tcp_address
-from common.clock import boot_id
-from common.config import RunConfig
-from common.errors import PeerTimeout, Problem, SetupError
-from common.lifecycle import StopToken
-from common.transport import Keys
+from computerrl.common import transport
+from computerrl.common.addresses import split_address, tcp_address
+from computerrl.common.clock import boot_id
+from computerrl.common.config import RunConfig
+from computerrl.common.errors import PeerTimeout, Problem, SetupError
+from computerrl.common.lifecycle import StopToken
+from computerrl.common.transport import Keys
 
 BROKER_ADDRESS_VARIABLE = "COMPUTERRL_BROKER"
 """Environment variable that wins over the run folder's broker.json."""

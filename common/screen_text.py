@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from common.config import PromptConfig
-from common.messages import Element, Observation
-from common.targets import named_alone, plain
+from computerrl.common.config import PromptConfig
+from computerrl.common.messages import Element, Observation
+from computerrl.common.targets import named_alone, plain
 
 SHOWN_STATES = ("checked", "selected", "focused", "disabled", "expanded")
 """`editable` is left out: the role says it."""

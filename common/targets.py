@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from common.messages import Action, Element
+from computerrl.common.messages import Action, Element
 
 MAX_LABEL_CHARS = 32
 """Elements with longer texts are shown and demonstrated by number: a prompt may cut them."""

@@ -27,10 +27,10 @@ import zmq
 import zmq.auth.thread
 import zmq.utils.monitor
 
-from common import codec
-from common.addresses import is_ipv6, reachable_address, split_address, tcp_address
-from common.codec import Buffer, Envelope
-from common.errors import (
+from computerrl.common import codec
+from computerrl.common.addresses import is_ipv6, reachable_address, split_address, tcp_address
+from computerrl.common.codec import Buffer, Envelope
+from computerrl.common.errors import (
     ChannelClosed,
     ComputerRLError,
     DecodeError,
@@ -41,11 +41,11 @@ from common.errors import (
     SetupError,
     error_classes,
 )
-from common.keys import AllowList, Keys, load_keys, store_keys
-from common.lifecycle import StopToken
-from common.messages import REQUEST_KINDS, ErrorReply, Message
-from common.ports import free_looking_ports
-from common.refusals import Refusals
+from computerrl.common.keys import AllowList, Keys, load_keys, store_keys
+from computerrl.common.lifecycle import StopToken
+from computerrl.common.messages import REQUEST_KINDS, ErrorReply, Message
+from computerrl.common.ports import free_looking_ports
+from computerrl.common.refusals import Refusals
 
 __all__ = [
     "Channel", "Client", "Handler", "Keys", "LocalChannel", "Request", "Server",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
-from common.errors import WeightError
+from computerrl.common.errors import WeightError
 
 if TYPE_CHECKING:
     import numpy as np

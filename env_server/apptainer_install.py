@@ -25,9 +25,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.errors import Problem, SetupError
-from common.model_folder import cache_folder
-from env_server.host import (
+from computerrl.common.errors import Problem, SetupError
+from computerrl.common.model_folder import cache_folder
+from computerrl.env_server.host import (
     DEBIAN_KEYRING,
     Progress,
     apt_candidate,

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from common.actions import FINAL_ACTIONS, calls_application, parse_action, render_action
-from common.config import TasksConfig
-from common.errors import DesktopBroken, TaskFailed
-from common.messages import (
+from computerrl.common.actions import FINAL_ACTIONS, calls_application, parse_action, render_action
+from computerrl.common.config import TasksConfig
+from computerrl.common.errors import DesktopBroken, TaskFailed
+from computerrl.common.messages import (  # fmt: skip
     Ack,
     Action,
     Demonstration,
@@ -33,14 +33,14 @@ from common.messages import (
     TaskRef,
     TaskReset,
     TaskStarted,
-)  # fmt: skip
-from common.metrics import Timings
-from env_server.desktop_worker import DesktopWorker, Prepared, Session
-from env_server.driver import DesktopDriver, Getter, GetterKind, TaskInstance
-from env_server.judging import Judge
-from env_server.replay import with_recording
-from env_server.tasks import task_instance
-from env_server.untouched import Untouched
+)
+from computerrl.common.metrics import Timings
+from computerrl.env_server.desktop_worker import DesktopWorker, Prepared, Session
+from computerrl.env_server.driver import DesktopDriver, Getter, GetterKind, TaskInstance
+from computerrl.env_server.judging import Judge
+from computerrl.env_server.replay import with_recording
+from computerrl.env_server.tasks import task_instance
+from computerrl.env_server.untouched import Untouched
 
 SPARE_LIFETIME_S = 60.0
 """A spare that waited longer is set up anew: set-ups may name times, and pages move by themselves."""

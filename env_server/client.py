@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from common.config import DesktopConfig, RunConfig
-from common.errors import ConfigError, Problem, ProtocolError
-from common.messages import (
+from computerrl.common.config import DesktopConfig, RunConfig
+from computerrl.common.errors import ConfigError, Problem, ProtocolError
+from computerrl.common.messages import (  # fmt: skip
     Ack,
     Action,
     Demonstration,
@@ -33,13 +33,13 @@ from common.messages import (
     TaskRef,
     TaskReset,
     TaskStarted,
-)  # fmt: skip
-from common.transport import Channel
-from env_server import memory
-from env_server.judging import LONGEST_S
-from env_server.tasks import advice, families_of, is_shown_by_hand, osworld_families
-from env_server.tasks.family import Family
-from env_server.untouched import reset_limit_s
+)
+from computerrl.common.transport import Channel
+from computerrl.env_server import memory
+from computerrl.env_server.judging import LONGEST_S
+from computerrl.env_server.tasks import advice, families_of, is_shown_by_hand, osworld_families
+from computerrl.env_server.tasks.family import Family
+from computerrl.env_server.untouched import reset_limit_s
 
 _SLACK_S = 5.0
 """A server answers by its own deadline; the client waits this much longer before it gives the server up."""

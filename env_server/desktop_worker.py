@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from common import log
-from common.errors import ComputerRLError, DesktopBroken
-from common.messages import Action, ErrorReply, Lease, Message, Observation, TaskRef
-from env_server.driver import DesktopDriver, TaskInstance
+from computerrl.common import log
+from computerrl.common.errors import ComputerRLError, DesktopBroken
+from computerrl.common.messages import Action, ErrorReply, Lease, Message, Observation, TaskRef
+from computerrl.env_server.driver import DesktopDriver, TaskInstance
 
 Reply = Callable[[Message], None]
 

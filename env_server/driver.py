@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from common.messages import Action, Evaluation, Observation, StepResult
+from computerrl.common.messages import Action, Evaluation, Observation, StepResult
 
 SetupKind = Literal[
     "web_page", "web_file", "calc_open", "editor_open", "files_open", "write_file", "put_file", "make_folder", "open", "open_app"

@@ -29,14 +29,14 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from common.config import TasksConfig
-from common.errors import EnvError, TaskFailed
-from common.messages import Evaluation, TaskRef
-from env_server.driver import Getter
-from env_server.guest import confinement
-from env_server.guest.wire import Wire, WireClosed, WireTimeout
-from env_server.judging import MAX_MESSAGE_BYTES, Limits, Report, env_error
-from env_server.tasks import families_of, task_instance
+from computerrl.common.config import TasksConfig
+from computerrl.common.errors import EnvError, TaskFailed
+from computerrl.common.messages import Evaluation, TaskRef
+from computerrl.env_server.driver import Getter
+from computerrl.env_server.guest import confinement
+from computerrl.env_server.guest.wire import Wire, WireClosed, WireTimeout
+from computerrl.env_server.judging import MAX_MESSAGE_BYTES, Limits, Report, env_error
+from computerrl.env_server.tasks import families_of, task_instance
 
 _PARSERS = (
     "openpyxl",

@@ -1,8 +1,8 @@
 """The desktops alone, as a Gymnasium environment: ``gymnasium.make("computerrl/Desktop-v0", task="calc-set-cell")``.
 
-Gymnasium 1.x looks for environments only where it is told to: ``import env_server.gym`` before, or name this module in the id,
-``gymnasium.make("env_server.gym:computerrl/Desktop-v0", ...)``. One environment is one desktop, started by the first `reset` and
-gone with `close`; no other part of the training system takes part.
+Gymnasium 1.x looks for environments only where it is told to: ``import computerrl.env_server.gym`` before, or name this module in
+the id, ``gymnasium.make("computerrl.env_server.gym:computerrl/Desktop-v0", ...)``. One environment is one desktop, started by the
+first `reset` and gone with `close`; no other part of the training system takes part.
 
 What an agent sees is a dictionary: the picture, the elements as the very text that the trained policies read, and the
 instruction. What it does is one text, the call that a policy would write. The evaluator's verdict is the reward of the last step,
@@ -27,16 +27,24 @@ from gymnasium import spaces
 from gymnasium.envs import registration
 from gymnasium.error import ResetNeeded
 
-from common import log
-from common.actions import ACTIONS, FINAL_ACTIONS, MAX_ACTION_CHARS, ActionSyntaxError, Param, parse_action, render_action
-from common.config import DesktopConfig, PromptConfig, TasksConfig
-from common.messages import Action, Evaluation, Observation, Split, TaskRef
-from common.screen_text import app_line, cut, element_rows
-from env_server.client import with_needed_apps
-from env_server.driver import LiveDesktop, TaskInstance
-from env_server.drivers import make_driver
-from env_server.judging import Judge, make_judge
-from env_server.tasks import FAMILIES, advice, task_instance
+from computerrl.common import log
+from computerrl.common.actions import (
+    ACTIONS,
+    FINAL_ACTIONS,
+    MAX_ACTION_CHARS,
+    ActionSyntaxError,
+    Param,
+    parse_action,
+    render_action,
+)
+from computerrl.common.config import DesktopConfig, PromptConfig, TasksConfig
+from computerrl.common.messages import Action, Evaluation, Observation, Split, TaskRef
+from computerrl.common.screen_text import app_line, cut, element_rows
+from computerrl.env_server.client import with_needed_apps
+from computerrl.env_server.driver import LiveDesktop, TaskInstance
+from computerrl.env_server.drivers import make_driver
+from computerrl.env_server.judging import Judge, make_judge
+from computerrl.env_server.tasks import FAMILIES, advice, task_instance
 
 ENV_ID = "computerrl/Desktop-v0"
 
@@ -324,7 +332,7 @@ def _screen_characters() -> frozenset[str]:
 def register() -> None:
     """Make the id known to gymnasium; again is fine. Also this distribution's entry point in the group `gymnasium.envs`."""
     if ENV_ID not in registration.registry:
-        registration.register(id=ENV_ID, entry_point="env_server.gym:DesktopEnv")
+        registration.register(id=ENV_ID, entry_point="computerrl.env_server.gym:DesktopEnv")
 
 
 register()

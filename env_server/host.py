@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from common.errors import Problem, SetupError
+from computerrl.common.errors import Problem, SetupError
 
 Progress = Callable[[str], None]
 """Takes one short line about what is being done; the caller adds the stage's name and the time."""

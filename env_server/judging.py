@@ -28,12 +28,13 @@ from typing import Any, Protocol
 
 import msgspec
 
-from common import log
-from common.config import TasksConfig
-from common.errors import DesktopBroken, EnvError, HostBroken, TaskFailed, error_classes
-from common.messages import Evaluation, TaskRef
-from env_server.driver import Getter, TaskInstance
-from env_server.guest.wire import MAX_FRAME_BYTES, Wire, WireClosed, WireTimeout
+from computerrl import SOURCE_ROOT
+from computerrl.common import log
+from computerrl.common.config import TasksConfig
+from computerrl.common.errors import DesktopBroken, EnvError, HostBroken, TaskFailed, error_classes
+from computerrl.common.messages import Evaluation, TaskRef
+from computerrl.env_server.driver import Getter, TaskInstance
+from computerrl.env_server.guest.wire import MAX_FRAME_BYTES, Wire, WireClosed, WireTimeout
 
 MAX_MESSAGE_BYTES = 2 * MAX_FRAME_BYTES
 """A fact of the desktop fills at most a frame of the guest's, and is wrapped once more here."""
@@ -120,7 +121,7 @@ class JudgeInPlace:
         """See `Judge`."""
 
 
-FORK_SERVER = (sys.executable, "-m", "env_server.fork_server")
+FORK_SERVER = (sys.executable, "-m", "computerrl.env_server.fork_server")
 """Command of the fork server, without its argument."""
 
 
@@ -240,8 +241,7 @@ class ForkedJudge:
 
 def _environment() -> dict[str, str]:
     """The fork server finds this very code; numeric libraries start no threads, which a fork would not copy."""
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    path = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
+    path = os.pathsep.join(part for part in (str(SOURCE_ROOT), os.environ.get("PYTHONPATH", "")) if part)
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 

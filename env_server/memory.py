@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from common import host_memory, lifecycle
-from common.config import DesktopConfig
+from computerrl.common import host_memory, lifecycle
+from computerrl.common.config import DesktopConfig
 
 PERIOD_S = 1.0
 """Between two looks at all desktops. A look costs about 1 ms a desktop as long as it is far below its limit."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from common.messages import Element
-from env_server.guest.visibility import WINDOW_KEY
+from computerrl.common.messages import Element
+from computerrl.env_server.guest.visibility import WINDOW_KEY
 
 DUPLICATE_OVERLAP = 0.2
 """Two rows with the same text whose boxes overlap by more than this (intersection over union) are one."""

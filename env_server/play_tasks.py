@@ -9,18 +9,18 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
-from common.config import DesktopConfig, TasksConfig
-from common.errors import DesktopBroken, HostBroken, TaskFailed
-from common.messages import TaskRef
-from common.transport import LocalChannel
-from env_server.client import DesktopClient
-from env_server.driver import DesktopDriver
-from env_server.drivers import make_driver
-from env_server.service import START_LIMIT_S, DesktopService
-from env_server.tasks.family import FOREIGN_PREFIX
-from env_server.tasks.osworld.abilities import Refusal
-from env_server.tasks.osworld.check import Report
-from env_server.untouched import PAYS
+from computerrl.common.config import DesktopConfig, TasksConfig
+from computerrl.common.errors import DesktopBroken, HostBroken, TaskFailed
+from computerrl.common.messages import TaskRef
+from computerrl.common.transport import LocalChannel
+from computerrl.env_server.client import DesktopClient
+from computerrl.env_server.driver import DesktopDriver
+from computerrl.env_server.drivers import make_driver
+from computerrl.env_server.service import START_LIMIT_S, DesktopService
+from computerrl.env_server.tasks.family import FOREIGN_PREFIX
+from computerrl.env_server.tasks.osworld.abilities import Refusal
+from computerrl.env_server.tasks.osworld.check import Report
+from computerrl.env_server.untouched import PAYS
 
 DESKTOPS = DesktopConfig(image="full", num_desktops=1, reset_deadline_s=120.0, observation="tree")
 """Desktops where no configuration names others."""

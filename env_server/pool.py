@@ -20,8 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from common.errors import HostBroken, LeaseRefused, NoDesktop
-from common.messages import Lease, TaskRef
+from computerrl.common.errors import HostBroken, LeaseRefused, NoDesktop
+from computerrl.common.messages import Lease, TaskRef
 
 DesktopState = Literal["new", "starting", "idle", "preparing", "leased", "broken"]
 

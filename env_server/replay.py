@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from common import log
-from common.actions import parse_action
-from common.config import TasksConfig
-from common.messages import Action, Element, Observation, TaskRef
-from common.recordings import RecordedStep, RecordedTarget, Recording, find_recording
-from env_server.driver import Getter, TaskInstance
-from env_server.targets import name_of
-from env_server.tasks.family import DONE, WAIT
+from computerrl.common import log
+from computerrl.common.actions import parse_action
+from computerrl.common.config import TasksConfig
+from computerrl.common.messages import Action, Element, Observation, TaskRef
+from computerrl.common.recordings import RecordedStep, RecordedTarget, Recording, find_recording
+from computerrl.env_server.driver import Getter, TaskInstance
+from computerrl.env_server.targets import name_of
+from computerrl.env_server.tasks.family import DONE, WAIT
 
 MAX_WAITS = 2
 """For one element that is not there yet; each wait is one of the episode's few steps."""

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from common.errors import DiskFull
-from common.messages import ScreenshotRef
-from env_server.client import read_screenshot
+from computerrl.common.errors import DiskFull
+from computerrl.common.messages import ScreenshotRef
+from computerrl.env_server.client import read_screenshot
 
 SEGMENT_BYTES = 64 * 2**20
 """A segment is closed when it is at least this long: few files, each still quick to copy."""

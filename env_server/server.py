@@ -9,20 +9,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from common import log
-from common.addresses import own_address, tcp_address
-from common.config import RunConfig
-from common.errors import ConfigError, PeerTimeout
-from common.exporter import exporting
-from common.lifecycle import Heartbeat, StopToken, new_incarnation
-from common.run_folder import RunFolder
-from common.transport import Client, Server
-from env_server.client import memory_problem, needed_desktop
-from env_server.driver import DesktopDriver
-from env_server.drivers import make_driver
-from env_server.screenshots import ScreenshotStore
-from env_server.service import DesktopService
-from env_server.tokens import first_token
+from computerrl.common import log
+from computerrl.common.addresses import own_address, tcp_address
+from computerrl.common.config import RunConfig
+from computerrl.common.errors import ConfigError, PeerTimeout
+from computerrl.common.exporter import exporting
+from computerrl.common.lifecycle import Heartbeat, StopToken, new_incarnation
+from computerrl.common.run_folder import RunFolder
+from computerrl.common.transport import Client, Server
+from computerrl.env_server.client import memory_problem, needed_desktop
+from computerrl.env_server.driver import DesktopDriver
+from computerrl.env_server.drivers import make_driver
+from computerrl.env_server.screenshots import ScreenshotStore
+from computerrl.env_server.service import DesktopService
+from computerrl.env_server.tokens import first_token
 
 _POLL_S = 0.25
 """How fast a stop is noticed while nobody asks anything."""

@@ -17,9 +17,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from common import log
-from common.config import DesktopConfig, TasksConfig
-from common.errors import (
+from computerrl.common import log
+from computerrl.common.config import DesktopConfig, TasksConfig
+from computerrl.common.errors import (  # fmt: skip
     ComputerRLError,
     DesktopBroken,
     DiskFull,
@@ -27,8 +27,8 @@ from common.errors import (
     HostBroken,
     NoDesktop,
     ProtocolError,
-)  # fmt: skip
-from common.messages import (
+)
+from computerrl.common.messages import (  # fmt: skip
     Ack,
     DemonstrationRequest,
     Desktops,
@@ -40,22 +40,16 @@ from common.messages import (
     StepRequest,
     TaskRef,
     TaskReset,
-)  # fmt: skip
-from common.metrics import Timings
-from env_server import calls, memory
-from env_server.desktop_worker import (
-    CLOSE_LIMIT_S,
-    Call,
-    DesktopWorker,
-    Reply,
-    error_reply,
 )
-from env_server.driver import DesktopDriver
-from env_server.judging import LONGEST_S, Judge, make_judge
-from env_server.pool import DesktopPool, DesktopState, PoolLimits
-from env_server.tasks import families_of
-from env_server.untouched import Untouched, reset_limit_s
-from env_server.wall import Wall
+from computerrl.common.metrics import Timings
+from computerrl.env_server import calls, memory
+from computerrl.env_server.desktop_worker import CLOSE_LIMIT_S, Call, DesktopWorker, Reply, error_reply
+from computerrl.env_server.driver import DesktopDriver
+from computerrl.env_server.judging import LONGEST_S, Judge, make_judge
+from computerrl.env_server.pool import DesktopPool, DesktopState, PoolLimits
+from computerrl.env_server.tasks import families_of
+from computerrl.env_server.untouched import Untouched, reset_limit_s
+from computerrl.env_server.wall import Wall
 
 DEADLINE_GRACE_S = 1.0
 """A driver keeps its own deadlines and says more about it; only one that does not is cut off from here."""

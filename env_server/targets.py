@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from common.messages import Element
-from common.targets import named_alone, plain
+from computerrl.common.messages import Element
+from computerrl.common.targets import named_alone, plain
 
 
 def name_of(elements: Sequence[Element], element: Element) -> int | str:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from common.errors import Problem, SetupError
-from common.run_folder import write_atomically
+from computerrl.common.errors import Problem, SetupError
+from computerrl.common.run_folder import write_atomically
 
 STRETCH = 1 << 32
 """Leases that one process can give out; at a million a second it lasts an hour, at one a second a century."""

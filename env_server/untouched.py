@@ -16,16 +16,16 @@ from typing import Final
 
 import msgspec
 
-from common import log
-from common.config import DesktopConfig
-from common.errors import TaskFailed
-from common.messages import Evaluation, TaskRef
-from common.model_folder import cache_folder
-from common.run_folder import write_atomically
-from env_server.driver import TaskInstance
-from env_server.image.find import image_id
-from env_server.judging import LONGEST_S
-from env_server.tasks.family import is_foreign
+from computerrl.common import log
+from computerrl.common.config import DesktopConfig
+from computerrl.common.errors import TaskFailed
+from computerrl.common.messages import Evaluation, TaskRef
+from computerrl.common.model_folder import cache_folder
+from computerrl.common.run_folder import write_atomically
+from computerrl.env_server.driver import TaskInstance
+from computerrl.env_server.image.find import image_id
+from computerrl.env_server.judging import LONGEST_S
+from computerrl.env_server.tasks.family import is_foreign
 
 PAYS: Final = "pays untouched"
 """Beginning of the text of the `TaskFailed` that refuses a task."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from common.actions import render_action
-from common.messages import (
+from computerrl.common.actions import render_action
+from computerrl.common.messages import (  # fmt: skip
     DesktopView,
     Element,
     Evaluation,
@@ -18,7 +18,7 @@ from common.messages import (
     TaskRef,
     TaskReset,
     TaskStarted,
-)  # fmt: skip
+)
 
 
 @dataclass(slots=True)

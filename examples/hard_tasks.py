@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from learner.algorithms.grpo import GRPO
-from learner.step_table import StepTable
+from computerrl.learner.algorithms.grpo import GRPO
+from computerrl.learner.step_table import StepTable
 
 
 class HardTasks(GRPO):

@@ -1,8 +1,7 @@
 """`computerrl bench NAME`: runs one file of benchmarks/, prints its table, writes its rows as JSON.
 
 A benchmark is a module `benchmarks/<name>.py` with a docstring and `run(quick: bool) -> list[dict]`; each row has name, value,
-unit, spread, target, better ("lower" or "higher"), and where there is a baseline peer, peer_value, ratio. They are found in the
-source tree that this package was started from (an editable install is one), so that the command works from any folder.
+unit, spread, target, better ("lower" or "higher"), and where there is a baseline peer, peer_value, ratio.
 """
 
 from __future__ import annotations
@@ -16,9 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.errors import ConfigError, Problem, SetupError
+from computerrl import PACKAGE
+from computerrl.common.errors import ConfigError, Problem
 
-FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
+FOLDER = PACKAGE / "benchmarks"
 COLUMNS = ("name", "value", "unit", "spread", "target", "better", "peer", "peer_value", "ratio")
 
 
@@ -27,21 +27,11 @@ def benchmark_names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.py") if not path.stem.startswith("_"))
 
 
-def require_source(folder: Path) -> None:
-    """Raise `SetupError` where ``folder`` of the source tree is missing, as it is beside an installed package."""
-    if not folder.is_dir():
-        reason = f"not part of the installed package: there is no {folder}"
-        step = "run the command from a clone of the project: .venv/bin/computerrl there, after `make setup`"
-        raise SetupError(Problem(folder.name, reason, step))
-
-
 def run_bench(name: str | None, *, json_file: Path | None, quick: bool) -> int:
     """Run ``name`` (or list all when None); gives the exit code. Raises `ConfigError` for an unknown name.
 
-    The exit code is 1 when a row misses its target and the module says `GUARANTEED = True`. Raises `SetupError` where the
-    benchmarks are missing.
+    The exit code is 1 when a row misses its target and the module says `GUARANTEED = True`.
     """
-    require_source(FOLDER)
     names = benchmark_names()
     if name is None:
         for known in names:
@@ -50,14 +40,12 @@ def run_bench(name: str | None, *, json_file: Path | None, quick: bool) -> int:
         return 0
     if name not in names:
         raise ConfigError([Problem("NAME", f"no benchmark {name!r}", f"use one of {', '.join(names)}")])
-    if str(FOLDER.parent) not in sys.path:
-        sys.path.insert(0, str(FOLDER.parent))
-    module = importlib.import_module(f"benchmarks.{name}")
+    module = importlib.import_module(f"computerrl.benchmarks.{name}")
     started = time.perf_counter()
     rows = [complete(row) for row in module.run(quick)]
     print_rows(name, rows, took_s=time.perf_counter() - started, quick=quick)
     if json_file is not None:
-        from launch.machine import inspect_machine, package_versions
+        from computerrl.launch.machine import inspect_machine, package_versions
 
         machine = {**inspect_machine().as_dict(), "versions": package_versions()}
         json_file.parent.mkdir(parents=True, exist_ok=True)

@@ -22,15 +22,16 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from common.errors import Problem, SetupError
-from common.model_folder import BUILT_IN_MODELS, check_model_folder, model_folder
-from env_server.host import run_logged
-from launch.package_plan import torch_ways
-from launch.packages import LISTS, REPOSITORY, pinned
+from computerrl import SOURCE_ROOT
+from computerrl.common.errors import Problem, SetupError
+from computerrl.common.model_folder import BUILT_IN_MODELS, check_model_folder, model_folder
+from computerrl.env_server.host import run_logged
+from computerrl.launch.package_plan import torch_ways
+from computerrl.launch.packages import LISTS, pinned
 
 SUMS_FILE, INSTALL_FILE = "SHA256SUMS", "install.sh"
 _CHUNK = 1 << 20
-_PACKAGES = ("actor", "benchmarks", "broker", "common", "configs", "docs", "env_server", "launch", "learner")
+_PACKAGES = ("actor", "benchmarks", "broker", "common", "computerrl", "configs", "docs", "env_server", "launch", "learner")
 _FILES = ("LICENSE", "Makefile", "README.md", "CONTRIBUTING.md", *LISTS.values(), "pyproject.toml", "setup.cfg")
 _LISTS = ("run", "osworld")
 _MIN_FREE_MB = 6000
@@ -62,7 +63,7 @@ def make_bundle(out: Path, *, image: str | None, model: str, say: Say) -> Path:
 
 def _wheels(out: Path, say: Say) -> str:
     folder, log = out / "wheels", out.parent / f"{out.name}.log"
-    stamp, requirements = folder / ".complete", pinned(REPOSITORY, _LISTS)
+    stamp, requirements = folder / ".complete", pinned(SOURCE_ROOT, _LISTS)
     digest = hashlib.sha256("\n".join(requirements).encode()).hexdigest()
     if stamp.is_file() and stamp.read_text() == digest:
         return f"{len(list(folder.glob('*.whl')))} there already"
@@ -95,12 +96,12 @@ def _torch_wheels(folder: Path, log: Path) -> None:
 
 def _source(out: Path) -> str:
     """What git tracks or, in a tree that git does not know, the packages."""
-    listed = subprocess.run(["git", "-C", REPOSITORY, "ls-files", "-z"], capture_output=True, text=True, check=False)
+    listed = subprocess.run(["git", "-C", SOURCE_ROOT, "ls-files", "-z"], capture_output=True, text=True, check=False)
     names = [name for name in listed.stdout.split("\0") if name] if listed.returncode == 0 else [*_PACKAGES, *_FILES]
     with tarfile.open(out / "source.tar.gz", "w:gz", compresslevel=6) as archive:
         for name in names:
-            if (REPOSITORY / name).exists():
-                archive.add(REPOSITORY / name, arcname=f"computerrl/{name}", filter=_clean)
+            if (SOURCE_ROOT / name).exists():
+                archive.add(SOURCE_ROOT / name, arcname=f"computerrl/{name}", filter=_clean)
     return f"{len(names)} files"
 
 
@@ -113,7 +114,7 @@ def _clean(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def _image(out: Path, image: str) -> str:
-    from env_server.image.find import image_path
+    from computerrl.env_server.image.find import image_path
 
     path = image_path(image)
     folder = out / "images"

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from launch import cli_cluster, cli_roles, cli_watch
-from launch.cli_options import SET, ConfigFile, Host, Number, SectionedGroup, Site, print_resolved, with_config
-from launch.simulate import simulate
+from computerrl.launch import cli_cluster, cli_roles, cli_watch
+from computerrl.launch.cli_options import SET, ConfigFile, Host, Number, SectionedGroup, Site, print_resolved, with_config
+from computerrl.launch.simulate import simulate
 
 if TYPE_CHECKING:
-    from common.config import RunConfig
-    from common.errors import ComputerRLError
+    from computerrl.common.config import RunConfig
+    from computerrl.common.errors import ComputerRLError
 
 
 @click.group(
@@ -69,7 +69,7 @@ def train(config: Path, overrides: tuple[str, ...], *, resume: bool, dry_run: bo
     computerrl train quickstart learner.max_age=2 --dry-run
     computerrl train quickstart --resume
     """
-    from common.config import load_config
+    from computerrl.common.config import load_config
 
     resolved = load_config(config, overrides=overrides)
     if print_config:
@@ -80,7 +80,7 @@ def train(config: Path, overrides: tuple[str, ...], *, resume: bool, dry_run: bo
         return
     # Before the imports below, which take a second or two.
     click.echo(f"checking {config} and this machine")
-    from launch import local
+    from computerrl.launch import local
 
     code, _ = local.play(resolved, resume=resume, has_dashboard=dashboard)
     _end_run(code)
@@ -89,11 +89,11 @@ def train(config: Path, overrides: tuple[str, ...], *, resume: bool, dry_run: bo
 def _dry_run(config: RunConfig, *, path: Path, resume: bool) -> None:
     """Print the processes of ``config`` and their memory. Raises what `train` would raise."""
     click.echo(f"# processes of {path}")
-    from launch.local import plan_for
-    from launch.machine import inspect_machine
-    from launch.preflight import run_preflight
-    from launch.resources import describe_choice, plan_memory
-    from launch.run_names import find_resumable
+    from computerrl.launch.local import plan_for
+    from computerrl.launch.machine import inspect_machine
+    from computerrl.launch.preflight import run_preflight
+    from computerrl.launch.resources import describe_choice, plan_memory
+    from computerrl.launch.run_names import find_resumable
 
     if resume:
         config = find_resumable(config)
@@ -135,8 +135,8 @@ def doctor(config: Path | None, site: str | None, *, as_json: bool) -> None:
     computerrl doctor quickstart --site my-cluster
     srun --partition gpu --gres=gpu:1 computerrl doctor --site my-cluster
     """
-    from common.config import load_config, load_site
-    from launch.doctor import run_doctor
+    from computerrl.common.config import load_config, load_site
+    from computerrl.launch.doctor import run_doctor
 
     chosen = load_site(site) if site is not None else None
     sys.exit(run_doctor(as_json=as_json, site=chosen, config=load_config(config) if config is not None else None))
@@ -156,14 +156,14 @@ def export(source: str, out: Path) -> None:
     computerrl export runs/quickstart/checkpoints/checkpoint-000007 trained
     computerrl train quickstart model.name=trained
     """
-    from common.errors import ConfigError, Problem
-    from launch.run_names import find_checkpoint
+    from computerrl.common.errors import ConfigError, Problem
+    from computerrl.launch.run_names import find_checkpoint
 
     run, checkpoint = find_checkpoint(source)
     if out.exists():
         raise ConfigError([Problem("OUT_FOLDER", f"{str(out)!r} exists", "give a folder that does not exist yet")])
     click.echo(f"{checkpoint or run}: reading the weights, which takes up to a minute", err=True)
-    from learner.export import export_model
+    from computerrl.learner.export import export_model
 
     click.echo(export_model(run, out, checkpoint=checkpoint))
 
@@ -196,7 +196,7 @@ def evaluate(source: str, families: str | None, overrides: tuple[str, ...], *, a
     With --endpoint a server samples (vllm serve theirs). --set actor.endpoint.model=NAME chooses one of several models that it
     serves; --set actor.endpoint.key_file=FILE names the file of its key (chmod 600).
     """
-    from launch.evaluate import Wish, evaluate
+    from computerrl.launch.evaluate import Wish, evaluate
 
     chosen = tuple(families.split(",")) if families is not None else None
     sys.exit(evaluate(Wish(source, families=chosen, overrides=overrides, **wishes), as_json=as_json))
@@ -223,10 +223,10 @@ def desktop(*, lists: bool, **options: Any) -> None:
     computerrl train quickstart tasks.recordings=demonstrations
     """
     if lists:
-        from launch.tasks import list_families
+        from computerrl.launch.tasks import list_families
 
         sys.exit(list_families(""))
-    from launch.desktop import DesktopOptions, run_desktop
+    from computerrl.launch.desktop import DesktopOptions, run_desktop
 
     sys.exit(run_desktop(DesktopOptions(**options)))
 
@@ -242,7 +242,7 @@ def bench(name: str | None, json_file: Path | None, *, quick: bool) -> None:
     computerrl bench
     computerrl bench broker --quick
     """
-    from launch.bench import run_bench
+    from computerrl.launch.bench import run_bench
 
     sys.exit(run_bench(name, json_file=json_file, quick=quick))
 
@@ -268,7 +268,7 @@ def study(name: str | None, folder: Path | None, num_seeds: int | None, results:
     computerrl study staleness --quick --out /tmp/staleness
     computerrl study entropulse --seeds 8 --results docs/data/entropulse.json
     """
-    from launch.study import run_study
+    from computerrl.launch.study import run_study
 
     run_study(name, folder=folder, quick=quick, num_seeds=num_seeds, results=results)
 
@@ -292,7 +292,7 @@ def tasks_list(beginning: str) -> None:
     computerrl tasks list
     computerrl tasks list calc
     """
-    from launch.tasks import list_families
+    from computerrl.launch.tasks import list_families
 
     sys.exit(list_families(beginning))
 
@@ -328,7 +328,7 @@ def tasks_check(
     computerrl tasks check examples/chrome --app chrome
     computerrl tasks check examples/vlc --play
     """
-    from launch.tasks import run_check
+    from computerrl.launch.tasks import run_check
 
     sys.exit(run_check(folder, assets=assets, json_file=json_file, apps=apps, config_file=config, play=play))
 
@@ -346,7 +346,7 @@ class _LazySetup(click.Command):
         return args
 
     def invoke(self, ctx: click.Context) -> Any:
-        from launch.setup import setup
+        from computerrl.launch.setup import setup
 
         return setup.main(args=ctx.args, prog_name="computerrl setup", standalone_mode=False)
 
@@ -361,8 +361,8 @@ cli.add_section("One process of a run alone, each with the same CONFIG", cli_rol
 
 def main() -> NoReturn:
     """Entry point of the command."""
-    from common.errors import ComputerRLError, Problem, SetupError
-    from common.lifecycle import SUPERVISOR_VARIABLE
+    from computerrl.common.errors import ComputerRLError, Problem, SetupError
+    from computerrl.common.lifecycle import SUPERVISOR_VARIABLE
 
     try:
         _require_folder()
@@ -400,7 +400,7 @@ def main() -> NoReturn:
 
 def _require_folder() -> None:
     """Raise `ConfigError` where the current folder was removed: paths would lead nowhere."""
-    from common.errors import ConfigError, Problem
+    from computerrl.common.errors import ConfigError, Problem
 
     try:
         os.getcwd()
@@ -435,10 +435,6 @@ def _show(error: ComputerRLError) -> None:
             print(f"  {problem}", file=sys.stderr)
     else:
         print(f"error: {error}", file=sys.stderr)
-    from launch.role_errors import leave_error
+    from computerrl.launch.role_errors import leave_error
 
     leave_error(error)
-
-
-if __name__ == "__main__":
-    main()

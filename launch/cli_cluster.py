@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from launch.cli_options import PRINT_CONFIG, RUN, Run, Site, print_resolved, with_config
+from computerrl.launch.cli_options import PRINT_CONFIG, RUN, Run, Site, print_resolved, with_config
 
 if TYPE_CHECKING:
-    from launch.cluster_plan import ClusterPlan
+    from computerrl.launch.cluster_plan import ClusterPlan
 
 SITE = click.option("--site", type=Site(), metavar="SITE", help="A name in configs/sites/, or the path of a site profile.")
 
@@ -29,7 +29,7 @@ def plan(config: Path, overrides: tuple[str, ...], *, site: str | None, print_co
     computerrl plan quickstart cluster.num_worker_nodes=2
     computerrl plan quickstart --site configs/sites/gpu-and-cpu.yaml
     """
-    from launch.submit import make_plan_of
+    from computerrl.launch.submit import make_plan_of
 
     made = make_plan_of(config, overrides=overrides, site=site)
     if print_config:
@@ -47,8 +47,8 @@ def show_plan(made: ClusterPlan) -> None:
 
 def _choice(made: ClusterPlan) -> str:
     """What the learner computes again, as far as the plan knows."""
-    from common.memory_plan import Choice
-    from launch.resources import describe_choice
+    from computerrl.common.memory_plan import Choice
+    from computerrl.launch.resources import describe_choice
 
     keeps = made.config.learner.activation_checkpointing == "auto" and not made.layout.learner_has_gpus
     reason = "the memory that is asked for holds all activations"
@@ -57,7 +57,7 @@ def _choice(made: ClusterPlan) -> str:
 
 def show_processes(made: ClusterPlan) -> None:
     """Print what runs where."""
-    from launch.cluster_plan import describe
+    from computerrl.launch.cluster_plan import describe
 
     click.echo("# processes")
     for node, needs, spec in describe(made):
@@ -69,7 +69,7 @@ def show_processes(made: ClusterPlan) -> None:
 
 def show_idle(made: ClusterPlan) -> None:
     """Print on stderr that desktops of a plan will be idle, where there are any."""
-    from launch.plan import idle_desktops
+    from computerrl.launch.plan import idle_desktops
 
     note = idle_desktops(made.config, made.layout)
     if note is not None:
@@ -109,10 +109,10 @@ def submit(
     \b
     computerrl submit --workers-for latest --array 0-7 --site my-cluster
     """
-    from launch import submit as submission
+    from computerrl.launch import submit as submission
 
     if workers_for is not None:
-        from launch.join import submit_workers
+        from computerrl.launch.join import submit_workers
 
         click.echo(submit_workers(workers_for, site=site, array=array, dry_run=dry_run))
         return
@@ -132,7 +132,7 @@ def submit(
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), metavar="RUN_FOLDER")
 def job(folder: Path) -> None:
     """What a submitted job becomes: supervises RUN_FOLDER's processes on the nodes of the allocation."""
-    from launch.job import run_job
+    from computerrl.launch.job import run_job
 
     sys.exit(run_job(folder))
 
@@ -148,7 +148,7 @@ def join(run: Path, *, actors: int) -> None:
     \b
     computerrl join latest --actors 2
     """
-    from launch.join import join_run
+    from computerrl.launch.join import join_run
 
     sys.exit(join_run(run, num_actors=actors))
 
@@ -170,7 +170,7 @@ def up(config: Path, overrides: tuple[str, ...], *, hosts: Path, resume: bool, d
     \b
     computerrl up quickstart --hosts configs/hosts.yaml
     """
-    from launch import up as bare_metal
+    from computerrl.launch import up as bare_metal
 
     made = bare_metal.plan_of(config, hosts_path=hosts, overrides=overrides)
     if dry_run:
@@ -189,7 +189,7 @@ def cancel(run: Path) -> None:
     \b
     computerrl cancel latest
     """
-    from launch.submit import cancel
+    from computerrl.launch.submit import cancel
 
     click.echo(cancel(run))
 
@@ -209,7 +209,7 @@ def logs(run: Path, processes: tuple[str, ...], *, follow: bool, lines: int, lev
     computerrl logs latest --follow
     computerrl logs latest learner actor-3 --level warning
     """
-    from launch.logs import show_logs
+    from computerrl.launch.logs import show_logs
 
     show_logs(run, processes=processes, level=level, follow=follow, num_lines=lines)
 
@@ -229,7 +229,7 @@ def bundle(out: Path, *, image: str, model: str) -> None:
     cd /media/disk/computerrl
     ./install.sh ~/computerrl          (checks every file first)
     """
-    from launch.bundle import make_bundle
+    from computerrl.launch.bundle import make_bundle
 
     make_bundle(out, image=None if image == "none" else image, model=model, say=click.echo)
 

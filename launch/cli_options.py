@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from launch.config_files import EXAMPLE, find_config, find_site, is_override
+from computerrl.launch.config_files import EXAMPLE, find_config, find_site, is_override
 
 if TYPE_CHECKING:
-    from common.config import RunConfig
+    from computerrl.common.config import RunConfig
 
 
 class ConfigFile(click.ParamType):
@@ -40,7 +40,7 @@ class Run(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """The folder. Raises `ConfigError`."""
-        from launch.run_names import find_run
+        from computerrl.launch.run_names import find_run
 
         return find_run(str(value))
 
@@ -77,8 +77,8 @@ class Host(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The number. Raises `ConfigError`."""
-        from common.addresses import own_address
-        from common.errors import ConfigError, Problem, SetupError
+        from computerrl.common.addresses import own_address
+        from computerrl.common.errors import ConfigError, Problem, SetupError
 
         try:
             return own_address(str(value))

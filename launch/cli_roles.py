@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from launch.cli_options import with_config
+from computerrl.launch.cli_options import with_config
 
 if TYPE_CHECKING:
-    from common.config import RunConfig
-    from common.lifecycle import StopToken
+    from computerrl.common.config import RunConfig
+    from computerrl.common.lifecycle import StopToken
 
 RoleEntry = Callable[["RunConfig", int, "StopToken"], None]
 
@@ -25,9 +25,9 @@ INDEX = click.option("--index", default=0, type=click.IntRange(min=0), show_defa
 
 def _run_role(path: Path, overrides: tuple[str, ...], entry: RoleEntry, *, role: str, index: int) -> None:
     """What every role does at its start: die with its supervisor, log, stop on signals."""
-    from common import lifecycle, log
-    from common.config import load_config
-    from launch import processes
+    from computerrl.common import lifecycle, log
+    from computerrl.common.config import load_config
+    from computerrl.launch import processes
 
     faulthandler.enable()  # A crash in foreign code (torch, ZeroMQ) leaves its stack in the log.
     supervisor = os.environ.get(lifecycle.SUPERVISOR_VARIABLE)
@@ -48,8 +48,8 @@ def _run_role(path: Path, overrides: tuple[str, ...], entry: RoleEntry, *, role:
 def _prepare_folder(config: RunConfig, *, role: str) -> RunConfig:
     """Started by hand, whoever comes first makes the run folder; only the broker writes the configuration anew. Returns it with
     what the first one found for all."""
-    from common.run_folder import RunFolder
-    from launch.run_names import with_recorded_dtype
+    from computerrl.common.run_folder import RunFolder
+    from computerrl.launch.run_names import with_recorded_dtype
 
     folder = RunFolder(config.folder)
     there = folder.resolved_config.exists()
@@ -67,7 +67,7 @@ def broker(config: Path, overrides: tuple[str, ...], index: int) -> None:
     """Run the broker: hands out work, journals trajectories, knows where everybody is."""
 
     def entry(run_config: RunConfig, _index: int, stop: StopToken) -> None:
-        from broker.server import run_broker
+        from computerrl.broker.server import run_broker
 
         run_broker(run_config, stop=stop)
 
@@ -81,7 +81,7 @@ def env_server(config: Path, overrides: tuple[str, ...], index: int) -> None:
     """Run an env_server: keeps desktops and lends them to actors. One per node."""
 
     def entry(run_config: RunConfig, index: int, stop: StopToken) -> None:
-        from env_server.server import run_env_server
+        from computerrl.env_server.server import run_env_server
 
         run_env_server(run_config, index=index, stop=stop)
 
@@ -95,7 +95,7 @@ def actor(config: Path, overrides: tuple[str, ...], index: int) -> None:
     """Run an actor: plays episodes with the current policy."""
 
     def entry(run_config: RunConfig, index: int, stop: StopToken) -> None:
-        from actor.worker import run_actor
+        from computerrl.actor.worker import run_actor
 
         run_actor(run_config, index=index, stop=stop)
 
@@ -109,10 +109,10 @@ def engine(config: Path, overrides: tuple[str, ...], index: int) -> None:
     """Run an engine process: samples for all actors (actor.inference central)."""
 
     def entry(run_config: RunConfig, index: int, stop: StopToken) -> None:
-        from common import lifecycle
+        from computerrl.common import lifecycle
 
         with lifecycle.gc_paused():
-            from actor.engine_process import run_engine
+            from computerrl.actor.engine_process import run_engine
 
         run_engine(run_config, index=index, stop=stop)
 
@@ -126,10 +126,10 @@ def learner(config: Path, overrides: tuple[str, ...], index: int) -> None:
     """Run the learner: conducts the recipe, trains, broadcasts weights. Ends when the recipe is finished."""
 
     def entry(run_config: RunConfig, index: int, stop: StopToken) -> None:
-        from common import lifecycle
+        from computerrl.common import lifecycle
 
         with lifecycle.gc_paused():
-            from learner.loop import run_learner
+            from computerrl.learner.loop import run_learner
 
         run_learner(run_config, index=index, stop=stop)
 

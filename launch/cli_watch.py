@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from launch.cli_options import RUN, Host, OutFile, Run
+from computerrl.launch.cli_options import RUN, Host, OutFile, Run
 
 HOST = click.option(
     "--host", default="127.0.0.1", type=Host(), show_default=True, help="Address to listen on; others let other machines in."
@@ -31,7 +31,7 @@ def dashboard(run: Path, host: str, port: int, *, with_parent: bool) -> None:
     computerrl train quickstart --dashboard
     computerrl dashboard latest
     """
-    from launch.pages import show_run
+    from computerrl.launch.pages import show_run
 
     show_run(run, host=host, port=port, page="", command="computerrl dashboard", with_parent=with_parent)
 
@@ -51,7 +51,7 @@ def replay(run: Path, episode: str | None, host: str, port: int, *, beside: str 
     computerrl replay latest rl-1/4/0 --beside rl-1/4/1
     computerrl replay latest eval-after-rl/3/0 --out episode.html
     """
-    from launch.pages import show_run, write_episode
+    from computerrl.launch.pages import show_run, write_episode
 
     names = [name for name in (episode, beside) if name]
     if out is not None:
@@ -75,7 +75,7 @@ def trace(run: Path, episode: str | None, *, last: int, out: Path | None) -> Non
     computerrl trace latest
     computerrl trace latest rl-1/4/0 --out episode.json
     """
-    from launch.trace_file import write_trace
+    from computerrl.launch.trace_file import write_trace
 
     click.echo(write_trace(run, episode=episode, last=last, out=out))
 
@@ -89,7 +89,7 @@ def compare(runs: tuple[Path, ...], *, out: Path) -> None:
     \b
     computerrl compare quickstart quickstart-2
     """
-    from launch.compare import write_comparison
+    from computerrl.launch.compare import write_comparison
 
     if len(runs) < 2:
         raise click.UsageError("give two RUNs or more")
@@ -104,7 +104,7 @@ def report(run: Path) -> None:
     \b
     computerrl report latest
     """
-    from launch.report import write_report
+    from computerrl.launch.report import write_report
 
     click.echo(write_report(run))
 
@@ -118,8 +118,8 @@ def status(run: Path, *, watch: bool) -> None:
     \b
     computerrl status latest --watch
     """
-    from launch.status import show_status
-    from launch.submit import describe_job
+    from computerrl.launch.status import show_status
+    from computerrl.launch.submit import describe_job
 
     job = describe_job(run)
     if job:
@@ -144,7 +144,7 @@ def phase_sft(run: Path) -> None:
     \b
     computerrl phase sft latest
     """
-    from launch.status import request_sft
+    from computerrl.launch.status import request_sft
 
     click.echo(request_sft(run))
 
@@ -167,7 +167,7 @@ def journal_ls(run: Path) -> None:
     \b
     computerrl journal ls latest
     """
-    from launch.journal import list_segments
+    from computerrl.launch.journal import list_segments
 
     sys.exit(list_segments(run))
 
@@ -184,7 +184,7 @@ def journal_cat(run: Path, kinds: tuple[str, ...], name: str, *, full: bool) -> 
     computerrl journal cat latest --kind VersionAnnouncement
     computerrl journal cat latest --id rl-1/17/2 --full
     """
-    from launch.journal import print_records
+    from computerrl.launch.journal import print_records
 
     sys.exit(print_records(run, kinds=kinds, name=name, full=full))
 
@@ -197,7 +197,7 @@ def journal_verify(run: Path) -> None:
     \b
     computerrl journal verify latest
     """
-    from launch.journal import verify_journal
+    from computerrl.launch.journal import verify_journal
 
     sys.exit(verify_journal(run))
 

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.config import RunConfig, SiteProfile
-from common.errors import ConfigError, Problem
-from common.model_folder import cache_folder
-from launch.plan import Layout, ProcessSpec, make_plan, node_resources
-from launch.slurm import Part, parts_of, render_job
+from computerrl import SOURCE_ROOT
+from computerrl.common.config import RunConfig, SiteProfile
+from computerrl.common.errors import ConfigError, Problem
+from computerrl.common.model_folder import cache_folder
+from computerrl.launch.plan import Layout, ProcessSpec, make_plan, node_resources
+from computerrl.launch.slurm import Part, parts_of, render_job
 
 CONFIG_FILE = "config.yaml"
 LAUNCH_FOLDER = "launch"
@@ -43,7 +44,7 @@ class ClusterPlan:
     def script(self) -> str:
         """The batch script."""
         launch = self.config.folder / LAUNCH_FOLDER
-        command = (self.python, "-m", "launch.cli", "job", str(self.config.folder))
+        command = (self.python, "-m", "computerrl", "job", str(self.config.folder))
         return render_job(
             self.parts, site=self.site, name=self.config.name, output=launch / "job-%j.log", folder=self.folder, command=command,
             environment=self.environment,
@@ -82,9 +83,8 @@ def cluster_plan(
 
 def here(config: RunConfig, site: SiteProfile) -> ClusterPlan:
     """The plan as it is made from this process: this interpreter, these packages, the current folder."""
-    source_root = Path(__file__).resolve().parent.parent
     return cluster_plan(
-        config, site, python=sys.executable, source_root=source_root, folder=Path.cwd(), cache=cache_folder().resolve()
+        config, site, python=sys.executable, source_root=SOURCE_ROOT, folder=Path.cwd(), cache=cache_folder().resolve()
     )
 
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import yaml
 
-from common.errors import ConfigError, Problem
-from common.metrics import read_json_lines
-from common.run_folder import PRIVATE, RunFolder, write_atomically
-from launch.charts import Chart, Figure, Series, figure, smooth
-from launch.report import last_moment, page_environment, read_attempts, report_of
-from launch.report_data import ActiveTime
-from launch.run_charts import curve_of
-from launch.run_names import read_resolved
-from launch.run_state import RunState
+from computerrl.common.errors import ConfigError, Problem
+from computerrl.common.metrics import read_json_lines
+from computerrl.common.run_folder import PRIVATE, RunFolder, write_atomically
+from computerrl.launch.charts import Chart, Figure, Series, figure, smooth
+from computerrl.launch.report import last_moment, page_environment, read_attempts, report_of
+from computerrl.launch.report_data import ActiveTime
+from computerrl.launch.run_charts import curve_of
+from computerrl.launch.run_names import read_resolved
+from computerrl.launch.run_state import RunState
 
 STYLES = ("s1", "s2", "s3", "s4", "s5", "s6")
 """CSS variables; more runs than this cannot be told apart."""

@@ -1,24 +1,23 @@
 """Which configuration file a command line means: a path, or the name of a file in configs/.
 
-configs/ is looked for in the current folder, then in the source tree that this package runs from, then among the files that were
-installed with the package. Imports the standard library only, so that a wrong name is refused at once.
+configs/ is looked for in the current folder, then in this package. Imports the standard library only, so that a wrong name is
+refused at once.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from common.errors import ConfigError, Problem
+from computerrl import PACKAGE
+from computerrl.common.errors import ConfigError, Problem
 
 FOLDER = "configs"
 EXAMPLE = f"{FOLDER}/quickstart.yaml"
 _NO_RUNS = frozenset({"hosts", "prometheus"})
 """Files of configs/ that configure something other than a run."""
-_INSTALLED = "share/computerrl"
-"""Folder of the installation's data files that holds configs/ (setup.cfg)."""
 _OVERRIDE = re.compile(r"[A-Za-z_]\w*(\.[\w-]+)*=.*", re.DOTALL)
 
 
@@ -81,24 +80,5 @@ def _advice(name: str, names: Sequence[str]) -> str:
     return f"use one of {', '.join(at_the_top)}, algorithms/NAME, or the path of a YAML file"
 
 
-def _roots() -> Iterator[Path]:
-    yield Path()
-    yield Path(__file__).resolve().parent.parent
-    # Only where the others have not got it: reading the installation's list of files takes a while.
-    installed = _installed_root()
-    if installed is not None:
-        yield installed
-
-
-def _installed_root() -> Path | None:
-    """The folder below which the installation put configs/; None for one that has none (an editable installation)."""
-    from importlib import metadata
-
-    try:
-        files = metadata.files("computerrl") or []
-    except metadata.PackageNotFoundError:
-        return None
-    for file in files:
-        if file.as_posix().endswith(f"{_INSTALLED}/{EXAMPLE}"):
-            return Path(str(file.locate())).resolve().parent.parent
-    return None
+def _roots() -> Sequence[Path]:
+    return Path(), PACKAGE

@@ -12,10 +12,10 @@ from typing import Any
 
 import click
 
-from common import log
-from common.addresses import is_loopback
-from common.config import DesktopConfig, RunConfig
-from launch.pages import tunnel_hint
+from computerrl.common import log
+from computerrl.common.addresses import is_loopback
+from computerrl.common.config import DesktopConfig, RunConfig
+from computerrl.launch.pages import tunnel_hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,10 @@ class DesktopOptions:
 
 def run_desktop(options: DesktopOptions) -> int:
     """Serve until SIGINT, SIGTERM or SIGHUP; gives the exit code. Raises `ConfigError`, `SetupError`."""
-    from common import lifecycle
-    from env_server.client import needed_desktop
-    from env_server.live.session import LiveSession
-    from env_server.live.web import serve
+    from computerrl.common import lifecycle
+    from computerrl.env_server.client import needed_desktop
+    from computerrl.env_server.live.session import LiveSession
+    from computerrl.env_server.live.web import serve
 
     log.configure()
     desktop = DesktopConfig.model_validate({"driver": options.driver, "image": options.image})

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from common.clock import unix_now
-from launch.display_frame import Ending, View, duration, number, render
-from launch.run_state import Record, RunState
-from launch.start_up import StartUp
-from launch.supervisor import ProcessView
+from computerrl.common.clock import unix_now
+from computerrl.launch.display_frame import Ending, View, duration, number, render
+from computerrl.launch.run_state import Record, RunState
+from computerrl.launch.start_up import StartUp
+from computerrl.launch.supervisor import ProcessView
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from launch.run_state import Record, RunState, phase_title
-from launch.start_up import waiting_for
-from launch.supervisor import ProcessView
-from launch.waste_view import lost_text
+from computerrl.launch.run_state import Record, RunState, phase_title
+from computerrl.launch.start_up import waiting_for
+from computerrl.launch.supervisor import ProcessView
+from computerrl.launch.waste_view import lost_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from common.config import RunConfig, SiteProfile
-from common.errors import SetupError
-from common.host_compute import cpu_build_problem, fast_dtype, torch_cuda
-from common.model_folder import BUILT_IN_MODELS, cache_folder, is_model_folder, model_folder
-from launch.doctor_cluster import Row, cluster_rows
-from launch.machine import Machine, inspect_machine, package_versions
-from launch.preflight import MIN_FREE_DISK_MB
+from computerrl.common.config import RunConfig, SiteProfile
+from computerrl.common.errors import SetupError
+from computerrl.common.host_compute import cpu_build_problem, fast_dtype, torch_cuda
+from computerrl.common.model_folder import BUILT_IN_MODELS, cache_folder, is_model_folder, model_folder
+from computerrl.launch.doctor_cluster import Row, cluster_rows
+from computerrl.launch.machine import Machine, inspect_machine, package_versions
+from computerrl.launch.preflight import MIN_FREE_DISK_MB
 
 MIN_PYTHON = (3, 11)
 QUICKSTART_MEMORY_MB = 6700
@@ -108,7 +108,7 @@ def _device_rows(machine: Machine) -> list[Row]:
 
 
 def _apptainer_rows() -> list[Row]:
-    from env_server.apptainer_install import find_apptainer
+    from computerrl.env_server.apptainer_install import find_apptainer
 
     try:
         found = find_apptainer()
@@ -123,7 +123,7 @@ def _apptainer_rows() -> list[Row]:
 
 def _image_rows(image: str) -> list[Row]:
     """A recipe's image has the recipe's digest in its name: an old one is not found."""
-    from env_server.image.find import image_path
+    from computerrl.env_server.image.find import image_path
 
     try:
         return [Row("desktop image", "ok", str(image_path(image)))]

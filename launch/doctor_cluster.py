@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from common.addresses import interface_of, own_address
-from common.config import NodeKind, RunConfig, SiteProfile
-from common.errors import SetupError
-from common.model_folder import cache_folder
-from common.ports import PortLease
-from launch import slurm_commands
-from launch.machine import Machine
-from launch.resources import role_resources
+from computerrl.common.addresses import interface_of, own_address
+from computerrl.common.config import NodeKind, RunConfig, SiteProfile
+from computerrl.common.errors import SetupError
+from computerrl.common.model_folder import cache_folder
+from computerrl.common.ports import PortLease
+from computerrl.launch import slurm_commands
+from computerrl.launch.machine import Machine
+from computerrl.launch.resources import role_resources
 
 Verdict = Literal["ok", "missing", "note"]
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common.errors import ConfigError, Problem
-from common.model_folder import check_model_folder, is_model_folder
-from launch.run_names import CONFIG_FILE, find_checkpoint, read_resolved, runs_named
+from computerrl.common.errors import ConfigError, Problem
+from computerrl.common.model_folder import check_model_folder, is_model_folder
+from computerrl.launch.run_names import CONFIG_FILE, find_checkpoint, read_resolved, runs_named
 
 if TYPE_CHECKING:
-    from common.config import RunConfig
+    from computerrl.common.config import RunConfig
 
 FIGURES_FILE = "evaluation.json"
 PAGE_FILE = "evaluation.html"
@@ -77,7 +77,7 @@ def evaluate(wish: Wish, *, as_json: bool = False) -> int:
     """Carry it out, print the table (or JSON) and write both files; gives the exit code. Raises typed errors."""
     found = find_evaluated(wish)
     config = evaluation_config(wish, found)
-    from launch import local
+    from computerrl.launch import local
 
     code, folder = local.play(config, resume=wish.resume, is_latest=False, prepare=lambda claimed: with_weights(claimed, found))
     if code == 0:
@@ -106,7 +106,7 @@ def evaluation_config(wish: Wish, found: Evaluated) -> RunConfig:
         changes.append(f"tasks.families={json.dumps(wish.families)}")
     if wish.episodes is not None:
         changes.append(f"learner.recipe.eval_episodes_per_family={wish.episodes}")
-    from common.config import load_config
+    from computerrl.common.config import load_config
 
     config = load_config(found.settings, overrides=(*changes, *wish.overrides))
     if not wish.resume or found.checkpoint is None:
@@ -143,7 +143,7 @@ def find_evaluated(wish: Wish) -> Evaluated:
         raise ConfigError([Problem("CHECKPOINT", reason, f"{problem.next_step}, or a model folder with --config")]) from None
     _tell(f"evaluating {checkpoint or f'the newest checkpoint of {run}'}")
     if checkpoint is None:
-        from learner.checkpoint import newest_checkpoint
+        from computerrl.learner.checkpoint import newest_checkpoint
 
         checkpoint = newest_checkpoint(run / "checkpoints")
     base = read_resolved(run)["model"]["name"]
@@ -155,7 +155,7 @@ def with_weights(config: RunConfig, found: Evaluated) -> RunConfig:
     """Write the checkpoint's model into the claimed folder of ``config``; the configuration that names it."""
     if found.run is None or found.checkpoint is None:
         return config
-    from learner.export import export_model
+    from computerrl.learner.export import export_model
 
     model = config.folder / MODEL_FOLDER
     _tell(f"writing the weights of {found.checkpoint.name} into {model}; removed when the evaluation is complete")
@@ -180,11 +180,11 @@ def _tell(line: str) -> None:
 
 def write_evaluation(folder: Path) -> dict[str, Any]:
     """Figures of the evaluation in run ``folder``, which also go into its two files."""
-    from common.metrics import read_json_lines
-    from common.run_folder import RunFolder, write_atomically
-    from launch.charts import intervals
-    from launch.evaluation_figures import evaluation_figures, ks
-    from launch.report import latest_of_each, page_environment
+    from computerrl.common.metrics import read_json_lines
+    from computerrl.common.run_folder import RunFolder, write_atomically
+    from computerrl.launch.charts import intervals
+    from computerrl.launch.evaluation_figures import evaluation_figures, ks
+    from computerrl.launch.report import latest_of_each, page_environment
 
     config = read_resolved(folder)
     recipe = config["learner"]["recipe"]
@@ -230,7 +230,7 @@ def count_results(episodes: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int]
 
 def table_of(figures: Mapping[str, Any]) -> str:
     """For a terminal."""
-    from launch.evaluation_figures import ks
+    from computerrl.launch.evaluation_figures import ks
 
     names = [f"pass@{k}" for k in ks(figures["rollouts_per_task"])]
     lines = [f"{'family':28} {'tasks':>6} {'rollouts':>9}" + "".join(f"{name:>24}" for name in names)]

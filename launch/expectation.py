@@ -12,8 +12,8 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-from common.config import RunConfig
-from common.host_compute import fast_dtype, may_use_gpu
+from computerrl.common.config import RunConfig
+from computerrl.common.host_compute import fast_dtype, may_use_gpu
 
 MEASURE_S = 1.2
 """Of each core, all at once; importing numpy before takes about as long again."""

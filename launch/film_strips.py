@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launch.run_state import Record
+from computerrl.launch.run_state import Record
 
 NUM_FAMILIES = 8
 MAX_FRAMES = 7
@@ -147,8 +147,8 @@ def thumbnail(ref: dict[str, Any] | None, trajectories: Path) -> str:
         return ""
     from PIL import Image
 
-    from common.messages import ScreenshotRef
-    from env_server.client import read_screenshot
+    from computerrl.common.messages import ScreenshotRef
+    from computerrl.env_server.client import read_screenshot
 
     try:
         with Image.open(io.BytesIO(read_screenshot(trajectories, ScreenshotRef(**ref)))) as stored:

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 
-from launch.processes import (
+from computerrl.launch.processes import (
     RUN_VARIABLE,
     descendants,
     kill_all,

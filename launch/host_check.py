@@ -1,6 +1,6 @@
 """Run on a host before a run starts there: prints as JSON what it has. Changes nothing.
 
-python -m launch.host_check NETWORK FOLDER
+python -m computerrl.launch.host_check NETWORK FOLDER
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from common.addresses import own_address
-from common.errors import SetupError
-from common.ports import PortLease
-from launch.machine import inspect_machine
+from computerrl.common.addresses import own_address
+from computerrl.common.errors import SetupError
+from computerrl.common.ports import PortLease
+from computerrl.launch.machine import inspect_machine
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from launch import processes
-from launch.processes import PROCESS_VARIABLE, RUN_VARIABLE
+from computerrl import SOURCE_ROOT
+from computerrl.launch import processes
+from computerrl.launch.processes import PROCESS_VARIABLE, RUN_VARIABLE
 
 SWEEP_S = 1.0
 """The final sweep looks for leftovers at most this long."""
@@ -135,11 +136,10 @@ class Household:
         self._shared_memory |= processes.shared_memory_of(roles | processes.descendants(roles))
 
     def _start_guardian(self) -> subprocess.Popen[bytes]:
-        source_root = str(Path(__file__).resolve().parent.parent)
         env = {name: value for name, value in os.environ.items() if name not in (RUN_VARIABLE, PROCESS_VARIABLE)}
         return subprocess.Popen(
-            [sys.executable, "-S", "-m", "launch.guardian", self.token],
-            env={**env, "PYTHONPATH": source_root},
+            [sys.executable, "-S", "-m", "computerrl.launch.guardian", self.token],
+            env={**env, "PYTHONPATH": str(SOURCE_ROOT)},
             stdin=subprocess.PIPE,
             bufsize=0,
             stdout=subprocess.DEVNULL,

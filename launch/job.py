@@ -14,13 +14,14 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from common import ports, requests
-from common.addresses import in_address, own_address
-from common.config import RunConfig, SiteProfile, load_config, load_site
-from launch import cluster_plan, local, slurm, slurm_commands
-from launch.plan import ProcessSpec
-from launch.run_names import locked
-from launch.supervisor import Outcome, Supervisor
+from computerrl import SOURCE_ROOT
+from computerrl.common import ports, requests
+from computerrl.common.addresses import in_address, own_address
+from computerrl.common.config import RunConfig, SiteProfile, load_config, load_site
+from computerrl.launch import cluster_plan, local, slurm, slurm_commands
+from computerrl.launch.plan import ProcessSpec
+from computerrl.launch.run_names import locked
+from computerrl.launch.supervisor import Outcome, Supervisor
 
 NOTICE_FILE = "leave"
 """In the attempt's log folder, with a process's name: the scheduler has told it to end (SIGTERM). That of the broker counts: it
@@ -94,13 +95,12 @@ def under_torchrun(spec: ProcessSpec, config: RunConfig, *, endpoint: str, job_i
 
 def in_container(spec: ProcessSpec, site: SiteProfile, config: RunConfig) -> ProcessSpec:
     """``spec`` inside the site's container, which sees the GPUs, the current folder, the run folder and the cache."""
-    from common.model_folder import cache_folder
-    from env_server.apptainer_install import find_apptainer
+    from computerrl.common.model_folder import cache_folder
+    from computerrl.env_server.apptainer_install import find_apptainer
 
     assert site.container is not None
     apptainer = find_apptainer()
-    source_root = str(Path(__file__).resolve().parent.parent)
-    folders = [str(Path.cwd()), source_root, str(Path(config.run_dir).resolve()), str(cache_folder())]
+    folders = [str(Path.cwd()), str(SOURCE_ROOT), str(Path(config.run_dir).resolve()), str(cache_folder())]
     binds = [part for folder in dict.fromkeys(folders) for part in ("--mount", _mount(folder))]
     binds += [part for bind in site.binds for part in ("--bind", bind)]
     gpu = ["--nv"] if spec.resources.num_gpus else []

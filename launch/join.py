@@ -15,17 +15,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from common.addresses import is_loopback
-from common.config import RunConfig, SiteProfile, load_config, load_site
-from common.errors import ConfigError, Problem, SetupError
-from common.run_folder import RunFolder
-from launch import cluster_plan, slurm, slurm_commands
-from launch.cluster_plan import LAUNCH_FOLDER
-from launch.job import CONTAINED, in_container
-from launch.plan import Layout, ProcessSpec, make_plan, node_resources
-from launch.run_names import is_finished
-from launch.submit import job_of, remember
-from launch.supervisor import Outcome, Supervisor
+from computerrl import SOURCE_ROOT
+from computerrl.common.addresses import is_loopback
+from computerrl.common.config import RunConfig, SiteProfile, load_config, load_site
+from computerrl.common.errors import ConfigError, Problem, SetupError
+from computerrl.common.run_folder import RunFolder
+from computerrl.launch import cluster_plan, slurm, slurm_commands
+from computerrl.launch.cluster_plan import LAUNCH_FOLDER
+from computerrl.launch.job import CONTAINED, in_container
+from computerrl.launch.plan import Layout, ProcessSpec, make_plan, node_resources
+from computerrl.launch.run_names import is_finished
+from computerrl.launch.submit import job_of, remember
+from computerrl.launch.supervisor import Outcome, Supervisor
 
 FIRST_INDEX, END_INDEX = 1000, 4096
 """Numbers of processes that joined; those of the run's own plan are lower."""
@@ -47,7 +48,7 @@ def submit_workers(run: Path, *, site: str, array: str, dry_run: bool) -> str:
     plan = cluster_plan.here(config, profile)
     script = slurm.render_job(
         [part], site=profile, name=f"{run.resolve().name}-workers", output=run / LAUNCH_FOLDER / "workers-%A_%a.log",
-        folder=plan.folder, command=(plan.python, "-m", "launch.cli", "join", str(run)), environment=plan.environment,
+        folder=plan.folder, command=(plan.python, "-m", "computerrl", "join", str(run)), environment=plan.environment,
         array=array,
     )  # fmt: skip
     if dry_run:
@@ -88,7 +89,7 @@ def specs_here(config: RunConfig, numbers: Sequence[int], *, has_gpus: bool) -> 
     actor = config.actor.model_copy(update={"num_actors": len(numbers), "num_engines": 1})
     plan = make_plan(
         config.model_copy(update={"actor": actor}), config_path=config.folder / cluster_plan.CONFIG_FILE, python=sys.executable,
-        source_root=Path(__file__).resolve().parent.parent, layout=Layout(learner_has_gpus=has_gpus),
+        source_root=SOURCE_ROOT, layout=Layout(learner_has_gpus=has_gpus),
     )  # fmt: skip
     return tuple(
         replace(spec, index=numbers[spec.index], argv=(*spec.argv[:-1], str(numbers[spec.index])))
@@ -151,7 +152,7 @@ def _wait_for_broker(folder: RunFolder) -> bool:
 
 
 def _play(folder: RunFolder, config: RunConfig, specs: Sequence[ProcessSpec], *, logs: Path) -> Outcome:
-    from launch.watch import RunWatch
+    from computerrl.launch.watch import RunWatch
 
     joined, watch = folder.read_broker(), RunWatch(folder)
     heard = time.monotonic()

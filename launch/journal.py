@@ -16,7 +16,7 @@ _MAX_LIST = 8
 
 def list_segments(run: Path) -> int:
     """Print one line a segment; gives the exit code."""
-    from broker.audit import describe
+    from computerrl.broker.audit import describe
 
     segments = describe(_folder(run))
     click.echo("segment         bytes  records  of which")
@@ -31,7 +31,7 @@ def list_segments(run: Path) -> int:
 
 def print_records(run: Path, *, kinds: Sequence[str], name: str, full: bool) -> int:
     """Print records as JSON, one a line; gives the exit code."""
-    from broker.audit import read_all
+    from computerrl.broker.audit import read_all
 
     num_printed = 0
     for position, kind, content in read_all(_folder(run)):
@@ -45,10 +45,10 @@ def print_records(run: Path, *, kinds: Sequence[str], name: str, full: bool) -> 
 
 def verify_journal(run: Path) -> int:
     """Check everything and say what a broker would find; gives the exit code."""
-    from broker.audit import verify
-    from broker.core import BrokerCore
-    from common.config import load_config
-    from launch.run_names import CONFIG_FILE
+    from computerrl.broker.audit import verify
+    from computerrl.broker.core import BrokerCore
+    from computerrl.common.config import load_config
+    from computerrl.launch.run_names import CONFIG_FILE
 
     verdict = verify(_folder(run), BrokerCore.from_config(load_config(run / CONFIG_FILE), run_id=run.name))
     for problem in verdict.problems:
@@ -60,8 +60,8 @@ def verify_journal(run: Path) -> int:
 
 
 def _folder(run: Path) -> Path:
-    from common.errors import ConfigError, Problem
-    from common.run_folder import RunFolder
+    from computerrl.common.errors import ConfigError, Problem
+    from computerrl.common.run_folder import RunFolder
 
     folder = RunFolder(run).journal
     if not any(folder.glob("journal-*.log")):

@@ -19,24 +19,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common import requests
-from common.clock import anchor_clock, unix_now
-from common.config import RunConfig
-from common.errors import DiskFull
-from common.model_folder import BUILT_IN_MODELS
-from common.run_folder import write_atomically
-from launch.machine import inspect_machine, visible_gpus
-from launch.machine_setup import bring_model
-from launch.pages import ADDRESS_FILE, tunnel_hint
-from launch.plan import ProcessSpec, make_plan
-from launch.preflight import run_preflight
-from launch.report_data import Attempt
-from launch.run_names import claim, find_resumable, locked, new_attempt, point_latest
-from launch.supervisor import Outcome, ProcessView
+from computerrl import SOURCE_ROOT
+from computerrl.common import requests
+from computerrl.common.clock import anchor_clock, unix_now
+from computerrl.common.config import RunConfig
+from computerrl.common.errors import DiskFull
+from computerrl.common.model_folder import BUILT_IN_MODELS
+from computerrl.common.run_folder import write_atomically
+from computerrl.launch.machine import inspect_machine, visible_gpus
+from computerrl.launch.machine_setup import bring_model
+from computerrl.launch.pages import ADDRESS_FILE, tunnel_hint
+from computerrl.launch.plan import ProcessSpec, make_plan
+from computerrl.launch.preflight import run_preflight
+from computerrl.launch.report_data import Attempt
+from computerrl.launch.run_names import claim, find_resumable, locked, new_attempt, point_latest
+from computerrl.launch.supervisor import Outcome, ProcessView
 
 if TYPE_CHECKING:
-    from common.run_folder import RunFolder
-    from launch.supervisor import Supervisor
+    from computerrl.common.run_folder import RunFolder
+    from computerrl.launch.supervisor import Supervisor
 
 TICK_S = 1.0
 PROCESSES_FILE = "processes.json"
@@ -54,7 +55,7 @@ def plan_for(config: RunConfig) -> tuple[ProcessSpec, ...]:
         config,
         config_path=config.folder / "config.yaml",
         python=sys.executable,
-        source_root=Path(__file__).resolve().parent.parent,
+        source_root=SOURCE_ROOT,
         num_cores=machine.num_cores,
         gpus=visible_gpus(machine),
     )
@@ -98,7 +99,7 @@ def play(
 
 def begin(config: RunConfig, *, is_latest: bool = True) -> None:
     """Write what the run's folder, which the caller holds locked, has at its beginning. From now on its pages can be shown."""
-    from common.run_folder import RunFolder
+    from computerrl.common.run_folder import RunFolder
 
     RunFolder(config.folder).create(config)
     if is_latest:
@@ -107,7 +108,7 @@ def begin(config: RunConfig, *, is_latest: bool = True) -> None:
 
 def tell_expectation(config: RunConfig) -> None:
     """Print what this machine can be expected to reach, where something is known about it."""
-    from launch.expectation import expectation
+    from computerrl.launch.expectation import expectation
 
     line = expectation(config, num_cores=inspect_machine().num_cores)
     if line is not None:
@@ -120,9 +121,9 @@ def watched(folder: Path) -> Iterator[None]:
     run folder's `dashboard.url` until the block ends."""
     address = folder / ADDRESS_FILE
     address.unlink(missing_ok=True)
-    argv = [sys.executable, "-m", "launch.cli", "dashboard", str(folder), "--with-parent"]
-    root = str(Path(__file__).resolve().parent.parent)
-    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": root}, start_new_session=True)
+    argv = [sys.executable, "-m", "computerrl", "dashboard", str(folder), "--with-parent"]
+    env = {**os.environ, "PYTHONPATH": str(SOURCE_ROOT)}
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, env=env, start_new_session=True)
     try:
         yield
     finally:
@@ -153,7 +154,7 @@ def run_attempt(
 ) -> Outcome:
     """Play ``config`` in its folder, which the caller holds locked and has begun (`begin`), and leave a report. ``supervise``
     runs the processes and gives the outcome and the restarts by process. Main thread only."""
-    from launch.display import outliving_the_terminal
+    from computerrl.launch.display import outliving_the_terminal
 
     with outliving_the_terminal(), naming_full_disk(config.folder):
         return _run_attempt(config, resumed=resumed, supervise=supervise)
@@ -162,8 +163,8 @@ def run_attempt(
 def _run_attempt(
     config: RunConfig, *, resumed: bool, supervise: Callable[[RunAttempt], tuple[Outcome, dict[str, int]]]
 ) -> Outcome:
-    from common.run_folder import RunFolder
-    from launch.report import write_attempt
+    from computerrl.common.run_folder import RunFolder
+    from computerrl.launch.report import write_attempt
 
     folder = RunFolder(config.folder)
     if not resumed:
@@ -195,10 +196,10 @@ def _run_attempt(
 
 
 def _run_serial(config: RunConfig) -> tuple[Outcome, dict[str, int]]:
-    from common import lifecycle
-    from launch.display import LineDisplay
-    from launch.report import write_status
-    from launch.serial import run_serial
+    from computerrl.common import lifecycle
+    from computerrl.launch.display import LineDisplay
+    from computerrl.launch.report import write_status
+    from computerrl.launch.serial import run_serial
 
     display = LineDisplay(lambda line: print(line, flush=True))
     came = int(signal.SIGINT)
@@ -230,12 +231,12 @@ def supervise(
 ) -> tuple[Outcome, dict[str, int]]:
     """Run ``specs`` to the end of the attempt. ``look`` is asked each second, and may end the run or drain the supervisor;
     ``extra_stop_s``: what a stop takes longer where processes are on other nodes."""
-    from launch.display import make_display
-    from launch.display_frame import ending_of
-    from launch.report import write_status
-    from launch.start_up import is_up
-    from launch.supervisor import Supervisor
-    from launch.watch import RunWatch
+    from computerrl.launch.display import make_display
+    from computerrl.launch.display_frame import ending_of
+    from computerrl.launch.report import write_status
+    from computerrl.launch.start_up import is_up
+    from computerrl.launch.supervisor import Supervisor
+    from computerrl.launch.watch import RunWatch
 
     config, folder = attempt.config, attempt.folder
     settings = config.supervisor.model_copy(update={"stop_s": config.supervisor.stop_s + extra_stop_s})
@@ -338,9 +339,9 @@ def _full(folder: Path) -> str:
 
 def _conclude(config: RunConfig, outcome: Outcome) -> None:
     """The report, and the few lines a person reads at the end."""
-    from launch.report import write_report
-    from launch.report_data import closing_line
-    from launch.run_names import REPORT_FILE
+    from computerrl.launch.report import write_report
+    from computerrl.launch.report_data import closing_line
+    from computerrl.launch.run_names import REPORT_FILE
 
     print("writing the report", flush=True)
     page = write_report(config.folder)

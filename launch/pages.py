@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 import click
 
-from common.addresses import in_address, is_loopback
-from common.run_folder import PRIVATE, RunFolder, write_atomically
-from launch.run_names import read_resolved
+from computerrl.common.addresses import in_address, is_loopback
+from computerrl.common.run_folder import PRIVATE, RunFolder, write_atomically
+from computerrl.launch.run_names import read_resolved
 
 ADDRESS_FILE = "dashboard.url"
 """In the run folder while `train --dashboard` serves its page; only its owner may read it, for the address holds a token."""
@@ -24,7 +24,7 @@ NICE = 10
 
 def show_run(folder: Path, *, host: str, port: int, page: str, command: str, with_parent: bool) -> None:
     """Serve until SIGINT or SIGTERM. Raises `SetupError`, `ResumeError`."""
-    from common import lifecycle
+    from computerrl.common import lifecycle
 
     if with_parent:
         lifecycle.die_with_parent()
@@ -35,8 +35,8 @@ def show_run(folder: Path, *, host: str, port: int, page: str, command: str, wit
 
 
 async def _serve(folder: Path, *, host: str, port: int, page: str, command: str, with_parent: bool) -> None:
-    from common import lifecycle
-    from launch.web.server import serve_run
+    from computerrl.common import lifecycle
+    from computerrl.launch.web.server import serve_run
 
     stop = asyncio.Event()
     for number in lifecycle.stop_signals():
@@ -72,8 +72,8 @@ def tunnel_hint(address: str) -> str:
 
 def write_episode(folder: Path, names: Sequence[str], *, out: Path) -> str:
     """Write the episodes as one page to ``out``; gives what to tell the person. Raises `ConfigError`."""
-    from launch.web.episodes import Episodes
-    from launch.web.share import episode_page
+    from computerrl.launch.web.episodes import Episodes
+    from computerrl.launch.web.share import episode_page
 
     run = RunFolder(folder)
     episodes = Episodes(run, model=read_resolved(folder)["model"]["name"])

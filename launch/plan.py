@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from common.config import RunConfig
-from common.errors import Problem
-from common.messages import Role
-from launch.resources import Resources, role_resources
+from computerrl.common.config import RunConfig
+from computerrl.common.errors import Problem
+from computerrl.common.messages import Role
+from computerrl.launch.resources import Resources, role_resources
 
 COMMANDS: dict[Role, str] = {
     "broker": "broker", "env_server": "env-server", "engine": "engine", "actor": "actor", "learner": "learner",
@@ -116,7 +116,7 @@ def make_plan(
                 ProcessSpec(
                     role=role,
                     index=index,
-                    argv=(python, "-m", "launch.cli", COMMANDS[role], str(config_path), "--index", str(index)),
+                    argv=(python, "-m", "computerrl", COMMANDS[role], str(config_path), "--index", str(index)),
                     env={
                         **({} if source_root is None else {"PYTHONPATH": str(source_root)}),
                         "OMP_NUM_THREADS": str(threads), **QUIET_LIBRARIES,

@@ -19,12 +19,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from common.addresses import own_address
-from common.config import RunConfig, load_config
-from common.endpoint import Endpoint
-from common.errors import ComputerRLError, ConfigError, Problem, SetupError
-from common.host_compute import cpu_build_problem, has_visible_gpu, torch_cuda
-from common.model_folder import (
+from computerrl.common.addresses import own_address
+from computerrl.common.config import RunConfig, load_config
+from computerrl.common.endpoint import Endpoint
+from computerrl.common.errors import ComputerRLError, ConfigError, Problem, SetupError
+from computerrl.common.host_compute import cpu_build_problem, has_visible_gpu, torch_cuda
+from computerrl.common.model_folder import (
     BUILT_IN_MODELS,
     context_problems,
     is_model_folder,
@@ -32,11 +32,11 @@ from common.model_folder import (
     model_folder_problems,
     takes_pictures,
 )
-from common.run_folder import RunFolder
-from launch.config_files import config_names
-from launch.machine import Machine, inspect_machine
-from launch.plan import idle_desktops
-from launch.resources import plan_memory
+from computerrl.common.run_folder import RunFolder
+from computerrl.launch.config_files import config_names
+from computerrl.launch.machine import Machine, inspect_machine
+from computerrl.launch.plan import idle_desktops
+from computerrl.launch.resources import plan_memory
 
 Found = TypeVar("Found")
 
@@ -98,9 +98,9 @@ def check_desktops(config: RunConfig, _machine: Machine) -> list[Finding]:
     """Apptainer, the image, /dev/fuse, the rights of root."""
     if config.desktop.driver != "apptainer":
         return []
-    from env_server.apptainer_install import find_apptainer
-    from env_server.drivers.apptainer import ApptainerLauncher
-    from env_server.image.find import image_path
+    from computerrl.env_server.apptainer_install import find_apptainer
+    from computerrl.env_server.drivers.apptainer import ApptainerLauncher
+    from computerrl.env_server.image.find import image_path
 
     findings: list[Finding] = []
 
@@ -120,7 +120,7 @@ def check_desktops(config: RunConfig, _machine: Machine) -> list[Finding]:
 
 def check_families(config: RunConfig, _machine: Machine) -> list[Finding]:
     """Unknown task families, and those the driver cannot play."""
-    from env_server.client import family_names
+    from computerrl.env_server.client import family_names
 
     try:
         family_names(config)
@@ -131,8 +131,8 @@ def check_families(config: RunConfig, _machine: Machine) -> list[Finding]:
 
 def check_algorithm(config: RunConfig, _machine: Machine) -> list[Finding]:
     """An algorithm that does not exist, options that it does not know, families that it cannot be used on."""
-    from env_server.client import family_names, without_demonstrator
-    from learner.algorithms import WantsGuidance, make_algorithm
+    from computerrl.env_server.client import family_names, without_demonstrator
+    from computerrl.learner.algorithms import WantsGuidance, make_algorithm
 
     try:
         algorithm = make_algorithm(config.learner)
@@ -183,8 +183,8 @@ def check_specialists(config: RunConfig, _machine: Machine) -> list[Finding]:
 
 def check_recordings(config: RunConfig, _machine: Machine) -> list[Finding]:
     """Recorded demonstrations that cannot be read or replayed: found out now, not in the middle of cloning."""
-    from common.recordings import recording_problems
-    from env_server.client import family_names
+    from computerrl.common.recordings import recording_problems
+    from computerrl.env_server.client import family_names
 
     try:
         families = family_names(config)
@@ -223,7 +223,7 @@ def check_prompt(config: RunConfig, _machine: Machine) -> list[Finding]:
     """A tokenizer or chat template that the prompts do not fit, or one that does not end."""
     if not is_model_folder(model_folder(config.model.name), weights=False):
         return []  # check_model reports it, or it is made before the run starts.
-    from actor.prompt_check import prompt_problems
+    from computerrl.actor.prompt_check import prompt_problems
 
     return [Finding(ConfigError, problem) for problem in prompt_problems(config)]
 

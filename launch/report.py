@@ -15,18 +15,28 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from common.clock import unix_now
-from common.messages import Status
-from common.metrics import read_json_lines
-from common.run_folder import RunFolder, write_atomically
-from launch.charts import Band
-from launch.film_strips import Strip, make_strips
-from launch.machine import inspect_machine
-from launch.report_data import EVALUATION_TITLES, EVALUATIONS, ActiveTime, Attempt, figures, long_duration, number, percent, tiles
-from launch.run_charts import family_charts, main_charts, more_charts, phase_bands
-from launch.run_names import REPORT_FILE, read_resolved
-from launch.run_state import Record, RunState
-from launch.waste_view import length_chart, waste_rows
+from computerrl.common.clock import unix_now
+from computerrl.common.messages import Status
+from computerrl.common.metrics import read_json_lines
+from computerrl.common.run_folder import RunFolder, write_atomically
+from computerrl.launch.charts import Band
+from computerrl.launch.film_strips import Strip, make_strips
+from computerrl.launch.machine import inspect_machine
+from computerrl.launch.report_data import (
+    EVALUATION_TITLES,
+    EVALUATIONS,
+    ActiveTime,
+    Attempt,
+    figures,
+    long_duration,
+    number,
+    percent,
+    tiles,
+)
+from computerrl.launch.run_charts import family_charts, main_charts, more_charts, phase_bands
+from computerrl.launch.run_names import REPORT_FILE, read_resolved
+from computerrl.launch.run_state import Record, RunState
+from computerrl.launch.waste_view import length_chart, waste_rows
 
 if TYPE_CHECKING:
     import jinja2

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from common.messages import Status
-from launch.run_state import Record, RunState
+from computerrl.common.messages import Status
+from computerrl.launch.run_state import Record, RunState
 
 EVALUATIONS = {"success_before": "eval-before", "success_after_bc": "eval-after-bc", "success_after_rl": "eval-after-rl"}
 """Field of report.json -> phase whose evaluation it is."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from common.config import RunConfig
-from common.memory_plan import (
+from computerrl.common.config import RunConfig
+from computerrl.common.memory_plan import (
     PROCESS_MB,
     Choice,
     choose_recomputation,
@@ -15,8 +15,8 @@ from common.memory_plan import (
     memory_parts,
     ranks_per_node,
 )
-from common.messages import Role
-from launch.machine import Machine, visible_gpus
+from computerrl.common.messages import Role
+from computerrl.launch.machine import Machine, visible_gpus
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 
-from common.config import SupervisorConfig
-from common.errors import ConfigError, DiskFull, EngineMismatch, ResumeError, SetupError
+from computerrl.common.config import SupervisorConfig
+from computerrl.common.errors import ConfigError, DiskFull, EngineMismatch, ResumeError, SetupError
 
 HOPELESS = {cls.exit_code: cls.code for cls in (ConfigError, SetupError, ResumeError, DiskFull, EngineMismatch)}
 """Exit codes that a restart cannot mend: only the person can."""

@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from common.errors import ComputerRLError
+from computerrl.common.errors import ComputerRLError
 
 ERROR_FILE_VARIABLE = "COMPUTERRL_ERROR_FILE"
 """Environment variable: where a role writes its error."""
@@ -45,6 +45,6 @@ def last_words(name: str, *, exit_code: int, error_path: Path, log_path: Path) -
 
 def _said(line: str) -> str:
     """A line of a log, for people."""
-    from launch.logs import parse_line
+    from computerrl.launch.logs import parse_line
 
     return parse_line(line, process="", before=0.0).text

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launch.charts import Band, Chart, Figure, Point, Series, figure, smooth
-from launch.report_data import ActiveTime
-from launch.run_state import RunState, phase_title
+from computerrl.launch.charts import Band, Chart, Figure, Point, Series, figure, smooth
+from computerrl.launch.report_data import ActiveTime
+from computerrl.launch.run_state import RunState, phase_title
 
 _BAND_STYLES = {"eval": "b-eval", "demonstrations": "b-bc", "bc": "b-bc", "rl": "b-rl", "sft": "b-sft"}
 

@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from common.errors import ConfigError, Problem, ResumeError
-from common.host_compute import Dtype
+from computerrl.common.errors import ConfigError, Problem, ResumeError
+from computerrl.common.host_compute import Dtype
 
 if TYPE_CHECKING:
-    from common.config import RunConfig
+    from computerrl.common.config import RunConfig
 
 CONFIG_FILE, REPORT_FILE, LOCK_FILE = "config.yaml", "report.json", ".lock"
 

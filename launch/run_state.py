@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common.messages import Status
+from computerrl.common.messages import Status
 
 Record = dict[str, Any]
 

@@ -15,21 +15,21 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from common import log
-from common.config import RunConfig
-from common.errors import ComputerRLError
-from common.lifecycle import StopToken, new_incarnation
-from common.messages import Heartbeat, Hello, Role, Status
-from common.run_folder import RunFolder
-from launch.run_state import MetricsTail, Record, RunState
+from computerrl.common import log
+from computerrl.common.config import RunConfig
+from computerrl.common.errors import ComputerRLError
+from computerrl.common.lifecycle import StopToken, new_incarnation
+from computerrl.common.messages import Heartbeat, Hello, Role, Status
+from computerrl.common.run_folder import RunFolder
+from computerrl.launch.run_state import MetricsTail, Record, RunState
 
 if TYPE_CHECKING:
-    from actor.engines.base import PolicyEngine
-    from actor.worker import ActorWorker
-    from broker.client import BrokerClient
-    from env_server.client import DesktopClient
-    from env_server.driver import DesktopDriver
-    from learner.loop import LearnerLoop
+    from computerrl.actor.engines.base import PolicyEngine
+    from computerrl.actor.worker import ActorWorker
+    from computerrl.broker.client import BrokerClient
+    from computerrl.env_server.client import DesktopClient
+    from computerrl.env_server.driver import DesktopDriver
+    from computerrl.learner.loop import LearnerLoop
 
 MAX_IDLE_TURNS = 1000
 """Turns in a row in which neither side had anything to do: in one process nothing can come from elsewhere, so it is a fault."""
@@ -68,9 +68,9 @@ class SerialRun:
 
     def __init__(self, config: RunConfig, stack: ExitStack, *, on_start: Callable[[str], None] = lambda line: None) -> None:
         """Parts are closed by ``stack``, the newest first. ``on_start``: see `run_serial`."""
-        from broker.client import BrokerClient
-        from broker.server import make_service
-        from common.transport import LocalChannel
+        from computerrl.broker.client import BrokerClient
+        from computerrl.broker.server import make_service
+        from computerrl.common.transport import LocalChannel
 
         self._config = config
         self._folder = RunFolder(config.folder)
@@ -119,11 +119,11 @@ class SerialRun:
         return self._peers["learner"][0].status()
 
     def _make_desktops(self, stack: ExitStack) -> DesktopClient:
-        from common.transport import LocalChannel
-        from env_server.client import DesktopClient, needed_desktop
-        from env_server.drivers import make_driver
-        from env_server.screenshots import ScreenshotStore
-        from env_server.service import DesktopService
+        from computerrl.common.transport import LocalChannel
+        from computerrl.env_server.client import DesktopClient, needed_desktop
+        from computerrl.env_server.drivers import make_driver
+        from computerrl.env_server.screenshots import ScreenshotStore
+        from computerrl.env_server.service import DesktopService
 
         desktop, folder = needed_desktop(self._config), self._folder
         screenshots = ScreenshotStore(
@@ -139,11 +139,11 @@ class SerialRun:
         return DesktopClient(LocalChannel(service.handle), config=desktop)
 
     def _make_actor(self, stack: ExitStack, desktops: DesktopClient) -> tuple[ActorWorker, PolicyEngine]:
-        from actor.desktops import OneServer
-        from actor.engines import make_engine
-        from actor.prompt import FolderTokenizer, PromptBuilder
-        from actor.worker import ActorWorker
-        from learner.model_store import ensure_model
+        from computerrl.actor.desktops import OneServer
+        from computerrl.actor.engines import make_engine
+        from computerrl.actor.prompt import FolderTokenizer, PromptBuilder
+        from computerrl.actor.worker import ActorWorker
+        from computerrl.learner.model_store import ensure_model
 
         model = ensure_model(self._config.model.name)
         tokenizer = FolderTokenizer(model)
@@ -163,12 +163,12 @@ class SerialRun:
         return worker, engine
 
     def _make_learner(self, engine: PolicyEngine, *, announced_version: int) -> LearnerLoop:
-        from env_server.client import family_names
-        from learner.checkpoint import CheckpointStore
-        from learner.client import DirectWeights
-        from learner.loop import LearnerLoop
-        from learner.policy import load_policy
-        from learner.trainer import Trainer
+        from computerrl.env_server.client import family_names
+        from computerrl.learner.checkpoint import CheckpointStore
+        from computerrl.learner.client import DirectWeights
+        from computerrl.learner.loop import LearnerLoop
+        from computerrl.learner.policy import load_policy
+        from computerrl.learner.trainer import Trainer
 
         checkpoints = CheckpointStore(self._folder.checkpoints, num_kept=self._config.learner.num_checkpoints_kept)
         loop = LearnerLoop(

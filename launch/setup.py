@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from launch.cli_options import ConfigFile
-from launch.machine_setup import run_setup
+from computerrl.launch.cli_options import ConfigFile
+from computerrl.launch.machine_setup import run_setup
 
 
 @click.command()
@@ -28,7 +28,7 @@ def setup(config: Path | None, image: str | None, mirror: str | None) -> None:
     if config is None:
         run_setup(image=image or "core", mirror=mirror)
         return
-    from common.config import load_config
+    from computerrl.common.config import load_config
 
     run = load_config(config)
     configured = run.desktop.image if run.desktop.driver == "apptainer" else None

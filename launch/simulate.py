@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from launch.cli_options import Number, Run, with_config
+from computerrl.launch.cli_options import Number, Run, with_config
 
 if TYPE_CHECKING:
-    from launch.simulation.calibrate import Calibration
-    from launch.simulation.figures import Figures
-    from launch.simulation.what_if import Setting
+    from computerrl.launch.simulation.calibrate import Calibration
+    from computerrl.launch.simulation.figures import Figures
+    from computerrl.launch.simulation.what_if import Setting
 
 PLAIN_HOURS, WHAT_IF_HOURS = 24.0, 4.0
 """Simulated by default; --what-if simulates a dozen settings, so each is shorter."""
@@ -64,7 +64,7 @@ def simulate(config: Path | None, overrides: tuple[str, ...], **wishes: Any) -> 
     computerrl simulate --from-run latest --desktops 64 --actors 8 --train-s 20
     computerrl simulate --replay all
     """
-    from launch.simulation.loop import Simulation
+    from computerrl.launch.simulation.loop import Simulation
 
     if wishes["replay"] is not None:
         _replay(wishes["replay"], seed=wishes["seed"], json_file=wishes["json_file"])
@@ -87,7 +87,7 @@ def simulate(config: Path | None, overrides: tuple[str, ...], **wishes: Any) -> 
     if wishes["what_if"]:
         found["what_if"] = _show_what_if(base, duration_s, seed=wishes["seed"])
     if wishes["out"] is not None:
-        from launch.simulation import picture
+        from computerrl.launch.simulation import picture
 
         wishes["out"].mkdir(parents=True, exist_ok=True)
         kept_s = max(60.0, 4 * figures.median_episode_s, 3 * 3600.0 / max(1.0, figures.updates_per_h))
@@ -129,11 +129,11 @@ class _Progress:
 
 def _setting(config: Path | None, overrides: Sequence[str], wishes: dict[str, Any]) -> tuple[Setting, Calibration | None]:
     """The run to simulate. Raises `ConfigError`, `click.UsageError`."""
-    from common.config import load_config
-    from launch.simulation.calibrate import calibrate
-    from launch.simulation.cluster import Cluster
-    from launch.simulation.what_if import Setting
-    from launch.simulation.workload import AssumedWorkload, with_stragglers
+    from computerrl.common.config import load_config
+    from computerrl.launch.simulation.calibrate import calibrate
+    from computerrl.launch.simulation.cluster import Cluster
+    from computerrl.launch.simulation.what_if import Setting
+    from computerrl.launch.simulation.workload import AssumedWorkload, with_stragglers
 
     calibration = None
     if wishes["run"] is not None:
@@ -188,7 +188,7 @@ def _show_figures(figures: Figures, *, wall_s: float) -> None:
 
 
 def _show_desktops_per_gpu(base: Setting, *, seed: int) -> dict[str, Any]:
-    from launch.simulation.what_if import desktops_per_gpu
+    from computerrl.launch.simulation.what_if import desktops_per_gpu
 
     progress = _Progress()
     answer, rates = desktops_per_gpu(base, 3600.0, seed=seed, on_progress=progress)
@@ -200,7 +200,7 @@ def _show_desktops_per_gpu(base: Setting, *, seed: int) -> dict[str, Any]:
 
 
 def _show_what_if(base: Setting, duration_s: float, *, seed: int) -> dict[str, Any]:
-    from launch.simulation.what_if import table
+    from computerrl.launch.simulation.what_if import table
 
     click.echo(f"\n{'what if':38} {'steps/s':>9} {'updates/h':>10} {'age':>6} {'too old':>8} {'waiting':>8}  bottleneck")
     first: list[float] = []
@@ -238,8 +238,8 @@ def _check(base: Setting, calibration: Calibration | None, *, seed: int, json_fi
 
 
 def _replay(name: str, *, seed: int, json_file: Path | None) -> None:
-    from common.errors import ConfigError, Problem
-    from launch.simulation.replays import REPLAYS
+    from computerrl.common.errors import ConfigError, Problem
+    from computerrl.launch.simulation.replays import REPLAYS
 
     chosen = list(REPLAYS) if name == "all" else [name]
     if not REPLAYS.keys() >= set(chosen):

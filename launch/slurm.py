@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from common.config import NodeKind, SiteProfile
-from common.errors import ConfigError, Problem
-from launch.node_process import STOP_SIGNAL
-from launch.plan import Layout, ProcessSpec, node_resources
-from launch.resources import Resources
+from computerrl.common.config import NodeKind, SiteProfile
+from computerrl.common.errors import ConfigError, Problem
+from computerrl.launch.node_process import STOP_SIGNAL
+from computerrl.launch.plan import Layout, ProcessSpec, node_resources
+from computerrl.launch.resources import Resources
 
 SUPERVISOR = Resources(num_cores=0, memory_mb=300)
 """The batch step: supervisor and its srun commands. It waits, so it shares the broker's core."""
@@ -147,8 +147,8 @@ def srun(
     if len(allocation.groups) > 1:
         options.insert(0, f"--het-group={group}")
     on_node = (
-        python, "-m", "launch.node_process", "--role", spec.role, "--index", str(spec.index), "--stop-s", f"{stop_s:g}",
-        "--nice", str(spec.nice), "--notice", f"{notice}-{spec.name}", "--",
+        python, "-m", "computerrl.launch.node_process", "--role", spec.role, "--index", str(spec.index),
+        "--stop-s", f"{stop_s:g}", "--nice", str(spec.nice), "--notice", f"{notice}-{spec.name}", "--",
     )  # fmt: skip
     argv = ("srun", *options, *site.srun, *on_node, *spec.argv)
     return replace(spec, argv=argv, nice=0, stop_signal=STOP_SIGNAL)

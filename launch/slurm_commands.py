@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.errors import ConfigError, Problem, SetupError
-from launch.slurm import Allocation
+from computerrl.common.errors import ConfigError, Problem, SetupError
+from computerrl.launch.slurm import Allocation
 
 COMMANDS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
 TIMEOUT_S = 30.0

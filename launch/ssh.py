@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from common.config import HostList
-from launch.plan import ProcessSpec
-from launch.role_errors import ERROR_FILE_VARIABLE
+from computerrl.common.config import HostList
+from computerrl.launch.plan import ProcessSpec
+from computerrl.launch.role_errors import ERROR_FILE_VARIABLE
 
 OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")
 """No terminal, no questions; a host that is gone is noticed within a minute."""
@@ -32,8 +32,8 @@ def over_ssh(
     """``spec`` as the command that runs it on its host or, for a learner on several, on all. ``here``: this interpreter;
     ``num_rank_gpus``: what the learner takes of a learner host's GPUs."""
     wrapper = (
-        python, "-m", "launch.node_process", "--role", spec.role, "--index", str(spec.index), "--stop-s", f"{stop_s:g}",
-        "--nice", str(spec.nice), "--until-eof", "--",
+        python, "-m", "computerrl.launch.node_process", "--role", spec.role, "--index", str(spec.index),
+        "--stop-s", f"{stop_s:g}", "--nice", str(spec.nice), "--until-eof", "--",
     )  # fmt: skip
     gpus, errors = gpus_of(spec, hosts, num_rank_gpus=num_rank_gpus), logs.resolve() / f"{spec.name}.error.json"
     env = {**spec.env, **gpus, ERROR_FILE_VARIABLE: str(errors)}
@@ -42,7 +42,7 @@ def over_ssh(
     if len(commands) == 1:
         return replace(spec, argv=commands[0], env={}, nice=0, stop_signal=None)
     together = [part for command in commands for part in (str(len(command)), *command)]
-    return replace(spec, argv=(here, "-m", "launch.together", *together), env={}, nice=0, stop_signal=None)
+    return replace(spec, argv=(here, "-m", "computerrl.launch.together", *together), env={}, nice=0, stop_signal=None)
 
 
 def gpus_of(spec: ProcessSpec, hosts: HostList, *, num_rank_gpus: int) -> dict[str, str]:

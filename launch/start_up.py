@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from launch.run_state import RunState
-from launch.supervisor import ProcessView
+from computerrl.launch.run_state import RunState
+from computerrl.launch.supervisor import ProcessView
 
 WAITING_S = 5.0
 """Time without a line after which one names the parts that are not up yet."""

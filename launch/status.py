@@ -8,16 +8,16 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common import requests
-from common.errors import ResumeError
-from common.run_folder import RunFolder
-from launch.report import now_of, read_attempts
-from launch.report_data import ActiveTime
-from launch.supervisor import ProcessView
+from computerrl.common import requests
+from computerrl.common.errors import ResumeError
+from computerrl.common.run_folder import RunFolder
+from computerrl.launch.report import now_of, read_attempts
+from computerrl.launch.report_data import ActiveTime
+from computerrl.launch.supervisor import ProcessView
 
 if TYPE_CHECKING:
-    from launch.display_frame import View
-    from launch.run_state import RunState
+    from computerrl.launch.display_frame import View
+    from computerrl.launch.run_state import RunState
 
 ANSWER_LIMIT_S = 3.0
 """How long the broker's first answer is waited for."""
@@ -28,8 +28,8 @@ def show_status(folder: Path, *, stay: bool) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from launch.display_frame import render
-    from launch.watch import STATUS_EVERY_S, RunWatch
+    from computerrl.launch.display_frame import render
+    from computerrl.launch.watch import STATUS_EVERY_S, RunWatch
 
     console = Console()
     pause = threading.Event()
@@ -55,7 +55,7 @@ def show_status(folder: Path, *, stay: bool) -> None:
 
 def view_of(folder: Path, state: RunState, *, now: float | None = None) -> View:
     """What the display shows of the run in ``folder``, looked at from outside at Unix time ``now``; None: the present."""
-    from launch.display_frame import View, ending_of
+    from computerrl.launch.display_frame import View, ending_of
 
     attempts = read_attempts(RunFolder(folder).logs)
     now = now_of(attempts) if now is None else now
@@ -88,9 +88,9 @@ def request_sft(folder: Path) -> str:
 
 def is_running(folder: Path) -> bool:
     """A supervisor on this machine holds the run, or its job is running."""
-    from launch.run_names import LOCK_FILE
-    from launch.slurm_commands import job_state
-    from launch.submit import job_of
+    from computerrl.launch.run_names import LOCK_FILE
+    from computerrl.launch.slurm_commands import job_state
+    from computerrl.launch.submit import job_of
 
     job = job_of(folder)
     if job is not None and shutil.which("scontrol") is not None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import ast
 import importlib
-import sys
 from pathlib import Path
 
-from common.errors import ConfigError, Problem
-from launch.bench import require_source
+from computerrl import PACKAGE
+from computerrl.common.errors import ConfigError, Problem
 
-FOLDER = Path(__file__).resolve().parent.parent / "benchmarks" / "studies"
+FOLDER = PACKAGE / "benchmarks" / "studies"
 
 
 def study_names() -> list[str]:
@@ -26,9 +25,8 @@ def run_study(name: str | None, *, folder: Path | None, quick: bool, num_seeds: 
     """Run ``name`` (or list all when None) into ``folder`` (None: studies/NAME below the current one, with ``quick``
     studies/NAME-quick), beginning with ``results``, a data.json of it.
 
-    Raises `ConfigError` for an unknown name, and for results of something else; `SetupError` where the studies are missing.
+    Raises `ConfigError` for an unknown name, and for results of something else.
     """
-    require_source(FOLDER)
     names = study_names()
     if name is None:
         for known in names:
@@ -37,10 +35,7 @@ def run_study(name: str | None, *, folder: Path | None, quick: bool, num_seeds: 
         return
     if name not in names:
         raise ConfigError([Problem("NAME", f"no study {name!r}", f"use one of {', '.join(names)}")])
-    root = str(FOLDER.parent.parent)
-    if root not in sys.path:
-        sys.path.insert(0, root)
     place = folder or Path("studies") / (f"{name}-quick" if quick else name)
     if results is not None:
-        importlib.import_module("benchmarks.studies._study").restore(place, results, name=name)
-    importlib.import_module(f"benchmarks.studies.{name}").run(place, quick=quick, num_seeds=num_seeds)
+        importlib.import_module("computerrl.benchmarks.studies._study").restore(place, results, name=name)
+    importlib.import_module(f"computerrl.benchmarks.studies.{name}").run(place, quick=quick, num_seeds=num_seeds)

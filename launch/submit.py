@@ -14,14 +14,14 @@ from pathlib import Path
 
 import yaml
 
-from common.config import NodeKind, RunConfig, SiteProfile, load_config, load_site
-from common.errors import ConfigError, Problem, SetupError
-from common.run_folder import RunFolder, write_atomically
-from launch import cluster_plan, preflight, slurm_commands
-from launch.cluster_plan import LAUNCH_FOLDER, SCRIPT_FILE, SITE_FILE, ClusterPlan
-from launch.local import make_model
-from launch.preflight import Finding, PreflightFailed
-from launch.run_names import claim, find_resumable, runs_named
+from computerrl.common.config import NodeKind, RunConfig, SiteProfile, load_config, load_site
+from computerrl.common.errors import ConfigError, Problem, SetupError
+from computerrl.common.run_folder import RunFolder, write_atomically
+from computerrl.launch import cluster_plan, preflight, slurm_commands
+from computerrl.launch.cluster_plan import LAUNCH_FOLDER, SCRIPT_FILE, SITE_FILE, ClusterPlan
+from computerrl.launch.local import make_model
+from computerrl.launch.preflight import Finding, PreflightFailed
+from computerrl.launch.run_names import claim, find_resumable, runs_named
 
 JOB_FILE = "job.json"
 

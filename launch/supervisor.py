@@ -21,15 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from common.config import SupervisorConfig
-from common.errors import RestartLimitReached
-from common.lifecycle import SUPERVISOR_VARIABLE, set_session_nice
-from common.lifecycle import stop_signals as usual_stop_signals
-from launch.household import Household
-from launch.plan import ProcessSpec
-from launch.processes import PROCESS_VARIABLE, RUN_VARIABLE
-from launch.restarts import EndRun, Restart, RestartHistory, describe_exit
-from launch.role_errors import ERROR_FILE_VARIABLE, last_words, left_exit_code
+from computerrl.common.config import SupervisorConfig
+from computerrl.common.errors import RestartLimitReached
+from computerrl.common.lifecycle import SUPERVISOR_VARIABLE, set_session_nice
+from computerrl.common.lifecycle import stop_signals as usual_stop_signals
+from computerrl.launch.household import Household
+from computerrl.launch.plan import ProcessSpec
+from computerrl.launch.processes import PROCESS_VARIABLE, RUN_VARIABLE
+from computerrl.launch.restarts import EndRun, Restart, RestartHistory, describe_exit
+from computerrl.launch.role_errors import ERROR_FILE_VARIABLE, last_words, left_exit_code
 
 DRAIN_SIGNAL = signal.SIGUSR1
 """A scheduler sends it some minutes before it takes the nodes away."""

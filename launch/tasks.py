@@ -11,15 +11,15 @@ from pathlib import Path
 
 import click
 
-from common.config import RunConfig, TasksConfig, load_config
-from common.errors import ConfigError, Problem
-from common.model_folder import is_model_folder, model_folder
+from computerrl.common.config import RunConfig, TasksConfig, load_config
+from computerrl.common.errors import ConfigError, Problem
+from computerrl.common.model_folder import is_model_folder, model_folder
 
 
 def list_families(beginning: str) -> int:
     """Print name, applications and description of the families whose name starts with ``beginning``; the exit code, 1 when there
     is none."""
-    from env_server.tasks import FAMILIES
+    from computerrl.env_server.tasks import FAMILIES
 
     found = [family for name, family in sorted(FAMILIES.items()) if name.startswith(beginning)]
     for family in found:
@@ -48,9 +48,9 @@ def run_check(
 
     ``play``: also set each task up on a desktop, and judge it untouched.
     """
-    from env_server.tasks.osworld.abilities import DEFAULT_APPS, KINDS, Abilities
-    from env_server.tasks.osworld.check import check_folder
-    from env_server.tasks.osworld.families import missing_readers
+    from computerrl.env_server.tasks.osworld.abilities import DEFAULT_APPS, KINDS, Abilities
+    from computerrl.env_server.tasks.osworld.check import check_folder
+    from computerrl.env_server.tasks.osworld.families import missing_readers
 
     if not os.path.isdir(folder):
         raise ConfigError([Problem("DIR", f"there is no folder {str(folder)!r}", "give the folder with the tasks' JSON files")])
@@ -62,7 +62,7 @@ def run_check(
         click.echo(f"expected files are not read: {', '.join(missing)} not installed (make setup WITH=osworld)", err=True)
     report = check_folder(folder, assets=assets, abilities=abilities, read_gold=not missing)
     if play and report.num_runnable:
-        from env_server.play_tasks import DESKTOPS, played
+        from computerrl.env_server.play_tasks import DESKTOPS, played
 
         tasks = TasksConfig(osworld=str(folder), osworld_assets=None if assets is None else str(assets))
         desktops = load_config(config_file).desktop if config_file else DESKTOPS
@@ -105,8 +105,8 @@ class _Needed:
 
 def _tokens_needed(config: RunConfig) -> _Needed:
     """By the tokenizer of the configured model; where that is not there, by the number of characters."""
-    from actor.prompt import FolderTokenizer, PromptBuilder
-    from actor.prompt_check import prompt_problems
+    from computerrl.actor.prompt import FolderTokenizer, PromptBuilder
+    from computerrl.actor.prompt_check import prompt_problems
 
     prompt, folder = config.actor.prompt, model_folder(config.model.name)
     if is_model_folder(folder, weights=False):

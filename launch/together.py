@@ -1,6 +1,6 @@
 """Several commands that live and die together: a learner's parts on hosts that only ssh connects (srun does this by itself).
 
-    python -m launch.together 3 ssh a X 3 ssh b X        each command after its number of words
+    python -m computerrl.launch.together 3 ssh a X 3 ssh b X        each command after its number of words
 
 Each gets a pipe for its standard input, which closes when this one's does. When one ends, so do the others; the exit code is that
 of the first.

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from launch.run_state import Record
+from computerrl.launch.run_state import Record
 
 Event = dict[str, Any]
 

@@ -7,12 +7,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from common.errors import ConfigError, Problem
-from common.metrics import json_ready, read_json_lines
-from common.run_folder import PRIVATE, RunFolder, write_atomically
-from launch.report import latest_of_each
-from launch.run_state import RunState
-from launch.trace import trace_events
+from computerrl.common.errors import ConfigError, Problem
+from computerrl.common.metrics import json_ready, read_json_lines
+from computerrl.common.run_folder import PRIVATE, RunFolder, write_atomically
+from computerrl.launch.report import latest_of_each
+from computerrl.launch.run_state import RunState
+from computerrl.launch.trace import trace_events
 
 LEDGER_FILE = "ledger.jsonl"
 

@@ -14,17 +14,17 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from common.config import HostList, RunConfig, load_config, load_hosts
-from common.errors import Problem, SetupError
-from launch import cluster_plan, local
-from launch.cluster_plan import ClusterPlan
-from launch.host_check import HostFacts
-from launch.job import CONTAINED, in_container, under_torchrun
-from launch.plan import ProcessSpec, node_resources
-from launch.preflight import Finding, PreflightFailed
-from launch.run_names import claim, find_resumable, locked
-from launch.ssh import over_ssh, ssh
-from launch.submit import machine_independent
+from computerrl.common.config import HostList, RunConfig, load_config, load_hosts
+from computerrl.common.errors import Problem, SetupError
+from computerrl.launch import cluster_plan, local
+from computerrl.launch.cluster_plan import ClusterPlan
+from computerrl.launch.host_check import HostFacts
+from computerrl.launch.job import CONTAINED, in_container, under_torchrun
+from computerrl.launch.plan import ProcessSpec, node_resources
+from computerrl.launch.preflight import Finding, PreflightFailed
+from computerrl.launch.run_names import claim, find_resumable, locked
+from computerrl.launch.ssh import over_ssh, ssh
+from computerrl.launch.submit import machine_independent
 
 ASK_TIMEOUT_S = 60.0
 SSH_STOP_S = 4.0
@@ -104,7 +104,7 @@ def ask_hosts(plan: ClusterPlan, hosts: HostList) -> list[HostFacts]:
 
 
 def _ask(host: str, plan: ClusterPlan, hosts: HostList) -> HostFacts | Problem:
-    command = (plan.python, "-m", "launch.host_check", hosts.network, plan.config.run_dir)
+    command = (plan.python, "-m", "computerrl.launch.host_check", hosts.network, plan.config.run_dir)
     argv = ssh(host, command, hosts=hosts, folder=plan.folder, env=plan.environment)
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=ASK_TIMEOUT_S)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from launch.charts import Chart, Figure, Point, Series, figure
+from computerrl.launch.charts import Chart, Figure, Point, Series, figure
 
 Waste = Mapping[str, Any]
 """`waste` of an update or summary record (docs/metrics.md)."""

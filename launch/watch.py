@@ -9,13 +9,13 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from common.errors import ComputerRLError
-from common.messages import Status, StatusRequest
-from launch.run_state import MetricsTail, Record, RunState
+from computerrl.common.errors import ComputerRLError
+from computerrl.common.messages import Status, StatusRequest
+from computerrl.launch.run_state import MetricsTail, Record, RunState
 
 if TYPE_CHECKING:
-    from common.run_folder import RunFolder
-    from common.transport import Client
+    from computerrl.common.run_folder import RunFolder
+    from computerrl.common.transport import Client
 
 STATUS_EVERY_S = 1.0
 STATUS_TIMEOUT_S = 2.0
@@ -87,7 +87,7 @@ class RunWatch:
             self._answered.set()
 
     def _connect(self, address: str) -> None:
-        from common.transport import Client
+        from computerrl.common.transport import Client
 
         with self._lock:
             if self._channel is not None:

@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from common import log
-from common.config import RunConfig
-from common.errors import OrderRefused
-from common.messages import TrajectoryGroup
-from learner import recipe
-from learner.algorithms import TrainBatch
-from learner.parts import Broker
-from learner.pool import EpisodePool
-from learner.rollouts import keep_demonstration
-from learner.state import LoopState
+from computerrl.common import log
+from computerrl.common.config import RunConfig
+from computerrl.common.errors import OrderRefused
+from computerrl.common.messages import TrajectoryGroup
+from computerrl.learner import recipe
+from computerrl.learner.algorithms import TrainBatch
+from computerrl.learner.parts import Broker
+from computerrl.learner.pool import EpisodePool
+from computerrl.learner.rollouts import keep_demonstration
+from computerrl.learner.state import LoopState
 
 
 class Aids:

@@ -14,9 +14,9 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from transformers import AttentionInterface
 
-from learner.attention_blocks import BlockLayout
-from learner.attention_varlen import VarlenLayout, kernel_serves
-from learner.batching import Pack
+from computerrl.learner.attention_blocks import BlockLayout
+from computerrl.learner.attention_varlen import VarlenLayout, kernel_serves
+from computerrl.learner.batching import Pack
 
 ATTENTION = "computerrl_trie"
 """Name in transformers' attention interface."""

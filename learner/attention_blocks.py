@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from learner.batching import Pack
+from computerrl.learner.batching import Pack
 
 
 @dataclass(frozen=True, slots=True)

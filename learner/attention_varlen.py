@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch.nn.attention import varlen
 
-from learner.batching import Pack
-from learner.transfers import to_device
+from computerrl.learner.batching import Pack
+from computerrl.learner.transfers import to_device
 
 _KERNEL_TYPES = (torch.bfloat16, torch.float16)
 _MIN_CAPABILITY = (8, 0)
@@ -128,9 +128,7 @@ class _Gather(torch.autograd.Function):
     float32."""
 
     @staticmethod
-    def forward(
-        ctx: Any, key: torch.Tensor, value: torch.Tensor, nodes: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(ctx: Any, key: torch.Tensor, value: torch.Tensor, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         ctx.save_for_backward(nodes)
         ctx.like = (key.shape, key.dtype)
         return key.index_select(0, nodes), value.index_select(0, nodes)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
-from common.messages import Step, TrajectoryGroup
-from learner.algorithms import LeftOut, StepKey, TrainBatch
-from learner.algorithms.contract import blaming, returned
-from learner.step_table import acts_the_same
+from computerrl.common.messages import Step, TrajectoryGroup
+from computerrl.learner.algorithms import LeftOut, StepKey, TrainBatch
+from computerrl.learner.algorithms.contract import blaming, returned
+from computerrl.learner.step_table import acts_the_same
 
 if TYPE_CHECKING:
-    from learner.parts import Trainer
+    from computerrl.learner.parts import Trainer
 
 _HINT = "make the batch with StepTable.of(..., came=groups), or correct its step_S and replayed_S"
 
@@ -28,9 +28,7 @@ def make_batch(trainer: Trainer, groups: Sequence[TrajectoryGroup], *, position:
     `ConfigError` when the algorithm fails or its batch is wrong."""
     algorithm = trainer.algorithm
     _write_protect(groups)
-    check = partial(
-        check_batch, groups=groups, position=position, age_bound=age_bound, vocabulary_size=trainer.vocabulary_size
-    )
+    check = partial(check_batch, groups=groups, position=position, age_bound=age_bound, vocabulary_size=trainer.vocabulary_size)
     with blaming(algorithm, "prepare"):
         prepared = returned(algorithm.prepare(list(groups), version=position), TrainBatch)
         check(prepared)
@@ -85,9 +83,7 @@ def _is_prompt(tokens: np.ndarray, vocabulary_size: int) -> bool:
     return bool(tokens.size) and int(tokens.min()) >= 0 and int(tokens.max()) < vocabulary_size
 
 
-def _fault(
-    key: StepKey, step: Step, came: Sequence[Step] | None, *, replayed: bool, position: int, age_bound: float
-) -> str:
+def _fault(key: StepKey, step: Step, came: Sequence[Step] | None, *, replayed: bool, position: int, age_bound: float) -> str:
     """What is wrong with ``step``, named as ``key``; empty when nothing is."""
     if came is None:
         return "" if replayed else "a trajectory that did not come with it and is not called replayed"

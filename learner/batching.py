@@ -23,7 +23,7 @@ from typing import Protocol
 
 import numpy as np
 
-from common.messages import ScreenshotRef
+from computerrl.common.messages import ScreenshotRef
 
 BLOCK_TOKENS = 384
 """Subtrees are put together into attention blocks of about this many tokens: dense scores stay in the CPU's cache, and

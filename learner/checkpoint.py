@@ -33,9 +33,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from common import log
-from common.errors import DiskFull, ResumeError, Superseded
-from learner.shards import ShardFiles, save_tensors, section_of
+from computerrl.common import log
+from computerrl.common.errors import DiskFull, ResumeError, Superseded
+from computerrl.learner.shards import ShardFiles, save_tensors, section_of
 
 _PREFIX = "checkpoint-"
 _FORMAT = 2
@@ -99,7 +99,9 @@ class CheckpointStore:
         text = json.dumps({"format": _FORMAT, "cursor": cursor, "state": state})
         number, self._next_number = self._next_number, self._next_number + 1
         self._thread = threading.Thread(
-            target=self._write, args=(number, copies, text, cursor, tuple(sync_first), tuple(unchanged)), name="checkpoint",
+            target=self._write,
+            args=(number, copies, text, cursor, tuple(sync_first), tuple(unchanged)),
+            name="checkpoint",
             daemon=True,
         )
         self._thread.start()

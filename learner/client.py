@@ -19,14 +19,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from common.addresses import in_address, is_ipv6, split_address
-from common.errors import PeerTimeout, ProtocolError, WeightError
-from common.messages import Ack, Message, WeightInvitation, WeightJoin, WeightLoaded
+from computerrl.common.addresses import in_address, is_ipv6, split_address
+from computerrl.common.errors import PeerTimeout, ProtocolError, WeightError
+from computerrl.common.messages import Ack, Message, WeightInvitation, WeightJoin, WeightLoaded
 
 if TYPE_CHECKING:
     import torch
 
-    from common.weight_plan import WeightPlan
+    from computerrl.common.weight_plan import WeightPlan
 
 WEIGHTS_ENDPOINT = "weights"
 """Name under which the learner announces its weight control socket in `Hello.endpoints`."""

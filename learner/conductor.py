@@ -16,31 +16,31 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from common import log, requests
-from common.clock import Clock
-from common.config import RunConfig
-from common.errors import ComputerRLError, ResumeError
-from common.messages import Status, TrajectoryGroup
-from common.recordings import recorded_seeds
-from common.run_folder import RunFolder
-from learner import limits, orders, recipe, sft, summary
-from learner.aids import Aids
-from learner.algorithms import SamplesDynamically, WantsGuidance
-from learner.algorithms.contract import blaming
-from learner.batch_check import make_batch
-from learner.checkpoint import Checkpoint, CheckpointStore
-from learner.client import WeightSink
-from learner.entropulse import PhaseMachine
-from learner.intake import Intake
-from learner.ledger import Ledger
-from learner.lineage import Lineage
-from learner.memory import Remembers, Stored
-from learner.pacing import Cut, Pacer
-from learner.parts import Broker, Trainer
-from learner.pool import TRAINER, EpisodePool, pack_run, trainer_state, unpack_run
-from learner.records import Records
-from learner.rollouts import Rollouts
-from learner.state import LoopState, Tally
+from computerrl.common import log, requests
+from computerrl.common.clock import Clock
+from computerrl.common.config import RunConfig
+from computerrl.common.errors import ComputerRLError, ResumeError
+from computerrl.common.messages import Status, TrajectoryGroup
+from computerrl.common.recordings import recorded_seeds
+from computerrl.common.run_folder import RunFolder
+from computerrl.learner import limits, orders, recipe, sft, summary
+from computerrl.learner.aids import Aids
+from computerrl.learner.algorithms import SamplesDynamically, WantsGuidance
+from computerrl.learner.algorithms.contract import blaming
+from computerrl.learner.batch_check import make_batch
+from computerrl.learner.checkpoint import Checkpoint, CheckpointStore
+from computerrl.learner.client import WeightSink
+from computerrl.learner.entropulse import PhaseMachine
+from computerrl.learner.intake import Intake
+from computerrl.learner.ledger import Ledger
+from computerrl.learner.lineage import Lineage
+from computerrl.learner.memory import Remembers, Stored
+from computerrl.learner.pacing import Cut, Pacer
+from computerrl.learner.parts import Broker, Trainer
+from computerrl.learner.pool import TRAINER, EpisodePool, pack_run, trainer_state, unpack_run
+from computerrl.learner.records import Records
+from computerrl.learner.rollouts import Rollouts
+from computerrl.learner.state import LoopState, Tally
 
 STATUS_TIMEOUT_S = 5.0
 """For the broker's counters in a metrics line; without an answer the line goes without them."""
@@ -75,9 +75,7 @@ class LearnerLoop:
         self._checkpoints = checkpoints
         self._clock = clock
         recorded = recorded_seeds(config.tasks, families)
-        self.state = LoopState(
-            next_seed=config.first_seed("training"), recorded=recorded, run_s=start_s, start_s=start_s
-        )
+        self.state = LoopState(next_seed=config.first_seed("training"), recorded=recorded, run_s=start_s, start_s=start_s)
         self.note = ""
         """What the learner is doing and how far it is, for the heartbeat, whose thread reads it."""
         self._phase = recipe.Phase("", "done")
@@ -126,9 +124,7 @@ class LearnerLoop:
             self.state, broker=self._broker, ledger=self._ledger, records=self._records,
             vocabulary_size=self._trainer.vocabulary_size, check_picture=self._trainer.check_picture,
         )  # fmt: skip
-        self._rollouts = Rollouts(
-            self.state, families=self._families, records=self._records, demonstrations=self._demonstrations
-        )
+        self._rollouts = Rollouts(self.state, families=self._families, records=self._records, demonstrations=self._demonstrations)
         self._aids = Aids(
             self._config, self.state, families=self._families, broker=self._broker, cloned=self._demonstrations,
             pool=self._demonstrated_failures,

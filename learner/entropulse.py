@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from common.config import EntropulseConfig
+from computerrl.common.config import EntropulseConfig
 
 ENTROPY_DECAY = 0.7
 """Share of the old value in the entropy EMA: single batches are noisy, but a collapse takes only a handful of updates."""

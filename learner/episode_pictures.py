@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from common.messages import ScreenshotRef, Trajectory
-from env_server.client import read_screenshot
+from computerrl.common.messages import ScreenshotRef, Trajectory
+from computerrl.env_server.client import read_screenshot
 
 MAX_SCREENS, HEIGHT, GAP = 6, 180, 4
 QUALITY = 70

@@ -15,16 +15,16 @@ from typing import Any
 
 import torch
 
-from common import log
-from common.config import RunConfig, load_config
-from common.errors import ConfigError, Problem, ResumeError
-from common.model_loading import load_whole
-from common.run_folder import RunFolder
-from learner.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
-from learner.lora import adapters_among
-from learner.model_store import ensure_model
-from learner.pool import trainer_state
-from learner.vision import auto_class
+from computerrl.common import log
+from computerrl.common.config import RunConfig, load_config
+from computerrl.common.errors import ConfigError, Problem, ResumeError
+from computerrl.common.model_loading import load_whole
+from computerrl.common.run_folder import RunFolder
+from computerrl.learner.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
+from computerrl.learner.lora import adapters_among
+from computerrl.learner.model_store import ensure_model
+from computerrl.learner.pool import trainer_state
+from computerrl.learner.vision import auto_class
 
 ORIGIN_FILE = "computerrl.json"
 """In an exported folder: which run, checkpoint and policy version it is."""

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from common import log
-from learner.attention import trie_attention
-from learner.attention_blocks import BlockLayout
-from learner.batching import make_packs
+from computerrl.common import log
+from computerrl.learner.attention import trie_attention
+from computerrl.learner.attention_blocks import BlockLayout
+from computerrl.learner.batching import make_packs
 
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 1e-2}
 """Largest difference, relative to the length of the output, that rounding explains."""

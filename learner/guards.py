@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from common.errors import EngineMismatch
-from learner.algorithms import LossBatch
-from learner.batching import Pack
-from learner.ranks import Ranks
-from learner.transfers import fetch
+from computerrl.common.errors import EngineMismatch
+from computerrl.learner.algorithms import LossBatch
+from computerrl.learner.batching import Pack
+from computerrl.learner.ranks import Ranks
+from computerrl.learner.transfers import fetch
 
 _MAX_DUMPS = 5
 """Of a run; the first ones tell most."""

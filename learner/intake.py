@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from common import log
-from common.errors import ProtocolError
-from common.messages import NoGroup, Trajectory, TrajectoryGroup
-from learner.ledger import AgeSpan, Ledger, Outcome
-from learner.parts import Broker
-from learner.poison import Poison, StepCheck, poison_of
-from learner.records import Records
-from learner.state import LoopState
+from computerrl.common import log
+from computerrl.common.errors import ProtocolError
+from computerrl.common.messages import NoGroup, Trajectory, TrajectoryGroup
+from computerrl.learner.ledger import AgeSpan, Ledger, Outcome
+from computerrl.learner.parts import Broker
+from computerrl.learner.poison import Poison, StepCheck, poison_of
+from computerrl.learner.records import Records
+from computerrl.learner.state import LoopState
 
 
 class Intake:

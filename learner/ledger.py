@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from common.messages import Trajectory
-from learner.algorithms import LeftOut
-from learner.orders import plan_id
-from learner.poison import POISONS, Poison
-from learner.waste import Waste
+from computerrl.common.messages import Trajectory
+from computerrl.learner.algorithms import LeftOut
+from computerrl.learner.orders import plan_id
+from computerrl.learner.poison import POISONS, Poison
+from computerrl.learner.waste import Waste
 
 Outcome = Literal["trained", "demonstrated", "evaluated", "skipped", "too_old", "phase_closed"] | LeftOut | Poison
 """`trained`: at least one of its steps was in the loss of an optimizer step. `skipped`: that optimizer step was not done, for its

@@ -1,17 +1,17 @@
 """How long the parts of a run may take: the recipe's limits on updates, time, steps and success. Pure.
 
-    0 s            cloning, evaluations                RL            last evaluation      report
-    |--------------------------------------------|=================|-----------------|------| max_run_s
-    start of the run (start-up included)                           rl_ends_s         evaluation_ends_s
+0 s            cloning, evaluations                RL            last evaluation      report
+|--------------------------------------------|=================|-----------------|------| max_run_s
+start of the run (start-up included)                           rl_ends_s         evaluation_ends_s
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from common.config import LearnerConfig, RecipeConfig
-from learner import recipe
-from learner.state import LoopState, Pace
+from computerrl.common.config import LearnerConfig, RecipeConfig
+from computerrl.learner import recipe
+from computerrl.learner.state import LoopState, Pace
 
 EVALUATION_SHARES = {recipe.EVAL_BEFORE: 0.1, recipe.EVAL_AFTER_CLONING: 0.12, recipe.EVAL_AFTER_RL: 0.25}
 """Part of `max_run_s` that each evaluation may take: what is left for RL on a slow machine decides what there is to evaluate."""

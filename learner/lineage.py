@@ -22,8 +22,8 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from common.messages import Step, TrajectoryGroup
-from common.run_folder import write_atomically
+from computerrl.common.messages import Step, TrajectoryGroup
+from computerrl.common.run_folder import write_atomically
 
 
 @dataclass(frozen=True, slots=True)

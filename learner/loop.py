@@ -17,30 +17,30 @@ import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from broker.client import BrokerClient
-from common import log, requests
-from common.addresses import is_loopback, own_address, reachable_address, tcp_address
-from common.config import RunConfig
-from common.errors import PeerTimeout, WeightError
-from common.exporter import exporting
-from common.lifecycle import Heartbeat, StopToken, new_incarnation
-from common.messages import Hello
-from common.model_folder import model_folder
-from common.recordings import recorded_seeds
-from common.run_folder import RunFolder
-from common.transport import Client, Server
-from common.weight_plan import base_digest
-from env_server.client import family_names
-from learner import rank_processes, recipe
-from learner.checkpoint import Checkpoint, CheckpointStore
-from learner.client import WEIGHTS_ENDPOINT
-from learner.conductor import LearnerLoop
-from learner.served_model import ServedModel
-from learner.weight_files import WeightFiles
-from learner.weight_sender import WeightSender
+from computerrl.broker.client import BrokerClient
+from computerrl.common import log, requests
+from computerrl.common.addresses import is_loopback, own_address, reachable_address, tcp_address
+from computerrl.common.config import RunConfig
+from computerrl.common.errors import PeerTimeout, WeightError
+from computerrl.common.exporter import exporting
+from computerrl.common.lifecycle import Heartbeat, StopToken, new_incarnation
+from computerrl.common.messages import Hello
+from computerrl.common.model_folder import model_folder
+from computerrl.common.recordings import recorded_seeds
+from computerrl.common.run_folder import RunFolder
+from computerrl.common.transport import Client, Server
+from computerrl.common.weight_plan import base_digest
+from computerrl.env_server.client import family_names
+from computerrl.learner import rank_processes, recipe
+from computerrl.learner.checkpoint import Checkpoint, CheckpointStore
+from computerrl.learner.client import WEIGHTS_ENDPOINT
+from computerrl.learner.conductor import LearnerLoop
+from computerrl.learner.served_model import ServedModel
+from computerrl.learner.weight_files import WeightFiles
+from computerrl.learner.weight_sender import WeightSender
 
 if TYPE_CHECKING:
-    from learner.parts import Trainer
+    from computerrl.learner.parts import Trainer
 
 __all__ = ["LearnerLoop", "run_learner"]
 
@@ -235,4 +235,3 @@ def _end_in_time(stop: StopToken, done: threading.Event) -> None:
         log.get_logger().info("learner.cut_off", reason=stop.reason)
         sys.stderr.flush()
         os._exit(0)
-

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from common.config import LoraConfig
-from common.errors import ConfigError, Problem, SetupError
+from computerrl.common.config import LoraConfig
+from computerrl.common.errors import ConfigError, Problem, SetupError
 
 _DOWN = ".lora_A.default.weight"
 _UP = ".lora_B.default.weight"

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from learner.algorithms import LossBatch, LossResult, TrainBatch
-from learner.transfers import to_device
+from computerrl.learner.algorithms import LossBatch, LossResult, TrainBatch
+from computerrl.learner.transfers import to_device
 
 _CPU = torch.device("cpu")
 _TRAINERS = frozenset({"loss", "entropy", "effective_samples", "demonstration_loss"})

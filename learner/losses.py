@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from learner.corrections import bounded
+from computerrl.learner.corrections import bounded
 
 KL_LIMIT = 10.0
 """Largest k3 of one token, as in verl and AReaL: exp(d) of a token that the reference likes far better would outweigh all

@@ -12,9 +12,9 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from common import codec
-from common.errors import DecodeError, ResumeError
-from common.messages import Trajectory, TrajectoryGroup
+from computerrl.common import codec
+from computerrl.common.errors import DecodeError, ResumeError
+from computerrl.common.messages import Trajectory, TrajectoryGroup
 
 _WRITER = "memory"
 

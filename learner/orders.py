@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from common import log
-from common.errors import OrderRefused
-from common.messages import RolloutOrder
-from learner.parts import Broker
-from learner.state import LoopState, Tally
+from computerrl.common import log
+from computerrl.common.errors import OrderRefused
+from computerrl.common.messages import RolloutOrder
+from computerrl.learner.parts import Broker
+from computerrl.learner.state import LoopState, Tally
 
 _MARK = "."
 

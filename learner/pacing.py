@@ -18,9 +18,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from common.config import RunConfig
-from common.messages import TrajectoryGroup
-from learner.lineage import Lineage
+from computerrl.common.config import RunConfig
+from computerrl.common.messages import TrajectoryGroup
+from computerrl.learner.lineage import Lineage
 
 StallEnd = Literal["none", "arrived", "budget", "full", "phase"]
 """Why a wait ended. `none`: there was none. `arrived`: nothing in flight was at the brink any more. `budget`: it was spent in

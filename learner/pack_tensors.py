@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
-from learner.attention import Layout, layout_of
-from learner.batching import Pack
-from learner.transfers import to_device
+from computerrl.learner.attention import Layout, layout_of
+from computerrl.learner.batching import Pack
+from computerrl.learner.transfers import to_device
 
 
 @dataclass(frozen=True, slots=True)

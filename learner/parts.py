@@ -8,10 +8,10 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from common.messages import NoGroup, RolloutOrder, Status, Step, TrajectoryGroup
-from learner.algorithms import Algorithm, TrainBatch
-from learner.checkpoint import Section
-from learner.poison import StepCheck
+from computerrl.common.messages import NoGroup, RolloutOrder, Status, Step, TrajectoryGroup
+from computerrl.learner.algorithms import Algorithm, TrainBatch
+from computerrl.learner.checkpoint import Section
+from computerrl.learner.poison import StepCheck
 
 
 class Trainer(Protocol):
@@ -67,7 +67,6 @@ class Broker(Protocol):
 
     def place_order(self, order: RolloutOrder) -> None:
         """Raises `OrderRefused` when the id is taken by a closed order or by one with other content."""
-
 
     def close_order(self, order_id: str) -> None: ...
 

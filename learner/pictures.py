@@ -20,11 +20,11 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image
 
-from common.errors import PictureError
-from common.messages import ScreenshotRef
-from learner.batching import Pack, PackPictures, Sample, make_packs
-from learner.poison import Poison
-from learner.rope_positions import Grid, rope_positions
+from computerrl.common.errors import PictureError
+from computerrl.common.messages import ScreenshotRef
+from computerrl.learner.batching import Pack, PackPictures, Sample, make_packs
+from computerrl.learner.poison import Poison
+from computerrl.learner.rope_positions import Grid, rope_positions
 
 _MAX_PIXELS = 2**26
 """Twice an 8K screen. A reference comes from another process: what it says must not decide how much memory is asked for."""

@@ -12,10 +12,16 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from common.messages import Step, Trajectory
+from computerrl.common.messages import Step, Trajectory
 
 Poison = Literal[
-    "empty", "wrong_length", "not_finite", "impossible_logprob", "outside_vocabulary", "future_version", "picture_missing",
+    "empty",
+    "wrong_length",
+    "not_finite",
+    "impossible_logprob",
+    "outside_vocabulary",
+    "future_version",
+    "picture_missing",
     "picture_mismatch",
 ]
 """`empty`: a step has no prompt or no action. `wrong_length`: tokens, log-probs and versions of an action differ in number.

@@ -24,23 +24,23 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from common import host_compute
-from common.config import LoraConfig, RunConfig
-from common.errors import ConfigError, Problem
-from common.memory_plan import Recomputation
-from common.messages import Step
-from common.model_loading import load_whole, refusing_model
-from common.weight_plan import probe_tokens
-from learner.attention import ATTENTION
-from learner.batching import Pack, make_packs
-from learner.fused import fuse
-from learner.head import action_logprobs
-from learner.lora import adapters_among, add_adapters
-from learner.model_store import ensure_model
-from learner.pack_tensors import PackTensors
-from learner.ranks import SOLO, Ranks
-from learner.recomputation import choose
-from learner.vision import PictureProbe, Vision, auto_class, load_vision
+from computerrl.common import host_compute
+from computerrl.common.config import LoraConfig, RunConfig
+from computerrl.common.errors import ConfigError, Problem
+from computerrl.common.memory_plan import Recomputation
+from computerrl.common.messages import Step
+from computerrl.common.model_loading import load_whole, refusing_model
+from computerrl.common.weight_plan import probe_tokens
+from computerrl.learner.attention import ATTENTION
+from computerrl.learner.batching import Pack, make_packs
+from computerrl.learner.fused import fuse
+from computerrl.learner.head import action_logprobs
+from computerrl.learner.lora import adapters_among, add_adapters
+from computerrl.learner.model_store import ensure_model
+from computerrl.learner.pack_tensors import PackTensors
+from computerrl.learner.ranks import SOLO, Ranks
+from computerrl.learner.recomputation import choose
+from computerrl.learner.vision import PictureProbe, Vision, auto_class, load_vision
 
 _PROBE_TOLERANCE = {torch.bfloat16: 0.15, torch.float32: 2e-3}
 """Mean absolute log-prob difference to the model's own forward pass that rounding explains."""

@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from msgspec import to_builtins
 
-from common.errors import ResumeError
-from common.messages import ScreenshotRef, Step, StepTiming, Trajectory
-from learner.checkpoint import Checkpoint, Section, join_state, split_state
-from learner.memory import Stored
-from learner.shards import ShardFiles
+from computerrl.common.errors import ResumeError
+from computerrl.common.messages import ScreenshotRef, Step, StepTiming, Trajectory
+from computerrl.learner.checkpoint import Checkpoint, Section, join_state, split_state
+from computerrl.learner.memory import Stored
+from computerrl.learner.shards import ShardFiles
 
 TRAINER = "trainer"
 """Section of a checkpoint with the trainer's state."""

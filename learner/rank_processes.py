@@ -21,17 +21,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common import log
-from common.addresses import interface_of, own_address, split_address
-from common.config import RunConfig
-from common.errors import ConfigError, Problem, RankLost
-from common.lifecycle import SUPERVISOR_VARIABLE, StopToken, gc_paused
-from learner.client import serve_store
+from computerrl.common import log
+from computerrl.common.addresses import interface_of, own_address, split_address
+from computerrl.common.config import RunConfig
+from computerrl.common.errors import ConfigError, Problem, RankLost
+from computerrl.common.lifecycle import SUPERVISOR_VARIABLE, StopToken, gc_paused
+from computerrl.learner.client import serve_store
 
 if TYPE_CHECKING:
-    from learner.parts import Trainer
-    from learner.policy import Policy
-    from learner.ranks import RankGroup
+    from computerrl.learner.parts import Trainer
+    from computerrl.learner.policy import Policy
+    from computerrl.learner.ranks import RankGroup
 
 _HOST = "127.0.0.1"
 """Ranks that are started here are on this machine; nobody else needs to reach their store."""
@@ -69,7 +69,7 @@ class _Followers:
                 "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_ranks),
                 "MASTER_ADDR": host, "MASTER_PORT": str(port), SUPERVISOR_VARIABLE: str(os.getpid()),
             }  # fmt: skip
-            argv = [sys.executable, "-m", "launch.cli", "learner", str(config_path), "--index", str(index)]
+            argv = [sys.executable, "-m", "computerrl", "learner", str(config_path), "--index", str(index)]
             process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL)
             self.processes.append(process)
             threading.Thread(target=self._watch, args=(process, rank), name=f"rank-{rank}", daemon=True).start()
@@ -104,8 +104,8 @@ def open_trainer(config: RunConfig, *, config_path: Path, index: int = 0) -> Ite
     processes is another one, `RankLost` when a rank ends or does not come up.
     """
     with gc_paused():
-        from learner.policy import load_policy
-        from learner.trainer import Trainer as WholeTrainer
+        from computerrl.learner.policy import load_policy
+        from computerrl.learner.trainer import Trainer as WholeTrainer
 
     if config.learner.num_ranks == 1 and "RANK" not in os.environ:
         with gc_paused():
@@ -113,7 +113,7 @@ def open_trainer(config: RunConfig, *, config_path: Path, index: int = 0) -> Ite
             alone = WholeTrainer(config, policy)
         yield alone, policy
         return
-    from learner.ranked_trainer import RankedTrainer
+    from computerrl.learner.ranked_trainer import RankedTrainer
 
     followers = _Followers()
     store = _store_of_torchrun(config) if "RANK" in os.environ else _start(followers, config, config_path, index)
@@ -137,7 +137,7 @@ def open_trainer(config: RunConfig, *, config_path: Path, index: int = 0) -> Ite
 
 def run_follower(config: RunConfig, *, stop: StopToken) -> None:
     """Do what rank 0 says until it ends. Raises `RankLost` when that was not in order."""
-    from learner.ranked_trainer import follow
+    from computerrl.learner.ranked_trainer import follow
 
     rank = int(os.environ["RANK"])
     threading.Thread(target=_end_after_stop, args=(stop,), name="exit-limit", daemon=True).start()
@@ -153,10 +153,10 @@ def run_follower(config: RunConfig, *, stop: StopToken) -> None:
 
 def _make(config: RunConfig, store: Any, *, rank: int) -> tuple[RankGroup, Any]:
     with gc_paused():
-        from learner.policy import choose_device
-        from learner.ranks import RankGroup
-        from learner.sharding import load_sharded_policy
-        from learner.trainer import Trainer as WholeTrainer
+        from computerrl.learner.policy import choose_device
+        from computerrl.learner.ranks import RankGroup
+        from computerrl.learner.sharding import load_sharded_policy
+        from computerrl.learner.trainer import Trainer as WholeTrainer
 
     device = choose_device(config.learner.device)
     ranks = RankGroup(

@@ -20,16 +20,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from common import log
-from common.codec import decode, encode
-from common.errors import RankLost
-from common.messages import Step, TaskRef, Trajectory
-from learner.algorithms import PER_TOKEN, Algorithm, Refines, TrainBatch
-from learner.checkpoint import Section
-from learner.poison import StepCheck
-from learner.ranks import END, RankGroup, SharedState, arrays_from_bytes, arrays_to_bytes
-from learner.shards import ShardFiles, StagedShards
-from learner.trainer import Trainer
+from computerrl.common import log
+from computerrl.common.codec import decode, encode
+from computerrl.common.errors import RankLost
+from computerrl.common.messages import Step, TaskRef, Trajectory
+from computerrl.learner.algorithms import PER_TOKEN, Algorithm, Refines, TrainBatch
+from computerrl.learner.checkpoint import Section
+from computerrl.learner.poison import StepCheck
+from computerrl.learner.ranks import END, RankGroup, SharedState, arrays_from_bytes, arrays_to_bytes
+from computerrl.learner.shards import ShardFiles, StagedShards
+from computerrl.learner.trainer import Trainer
 
 WRITE_TIMEOUT_S = 1800.0
 """For a rank to write its part of a checkpoint: 100 GB on a slow parallel file system."""

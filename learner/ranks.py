@@ -24,7 +24,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from common.errors import RankLost
+from computerrl.common.errors import RankLost
 
 MEET_TIMEOUT_S = 120.0
 """For all ranks to come up: each imports torch and transformers first, which takes long on a cold disk."""

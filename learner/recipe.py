@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from common.config import RunConfig
-from common.messages import CurriculumPlan, OrderKind, RolloutOrder, Split, TaskRef
+from computerrl.common.config import RunConfig
+from computerrl.common.messages import CurriculumPlan, OrderKind, RolloutOrder, Split, TaskRef
 
 EVAL_BEFORE = "eval-before"
 DEMONSTRATIONS = "demonstrations"
@@ -166,9 +166,7 @@ def check_before(name: str) -> str:
     return f"{_CHECK}{_number(name)}-before"
 
 
-def phase_named(
-    name: str, config: RunConfig, *, first_seed: int, temperature: float, recorded: Recorded = _NONE
-) -> Phase:
+def phase_named(name: str, config: RunConfig, *, first_seed: int, temperature: float, recorded: Recorded = _NONE) -> Phase:
     """The phase of that name, for a run that is resumed in the middle of it."""
     if name in (EVAL_BEFORE, DEMONSTRATIONS):
         return first_phase(config, temperature=temperature, recorded=recorded)

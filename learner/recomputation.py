@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from common import host_memory, log
-from common.config import RunConfig
-from common.memory_plan import Recomputation, card_room_mb, choose_recomputation, host_room_mb, ranks_per_node
-from learner.ranks import Ranks
+from computerrl.common import host_memory, log
+from computerrl.common.config import RunConfig
+from computerrl.common.memory_plan import Recomputation, card_room_mb, choose_recomputation, host_room_mb, ranks_per_node
+from computerrl.learner.ranks import Ranks
 
 
 def choose(config: RunConfig, *, device: torch.device, ranks: Ranks) -> Recomputation:

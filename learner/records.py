@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec.structs import asdict
 
-from common import log
-from common.clock import unix_now
-from common.messages import ScreenshotRef, Step, Trajectory
-from common.metrics import JsonLines
-from common.run_folder import RunFolder
-from learner.episode_pictures import strip
+from computerrl.common import log
+from computerrl.common.clock import unix_now
+from computerrl.common.messages import ScreenshotRef, Step, Trajectory
+from computerrl.common.metrics import JsonLines
+from computerrl.common.run_folder import RunFolder
+from computerrl.learner.episode_pictures import strip
 
 if TYPE_CHECKING:
     from tensorboard.summary.writer.event_file_writer import EventFileWriter

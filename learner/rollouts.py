@@ -8,21 +8,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from common import log
-from common.messages import Trajectory, TrajectoryGroup
-from learner import orders, recipe
-from learner.ledger import Outcome
-from learner.pool import EpisodePool
-from learner.records import Records
-from learner.state import LoopState
+from computerrl.common import log
+from computerrl.common.messages import Trajectory, TrajectoryGroup
+from computerrl.learner import orders, recipe
+from computerrl.learner.ledger import Outcome
+from computerrl.learner.pool import EpisodePool
+from computerrl.learner.records import Records
+from computerrl.learner.state import LoopState
 
 
 class Rollouts:
     """Tallies results by order, keeps demonstrations, writes down evaluations that are complete."""
 
-    def __init__(
-        self, state: LoopState, *, families: Sequence[str], records: Records, demonstrations: EpisodePool
-    ) -> None:
+    def __init__(self, state: LoopState, *, families: Sequence[str], records: Records, demonstrations: EpisodePool) -> None:
         """``demonstrations``: where successful ones go."""
         self._state = state
         self._families = families

@@ -8,11 +8,11 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from common.config import RunConfig
-from common.errors import ConfigError, Problem
-from common.messages import Step
-from common.model_folder import model_folder, vocabulary_size
-from learner.algorithms import TrainBatch, make_algorithm
+from computerrl.common.config import RunConfig
+from computerrl.common.errors import ConfigError, Problem
+from computerrl.common.messages import Step
+from computerrl.common.model_folder import model_folder, vocabulary_size
+from computerrl.learner.algorithms import TrainBatch, make_algorithm
 
 
 class ServedModel:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from common import log
-from common.config import RunConfig
-from common.messages import Step
-from learner import recipe
-from learner.pool import EpisodePool, digest, make_batches
-from learner.specialists import episodes_of_specialists
+from computerrl.common import log
+from computerrl.common.config import RunConfig
+from computerrl.common.messages import Step
+from computerrl.learner import recipe
+from computerrl.learner.pool import EpisodePool, digest, make_batches
+from computerrl.learner.specialists import episodes_of_specialists
 
 
 @dataclass
@@ -64,9 +64,7 @@ def make_round(
             fill_from=demonstrations if settings.fill_with_demonstrations else None,
         )  # fmt: skip
         epochs, lr, warmup_steps = settings.epochs, settings.lr * min(1.0, 2 * (1 - success)), settings.warmup_steps
-    batches = make_batches(
-        episodes, batch_size=learner.recipe.bc_batch_size, epochs=epochs, seed=f"{config.seed}:{phase}"
-    )
+    batches = make_batches(episodes, batch_size=learner.recipe.bc_batch_size, epochs=epochs, seed=f"{config.seed}:{phase}")
     pool_digest = digest(episodes)
     log.get_logger().info(
         "sft.began", phase=phase, episodes=len(episodes), steps=sum(len(episode.steps) for episode in episodes),

@@ -21,11 +21,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from common.config import LoraConfig, RunConfig
-from common.memory_plan import Recomputation
-from learner.policy import Policy, load_policy
-from learner.ranks import RankGroup
-from learner.vision import Vision
+from computerrl.common.config import LoraConfig, RunConfig
+from computerrl.common.memory_plan import Recomputation
+from computerrl.learner.policy import Policy, load_policy
+from computerrl.learner.ranks import RankGroup
+from computerrl.learner.vision import Vision
 
 
 class _Root(torch.nn.Module):

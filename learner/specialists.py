@@ -10,11 +10,11 @@ import random
 from collections import defaultdict
 from pathlib import Path
 
-from common import log
-from common.config import RunConfig
-from common.run_folder import RunFolder
-from learner.checkpoint import newest_checkpoint, read_checkpoint
-from learner.pool import Episode, EpisodePool
+from computerrl.common import log
+from computerrl.common.config import RunConfig
+from computerrl.common.run_folder import RunFolder
+from computerrl.learner.checkpoint import newest_checkpoint, read_checkpoint
+from computerrl.learner.pool import Episode, EpisodePool
 
 _POOL = "successes"
 
@@ -33,9 +33,7 @@ def episodes_of_specialists(config: RunConfig) -> list[Episode]:
 def _drawn(run: Path, *, seed: int, per_family: int) -> list[Episode]:
     checkpoint = read_checkpoint(newest_checkpoint(RunFolder(run).checkpoints))
     pool = EpisodePool(seed=seed, max_per_family=per_family)
-    pool.restore(
-        {name: tensor.numpy() for name, tensor in checkpoint.sections[_POOL].items()}, checkpoint.state[_POOL]
-    )
+    pool.restore({name: tensor.numpy() for name, tensor in checkpoint.sections[_POOL].items()}, checkpoint.state[_POOL])
     of_family: dict[str, list[Episode]] = defaultdict(list)
     for episode in pool.draw(per_task=1, max_steps=None, salt=str(run)):
         of_family[episode.family].append(episode)

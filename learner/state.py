@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from common.messages import RolloutOrder, Trajectory
+from computerrl.common.messages import RolloutOrder, Trajectory
 
 SUCCESS_DECAY = 0.8
 """Share of the old value in the training success EMA, about the last five updates."""

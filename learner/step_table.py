@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from common.messages import Step, Trajectory, TrajectoryGroup
-from learner.algorithms import LeftOut, StepKey
+from computerrl.common.messages import Step, Trajectory, TrajectoryGroup
+from computerrl.learner.algorithms import LeftOut, StepKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from common.config import RunConfig
-from common.messages import Status, Trajectory, TrajectoryGroup
-from learner import recipe
-from learner.algorithms import LeftOut, StepKey, TrainBatch
-from learner.ledger import AgeSpan, Ledger, Outcome
-from learner.pacing import Cut
-from learner.state import LoopState, Tally
+from computerrl.common.config import RunConfig
+from computerrl.common.messages import Status, Trajectory, TrajectoryGroup
+from computerrl.learner import recipe
+from computerrl.learner.algorithms import LeftOut, StepKey, TrainBatch
+from computerrl.learner.ledger import AgeSpan, Ledger, Outcome
+from computerrl.learner.pacing import Cut
+from computerrl.learner.state import LoopState, Tally
 
 LOGGED = (
     "update", "phase", "policy_version", "success", "entropy", "policy_age_mean", "policy_age_max", "train_s", "wait_s",
@@ -28,9 +28,7 @@ SUMMARY_LOGGED = ("num_updates", "num_entropulse_phases", "num_trajectories_lost
 class TrainedSteps:
     """Which trajectories of a batch were trained, and how old their steps were."""
 
-    def __init__(
-        self, batch: TrainBatch, *, position: int, age_bound: float, skipped: Collection[int] = frozenset()
-    ) -> None:
+    def __init__(self, batch: TrainBatch, *, position: int, age_bound: float, skipped: Collection[int] = frozenset()) -> None:
         """``position``: of the version being trained (see `learner.lineage`). ``skipped``: places in the batch of samples whose
         optimizer step was not done."""
         self._batch = batch

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
-from common.messages import Step
-from learner.batching import Pack, padded_tokens
-from learner.ranks import Ranks
-from learner.transfers import fetch
+from computerrl.common.messages import Step
+from computerrl.learner.batching import Pack, padded_tokens
+from computerrl.learner.ranks import Ranks
+from computerrl.learner.transfers import fetch
 
 _PADDED_BATCH_SIZE = 16
 """Batch size of the padded computation that `padded_tokens_ratio` compares with."""

@@ -20,14 +20,14 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 
-from common import log
-from common.config import RunConfig
-from common.errors import TrainingDiverged
-from common.host_compute import IdleCores
-from common.messages import Step
-from common.run_folder import RunFolder
-from common.weight_plan import folder_digest
-from learner.algorithms import (
+from computerrl.common import log
+from computerrl.common.config import RunConfig
+from computerrl.common.errors import TrainingDiverged
+from computerrl.common.host_compute import IdleCores
+from computerrl.common.messages import Step
+from computerrl.common.run_folder import RunFolder
+from computerrl.common.weight_plan import folder_digest
+from computerrl.learner.algorithms import (
     FirstLook,
     LearnsValues,
     LossBatch,
@@ -39,19 +39,19 @@ from learner.algorithms import (
     WantsScores,
     make_algorithm,
 )
-from learner.algorithms.contract import blaming, checked_factor, returned
-from learner.batching import Pack
-from learner.generators import pack_generator, unpack_generator
-from learner.guards import EffectiveSamples, LogprobGap, SeenPass, dump, reason_not_finite
-from learner.loss_batch import check_loss, make_loss_batch
-from learner.pack_tensors import PackTensors
-from learner.poison import StepCheck
-from learner.policy import PackOutputs, Policy
-from learner.ranks import SOLO, Ranks
-from learner.shards import ShardFiles
-from learner.totals import Totals
-from learner.transfers import to_device
-from learner.value_head import ValueHead
+from computerrl.learner.algorithms.contract import blaming, checked_factor, returned
+from computerrl.learner.batching import Pack
+from computerrl.learner.generators import pack_generator, unpack_generator
+from computerrl.learner.guards import EffectiveSamples, LogprobGap, SeenPass, dump, reason_not_finite
+from computerrl.learner.loss_batch import check_loss, make_loss_batch
+from computerrl.learner.pack_tensors import PackTensors
+from computerrl.learner.poison import StepCheck
+from computerrl.learner.policy import PackOutputs, Policy
+from computerrl.learner.ranks import SOLO, Ranks
+from computerrl.learner.shards import ShardFiles
+from computerrl.learner.totals import Totals
+from computerrl.learner.transfers import to_device
+from computerrl.learner.value_head import ValueHead
 
 _MAX_SKIPPED_IN_A_ROW = 5
 """A single bad batch happens (overflow in bfloat16); five in a row are a run that is lost."""

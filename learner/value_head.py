@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from learner.ranks import Ranks
+from computerrl.learner.ranks import Ranks
 
 
 class ValueHead:

@@ -22,14 +22,14 @@ import torch
 from PIL import Image
 from torch.utils.checkpoint import checkpoint
 
-from common.config import RunConfig
-from common.errors import ConfigError, Problem
-from common.messages import ScreenshotRef
-from common.run_folder import RunFolder
-from common.weight_plan import probe_tokens
-from env_server.client import read_screenshot
-from learner.batching import Pack, PackPictures
-from learner.pictures import Pictures
+from computerrl.common.config import RunConfig
+from computerrl.common.errors import ConfigError, Problem
+from computerrl.common.messages import ScreenshotRef
+from computerrl.common.run_folder import RunFolder
+from computerrl.common.weight_plan import probe_tokens
+from computerrl.env_server.client import read_screenshot
+from computerrl.learner.batching import Pack, PackPictures
+from computerrl.learner.pictures import Pictures
 
 MODEL_TYPES = ("qwen2_vl", "qwen2_5_vl")
 """Of config.json."""

@@ -23,11 +23,11 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from common import log
-from common.messages import MAX_PEERS, Ack, ErrorReply, Message, WeightInvitation, WeightJoin, WeightLoaded
-from common.weight_plan import Manifest, TensorSpec, WeightPlan, checksum, plan_buckets
-from learner.client import PARK_S, BroadcastGroup, serve_store
-from learner.weight_files import WeightFiles
+from computerrl.common import log
+from computerrl.common.messages import MAX_PEERS, Ack, ErrorReply, Message, WeightInvitation, WeightJoin, WeightLoaded
+from computerrl.common.weight_plan import Manifest, TensorSpec, WeightPlan, checksum, plan_buckets
+from computerrl.learner.client import PARK_S, BroadcastGroup, serve_store
+from computerrl.learner.weight_files import WeightFiles
 
 GATHER_S = 0.5
 """How long a round waits for live receivers that are still busy with the version before: longer than an engine's load, so that

@@ -14,10 +14,10 @@ from contextlib import asynccontextmanager
 
 from playwright.async_api import ConsoleMessage, Error, Page, async_playwright, expect
 
-from env_server.apptainer_install import ISOLATION, clean_environment, find_apptainer
-from env_server.drivers.isolation import as_ordinary_user, isolation
-from env_server.image.find import image_path
-from env_server.memory import FILES
+from computerrl.env_server.apptainer_install import ISOLATION, clean_environment, find_apptainer
+from computerrl.env_server.drivers.isolation import as_ordinary_user, isolation
+from computerrl.env_server.image.find import image_path
+from computerrl.env_server.memory import FILES
 
 START_LIMIT_S = 120.0
 WAIT_LIMIT_MS = 120_000.0
@@ -44,8 +44,14 @@ def _command() -> list[str]:
 async def open_page() -> AsyncIterator[tuple[Page, list[str]]]:
     """A page in a browser of its own, closed at the end; and what its console and its scripts complained about meanwhile."""
     process = subprocess.Popen(
-        _command(), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True, text=True,
-        cwd="/", env=clean_environment(),
+        _command(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+        cwd="/",
+        env=clean_environment(),
     )
     problems: list[str] = []
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.actions import parse_action
-from common.config import DesktopConfig
-from common.messages import Action, Evaluation, Observation
-from env_server.driver import SetupStep, TaskInstance
-from env_server.drivers import make_driver
-from env_server.drivers.guest_driver import GuestDriver
-from env_server.screenshots import ScreenshotStore
+from computerrl.common.actions import parse_action
+from computerrl.common.config import DesktopConfig
+from computerrl.common.messages import Action, Evaluation, Observation
+from computerrl.env_server.driver import SetupStep, TaskInstance
+from computerrl.env_server.drivers import make_driver
+from computerrl.env_server.drivers.guest_driver import GuestDriver
+from computerrl.env_server.screenshots import ScreenshotStore
 
 LIGHT_FAMILIES = "tasks.families=[editor-type-save,files-move]"
 """Setting of a run whose desktops do without office and browser, which are nine tenths of what a start computes."""

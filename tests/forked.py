@@ -12,18 +12,18 @@ _forks = multiprocessing.get_context("forkserver")
 
 def run_role(role: str, config_path: str) -> None:
     """The broker or the learner of a configuration, until a signal stops it or it has finished."""
-    from common.config import load_config
-    from common.lifecycle import StopToken, stop_on_signals
+    from computerrl.common.config import load_config
+    from computerrl.common.lifecycle import StopToken, stop_on_signals
 
     stop = StopToken()
     stop_on_signals(stop)
     config = load_config(config_path)
     if role == "broker":
-        from broker.server import run_broker
+        from computerrl.broker.server import run_broker
 
         run_broker(config, stop=stop)
     else:
-        from learner.loop import run_learner
+        from computerrl.learner.loop import run_learner
 
         run_learner(config, index=0, stop=stop)
     os._exit(0)  # Taking torch down in order can take seconds on a busy machine; that is not what is tested.

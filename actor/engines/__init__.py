@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common.config import RunConfig
-from common.endpoint import Endpoint
-from common.errors import ConfigError
-from common.host_compute import choose_device, has_visible_gpu
-from common.model_folder import context_problems
+from computerrl.common.config import RunConfig
+from computerrl.common.endpoint import Endpoint
+from computerrl.common.errors import ConfigError
+from computerrl.common.host_compute import choose_device, has_visible_gpu
+from computerrl.common.model_folder import context_problems
 
 if TYPE_CHECKING:
-    from actor.engines.base import PolicyEngine
+    from computerrl.actor.engines.base import PolicyEngine
 
 
 def make_engine(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int]], str], index: int = 0) -> PolicyEngine:
@@ -31,7 +31,7 @@ def make_engine(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[i
     every = config.actor.older_policy_every
     if every is None:
         return _make_one(config, folder, decode=decode, seed=seed)
-    from actor.engines.cross_policy import CrossPolicyEngine
+    from computerrl.actor.engines.cross_policy import CrossPolicyEngine
 
     present, older = (_make_one(config, folder, decode=decode, seed=own) for own in (seed, seed ^ 1 << 31))
     return CrossPolicyEngine(present, older, refresh_every=every, seed=seed)
@@ -40,13 +40,13 @@ def make_engine(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[i
 def _make_one(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int]], str], seed: int) -> PolicyEngine:
     num_live = config.actor.num_live
     if config.actor.endpoint is not None:
-        from actor.engines.endpoint_engine import EndpointEngine
+        from computerrl.actor.engines.endpoint_engine import EndpointEngine
 
         server = Endpoint(config.actor.endpoint)
         return EndpointEngine(server, model=server.find_model(), decode=decode, num_live=num_live, seed=seed)
     max_tokens = config.actor.prompt.max_prompt_tokens + config.actor.max_new_tokens
     if config.actor.engine == "vllm":
-        from actor.engines.vllm_engine import make_vllm_engine
+        from computerrl.actor.engines.vllm_engine import make_vllm_engine
 
         return make_vllm_engine(
             folder, decode=decode, dtype=config.model.dtype, num_live=num_live, max_tokens=max_tokens, seed=seed,
@@ -56,7 +56,7 @@ def _make_one(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int
         )  # fmt: skip
     import torch
 
-    from actor.engines.transformers_engine import make_transformers_engine
+    from computerrl.actor.engines.transformers_engine import make_transformers_engine
 
     # An actor's node may lack a GPU though the learner's has one: cuda is no demand here.
     device = choose_device(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from actor.engines.base import NO_VERSION, Completion, GenerationRequest, PolicyEngine
+from computerrl.actor.engines.base import NO_VERSION, Completion, GenerationRequest, PolicyEngine
 
 if TYPE_CHECKING:
     import torch

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 
-from actor.engines.kv_cache import KVCache
-from common.errors import WeightError
+from computerrl.actor.engines.kv_cache import KVCache
+from computerrl.common.errors import WeightError
 
 _ATTENTION = "computerrl_ragged"
 """Name of `_hf_attention` in transformers' attention registry."""

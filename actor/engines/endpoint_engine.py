@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from actor.engines.base import NO_VERSION, Completion, GenerationRequest
-from common import log
-from common.endpoint import Answer, completion
-from common.errors import ConfigError, EndpointBusy, EndpointRefused, EngineFailed, PeerTimeout, Problem, WeightError
+from computerrl.actor.engines.base import NO_VERSION, Completion, GenerationRequest
+from computerrl.common import log
+from computerrl.common.endpoint import Answer, completion
+from computerrl.common.errors import ConfigError, EndpointBusy, EndpointRefused, EngineFailed, PeerTimeout, Problem, WeightError
 
 if TYPE_CHECKING:
     import torch

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from common import log
+from computerrl.common import log
 
 BLOCK_ROWS = 4096
 """Rows of a matrix in half precision that are multiplied at a time: 5 MB of SmolLM2-135M's output matrix. fbgemm reads the matrix
@@ -56,9 +56,7 @@ def can_halve(weight: torch.Tensor) -> bool:
 class Matrix:
     """A linear map without bias."""
 
-    def __init__(
-        self, name: str, parts: Sequence[torch.Tensor], *, half: bool, dtype: torch.dtype | None = None
-    ) -> None:
+    def __init__(self, name: str, parts: Sequence[torch.Tensor], *, half: bool, dtype: torch.dtype | None = None) -> None:
         """``parts`` are stacked; `refresh` must be called when their values have changed. ``half``: keep a matrix of float32 in
         half precision, with float32 inputs, sums and outputs. A matrix that would lose too much (`half_loss`) is logged and
         stays in float32. ``dtype``: of the products and their inputs, in which a copy is kept; None: that of the parts."""

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from actor.engines.base import NO_VERSION, Completion, GenerationRequest
-from common.errors import ComputerRLError, EngineFailed, WeightError
-from common.weight_plan import check_probe, probe_tokens
+from computerrl.actor.engines.base import NO_VERSION, Completion, GenerationRequest
+from computerrl.common.errors import ComputerRLError, EngineFailed, WeightError
+from computerrl.common.weight_plan import check_probe, probe_tokens
 
 if TYPE_CHECKING:
     import torch

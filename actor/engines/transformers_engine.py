@@ -25,16 +25,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from actor.engines.base import NO_VERSION, GenerationRequest
-from actor.engines.decoders import Decoder, HFDecoder, Pass, make_chunk
-from actor.engines.drafts import Drafts
-from actor.engines.kv_cache import MIN_SHARED_TOKENS, KVCache, common_prefix
-from actor.engines.llama import LlamaDecoder, LlamaModel
-from actor.engines.memo import Memo, context_key, longer_key
-from actor.engines.threaded import Sampled, ThreadedEngine
-from common.errors import EngineFailed
-from common.metrics import Rate
-from common.model_loading import load_whole, refusing_model
+from computerrl.actor.engines.base import NO_VERSION, GenerationRequest
+from computerrl.actor.engines.decoders import Decoder, HFDecoder, Pass, make_chunk
+from computerrl.actor.engines.drafts import Drafts
+from computerrl.actor.engines.kv_cache import MIN_SHARED_TOKENS, KVCache, common_prefix
+from computerrl.actor.engines.llama import LlamaDecoder, LlamaModel
+from computerrl.actor.engines.memo import Memo, context_key, longer_key
+from computerrl.actor.engines.threaded import Sampled, ThreadedEngine
+from computerrl.common.errors import EngineFailed
+from computerrl.common.metrics import Rate
+from computerrl.common.model_loading import load_whole, refusing_model
 
 MAX_PREFILL_TOKENS = 256
 """Prompt tokens per step beyond the first prompt, so that running requests are not held up by many long prompts."""

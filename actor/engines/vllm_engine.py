@@ -22,11 +22,11 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 import torch
 
-from actor.engines.base import NO_VERSION, GenerationRequest
-from actor.engines.threaded import Sampled, ThreadedEngine
-from common.errors import ConfigError, EngineFailed, Problem, WeightError
-from common.model_folder import vocabulary_size
-from common.model_loading import refusing_model
+from computerrl.actor.engines.base import NO_VERSION, GenerationRequest
+from computerrl.actor.engines.threaded import Sampled, ThreadedEngine
+from computerrl.common.errors import ConfigError, EngineFailed, Problem, WeightError
+from computerrl.common.model_folder import vocabulary_size
+from computerrl.common.model_loading import refusing_model
 
 CPU_BLOCK_TOKENS = 32
 """Granularity of prefix sharing. vLLM's default on a CPU is 128, more than most of our prompts; its kernels want multiples

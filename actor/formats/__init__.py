@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from actor.formats.base import PromptFormat
-from actor.formats.compact import CompactFormat
-from actor.formats.computerrl import ComputerRLText, ComputerRLVision
-from common.config import Actions, PromptConfig
+from computerrl.actor.formats.base import PromptFormat
+from computerrl.actor.formats.compact import CompactFormat
+from computerrl.actor.formats.computerrl import ComputerRLText, ComputerRLVision
+from computerrl.common.config import Actions, PromptConfig
 
 
 def make_format(config: PromptConfig, *, actions: Actions = "api_gui") -> PromptFormat:

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from common.actions import ActionSyntaxError
+from computerrl.common.actions import ActionSyntaxError
 
 _NAMES = r"(?:\w+:)?(?:think|thinking|thoughts?|reason|reasoning|reflection|analysis|scratchpad)"
 _OPEN = re.compile(rf"<\s*{_NAMES}\s*>|\[think\]|<\|(?:begin|start)_(?:of_)?(?:thought|thinking)\|>|◁think▷", re.IGNORECASE)

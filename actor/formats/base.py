@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from common.messages import Action, Observation, ScreenshotRef
+from computerrl.common.messages import Action, Observation, ScreenshotRef
 
 Role = Literal["system", "user", "assistant"]
 

@@ -20,12 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from actor.formats.answers import after_first_thought
-from actor.formats.base import ChatMessage, PastAction
-from common.actions import parse_action
-from common.config import PromptConfig
-from common.messages import Action, Observation
-from common.screen_text import app_line, element_rows, one_line
+from computerrl.actor.formats.answers import after_first_thought
+from computerrl.actor.formats.base import ChatMessage, PastAction
+from computerrl.common.actions import parse_action
+from computerrl.common.config import PromptConfig
+from computerrl.common.messages import Action, Observation
+from computerrl.common.screen_text import app_line, element_rows, one_line
 
 MAX_HISTORY_CHARS = 64
 """A past action, and what was said about the newest one, are cut to this."""

@@ -22,11 +22,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from actor.formats.answers import after_thoughts, first_block
-from actor.formats.base import ChatMessage, PastAction
-from actor.formats.published_calls import BY_HAND, CALLS, CLASSES, Grid, from_action, to_action
-from common.action_spec import ActionSpec, Param
-from common.actions import (
+from computerrl.actor.formats.answers import after_thoughts, first_block
+from computerrl.actor.formats.base import ChatMessage, PastAction
+from computerrl.actor.formats.published_calls import BY_HAND, CALLS, CLASSES, Grid, from_action, to_action
+from computerrl.common.action_spec import ActionSpec, Param
+from computerrl.common.actions import (
     ACTIONS,
     FINAL_ACTIONS,
     MAX_ACTION_CHARS,
@@ -36,10 +36,10 @@ from common.actions import (
     parse_action,
     render_call,
 )
-from common.config import Actions, PromptConfig
-from common.messages import Action, Element, Observation
-from common.screen_text import SHOWN_STATES, cut, one_line
-from common.targets import find_target
+from computerrl.common.config import Actions, PromptConfig
+from computerrl.common.messages import Action, Element, Observation
+from computerrl.common.screen_text import SHOWN_STATES, cut, one_line
+from computerrl.common.targets import find_target
 
 VISION_SCALE = 1000
 """The vision format's coordinates go from 0 to this."""

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from common.action_spec import ActionSpec, Param, flag, table, text
-from common.actions import ACTIONS, ActionSyntaxError, calls_application
-from common.messages import Action, Element
-from common.targets import find_target
+from computerrl.common.action_spec import ActionSpec, Param, flag, table, text
+from computerrl.common.actions import ACTIONS, ActionSyntaxError, calls_application
+from computerrl.common.messages import Action, Element
+from computerrl.common.targets import find_target
 
 CLASSES: Mapping[str, str] = {
     "calc": "CalcTools", "writer": "WriterTools", "impress": "ImpressTools", "chrome": "BrowserTools", "vlc": "VLCTools",

@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from benchmarks.studies import _runs
-from benchmarks.studies._runs import Arm, Play, Record
-from benchmarks.studies._study import Page, Study
+from computerrl.benchmarks.studies import _runs
+from computerrl.benchmarks.studies._runs import Arm, Play, Record
+from computerrl.benchmarks.studies._study import Page, Study
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,7 @@ class Comparison:
         # Seed by seed, so that whoever breaks off has whole comparisons, and a machine that grows slower meets all arms alike.
         for seed in seeds:
             for arm in arms:
+
                 def make(arm: Arm = arm, seed: int = seed) -> Record:
                     if quick:
                         return _runs.play(study.folder, arm, seed, settings, how=self.how)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.studies._runs import Record, curve
-from benchmarks.studies._study import mean_and_error
+from computerrl.benchmarks.studies._runs import Record, curve
+from computerrl.benchmarks.studies._study import mean_and_error
 
 _POINTS = 60
 

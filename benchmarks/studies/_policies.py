@@ -12,12 +12,12 @@ from typing import Any
 
 import yaml
 
-from benchmarks.studies import _runs
-from benchmarks.studies._plots import figure
-from benchmarks.studies._runs import Record
-from benchmarks.studies._study import Page, Study, markdown
-from env_server.tasks import FAMILIES
-from launch.evaluation_figures import wilson_interval
+from computerrl.benchmarks.studies import _runs
+from computerrl.benchmarks.studies._plots import figure
+from computerrl.benchmarks.studies._runs import Record
+from computerrl.benchmarks.studies._study import Page, Study, markdown
+from computerrl.env_server.tasks import FAMILIES
+from computerrl.launch.evaluation_figures import wilson_interval
 
 STAGES = ("untouched", "cloned", "trained")
 QUICK_FAMILIES, QUICK_UNSEEN = ("web-click-button", "calc-set-cell"), ("web-click-option",)
@@ -68,6 +68,7 @@ class Generalist:
 
             cells.append(study.cell(f"RL, seed {seed}", train, of=number, show=lambda cell: f"{cell['num_updates']} updates"))
             for stage in STAGES:
+
                 def evaluate(seed: int = seed, stage: str = stage) -> Record:
                     return _evaluated(study.folder, stage, seed, settings, unseen)
 
@@ -140,7 +141,8 @@ def table(
     ]
     rows = [
         [
-            name, *(_counted(*pooled(cells, stage, [name])) for stage in STAGES),
+            name,
+            *(_counted(*pooled(cells, stage, [name])) for stage in STAGES),
             *(_score(of.get(name)) for of in published.values()),
         ]
         for names in groups.values()

@@ -21,18 +21,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from common.config import load_config
-from common.errors import ComputerRLError
-from common.lifecycle import die_with_parent
-from common.metrics import read_json_lines
-from common.run_folder import RunFolder
-from launch import local
-from launch.report_data import EVALUATIONS
-from launch.run_names import CONFIG_FILE, REPORT_FILE, is_finished, read_resolved
+from computerrl import SOURCE_ROOT
+from computerrl.common.config import load_config
+from computerrl.common.errors import ComputerRLError
+from computerrl.common.lifecycle import die_with_parent
+from computerrl.common.metrics import read_json_lines
+from computerrl.common.run_folder import RunFolder
+from computerrl.launch import local
+from computerrl.launch.report_data import EVALUATIONS
+from computerrl.launch.run_names import CONFIG_FILE, REPORT_FILE, is_finished, read_resolved
 
 Record = dict[str, Any]
 
-ROOT = Path(__file__).resolve().parents[2]
 CONFIG = Path(__file__).with_name("desktop.yaml")
 """What all runs have in common."""
 QUICK: Mapping[str, Any] = {
@@ -97,7 +97,7 @@ def train(folder: Path, name: str, settings: Mapping[str, Any]) -> Path:
 @contextmanager
 def started(folder: Path, name: str, settings: Mapping[str, Any]) -> Iterator[subprocess.Popen[bytes]]:
     """`computerrl train` under way, resumed if it was begun before; whoever breaks off here ends it, and it keeps what it has."""
-    command = [sys.executable, "-m", "launch.cli", "train", str(CONFIG)]
+    command = [sys.executable, "-m", "computerrl", "train", str(CONFIG)]
     for override in _overrides(name, settings):
         command += ["--set", override]
     with _announced(folder, name) as (out, begun):
@@ -165,7 +165,7 @@ def export(run: Path, model: Path) -> None:
     """The trained model of ``run`` as a model folder. Raises `RunFailed`."""
     shutil.rmtree(model, ignore_errors=True)
     model.parent.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "launch.cli", "export", str(run), str(model)]
+    command = [sys.executable, "-m", "computerrl", "export", str(run), str(model)]
     done = subprocess.run(command, env=_environment(), capture_output=True, text=True)
     if done.returncode != 0:
         raise RunFailed(f"export of {run} failed: {done.stderr.strip()}")
@@ -322,4 +322,4 @@ def mean_of(cell: Record, name: str) -> float:
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
+    return {**os.environ, "PYTHONPATH": str(SOURCE_ROOT)}

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.errors import ConfigError, Problem, SetupError
-from common.run_folder import versions, write_atomically
-from launch.machine import inspect_machine
+from computerrl.common.errors import ConfigError, Problem, SetupError
+from computerrl.common.run_folder import versions, write_atomically
+from computerrl.launch.machine import inspect_machine
 
 Record = dict[str, Any]
 
@@ -72,9 +72,7 @@ class Study:
         path = self.path(key)
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
-    def keep(
-        self, key: str, made: Record, *, took_s: float, of: int, show: Callable[[Record], str] = lambda found: ""
-    ) -> Record:
+    def keep(self, key: str, made: Record, *, took_s: float, of: int, show: Callable[[Record], str] = lambda found: "") -> Record:
         """Keep a result, and say so. It tells where it is from: a study may go on elsewhere, or with newer code."""
         found = {
             "cell": key, **made, "took_s": round(took_s, 1),

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from common.messages import Step, StepTiming, TaskRef, Trajectory, TrajectoryGroup
+from computerrl.common.messages import Step, StepTiming, TaskRef, Trajectory, TrajectoryGroup
 
 SIDE = 5
 NUM_CELLS = SIDE * SIDE

@@ -14,10 +14,11 @@ from typing import Any
 
 import yaml
 
-from benchmarks.studies._arms import Comparison
-from benchmarks.studies._plots import curves, figure
-from benchmarks.studies._runs import ROOT, WIDER, Arm, Record, mean_of
-from benchmarks.studies._study import by_arm, mean_and_error, means
+from computerrl import PACKAGE
+from computerrl.benchmarks.studies._arms import Comparison
+from computerrl.benchmarks.studies._plots import curves, figure
+from computerrl.benchmarks.studies._runs import WIDER, Arm, Record, mean_of
+from computerrl.benchmarks.studies._study import by_arm, mean_and_error, means
 
 FILES = {
     "step-level GRPO": "computerrl", "decoupled GRPO": "grpo", "DART": "dart", "AgentRL": "agentrl", "AdaGRPO": "adagrpo",
@@ -36,7 +37,7 @@ LIMITS = (
 
 
 def _arm(name: str, file: str) -> Arm:
-    tree: dict[str, Any] = yaml.safe_load((ROOT / "configs" / "algorithms" / f"{file}.yaml").read_text(encoding="utf-8"))
+    tree: dict[str, Any] = yaml.safe_load((PACKAGE / "configs" / "algorithms" / f"{file}.yaml").read_text(encoding="utf-8"))
     learner = {key: value for key, value in tree["learner"].items() if key not in SAME}
     algorithm = learner.pop("algorithm")
     options = {**algorithm.get("options", {}), "temperature": TEMPERATURE}

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.studies._arms import Comparison
-from benchmarks.studies._plots import bars, curves, figure
-from benchmarks.studies._runs import WIDER, Arm, Record
-from benchmarks.studies._study import by_arm, markdown, means, with_error
+from computerrl.benchmarks.studies._arms import Comparison
+from computerrl.benchmarks.studies._plots import bars, curves, figure
+from computerrl.benchmarks.studies._runs import WIDER, Arm, Record
+from computerrl.benchmarks.studies._study import by_arm, markdown, means, with_error
 
 ARMS = (Arm("API-GUI", {"tasks.actions": "api_gui"}), Arm("GUI only", {"tasks.actions": "gui"}))
 FAMILIES = (

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.studies._arms import Comparison
-from benchmarks.studies._plots import bars, curves, figure
-from benchmarks.studies._runs import Arm, Record, at_equal_time, mean_of
-from benchmarks.studies._study import by_arm, means
+from computerrl.benchmarks.studies._arms import Comparison
+from computerrl.benchmarks.studies._plots import bars, curves, figure
+from computerrl.benchmarks.studies._runs import Arm, Record, at_equal_time, mean_of
+from computerrl.benchmarks.studies._study import by_arm, means
 
 ARMS = (
     Arm("synchronous", {"broker.eta": 0}),

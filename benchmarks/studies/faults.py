@@ -26,13 +26,13 @@ from typing import Any
 
 import psutil
 
-from benchmarks.studies import _runs
-from benchmarks.studies._arms import Comparison
-from benchmarks.studies._plots import bars, curves, figure
-from benchmarks.studies._runs import KILLS_FILE, Arm, Record, RunFailed
-from benchmarks.studies._study import by_arm, means
-from launch.local import PROCESSES_FILE
-from launch.run_names import is_finished
+from computerrl.benchmarks.studies import _runs
+from computerrl.benchmarks.studies._arms import Comparison
+from computerrl.benchmarks.studies._plots import bars, curves, figure
+from computerrl.benchmarks.studies._runs import KILLS_FILE, Arm, Record, RunFailed
+from computerrl.benchmarks.studies._study import by_arm, means
+from computerrl.launch.local import PROCESSES_FILE
+from computerrl.launch.run_names import is_finished
 
 UNDISTURBED, JOB = "undisturbed", "job restarted"
 ARMS = (Arm(UNDISTURBED), Arm("roles restarted"), Arm(JOB))

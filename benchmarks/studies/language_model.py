@@ -7,8 +7,8 @@ that it never saw, which tells whether anything carries over.
 
 from __future__ import annotations
 
-from benchmarks.studies._policies import Generalist
-from benchmarks.studies._published import MINIWOB, MINIWOB_NOTE
+from computerrl.benchmarks.studies._policies import Generalist
+from computerrl.benchmarks.studies._published import MINIWOB, MINIWOB_NOTE
 
 FAMILIES = (
     "web-click-button", "web-click-option", "web-click-link", "web-click-tab", "web-click-dialog-2", "web-enter-text",

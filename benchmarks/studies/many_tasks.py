@@ -7,9 +7,9 @@ them cloning teaches, which RL improves, and which stay at nothing.
 
 from __future__ import annotations
 
-from benchmarks.studies._policies import Generalist
-from benchmarks.studies._published import MINIWOB, MINIWOB_NOTE
-from env_server.tasks import FAMILIES as ALL
+from computerrl.benchmarks.studies._policies import Generalist
+from computerrl.benchmarks.studies._published import MINIWOB, MINIWOB_NOTE
+from computerrl.env_server.tasks import FAMILIES as ALL
 
 PAGES = tuple(
     f"web-{page}"

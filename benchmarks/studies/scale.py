@@ -19,14 +19,14 @@ from typing import Any
 import psutil
 import yaml
 
-from benchmarks.studies import _runs
-from benchmarks.studies._plots import figure
-from benchmarks.studies._runs import Record, RunFailed
-from benchmarks.studies._study import Page, Study, markdown, mean_and_error, with_error
-from launch.logs import Choice, RunLogs
-from launch.simulation.calibrate import calibrate
-from launch.simulation.cluster import Cluster
-from launch.simulation.what_if import Setting
+from computerrl.benchmarks.studies import _runs
+from computerrl.benchmarks.studies._plots import figure
+from computerrl.benchmarks.studies._runs import Record, RunFailed
+from computerrl.benchmarks.studies._study import Page, Study, markdown, mean_and_error, with_error
+from computerrl.launch.logs import Choice, RunLogs
+from computerrl.launch.simulation.calibrate import calibrate
+from computerrl.launch.simulation.cluster import Cluster
+from computerrl.launch.simulation.what_if import Setting
 
 ALONE, LOOP = "desktops alone", "the loop"
 DESKTOPS, ACTORS = (1, 2, 4, 8, 16, 32, 48), (1, 2, 4)
@@ -60,6 +60,7 @@ def run(folder: Path, *, quick: bool, num_seeds: int | None) -> None:
     jobs = [(seed, *point) for seed in range(num_seeds or 1) for point in points]
     cells = []
     for seed, kind, desktops, actors in jobs:
+
         def make(seed: int = seed, kind: str = kind, desktops: int = desktops, actors: int = actors) -> Record:
             return _measure(study.folder, kind, desktops, actors, seed=seed, quick=quick)
 

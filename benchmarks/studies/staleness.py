@@ -26,13 +26,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.studies._study import Page, Record, Study, markdown, mean_and_error
-from benchmarks.studies._walks import MAX_STEPS, WalkPolicy, play
-from common.config import AlgorithmConfig, LearnerConfig
-from common.config.learner import StalenessConfig
-from common.messages import TrajectoryGroup
-from learner.algorithms import Algorithm, PolicyOutputs, TrainBatch, make_algorithm
-from learner.loss_batch import make_loss_batch
+from computerrl.benchmarks.studies._study import Page, Record, Study, markdown, mean_and_error
+from computerrl.benchmarks.studies._walks import MAX_STEPS, WalkPolicy, play
+from computerrl.common.config import AlgorithmConfig, LearnerConfig
+from computerrl.common.config.learner import StalenessConfig
+from computerrl.common.messages import TrajectoryGroup
+from computerrl.learner.algorithms import Algorithm, PolicyOutputs, TrainBatch, make_algorithm
+from computerrl.learner.loss_batch import make_loss_batch
 
 ETAS = (0, 1, 2, 4, 8, 16)
 _EPS_HIGH = 0.28

@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.studies._arms import Comparison
-from benchmarks.studies._plots import curves, figure
-from benchmarks.studies._runs import WIDER, Arm, Record, mean_of
-from benchmarks.studies._study import markdown, mean_and_error, with_error
+from computerrl.benchmarks.studies._arms import Comparison
+from computerrl.benchmarks.studies._plots import curves, figure
+from computerrl.benchmarks.studies._runs import WIDER, Arm, Record, mean_of
+from computerrl.benchmarks.studies._study import markdown, mean_and_error, with_error
 
 ETAS = (0, 1, 2, 4, 8, 16)
 CORRECTIONS = {"naive": "none", "decoupled": "decoupled"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.action_tables import apps, calc, gui, impress, system, writer
+from computerrl.common.action_tables import apps, calc, gui, impress, system, writer
 
 TABLES = (
     gui.TABLE,

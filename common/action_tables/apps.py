@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.action_spec import Param, flag, number, table, text, whole
+from computerrl.common.action_spec import Param, flag, number, table, text, whole
 
 _PAGES = (
     "profile_settings", "password_settings", "privacy_settings", "appearance_settings", "search_engine_settings",

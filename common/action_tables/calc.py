@@ -6,7 +6,7 @@ sheet, or on the one that they name, as in `Sheet2.A1:B3`; a range may also be w
 
 from __future__ import annotations
 
-from common.action_spec import Param, flag, many, number, table, text, whole
+from computerrl.common.action_spec import Param, flag, many, number, table, text, whole
 
 _SCALARS = (str, int, float)
 _FORMATS = (

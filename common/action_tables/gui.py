@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.action_spec import ActionSpec, Param, flag, many, text, whole
+from computerrl.common.action_spec import ActionSpec, Param, flag, many, text, whole
 
 # A target is an element's number, its text where no other element has it, or x followed by y as two numbers.
 _TARGET = Param("target", (int, str))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.action_spec import flag, many, number, table, text, whole
+from computerrl.common.action_spec import flag, many, number, table, text, whole
 
 _SLIDE, _BOX = whole("slide_index"), whole("box_index")
 _PLACES = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.action_spec import table, text
+from computerrl.common.action_spec import table, text
 
 FILES = table(
     "files",

@@ -6,7 +6,7 @@ them and those in tables.
 
 from __future__ import annotations
 
-from common.action_spec import flag, many, number, table, text, whole
+from computerrl.common.action_spec import flag, many, number, table, text, whole
 
 _WHERE = many("paragraph_indices", (int,), None)
 

@@ -3,16 +3,23 @@
 Each area has its own file here; `RunConfig` puts them together. Nothing here starts, imports or touches anything.
 """
 
-from common.config.actor import VISION_PROBLEM, ActorConfig, EndpointConfig, PromptConfig
-from common.config.broker import BrokerConfig
-from common.config.cluster import ClusterConfig
-from common.config.curriculum import CurriculumConfig, RolloutsConfig
-from common.config.desktop import DesktopConfig
-from common.config.hosts import HostList, load_hosts
-from common.config.learner import AlgorithmConfig, EntropulseConfig, LearnerConfig, LoraConfig, OptimizerConfig, RecipeConfig
-from common.config.model import ModelConfig
-from common.config.run import Actions, RunConfig, SupervisorConfig, TasksConfig, load_config
-from common.config.site import NodeKind, SiteProfile, load_site
+from computerrl.common.config.actor import VISION_PROBLEM, ActorConfig, EndpointConfig, PromptConfig
+from computerrl.common.config.broker import BrokerConfig
+from computerrl.common.config.cluster import ClusterConfig
+from computerrl.common.config.curriculum import CurriculumConfig, RolloutsConfig
+from computerrl.common.config.desktop import DesktopConfig
+from computerrl.common.config.hosts import HostList, load_hosts
+from computerrl.common.config.learner import (
+    AlgorithmConfig,
+    EntropulseConfig,
+    LearnerConfig,
+    LoraConfig,
+    OptimizerConfig,
+    RecipeConfig,
+)
+from computerrl.common.config.model import ModelConfig
+from computerrl.common.config.run import Actions, RunConfig, SupervisorConfig, TasksConfig, load_config
+from computerrl.common.config.site import NodeKind, SiteProfile, load_site
 
 __all__ = [
     "VISION_PROBLEM",

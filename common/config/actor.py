@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from common.config.base import MAX_PROCESSES, Place, Section
-from common.errors import Problem
+from computerrl.common.config.base import MAX_PROCESSES, Place, Section
+from computerrl.common.errors import Problem
 
 COMPUTERRL_PROMPT: Mapping[str, int] = {
     "max_elements": 300, "max_toolbar_elements": 300, "max_element_chars": 120, "max_prompt_tokens": 4096,

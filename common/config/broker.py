@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from common.config.base import Section
+from computerrl.common.config.base import Section
 
 
 class BrokerConfig(Section):

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from common.config.base import MAX_PROCESSES, Section
+from computerrl.common.config.base import MAX_PROCESSES, Section
 
 
 class ClusterConfig(Section):

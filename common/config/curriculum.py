@@ -5,8 +5,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from common.config.base import Section
-from common.errors import Problem
+from computerrl.common.config.base import Section
+from computerrl.common.errors import Problem
 
 MAX_RECENT = 1024
 """Outcomes that the broker remembers of a family."""
@@ -36,9 +36,7 @@ class CurriculumConfig(Section):
         if not 0 <= low < high <= 1:
             raise ValueError(f"band {low}..{high} holds no success rate; give [low, high] with 0 <= low < high <= 1")
         if self.min_results > self.num_recent:
-            raise ValueError(
-                f"min_results {self.min_results} is never reached by num_recent {self.num_recent}; raise num_recent"
-            )
+            raise ValueError(f"min_results {self.min_results} is never reached by num_recent {self.num_recent}; raise num_recent")
         return self
 
 

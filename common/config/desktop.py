@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from common.config.base import Section
+from computerrl.common.config.base import Section
 
 
 class DesktopConfig(Section):

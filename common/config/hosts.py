@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from common.config.base import Section, VariableName
-from common.config.reading import read_section
-from common.config.site import SiteProfile
+from computerrl.common.config.base import Section, VariableName
+from computerrl.common.config.reading import read_section
+from computerrl.common.config.site import SiteProfile
 
 Host = Annotated[str, Field(pattern=r"^[^\s-]\S*$")]
 """As `ssh` takes it; what begins with a hyphen would be an option."""

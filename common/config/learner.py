@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from common.config.base import MAX_PROCESSES, Section
+from computerrl.common.config.base import MAX_PROCESSES, Section
 
 
 class AlgorithmConfig(Section):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.config.base import Section
+from computerrl.common.config.base import Section
 
 
 class MetricsConfig(Section):

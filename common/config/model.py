@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from common.config.base import Section
-from common.host_compute import Dtype, fast_dtype
+from computerrl.common.config.base import Section
+from computerrl.common.host_compute import Dtype, fast_dtype
 
 
 class ModelConfig(Section):

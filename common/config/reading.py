@@ -14,8 +14,8 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 import yaml
 from pydantic import ValidationError
 
-from common.config.base import Section
-from common.errors import ConfigError, Problem
+from computerrl.common.config.base import Section
+from computerrl.common.errors import ConfigError, Problem
 
 Kind = TypeVar("Kind", bound=Section)
 

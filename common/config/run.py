@@ -10,20 +10,26 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from common.config.actor import MIN_COMPUTERRL_NEW_TOKENS, VISION_PROBLEM, ActorConfig
-from common.config.base import Place, Section
-from common.config.broker import BrokerConfig
-from common.config.cluster import ClusterConfig
-from common.config.curriculum import CurriculumConfig, RolloutsConfig, horizon_problems, rollout_problems, weight_problems
-from common.config.desktop import DesktopConfig
-from common.config.learner import LearnerConfig
-from common.config.metrics import MetricsConfig
-from common.config.model import ModelConfig
-from common.config.reading import read_section
-from common.errors import ConfigError, Problem
+from computerrl.common.config.actor import MIN_COMPUTERRL_NEW_TOKENS, VISION_PROBLEM, ActorConfig
+from computerrl.common.config.base import Place, Section
+from computerrl.common.config.broker import BrokerConfig
+from computerrl.common.config.cluster import ClusterConfig
+from computerrl.common.config.curriculum import (
+    CurriculumConfig,
+    RolloutsConfig,
+    horizon_problems,
+    rollout_problems,
+    weight_problems,
+)
+from computerrl.common.config.desktop import DesktopConfig
+from computerrl.common.config.learner import LearnerConfig
+from computerrl.common.config.metrics import MetricsConfig
+from computerrl.common.config.model import ModelConfig
+from computerrl.common.config.reading import read_section
+from computerrl.common.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
-    from common.messages import Split  # At run time it would bring the transport.
+    from computerrl.common.messages import Split  # At run time it would bring the transport.
 
 Actions = Literal["api_gui", "gui"]
 

@@ -10,9 +10,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from common.config.base import Section, VariableName
-from common.config.reading import read_section
-from common.errors import ConfigError, Problem
+from computerrl.common.config.base import Section, VariableName
+from computerrl.common.config.reading import read_section
+from computerrl.common.errors import ConfigError, Problem
 
 SITES_FOLDER = Path("configs/sites")
 _TIME_LIMIT = r"^(\d+-\d{1,2}(:\d{2}){0,2}|\d+(:\d{2}){0,2})$"

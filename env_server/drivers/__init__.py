@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from common.config import DesktopConfig
-from env_server.driver import LiveDesktop
-from env_server.screenshots import ScreenshotStore
+from computerrl.common.config import DesktopConfig
+from computerrl.env_server.driver import LiveDesktop
+from computerrl.env_server.screenshots import ScreenshotStore
 
 
 def make_driver(config: DesktopConfig, *, index: int, folder: Path, screenshots: ScreenshotStore | None) -> LiveDesktop:
@@ -15,13 +15,13 @@ def make_driver(config: DesktopConfig, *, index: int, folder: Path, screenshots:
     Raises `SetupError`, `DesktopBroken`, `HostBroken`.
     """
     if config.driver == "scripted":
-        from env_server.drivers.scripted import ScriptedDriver
+        from computerrl.env_server.drivers.scripted import ScriptedDriver
 
         return ScriptedDriver(config, screenshots=screenshots)
     if config.driver == "local":
-        from env_server.drivers.local import make_local_driver
+        from computerrl.env_server.drivers.local import make_local_driver
 
         return make_local_driver(config, index=index, folder=folder, screenshots=screenshots)
-    from env_server.drivers.apptainer import make_apptainer_driver
+    from computerrl.env_server.drivers.apptainer import make_apptainer_driver
 
     return make_apptainer_driver(config, index=index, folder=folder, screenshots=screenshots)

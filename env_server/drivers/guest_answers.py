@@ -12,11 +12,18 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from common.errors import DesktopBroken
-from common.messages import SettledBy
-from env_server.drivers.containment import Findings
-from env_server.guest.wire import MAX_DEPTH, MAX_MESSAGE_CHARS, MAX_NODES, MAX_RESULT_CHARS, MAX_TITLE_CHARS, bytes_from_json
-from env_server.observation import TreeNode
+from computerrl.common.errors import DesktopBroken
+from computerrl.common.messages import SettledBy
+from computerrl.env_server.drivers.containment import Findings
+from computerrl.env_server.guest.wire import (
+    MAX_DEPTH,
+    MAX_MESSAGE_CHARS,
+    MAX_NODES,
+    MAX_RESULT_CHARS,
+    MAX_TITLE_CHARS,
+    bytes_from_json,
+)
+from computerrl.env_server.observation import TreeNode
 
 _Pixels = Annotated[int, Meta(ge=-(2**31), le=2**31)]
 _Count = Annotated[int, Meta(ge=0, le=2**62)]

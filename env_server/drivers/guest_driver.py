@@ -19,20 +19,20 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from common import lifecycle
-from common.config import DesktopConfig
-from common.errors import DesktopBroken, HostBroken, TaskFailed
-from common.messages import Action, Element, Observation, ScreenshotRef, StepResult
-from common.targets import find_target
-from env_server.apptainer_install import clean_environment
-from env_server.driver import GetterKind, TaskInstance
-from env_server.drivers import guest_answers
-from env_server.drivers.containment import Findings
-from env_server.drivers.guest_answers import GuestAnswer
-from env_server.drivers.guest_log import GuestLog
-from env_server.guest.wire import MAX_FRAME_BYTES, MAX_OBSERVATION_BYTES, Wire, WireClosed, WireTimeout
-from env_server.observation import Numbering, TreeNode, linearise
-from env_server.screenshots import ScreenshotStore
+from computerrl.common import lifecycle
+from computerrl.common.config import DesktopConfig
+from computerrl.common.errors import DesktopBroken, HostBroken, TaskFailed
+from computerrl.common.messages import Action, Element, Observation, ScreenshotRef, StepResult
+from computerrl.common.targets import find_target
+from computerrl.env_server.apptainer_install import clean_environment
+from computerrl.env_server.driver import GetterKind, TaskInstance
+from computerrl.env_server.drivers import guest_answers
+from computerrl.env_server.drivers.containment import Findings
+from computerrl.env_server.drivers.guest_answers import GuestAnswer
+from computerrl.env_server.drivers.guest_log import GuestLog
+from computerrl.env_server.guest.wire import MAX_FRAME_BYTES, MAX_OBSERVATION_BYTES, Wire, WireClosed, WireTimeout
+from computerrl.env_server.observation import Numbering, TreeNode, linearise
+from computerrl.env_server.screenshots import ScreenshotStore
 
 START_LIMIT_S = 120.0
 """Until all applications of a desktop can be used; many desktops may start at once on few cores."""

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-from common.errors import HostBroken
+from computerrl.common.errors import HostBroken
 
 FILE_LIMIT = 4 << 20
 """Bytes after which a file makes room for a new one; the one before is kept beside it."""

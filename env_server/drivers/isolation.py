@@ -25,8 +25,8 @@ from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from common.errors import Problem, SetupError
-from env_server.memory import FILES
+from computerrl.common.errors import Problem, SetupError
+from computerrl.env_server.memory import FILES
 
 GUEST = Path(__file__).resolve().parents[1] / "guest"
 

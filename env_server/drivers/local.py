@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common.config import DesktopConfig
-from common.errors import Problem, SetupError
-from env_server.drivers.containment import Findings
-from env_server.drivers.guest_driver import GuestDriver
-from env_server.drivers.isolation import GUEST, as_ordinary_user, isolation, pages_folder
-from env_server.memory import FILES
-from env_server.screenshots import ScreenshotStore
+from computerrl.common.config import DesktopConfig
+from computerrl.common.errors import Problem, SetupError
+from computerrl.env_server.drivers.containment import Findings
+from computerrl.env_server.drivers.guest_driver import GuestDriver
+from computerrl.env_server.drivers.isolation import GUEST, as_ordinary_user, isolation, pages_folder
+from computerrl.env_server.memory import FILES
+from computerrl.env_server.screenshots import ScreenshotStore
 
 _PYTHON = "/usr/bin/python3"
 """The system's own: python3-uno exists for no other."""

@@ -12,12 +12,12 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image, ImageDraw
 
-from common.config import DesktopConfig
-from common.errors import TaskFailed
-from common.messages import Action, Element, Observation, ScreenshotRef, StepResult
-from common.targets import find_target
-from env_server.driver import GetterKind, SetupStep, TaskInstance
-from env_server.drivers.scripted_apps import (
+from computerrl.common.config import DesktopConfig
+from computerrl.common.errors import TaskFailed
+from computerrl.common.messages import Action, Element, Observation, ScreenshotRef, StepResult
+from computerrl.common.targets import find_target
+from computerrl.env_server.driver import GetterKind, SetupStep, TaskInstance
+from computerrl.env_server.drivers.scripted_apps import (  # fmt: skip
     ActionFailed,
     App,
     CalcApp,
@@ -27,9 +27,9 @@ from env_server.drivers.scripted_apps import (
     PageApp,
     Row,
     require_app,
-)  # fmt: skip
-from env_server.screenshots import ScreenshotStore
-from env_server.tasks.pages import page
+)
+from computerrl.env_server.screenshots import ScreenshotStore
+from computerrl.env_server.tasks.pages import page
 
 _LEFT, _TOP, _ROW_HEIGHT, _COLUMN_WIDTH = 20, 60, 28, 120
 """Pixels."""

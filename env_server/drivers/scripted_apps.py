@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from common.errors import TaskFailed
-from env_server.tasks.pages import Page
+from computerrl.common.errors import TaskFailed
+from computerrl.env_server.tasks.pages import Page
 
 
 class ActionFailed(Exception):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from common.config import DesktopConfig
-from common.errors import Problem, SetupError
-from common.model_folder import cache_folder
-from env_server.apptainer_install import check_fuse
-from env_server.image.build import image_folder, read_recipe, recipe_names
+from computerrl.common.config import DesktopConfig
+from computerrl.common.errors import Problem, SetupError
+from computerrl.common.model_folder import cache_folder
+from computerrl.env_server.apptainer_install import check_fuse
+from computerrl.env_server.image.build import image_folder, read_recipe, recipe_names
 
 _FIELD = "desktop.image"
 _SIF_MAGIC = (32, b"SIF_MAGIC")

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from common.actions import MAX_ACTION_CHARS
-from env_server.live.pointing import Button, Direction
+from computerrl.common.actions import MAX_ACTION_CHARS
+from computerrl.env_server.live.pointing import Button, Direction
 
 Pixel = Annotated[int, Field(ge=0, le=10_000)]
 

@@ -22,13 +22,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from common import log
-from common.actions import ACTIONS, ActionSpec, render_action
-from common.messages import Action
-from env_server.live import commands, pointing
-from env_server.live.picture import changed_box, encode_part
-from env_server.live.session import Entry, LiveSession
-from env_server.tasks import FAMILIES
+from computerrl.common import log
+from computerrl.common.actions import ACTIONS, ActionSpec, render_action
+from computerrl.common.messages import Action
+from computerrl.env_server.live import commands, pointing
+from computerrl.env_server.live.picture import changed_box, encode_part
+from computerrl.env_server.live.session import Entry, LiveSession
+from computerrl.env_server.tasks import FAMILIES
 
 QUICK_S, SLOW_S = 0.06, 0.25
 """Between two looks at the screen: while things happen, and when nothing has for `_ACTIVE_S`."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from common.messages import Action, Element
-from env_server.targets import name_of
+from computerrl.common.messages import Action, Element
+from computerrl.env_server.targets import name_of
 
 Button = Literal["left", "middle", "right"]
 Direction = Literal["up", "down", "left", "right"]

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from common.actions import render_action
-from common.messages import Action, Element, Observation, TaskRef
-from common.recordings import FORMAT_VERSION, RecordedStep, RecordedTarget, Recording, is_final
-from common.targets import find_target
+from computerrl.common.actions import render_action
+from computerrl.common.messages import Action, Element, Observation, TaskRef
+from computerrl.common.recordings import FORMAT_VERSION, RecordedStep, RecordedTarget, Recording, is_final
+from computerrl.common.targets import find_target
 
 _DONE = Action(name="done", args={})
 

@@ -22,20 +22,20 @@ from typing import Any, Literal
 import numpy as np
 from msgspec import to_builtins
 
-from common import log
-from common.actions import FINAL_ACTIONS, ActionSyntaxError, parse_action, render_action
-from common.config import DesktopConfig, TasksConfig
-from common.errors import ComputerRLError, DesktopBroken, EnvError, HostBroken, NoDesktop, PeerTimeout, TaskFailed
-from common.messages import Action, Element, Evaluation, Lease, Observation, TaskRef
-from common.recordings import write_recording
-from common.transport import LocalChannel
-from env_server.client import DesktopClient
-from env_server.driver import DesktopDriver, LiveDesktop
-from env_server.drivers import make_driver
-from env_server.live.picture import encode
-from env_server.live.pointing import NothingThere
-from env_server.live.recorder import Deed, to_recording
-from env_server.service import START_LIMIT_S, DesktopService
+from computerrl.common import log
+from computerrl.common.actions import FINAL_ACTIONS, ActionSyntaxError, parse_action, render_action
+from computerrl.common.config import DesktopConfig, TasksConfig
+from computerrl.common.errors import ComputerRLError, DesktopBroken, EnvError, HostBroken, NoDesktop, PeerTimeout, TaskFailed
+from computerrl.common.messages import Action, Element, Evaluation, Lease, Observation, TaskRef
+from computerrl.common.recordings import write_recording
+from computerrl.common.transport import LocalChannel
+from computerrl.env_server.client import DesktopClient
+from computerrl.env_server.driver import DesktopDriver, LiveDesktop
+from computerrl.env_server.drivers import make_driver
+from computerrl.env_server.live.picture import encode
+from computerrl.env_server.live.pointing import NothingThere
+from computerrl.env_server.live.recorder import Deed, to_recording
+from computerrl.env_server.service import START_LIMIT_S, DesktopService
 
 Phase = Literal["starting", "ready", "broken", "closed"]
 

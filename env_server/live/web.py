@@ -10,9 +10,9 @@ from pathlib import Path
 
 from aiohttp import WSMsgType, web
 
-from common import pages
-from env_server.live.hub import Hub
-from env_server.live.session import LiveSession
+from computerrl.common import pages
+from computerrl.env_server.live.hub import Hub
+from computerrl.env_server.live.session import LiveSession
 
 _PAGE = Path(__file__).parent / "page"
 _MAX_MESSAGE_BYTES = 64 * 1024

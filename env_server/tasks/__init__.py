@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from common.config import TasksConfig
-from common.errors import TaskFailed
-from common.messages import Action, Observation, TaskRef
-from env_server.driver import Getter, TaskInstance
-from env_server.tasks import calc, editor, files, forge, miniwob, web
-from env_server.tasks.family import Family, is_foreign
+from computerrl.common.config import TasksConfig
+from computerrl.common.errors import TaskFailed
+from computerrl.common.messages import Action, Observation, TaskRef
+from computerrl.env_server.driver import Getter, TaskInstance
+from computerrl.env_server.tasks import calc, editor, files, forge, miniwob, web
+from computerrl.env_server.tasks.family import Family, is_foreign
 
 _HAND_MADE = {
     family.name: family for family in (*web.FAMILIES, *calc.FAMILIES, *editor.FAMILIES, *files.FAMILIES, *forge.FAMILIES)
@@ -38,7 +38,7 @@ def osworld_families(tasks: TasksConfig) -> Mapping[str, Family]:
     if tasks.osworld is None:
         return {}
     # Only here: it needs the libraries of all metrics, which half a second goes into.
-    from env_server.tasks.osworld import families
+    from computerrl.env_server.tasks.osworld import families
 
     return families.families(*_osworld_folders(tasks, tasks.osworld))
 
@@ -95,7 +95,7 @@ def advice(name: str, tasks: TasksConfig) -> str:
 def _advice_on_osworld(name: str, tasks: TasksConfig) -> str:
     if tasks.osworld is None:
         return "tasks.osworld names no folder of task files"
-    from env_server.tasks.osworld import families
+    from computerrl.env_server.tasks.osworld import families
 
     reason = families.refusal(*_osworld_folders(tasks, tasks.osworld), name)
     return f"it cannot be run here: {reason}" if reason else f"{tasks.osworld} has no task file with this id"

@@ -6,11 +6,11 @@ import random
 import re
 from collections.abc import Callable, Sequence
 
-from common.messages import Action, Element, Evaluation, Observation
-from env_server.driver import Getter, SetupStep, TaskInstance
-from env_server.tasks.elements import CELL, find, select
-from env_server.tasks.family import DONE, Family, click, type_text, verdict
-from env_server.tasks.words import nouns
+from computerrl.common.messages import Action, Element, Evaluation, Observation
+from computerrl.env_server.driver import Getter, SetupStep, TaskInstance
+from computerrl.env_server.tasks.elements import CELL, find, select
+from computerrl.env_server.tasks.family import DONE, Family, click, type_text, verdict
+from computerrl.env_server.tasks.words import nouns
 
 _COLUMNS = "ABCDEF"
 _NUM_ROWS = 9

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from common.messages import Action, Evaluation, Observation
-from env_server.driver import Getter, SetupStep, TaskInstance
-from env_server.tasks.family import DONE, Family, type_text, verdict
-from env_server.tasks.words import nouns
+from computerrl.common.messages import Action, Evaluation, Observation
+from computerrl.env_server.driver import Getter, SetupStep, TaskInstance
+from computerrl.env_server.tasks.family import DONE, Family, type_text, verdict
+from computerrl.env_server.tasks.words import nouns
 
 SAVE = Action(name="key", args={"keys": "ctrl+s"})
 

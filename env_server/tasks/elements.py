@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from common.errors import TaskFailed
-from common.messages import Element, Observation
+from computerrl.common.errors import TaskFailed
+from computerrl.common.messages import Element, Observation
 
 BUTTON = frozenset({"button", "push button"})
 ENTRY = frozenset({"entry", "text", "textbox", "text box", "text field", "password text"})

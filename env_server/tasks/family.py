@@ -10,9 +10,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from common.messages import Action, Element, Evaluation, Observation
-from env_server.driver import TaskInstance
-from env_server.targets import name_of
+from computerrl.common.messages import Action, Element, Evaluation, Observation
+from computerrl.env_server.driver import TaskInstance
+from computerrl.env_server.targets import name_of
 
 ALL_DRIVERS = frozenset({"apptainer", "local", "scripted"})
 REAL_DRIVERS = ALL_DRIVERS - {"scripted"}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from common.messages import Action, Evaluation, Observation
-from env_server.driver import Getter, SetupStep, TaskInstance
-from env_server.tasks.family import DONE, Family, verdict
-from env_server.tasks.words import FOLDERS, file_names
+from computerrl.common.messages import Action, Evaluation, Observation
+from computerrl.env_server.driver import Getter, SetupStep, TaskInstance
+from computerrl.env_server.tasks.family import DONE, Family, verdict
+from computerrl.env_server.tasks.words import FOLDERS, file_names
 
 
 def _setup(files: Sequence[str], folders: Sequence[str]) -> tuple[SetupStep, ...]:

@@ -10,12 +10,12 @@ import random
 import re
 from collections.abc import Callable, Sequence
 
-from common.errors import TaskFailed
-from common.messages import Action, Element, Evaluation, Observation
-from env_server.driver import Getter, SetupStep, TaskInstance
-from env_server.tasks.elements import ANY, BUTTON, CHECK, ENTRY, RADIO, find, select
-from env_server.tasks.family import Family, click, type_text
-from env_server.tasks.pages import Page, page
+from computerrl.common.errors import TaskFailed
+from computerrl.common.messages import Action, Element, Evaluation, Observation
+from computerrl.env_server.driver import Getter, SetupStep, TaskInstance
+from computerrl.env_server.tasks.elements import ANY, BUTTON, CHECK, ENTRY, RADIO, find, select
+from computerrl.env_server.tasks.family import Family, click, type_text
+from computerrl.env_server.tasks.pages import Page, page
 
 Demonstrator = Callable[[str, Observation, Sequence[Action], Getter], Action]
 _SEEDS = 2**31

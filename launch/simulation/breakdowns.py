@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from common.messages import AssignmentReturn
-from launch.simulation.records import Play
+from computerrl.common.messages import AssignmentReturn
+from computerrl.launch.simulation.records import Play
 
 if TYPE_CHECKING:
-    from launch.simulation.loop import Simulation
+    from computerrl.launch.simulation.loop import Simulation
 
 
 class Breakdowns:

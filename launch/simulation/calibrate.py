@@ -9,12 +9,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from common.config import RunConfig, load_config
-from common.errors import ConfigError, Problem
-from common.metrics import read_json_lines
-from common.run_folder import RunFolder
-from launch.simulation.cluster import Cluster
-from launch.simulation.workload import Episode, RecordedWorkload
+from computerrl.common.config import RunConfig, load_config
+from computerrl.common.errors import ConfigError, Problem
+from computerrl.common.metrics import read_json_lines
+from computerrl.common.run_folder import RunFolder
+from computerrl.launch.simulation.cluster import Cluster
+from computerrl.launch.simulation.workload import Episode, RecordedWorkload
 
 MIN_EPISODES, MIN_UPDATES = 16, 3
 Pair = tuple[dict[str, Any], dict[str, Any]]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from common.errors import ConfigError, Problem
+from computerrl.common.errors import ConfigError, Problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from launch.simulation.loop import Simulation
+from computerrl.launch.simulation.loop import Simulation
 
 _BUSY = 0.9
 """A stage that works so much of its time holds up the others."""

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from broker.core import BrokerCore
-from broker.events import MessagePersisted, MessageReceived, Persist, Reply
-from common.config import RunConfig
-from common.messages import (
+from computerrl.broker.core import BrokerCore
+from computerrl.broker.events import MessagePersisted, MessageReceived, Persist, Reply
+from computerrl.common.config import RunConfig
+from computerrl.common.messages import (
     Assignment,
     AssignmentRequest,
     ConsumptionReport,
@@ -35,13 +35,13 @@ from common.messages import (
     TrajectoryGroup,
     VersionAnnouncement,
 )
-from launch.simulation.breakdowns import Breakdowns
-from launch.simulation.cluster import Cluster
-from launch.simulation.engine import Engine
-from launch.simulation.records import Counts, Play, Span
-from launch.simulation.workload import AnyWorkload
-from learner.lineage import Lineage
-from learner.pacing import Cut, Pacer
+from computerrl.launch.simulation.breakdowns import Breakdowns
+from computerrl.launch.simulation.cluster import Cluster
+from computerrl.launch.simulation.engine import Engine
+from computerrl.launch.simulation.records import Counts, Play, Span
+from computerrl.launch.simulation.workload import AnyWorkload
+from computerrl.learner.lineage import Lineage
+from computerrl.learner.pacing import Cut, Pacer
 
 _KEPT_VERSIONS = 1000
 """Older versions' shared steps are forgotten."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from launch.simulation.loop import Simulation
+from computerrl.launch.simulation.loop import Simulation
 
 _COLOURS = {"reset": "#b8c4cc", "steps": "#4c8eda", "training": "#d9822b"}
 _NUM_SLOTS = 12

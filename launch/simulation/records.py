@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from common.messages import Assignment
-from launch.simulation.workload import Episode
+from computerrl.common.messages import Assignment
+from computerrl.launch.simulation.workload import Episode
 
 
 @dataclass(slots=True)

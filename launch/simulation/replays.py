@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from common.config import RunConfig
-from launch.simulation.cluster import Cluster, Failures
-from launch.simulation.figures import Figures
-from launch.simulation.what_if import Setting
-from launch.simulation.workload import AssumedWorkload
+from computerrl.common.config import RunConfig
+from computerrl.launch.simulation.cluster import Cluster, Failures
+from computerrl.launch.simulation.figures import Figures
+from computerrl.launch.simulation.what_if import Setting
+from computerrl.launch.simulation.workload import AssumedWorkload
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from common.config import RunConfig
-from launch.simulation.cluster import Cluster
-from launch.simulation.figures import Figures, figures_of
-from launch.simulation.loop import Simulation
-from launch.simulation.workload import AnyWorkload, with_stragglers
+from computerrl.common.config import RunConfig
+from computerrl.launch.simulation.cluster import Cluster
+from computerrl.launch.simulation.figures import Figures, figures_of
+from computerrl.launch.simulation.loop import Simulation
+from computerrl.launch.simulation.workload import AnyWorkload, with_stragglers
 
 Progress = Callable[[str, float], None]
 """Called with a setting's name and the share of its time that is simulated."""

@@ -12,9 +12,9 @@ from pathlib import Path
 from socket import gethostname
 from typing import Any
 
-from common import requests
-from common.errors import Problem, SetupError
-from common.metrics import JsonLines, read_json_lines
+from computerrl.common import requests
+from computerrl.common.errors import Problem, SetupError
+from computerrl.common.metrics import JsonLines, read_json_lines
 
 CONTROLS_FILE = "controls.jsonl"
 """Below the run folder: time, control, who."""

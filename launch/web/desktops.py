@@ -9,13 +9,13 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common.errors import ComputerRLError
-from common.messages import DesktopView, Element, ScreenshotRef, Status
-from common.run_folder import RunFolder
-from common.transport import Client
+from computerrl.common.errors import ComputerRLError
+from computerrl.common.messages import DesktopView, Element, ScreenshotRef, Status
+from computerrl.common.run_folder import RunFolder
+from computerrl.common.transport import Client
 
 if TYPE_CHECKING:
-    from env_server.client import DesktopClient
+    from computerrl.env_server.client import DesktopClient
 
 LOOK_EVERY_S = 1.0
 THUMBNAIL_WIDTH, THUMBNAIL_QUALITY = 320, 60
@@ -80,7 +80,7 @@ class DesktopWatch:
         self._forget(set())
 
     def _client(self, address: str) -> DesktopClient:
-        from env_server.client import DesktopClient
+        from computerrl.env_server.client import DesktopClient
 
         with self._lock:
             if address not in self._clients:
@@ -105,7 +105,7 @@ class Thumbnails:
 
     def get(self, ref: ScreenshotRef) -> bytes:
         """As WebP. Raises `OSError`, `ValueError` when it cannot be read (yet)."""
-        from env_server.client import read_screenshot
+        from computerrl.env_server.client import read_screenshot
 
         with self._lock:
             if ref.content_hash in self._made:

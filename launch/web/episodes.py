@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from common.errors import ConfigError, Problem
-from common.messages import ScreenshotRef
-from common.model_folder import model_folder
-from common.run_folder import RunFolder
-from launch.run_state import Record
+from computerrl.common.errors import ConfigError, Problem
+from computerrl.common.messages import ScreenshotRef
+from computerrl.common.model_folder import model_folder
+from computerrl.common.run_folder import RunFolder
+from computerrl.launch.run_state import Record
 
 PAGE_ROWS = 200
 """Rows of a list at a time."""

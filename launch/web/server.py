@@ -16,25 +16,25 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from common import pages
-from common.errors import ComputerRLError
-from common.messages import DesktopView, ScreenshotRef
-from common.metrics import json_ready
-from common.run_folder import RunFolder
-from launch.charts import PAGE_FOLDER
-from launch.local import PROCESSES_FILE
-from launch.report import PAGE_FILE, last_moment, now_of, read_attempts, report_of
-from launch.report_data import ActiveTime, Attempt
-from launch.run_names import read_resolved
-from launch.run_state import phase_title
-from launch.watch import RunWatch
-from launch.web import controls, snapshot
-from launch.web.desktops import LOOK_EVERY_S, DesktopWatch, Place, Thumbnails
-from launch.web.episodes import Episodes, Wanted
-from launch.web.share import episode_page, picture_type
+from computerrl.common import pages
+from computerrl.common.errors import ComputerRLError
+from computerrl.common.messages import DesktopView, ScreenshotRef
+from computerrl.common.metrics import json_ready
+from computerrl.common.run_folder import RunFolder
+from computerrl.launch.charts import PAGE_FOLDER
+from computerrl.launch.local import PROCESSES_FILE
+from computerrl.launch.report import PAGE_FILE, last_moment, now_of, read_attempts, report_of
+from computerrl.launch.report_data import ActiveTime, Attempt
+from computerrl.launch.run_names import read_resolved
+from computerrl.launch.run_state import phase_title
+from computerrl.launch.watch import RunWatch
+from computerrl.launch.web import controls, snapshot
+from computerrl.launch.web.desktops import LOOK_EVERY_S, DesktopWatch, Place, Thumbnails
+from computerrl.launch.web.episodes import Episodes, Wanted
+from computerrl.launch.web.share import episode_page, picture_type
 
 if TYPE_CHECKING:
-    from launch.run_state import RunState
+    from computerrl.launch.run_state import RunState
 
 _REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
 """Content-Security-Policy of the report: its styles and pictures are in it, and it has no script."""
@@ -193,7 +193,7 @@ class RunPages:
         return web.Response(body=data, content_type=picture_type(data), headers=_FOREVER)
 
     def _whole(self, ref: ScreenshotRef) -> bytes:
-        from env_server.client import read_screenshot
+        from computerrl.env_server.client import read_screenshot
 
         return read_screenshot(self.run.trajectories, ref)
 

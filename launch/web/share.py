@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common.metrics import json_ready
-from common.run_folder import RunFolder
-from launch.charts import PAGE_FOLDER
-from launch.web.episodes import Episodes
+from computerrl.common.metrics import json_ready
+from computerrl.common.run_folder import RunFolder
+from computerrl.launch.charts import PAGE_FOLDER
+from computerrl.launch.web.episodes import Episodes
 
 
 def episode_page(run: RunFolder, episodes: Episodes, names: Sequence[str]) -> str:
@@ -43,7 +43,7 @@ def _file(name: str) -> str:
 
 def _picture(run: RunFolder, episodes: Episodes, name: str, index: int) -> str:
     """As a data URI; empty where there is none, or it cannot be read."""
-    from env_server.client import read_screenshot
+    from computerrl.env_server.client import read_screenshot
 
     ref: Any = episodes.ref(name, index)
     if ref is None:

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_args, run
 import numpy as np
 from pydantic import ValidationError
 
-from common.config import LearnerConfig
-from common.config.base import Section
-from common.errors import ConfigError, Problem
-from common.messages import Step, TrajectoryGroup
-from learner.algorithms.contract import check_members
+from computerrl.common.config import LearnerConfig
+from computerrl.common.config.base import Section
+from computerrl.common.errors import ConfigError, Problem
+from computerrl.common.messages import Step, TrajectoryGroup
+from computerrl.learner.algorithms.contract import check_members
 
 if TYPE_CHECKING:
     import torch
@@ -308,24 +308,24 @@ class Draws(Protocol):
 Maker = Callable[[Mapping[str, Any], LearnerConfig], Algorithm]
 
 ALGORITHMS: dict[str, str] = {
-    "grpo": "learner.algorithms.grpo:GRPO",
-    "rloo": "learner.algorithms.rloo:RLOO",
-    "reinforce_pp": "learner.algorithms.reinforce_pp:ReinforcePlusPlus",
-    "dr_grpo": "learner.algorithms.dr_grpo:DrGRPO",
-    "dapo": "learner.algorithms.dapo:DAPO",
-    "m_grpo": "learner.algorithms.m_grpo:MGRPO",
-    "rebn": "learner.algorithms.rebn:ReBN",
-    "agentrl": "learner.algorithms.agentrl:AgentRL",
-    "adagrpo": "learner.algorithms.adagrpo:AdaGRPO",
-    "arpo": "learner.algorithms.arpo:ARPO",
-    "gigpo": "learner.algorithms.gigpo:GiGPO",
-    "ui_s1": "learner.algorithms.ui_s1:UIS1",
-    "grpo_roc": "learner.algorithms.grpo_roc:GRPORoC",
-    "dart": "learner.algorithms.dart:DART",
-    "ppo": "learner.algorithms.ppo:PPO",
-    "vtrace": "learner.algorithms.vtrace:VTrace",
-    "digirl": "learner.algorithms.digirl:DigiRL",
-    "vcpo": "learner.algorithms.vcpo:VCPO",
+    "grpo": "computerrl.learner.algorithms.grpo:GRPO",
+    "rloo": "computerrl.learner.algorithms.rloo:RLOO",
+    "reinforce_pp": "computerrl.learner.algorithms.reinforce_pp:ReinforcePlusPlus",
+    "dr_grpo": "computerrl.learner.algorithms.dr_grpo:DrGRPO",
+    "dapo": "computerrl.learner.algorithms.dapo:DAPO",
+    "m_grpo": "computerrl.learner.algorithms.m_grpo:MGRPO",
+    "rebn": "computerrl.learner.algorithms.rebn:ReBN",
+    "agentrl": "computerrl.learner.algorithms.agentrl:AgentRL",
+    "adagrpo": "computerrl.learner.algorithms.adagrpo:AdaGRPO",
+    "arpo": "computerrl.learner.algorithms.arpo:ARPO",
+    "gigpo": "computerrl.learner.algorithms.gigpo:GiGPO",
+    "ui_s1": "computerrl.learner.algorithms.ui_s1:UIS1",
+    "grpo_roc": "computerrl.learner.algorithms.grpo_roc:GRPORoC",
+    "dart": "computerrl.learner.algorithms.dart:DART",
+    "ppo": "computerrl.learner.algorithms.ppo:PPO",
+    "vtrace": "computerrl.learner.algorithms.vtrace:VTrace",
+    "digirl": "computerrl.learner.algorithms.digirl:DigiRL",
+    "vcpo": "computerrl.learner.algorithms.vcpo:VCPO",
 }
 """Name -> `module:Class`."""
 
@@ -351,7 +351,7 @@ def make_algorithm(learner: LearnerConfig, *, seed: int = 0) -> Algorithm:
 
 _PARTS = ("needs", "temperature", "prepare", "loss")
 """Members of `Algorithm`."""
-_DERIVE = "derive the class from learner.algorithms.grpo:GRPO, as examples/hard_tasks.py does"
+_DERIVE = "derive the class from computerrl.learner.algorithms.grpo:GRPO, as examples/hard_tasks.py does"
 
 
 def _made_elsewhere(name: str, learner: LearnerConfig) -> Algorithm:

@@ -17,9 +17,9 @@ import math
 import numpy as np
 from pydantic import Field
 
-from common.messages import Trajectory
-from learner.algorithms.replaying import ReplayingGRPO, ReplayingOptions
-from learner.step_table import StepTable
+from computerrl.common.messages import Trajectory
+from computerrl.learner.algorithms.replaying import ReplayingGRPO, ReplayingOptions
+from computerrl.learner.step_table import StepTable
 
 
 class AdaGRPOOptions(ReplayingOptions):

@@ -16,8 +16,8 @@ from __future__ import annotations
 import numpy as np
 from pydantic import Field
 
-from common.messages import Trajectory
-from learner.algorithms.replaying import ReplayingGRPO, ReplayingOptions
+from computerrl.common.messages import Trajectory
+from computerrl.learner.algorithms.replaying import ReplayingGRPO, ReplayingOptions
 
 
 class ARPOOptions(ReplayingOptions):

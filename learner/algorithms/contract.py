@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from common.errors import ComputerRLError, ConfigError, Problem
+from computerrl.common.errors import ComputerRLError, ConfigError, Problem
 
 T = TypeVar("T")
 
 FIELD = "learner.algorithm.name"
-DERIVE = "derive the class from learner.algorithms.grpo:GRPO, as examples/hard_tasks.py does"
+DERIVE = "derive the class from computerrl.learner.algorithms.grpo:GRPO, as examples/hard_tasks.py does"
 _OWN = "learner.algorithms."
 _CALLS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "prepare": (("groups",), ("version",)),

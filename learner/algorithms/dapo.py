@@ -11,10 +11,10 @@ from __future__ import annotations
 import numpy as np
 from pydantic import Field
 
-from common.messages import TrajectoryGroup
-from learner.aggregation import Aggregation
-from learner.algorithms.grpo import GRPO, GRPOOptions
-from learner.step_table import StepTable
+from computerrl.common.messages import TrajectoryGroup
+from computerrl.learner.aggregation import Aggregation
+from computerrl.learner.algorithms.grpo import GRPO, GRPOOptions
+from computerrl.learner.step_table import StepTable
 
 
 class DAPOOptions(GRPOOptions):

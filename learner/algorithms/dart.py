@@ -20,10 +20,10 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from common.messages import Trajectory
-from learner.algorithms import FirstLook, TrainBatch
-from learner.algorithms.replaying import ReplayingGRPO, ReplayingOptions
-from learner.step_table import StepTable
+from computerrl.common.messages import Trajectory
+from computerrl.learner.algorithms import FirstLook, TrainBatch
+from computerrl.learner.algorithms.replaying import ReplayingGRPO, ReplayingOptions
+from computerrl.learner.step_table import StepTable
 
 
 class DARTOptions(ReplayingOptions):

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from learner.algorithms import FirstLook, LossBatch, TrainBatch
-from learner.algorithms.ppo import PPO, PPOOptions
+from computerrl.learner.algorithms import FirstLook, LossBatch, TrainBatch
+from computerrl.learner.algorithms.ppo import PPO, PPOOptions
 
 if TYPE_CHECKING:
     import torch

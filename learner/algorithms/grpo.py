@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from common.config import LearnerConfig
-from common.config.base import Section
-from common.errors import ConfigError, Problem
-from common.messages import TrajectoryGroup
-from learner.advantages import group_advantages, step_rewards
-from learner.aggregation import Aggregation, token_weights
-from learner.algorithms import LossBatch, LossResult, Need, PolicyOutputs, TrainBatch, parse_options
-from learner.step_table import Chosen, StepTable, batch_metrics
+from computerrl.common.config import LearnerConfig
+from computerrl.common.config.base import Section
+from computerrl.common.errors import ConfigError, Problem
+from computerrl.common.messages import TrajectoryGroup
+from computerrl.learner.advantages import group_advantages, step_rewards
+from computerrl.learner.aggregation import Aggregation, token_weights
+from computerrl.learner.algorithms import LossBatch, LossResult, Need, PolicyOutputs, TrainBatch, parse_options
+from computerrl.learner.step_table import Chosen, StepTable, batch_metrics
 
 if TYPE_CHECKING:
     import torch
@@ -182,9 +182,7 @@ class GRPO:
 
     def rewards(self, table: StepTable) -> np.ndarray:
         """[n] float64: what each step earned."""
-        return step_rewards(
-            success=table.success_n, format_ok=table.format_n, format_penalty=self.options.format_penalty
-        )
+        return step_rewards(success=table.success_n, format_ok=table.format_n, format_penalty=self.options.format_penalty)
 
     def advantages(self, rewards_n: np.ndarray, table: StepTable) -> np.ndarray:
         """[n] float64, exactly 0 where there is no signal."""
@@ -245,7 +243,7 @@ class GRPO:
         """- sum_M weight * (sg(correction(w)) * S(r, A) - beta * KL)."""
         import torch
 
-        from learner import corrections, losses
+        from computerrl.learner import corrections, losses
 
         options = self.options
         proximal_M, correction_M = self._correction(outputs, batch)
@@ -278,7 +276,7 @@ class GRPO:
         """The objective's term before correction, and which tokens a clip or mask decided, both [M]."""
         import torch
 
-        from learner import corrections, losses
+        from computerrl.learner import corrections, losses
 
         options, advantage_M = self.options, batch.advantage_M
         log_ratio_M = logprobs_M - proximal_M
@@ -289,9 +287,7 @@ class GRPO:
         if options.objective == "cispo":
             return losses.cispo(ratio_M, advantage_M, logprobs_M, eps_high=options.eps_high)
         if options.objective == "dppo_tv":
-            within_M = losses.within_total_variation(
-                logprobs_M, batch.behavior_logprobs_M, advantage_M, limit=options.tv_limit
-            )
+            within_M = losses.within_total_variation(logprobs_M, batch.behavior_logprobs_M, advantage_M, limit=options.tv_limit)
             return torch.where(within_M, ratio_M * advantage_M, 0.0), ~within_M
         return losses.clipped_surrogate(
             ratio_M, advantage_M, eps_low=options.eps_low, eps_high=options.eps_high, dual_clip=options.dual_clip
@@ -301,7 +297,7 @@ class GRPO:
         """(log pi_p, corrected w), both [M] and without gradient."""
         import torch
 
-        from learner import corrections
+        from computerrl.learner import corrections
 
         options = self.options
         if options.correction == "none":

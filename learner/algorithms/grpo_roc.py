@@ -17,9 +17,9 @@ import numpy as np
 from msgspec.structs import replace
 from pydantic import Field
 
-from common.messages import Trajectory, TrajectoryGroup
-from learner.algorithms.grpo import GRPO, GRPOOptions
-from learner.step_table import Chosen
+from computerrl.common.messages import Trajectory, TrajectoryGroup
+from computerrl.learner.algorithms.grpo import GRPO, GRPOOptions
+from computerrl.learner.step_table import Chosen
 
 _NO_CALL_PENALTY = 0.5
 

@@ -16,10 +16,10 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from learner.advantages import group_advantages
-from learner.aggregation import Aggregation
-from learner.algorithms.grpo import GRPO, GRPOOptions
-from learner.step_table import StepTable
+from computerrl.learner.advantages import group_advantages
+from computerrl.learner.aggregation import Aggregation
+from computerrl.learner.algorithms.grpo import GRPO, GRPOOptions
+from computerrl.learner.step_table import StepTable
 
 
 class MGRPOOptions(GRPOOptions):

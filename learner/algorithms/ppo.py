@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from common.config import LearnerConfig
-from learner.advantages import generalised_advantages, length_adaptive_lambda
-from learner.aggregation import Aggregation
-from learner.algorithms import FirstLook, LossBatch, LossResult, PolicyOutputs, TrainBatch
-from learner.algorithms.grpo import GRPO, GRPOOptions
-from learner.step_table import StepTable
+from computerrl.common.config import LearnerConfig
+from computerrl.learner.advantages import generalised_advantages, length_adaptive_lambda
+from computerrl.learner.aggregation import Aggregation
+from computerrl.learner.algorithms import FirstLook, LossBatch, LossResult, PolicyOutputs, TrainBatch
+from computerrl.learner.algorithms.grpo import GRPO, GRPOOptions
+from computerrl.learner.step_table import StepTable
 
 if TYPE_CHECKING:
     import torch

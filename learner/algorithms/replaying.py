@@ -9,11 +9,11 @@ import numpy as np
 from msgspec.structs import replace
 from pydantic import Field
 
-from common.config import LearnerConfig
-from common.messages import Trajectory, TrajectoryGroup
-from learner.algorithms.grpo import GRPO, GRPOOptions
-from learner.memory import SuccessMemory
-from learner.step_table import Chosen
+from computerrl.common.config import LearnerConfig
+from computerrl.common.messages import Trajectory, TrajectoryGroup
+from computerrl.learner.algorithms.grpo import GRPO, GRPOOptions
+from computerrl.learner.memory import SuccessMemory
+from computerrl.learner.step_table import Chosen
 
 
 class ReplayingOptions(GRPOOptions):

@@ -21,10 +21,10 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from common.config import LearnerConfig
-from learner.advantages import group_advantages
-from learner.algorithms.grpo import GRPO, GRPOOptions
-from learner.step_table import StepTable
+from computerrl.common.config import LearnerConfig
+from computerrl.learner.advantages import group_advantages
+from computerrl.learner.algorithms.grpo import GRPO, GRPOOptions
+from computerrl.learner.step_table import StepTable
 
 
 class UIS1Options(GRPOOptions):

@@ -18,11 +18,11 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from learner.advantages import off_policy_optimal_baseline
-from learner.aggregation import Aggregation
-from learner.algorithms import FirstLook, TrainBatch
-from learner.algorithms.m_grpo import MGRPO, MGRPOOptions
-from learner.step_table import StepTable
+from computerrl.learner.advantages import off_policy_optimal_baseline
+from computerrl.learner.aggregation import Aggregation
+from computerrl.learner.algorithms import FirstLook, TrainBatch
+from computerrl.learner.algorithms.m_grpo import MGRPO, MGRPOOptions
+from computerrl.learner.step_table import StepTable
 
 
 class VCPOOptions(MGRPOOptions):

@@ -13,15 +13,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.actions import parse_action
-from common.config import DesktopConfig
-from common.errors import DesktopBroken, EnvError, TaskFailed
-from common.messages import Action, Evaluation, Observation
-from env_server.client import read_screenshot
-from env_server.driver import DesktopDriver, LiveDesktop, SetupStep, TaskInstance
-from env_server.drivers import make_driver
-from env_server.drivers.local import missing_programs
-from env_server.screenshots import ScreenshotStore
+from computerrl.common.actions import parse_action
+from computerrl.common.config import DesktopConfig
+from computerrl.common.errors import DesktopBroken, EnvError, TaskFailed
+from computerrl.common.messages import Action, Evaluation, Observation
+from computerrl.env_server.client import read_screenshot
+from computerrl.env_server.driver import DesktopDriver, LiveDesktop, SetupStep, TaskInstance
+from computerrl.env_server.drivers import make_driver
+from computerrl.env_server.drivers.local import missing_programs
+from computerrl.env_server.screenshots import ScreenshotStore
 
 DRIVERS = ("scripted", "apptainer", *(() if missing_programs() else ("local",)))
 

@@ -21,14 +21,14 @@ import numpy as np
 import pytest
 import torch
 
-from actor.engines.base import GenerationRequest
-from actor.engines.cross_policy import CrossPolicyEngine
-from actor.engines.threaded import ThreadedEngine
-from actor.prompt import FolderTokenizer
-from common.errors import EngineFailed, WeightError
-from common.host_compute import fast_dtype
-from common.weight_plan import PROBE_TOKENS
-from learner.export import export_model
+from computerrl.actor.engines.base import GenerationRequest
+from computerrl.actor.engines.cross_policy import CrossPolicyEngine
+from computerrl.actor.engines.threaded import ThreadedEngine
+from computerrl.actor.prompt import FolderTokenizer
+from computerrl.common.errors import EngineFailed, WeightError
+from computerrl.common.host_compute import fast_dtype
+from computerrl.common.weight_plan import PROBE_TOKENS
+from computerrl.learner.export import export_model
 from tests.unit.test_export_folder import make_run
 
 VARIABLE = "COMPUTERRL_TEST_ENGINE"
@@ -56,7 +56,7 @@ class Subject:
         tokenizer = FolderTokenizer(folder)
         self.make_engine = functools.partial(make, name, folder, tokenizer, self.dtype)
         self.engine = self.make_engine()
-        from actor.engines.transformers_engine import load_model
+        from computerrl.actor.engines.transformers_engine import load_model
 
         self.model: Any = load_model(folder, dtype=self.dtype, device="cpu")
 
@@ -85,7 +85,7 @@ class Subject:
 
 def make(name: str, folder: Path, tokenizer: FolderTokenizer, dtype: str) -> ThreadedEngine:
     if name.startswith("vllm"):
-        from actor.engines.vllm_engine import make_vllm_engine
+        from computerrl.actor.engines.vllm_engine import make_vllm_engine
 
         if name == "vllm-async":
             schedule_asynchronously()
@@ -93,7 +93,7 @@ def make(name: str, folder: Path, tokenizer: FolderTokenizer, dtype: str) -> Thr
             folder, decode=tokenizer.decode, dtype=dtype, num_live=NUM_LIVE, max_tokens=MAX_TOKENS, seed=0, num_threads=1,
             max_num_batched_tokens=32 if name == "vllm-async" else None,
         )  # fmt: skip
-    from actor.engines.transformers_engine import make_transformers_engine
+    from computerrl.actor.engines.transformers_engine import make_transformers_engine
 
     return make_transformers_engine(
         folder, decode=tokenizer.decode, dtype=dtype, device="cpu", num_live=NUM_LIVE, max_tokens=MAX_TOKENS, seed=0,

@@ -14,7 +14,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests/unit")]
 with atheris.instrument_imports(include=["common", "broker"]):
     from wire_fuzz import mutated, pack, seeds, session, unpack
 
-    from common import log
+    from computerrl.common import log
     from tests.fuzz.targets import TARGETS
 
 SEEDS = [*seeds().values(), *session()]

@@ -6,11 +6,19 @@ from broker_data import core, order
 from broker_invariants import check
 from wire_fuzz import unpack
 
-from broker.journal import MemoryJournal
-from broker.service import BrokerService
-from common import codec
-from common.errors import DecodeError
-from common.messages import REQUEST_KINDS, AssignmentRequest, DirectoryRequest, GroupRequest, Hello, Message, StatusRequest
+from computerrl.broker.journal import MemoryJournal
+from computerrl.broker.service import BrokerService
+from computerrl.common import codec
+from computerrl.common.errors import DecodeError
+from computerrl.common.messages import (
+    REQUEST_KINDS,
+    AssignmentRequest,
+    DirectoryRequest,
+    GroupRequest,
+    Hello,
+    Message,
+    StatusRequest,
+)
 
 
 def fuzz_codec(data: bytes) -> None:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import openpyxl
 from openpyxl.workbook import Workbook
 
-from common.actions import parse_action
-from common.messages import Action, Evaluation
-from env_server.driver import SetupStep, TaskInstance
-from env_server.drivers.guest_driver import GuestDriver
+from computerrl.common.actions import parse_action
+from computerrl.common.messages import Action, Evaluation
+from computerrl.env_server.driver import SetupStep, TaskInstance
+from computerrl.env_server.drivers.guest_driver import GuestDriver
 
 HEADER = ["Name", "Qty", "Price", "Day", "Kind"]
 ROWS = [

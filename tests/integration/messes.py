@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from env_server.driver import SetupStep
+from computerrl.env_server.driver import SetupStep
 
 SHEET = SetupStep("calc_open", {"cells": {"A1": "apple", "C2": "12"}, "active_cell": "A1"})
 PAGE = SetupStep("web_page", {"page": "click-button", "seed": 7})

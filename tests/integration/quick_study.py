@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.studies import _runs
+from computerrl.benchmarks.studies import _runs
 
 ROOT = Path(__file__).resolve().parents[2]
 SERIAL: Mapping[str, Any] = {
@@ -26,7 +26,7 @@ SERIAL: Mapping[str, Any] = {
 
 def quick_study(folder: Path, name: str) -> list[dict[str, Any]]:
     """The results of a quick form on real desktops, run by the command."""
-    command = [sys.executable, "-m", "launch.cli", "study", name, "--quick", "--out", str(folder / "out")]
+    command = [sys.executable, "-m", "computerrl", "study", name, "--quick", "--out", str(folder / "out")]
     done = subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return written(folder / "out", name)

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.studies import _runs
-from launch.serial import SerialRun
+from computerrl.benchmarks.studies import _runs
+from computerrl.launch.serial import SerialRun
 from tests.integration.quick_study import SERIAL, quick_study, serial_study
 
 COMPARISONS = ("asynchrony", "entropulse", "staleness_desktops", "api_gui", "algorithms", "faults")

@@ -15,13 +15,13 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from broker.client import BrokerClient
-from common import transport
-from common.config import BrokerConfig, RunConfig
-from common.errors import PeerTimeout
-from common.lifecycle import Heartbeat, StopToken
-from common.messages import Assignment, NoGroup, RolloutOrder, Step, StepTiming, Trajectory, TrajectoryGroup
-from common.run_folder import RunFolder
+from computerrl.broker.client import BrokerClient
+from computerrl.common import transport
+from computerrl.common.config import BrokerConfig, RunConfig
+from computerrl.common.errors import PeerTimeout
+from computerrl.common.lifecycle import Heartbeat, StopToken
+from computerrl.common.messages import Assignment, NoGroup, RolloutOrder, Step, StepTiming, Trajectory, TrajectoryGroup
+from computerrl.common.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
 NUM_EPISODES = 200
@@ -32,10 +32,10 @@ KILL_AFTER = (40, 100, 160)
 
 ENTRY = """
 import sys
-from broker.server import run_broker
-from common.config import load_config
-from common.errors import ComputerRLError
-from common.lifecycle import StopToken, stop_on_signals
+from computerrl.broker.server import run_broker
+from computerrl.common.config import load_config
+from computerrl.common.errors import ComputerRLError
+from computerrl.common.lifecycle import StopToken, stop_on_signals
 stop = StopToken()
 stop_on_signals(stop)
 try:
@@ -60,9 +60,7 @@ class BrokerProcess:
         self.process = self.start()
 
     def start(self) -> subprocess.Popen[bytes]:
-        self.process = subprocess.Popen(
-            [*self.before, sys.executable, "-c", ENTRY, str(self.config_path)], cwd=ROOT
-        )
+        self.process = subprocess.Popen([*self.before, sys.executable, "-c", ENTRY, str(self.config_path)], cwd=ROOT)
         return self.process
 
     def kill(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from env_server.driver import SetupStep
+from computerrl.env_server.driver import SetupStep
 from tests.desktops import Player, SharedDesktops
 
 PAGE = SetupStep(

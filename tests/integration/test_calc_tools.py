@@ -10,8 +10,8 @@ from collections.abc import Callable
 import openpyxl
 import pytest
 
-from common.action_tables.calc import TABLE
-from env_server.drivers.guest_driver import GuestDriver
+from computerrl.common.action_tables.calc import TABLE
+from computerrl.env_server.drivers.guest_driver import GuestDriver
 from tests.desktops import SharedDesktops
 from tests.integration.calc_refusals import REFUSALS
 from tests.integration.calc_workbook import HEADER, Calc

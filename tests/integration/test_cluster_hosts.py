@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks._slurm_cluster import SlurmCluster, slurm_cluster
-from common.metrics import read_json_lines
-from launch import processes
+from computerrl.benchmarks._slurm_cluster import SlurmCluster, slurm_cluster
+from computerrl.common.metrics import read_json_lines
+from computerrl.launch import processes
 
 pytestmark = pytest.mark.release
 
@@ -47,7 +47,7 @@ def hosts_file(folder: Path, **changes: object) -> str:
 
 def up(cluster: SlurmCluster, folder: Path, hosts: str, *settings: str) -> subprocess.Popen[str]:
     chosen = [part for setting in settings for part in ("--set", setting)]
-    argv = [sys.executable, "-m", "launch.cli", "up", str(ROOT / "configs" / "smoke.yaml"), "--hosts", hosts, *chosen]
+    argv = [sys.executable, "-m", "computerrl", "up", str(ROOT / "configs" / "smoke.yaml"), "--hosts", hosts, *chosen]
     return subprocess.Popen(
         cluster.command(argv, folder=folder), env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True,

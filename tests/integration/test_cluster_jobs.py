@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks._slurm_cluster import SlurmCluster, missing, slurm_cluster
-from common.metrics import read_json_lines
-from common.run_folder import RunFolder
-from launch import processes
+from computerrl.benchmarks._slurm_cluster import SlurmCluster, missing, slurm_cluster
+from computerrl.common.metrics import read_json_lines
+from computerrl.common.run_folder import RunFolder
+from computerrl.launch import processes
 from tests.desktops import LIGHT_FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +48,7 @@ class Site:
         (folder / "site.yaml").write_text(json.dumps(SITE))
 
     def computerrl(self, *arguments: str, code: int = 0) -> str:
-        argv = [sys.executable, "-m", "launch.cli", *arguments]
+        argv = [sys.executable, "-m", "computerrl", *arguments]
         done = subprocess.run(
             self.cluster.command(argv, folder=self.folder), env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True,
             text=True, check=False, timeout=120,
@@ -127,7 +127,7 @@ def processes_of(site: Site, run: RunFolder, role: str) -> set[int]:
             command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"launch.cli" in command and role.encode() in command and any(run.folder.name.encode() in part for part in command):
+        if b"computerrl" in command and role.encode() in command and any(run.folder.name.encode() in part for part in command):
             found.add(pid)
     return found
 

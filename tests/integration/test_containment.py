@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from common.config import DesktopConfig
-from common.errors import HostBroken
-from common.model_folder import cache_folder
-from env_server.drivers import isolation
-from env_server.drivers.guest_driver import GuestDriver
-from env_server.drivers.isolation import NOBODY
-from env_server.guest import confinement
-from env_server.memory import files_mb, processes_below
-from env_server.tasks.osworld.desktop import CalledDesktop
+from computerrl.common.config import DesktopConfig
+from computerrl.common.errors import HostBroken
+from computerrl.common.model_folder import cache_folder
+from computerrl.env_server.drivers import isolation
+from computerrl.env_server.drivers.guest_driver import GuestDriver
+from computerrl.env_server.drivers.isolation import NOBODY
+from computerrl.env_server.guest import confinement
+from computerrl.env_server.memory import files_mb, processes_below
+from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
 from tests.desktops import open_desktop
 
 CONFIG = DesktopConfig(apps=("files",), observation="tree")
@@ -53,7 +53,7 @@ ATTEMPTS = {
     "permissions of files to come": "python3 -c \"import os; os.setxattr('/home/user', 'system.posix_acl_default',"
     " bytes.fromhex('0200000001000000ffffffff04000000ffffffff20000000ffffffff'))\"",
     "attributes of a folder": "python3 -c \"import os; os.setxattr('/tmp', 'user.evil', b'1')\"",
-    "keys": "python3 -c \"import ctypes,os; os._exit(ctypes.CDLL(None).syscall(250, 0, -4, 1) < 0)\"",
+    "keys": 'python3 -c "import ctypes,os; os._exit(ctypes.CDLL(None).syscall(250, 0, -4, 1) < 0)"',
     "privileges": "su -c true",
     "shared memory": 'python3 -c "import ctypes, os; os._exit(ctypes.CDLL(None).shmget(0, 1 << 20, 0o600) < 0)"',
     "message queue": 'python3 -c "import ctypes, os; os._exit(ctypes.CDLL(None).msgget(0, 0o600) < 0)"',
@@ -70,7 +70,12 @@ if confinement.has_landlock():  # docs/security.md says what is not promised wit
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuestDriver]:
-    secrets = {"APPTAINER_BIND": "/proc:/leak", "APPTAINERENV_SECRET": "42", "SINGULARITYENV_OTHER": "1", "http_proxy": "http://x"}
+    secrets = {
+        "APPTAINER_BIND": "/proc:/leak",
+        "APPTAINERENV_SECRET": "42",
+        "SINGULARITYENV_OTHER": "1",
+        "http_proxy": "http://x",
+    }
     with pytest.MonkeyPatch.context() as patch, open_desktop(tmp_path_factory.mktemp("d"), CONFIG) as first:
         first.close()
         for name, value in secrets.items():
@@ -113,12 +118,12 @@ def test_files_anywhere_count_to_the_desktop_s_memory(driver: GuestDriver) -> No
 
 
 def test_number_of_files_is_limited(driver: GuestDriver) -> None:
-    many = "python3 -c 'for n in range(200_000): open(f\"/tmp/{n}\", \"w\").close()'; rm -r /tmp/[0-9]*"
+    many = 'python3 -c \'for n in range(200_000): open(f"/tmp/{n}", "w").close()\'; rm -r /tmp/[0-9]*'
     assert "No space left" in CalledDesktop(driver.get).run(many, timeout_s=60.0).stderr
 
 
 def test_difference_is_a_refusal_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from env_server.drivers import apptainer
+    from computerrl.env_server.drivers import apptainer
 
     monkeypatch.setattr(apptainer, "ISOLATION", (*apptainer.ISOLATION, "--writable-tmpfs", "--env", "AWS_SECRET=1"))
     with pytest.raises(HostBroken, match="AWS_SECRET"), open_desktop(tmp_path, CONFIG):
@@ -126,7 +131,7 @@ def test_difference_is_a_refusal_that_names_it(tmp_path: Path, monkeypatch: pyte
 
 
 def test_guest_s_program_that_others_may_not_read_is_no_hindrance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from env_server.drivers import apptainer
+    from computerrl.env_server.drivers import apptainer
 
     closed = tmp_path / "guest"
     shutil.copytree(apptainer.GUEST, closed, ignore=shutil.ignore_patterns("__pycache__"))
@@ -140,8 +145,8 @@ def test_guest_s_program_that_others_may_not_read_is_no_hindrance(tmp_path: Path
 AS_USER = """
 import os, sys
 from pathlib import Path
-from env_server.memory import processes_below
-from env_server.tasks.osworld.desktop import CalledDesktop
+from computerrl.env_server.memory import processes_below
+from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
 from tests.desktops import open_desktop
 from tests.integration.test_containment import ATTEMPTS, CONFIG
 with open_desktop(Path(sys.argv[1]), CONFIG) as driver:

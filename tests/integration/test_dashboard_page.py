@@ -15,7 +15,7 @@ from pathlib import Path
 
 from playwright.async_api import Page, expect
 
-from common.metrics import read_json_lines
+from computerrl.common.metrics import read_json_lines
 from tests.browser import DESK, PHONE, open_page
 from tests.desktops import LIGHT_FAMILIES
 from tests.integration.test_desktop_life import assert_gone, processes_below
@@ -32,7 +32,7 @@ END_LIMIT_S = 120.0
 async def live_run(folder: Path) -> AsyncIterator[tuple[Page, list[str], subprocess.Popen[str], str]]:
     """`computerrl train --dashboard` as people run it, the page in a browser; afterwards nothing is left."""
     settings = [part for setting in SETTINGS for part in ("--set", setting)]
-    command = [sys.executable, "-m", "launch.cli", "train", str(ROOT / "configs" / "smoke.yaml"), "--dashboard", *settings]
+    command = [sys.executable, "-m", "computerrl", "train", str(ROOT / "configs" / "smoke.yaml"), "--dashboard", *settings]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with open(folder / "train.log", "w") as log:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT, text=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from common.actions import parse_action
-from common.messages import Action, Evaluation, Observation
-from env_server.driver import SetupStep, TaskInstance
-from env_server.drivers.guest_driver import GuestDriver
+from computerrl.common.actions import parse_action
+from computerrl.common.messages import Action, Evaluation, Observation
+from computerrl.env_server.driver import SetupStep, TaskInstance
+from computerrl.env_server.drivers.guest_driver import GuestDriver
 from tests.desktops import Player, SharedDesktops
 
 PAGE = SetupStep("web_page", {"page": "click-checkboxes", "seed": 3})

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from common.config import DesktopConfig
-from common.errors import DesktopBroken, EnvError
-from env_server.driver import SetupStep
-from env_server.drivers.guest_driver import START_LIMIT_S, GuestDriver
+from computerrl.common.config import DesktopConfig
+from computerrl.common.errors import DesktopBroken, EnvError
+from computerrl.env_server.driver import SetupStep
+from computerrl.env_server.drivers.guest_driver import START_LIMIT_S, GuestDriver
 from tests.desktops import Player, open_desktop
 from tests.tiers import one_in
 

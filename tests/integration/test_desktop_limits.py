@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from common.config import DesktopConfig, TasksConfig
-from common.errors import DesktopBroken, EnvError, LeaseRefused
-from common.messages import Action, TaskRef
-from common.transport import LocalChannel
-from env_server.client import DesktopClient
-from env_server.driver import SetupStep
-from env_server.drivers import make_driver
-from env_server.memory import processes_below
-from env_server.screenshots import ScreenshotStore
-from env_server.service import DesktopService
-from env_server.tasks.osworld.desktop import CalledDesktop
+from computerrl.common.config import DesktopConfig, TasksConfig
+from computerrl.common.errors import DesktopBroken, EnvError, LeaseRefused
+from computerrl.common.messages import Action, TaskRef
+from computerrl.common.transport import LocalChannel
+from computerrl.env_server.client import DesktopClient
+from computerrl.env_server.driver import SetupStep
+from computerrl.env_server.drivers import make_driver
+from computerrl.env_server.memory import processes_below
+from computerrl.env_server.screenshots import ScreenshotStore
+from computerrl.env_server.service import DesktopService
+from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
 from tests.desktops import Player, open_desktop
 
 FORK_BOMB = ":() { : | : & }; :"

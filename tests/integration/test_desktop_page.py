@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 
-from actor.episode import EpisodeSetting, play_episode
-from common.config import DesktopConfig, TasksConfig
-from common.messages import Assignment, TaskRef, Trajectory
-from common.recordings import read_recording
-from common.transport import LocalChannel
-from env_server.client import DesktopClient
-from env_server.drivers import make_driver
-from env_server.service import DesktopService
+from computerrl.actor.episode import EpisodeSetting, play_episode
+from computerrl.common.config import DesktopConfig, TasksConfig
+from computerrl.common.messages import Assignment, TaskRef, Trajectory
+from computerrl.common.recordings import read_recording
+from computerrl.common.transport import LocalChannel
+from computerrl.env_server.client import DesktopClient
+from computerrl.env_server.drivers import make_driver
+from computerrl.env_server.service import DesktopService
 from tests.browser import open_page
 from tests.integration.test_desktop_life import assert_gone, processes_below
 from tests.unit.actor_data import make_prompt
@@ -37,7 +37,7 @@ END_LIMIT_S = 120.0
 @asynccontextmanager
 async def desktop_page(folder: Path, *options: str) -> AsyncIterator[tuple[Page, subprocess.Popen[str], str]]:
     """The command as people run it, its page in a browser; afterwards Ctrl-C, and nothing is left."""
-    command = [sys.executable, "-m", "launch.cli", "desktop", "--no-open", "--recordings", str(folder / "demos"), *options]
+    command = [sys.executable, "-m", "computerrl", "desktop", "--no-open", "--recordings", str(folder / "demos"), *options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with open(folder / "desktop.log", "w") as log:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -240,7 +240,7 @@ def test_page_of_another_site_can_neither_connect_nor_guess(tmp_path: Path) -> N
 
 
 def test_desktop_command_interrupted_while_starting_leaves_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "launch.cli", "desktop", "--no-open"]
+    command = [sys.executable, "-m", "computerrl", "desktop", "--no-open"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

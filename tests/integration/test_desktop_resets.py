@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from PIL import Image, ImageChops
 
-from common.messages import Action, Evaluation, Observation
-from env_server.client import read_screenshot
-from env_server.driver import SetupStep, TaskInstance
-from env_server.drivers.guest_driver import GuestDriver
+from computerrl.common.messages import Action, Evaluation, Observation
+from computerrl.env_server.client import read_screenshot
+from computerrl.env_server.driver import SetupStep, TaskInstance
+from computerrl.env_server.drivers.guest_driver import GuestDriver
 from tests.desktops import Player, key, open_desktop
 
 PAGE = SetupStep("web_page", {"page": "click-checkboxes", "seed": 7})

@@ -12,23 +12,23 @@ from pathlib import Path
 
 import pytest
 
-from common.actions import parse_action
-from common.config import RunConfig
-from common.errors import ConfigError, HostBroken
-from common.lifecycle import StopToken
-from common.messages import Ack, Heartbeat, Hello, Message, TaskRef, Welcome
-from common.run_folder import RunFolder
-from common.transport import Client, Keys, Server, serve
-from env_server import server as env_server
-from env_server.client import DesktopClient
+from computerrl.common.actions import parse_action
+from computerrl.common.config import RunConfig
+from computerrl.common.errors import ConfigError, HostBroken
+from computerrl.common.lifecycle import StopToken
+from computerrl.common.messages import Ack, Heartbeat, Hello, Message, TaskRef, Welcome
+from computerrl.common.run_folder import RunFolder
+from computerrl.common.transport import Client, Keys, Server, serve
+from computerrl.env_server import server as env_server
+from computerrl.env_server.client import DesktopClient
 
 TASK = TaskRef("files-rename", 5, "demonstration")
 
 PROCESS = """
 import sys
-from common.config import RunConfig
-from common.lifecycle import StopToken, stop_on_signals
-from env_server.server import run_env_server
+from computerrl.common.config import RunConfig
+from computerrl.common.lifecycle import StopToken, stop_on_signals
+from computerrl.env_server.server import run_env_server
 stop = StopToken()
 stop_on_signals(stop)
 run_env_server(RunConfig.model_validate_json(sys.argv[1]), index=0, stop=stop)

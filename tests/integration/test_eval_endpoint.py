@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 import torch
 
-from actor.engines.base import GenerationRequest
-from actor.engines.endpoint_engine import EndpointEngine
-from actor.engines.transformers_engine import load_model
-from actor.prompt import FolderTokenizer
-from common.config import EndpointConfig
-from common.endpoint import Endpoint
-from common.host_compute import fast_dtype
-from learner.model_store import ensure_model
+from computerrl.actor.engines.base import GenerationRequest
+from computerrl.actor.engines.endpoint_engine import EndpointEngine
+from computerrl.actor.engines.transformers_engine import load_model
+from computerrl.actor.prompt import FolderTokenizer
+from computerrl.common.config import EndpointConfig
+from computerrl.common.endpoint import Endpoint
+from computerrl.common.host_compute import fast_dtype
+from computerrl.learner.model_store import ensure_model
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.release
@@ -103,7 +103,7 @@ def test_evaluation_of_a_served_model_plays_real_desktops_without_its_weights(ur
     assert not list(folder.glob("*.safetensors"))
     done = subprocess.run(
         [
-            sys.executable, "-m", "launch.cli", "eval", str(folder), "--config", str(ROOT / "configs" / "smoke.yaml"),
+            sys.executable, "-m", "computerrl", "eval", str(folder), "--config", str(ROOT / "configs" / "smoke.yaml"),
             "--endpoint", url, "--episodes", "2", "--json",
         ],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, text=True, capture_output=True,

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from common.metrics import read_json_lines
-from launch import processes
-from learner.model_store import ensure_model
+from computerrl.common.metrics import read_json_lines
+from computerrl.launch import processes
+from computerrl.learner.model_store import ensure_model
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 120.0
@@ -22,7 +22,7 @@ LIMIT_S = 120.0
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
     asked = ["--episodes", "2", "--rollouts", "3", "--config", str(ROOT / "configs" / "smoke.yaml")]
     return subprocess.Popen(
-        [sys.executable, "-m", "launch.cli", "eval", str(ensure_model("tiny-random")), *asked, *words],
+        [sys.executable, "-m", "computerrl", "eval", str(ensure_model("tiny-random")), *asked, *words],
         cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip

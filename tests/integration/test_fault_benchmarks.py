@@ -18,7 +18,7 @@ LIMIT_S = 200.0
 
 def bench(name: str, folder: Path) -> tuple[int, dict[str, dict[str, Any]]]:
     """(exit code, rows by name) of `bench NAME --quick`, run in ``folder``."""
-    command = [sys.executable, "-m", "launch.cli", "bench", name, "--quick", "--json", "rows.json"]
+    command = [sys.executable, "-m", "computerrl", "bench", name, "--quick", "--json", "rows.json"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True)
     try:

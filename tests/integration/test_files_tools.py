@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from env_server.driver import SetupStep
+from computerrl.env_server.driver import SetupStep
 from tests.desktops import Player, SharedDesktops
 
 NOTE = SetupStep("write_file", {"path": "note.txt", "text": "alpha beta\ngamma delta\n"})

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from common.actions import calls_application, parse_action, render_action
-from common.config import DesktopConfig
-from common.messages import Action, Evaluation
-from env_server.driver import DesktopDriver
-from env_server.tasks.forge import FAMILIES
-from env_server.tasks.forge.plan import Forged, ForgeFamily, Move
+from computerrl.common.actions import calls_application, parse_action, render_action
+from computerrl.common.config import DesktopConfig
+from computerrl.common.messages import Action, Evaluation
+from computerrl.env_server.driver import DesktopDriver
+from computerrl.env_server.tasks.forge import FAMILIES
+from computerrl.env_server.tasks.forge.plan import Forged, ForgeFamily, Move
 from tests.desktops import open_desktop
 from tests.tiers import one_in
 

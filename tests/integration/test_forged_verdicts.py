@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from common.config import DesktopConfig
-from common.messages import Evaluation
-from env_server.driver import SetupStep
-from env_server.tasks.osworld import Assets, load_task
-from env_server.tasks.osworld.desktop import CalledDesktop
-from env_server.tasks.osworld.getters import GETTERS, Context
+from computerrl.common.config import DesktopConfig
+from computerrl.common.messages import Evaluation
+from computerrl.env_server.driver import SetupStep
+from computerrl.env_server.tasks.osworld import Assets, load_task
+from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
+from computerrl.env_server.tasks.osworld.getters import GETTERS, Context
 from tests.desktops import SHARED_SETTINGS, Player, open_desktop
 
 pytestmark = pytest.mark.timeout(300)

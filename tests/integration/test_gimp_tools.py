@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from env_server.driver import SetupStep
+from computerrl.env_server.driver import SetupStep
 from tests.desktops import Player, SharedDesktops
 
 FILES = SetupStep("files_open", {"folder": "."})

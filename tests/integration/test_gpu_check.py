@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks import gpu_check
-from common.errors import ConfigError
-from learner.attention_varlen import VarlenLayout
-from learner.batching import make_packs
+from computerrl.benchmarks import gpu_check
+from computerrl.common.errors import ConfigError
+from computerrl.learner.attention_varlen import VarlenLayout
+from computerrl.learner.batching import make_packs
 from tests.unit.test_attention_varlen import CPU, slow_kernel
 from tests.unit.test_batching_packs import branching_samples
 from tests.unit.trainer_data import random_groups

@@ -10,7 +10,7 @@ import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from env_server.gym import ENV_ID, DesktopEnv
+from computerrl.env_server.gym import ENV_ID, DesktopEnv
 
 
 @pytest.mark.release

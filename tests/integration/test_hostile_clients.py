@@ -20,15 +20,15 @@ from click.testing import CliRunner
 from test_env_server_process import PROCESS, TASK, Broker, client_of
 from wire_fuzz import mutated, seeds, session
 
-from broker.client import BrokerClient
-from common import codec
-from common.config import RunConfig
-from common.lifecycle import StopToken
-from common.messages import DirectoryRequest, ErrorReply, TrajectoryReceipt
-from common.run_folder import RunFolder
-from common.transport import Client, Keys, client_socket
-from env_server.client import DesktopClient
-from launch.cli import cli
+from computerrl.broker.client import BrokerClient
+from computerrl.common import codec
+from computerrl.common.config import RunConfig
+from computerrl.common.lifecycle import StopToken
+from computerrl.common.messages import DirectoryRequest, ErrorReply, TrajectoryReceipt
+from computerrl.common.run_folder import RunFolder
+from computerrl.common.transport import Client, Keys, client_socket
+from computerrl.env_server.client import DesktopClient
+from computerrl.launch.cli import cli
 
 ROOT = Path(__file__).parents[2]
 NUM_MESSAGES = 2000
@@ -38,10 +38,10 @@ GROWTH_BYTES = 64 * MIB
 
 BROKER = """
 import sys
-from broker.server import run_broker
-from common import log
-from common.config import load_config
-from common.lifecycle import StopToken, stop_on_signals
+from computerrl.broker.server import run_broker
+from computerrl.common import log
+from computerrl.common.config import load_config
+from computerrl.common.lifecycle import StopToken, stop_on_signals
 log.configure(level="debug")
 stop = StopToken()
 stop_on_signals(stop)

@@ -15,10 +15,10 @@ from pptx.enum.shapes import MSO_SHAPE_TYPE
 from pptx.enum.text import PP_ALIGN
 from pptx.util import Pt
 
-from common.actions import parse_action
-from common.messages import Action, Evaluation, Observation
-from env_server.driver import SetupStep, TaskInstance
-from env_server.drivers.guest_driver import GuestDriver
+from computerrl.common.actions import parse_action
+from computerrl.common.messages import Action, Evaluation, Observation
+from computerrl.env_server.driver import SetupStep, TaskInstance
+from computerrl.env_server.drivers.guest_driver import GuestDriver
 from tests.desktops import SharedDesktops
 from tests.integration.office_files import NUM_SLIDES, many_slides, picture, slides, sound
 

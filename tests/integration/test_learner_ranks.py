@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 import torch
 
-from common.config import AlgorithmConfig, LearnerConfig, LoraConfig, ModelConfig, OptimizerConfig, RunConfig
-from common.run_folder import RunFolder
-from learner import rank_processes, ranked_trainer
-from learner.algorithms import TrainBatch
-from learner.checkpoint import CheckpointStore, newest_checkpoint, read_checkpoint
-from learner.pool import pack_run, trainer_state
-from learner.ranked_trainer import RankedTrainer
+from computerrl.common.config import AlgorithmConfig, LearnerConfig, LoraConfig, ModelConfig, OptimizerConfig, RunConfig
+from computerrl.common.run_folder import RunFolder
+from computerrl.learner import rank_processes, ranked_trainer
+from computerrl.learner.algorithms import TrainBatch
+from computerrl.learner.checkpoint import CheckpointStore, newest_checkpoint, read_checkpoint
+from computerrl.learner.pool import pack_run, trainer_state
+from computerrl.learner.ranked_trainer import RankedTrainer
 from tests.unit import vision_data
 from tests.unit.test_trainer_updates import on_policy_batch, plain_model
 from tests.unit.trainer_data import make_step, random_groups
@@ -179,9 +179,7 @@ def test_two_ranks_train_to_the_same_weights_as_one(tmp_path: Path, pair: Pair) 
 
 @pytest.mark.release
 @pytest.mark.parametrize(("top_layers", "algorithm"), [(None, "grpo"), (2, "ppo"), (2, "vcpo")])
-def test_two_ranks_train_to_the_same_weights_as_one_in_other_ways(
-    tmp_path: Path, top_layers: int | None, algorithm: str
-) -> None:
+def test_two_ranks_train_to_the_same_weights_as_one_in_other_ways(tmp_path: Path, top_layers: int | None, algorithm: str) -> None:
     """With ppo a value head and a first look besides, with vcpo norms of gradients."""
     found = {}
     for num_ranks in (1, 2):

@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 import yaml
 
-from broker.client import BrokerClient
-from common.config import load_config
-from common.errors import ComputerRLError, RankLost
-from common.lifecycle import StopToken
-from common.messages import Assignment, Step, StepTiming, Trajectory
-from common.metrics import read_json_lines
-from common.run_folder import RunFolder
-from common.transport import Client
-from launch import processes
+from computerrl.broker.client import BrokerClient
+from computerrl.common.config import load_config
+from computerrl.common.errors import ComputerRLError, RankLost
+from computerrl.common.lifecycle import StopToken
+from computerrl.common.messages import Assignment, Step, StepTiming, Trajectory
+from computerrl.common.metrics import read_json_lines
+from computerrl.common.run_folder import RunFolder
+from computerrl.common.transport import Client
+from computerrl.launch import processes
 from tests.forked import ForkedRole
 
 ROOT = Path(__file__).parents[2]
@@ -87,7 +87,7 @@ class Run:
     def start_learner_by_torchrun(self) -> subprocess.Popen:
         command = [
             sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.config.learner.num_ranks),
-            "-m", "launch.cli", "learner", str(self.config_path),
+            "-m", "computerrl", "learner", str(self.config_path),
         ]  # fmt: skip
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         self._processes["learner"] = subprocess.Popen(command, env=environment, cwd=ROOT)

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from launch.display import outliving_the_terminal
+from computerrl.launch.display import outliving_the_terminal
 from tests.desktops import LIGHT_FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +45,7 @@ def train(folder: Path, config: str, *words: str, terminal: BinaryIO, nohup: boo
         if nohup:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
-    command = [sys.executable, "-m", "launch.cli", "train", str(ROOT / "configs" / f"{config}.yaml"), *words]
+    command = [sys.executable, "-m", "computerrl", "train", str(ROOT / "configs" / f"{config}.yaml"), *words]
     with terminal:
         return subprocess.Popen(
             command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}, stdin=subprocess.DEVNULL,

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from common.config import DesktopConfig
-from common.errors import DesktopBroken
-from env_server.drivers.guest_driver import GuestDriver
-from env_server.guest.fingerprint import Fingerprint, differences
-from env_server.tasks.osworld.desktop import CalledDesktop
+from computerrl.common.config import DesktopConfig
+from computerrl.common.errors import DesktopBroken
+from computerrl.env_server.drivers.guest_driver import GuestDriver
+from computerrl.env_server.guest.fingerprint import Fingerprint, differences
+from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
 from tests.desktops import Player, open_desktop
 from tests.integration.messes import ACTIONS, COMMANDS, COSTS_A_DESKTOP, EDITOR, FILES, PAGE, RED, REMEMBERED, RESTYLED, SHEET
 from tests.tiers import one_in

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from common.actions import parse_action, render_action
-from common.config import DesktopConfig
-from common.messages import Action
-from env_server.driver import DesktopDriver
-from env_server.tasks import FAMILIES
+from computerrl.common.actions import parse_action, render_action
+from computerrl.common.config import DesktopConfig
+from computerrl.common.messages import Action
+from computerrl.env_server.driver import DesktopDriver
+from computerrl.env_server.tasks import FAMILIES
 from tests.desktops import open_desktop
 from tests.tiers import one_in
 

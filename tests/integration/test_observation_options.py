@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from common.config import DesktopConfig
-from env_server.client import read_screenshot
-from env_server.driver import SetupStep
+from computerrl.common.config import DesktopConfig
+from computerrl.env_server.client import read_screenshot
+from computerrl.env_server.driver import SetupStep
 from tests.desktops import Player, open_desktop
 
 FILE = SetupStep("write_file", {"path": "notes.txt", "text": "hello"})

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageChops
 
-from common.config import DesktopConfig
-from common.messages import Action, Observation
-from env_server.client import read_screenshot
-from env_server.driver import SetupStep
+from computerrl.common.config import DesktopConfig
+from computerrl.common.messages import Action, Observation
+from computerrl.env_server.client import read_screenshot
+from computerrl.env_server.driver import SetupStep
 from tests.desktops import Player, key, open_desktop
 
 DOCUMENTS = {app: SetupStep("open_app", {"app": app}) for app in ("writer", "impress")}

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from common.config import TasksConfig
-from common.errors import TaskFailed
-from common.messages import TaskRef
-from env_server.driver import SetupStep
-from env_server.tasks import task_instance
-from env_server.tasks.osworld import load_task
-from env_server.tasks.osworld.desktop import CalledDesktop
+from computerrl.common.config import TasksConfig
+from computerrl.common.errors import TaskFailed
+from computerrl.common.messages import TaskRef
+from computerrl.env_server.driver import SetupStep
+from computerrl.env_server.tasks import task_instance
+from computerrl.env_server.tasks.osworld import load_task
+from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
 from tests.desktops import Player, SharedDesktops
 
 PAGES = tuple(

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from common.messages import Evaluation
-from env_server.driver import TaskInstance
-from env_server.tasks.osworld import load_task
-from env_server.tasks.osworld.abilities import ABSENT_PROGRAMS
-from env_server.tasks.osworld.desktop import CalledDesktop
+from computerrl.common.messages import Evaluation
+from computerrl.env_server.driver import TaskInstance
+from computerrl.env_server.tasks.osworld import load_task
+from computerrl.env_server.tasks.osworld.abilities import ABSENT_PROGRAMS
+from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
 from tests.desktops import Player, SharedDesktops
 
 _MAIL = "/home/user/.thunderbird/abc.default-release"

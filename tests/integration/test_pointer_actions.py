@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from common.actions import parse_action
-from common.messages import Evaluation, Observation
-from env_server.driver import SetupStep, TaskInstance
-from env_server.drivers.guest_driver import GuestDriver
+from computerrl.common.actions import parse_action
+from computerrl.common.messages import Evaluation, Observation
+from computerrl.env_server.driver import SetupStep, TaskInstance
+from computerrl.env_server.drivers.guest_driver import GuestDriver
 from tests.desktops import SharedDesktops
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from common.config import DesktopConfig
-from env_server.driver import SetupStep
-from env_server.memory import processes_below
+from computerrl.common.config import DesktopConfig
+from computerrl.env_server.driver import SetupStep
+from computerrl.env_server.memory import processes_below
 from tests.desktops import Player, open_desktop
 
 # Long enough that a busy machine does not reach it: only an answer that nobody looks at does.

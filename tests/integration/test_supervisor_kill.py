@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from launch import processes
+from computerrl.launch import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -46,9 +46,9 @@ signal.pause()""",
 SUPERVISE = """
 import json, sys
 from pathlib import Path
-from common.config import SupervisorConfig
-from launch.plan import ProcessSpec
-from launch.supervisor import Supervisor
+from computerrl.common.config import SupervisorConfig
+from computerrl.launch.plan import ProcessSpec
+from computerrl.launch.supervisor import Supervisor
 folder, fakes = Path(sys.argv[1]), json.loads(sys.argv[2])
 roles = ['broker', 'env_server', 'actor', 'learner']
 specs = [ProcessSpec(role=role, index=0, argv=(sys.executable, '-c', code), ends_run=role == 'learner')
@@ -241,9 +241,9 @@ def test_learner_that_finishes_ends_the_run_and_stops_the_others(start: Callable
 DRAIN = """
 import sys
 from pathlib import Path
-from common.config import SupervisorConfig
-from launch.plan import ProcessSpec
-from launch.supervisor import Supervisor
+from computerrl.common.config import SupervisorConfig
+from computerrl.launch.plan import ProcessSpec
+from computerrl.launch.supervisor import Supervisor
 folder, learner = Path(sys.argv[1]), sys.argv[2]
 specs = [ProcessSpec(role=role, index=0, argv=(sys.executable, '-c', code), ends_run=role == 'learner')
          for role, code in (('broker', 'import signal; signal.pause()'), ('learner', learner))]

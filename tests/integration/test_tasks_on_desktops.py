@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from common.actions import parse_action, render_action
-from common.config import TasksConfig
-from common.messages import Action, Element, TaskRef
-from env_server.client import read_screenshot
-from env_server.driver import DesktopDriver, TaskInstance
-from env_server.tasks import FAMILIES, task_instance
-from env_server.tasks.pages import page
+from computerrl.common.actions import parse_action, render_action
+from computerrl.common.config import TasksConfig
+from computerrl.common.messages import Action, Element, TaskRef
+from computerrl.env_server.client import read_screenshot
+from computerrl.env_server.driver import DesktopDriver, TaskInstance
+from computerrl.env_server.tasks import FAMILIES, task_instance
+from computerrl.env_server.tasks.pages import page
 from tests.desktops import SharedDesktops
 from tests.tiers import one_in
 
@@ -47,9 +47,7 @@ def test_cell_is_set_by_hand_where_calls_are_refused(desktop: DesktopDriver, fol
     assert [action.name for action in actions] == ["key", "type", "type"]
 
 
-def _untouched_zero_and_demonstrated_one(
-    desktop: DesktopDriver, folder: Path, task: TaskInstance, *, app: str
-) -> list[Action]:
+def _untouched_zero_and_demonstrated_one(desktop: DesktopDriver, folder: Path, task: TaskInstance, *, app: str) -> list[Action]:
     instruction, observation = desktop.reset(task)
     assert observation.app == app
     assert observation.screenshot is not None and read_screenshot(folder, observation.screenshot)

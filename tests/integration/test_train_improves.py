@@ -34,7 +34,7 @@ SHORT = (
 @pytest.mark.release
 def test_train_quickstart_cut_short_improves_on_held_out_seeds(tmp_path: Path) -> None:
     words = [word for setting in SHORT for word in ("--set", setting)]
-    command = [sys.executable, "-m", "launch.cli", "train", str(ROOT / "configs" / "quickstart.yaml"), *words]
+    command = [sys.executable, "-m", "computerrl", "train", str(ROOT / "configs" / "quickstart.yaml"), *words]
     done = subprocess.run(
         command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=1100
     )

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from common.metrics import read_json_lines
-from launch import processes
+from computerrl.common.metrics import read_json_lines
+from computerrl.launch import processes
 from tests.desktops import LIGHT_FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,7 +31,7 @@ class Train:
     def __init__(self, folder: Path, *words: str, max_updates: int) -> None:
         self._output = folder / "output.txt"
         until = f"learner.recipe.max_updates={max_updates}"
-        command = [sys.executable, "-m", "launch.cli", "train", str(CONFIG), "--set", until, LIGHT_FAMILIES, *words]
+        command = [sys.executable, "-m", "computerrl", "train", str(CONFIG), "--set", until, LIGHT_FAMILIES, *words]
         with self._output.open("w") as output:
             self.process = subprocess.Popen(
                 command,
@@ -69,7 +69,7 @@ class Train:
         """A signal to the role that runs ``command``."""
         for pid in processes.descendants([self.process.pid]):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if b"launch.cli" in words and command.encode() in words:
+            if b"computerrl" in words and command.encode() in words:
                 os.kill(pid, number)
                 return
         raise AssertionError(f"no process runs {command}")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from env_server import untouched
-from launch.cli import cli
+from computerrl.env_server import untouched
+from computerrl.launch.cli import cli
 
 pytestmark = pytest.mark.timeout(600)
 

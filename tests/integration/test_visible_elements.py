@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator
 
 import pytest
 
-from common.messages import Observation
-from env_server.driver import SetupKind, SetupStep
+from computerrl.common.messages import Observation
+from computerrl.env_server.driver import SetupKind, SetupStep
 from tests.desktops import Player, SharedDesktops
 
 PAGE = """<title>Page</title><button>Order now</button><input type=file aria-label=Upload>

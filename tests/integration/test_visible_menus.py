@@ -7,8 +7,8 @@ from collections.abc import Collection
 
 import pytest
 
-from common.messages import Observation
-from env_server.driver import SetupStep
+from computerrl.common.messages import Observation
+from computerrl.env_server.driver import SetupStep
 from tests.desktops import Player, SharedDesktops
 
 

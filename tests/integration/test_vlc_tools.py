@@ -9,7 +9,7 @@ import wave
 
 import pytest
 
-from env_server.driver import SetupStep
+from computerrl.env_server.driver import SetupStep
 from tests.desktops import Player, SharedDesktops
 
 

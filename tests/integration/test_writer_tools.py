@@ -14,10 +14,10 @@ from docx.shared import Pt, RGBColor
 from odf import text
 from odf.opendocument import OpenDocumentText, load
 
-from common.actions import parse_action
-from common.messages import Action, Evaluation, Observation
-from env_server.driver import SetupStep, TaskInstance
-from env_server.drivers.guest_driver import GuestDriver
+from computerrl.common.actions import parse_action
+from computerrl.common.messages import Action, Evaluation, Observation
+from computerrl.env_server.driver import SetupStep, TaskInstance
+from computerrl.env_server.drivers.guest_driver import GuestDriver
 from tests.desktops import SharedDesktops
 from tests.integration.office_files import NUM_LINES, lines, picture, report, written
 

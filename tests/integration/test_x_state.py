@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from common.config import DesktopConfig
-from common.errors import DesktopBroken
-from env_server.driver import SetupStep
-from env_server.tasks.osworld.desktop import CalledDesktop
+from computerrl.common.config import DesktopConfig
+from computerrl.common.errors import DesktopBroken
+from computerrl.env_server.driver import SetupStep
+from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
 from tests.desktops import Player, open_desktop
 
 EDITOR = SetupStep("editor_open", {"path": "note.txt", "text": ""})

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import numpy as np
 
-from actor import weight_receiver
-from common import log
-from common.lifecycle import StopToken, die_with_parent
-from common.messages import WeightInvitation
-from common.transport import Client, load_keys
-from common.weight_plan import check_probe
-from learner.client import BroadcastGroup, WeightClient
+from computerrl.actor import weight_receiver
+from computerrl.common import log
+from computerrl.common.lifecycle import StopToken, die_with_parent
+from computerrl.common.messages import WeightInvitation
+from computerrl.common.transport import Client, load_keys
+from computerrl.common.weight_plan import check_probe
+from computerrl.learner.client import BroadcastGroup, WeightClient
 
 MOMENT_S = 1.0
 """For the test to send a signal."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from env_server.tasks.osworld.metrics import metric
-from env_server.tasks.osworld.metrics.files import BrokenFile
-from env_server.tasks.osworld.metrics.matching import BadRule
+from computerrl.env_server.tasks.osworld.metrics import metric
+from computerrl.env_server.tasks.osworld.metrics.files import BrokenFile
+from computerrl.env_server.tasks.osworld.metrics.matching import BadRule
 from tests.oracle import books, decks, media, papers, plain_values, texts
 from tests.oracle.pairs import Pair
 
@@ -89,7 +89,7 @@ def describe(pair: Pair) -> str:
 
 def without_published(pairs: Sequence[Pair]) -> list[str]:
     """Our metrics that no pair is about."""
-    from env_server.tasks.osworld.metrics import METRICS
+    from computerrl.env_server.tasks.osworld.metrics import METRICS
 
     covered: Any = {pair.metric for pair in pairs}
     return sorted(set(METRICS) - covered)

@@ -9,12 +9,12 @@ from concurrent.futures import Future
 
 import numpy as np
 
-from actor.engines.base import Completion, GenerationRequest
-from actor.formats.base import ChatMessage
-from actor.prompt import PromptBuilder
-from common.config import PromptConfig
-from common.errors import ComputerRLError
-from common.messages import (
+from computerrl.actor.engines.base import Completion, GenerationRequest
+from computerrl.actor.formats.base import ChatMessage
+from computerrl.actor.prompt import PromptBuilder
+from computerrl.common.config import PromptConfig
+from computerrl.common.errors import ComputerRLError
+from computerrl.common.messages import (  # fmt: skip
     Action,
     Assignment,
     Element,
@@ -29,7 +29,7 @@ from common.messages import (
     TaskStarted,
     Trajectory,
     TrajectoryReceipt,
-)  # fmt: skip
+)
 
 EOS = 256
 
@@ -92,9 +92,7 @@ def make_assignment(
     num_patches: int | None = None,
 ) -> Assignment:
     task = TaskRef("web-click-button", 100_000 + number, "training")
-    return Assignment(
-        f"rl-1/{number}/0", f"rl-1/{number}", 0, "rl-1", kind, task, 1.0, max_steps, time_limit_s, num_patches
-    )
+    return Assignment(f"rl-1/{number}/0", f"rl-1/{number}", 0, "rl-1", kind, task, 1.0, max_steps, time_limit_s, num_patches)
 
 
 class ScriptedEngine:

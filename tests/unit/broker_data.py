@@ -8,8 +8,8 @@ from typing import get_args
 import numpy as np
 from msgspec.structs import replace
 
-from broker.core import BrokerCore
-from common.messages import (
+from computerrl.broker.core import BrokerCore
+from computerrl.common.messages import (
     Ack,
     Action,
     Assignment,

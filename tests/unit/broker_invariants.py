@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TypeGuard
 
-from broker.core import BrokerCore
-from broker.events import Effect, Event, MessageReceived, Persist
-from common.messages import GroupDrawn
+from computerrl.broker.core import BrokerCore
+from computerrl.broker.events import Effect, Event, MessageReceived, Persist
+from computerrl.common.messages import GroupDrawn
 
 
 def check(core: BrokerCore) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from actor.formats import make_format
-from common.actions import parse_action
-from common.config import PromptConfig
-from common.messages import Action, Element, Observation, ScreenshotRef
+from computerrl.actor.formats import make_format
+from computerrl.common.actions import parse_action
+from computerrl.common.config import PromptConfig
+from computerrl.common.messages import Action, Element, Observation, ScreenshotRef
 from tests.unit.actor_data import make_observation
 
 TEXT = make_format(PromptConfig.model_validate({"format": "computerrl_text"}))

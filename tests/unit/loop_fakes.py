@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from common.clock import ManualClock
-from common.config import RunConfig
-from common.errors import OrderRefused
-from common.messages import NoGroup, RolloutOrder, Status, Step, StepTiming, TaskRef, Trajectory, TrajectoryGroup
-from common.run_folder import RunFolder
-from learner.algorithms import make_algorithm
-from learner.checkpoint import CheckpointStore
-from learner.conductor import LearnerLoop
+from computerrl.common.clock import ManualClock
+from computerrl.common.config import RunConfig
+from computerrl.common.errors import OrderRefused
+from computerrl.common.messages import NoGroup, RolloutOrder, Status, Step, StepTiming, TaskRef, Trajectory, TrajectoryGroup
+from computerrl.common.run_folder import RunFolder
+from computerrl.learner.algorithms import make_algorithm
+from computerrl.learner.checkpoint import CheckpointStore
+from computerrl.learner.conductor import LearnerLoop
 
 FAMILIES = ("click", "type")
 

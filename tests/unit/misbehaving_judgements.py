@@ -15,11 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common.config import TasksConfig
-from common.errors import TaskFailed
-from common.messages import Evaluation, TaskRef
-from env_server import fork_server
-from env_server.driver import Getter
+from computerrl.common.config import TasksConfig
+from computerrl.common.errors import TaskFailed
+from computerrl.common.messages import Evaluation, TaskRef
+from computerrl.env_server import fork_server
+from computerrl.env_server.driver import Getter
 
 GOOD = Evaluation(reward=1.0, success=True, detail="fine")
 

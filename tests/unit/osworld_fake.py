@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from env_server.tasks.osworld.desktop import Command, InputEvent, Playing, RunResult, Tab, Window
+from computerrl.env_server.tasks.osworld.desktop import Command, InputEvent, Playing, RunResult, Tab, Window
 
 
 @dataclass(slots=True)

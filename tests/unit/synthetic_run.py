@@ -13,12 +13,12 @@ import numpy as np
 from msgspec.structs import asdict
 from PIL import Image, ImageDraw
 
-from common.config import RunConfig
-from common.metrics import JsonLines
-from common.run_folder import RunFolder
-from env_server.screenshots import ScreenshotStore
-from launch.report import write_attempt
-from launch.report_data import Attempt
+from computerrl.common.config import RunConfig
+from computerrl.common.metrics import JsonLines
+from computerrl.common.run_folder import RunFolder
+from computerrl.env_server.screenshots import ScreenshotStore
+from computerrl.launch.report import write_attempt
+from computerrl.launch.report_data import Attempt
 
 FAMILIES = ("web-click-button", "web-enter-text", "calc-set-cell", "calc-type-cell", "editor-type-save", "files-rename")
 START = 1_790_000_000.0

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.actions import ACTIONS, MAX_ACTION_CHARS, ActionSyntaxError, parse_action, render_action
-from common.messages import Action
+from computerrl.common.actions import ACTIONS, MAX_ACTION_CHARS, ActionSyntaxError, parse_action, render_action
+from computerrl.common.messages import Action
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from actor_data import make_observation
 
-from common.actions import parse_action
-from common.config import DesktopConfig, RunConfig, TasksConfig
-from common.errors import ConfigError, TaskFailed
-from common.messages import TaskRef
-from common.transport import LocalChannel
-from env_server.calls import NO_CALLS
-from env_server.client import DesktopClient, family_names
-from env_server.drivers.scripted import ScriptedDriver
-from env_server.service import DesktopService
-from env_server.tasks import FAMILIES, is_shown_by_hand, task_instance
+from computerrl.common.actions import parse_action
+from computerrl.common.config import DesktopConfig, RunConfig, TasksConfig
+from computerrl.common.errors import ConfigError, TaskFailed
+from computerrl.common.messages import TaskRef
+from computerrl.common.transport import LocalChannel
+from computerrl.env_server.calls import NO_CALLS
+from computerrl.env_server.client import DesktopClient, family_names
+from computerrl.env_server.drivers.scripted import ScriptedDriver
+from computerrl.env_server.service import DesktopService
+from computerrl.env_server.tasks import FAMILIES, is_shown_by_hand, task_instance
 
 BY_HAND = TasksConfig(actions="gui")
 CONFIG = DesktopConfig(driver="scripted", observation="tree", num_desktops=1)

@@ -12,9 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common import addresses, ports
-from common.addresses import interface_of, is_loopback, own_address
-from common.errors import SetupError
+from computerrl.common import addresses, ports
+from computerrl.common.addresses import interface_of, is_loopback, own_address
+from computerrl.common.errors import SetupError
 
 
 def _can_bind(host: str) -> bool:
@@ -141,8 +141,8 @@ def test_leased_port_is_free_there(host: str) -> None:
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_server_answers_at_the_address_that_it_gives(host: str) -> None:
-    from common.messages import Ack, Hello
-    from common.transport import Client, Server, generate_keys
+    from computerrl.common.messages import Ack, Hello
+    from computerrl.common.transport import Client, Server, generate_keys
 
     keys = generate_keys()
     server = Server(addresses.tcp_address(host, 0), keys=keys, sender="broker:x")
@@ -159,7 +159,7 @@ def test_server_answers_at_the_address_that_it_gives(host: str) -> None:
 
 @pytest.mark.parametrize("host", [host for host in HOSTS if is_loopback(host)])
 def test_weights_are_broadcast_in_either_family(host: str) -> None:
-    from learner.client import BroadcastGroup, join_store, local_host_towards, serve_store
+    from computerrl.learner.client import BroadcastGroup, join_store, local_host_towards, serve_store
 
     store, address = serve_store(host)
     assert local_host_towards(address) == host

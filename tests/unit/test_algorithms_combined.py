@@ -18,8 +18,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.config import load_config
-from learner.algorithms import Algorithm, LossBatch, PolicyOutputs, make_algorithm
+from computerrl.common.config import load_config
+from computerrl.learner.algorithms import Algorithm, LossBatch, PolicyOutputs, make_algorithm
 from tests.unit.test_algorithms_oracles import (
     FOLDER,
     Formula,
@@ -130,6 +130,7 @@ def test_loss_and_gradient_of_every_combination_are_those_of_the_formulas(
 
 def loss_of(algorithm: Algorithm, outputs: PolicyOutputs, batch: LossBatch, chosen: torch.Tensor) -> torch.Tensor:
     """The loss of a pass of the tokens ``chosen`` [m]."""
+
     def part(value: Any) -> Any:
         return None if value is None else value[chosen]
 
@@ -166,8 +167,8 @@ def test_gradient_is_the_same_for_any_split_into_passes_in_any_order(
 
 BOOKS = """
 import hashlib
-from common.config import AlgorithmConfig, LearnerConfig
-from learner.algorithms import ALGORITHMS, make_algorithm
+from computerrl.common.config import AlgorithmConfig, LearnerConfig
+from computerrl.learner.algorithms import ALGORITHMS, make_algorithm
 from tests.unit.trainer_data import random_groups
 found = hashlib.sha256()
 for name in ALGORITHMS:

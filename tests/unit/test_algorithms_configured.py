@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from common.config import RunConfig, load_config
-from common.messages import Step, Trajectory, TrajectoryGroup
-from learner.algorithms import FirstLook, Refines, TrainBatch, make_algorithm
+from computerrl.common.config import RunConfig, load_config
+from computerrl.common.messages import Step, Trajectory, TrajectoryGroup
+from computerrl.learner.algorithms import FirstLook, Refines, TrainBatch, make_algorithm
 from tests.unit.test_algorithms_values import looked, sequences, slow_gae, slow_vtrace
 from tests.unit.trainer_data import random_groups
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from common.config import AlgorithmConfig, LearnerConfig
-from common.errors import ConfigError, ResumeError
-from common.messages import EndReason, Step, TaskRef, Trajectory, TrajectoryGroup
-from learner.algorithms import Algorithm, FirstLook, Refines, TrainBatch, WantsGuidance, make_algorithm
-from learner.algorithms.grpo_roc import untidiness
-from learner.memory import Remembers, SuccessMemory
-from learner.summary import TrainedSteps
+from computerrl.common.config import AlgorithmConfig, LearnerConfig
+from computerrl.common.errors import ConfigError, ResumeError
+from computerrl.common.messages import EndReason, Step, TaskRef, Trajectory, TrajectoryGroup
+from computerrl.learner.algorithms import Algorithm, FirstLook, Refines, TrainBatch, WantsGuidance, make_algorithm
+from computerrl.learner.algorithms.grpo_roc import untidiness
+from computerrl.learner.memory import Remembers, SuccessMemory
+from computerrl.learner.summary import TrainedSteps
 from tests.unit.trainer_data import make_group, make_step, random_groups
 
 DELTA = 1e-4

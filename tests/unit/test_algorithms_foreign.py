@@ -16,17 +16,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from common.config import AlgorithmConfig, LearnerConfig
-from common.errors import ConfigError
-from common.messages import Trajectory, TrajectoryGroup
-from common.metrics import read_json_lines
-from learner.algorithms import LossBatch, LossResult, PolicyOutputs, TrainBatch, make_algorithm
-from learner.algorithms.grpo import GRPO
-from learner.batch_check import make_batch
-from learner.ledger import DROPS, Ledger
-from learner.loss_batch import check_loss
-from learner.step_table import Chosen
-from learner.summary import TrainedSteps
+from computerrl.common.config import AlgorithmConfig, LearnerConfig
+from computerrl.common.errors import ConfigError
+from computerrl.common.messages import Trajectory, TrajectoryGroup
+from computerrl.common.metrics import read_json_lines
+from computerrl.learner.algorithms import LossBatch, LossResult, PolicyOutputs, TrainBatch, make_algorithm
+from computerrl.learner.algorithms.grpo import GRPO
+from computerrl.learner.batch_check import make_batch
+from computerrl.learner.ledger import DROPS, Ledger
+from computerrl.learner.loss_batch import check_loss
+from computerrl.learner.step_table import Chosen
+from computerrl.learner.summary import TrainedSteps
 from tests.unit.loop_fakes import Bench, make_config
 from tests.unit.test_trainer_updates import make_trainer, on_policy_batch
 from tests.unit.trainer_data import make_group, make_step

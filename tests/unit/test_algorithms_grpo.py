@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from common.config import AlgorithmConfig, LearnerConfig, load_config
-from common.errors import ConfigError
-from learner.algorithms import ALGORITHMS, LossBatch, PolicyOutputs, TrainBatch, make_algorithm
-from learner.algorithms.grpo import GRPO
+from computerrl.common.config import AlgorithmConfig, LearnerConfig, load_config
+from computerrl.common.errors import ConfigError
+from computerrl.learner.algorithms import ALGORITHMS, LossBatch, PolicyOutputs, TrainBatch, make_algorithm
+from computerrl.learner.algorithms.grpo import GRPO
 from tests.unit.trainer_data import make_group, make_step, random_groups
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -312,14 +312,14 @@ def test_registry_every_name_makes_an_algorithm() -> None:
 
 
 def test_registry_third_party_path_is_imported() -> None:
-    config = AlgorithmConfig(name="learner.algorithms.grpo:GRPO", options={"kl_beta": 0.1})
+    config = AlgorithmConfig(name="computerrl.learner.algorithms.grpo:GRPO", options={"kl_beta": 0.1})
     made = make_algorithm(LearnerConfig(algorithm=config))
     assert isinstance(made, GRPO)
     assert made.options.kl_beta == 0.1
 
 
 def test_registry_takes_entry_points_of_installed_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "from learner.algorithms.grpo import GRPO\nclass Halved(GRPO):\n    def rewards(self, table):\n"
+    code = "from computerrl.learner.algorithms.grpo import GRPO\nclass Halved(GRPO):\n    def rewards(self, table):\n"
     (tmp_path / "their_rl.py").write_text(f"{code}        return super().rewards(table) / 2\n")
     info = tmp_path / "their_rl-1.0.dist-info"
     info.mkdir()
@@ -342,7 +342,7 @@ def test_options_of_a_clip_with_nothing_to_clip_are_refused(options: dict[str, A
     GRPO(options, LearnerConfig(num_minibatches=2))
 
 
-@pytest.mark.parametrize("name", ["gpro", "no_such_module_here:Thing", "learner.algorithms.grpo:Nothing"])
+@pytest.mark.parametrize("name", ["gpro", "no_such_module_here:Thing", "computerrl.learner.algorithms.grpo:Nothing"])
 def test_registry_unknown_name_is_a_configuration_error(name: str) -> None:
     with pytest.raises(ConfigError, match=r"learner\.algorithm\.name"):
         make_algorithm(LearnerConfig(algorithm=AlgorithmConfig(name=name)))
@@ -353,7 +353,8 @@ def test_import_of_options_needs_no_torch() -> None:
     import sys
 
     code = (
-        "import sys; from common.config import LearnerConfig; from learner.algorithms import make_algorithm;"
+        "import sys; from computerrl.common.config import LearnerConfig;"
+        "from computerrl.learner.algorithms import make_algorithm;"
         "make_algorithm(LearnerConfig()); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -19,11 +19,11 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from common.config import AlgorithmConfig, LearnerConfig, load_config
-from common.errors import ConfigError
-from learner.algorithms import Algorithm, LossBatch, PolicyOutputs, SamplesDynamically, make_algorithm
-from learner.algorithms.grpo import GRPO
-from learner.losses import KL_ESTIMATORS, kl_term
+from computerrl.common.config import AlgorithmConfig, LearnerConfig, load_config
+from computerrl.common.errors import ConfigError
+from computerrl.learner.algorithms import Algorithm, LossBatch, PolicyOutputs, SamplesDynamically, make_algorithm
+from computerrl.learner.algorithms.grpo import GRPO
+from computerrl.learner.losses import KL_ESTIMATORS, kl_term
 from tests.unit.trainer_data import make_group, make_step
 
 FOLDER = Path(__file__).resolve().parents[2] / "configs" / "algorithms"
@@ -503,6 +503,7 @@ def test_draws_follow_from_seed_and_version(name: str) -> None:
 
 def test_ui_s1_drops_a_group_that_differs_in_one_late_step_alone() -> None:
     """MobileAgent's `filter_groups`, metric seq_future_reward, threshold 0.3: the deviation of the first steps' returns."""
+
     def episode(matches: list[bool]) -> tuple[bool, list[Any]]:
         return all(matches), [replace(make_step([1, place], [2]), matched=match) for place, match in enumerate(matches)]
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from common.config import AlgorithmConfig, LearnerConfig
-from common.messages import Step, Trajectory, TrajectoryGroup
-from learner.algorithms import TrainBatch, make_algorithm
+from computerrl.common.config import AlgorithmConfig, LearnerConfig
+from computerrl.common.messages import Step, Trajectory, TrajectoryGroup
+from computerrl.learner.algorithms import TrainBatch, make_algorithm
 from tests.unit.trainer_data import make_group, make_step, random_groups
 
 DELTA = 1e-4

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from launch import bench
+from computerrl.launch import bench
 
 MODULE = """
 GUARANTEED = {guaranteed}

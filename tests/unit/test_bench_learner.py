@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from actor.prompt import FolderTokenizer
-from benchmarks._recorded_groups import load_groups, with_logprobs
-from common.messages import Step, TrajectoryGroup
-from learner.batching import make_packs
-from learner.model_store import ensure_model
+from computerrl.actor.prompt import FolderTokenizer
+from computerrl.benchmarks._recorded_groups import load_groups, with_logprobs
+from computerrl.common.messages import Step, TrajectoryGroup
+from computerrl.learner.batching import make_packs
+from computerrl.learner.model_store import ensure_model
 
 
 @pytest.fixture(scope="module")

@@ -13,12 +13,12 @@ from broker_data import assignment, core, order, step, trajectory_for
 from msgspec.structs import replace
 from test_journal_file import file_size_limit
 
-from broker.client import BrokerClient
-from broker.journal import FileJournal, MemoryJournal
-from broker.service import BrokerService
-from broker.submissions import Submissions
-from common.errors import DiskFull
-from common.messages import (
+from computerrl.broker.client import BrokerClient
+from computerrl.broker.journal import FileJournal, MemoryJournal
+from computerrl.broker.service import BrokerService
+from computerrl.broker.submissions import Submissions
+from computerrl.common.errors import DiskFull
+from computerrl.common.messages import (
     ConsumptionReport,
     ErrorReply,
     GroupRequest,
@@ -30,7 +30,7 @@ from common.messages import (
     TrajectoryReceipt,
     VersionAnnouncement,
 )
-from common.transport import LocalChannel
+from computerrl.common.transport import LocalChannel
 
 SENDER = "actor-0:a"
 

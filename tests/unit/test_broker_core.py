@@ -7,9 +7,9 @@ import pytest
 from broker_data import assignment, core, order, step, trajectory_for
 from msgspec.structs import replace
 
-from broker.core import BrokerCore
-from broker.events import MessagePersisted, MessageReceived, Persist, PersistFailed, Reply, TimePassed
-from common.messages import (
+from computerrl.broker.core import BrokerCore
+from computerrl.broker.events import MessagePersisted, MessageReceived, Persist, PersistFailed, Reply, TimePassed
+from computerrl.common.messages import (
     Ack,
     Assignment,
     AssignmentRequest,

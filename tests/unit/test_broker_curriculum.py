@@ -13,10 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from broker.curriculum import CURRICULA, RecentResults, group_size, max_steps, problem
-from broker.task_source import Draw, TaskSource
-from common.config import CurriculumConfig
-from common.messages import CurriculumPlan, RolloutOrder
+from computerrl.broker.curriculum import CURRICULA, RecentResults, group_size, max_steps, problem
+from computerrl.broker.task_source import Draw, TaskSource
+from computerrl.common.config import CurriculumConfig
+from computerrl.common.messages import CurriculumPlan, RolloutOrder
 
 WEIGHTS = st.lists(st.floats(0.01, 100.0), min_size=1, max_size=12)
 
@@ -115,7 +115,13 @@ def test_results_only_the_latest_count_and_few_say_nothing() -> None:
 @pytest.mark.parametrize(
     ("outcomes", "size"),
     [
-        ("1" * 9, 4), ("11110" * 2, 4), ("1110" * 2, 5), ("11100" * 2, 8), ("10" * 4, 11), ("1000" * 2, 16), ("0" * 8, 16),
+        ("1" * 9, 4),
+        ("11110" * 2, 4),
+        ("1110" * 2, 5),
+        ("11100" * 2, 8),
+        ("10" * 4, 11),
+        ("1000" * 2, 16),
+        ("0" * 8, 16),
         ("1" * 7, 8),
     ],
 )

@@ -9,13 +9,13 @@ from broker_data import core, order, trajectory_for
 from broker_invariants import CheckedCore
 from msgspec.structs import replace
 
-from broker.core import BrokerCore
-from broker.events import MessagePersisted, MessageReceived, Persist, PersistFailed, Reply
-from broker.journal import MemoryJournal, Position
-from broker.service import BrokerService
-from common import codec
-from common.clock import ManualClock
-from common.messages import (
+from computerrl.broker.core import BrokerCore
+from computerrl.broker.events import MessagePersisted, MessageReceived, Persist, PersistFailed, Reply
+from computerrl.broker.journal import MemoryJournal, Position
+from computerrl.broker.service import BrokerService
+from computerrl.common import codec
+from computerrl.common.clock import ManualClock
+from computerrl.common.messages import (
     Ack,
     Assignment,
     AssignmentRequest,

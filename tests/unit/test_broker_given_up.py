@@ -7,9 +7,9 @@ from broker_data import core, order, trajectory_for
 from broker_invariants import CheckedCore
 from test_broker_core import Desk
 
-from broker.journal import MemoryJournal
-from broker.service import BrokerService
-from common.messages import (
+from computerrl.broker.journal import MemoryJournal
+from computerrl.broker.service import BrokerService
+from computerrl.common.messages import (
     Ack,
     Assignment,
     AssignmentRequest,

@@ -14,10 +14,10 @@ import pytest
 from broker_data import order, step, trajectory_for
 from broker_invariants import CheckedCore
 
-from broker.journal import FileJournal
-from broker.service import BrokerService
-from common.clock import ManualClock
-from common.messages import (
+from computerrl.broker.journal import FileJournal
+from computerrl.broker.service import BrokerService
+from computerrl.common.clock import ManualClock
+from computerrl.common.messages import (
     Ack,
     Assignment,
     AssignmentRequest,

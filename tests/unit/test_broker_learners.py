@@ -6,11 +6,11 @@ import pytest
 from broker_data import core, order
 from test_broker_core import Desk
 
-from broker.core import BrokerCore
-from broker.events import MessageReceived, Persist
-from broker.journal import MemoryJournal
-from broker.service import BrokerService
-from common.messages import (
+from computerrl.broker.core import BrokerCore
+from computerrl.broker.events import MessageReceived, Persist
+from computerrl.broker.journal import MemoryJournal
+from computerrl.broker.service import BrokerService
+from computerrl.common.messages import (
     Ack,
     ConsumptionReport,
     ErrorReply,
@@ -89,7 +89,7 @@ def test_learner_that_starts_while_the_broker_is_down_replaces_the_one_before() 
 
 
 def test_learner_for_whom_there_is_no_room_takes_nobodys_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.peers.MAX_PEERS", 2)
+    monkeypatch.setattr("computerrl.broker.peers.MAX_PEERS", 2)
     journal = MemoryJournal()
     service = BrokerService(core(), journal, clock=lambda: 0.0)
     for role in ("learner", "actor"):

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from broker.journal import MemoryJournal
-from broker.service import BrokerService
-from common import codec
-from common.messages import (
+from computerrl.broker.journal import MemoryJournal
+from computerrl.broker.service import BrokerService
+from computerrl.common import codec
+from computerrl.common.messages import (
     REQUEST_KINDS,
     AssignmentRequest,
     AssignmentReturn,

@@ -10,16 +10,16 @@ import pytest
 from broker_data import assignment, core, order, step, trajectory_for
 from test_journal_file import file_size_limit
 
-from broker import server as broker_server
-from broker.client import BrokerClient
-from broker.journal import FileJournal, MemoryJournal, Position
-from broker.server import make_service, run_broker
-from broker.service import BrokerService
-from common import transport
-from common.config import BrokerConfig, RunConfig
-from common.errors import ChannelClosed, ConfigError, DiskFull, PeerTimeout, ProtocolError, ResumeError
-from common.lifecycle import StopToken
-from common.messages import (
+from computerrl.broker import server as broker_server
+from computerrl.broker.client import BrokerClient
+from computerrl.broker.journal import FileJournal, MemoryJournal, Position
+from computerrl.broker.server import make_service, run_broker
+from computerrl.broker.service import BrokerService
+from computerrl.common import transport
+from computerrl.common.config import BrokerConfig, RunConfig
+from computerrl.common.errors import ChannelClosed, ConfigError, DiskFull, PeerTimeout, ProtocolError, ResumeError
+from computerrl.common.lifecycle import StopToken
+from computerrl.common.messages import (
     Ack,
     Assignment,
     GroupRequest,
@@ -30,8 +30,8 @@ from common.messages import (
     TrajectoryGroup,
     TrajectoryReceipt,
 )
-from common.run_folder import RunFolder
-from common.transport import LocalChannel
+from computerrl.common.run_folder import RunFolder
+from computerrl.common.transport import LocalChannel
 
 
 class CountingJournal(MemoryJournal):

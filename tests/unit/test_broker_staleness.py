@@ -6,8 +6,8 @@ import pytest
 from broker_data import core, order, step, trajectory_for
 from test_broker_core import Desk
 
-from broker.events import StateRestored, TrajectoryRestored
-from common.messages import (
+from computerrl.broker.events import StateRestored, TrajectoryRestored
+from computerrl.common.messages import (
     Assignment,
     AssignmentReturn,
     GroupRequest,

@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.core import BrokerCore
-from broker.journal import MemoryJournal, Position
-from broker.service import BrokerService
-from common.clock import ManualClock
-from common.errors import DiskFull
-from common.messages import (
+from computerrl.broker.core import BrokerCore
+from computerrl.broker.journal import MemoryJournal, Position
+from computerrl.broker.service import BrokerService
+from computerrl.common.clock import ManualClock
+from computerrl.common.errors import DiskFull
+from computerrl.common.messages import (
     Ack,
     Assignment,
     AssignmentRequest,

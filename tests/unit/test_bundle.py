@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import SetupError
-from launch import bundle
-from launch.bundle import make_bundle, sha256
+from computerrl.common.errors import SetupError
+from computerrl.launch import bundle
+from computerrl.launch.bundle import make_bundle, sha256
 
 
 @pytest.fixture

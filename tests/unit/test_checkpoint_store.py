@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.errors import ResumeError, Superseded
-from learner.checkpoint import CheckpointStore, join_state, split_state
+from computerrl.common.errors import ResumeError, Superseded
+from computerrl.learner.checkpoint import CheckpointStore, join_state, split_state
 
 
 def save(store: CheckpointStore, value: int) -> None:
@@ -126,9 +126,7 @@ def resave(store: CheckpointStore, value: int) -> None:
 
 
 @pytest.mark.parametrize("has_links", [True, False])
-def test_unchanged_sections_move_to_the_new_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool
-) -> None:
+def test_unchanged_sections_move_to_the_new_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool) -> None:
     if not has_links:
         monkeypatch.setattr("os.link", refuse_link)
     store = CheckpointStore(tmp_path, num_kept=2)

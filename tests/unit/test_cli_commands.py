@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.cli import cli, main
+from computerrl.launch.cli import cli, main
 from tests.tiers import one_in
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +27,7 @@ LIMIT_S = 120.0
 
 def computerrl(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "launch.cli", *words],
+        [sys.executable, "-m", "computerrl", *words],
         cwd=cwd,
         env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(cwd)},
         capture_output=True,
@@ -54,7 +54,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         # The command ends processes that have loaded torch with os._exit.
-        monkeypatch.setattr("launch.cli._exit", sys.exit)
+        monkeypatch.setattr("computerrl.launch.cli._exit", sys.exit)
         monkeypatch.setattr(sys, "argv", ["computerrl", *words])
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.chdir(tmp_path)
@@ -121,7 +121,7 @@ def test_print_config_is_a_configuration_again(tmp_path: Path) -> None:
 def test_stopped_run_leaves_the_command_that_continues_it(
     tmp_path: Path, serial: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from launch import local
+    from computerrl.launch import local
 
     monkeypatch.setattr(local, "play", lambda config, **_: (130, tmp_path))
     words = ["train", str(serial), "tasks.families=[a, b]"]
@@ -143,7 +143,7 @@ def test_train_more_desktops_than_episodes_use_is_noted(tmp_path: Path) -> None:
 
 
 def test_tasks_list_names_every_family_that_begins_so(tmp_path: Path) -> None:
-    from env_server.tasks import FAMILIES
+    from computerrl.env_server.tasks import FAMILIES
 
     done = computerrl("tasks", "list", "calc", cwd=tmp_path)
     named = [line.split()[0] for line in done.stdout.splitlines()]
@@ -196,7 +196,7 @@ def test_role_without_supervisor_and_broker_stops_on_a_signal(tmp_path: Path, se
 
 def test_role_whose_supervisor_is_gone_ends_at_once(tmp_path: Path, serial: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "launch.cli", "broker", str(serial)],
+        [sys.executable, "-m", "computerrl", "broker", str(serial)],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -246,7 +246,7 @@ def test_folders_that_cannot_be_written_to_are_refused_before_anything_starts(
         raise PermissionError(errno.EACCES, "Permission denied")
 
     # The user of these tests may be root, whom no permission stops.
-    monkeypatch.setattr("launch.preflight.tempfile.mkdtemp", refuse)
+    monkeypatch.setattr("computerrl.launch.preflight.tempfile.mkdtemp", refuse)
     monkeypatch.setenv("COMPUTERRL_CACHE", str(tmp_path / "cache"))
     refused(here("train", "serial", "--dry-run"), 2, "run_dir: ", "COMPUTERRL_CACHE: 'tiny-random' cannot be made")
 
@@ -268,7 +268,7 @@ def test_folders_that_lead_in_a_circle_are_refused(here: Here, tmp_path: Path) -
 
 def test_current_folder_that_was_removed_is_named(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
-    line = 'rmdir ../gone && exec "$0" -m launch.cli train serial --dry-run'
+    line = 'rmdir ../gone && exec "$0" -m computerrl train serial --dry-run'
     done = subprocess.run(
         ["sh", "-c", line, sys.executable], cwd=tmp_path / "gone", env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
         capture_output=True, text=True, timeout=LIMIT_S, check=False,
@@ -280,7 +280,7 @@ def test_output_to_a_full_disk_is_named(here: Here, monkeypatch: pytest.MonkeyPa
     def refuse(_: str) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("launch.tasks.list_families", refuse)
+    monkeypatch.setattr("computerrl.launch.tasks.list_families", refuse)
     refused(here("tasks", "list"), 3, "disk: No space left on device")
 
 
@@ -294,7 +294,7 @@ def test_run_of_another_version_is_named(here: Here, tmp_path: Path, command: st
 
 def test_user_without_a_home_is_told_what_to_set(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COMPUTERRL_CACHE", raising=False)
-    monkeypatch.setattr("common.model_folder.os.path.expanduser", lambda path: path)
+    monkeypatch.setattr("computerrl.common.model_folder.os.path.expanduser", lambda path: path)
     refused(here("train", "serial", "--dry-run"), 3, "COMPUTERRL_CACHE", "no home folder")
 
 
@@ -336,7 +336,7 @@ def test_desktop_port_of_somebody_else_names_the_option(here: Here) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_desktop_signal_ends_it_well(tmp_path: Path, number: signal.Signals) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "launch.cli", "desktop", "--no-open", "--driver", "scripted"],
+        [sys.executable, "-m", "computerrl", "desktop", "--no-open", "--driver", "scripted"],
         cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from common.config import HostList, RunConfig, SiteProfile, load_site
-from common.errors import ConfigError
-from env_server.apptainer_install import Apptainer
-from launch import cluster_plan, slurm
-from launch.job import in_container, under_torchrun
-from launch.node_process import STOP_SIGNAL
-from launch.plan import Layout, idle_desktops, make_plan
-from launch.ssh import over_ssh
-from launch.up import with_shape
+from computerrl.common.config import HostList, RunConfig, SiteProfile, load_site
+from computerrl.common.errors import ConfigError
+from computerrl.env_server.apptainer_install import Apptainer
+from computerrl.launch import cluster_plan, slurm
+from computerrl.launch.job import in_container, under_torchrun
+from computerrl.launch.node_process import STOP_SIGNAL
+from computerrl.launch.plan import Layout, idle_desktops, make_plan
+from computerrl.launch.ssh import over_ssh
+from computerrl.launch.up import with_shape
 from tests.conftest import CheckGolden
 
 SITE = SiteProfile.model_validate(
@@ -116,7 +116,8 @@ def test_host_that_ssh_would_take_for_something_else_is_refused(host: str) -> No
 
 
 def test_container_sees_folders_with_odd_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("env_server.apptainer_install.find_apptainer", lambda: Apptainer(Path("/a/bin/apptainer"), "1", (), True))
+    apptainer = Apptainer(Path("/a/bin/apptainer"), "1", (), True)
+    monkeypatch.setattr("computerrl.env_server.apptainer_install.find_apptainer", lambda: apptainer)
     spec = in_container(plan().specs[0], SiteProfile(container="gpu.sif", binds=("/a:/b",)), config(run_dir='/x,y: "z"'))
     mounts = [spec.argv[place + 1] for place, word in enumerate(spec.argv) if word == "--mount"]
     fields = [next(csv.reader([mount])) for mount in mounts]
@@ -189,7 +190,7 @@ def test_srun_binds_a_process_to_its_node_and_its_share() -> None:
     assert argv[0] == "srun"
     for option in ("--het-group=1", "--nodelist=c2", "--exact", "--cpus-per-task=4", "--gres=none", "--mpi=none", "--input=none"):
         assert option in argv
-    assert argv[argv.index("--") + 1 :] == ("python3", "-m", "launch.cli", "actor", "runs/trial/config.yaml", "--index", "3")
+    assert argv[argv.index("--") + 1 :] == ("python3", "-m", "computerrl", "actor", "runs/trial/config.yaml", "--index", "3")
 
 
 def test_srun_of_a_learner_takes_all_its_nodes_and_gpus() -> None:
@@ -209,7 +210,7 @@ def test_torchrun_starts_each_nodes_ranks_and_leaves_sigterm_alone() -> None:
     assert argv[:3] == ("python3", "-m", "torch.distributed.run")
     for option in ("--nnodes=2", "--nproc-per-node=4", "--rdzv-endpoint=10.0.0.1:23456", "--signals-to-handle=SIGINT"):
         assert option in argv
-    assert argv[-6:] == ("-m", "launch.cli", "learner", "runs/trial/config.yaml", "--index", "0")
+    assert argv[-6:] == ("-m", "computerrl", "learner", "runs/trial/config.yaml", "--index", "0")
 
 
 # --- ssh -------------------------------------------------------------------------------------------------------------
@@ -250,7 +251,7 @@ def test_ssh_gives_engines_beside_the_learner_what_its_ranks_leave(gpus_per_lear
 
 def test_ssh_starts_a_learner_on_several_hosts_together() -> None:
     argv = ssh("learner-0", gpus_per_learner=4)
-    assert argv[:3] == ("python3", "-m", "launch.together")
+    assert argv[:3] == ("python3", "-m", "computerrl.launch.together")
     assert {"g1", "g2"} <= set(argv)
     assert argv[-1].count("CUDA_VISIBLE_DEVICES=0,1,2,3") == 1
 

@@ -12,9 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from common import codec
-from common.errors import DecodeError
-from common.messages import DEFAULT_SIZE_LIMIT, SCHEMA_VERSION, GroupRequest, Message, Part, Step, StepTiming, Trajectory
+from computerrl.common import codec
+from computerrl.common.errors import DecodeError
+from computerrl.common.messages import (
+    DEFAULT_SIZE_LIMIT,
+    SCHEMA_VERSION,
+    GroupRequest,
+    Message,
+    Part,
+    Step,
+    StepTiming,
+    Trajectory,
+)
 from tests.conftest import CheckGolden
 
 

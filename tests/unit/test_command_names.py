@@ -15,10 +15,10 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import ConfigError
-from launch.cli import cli
-from launch.cli_options import split_words
-from launch.config_files import config_names, find_config, is_override
+from computerrl.common.errors import ConfigError
+from computerrl.launch.cli import cli
+from computerrl.launch.cli_options import split_words
+from computerrl.launch.config_files import config_names, find_config, is_override
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = config_names([ROOT])
@@ -82,8 +82,8 @@ FOR_FIELDS = ("pydantic", "yaml")
 PROGRAM = """
 import json, sys
 import click
-from launch.cli import cli
-from common.errors import ComputerRLError
+from computerrl.launch.cli import cli
+from computerrl.common.errors import ComputerRLError
 rows, words, heavy = [], json.loads(sys.argv[1]), json.loads(sys.argv[2])
 for args in words:
     try:

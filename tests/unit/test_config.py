@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from common.config import ActorConfig, LearnerConfig, RunConfig, load_config
-from common.config.reading import field_descriptions
-from common.errors import ConfigError
+from computerrl.common.config import ActorConfig, LearnerConfig, RunConfig, load_config
+from computerrl.common.config.reading import field_descriptions
+from computerrl.common.errors import ConfigError
 
 
 def write(tmp_path: Path, text: str) -> Path:

@@ -7,10 +7,10 @@ from typing import get_args
 
 import pytest
 
-from common.config import load_config, load_hosts
-from env_server.client import family_names
-from learner.algorithms import ALGORITHMS, make_algorithm
-from learner.algorithms.grpo import GRPO, GRPOOptions
+from computerrl.common.config import load_config, load_hosts
+from computerrl.env_server.client import family_names
+from computerrl.learner.algorithms import ALGORITHMS, make_algorithm
+from computerrl.learner.algorithms.grpo import GRPO, GRPOOptions
 
 FOLDER = Path(__file__).resolve().parents[2] / "configs"
 MACHINES = sorted([FOLDER / "hosts.yaml", *(FOLDER / "sites").glob("*.yaml")])

@@ -9,15 +9,15 @@ import pytest
 from rich.console import Console
 from synthetic_run import FAMILIES, write_run
 
-from common.clock import ManualClock
-from common.messages import PeerEntry, Status
-from common.metrics import read_json_lines
-from launch import display_frame
-from launch.display import QUIET_S, LineDisplay, LiveDisplay, line_for
-from launch.display_frame import Ending, View, duration, ending_of, render, sparkline
-from launch.run_state import MetricsTail, RunState, phase_title
-from launch.start_up import WAITING_S, StartUp
-from launch.supervisor import ProcessView
+from computerrl.common.clock import ManualClock
+from computerrl.common.messages import PeerEntry, Status
+from computerrl.common.metrics import read_json_lines
+from computerrl.launch import display_frame
+from computerrl.launch.display import QUIET_S, LineDisplay, LiveDisplay, line_for
+from computerrl.launch.display_frame import Ending, View, duration, ending_of, render, sparkline
+from computerrl.launch.run_state import MetricsTail, RunState, phase_title
+from computerrl.launch.start_up import WAITING_S, StartUp
+from computerrl.launch.supervisor import ProcessView
 
 STATUS = Status(
     run_id="r",

@@ -7,11 +7,11 @@ import pytest
 from broker_data import core
 from loop_fakes import Bench, make_config
 
-from broker.journal import MemoryJournal
-from broker.service import BrokerService
-from common.messages import Status, StatusRequest
-from common.metrics import read_json_lines
-from common.refusals import Refusals
+from computerrl.broker.journal import MemoryJournal
+from computerrl.broker.service import BrokerService
+from computerrl.common.messages import Status, StatusRequest
+from computerrl.common.metrics import read_json_lines
+from computerrl.common.refusals import Refusals
 
 ROOT = Path(__file__).parents[2]
 SOURCES = (

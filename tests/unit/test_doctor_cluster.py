@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from common.config import NodeKind, RunConfig, SiteProfile
-from launch import doctor, doctor_cluster, slurm_commands
-from launch.doctor import verdict_of
-from launch.doctor_cluster import (
+from computerrl.common.config import NodeKind, RunConfig, SiteProfile
+from computerrl.launch import doctor, doctor_cluster, slurm_commands
+from computerrl.launch.doctor import verdict_of
+from computerrl.launch.doctor_cluster import (
     Row,
     desktop_rows,
     file_system,
@@ -22,8 +22,8 @@ from launch.doctor_cluster import (
     partition_row,
     setting_rows,
 )
-from launch.machine import inspect_machine
-from launch.slurm_commands import NodesOf
+from computerrl.launch.machine import inspect_machine
+from computerrl.launch.slurm_commands import NodesOf
 
 MOUNTS = """\
 22 1 8:1 / / rw,relatime - ext4 /dev/root rw
@@ -96,9 +96,7 @@ def test_desktops_that_do_not_fit_are_told_with_the_numbers() -> None:
         ({"partition": "day"}, "missing", "there is no day"),
     ],
 )
-def test_partition_against_the_profile(
-    kind: dict[str, object], verdict: str, word: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partition_against_the_profile(kind: dict[str, object], verdict: str, word: str, monkeypatch: pytest.MonkeyPatch) -> None:
     there = NodesOf(num_nodes=4, num_cores=64, memory_mb=256000, num_gpus=0, time_limit="1-00:00:00")
     monkeypatch.setattr(slurm_commands, "nodes_of", lambda name: there if name == "cpu" else None)
     row = partition_row("worker", NodeKind.model_validate(kind))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from actor.engines import drafts
-from actor.engines.drafts import CONTEXT_TOKENS, Drafts
+from computerrl.actor.engines import drafts
+from computerrl.actor.engines.drafts import CONTEXT_TOKENS, Drafts
 
 END = 0
 STOPS = frozenset({END})

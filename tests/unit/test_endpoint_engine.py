@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 import torch
 
-from actor.engines import endpoint_engine
-from actor.engines.base import NO_VERSION, GenerationRequest
-from actor.engines.endpoint_engine import EndpointEngine
-from common import endpoint
-from common.config import EndpointConfig, load_config
-from common.endpoint import Endpoint
-from common.errors import ConfigError, EndpointBusy, EndpointRefused, EngineFailed, WeightError
+from computerrl.actor.engines import endpoint_engine
+from computerrl.actor.engines.base import NO_VERSION, GenerationRequest
+from computerrl.actor.engines.endpoint_engine import EndpointEngine
+from computerrl.common import endpoint
+from computerrl.common.config import EndpointConfig, load_config
+from computerrl.common.endpoint import Endpoint
+from computerrl.common.errors import ConfigError, EndpointBusy, EndpointRefused, EngineFailed, WeightError
 
 ROOT = Path(__file__).resolve().parents[2]
 STOP = 2
@@ -233,11 +233,32 @@ def test_key_in_place_of_its_file_is_not_shown(server: Server) -> None:
         *(
             (["actor.engine=endpoint", f"actor.endpoint.url={url}"], r"actor\.endpoint\.url")
             for url in (
-                "", "file:///etc/passwd", "127.0.0.1:8000/v1", "http://", "http://[::1/v1", "http://h:port/v1", "http://h:0/v1",
-                "http://h:70000/v1", "http://u:secret@h/v1", "http://h/v1?x=1", "http://h/v1#x", "http://h /v1", "http://hé/v1",
-                f"http://{'a' * 64}.example/v1", "ftp://h/v1", "http://a..b/v1", "http://.a/v1", "http://[::1]x/v1",
-                "http://[v1.x]/v1", "http://a,b/v1", "http://a%2fb/v1", "http://*/v1", "http://h:1:2/v1", "http://h:+1/v1",
-                "unix:///run/x", "http:/h/v1",
+                "",
+                "file:///etc/passwd",
+                "127.0.0.1:8000/v1",
+                "http://",
+                "http://[::1/v1",
+                "http://h:port/v1",
+                "http://h:0/v1",
+                "http://h:70000/v1",
+                "http://u:secret@h/v1",
+                "http://h/v1?x=1",
+                "http://h/v1#x",
+                "http://h /v1",
+                "http://hé/v1",
+                f"http://{'a' * 64}.example/v1",
+                "ftp://h/v1",
+                "http://a..b/v1",
+                "http://.a/v1",
+                "http://[::1]x/v1",
+                "http://[v1.x]/v1",
+                "http://a,b/v1",
+                "http://a%2fb/v1",
+                "http://*/v1",
+                "http://h:1:2/v1",
+                "http://h:+1/v1",
+                "unix:///run/x",
+                "http:/h/v1",
             )
         ),
     ],
@@ -295,7 +316,9 @@ def test_proxy_is_the_one_that_the_environment_wants_for_the_server(
     assert (None if found is None else found.geturl()) == proxy
 
 
-@pytest.mark.parametrize("proxy", ["socks5://p:1", "https://p:1", "http://", "http:/p", "http://p:port", "http://[p", "http://p:0"])
+@pytest.mark.parametrize(
+    "proxy", ["socks5://p:1", "https://p:1", "http://", "http:/p", "http://p:port", "http://[p", "http://p:0"]
+)
 def test_proxy_of_a_kind_that_is_not_spoken_is_refused_with_the_way_out(proxied: pytest.MonkeyPatch, proxy: str) -> None:
     proxied.setenv("all_proxy", proxy)
     with pytest.raises(ConfigError, match="no_proxy"):

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from actor.engines import make_engine
-from actor.engines.base import NO_VERSION, Completion, GenerationRequest
-from actor.engines.cross_policy import CrossPolicyEngine
-from common.config import ActorConfig, ModelConfig, RunConfig, load_config
-from common.errors import ConfigError, WeightError
-from learner.model_store import ensure_model
+from computerrl.actor.engines import make_engine
+from computerrl.actor.engines.base import NO_VERSION, Completion, GenerationRequest
+from computerrl.actor.engines.cross_policy import CrossPolicyEngine
+from computerrl.common.config import ActorConfig, ModelConfig, RunConfig, load_config
+from computerrl.common.errors import ConfigError, WeightError
+from computerrl.learner.model_store import ensure_model
 
 
 class FakeEngine:

@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from structlog.testing import capture_logs
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from actor.engines import matrices
-from actor.engines.base import GenerationRequest
-from actor.engines.matrices import Matrix, can_halve, half_loss
-from actor.engines.threaded import Sampled
-from actor.engines.transformers_engine import TransformersCore
-from common.weight_plan import PROBE_TOKENS
+from computerrl.actor.engines import matrices
+from computerrl.actor.engines.base import GenerationRequest
+from computerrl.actor.engines.matrices import Matrix, can_halve, half_loss
+from computerrl.actor.engines.threaded import Sampled
+from computerrl.actor.engines.transformers_engine import TransformersCore
+from computerrl.common.weight_plan import PROBE_TOKENS
 
 pytestmark = pytest.mark.usefixtures("_fbgemm")
 

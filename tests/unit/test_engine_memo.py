@@ -12,10 +12,10 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from actor.engines.base import GenerationRequest
-from actor.engines.memo import Memo, context_key, longer_key
-from actor.engines.threaded import Sampled
-from actor.engines.transformers_engine import TransformersCore, TransformersEngine
+from computerrl.actor.engines.base import GenerationRequest
+from computerrl.actor.engines.memo import Memo, context_key, longer_key
+from computerrl.actor.engines.threaded import Sampled
+from computerrl.actor.engines.transformers_engine import TransformersCore, TransformersEngine
 from tests.tiers import one_in
 
 VOCABULARY = 5

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from actor.engines.base import GenerationRequest
-from actor.engines.kv_cache import KVCache, common_prefix
-from actor.engines.threaded import ADMISSION_S, Sampled, ThreadedEngine
-from actor.engines.transformers_engine import sample
-from common.errors import EngineFailed, WeightError
+from computerrl.actor.engines.base import GenerationRequest
+from computerrl.actor.engines.kv_cache import KVCache, common_prefix
+from computerrl.actor.engines.threaded import ADMISSION_S, Sampled, ThreadedEngine
+from computerrl.actor.engines.transformers_engine import sample
+from computerrl.common.errors import EngineFailed, WeightError
 
 
 class CountingCore:

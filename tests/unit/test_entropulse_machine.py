@@ -2,8 +2,8 @@
 
 import pytest
 
-from common.config import EntropulseConfig
-from learner.entropulse import PhaseMachine, slope
+from computerrl.common.config import EntropulseConfig
+from computerrl.learner.entropulse import PhaseMachine, slope
 
 
 def fed(config: EntropulseConfig, readings: list[tuple[float, float]]) -> list[str]:

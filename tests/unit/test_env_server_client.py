@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from common.config import DesktopConfig, RunConfig
-from common.errors import ConfigError, ProtocolError
-from common.messages import Ack, Lease, TaskRef
-from common.transport import LocalChannel
-from env_server.client import DesktopClient, family_names, memory_problem, needed_desktop
-from env_server.tasks import FAMILIES
+from computerrl.common.config import DesktopConfig, RunConfig
+from computerrl.common.errors import ConfigError, ProtocolError
+from computerrl.common.messages import Ack, Lease, TaskRef
+from computerrl.common.transport import LocalChannel
+from computerrl.env_server.client import DesktopClient, family_names, memory_problem, needed_desktop
+from computerrl.env_server.tasks import FAMILIES
 
 
 def test_family_names_none_configured_gives_all_of_the_driver() -> None:

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from common import lifecycle
-from env_server.memory import ResourceWatcher, excess, num_open_files, processes_below, pss_mb, rss_mb
+from computerrl.common import lifecycle
+from computerrl.env_server.memory import ResourceWatcher, excess, num_open_files, processes_below, pss_mb, rss_mb
 
 HOLD = "import sys; block = bytearray(int(sys.argv[1]) << 20); print(flush=True); sys.stdin.read()"
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from common.actions import parse_action
-from common.config import DesktopConfig, TasksConfig
-from common.errors import (
+from computerrl.common.actions import parse_action
+from computerrl.common.config import DesktopConfig, TasksConfig
+from computerrl.common.errors import (  # fmt: skip
     DesktopBroken,
     DiskFull,
     HostBroken,
@@ -23,13 +23,13 @@ from common.errors import (
     ProtocolError,
     SetupError,
     TaskFailed,
-)  # fmt: skip
-from common.messages import Ack, Action, Observation, StepRequest, StepResult, TaskRef
-from common.transport import LocalChannel
-from env_server.client import DesktopClient
-from env_server.driver import DesktopDriver, TaskInstance
-from env_server.drivers.scripted import ScriptedDriver
-from env_server.service import DesktopService
+)
+from computerrl.common.messages import Ack, Action, Observation, StepRequest, StepResult, TaskRef
+from computerrl.common.transport import LocalChannel
+from computerrl.env_server.client import DesktopClient
+from computerrl.env_server.driver import DesktopDriver, TaskInstance
+from computerrl.env_server.drivers.scripted import ScriptedDriver
+from computerrl.env_server.service import DesktopService
 
 CONFIG = DesktopConfig(
     driver="scripted", observation="tree", num_desktops=2, step_deadline_s=10.0, reset_deadline_s=10.0, lease_time_limit_s=30.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from actor.episode import EpisodeAborted, EpisodeSetting, play_episode
-from common.errors import DesktopBroken, EngineFailed, LeaseRefused, PeerTimeout, TaskFailed
-from common.messages import Lease, Trajectory
+from computerrl.actor.episode import EpisodeAborted, EpisodeSetting, play_episode
+from computerrl.common.errors import DesktopBroken, EngineFailed, LeaseRefused, PeerTimeout, TaskFailed
+from computerrl.common.messages import Lease, Trajectory
 from tests.unit.actor_data import FakeDesktops, ScriptedEngine, make_assignment, make_prompt
 
 SETTING = EpisodeSetting(actor="actor-0:i", incarnation="i", max_new_tokens=32)

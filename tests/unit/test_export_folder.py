@@ -15,17 +15,17 @@ import pytest
 import torch
 import transformers
 
-from common.config import LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
-from common.errors import ConfigError, ResumeError
-from common.model_folder import check_model_folder
-from common.run_folder import RunFolder
-from common.weight_plan import PROBE_TOKENS
-from launch.run_names import find_checkpoint
-from learner.checkpoint import CheckpointStore
-from learner.export import ORIGIN_FILE, export_model
-from learner.policy import load_policy
-from learner.pool import pack_run
-from learner.trainer import Trainer
+from computerrl.common.config import LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
+from computerrl.common.errors import ConfigError, ResumeError
+from computerrl.common.model_folder import check_model_folder
+from computerrl.common.run_folder import RunFolder
+from computerrl.common.weight_plan import PROBE_TOKENS
+from computerrl.launch.run_names import find_checkpoint
+from computerrl.learner.checkpoint import CheckpointStore
+from computerrl.learner.export import ORIGIN_FILE, export_model
+from computerrl.learner.policy import load_policy
+from computerrl.learner.pool import pack_run
+from computerrl.learner.trainer import Trainer
 from tests.unit.trainer_data import random_groups
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,7 +91,7 @@ def test_export_command_of_a_run_takes_the_newest_whole_checkpoint_and_changes_n
     newest = (run / "checkpoints" / "latest").resolve()
     (newest / "trainer.safetensors").write_bytes(b"damaged")
     before = {path: path.stat().st_mtime_ns for path in sorted(run.rglob("*"))}
-    command = [sys.executable, "-m", "launch.cli", "export", str(run), str(tmp_path / "model")]
+    command = [sys.executable, "-m", "computerrl", "export", str(run), str(tmp_path / "model")]
     done = subprocess.run(
         command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=100, check=False
     )

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from common.config import RunConfig
-from common.errors import SetupError
-from common.exporter import exporting, prometheus_name
+from computerrl.common.config import RunConfig
+from computerrl.common.errors import SetupError
+from computerrl.common.exporter import exporting, prometheus_name
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,8 +45,9 @@ def test_without_the_setting_nothing_listens(tmp_path: Path) -> None:
 
 
 def test_address_of_another_host_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match=r"metrics\.bind_address"), exporting(
-        config(tmp_path, bind_address="192.0.2.1"), role="actor", index=0, metrics=dict
+    with (
+        pytest.raises(SetupError, match=r"metrics\.bind_address"),
+        exporting(config(tmp_path, bind_address="192.0.2.1"), role="actor", index=0, metrics=dict),
     ):
         pass
 

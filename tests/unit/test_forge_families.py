@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from common.actions import parse_action, render_action
-from common.messages import Action
-from env_server.driver import Getter
-from env_server.tasks.forge import FAMILIES
-from env_server.tasks.forge.plan import Forged, ForgeFamily
+from computerrl.common.actions import parse_action, render_action
+from computerrl.common.messages import Action
+from computerrl.env_server.driver import Getter
+from computerrl.env_server.tasks.forge import FAMILIES
+from computerrl.env_server.tasks.forge.plan import Forged, ForgeFamily
 
 SEEDS = tuple(range(4))
 EVERY = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)

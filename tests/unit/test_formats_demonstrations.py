@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actor.episode import EpisodeSetting, play_episode
-from actor.formats.base import PromptFormat
-from actor.formats.computerrl import call_lines
-from actor.formats.published_calls import CALLS
-from actor.prompt import PromptBuilder
-from common.actions import FINAL_ACTIONS, render_action
-from common.config import PromptConfig
-from common.errors import TaskFailed
-from common.messages import Action, Lease
+from computerrl.actor.episode import EpisodeSetting, play_episode
+from computerrl.actor.formats.base import PromptFormat
+from computerrl.actor.formats.computerrl import call_lines
+from computerrl.actor.formats.published_calls import CALLS
+from computerrl.actor.prompt import PromptBuilder
+from computerrl.common.actions import FINAL_ACTIONS, render_action
+from computerrl.common.config import PromptConfig
+from computerrl.common.errors import TaskFailed
+from computerrl.common.messages import Action, Lease
 from tests.unit.actor_data import (
     EOS,
     ByteTokenizer,

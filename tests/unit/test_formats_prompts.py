@@ -5,16 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from actor.formats import make_format
-from actor.formats.base import PastAction
-from actor.formats.computerrl import call_lines
-from common.config import PromptConfig
-from common.errors import ConfigError
-from tests.unit.actor_data import (
-    make_element,
-    make_observation,
-    make_prompt,
-)
+from computerrl.actor.formats import make_format
+from computerrl.actor.formats.base import PastAction
+from computerrl.actor.formats.computerrl import call_lines
+from computerrl.common.config import PromptConfig
+from computerrl.common.errors import ConfigError
+from tests.unit.actor_data import make_element, make_observation, make_prompt
 from tests.unit.format_data import PICTURE, SCREEN, TEXT, VISION, block
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from common.config import ModelConfig, RunConfig
-from learner.attention_varlen import VarlenLayout
-from learner.batching import make_packs
-from learner.fused import fuse
-from learner.policy import Policy, load_policy
+from computerrl.common.config import ModelConfig, RunConfig
+from computerrl.learner.attention_varlen import VarlenLayout
+from computerrl.learner.batching import make_packs
+from computerrl.learner.fused import fuse
+from computerrl.learner.policy import Policy, load_policy
 from tests.unit.test_attention_varlen import CPU, slow_kernel
 from tests.unit.test_batching_packs import branching_samples
 

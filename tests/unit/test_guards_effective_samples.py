@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from learner.guards import EffectiveSamples
-from learner.ranks import SOLO
+from computerrl.learner.guards import EffectiveSamples
+from computerrl.learner.ranks import SOLO
 
 
 class OtherRank:

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from common.action_tables import apps as tables
-from env_server.guest.apps import catalog, code, vlc
-from env_server.guest.apps.browser import PAGES, BrowserTools
-from env_server.guest.apps.code import Code, CodeTools
-from env_server.guest.apps.gimp import Gimp, scheme_text
-from env_server.guest.apps.gimp_tools import GimpTools
-from env_server.guest.apps.on_demand import Surroundings, Tools
-from env_server.guest.apps.vlc import Vlc, VlcTools, changed_settings, read_setting
-from env_server.guest.faults import Refused
-from env_server.guest.folder import AgentFolder, FileActionError
+from computerrl.common.action_tables import apps as tables
+from computerrl.env_server.guest.apps import catalog, code, vlc
+from computerrl.env_server.guest.apps.browser import PAGES, BrowserTools
+from computerrl.env_server.guest.apps.code import Code, CodeTools
+from computerrl.env_server.guest.apps.gimp import Gimp, scheme_text
+from computerrl.env_server.guest.apps.gimp_tools import GimpTools
+from computerrl.env_server.guest.apps.on_demand import Surroundings, Tools
+from computerrl.env_server.guest.apps.vlc import Vlc, VlcTools, changed_settings, read_setting
+from computerrl.env_server.guest.faults import Refused
+from computerrl.env_server.guest.folder import AgentFolder, FileActionError
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from env_server.guest.devtools import CommandRefused, DevTools
-from env_server.guest.processes import Program
+from computerrl.env_server.guest.devtools import CommandRefused, DevTools
+from computerrl.env_server.guest.processes import Program
 
 
 class Answered(DevTools):

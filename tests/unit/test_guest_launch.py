@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from common.config import DesktopConfig
-from common.errors import DesktopBroken, HostBroken, SetupError
-from env_server.apptainer_install import Apptainer, clean_environment
-from env_server.drivers import apptainer, isolation
-from env_server.drivers.apptainer import ApptainerLauncher, make_apptainer_driver
-from env_server.drivers.containment import Findings
-from env_server.drivers.guest_driver import GuestDriver
-from env_server.drivers.local import LocalLauncher
+from computerrl.common.config import DesktopConfig
+from computerrl.common.errors import DesktopBroken, HostBroken, SetupError
+from computerrl.env_server.apptainer_install import Apptainer, clean_environment
+from computerrl.env_server.drivers import apptainer, isolation
+from computerrl.env_server.drivers.apptainer import ApptainerLauncher, make_apptainer_driver
+from computerrl.env_server.drivers.containment import Findings
+from computerrl.env_server.drivers.guest_driver import GuestDriver
+from computerrl.env_server.drivers.local import LocalLauncher
 
 
 def found(*, network_none: bool) -> Apptainer:

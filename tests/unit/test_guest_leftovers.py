@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from env_server.guest.faults import DesktopError
-from env_server.guest.folder import remove_tree
-from env_server.guest.leftovers import WritableFolders
+from computerrl.env_server.guest.faults import DesktopError
+from computerrl.env_server.guest.folder import remove_tree
+from computerrl.env_server.guest.leftovers import WritableFolders
 
 
 class Ground:
@@ -35,6 +35,7 @@ class Ground:
 
     def wipe(self) -> None:
         self.folders.wipe(folders=[self.profile], files=[self.log])
+
     def tree(self) -> dict[str, str]:
         return {
             str(path): path.read_text() if path.is_file() else "folder"

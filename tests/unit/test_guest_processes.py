@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from env_server.guest import processes
-from env_server.guest.processes import Program, Seen, strays
+from computerrl.env_server.guest import processes
+from computerrl.env_server.guest.processes import Program, Seen, strays
 
 GUEST = 10
 THUNAR, CHROMIUM, BUS = "/usr/bin/thunar", "/usr/lib/chromium/chromium", "/usr/bin/dbus-daemon"

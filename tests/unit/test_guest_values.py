@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from env_server.guest import chromium, roles
-from env_server.guest.office import settings, sheet
-from env_server.guest.office.process import DocumentError
+from computerrl.env_server.guest import chromium, roles
+from computerrl.env_server.guest.office import settings, sheet
+from computerrl.env_server.guest.office.process import DocumentError
 
 
 @pytest.mark.parametrize(("cell", "place"), [("A1", (0, 0)), ("b3", (2, 1)), ("$AA$10", (9, 26)), (" XFD1 ", (0, 16383))])

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from env_server.guest.faults import DesktopError
-from env_server.guest.processes import Program
-from env_server.guest.windows import Windows
+from computerrl.env_server.guest.faults import DesktopError
+from computerrl.env_server.guest.processes import Program
+from computerrl.env_server.guest.windows import Windows
 
 if TYPE_CHECKING:
-    from env_server.guest.display import Window
+    from computerrl.env_server.guest.display import Window
 
 
 class FakeApp:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from env_server.guest.wire import MAX_FRAME_BYTES, Wire, WireClosed, WireTimeout
+from computerrl.env_server.guest.wire import MAX_FRAME_BYTES, Wire, WireClosed, WireTimeout
 
 
 def pair() -> tuple[Wire, socket.socket]:

@@ -17,12 +17,12 @@ import structlog
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
-from common.actions import parse_action
-from common.config import TasksConfig
-from common.messages import TaskRef
-from env_server.driver import TaskInstance
-from env_server.gym import ENV_ID, MAX_INSTRUCTION_CHARS, ActionText, DesktopEnv, ScreenText
-from env_server.tasks import FAMILIES, task_instance
+from computerrl.common.actions import parse_action
+from computerrl.common.config import TasksConfig
+from computerrl.common.messages import TaskRef
+from computerrl.env_server.driver import TaskInstance
+from computerrl.env_server.gym import ENV_ID, MAX_INSTRUCTION_CHARS, ActionText, DesktopEnv, ScreenText
+from computerrl.env_server.tasks import FAMILIES, task_instance
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -62,7 +62,7 @@ def test_instruction_is_shown_whole_or_with_a_mark(env: DesktopEnv, monkeypatch:
     def lengthened(task: TaskRef, *, tasks: TasksConfig) -> TaskInstance:
         return replace(task_instance(task, tasks=tasks), instruction=("word " * length)[:length])
 
-    monkeypatch.setattr("env_server.gym.task_instance", lengthened)
+    monkeypatch.setattr("computerrl.env_server.gym.task_instance", lengthened)
     with structlog.testing.capture_logs() as logs:
         observation, _ = env.reset(seed=1)
     shown = observation["instruction"]

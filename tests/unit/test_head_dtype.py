@@ -14,14 +14,14 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from actor.engines.llama import LlamaModel
-from actor.engines.transformers_engine import TransformersCore, load_model
-from common.config import RunConfig, load_config
-from common.errors import ConfigError
-from common.memory_plan import engine_mb, learner_mb
-from common.weight_plan import PROBE_TOKENS
-from learner.model_store import ensure_model
-from learner.policy import Policy, _pack_of, _sample_of, load_policy
+from computerrl.actor.engines.llama import LlamaModel
+from computerrl.actor.engines.transformers_engine import TransformersCore, load_model
+from computerrl.common.config import RunConfig, load_config
+from computerrl.common.errors import ConfigError
+from computerrl.common.memory_plan import engine_mb, learner_mb
+from computerrl.common.weight_plan import PROBE_TOKENS
+from computerrl.learner.model_store import ensure_model
+from computerrl.learner.policy import Policy, _pack_of, _sample_of, load_policy
 
 PROBE = np.array(PROBE_TOKENS, dtype=np.int32)
 

@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from common.actions import parse_action
-from common.config import DesktopConfig
-from common.errors import ComputerRLError, DesktopBroken, HostBroken
-from common.messages import Action, Evaluation
-from env_server.driver import TaskInstance
-from env_server.drivers import guest_driver, guest_log
-from env_server.drivers.containment import Findings, differences
-from env_server.drivers.guest_driver import GuestDriver
-from env_server.drivers.guest_log import GuestLog
-from env_server.screenshots import ScreenshotStore
+from computerrl.common.actions import parse_action
+from computerrl.common.config import DesktopConfig
+from computerrl.common.errors import ComputerRLError, DesktopBroken, HostBroken
+from computerrl.common.messages import Action, Evaluation
+from computerrl.env_server.driver import TaskInstance
+from computerrl.env_server.drivers import guest_driver, guest_log
+from computerrl.env_server.drivers.containment import Findings, differences
+from computerrl.env_server.drivers.guest_driver import GuestDriver
+from computerrl.env_server.drivers.guest_log import GuestLog
+from computerrl.env_server.screenshots import ScreenshotStore
 
 CONFIG = DesktopConfig(screen_width=640, screen_height=480, observation="both", step_deadline_s=20.0)
 NO_TASK = TaskInstance("x", (), lambda get: Evaluation(0.0, False, ""), lambda *_: Action("done", {}))
@@ -111,7 +111,7 @@ ROW = '["k", {parent}, "button", "n", null, 1, 1, 9, 9, []]'
     [
         'raw(b"[" * 200_000)',
         'raw(b"[]")',
-        'raw(b\'{"base64": 5}\')',
+        "raw(b'{\"base64\": 5}')",
         'raw(b\'{"ready": \' + b"9" * 5000 + b"}")',
         'raw(b"\\xff\\xfe")',
         'sock.sendall(struct.pack(">I", 2**31))',
@@ -148,7 +148,7 @@ def test_odd_screen_is_a_broken_desktop(start: Callable[..., GuestDriver], scree
     "answer",
     [
         'raw(b"[" * 300_000)',
-        'raw(b\'{"base64": 5}\')',
+        "raw(b'{\"base64\": 5}')",
         'raw(b\'{"nodes": [\' + b"[]," * 2_000_000 + b"[]]}")',
         'raw(b" " * (9 << 20))',
         "say()",
@@ -248,7 +248,7 @@ def test_log_is_cut_and_keeps_the_newest(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_wire_bounds_a_frame_before_it_is_read() -> None:
-    from env_server.guest.wire import Wire, WireClosed
+    from computerrl.env_server.guest.wire import Wire, WireClosed
 
     ours, theirs = socket.socketpair()
     with ours, theirs:

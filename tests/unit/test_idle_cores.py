@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from common import host_compute
-from common.host_compute import IdleCores
+from computerrl.common import host_compute
+from computerrl.common.host_compute import IdleCores
 
 HZ = 100
 

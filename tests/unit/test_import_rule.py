@@ -1,4 +1,4 @@
-"""The import rule: who may import what. Read from the source, so that an import inside a function counts as well."""
+"""The import rule: which folder may import which. Read from the source, so that an import inside a function counts as well."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("actor", "broker", "common", "env_server", "launch", "learner")
+OURS = (*PACKAGES, "benchmarks")
 NO_TORCH = ("broker", "common", "env_server", "launch")
 ZMQ_FILE = "common/transport.py"
 MSGPACK_FILE = "common/codec.py"
@@ -49,7 +50,7 @@ def violations(file: str, source: str) -> list[str]:
     """What ``source``, lying at ``file`` (relative to the repository), imports against the rule."""
     found = []
     folder = file.split("/", maxsplit=1)[0]
-    for line, module, eager in imports(source, ".".join(file.split("/")[:-1])):
+    for line, module, eager in imports(source, ".".join(["computerrl", *file.split("/")[:-1]])):
         rule = _broken_rule(file, folder, module, eager=eager)
         if rule:
             found.append(MESSAGE.format(file=file, line=line, module=module, rule=rule))
@@ -57,8 +58,10 @@ def violations(file: str, source: str) -> list[str]:
 
 
 def _broken_rule(file: str, folder: str, module: str, *, eager: bool) -> str:
-    parts = module.split(".")
-    top = parts[0]
+    if module.split(".")[0] in OURS:
+        return f"its name is computerrl.{module}"
+    parts = module.removeprefix("computerrl.").split(".")
+    module, top = ".".join(parts), parts[0]
     if file.startswith(GUEST) and top in PACKAGES and not module.startswith("env_server.guest."):
         return "the guest runs in the container, where nothing of ours is but itself"
     if module.startswith("com.sun.star"):
@@ -102,20 +105,22 @@ def test_import_rule_holds_everywhere() -> None:
 @pytest.mark.parametrize(
     ("file", "source"),
     [
-        ("actor/worker.py", "from broker.core import Core"),
-        ("actor/worker.py", "def f():\n    import learner.trainer"),
-        ("actor/worker.py", "from learner import trainer"),
+        ("actor/worker.py", "from computerrl.broker.core import Core"),
+        ("actor/worker.py", "def f():\n    import computerrl.learner.trainer"),
+        ("actor/worker.py", "from computerrl.learner import trainer"),
+        ("actor/worker.py", "from common.messages import Step"),
+        ("actor/worker.py", "def f():\n    import actor.prompt"),
         ("broker/core.py", "import torch.nn"),
-        ("launch/cli.py", "from learner.loop import run_learner"),
+        ("launch/cli.py", "from computerrl.learner.loop import run_learner"),
         ("launch/report.py", "def f():\n    import torch"),
         ("actor/prompt.py", "from vllm import LLM"),
         ("broker/server.py", "import zmq"),
         ("common/messages.py", "import msgpack"),
         ("broker/service.py", "from msgspec import msgpack"),
-        ("common/codec.py", "from broker import client"),
-        ("env_server/guest/main.py", "from common.messages import Action"),
+        ("common/codec.py", "from computerrl.broker import client"),
+        ("env_server/guest/main.py", "from computerrl.common.messages import Action"),
         ("env_server/guest/office/sheet.py", "def f():\n    from com.sun.star.awt import Size"),
-        ("common/codec.py", "def f():\n    from env_server.client import DesktopClient"),
+        ("common/codec.py", "def f():\n    from computerrl.env_server.client import DesktopClient"),
     ],
 )
 def test_violations_forbidden_import_is_named(file: str, source: str) -> None:
@@ -127,10 +132,11 @@ def test_violations_forbidden_import_is_named(file: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("file", "source"),
     [
-        ("actor/worker.py", "from broker.client import BrokerClient\nfrom common.messages import Step\nimport actor.prompt"),
+        ("actor/worker.py", "from computerrl.broker.client import BrokerClient\nfrom computerrl.common.messages import Step"),
+        ("actor/worker.py", "import computerrl.actor.prompt"),
         ("actor/worker.py", "from . import prompt\nfrom .engines import base"),
-        ("launch/cli.py", "def f():\n    from learner.loop import run_learner"),
-        ("launch/cli.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from learner.loop import X"),
+        ("launch/cli.py", "def f():\n    from computerrl.learner.loop import run_learner"),
+        ("launch/cli.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from computerrl.learner.loop import X"),
         ("learner/trainer.py", "import torch"),
         ("actor/engines/vllm_engine.py", "from vllm import LLM"),
         ("env_server/guest/main.py", "import zmq, msgpack"),
@@ -144,7 +150,7 @@ def test_violations_allowed_import_is_silent(file: str, source: str) -> None:
 def test_help_imports_neither_torch_nor_vllm() -> None:
     program = (
         "import sys\n"
-        "from launch.cli import cli\n"
+        "from computerrl.launch.cli import cli\n"
         "cli.main(args=['--help'], standalone_mode=False)\n"
         "heavy = {'torch', 'vllm', 'transformers', 'aiohttp', 'gymnasium'} & set(sys.modules)\n"
         "sys.exit(f'--help imported {sorted(heavy)}' if heavy else 0)\n"

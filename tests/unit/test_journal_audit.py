@@ -9,13 +9,13 @@ import pytest
 from broker_data import assignment, core, order, trajectory_for
 from click.testing import CliRunner
 
-from broker import audit
-from broker.journal import FileJournal
-from broker.service import BrokerService
-from common.config import RunConfig
-from common.messages import ConsumptionReport, VersionAnnouncement
-from common.run_folder import RunFolder
-from launch.cli import cli
+from computerrl.broker import audit
+from computerrl.broker.journal import FileJournal
+from computerrl.broker.service import BrokerService
+from computerrl.common.config import RunConfig
+from computerrl.common.messages import ConsumptionReport, VersionAnnouncement
+from computerrl.common.run_folder import RunFolder
+from computerrl.launch.cli import cli
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from broker_data import assignment, core, order, trajectory_for
 
-from broker import records
-from broker.events import MessagePersisted, StateRestored, TrajectoryRestored
-from broker.journal import FileJournal, Journal, MemoryJournal, Position
-from common.errors import DiskFull, ResumeError
-from common.messages import ConsumptionReport, VersionAnnouncement
+from computerrl.broker import records
+from computerrl.broker.events import MessagePersisted, StateRestored, TrajectoryRestored
+from computerrl.broker.journal import FileJournal, Journal, MemoryJournal, Position
+from computerrl.common.errors import DiskFull, ResumeError
+from computerrl.common.messages import ConsumptionReport, VersionAnnouncement
 from tests.conftest import CheckGolden
 
 

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from common.config import TasksConfig
-from common.errors import DesktopBroken, EnvError, HostBroken, TaskFailed
-from common.messages import TaskRef
-from env_server.driver import TaskInstance
-from env_server.judging import ForkedJudge, Limits
-from env_server.memory import processes_below
-from env_server.tasks import FAMILIES, task_instance
+from computerrl.common.config import TasksConfig
+from computerrl.common.errors import DesktopBroken, EnvError, HostBroken, TaskFailed
+from computerrl.common.messages import TaskRef
+from computerrl.env_server.driver import TaskInstance
+from computerrl.env_server.judging import ForkedJudge, Limits
+from computerrl.env_server.memory import processes_below
+from computerrl.env_server.tasks import FAMILIES, task_instance
 
 SERVER = (sys.executable, str(Path(__file__).with_name("misbehaving_judgements.py")))
 LIMITS = Limits(wall_s=20.0, cpu_s=1, memory_mb=64, file_mb=4, open_files=40)

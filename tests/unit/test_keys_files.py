@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from test_transport_security import serving
 
-from common import transport
-from common.errors import PeerTimeout, SetupError
-from common.keys import Keys
-from common.messages import Ack, StatusRequest
-from common.transport import Client, Server
+from computerrl.common import transport
+from computerrl.common.errors import PeerTimeout, SetupError
+from computerrl.common.keys import Keys
+from computerrl.common.messages import Ack, StatusRequest
+from computerrl.common.transport import Client, Server
 
 OTHER_USER = 12345
 

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from common.config import AlgorithmConfig, LearnerConfig
-from common.messages import Step, Trajectory, TrajectoryGroup
-from common.metrics import read_json_lines
-from learner.algorithms import Algorithm, FirstLook, Refines, TrainBatch, make_algorithm
-from learner.algorithms.grpo import GRPO
-from learner.algorithms.replaying import ReplayingGRPO
-from learner.batch_check import check_batch
-from learner.ledger import Ledger
-from learner.step_table import Chosen, StepTable
-from learner.summary import TrainedSteps
+from computerrl.common.config import AlgorithmConfig, LearnerConfig
+from computerrl.common.messages import Step, Trajectory, TrajectoryGroup
+from computerrl.common.metrics import read_json_lines
+from computerrl.learner.algorithms import Algorithm, FirstLook, Refines, TrainBatch, make_algorithm
+from computerrl.learner.algorithms.grpo import GRPO
+from computerrl.learner.algorithms.replaying import ReplayingGRPO
+from computerrl.learner.batch_check import check_batch
+from computerrl.learner.ledger import Ledger
+from computerrl.learner.step_table import Chosen, StepTable
+from computerrl.learner.summary import TrainedSteps
 from tests.unit.loop_fakes import Bench, make_config
 from tests.unit.trainer_data import make_group, make_step, random_groups
 

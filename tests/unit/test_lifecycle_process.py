@@ -13,14 +13,14 @@ from pathlib import Path
 from broker_data import core
 from msgspec.structs import replace
 
-from broker.journal import MemoryJournal
-from broker.service import BrokerService
-from common.clock import ManualClock
-from common.errors import PeerTimeout, Superseded
-from common.lifecycle import Heartbeat, StopToken, new_incarnation
-from common.messages import Heartbeat as HeartbeatMessage
-from common.messages import HeartbeatAck, Hello, Message
-from common.transport import LocalChannel
+from computerrl.broker.journal import MemoryJournal
+from computerrl.broker.service import BrokerService
+from computerrl.common.clock import ManualClock
+from computerrl.common.errors import PeerTimeout, Superseded
+from computerrl.common.lifecycle import Heartbeat, StopToken, new_incarnation
+from computerrl.common.messages import Heartbeat as HeartbeatMessage
+from computerrl.common.messages import HeartbeatAck, Hello, Message
+from computerrl.common.transport import LocalChannel
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,7 +40,7 @@ def test_incarnations_differ() -> None:
 def test_pause_leaves_the_collector_as_it_was_and_does_not_look_again_at_what_was_loaded() -> None:
     code = """
 import gc
-from common.lifecycle import gc_paused
+from computerrl.common.lifecycle import gc_paused
 
 class Loop: pass
 
@@ -74,7 +74,7 @@ def python(code: str) -> subprocess.Popen[str]:
 
 def test_signals_set_the_stop_token_of_a_main_thread_that_waits_on_it() -> None:
     code = """
-from common.lifecycle import StopToken, stop_on_signals
+from computerrl.common.lifecycle import StopToken, stop_on_signals
 stop = StopToken()
 stop_on_signals(stop)
 print("ready", flush=True)
@@ -95,7 +95,7 @@ def test_child_dies_with_its_parent() -> None:
 import os, subprocess, sys
 child = '''
 import os, sys, time
-from common.lifecycle import die_with_parent
+from computerrl.common.lifecycle import die_with_parent
 die_with_parent()
 print(os.getpid(), flush=True)
 time.sleep(100)

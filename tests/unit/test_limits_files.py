@@ -9,8 +9,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 TRY = """
 import resource, sys
-from common.errors import SetupError
-from common.limits import allow_files
+from computerrl.common.errors import SetupError
+from computerrl.common.limits import allow_files
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, 500))
 try:
     allow_files(int(sys.argv[1]))

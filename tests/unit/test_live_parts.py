@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from common.actions import ACTIONS, parse_action, render_action
-from common.messages import Element, TaskRef
-from common.recordings import RecordedTarget
-from env_server.live import commands, picture, pointing
-from env_server.live.hub import signature
-from env_server.live.recorder import Deed, joined, to_recording
+from computerrl.common.actions import ACTIONS, parse_action, render_action
+from computerrl.common.messages import Element, TaskRef
+from computerrl.common.recordings import RecordedTarget
+from computerrl.env_server.live import commands, picture, pointing
+from computerrl.env_server.live.hub import signature
+from computerrl.env_server.live.recorder import Deed, joined, to_recording
 from tests.unit.actor_data import make_observation
 
 

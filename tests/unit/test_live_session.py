@@ -13,17 +13,17 @@ from typing import Any
 import aiohttp
 import pytest
 
-from common.config import DesktopConfig, TasksConfig
-from common.errors import DesktopBroken, SetupError
-from common.messages import Action, TaskRef
-from common.recordings import read_recording
-from env_server.driver import LiveDesktop
-from env_server.live import pointing
-from env_server.live.picture import HEADER
-from env_server.live.session import LiveSession
-from env_server.live.web import serve
-from env_server.replay import with_recording
-from env_server.tasks import task_instance
+from computerrl.common.config import DesktopConfig, TasksConfig
+from computerrl.common.errors import DesktopBroken, SetupError
+from computerrl.common.messages import Action, TaskRef
+from computerrl.common.recordings import read_recording
+from computerrl.env_server.driver import LiveDesktop
+from computerrl.env_server.live import pointing
+from computerrl.env_server.live.picture import HEADER
+from computerrl.env_server.live.session import LiveSession
+from computerrl.env_server.live.web import serve
+from computerrl.env_server.replay import with_recording
+from computerrl.env_server.tasks import task_instance
 
 SCRIPTED = DesktopConfig(driver="scripted")
 
@@ -72,7 +72,7 @@ def test_session_recording_replayed_on_a_fresh_desktop_solves_the_task(session: 
     task = TaskRef("calc-type-cell", 7, "demonstration")
     tasks = TasksConfig(recordings=str(tmp_path / "demos"))
     instance = with_recording(task_instance(task, tasks=tasks), task, tasks=tasks)
-    from env_server.drivers.scripted import ScriptedDriver
+    from computerrl.env_server.drivers.scripted import ScriptedDriver
 
     desktop = ScriptedDriver(SCRIPTED)
     instruction, observation = desktop.reset(instance)
@@ -137,8 +137,8 @@ class DyingDesktops:
     """Drivers that end when told to."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from env_server import drivers
-        from env_server.live import session as live
+        from computerrl.env_server import drivers
+        from computerrl.env_server.live import session as live
 
         self.made: list[LiveDesktop] = []
 
@@ -178,7 +178,7 @@ def test_session_broken_desktop_says_so_and_is_restarted_when_asked(
 
 
 def test_session_closed_while_it_starts_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from env_server.live import session as live
+    from computerrl.env_server.live import session as live
 
     entered, release = threading.Event(), threading.Event()
 

@@ -13,10 +13,10 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from actor.engines.llama import LlamaModel
-from actor.engines.transformers_engine import TransformersCore, load_model, make_transformers_engine
-from common.errors import ConfigError
-from learner.model_store import ensure_model
+from computerrl.actor.engines.llama import LlamaModel
+from computerrl.actor.engines.transformers_engine import TransformersCore, load_model, make_transformers_engine
+from computerrl.common.errors import ConfigError
+from computerrl.learner.model_store import ensure_model
 
 PROBE = np.arange(3, 43, dtype=np.int32)
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -90,8 +90,8 @@ def test_weights_that_were_read_can_be_changed_and_their_file_stays(tmp_path: Pa
 
 @pytest.mark.parametrize("vocabulary", [2, 261, 934])
 def test_probe_of_a_small_vocabulary_is_the_same_for_learner_and_engine(vocabulary: int, tmp_path: Path) -> None:
-    from common.config import RunConfig
-    from learner.policy import load_policy
+    from computerrl.common.config import RunConfig
+    from computerrl.learner.policy import load_policy
     from tests.unit.tokenizer_data import FAMILIES, make_folder
 
     folder = make_folder(FAMILIES["bytes"], tmp_path)
@@ -153,11 +153,11 @@ def test_folder_with_broken_weights_is_a_problem_of_the_configuration(tmp_path: 
 def test_actor_with_the_built_in_model_imports_no_transformers() -> None:
     script = """
 import sys
-import actor.process
+import computerrl.actor.process
 assert "torch" not in sys.modules, "an actor without an engine of its own needs none"
-from actor.engines.transformers_engine import make_transformers_engine
-from actor.prompt import FolderTokenizer
-from common.model_folder import model_folder
+from computerrl.actor.engines.transformers_engine import make_transformers_engine
+from computerrl.actor.prompt import FolderTokenizer
+from computerrl.common.model_folder import model_folder
 folder = model_folder("tiny-random")
 decode = FolderTokenizer(folder).decode
 make_transformers_engine(folder, decode=decode, dtype="float32", device="cpu", num_live=1, max_tokens=64, seed=0,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from common import log
+from computerrl.common import log
 
 FULL = Path("/dev/full")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from common.metrics import read_json_lines
-from launch.cli import cli
+from computerrl.common.metrics import read_json_lines
+from computerrl.launch.cli import cli
 from tests.unit.synthetic_run import write_run
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from common.messages import RolloutOrder
-from common.metrics import read_json_lines
-from learner.conductor import LearnerLoop
-from learner.state import LoopState
+from computerrl.common.messages import RolloutOrder
+from computerrl.common.metrics import read_json_lines
+from computerrl.learner.conductor import LearnerLoop
+from computerrl.learner.state import LoopState
 from tests.unit.loop_fakes import FAMILIES, Bench, make_config
 
 CLICK, TYPE = FAMILIES

@@ -13,9 +13,9 @@ import psutil
 import pytest
 from loop_fakes import Bench, make_config
 
-from common.run_folder import RunFolder
-from learner import limits, recipe
-from learner.state import LoopState, Pace
+from computerrl.common.run_folder import RunFolder
+from computerrl.learner import limits, recipe
+from computerrl.learner.state import LoopState, Pace
 
 BUDGET_S = 400.0
 

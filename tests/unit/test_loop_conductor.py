@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from loop_fakes import FAMILIES, Bench, FakeTrainer, FakeWeights, make_config
 
-from common import requests
-from common.metrics import read_json_lines
-from learner import limits
-from learner.algorithms.arpo import ARPO
-from learner.checkpoint import read_checkpoint
-from learner.pool import EpisodePool, trainer_state
-from learner.sft import make_round
-from learner.state import LoopState
+from computerrl.common import requests
+from computerrl.common.metrics import read_json_lines
+from computerrl.learner import limits
+from computerrl.learner.algorithms.arpo import ARPO
+from computerrl.learner.checkpoint import read_checkpoint
+from computerrl.learner.pool import EpisodePool, trainer_state
+from computerrl.learner.sft import make_round
+from computerrl.learner.state import LoopState
 
 
 def events(bench: Bench, kind: str) -> list[dict]:

@@ -9,15 +9,15 @@ import numpy as np
 from loop_fakes import FakeBroker, make_config, make_step
 from msgspec.structs import replace
 
-from common.config import ModelConfig, RunConfig
-from common.messages import Trajectory
-from common.run_folder import RunFolder
-from launch.machine import inspect_machine
-from launch.preflight import check_specialists
-from learner.checkpoint import CheckpointStore
-from learner.pool import Episode, EpisodePool, digest, make_batches, pack_run
-from learner.recipe import first_phase, phase_after, rl_phase
-from learner.sft import make_round
+from computerrl.common.config import ModelConfig, RunConfig
+from computerrl.common.messages import Trajectory
+from computerrl.common.run_folder import RunFolder
+from computerrl.launch.machine import inspect_machine
+from computerrl.launch.preflight import check_specialists
+from computerrl.learner.checkpoint import CheckpointStore
+from computerrl.learner.pool import Episode, EpisodePool, digest, make_batches, pack_run
+from computerrl.learner.recipe import first_phase, phase_after, rl_phase
+from computerrl.learner.sft import make_round
 
 
 def trajectories(num_groups: int) -> list[Trajectory]:

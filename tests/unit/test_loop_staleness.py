@@ -9,7 +9,7 @@ import pytest
 from loop_fakes import Bench, make_config
 from test_loop_conductor import check_exactly_once, events, ledger
 
-from learner.conductor import LearnerLoop
+from computerrl.learner.conductor import LearnerLoop
 
 
 def bench_of(folder: Path, mode: str, **learner: Any) -> Bench:

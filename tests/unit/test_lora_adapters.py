@@ -11,17 +11,17 @@ import pytest
 import torch
 import transformers
 
-from common.config import LearnerConfig, LoraConfig, ModelConfig, OptimizerConfig, RunConfig
-from common.errors import ConfigError, SetupError
-from common.run_folder import RunFolder
-from common.weight_plan import PROBE_TOKENS
-from learner.checkpoint import CheckpointStore
-from learner.export import export_model
-from learner.lora import adapters_among
-from learner.model_store import ensure_model
-from learner.policy import load_policy
-from learner.pool import pack_run
-from learner.trainer import Trainer
+from computerrl.common.config import LearnerConfig, LoraConfig, ModelConfig, OptimizerConfig, RunConfig
+from computerrl.common.errors import ConfigError, SetupError
+from computerrl.common.run_folder import RunFolder
+from computerrl.common.weight_plan import PROBE_TOKENS
+from computerrl.learner.checkpoint import CheckpointStore
+from computerrl.learner.export import export_model
+from computerrl.learner.lora import adapters_among
+from computerrl.learner.model_store import ensure_model
+from computerrl.learner.policy import load_policy
+from computerrl.learner.pool import pack_run
+from computerrl.learner.trainer import Trainer
 from tests.unit.trainer_data import make_step, random_groups
 
 LORA = LoraConfig(rank=4, alpha=8, targets=("q_proj", "down_proj"))

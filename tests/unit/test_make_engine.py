@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from actor.engines import make_engine
-from actor.engines.vllm_engine import CLIENT_METHODS, ENGINE_OPTIONS, OUTPUT_FIELDS, REQUEST_FIELDS, require_known_vllm
-from common.config import ModelConfig, RunConfig
-from common.errors import ConfigError
-from learner.model_store import ensure_model
+from computerrl.actor.engines import make_engine
+from computerrl.actor.engines.vllm_engine import CLIENT_METHODS, ENGINE_OPTIONS, OUTPUT_FIELDS, REQUEST_FIELDS, require_known_vllm
+from computerrl.common.config import ModelConfig, RunConfig
+from computerrl.common.errors import ConfigError
+from computerrl.learner.model_store import ensure_model
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,11 @@ def test_model_that_the_library_cannot_load_is_a_problem_of_the_configuration(
 
 def test_prompts_beyond_the_context_are_refused_by_every_engine(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "max_position_embeddings": 100}))
-    for engine in ({"engine": "transformers"}, {"engine": "vllm"}, {"engine": "endpoint", "endpoint": {"url": "http://[::1]:9/v1"}}):
+    for engine in (
+        {"engine": "transformers"},
+        {"engine": "vllm"},
+        {"engine": "endpoint", "endpoint": {"url": "http://[::1]:9/v1"}},
+    ):
         config = RunConfig.model_validate({"run_dir": str(tmp_path), "model": {"name": str(tmp_path)}, "actor": engine})
         with pytest.raises(ConfigError, match=r"max_prompt_tokens: .* has a context of 100 tokens, and .* 256 \+ 32 = 288"):
             make_engine(config, tmp_path, decode=lambda _: "")

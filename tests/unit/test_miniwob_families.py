@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from common.actions import parse_action, render_action
-from common.config import RunConfig, TasksConfig
-from common.errors import ConfigError, TaskFailed
-from common.messages import Element, Observation, TaskRef
-from env_server.client import family_names
-from env_server.tasks import FAMILIES, REFUSED, miniwob, task_instance, web
-from env_server.tasks.miniwob.registry import registered_pages
+from computerrl.common.actions import parse_action, render_action
+from computerrl.common.config import RunConfig, TasksConfig
+from computerrl.common.errors import ConfigError, TaskFailed
+from computerrl.common.messages import Element, Observation, TaskRef
+from computerrl.env_server.client import family_names
+from computerrl.env_server.tasks import FAMILIES, REFUSED, miniwob, task_instance, web
+from computerrl.env_server.tasks.miniwob.registry import registered_pages
 
 UNDEMONSTRATED = "web-count-sides"
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.messages import Element
-from env_server.observation import Numbering, TreeNode, linearise
+from computerrl.common.messages import Element
+from computerrl.env_server.observation import Numbering, TreeNode, linearise
 
 
 def node(

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from env_server.guest.office import main_thread
-from env_server.guest.office.main_thread import MainThread, Outcome, outcome_of
-from env_server.guest.office.process import DocumentError, Office, OfficeGone, _answer
-from env_server.guest.processes import Program
+from computerrl.env_server.guest.office import main_thread
+from computerrl.env_server.guest.office.main_thread import MainThread, Outcome, outcome_of
+from computerrl.env_server.guest.office.process import DocumentError, Office, OfficeGone, _answer
+from computerrl.env_server.guest.processes import Program
 
 
 class Thing:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from env_server.guest.office import profile
-from env_server.guest.office.settings import settings_file
+from computerrl.env_server.guest.office import profile
+from computerrl.env_server.guest.office.settings import settings_file
 
 FIRST = settings_file()
 COMMON = "/org.openoffice.Office.Common"

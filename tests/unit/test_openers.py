@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from env_server.guest.apps.on_demand import OnDemandApp, Surroundings
-from env_server.guest.faults import DesktopError, Refused
-from env_server.guest.folder import AgentFolder
-from env_server.guest.openers import Openers
+from computerrl.env_server.guest.apps.on_demand import OnDemandApp, Surroundings
+from computerrl.env_server.guest.faults import DesktopError, Refused
+from computerrl.env_server.guest.folder import AgentFolder
+from computerrl.env_server.guest.openers import Openers
 
 
 class App(OnDemandApp):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from env_server.tasks.osworld.metrics import METRICS
+from computerrl.env_server.tasks.osworld.metrics import METRICS
 from tests.oracle.differences import DIFFERENCES, unexplained
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,16 +14,16 @@ import pytest
 from extreme_files import book
 from osworld_fake import FakeDesktop
 
-from common.errors import TaskFailed
-from common.messages import Action
-from env_server.tasks.forge.book_facts import book_facts
-from env_server.tasks.osworld import Assets, OsworldTask, TaskFile
-from env_server.tasks.osworld.desktop import Playing, RunResult, Tab
-from env_server.tasks.osworld.getters import GETTERS, Context
-from env_server.tasks.osworld.getters.values import parse_date
-from env_server.tasks.osworld.home import HOME_STEPS
-from env_server.tasks.osworld.metrics import sheet_facts
-from env_server.tasks.reading import limits
+from computerrl.common.errors import TaskFailed
+from computerrl.common.messages import Action
+from computerrl.env_server.tasks.forge.book_facts import book_facts
+from computerrl.env_server.tasks.osworld import Assets, OsworldTask, TaskFile
+from computerrl.env_server.tasks.osworld.desktop import Playing, RunResult, Tab
+from computerrl.env_server.tasks.osworld.getters import GETTERS, Context
+from computerrl.env_server.tasks.osworld.getters.values import parse_date
+from computerrl.env_server.tasks.osworld.home import HOME_STEPS
+from computerrl.env_server.tasks.osworld.metrics import sheet_facts
+from computerrl.env_server.tasks.reading import limits
 
 PROFILE = "/home/user/.config/chromium"
 
@@ -113,7 +113,7 @@ def test_evaluate_end_of_memory_is_blamed_on_no_file(tmp_path: Path, monkeypatch
     def no_room(*args: Any, **options: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("env_server.tasks.reading.workbooks.open_workbook", no_room)
+    monkeypatch.setattr("computerrl.env_server.tasks.reading.workbooks.open_workbook", no_room)
     with pytest.raises(MemoryError):
         _score(_task(TABLE, _gold(tmp_path, _book("yes"))), FakeDesktop(files={"/home/user/a.xlsx": _book("yes")}))
     with pytest.raises(MemoryError):

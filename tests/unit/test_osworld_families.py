@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from common.config import RunConfig, TasksConfig
-from common.errors import ConfigError, TaskFailed
-from common.messages import TaskRef
-from env_server.client import family_names
-from env_server.tasks import families_of, task_instance
-from env_server.tasks.osworld.families import READERS
+from computerrl.common.config import RunConfig, TasksConfig
+from computerrl.common.errors import ConfigError, TaskFailed
+from computerrl.common.messages import TaskRef
+from computerrl.env_server.client import family_names
+from computerrl.env_server.tasks import families_of, task_instance
+from computerrl.env_server.tasks.osworld.families import READERS
 
 
 def write(folder: Path, name: str, **changes: Any) -> None:

@@ -13,14 +13,14 @@ import pytest
 from click.testing import CliRunner
 from osworld_fake import FakeDesktop
 
-from common.errors import ConfigError
-from env_server.tasks.osworld import Abilities, Assets, load_task, read_task_file, refusals
-from env_server.tasks.osworld.abilities import is_remote, programs
-from env_server.tasks.osworld.check import check_folder
-from env_server.tasks.osworld.format import STEPS
-from env_server.tasks.osworld.getters import GETTERS
-from env_server.tasks.osworld.metrics import METRICS, ON_DESKTOP, REFUSED
-from launch.cli import cli
+from computerrl.common.errors import ConfigError
+from computerrl.env_server.tasks.osworld import Abilities, Assets, load_task, read_task_file, refusals
+from computerrl.env_server.tasks.osworld.abilities import is_remote, programs
+from computerrl.env_server.tasks.osworld.check import check_folder
+from computerrl.env_server.tasks.osworld.format import STEPS
+from computerrl.env_server.tasks.osworld.getters import GETTERS
+from computerrl.env_server.tasks.osworld.metrics import METRICS, ON_DESKTOP, REFUSED
+from computerrl.launch.cli import cli
 
 HOST = "https://files.invalid/data/sets/main"
 PLAIN: dict[str, Any] = {

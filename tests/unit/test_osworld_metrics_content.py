@@ -15,9 +15,9 @@ from docx.oxml.ns import nsdecls, qn
 from docx.shared import RGBColor
 from PIL import Image
 
-from env_server.tasks.osworld.metrics import metric
-from env_server.tasks.osworld.metrics.colours import ciede2000, difference
-from env_server.tasks.osworld.metrics.files import BrokenFile
+from computerrl.env_server.tasks.osworld.metrics import metric
+from computerrl.env_server.tasks.osworld.metrics.colours import ciede2000, difference
+from computerrl.env_server.tasks.osworld.metrics.files import BrokenFile
 
 Edit = Callable[[Any], Any]
 

@@ -16,9 +16,9 @@ from docx.shared import Pt, RGBColor
 from PIL import Image
 from pptx.util import Inches
 
-from env_server.tasks.osworld.metrics import metric
-from env_server.tasks.osworld.metrics.files import BrokenFile
-from env_server.tasks.osworld.metrics.matching import BadRule
+from computerrl.env_server.tasks.osworld.metrics import metric
+from computerrl.env_server.tasks.osworld.metrics.files import BrokenFile
+from computerrl.env_server.tasks.osworld.metrics.matching import BadRule
 
 Edit = Callable[[Any], Any]
 

@@ -15,10 +15,10 @@ from openpyxl.formatting.rule import CellIsRule
 from openpyxl.styles import Font, GradientFill, PatternFill
 from openpyxl.worksheet.datavalidation import DataValidation
 
-from env_server.tasks.osworld.metrics import metric
-from env_server.tasks.osworld.metrics.files import BrokenFile
-from env_server.tasks.osworld.metrics.matching import BadRule, matches
-from env_server.tasks.osworld.metrics.sheets import answer_ranges
+from computerrl.env_server.tasks.osworld.metrics import metric
+from computerrl.env_server.tasks.osworld.metrics.files import BrokenFile
+from computerrl.env_server.tasks.osworld.metrics.matching import BadRule, matches
+from computerrl.env_server.tasks.osworld.metrics.sheets import answer_ranges
 
 PAIR = {"sheet_idx0": 0, "sheet_idx1": "EI0"}
 

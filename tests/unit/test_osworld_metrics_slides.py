@@ -13,8 +13,8 @@ from lxml import etree
 from PIL import Image
 from pptx.util import Emu, Inches
 
-from env_server.tasks.osworld.metrics import metric
-from env_server.tasks.osworld.metrics.slide_shapes import placed_shapes
+from computerrl.env_server.tasks.osworld.metrics import metric
+from computerrl.env_server.tasks.osworld.metrics.slide_shapes import placed_shapes
 
 Edit = Callable[[Any], Any]
 A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"

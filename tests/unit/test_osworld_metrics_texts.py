@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from env_server.tasks.osworld.metrics import metric
-from env_server.tasks.osworld.metrics.texts import decoded, lines_of
+from computerrl.env_server.tasks.osworld.metrics import metric
+from computerrl.env_server.tasks.osworld.metrics.texts import decoded, lines_of
 
 TEXT = "name,city\nJosé,Málaga\n"
 OTHER = "name,city\nJosè,Mélaga\n"

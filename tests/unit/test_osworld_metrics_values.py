@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from env_server.tasks.osworld.metrics import METRICS, metric
-from env_server.tasks.osworld.metrics.files import BrokenFile
-from env_server.tasks.osworld.metrics.matching import BadRule, matches
+from computerrl.env_server.tasks.osworld.metrics import METRICS, metric
+from computerrl.env_server.tasks.osworld.metrics.files import BrokenFile
+from computerrl.env_server.tasks.osworld.metrics.matching import BadRule, matches
 
 TREE = """<desktop-frame xmlns:st="urn:accessibility:state">
 <application name="soffice"><panel name="Slides View"/>

@@ -10,12 +10,28 @@ from typing import Any
 import pytest
 from osworld_fake import FakeDesktop
 
-from common.errors import DesktopBroken, TaskFailed
-from env_server.tasks.osworld import Assets
-from env_server.tasks.osworld.commands import Pause, Untranslatable, converted_files, fill_placeholders, input_script, normalise
-from env_server.tasks.osworld.desktop import CalledDesktop, Command, InputEvent, Obstructed, Playing, RunResult, Tab, Window
-from env_server.tasks.osworld.format import Step
-from env_server.tasks.osworld.steps import Carrier
+from computerrl.common.errors import DesktopBroken, TaskFailed
+from computerrl.env_server.tasks.osworld import Assets
+from computerrl.env_server.tasks.osworld.commands import (
+    Pause,
+    Untranslatable,
+    converted_files,
+    fill_placeholders,
+    input_script,
+    normalise,
+)
+from computerrl.env_server.tasks.osworld.desktop import (
+    CalledDesktop,
+    Command,
+    InputEvent,
+    Obstructed,
+    Playing,
+    RunResult,
+    Tab,
+    Window,
+)
+from computerrl.env_server.tasks.osworld.format import Step
+from computerrl.env_server.tasks.osworld.steps import Carrier
 
 SIZE = (1280, 720)
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from osworld_fake import FakeDesktop
 
-from env_server.tasks.osworld.desktop import RunResult
-from env_server.tasks.osworld.on_desktop import check_python_file_by_test_suite
+from computerrl.env_server.tasks.osworld.desktop import RunResult
+from computerrl.env_server.tasks.osworld.on_desktop import check_python_file_by_test_suite
 
 
 class _Desktop(FakeDesktop):

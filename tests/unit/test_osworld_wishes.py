@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from env_server.tasks.osworld.abilities import application, refusals
-from env_server.tasks.osworld.assets import Assets
-from env_server.tasks.osworld.format import TaskFile
-from env_server.tasks.osworld.wishes import missing_programs, network_wishes
+from computerrl.env_server.tasks.osworld.abilities import application, refusals
+from computerrl.env_server.tasks.osworld.assets import Assets
+from computerrl.env_server.tasks.osworld.format import TaskFile
+from computerrl.env_server.tasks.osworld.wishes import missing_programs, network_wishes
 
 NEEDS_NETWORK = (
     "Fetch the picture at https://pictures.example/a/b.png and put it on the Desktop.",

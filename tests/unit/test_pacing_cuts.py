@@ -9,10 +9,10 @@ import pytest
 from loop_fakes import make_config, make_step, make_trajectory
 from msgspec.structs import replace
 
-from common.config import RunConfig
-from common.messages import RolloutOrder, TaskRef, TrajectoryGroup
-from learner.lineage import Lineage
-from learner.pacing import Cut, Pacer
+from computerrl.common.config import RunConfig
+from computerrl.common.messages import RolloutOrder, TaskRef, TrajectoryGroup
+from computerrl.learner.lineage import Lineage
+from computerrl.learner.pacing import Cut, Pacer
 
 ORDER = RolloutOrder("rl-1", "training", ("click",), None, 2, 100_000, 1.0, 6, 0)
 

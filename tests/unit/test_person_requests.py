@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.core import BrokerCore
-from broker.events import AdmissionSet, MessageReceived, Reply
-from common import requests
-from common.messages import AssignmentRequest, NoAssignment, Status, StatusRequest
-from launch.local import BY_A_PERSON, _asked_to_end
+from computerrl.broker.core import BrokerCore
+from computerrl.broker.events import AdmissionSet, MessageReceived, Reply
+from computerrl.common import requests
+from computerrl.common.messages import AssignmentRequest, NoAssignment, Status, StatusRequest
+from computerrl.launch.local import BY_A_PERSON, _asked_to_end
 from tests.unit.broker_data import order
 
 

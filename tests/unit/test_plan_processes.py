@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from common.config import ActorConfig, LearnerConfig, RunConfig
-from launch.machine import inspect_machine, visible_gpus
-from launch.plan import ProcessSpec, make_plan
+from computerrl.common.config import ActorConfig, LearnerConfig, RunConfig
+from computerrl.launch.machine import inspect_machine, visible_gpus
+from computerrl.launch.plan import ProcessSpec, make_plan
 
 
 def plan(config: RunConfig, gpus: Sequence[str] = ()) -> dict[str, ProcessSpec]:
@@ -55,7 +55,7 @@ def test_plan_only_the_learner_ends_the_run_and_is_nice() -> None:
 
 def test_plan_every_process_is_a_command_of_ours_with_the_resolved_config() -> None:
     for spec in plan(RunConfig()).values():
-        assert spec.argv[:3] == ("python3", "-m", "launch.cli")
+        assert spec.argv[:3] == ("python3", "-m", "computerrl")
         assert spec.argv[4] == "runs/x/config.yaml"
 
 
@@ -75,9 +75,7 @@ def test_plan_every_process_is_a_command_of_ours_with_the_resolved_config() -> N
 def test_plan_engines_take_the_gpus_that_the_learner_leaves(
     gpus: tuple[str, ...], learner: dict[str, object], expected: list[str | None], inference: str
 ) -> None:
-    config = RunConfig.model_validate(
-        {"actor": {"num_actors": 3, "inference": inference, "num_engines": 3}, "learner": learner}
-    )
+    config = RunConfig.model_validate({"actor": {"num_actors": 3, "inference": inference, "num_engines": 3}, "learner": learner})
     specs = plan(config, gpus)
     role = "actor" if inference == "local" else "engine"
     assert [specs[f"{role}-{i}"].env.get("CUDA_VISIBLE_DEVICES") for i in range(3)] == expected
@@ -85,9 +83,7 @@ def test_plan_engines_take_the_gpus_that_the_learner_leaves(
     assert not any("CUDA_VISIBLE_DEVICES" in spec.env for spec in others)
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"), [(None, ("0", "1")), ("3", ("3",)), ("1, 0", ("1", "0")), ("", ()), ("-1", ())]
-)
+@pytest.mark.parametrize(("given", "expected"), [(None, ("0", "1")), ("3", ("3",)), ("1, 0", ("1", "0")), ("", ()), ("-1", ())])
 def test_gpus_that_may_be_used(monkeypatch: pytest.MonkeyPatch, given: str | None, expected: tuple[str, ...]) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if given is not None:

@@ -10,9 +10,9 @@ import pytest
 from loop_fakes import Bench, FakeTrainer, make_config, make_step, make_trajectory
 from msgspec.structs import replace
 
-from common.messages import NoGroup, RolloutOrder, Step, TaskRef, Trajectory, TrajectoryGroup
-from common.metrics import read_json_lines
-from learner.poison import POISONS, poison_of
+from computerrl.common.messages import NoGroup, RolloutOrder, Step, TaskRef, Trajectory, TrajectoryGroup
+from computerrl.common.metrics import read_json_lines
+from computerrl.learner.poison import POISONS, poison_of
 
 VOCABULARY_SIZE = 100
 TASK = TaskRef("click", 1, "training")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from common.errors import LeaseRefused, NoDesktop
-from common.messages import Lease
-from env_server.pool import DesktopPool, PoolLimits
+from computerrl.common.errors import LeaseRefused, NoDesktop
+from computerrl.common.messages import Lease
+from computerrl.env_server.pool import DesktopPool, PoolLimits
 
 LIMITS = PoolLimits(lease_time_limit_s=60.0)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from common.config import DesktopConfig
-from common.errors import NoDesktop
-from env_server.memory import num_fitting
-from env_server.pool import NO_ROOM_PAUSE_S, DesktopPool, PoolLimits
+from computerrl.common.config import DesktopConfig
+from computerrl.common.errors import NoDesktop
+from computerrl.env_server.memory import num_fitting
+from computerrl.env_server.pool import NO_ROOM_PAUSE_S, DesktopPool, PoolLimits
 
 LIMITS = PoolLimits(lease_time_limit_s=60.0)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from common.errors import NoDesktop
-from common.messages import TaskRef
-from env_server.pool import DesktopPool, PoolLimits
+from computerrl.common.errors import NoDesktop
+from computerrl.common.messages import TaskRef
+from computerrl.env_server.pool import DesktopPool, PoolLimits
 
 NEXT, OTHER = TaskRef("calc-set-cell", 7, "training"), TaskRef("web-click-button", 8, "training")
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from common import memory_plan
-from common.config import RunConfig
-from common.errors import ConfigError, SetupError
-from launch import preflight
-from launch.machine import Machine, inspect_machine
-from launch.preflight import Finding, PreflightFailed
+from computerrl.common import memory_plan
+from computerrl.common.config import RunConfig
+from computerrl.common.errors import ConfigError, SetupError
+from computerrl.launch import preflight
+from computerrl.launch.machine import Machine, inspect_machine
+from computerrl.launch.preflight import Finding, PreflightFailed
 
 MACHINE = Machine("Debian", "6.1", "cpu", 2, 24_000, 20_000, ())
 

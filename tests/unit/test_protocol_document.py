@@ -10,8 +10,8 @@ import protocol_tables
 import pytest
 from broker_data import core
 
-from common.errors import error_classes
-from common.messages import SCHEMA_VERSION, SIZE_LIMITS, AnswerMessage, Message, RequestMessage
+from computerrl.common.errors import error_classes
+from computerrl.common.messages import SCHEMA_VERSION, SIZE_LIMITS, AnswerMessage, Message, RequestMessage
 
 PATH = Path(__file__).parents[2] / "docs/protocol.md"
 COMMAND = "python -m pytest tests/unit/test_protocol_document.py --regenerate-golden"

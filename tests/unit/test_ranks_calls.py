@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from learner.algorithms import TrainBatch
-from learner.ranked_trainer import batch_from_bytes, batch_to_bytes, steps_from_bytes, steps_to_bytes
-from learner.ranks import SOLO, RankGroup
+from computerrl.learner.algorithms import TrainBatch
+from computerrl.learner.ranked_trainer import batch_from_bytes, batch_to_bytes, steps_from_bytes, steps_to_bytes
+from computerrl.learner.ranks import SOLO, RankGroup
 from tests.unit.trainer_data import make_step
 
 

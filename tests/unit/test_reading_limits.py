@@ -18,20 +18,20 @@ from extreme_files import book, deck, document, lying, odt, outcome, packed, pla
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from common.errors import TaskFailed
-from env_server.tasks.forge.book_facts import book_facts, number_kind
-from env_server.tasks.forge.deck_facts import deck_facts
-from env_server.tasks.forge.facts import UnreadableFile
-from env_server.tasks.forge.paper_facts import paper_facts
-from env_server.tasks.forge.plan import Forged, facts_of
-from env_server.tasks.osworld.metrics import metric
-from env_server.tasks.osworld.metrics.files import read_json, read_text
-from env_server.tasks.reading import limits
-from env_server.tasks.reading.databases import rows_of
-from env_server.tasks.reading.limits import Budget, LimitPassed
-from env_server.tasks.reading.packages import Package, unpacked, xml_of
-from env_server.tasks.reading.texts import json_of, likeness, line_likeness, literal_of, yaml_of
-from env_server.tasks.reading.workbooks import cells_of, open_workbook, used_cells
+from computerrl.common.errors import TaskFailed
+from computerrl.env_server.tasks.forge.book_facts import book_facts, number_kind
+from computerrl.env_server.tasks.forge.deck_facts import deck_facts
+from computerrl.env_server.tasks.forge.facts import UnreadableFile
+from computerrl.env_server.tasks.forge.paper_facts import paper_facts
+from computerrl.env_server.tasks.forge.plan import Forged, facts_of
+from computerrl.env_server.tasks.osworld.metrics import metric
+from computerrl.env_server.tasks.osworld.metrics.files import read_json, read_text
+from computerrl.env_server.tasks.reading import limits
+from computerrl.env_server.tasks.reading.databases import rows_of
+from computerrl.env_server.tasks.reading.limits import Budget, LimitPassed
+from computerrl.env_server.tasks.reading.packages import Package, unpacked, xml_of
+from computerrl.env_server.tasks.reading.texts import json_of, likeness, line_likeness, literal_of, yaml_of
+from computerrl.env_server.tasks.reading.workbooks import cells_of, open_workbook, used_cells
 
 WHOLE = "A1:XFD1048576"
 _CONDITION = (

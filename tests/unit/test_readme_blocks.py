@@ -15,13 +15,13 @@ import click
 import numpy as np
 import pytest
 
-from common.config import LearnerConfig
-from common.errors import ConfigError
-from launch.cli import cli
-from launch.cli_options import split_words
-from launch.config_files import find_config
-from learner.algorithms import make_algorithm
-from learner.algorithms.grpo import GRPO
+from computerrl.common.config import LearnerConfig
+from computerrl.common.errors import ConfigError
+from computerrl.launch.cli import cli
+from computerrl.launch.cli_options import split_words
+from computerrl.launch.config_files import find_config
+from computerrl.learner.algorithms import make_algorithm
+from computerrl.learner.algorithms.grpo import GRPO
 from tests.unit.trainer_data import random_groups
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -141,7 +141,7 @@ def test_examples_of_the_makefile_are_values_that_there_are() -> None:
     (line,) = [line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("# For example ARGS=")]
     values = dict(word.split("=", 1) for word in shlex.split(line.removeprefix("# For example ").replace(",", " ")))
     assert (ROOT / "benchmarks" / f"{values['BENCH']}.py").is_file() and (ROOT / values["TESTS"]).is_dir()
-    from common.config import load_config
+    from computerrl.common.config import load_config
 
     assert load_config(ROOT / "configs" / "quickstart.yaml", overrides=[values["ARGS"]])
 

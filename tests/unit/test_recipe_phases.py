@@ -9,10 +9,10 @@ from broker_data import order
 from loop_fakes import FakeBroker, make_config
 from msgspec.structs import replace
 
-from common.config import CurriculumConfig, RolloutsConfig, RunConfig, TasksConfig
-from common.messages import CurriculumPlan
-from learner import orders, recipe
-from learner.state import LoopState
+from computerrl.common.config import CurriculumConfig, RolloutsConfig, RunConfig, TasksConfig
+from computerrl.common.messages import CurriculumPlan
+from computerrl.learner import orders, recipe
+from computerrl.learner.state import LoopState
 
 
 def walk(config: RunConfig, *, pulses: int = 0) -> list[str]:
@@ -44,9 +44,9 @@ def test_phases_configured_to_nothing_left_out() -> None:
 
 
 def test_evaluations_have_their_own_number_of_episodes_and_begin_with_the_same() -> None:
-    config = make_config(recipe={
-        "eval_episodes_per_family": 20, "eval_before_episodes_per_family": 2, "eval_cloned_episodes_per_family": None
-    })
+    config = make_config(
+        recipe={"eval_episodes_per_family": 20, "eval_before_episodes_per_family": 2, "eval_cloned_episodes_per_family": None}
+    )
     phases = [recipe.phase_named(name, config, first_seed=0, temperature=1.0) for name in recipe.EVALUATIONS]
     evaluations = [order for phase in phases for order in phase.orders if order.kind == "evaluation"]
     assert [order.num_per_family for order in evaluations] == [2, 20, 20]

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from common import host_memory
-from common.config import RunConfig
-from common.memory_plan import card_room_mb, choose_recomputation, host_room_mb, learner_mb, memory_parts
-from launch.machine import Machine
-from launch.resources import describe_choice, plan_memory, role_resources
-from learner.ranks import SOLO, Solo
-from learner.recomputation import choose
+from computerrl.common import host_memory
+from computerrl.common.config import RunConfig
+from computerrl.common.memory_plan import card_room_mb, choose_recomputation, host_room_mb, learner_mb, memory_parts
+from computerrl.launch.machine import Machine
+from computerrl.launch.resources import describe_choice, plan_memory, role_resources
+from computerrl.learner.ranks import SOLO, Solo
+from computerrl.learner.recomputation import choose
 
 MACHINE = Machine("Debian", "6.1", "cpu", 2, 64_000, 60_000, ())
 CPU = torch.device("cpu")

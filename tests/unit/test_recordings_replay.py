@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from common.actions import parse_action, render_action
-from common.config import RunConfig, TasksConfig
-from common.messages import Action, Element, TaskRef
-from common.recordings import (
+from computerrl.common.actions import parse_action, render_action
+from computerrl.common.config import RunConfig, TasksConfig
+from computerrl.common.messages import Action, Element, TaskRef
+from computerrl.common.recordings import (  # fmt: skip
     FORMAT_VERSION,
     RecordedStep,
     RecordedTarget,
@@ -22,10 +22,10 @@ from common.recordings import (
     recording_path,
     recording_problems,
     write_recording,
-)  # fmt: skip
-from env_server.replay import next_action, with_recording
-from env_server.tasks import FAMILIES, task_instance
-from learner import recipe
+)
+from computerrl.env_server.replay import next_action, with_recording
+from computerrl.env_server.tasks import FAMILIES, task_instance
+from computerrl.learner import recipe
 from tests.unit.actor_data import make_element, make_observation
 
 FAMILY = "web-click-option"

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_run import FAMILIES, START, write_run
 
-from common.messages import Status
-from launch.charts import Band, Chart, Series, bars, figure, intervals, smooth, thinned, ticks
-from launch.film_strips import choose_pairs, make_strips
-from launch.report import _read_status, write_report, write_status
-from launch.report_data import ActiveTime, Attempt, EpisodeTotals, closing_line
+from computerrl.common.messages import Status
+from computerrl.launch.charts import Band, Chart, Series, bars, figure, intervals, smooth, thinned, ticks
+from computerrl.launch.film_strips import choose_pairs, make_strips
+from computerrl.launch.report import _read_status, write_report, write_status
+from computerrl.launch.report_data import ActiveTime, Attempt, EpisodeTotals, closing_line
 
 REQUIRED = (
     "success_before",

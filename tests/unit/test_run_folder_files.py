@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from common import log
-from common.clock import ManualClock
-from common.config import LearnerConfig, RunConfig
-from common.errors import PeerTimeout, SetupError
-from common.lifecycle import StopToken
-from common.metrics import JsonLines, Rate, Reservoir, Timings, read_json_lines
-from common.run_folder import BROKER_ADDRESS_VARIABLE, RunFolder, config_digest, write_atomically
+from computerrl.common import log
+from computerrl.common.clock import ManualClock
+from computerrl.common.config import LearnerConfig, RunConfig
+from computerrl.common.errors import PeerTimeout, SetupError
+from computerrl.common.lifecycle import StopToken
+from computerrl.common.metrics import JsonLines, Rate, Reservoir, Timings, read_json_lines
+from computerrl.common.run_folder import BROKER_ADDRESS_VARIABLE, RunFolder, config_digest, write_atomically
 
 
 @pytest.fixture

@@ -20,20 +20,20 @@ import numpy as np
 import pytest
 from synthetic_run import write_run
 
-from common import requests
-from common.errors import ResumeError, SetupError
-from common.messages import DesktopView, PeerEntry, Status, TaskRef
-from common.run_folder import RunFolder
-from launch import report_data
-from launch.compare import write_comparison
-from launch.local import watched
-from launch.pages import ADDRESS_FILE, tunnel, write_episode
-from launch.report import report_of, write_attempt, write_report
-from launch.report_data import ActiveTime, Attempt
-from launch.run_state import RunState
-from launch.web import controls, snapshot
-from launch.web.episodes import Episodes, Wanted, prompt_tokens
-from launch.web.server import RunPages, serve_run
+from computerrl.common import requests
+from computerrl.common.errors import ResumeError, SetupError
+from computerrl.common.messages import DesktopView, PeerEntry, Status, TaskRef
+from computerrl.common.run_folder import RunFolder
+from computerrl.launch import report_data
+from computerrl.launch.compare import write_comparison
+from computerrl.launch.local import watched
+from computerrl.launch.pages import ADDRESS_FILE, tunnel, write_episode
+from computerrl.launch.report import report_of, write_attempt, write_report
+from computerrl.launch.report_data import ActiveTime, Attempt
+from computerrl.launch.run_state import RunState
+from computerrl.launch.web import controls, snapshot
+from computerrl.launch.web.episodes import Episodes, Wanted, prompt_tokens
+from computerrl.launch.web.server import RunPages, serve_run
 
 TOKEN = "t" * 32
 
@@ -197,7 +197,7 @@ def test_shared_file_has_everything_in_it(tmp_path: Path) -> None:
     assert "everything in it" in write_episode(folder, [name], out=tmp_path / "one.html")
     assert stat.S_IMODE((tmp_path / "one.html").stat().st_mode) == 0o600, "prompts and pictures are in it"
     text = (tmp_path / "one.html").read_text()
-    assert "data:image/webp;base64," in text and "https://" not in text and "src=\"" not in text.partition("<script")[0]
+    assert "data:image/webp;base64," in text and "https://" not in text and 'src="' not in text.partition("<script")[0]
 
 
 # --- server ----------------------------------------------------------------------------------------------------------

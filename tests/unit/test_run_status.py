@@ -9,13 +9,13 @@ import pytest
 from rich.console import Console
 from synthetic_run import START, write_run
 
-from common.messages import PeerEntry, Status
-from common.metrics import read_json_lines
-from launch.display_frame import render
-from launch.report import write_attempt
-from launch.report_data import Attempt
-from launch.run_state import RunState
-from launch.status import show_status, view_of
+from computerrl.common.messages import PeerEntry, Status
+from computerrl.common.metrics import read_json_lines
+from computerrl.launch.display_frame import render
+from computerrl.launch.report import write_attempt
+from computerrl.launch.report_data import Attempt
+from computerrl.launch.run_state import RunState
+from computerrl.launch.status import show_status, view_of
 
 MUCH_LATER = START + 90_000.0
 
@@ -77,8 +77,6 @@ def test_policy_version_is_the_newest_that_any_record_names(tmp_path: Path) -> N
     assert RunState().policy_version is None
 
 
-def test_status_of_a_finished_run_is_printed_even_when_asked_to_stay(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_of_a_finished_run_is_printed_even_when_asked_to_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     show_status(write_run(tmp_path / "run"), stay=True)
     assert "finished" in capsys.readouterr().out

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from common.errors import DiskFull
-from common.messages import ScreenshotRef
-from env_server.client import read_screenshot
-from env_server.screenshots import ScreenshotStore
+from computerrl.common.errors import DiskFull
+from computerrl.common.messages import ScreenshotRef
+from computerrl.env_server.client import read_screenshot
+from computerrl.env_server.screenshots import ScreenshotStore
 
 
 def picture(seed: int, depth: int = 3) -> np.ndarray:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from common.actions import parse_action
-from common.config import DesktopConfig
-from common.messages import Evaluation, Observation
-from env_server.driver import SetupStep, TaskInstance
-from env_server.drivers.scripted import ScriptedDriver
+from computerrl.common.actions import parse_action
+from computerrl.common.config import DesktopConfig
+from computerrl.common.messages import Evaluation, Observation
+from computerrl.env_server.driver import SetupStep, TaskInstance
+from computerrl.env_server.drivers.scripted import ScriptedDriver
 
 
 def opened(*steps: SetupStep) -> tuple[ScriptedDriver, Observation]:

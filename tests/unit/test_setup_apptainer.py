@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import SetupError
-from env_server import apptainer_install
-from env_server.apptainer_install import ensure_apptainer, find_apptainer
+from computerrl.common.errors import SetupError
+from computerrl.env_server import apptainer_install
+from computerrl.env_server.apptainer_install import ensure_apptainer, find_apptainer
 
 
 def put(path: Path, script: str) -> Path:

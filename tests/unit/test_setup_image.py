@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import Problem, SetupError
-from env_server import apptainer_install
-from env_server.image import build
-from env_server.image.build import build_image, image_folder, parse_recipe, read_recipe
-from env_server.image.find import image_path
+from computerrl.common.errors import Problem, SetupError
+from computerrl.env_server import apptainer_install
+from computerrl.env_server.image import build
+from computerrl.env_server.image.build import build_image, image_folder, parse_recipe, read_recipe
+from computerrl.env_server.image.find import image_path
 
 RECIPE = Path(__file__).resolve().parents[2] / "env_server" / "image" / "core.def"
 

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import SetupError
-from launch import packages
-from launch.package_plan import TORCH, read_pip_config, torch_ways, uv_settings
-from launch.packages import PackageStage, Stamp, damaged, find_uv, installed, site_packages
+from computerrl.common.errors import SetupError
+from computerrl.launch import packages
+from computerrl.launch.package_plan import TORCH, read_pip_config, torch_ways, uv_settings
+from computerrl.launch.packages import PackageStage, Stamp, damaged, find_uv, installed, site_packages
 from tests.tiers import one_in
 
 packages_run_logged = packages.run_logged
@@ -37,7 +37,7 @@ class ones:
     def sum(self):
         return 512
 """
-BACKEND = '''
+BACKEND = """
 import zipfile
 def build_editable(folder, config_settings=None, metadata_directory=None):
     name = "computerrl-0.1.0-py3-none-any.whl"
@@ -51,7 +51,7 @@ def build_editable(folder, config_settings=None, metadata_directory=None):
     return name
 def build_wheel(*rest):
     raise NotImplementedError
-'''
+"""
 
 
 def wheel(folder: Path, name: str, version: str, code: str, *, needs: str = "") -> None:
@@ -322,7 +322,7 @@ def test_uv_cannot_be_fetched_is_told_and_pip_installs(machine: Machine, monkeyp
 
 def test_disk_full_is_named_with_what_is_free(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(command: list[str | Path], **_: object) -> None:
-        from common.errors import Problem
+        from computerrl.common.errors import Problem
 
         raise SetupError(Problem("uv", "error: failed to write\n  cause: No space left on device (os error 28)", "see the log"))
 

@@ -15,18 +15,18 @@ from pathlib import Path
 
 import pytest
 
-from common.config import RunConfig
-from common.errors import ConfigError, Problem, SetupError
-from common.model_folder import is_model_folder
-from env_server.apptainer_install import Apptainer
-from env_server.host import Progress
-from env_server.image.build import Recipe
-from env_server.tasks.osworld.families import READERS
-from launch import machine_setup, packages
-from launch.local import make_model
-from launch.machine_setup import Report, run_setup
-from launch.package_plan import TORCH
-from launch.packages import LISTS, REPOSITORY, PackageStage, Stamp, pinned
+from computerrl.common.config import RunConfig
+from computerrl.common.errors import ConfigError, Problem, SetupError
+from computerrl.common.model_folder import is_model_folder
+from computerrl.env_server.apptainer_install import Apptainer
+from computerrl.env_server.host import Progress
+from computerrl.env_server.image.build import Recipe
+from computerrl.env_server.tasks.osworld.families import READERS
+from computerrl.launch import machine_setup, packages
+from computerrl.launch.local import make_model
+from computerrl.launch.machine_setup import Report, run_setup
+from computerrl.launch.package_plan import TORCH
+from computerrl.launch.packages import LISTS, REPOSITORY, PackageStage, Stamp, pinned
 
 APPTAINER = Apptainer(Path("/nowhere/apptainer"), "1.4.5", (), network_none=True)
 
@@ -124,7 +124,7 @@ def test_run_setup_image_is_built_though_apptainer_fails_and_its_error_is_the_on
         check(folder)
 
     monkeypatch.setattr(machine_setup, "_apptainer", none)
-    monkeypatch.setattr("env_server.image.build._build", build)
+    monkeypatch.setattr("computerrl.env_server.image.build._build", build)
     with pytest.raises(SetupError, match="none on PATH"):
         run_setup(cache=tmp_path, image="core", model=str(model), mirror="x")
     assert len(list((tmp_path / "images").glob("core-*"))) == 1
@@ -161,9 +161,7 @@ def test_report_stage_that_fills_the_disk_ends_with_what_to_do(code: int) -> Non
         Report().stage("desktop image", work)
 
 
-def test_main_says_what_to_type_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_main_says_what_to_type_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     given: dict[str, object] = {}
     monkeypatch.setattr(machine_setup, "run_setup", lambda **options: given.update(options))
     assert machine_setup.main(["--venv", ".venv", "--device", "cuda", "--with", "develop osworld"]) == 0
@@ -175,7 +173,7 @@ def test_main_says_what_to_type_next(
 
 def test_main_wrong_option_ends_with_two() -> None:
     answer = subprocess.run(
-        [sys.executable, "-m", "launch.machine_setup", "--model", "/nowhere", "--image", "/nowhere"],
+        [sys.executable, "-m", "computerrl.launch.machine_setup", "--model", "/nowhere", "--image", "/nowhere"],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,

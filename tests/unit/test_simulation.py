@@ -11,17 +11,17 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from common.config import RunConfig
-from common.errors import ConfigError
-from launch.simulate import simulate
-from launch.simulation.calibrate import calibrate
-from launch.simulation.cluster import Cluster, Failures
-from launch.simulation.engine import Engine
-from launch.simulation.figures import figures_of
-from launch.simulation.loop import Simulation
-from launch.simulation.replays import REPLAYS
-from launch.simulation.what_if import Setting, desktops_per_gpu, variations
-from launch.simulation.workload import AssumedWorkload
+from computerrl.common.config import RunConfig
+from computerrl.common.errors import ConfigError
+from computerrl.launch.simulate import simulate
+from computerrl.launch.simulation.calibrate import calibrate
+from computerrl.launch.simulation.cluster import Cluster, Failures
+from computerrl.launch.simulation.engine import Engine
+from computerrl.launch.simulation.figures import figures_of
+from computerrl.launch.simulation.loop import Simulation
+from computerrl.launch.simulation.replays import REPLAYS
+from computerrl.launch.simulation.what_if import Setting, desktops_per_gpu, variations
+from computerrl.launch.simulation.workload import AssumedWorkload
 from tests.tiers import one_in
 
 CONSTANT = AssumedWorkload(
@@ -219,7 +219,7 @@ def test_command_prints_answers_and_writes_them(tmp_path: Path) -> None:
 
 
 def test_command_shows_how_far_it_is_and_figures_apart_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launch.simulate.PROGRESS_EVERY_S", 0.0)
+    monkeypatch.setattr("computerrl.launch.simulate.PROGRESS_EVERY_S", 0.0)
     words = ["quickstart", "--desktops", "4", "--actors", "1", "--hours", "0.5"]
     done = CliRunner().invoke(simulate, words, catch_exceptions=False)
     assert "simulating as asked: 5" in done.stderr and "simulating 2 desktops an engine:" in done.stderr

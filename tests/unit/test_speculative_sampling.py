@@ -12,9 +12,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from actor.engines.base import GenerationRequest
-from actor.engines.threaded import Sampled
-from actor.engines.transformers_engine import TransformersCore
+from computerrl.actor.engines.base import GenerationRequest
+from computerrl.actor.engines.threaded import Sampled
+from computerrl.actor.engines.transformers_engine import TransformersCore
 
 VOCABULARY = 5
 PROMPT = np.array([1, 2, 3, 4, 1, 2], dtype=np.int32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks._straggling import ETA, GROUPS_PER_BATCH, MAX_AGE, Outcome, simulate
+from computerrl.benchmarks._straggling import ETA, GROUPS_PER_BATCH, MAX_AGE, Outcome, simulate
 
 MODES = ("admit", "mask", "pace")
 FEW, MANY = 6_000, 34_000

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.studies import _runs, faults
+from computerrl.benchmarks.studies import _runs, faults
 
 NAME = "job-restarted-0"
 SETTINGS = {**_runs.QUICK, "seed": 0}

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.studies import _policies, _published, _runs, scale
-from benchmarks.studies._arms import Comparison
-from benchmarks.studies._study import Page, Study, by_arm, markdown, mean_and_error, means, restore, with_error
-from common.errors import ConfigError, SetupError
-from env_server.tasks import FAMILIES
+from computerrl.benchmarks.studies import _policies, _published, _runs, scale
+from computerrl.benchmarks.studies._arms import Comparison
+from computerrl.benchmarks.studies._study import Page, Study, by_arm, markdown, mean_and_error, means, restore, with_error
+from computerrl.common.errors import ConfigError, SetupError
+from computerrl.env_server.tasks import FAMILIES
 
 
 def make_page() -> Page:

@@ -9,10 +9,10 @@ import sys
 import time
 from pathlib import Path
 
-from common.config import SupervisorConfig
-from common.lifecycle import set_session_nice
-from launch.plan import ProcessSpec
-from launch.supervisor import Outcome, Supervisor
+from computerrl.common.config import SupervisorConfig
+from computerrl.common.lifecycle import set_session_nice
+from computerrl.launch.plan import ProcessSpec
+from computerrl.launch.supervisor import Outcome, Supervisor
 
 PROGRAM = """
 import subprocess, sys, threading, time
@@ -59,9 +59,7 @@ def test_niceness_is_taken_on_by_all_threads_and_children_when_the_run_says_so(t
         is_at_work = True
         return Outcome("stopped", "seen", 0) if found == {ours + 3} else None
 
-    supervisor = Supervisor(
-        [spec], config=SupervisorConfig(), log_folder=tmp_path, notify=print, gives_way=lambda: is_at_work
-    )
+    supervisor = Supervisor([spec], config=SupervisorConfig(), log_folder=tmp_path, notify=print, gives_way=lambda: is_at_work)
     supervisor.run(tick=tick, tick_s=0.05)
     assert seen == [{ours}, {ours + 3}]
     assert sessions in ([0, 3], [None, None])

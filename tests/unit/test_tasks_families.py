@@ -6,15 +6,15 @@ import itertools
 
 import pytest
 
-from common.actions import parse_action, render_action
-from common.config import DesktopConfig, TasksConfig
-from common.errors import TaskFailed
-from common.messages import Action, Element, Observation, TaskRef
-from env_server.driver import TaskInstance
-from env_server.drivers.scripted import ScriptedDriver
-from env_server.tasks import FAMILIES, task_instance
-from env_server.tasks.elements import BUTTON, find
-from env_server.tasks.words import FOLDERS, NOUNS
+from computerrl.common.actions import parse_action, render_action
+from computerrl.common.config import DesktopConfig, TasksConfig
+from computerrl.common.errors import TaskFailed
+from computerrl.common.messages import Action, Element, Observation, TaskRef
+from computerrl.env_server.driver import TaskInstance
+from computerrl.env_server.drivers.scripted import ScriptedDriver
+from computerrl.env_server.tasks import FAMILIES, task_instance
+from computerrl.env_server.tasks.elements import BUTTON, find
+from computerrl.env_server.tasks.words import FOLDERS, NOUNS
 
 NAMES = sorted(name for name, family in FAMILIES.items() if "scripted" in family.drivers)
 CONFIG = DesktopConfig(driver="scripted", observation="tree")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from env_server.tasks import FAMILIES
-from env_server.tasks.pages import PAGES, Page, PageRandom, page
+from computerrl.env_server.tasks import FAMILIES
+from computerrl.env_server.tasks.pages import PAGES, Page, PageRandom, page
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from actor.formats.base import ChatMessage, PastAction
-from actor.prompt import FolderTokenizer, PromptBuilder
-from common.config import PromptConfig
-from learner.model_store import ensure_model
+from computerrl.actor.formats.base import ChatMessage, PastAction
+from computerrl.actor.prompt import FolderTokenizer, PromptBuilder
+from computerrl.common.config import PromptConfig
+from computerrl.learner.model_store import ensure_model
 from tests.tiers import one_in
 from tests.unit.actor_data import make_element, make_observation
 from tests.unit.tokenizer_data import FAMILIES, Family, make_folder, sentencepiece

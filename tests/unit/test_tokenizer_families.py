@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import transformers
 
-from actor.formats.base import ChatMessage, PastAction
-from actor.prompt import FolderTokenizer, PromptBuilder
-from common.actions import parse_action
-from common.config import PromptConfig
-from common.messages import Observation
+from computerrl.actor.formats.base import ChatMessage, PastAction
+from computerrl.actor.prompt import FolderTokenizer, PromptBuilder
+from computerrl.common.actions import parse_action
+from computerrl.common.config import PromptConfig
+from computerrl.common.messages import Observation
 from tests.tiers import one_in
 from tests.unit.actor_data import make_element, make_observation
 from tests.unit.tokenizer_data import FAMILIES, make_folder
@@ -78,9 +78,7 @@ def test_prompt_without_template_begins_with_the_start_token_where_the_files_ask
 
 
 @pytest.mark.parametrize("config", [CHAT, PUBLISHED], ids=["compact", "published"])
-def test_prompt_with_template_ends_where_the_answer_begins(
-    name: str, tokenizer: FolderTokenizer, config: PromptConfig
-) -> None:
+def test_prompt_with_template_ends_where_the_answer_begins(name: str, tokenizer: FolderTokenizer, config: PromptConfig) -> None:
     family, builder = FAMILIES[name], PromptBuilder(tokenizer, config)
     past = [PastAction("first-answer"), PastAction("second-answer", error="why")]
     for history in ([], past):

@@ -16,15 +16,15 @@ import transformers
 from msgspec.structs import replace
 from safetensors import safe_open
 
-from common.config import AlgorithmConfig, LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
-from common.errors import EngineMismatch, TrainingDiverged
-from common.messages import Step
-from common.weight_plan import PROBE_TOKENS
-from learner.algorithms import TrainBatch
-from learner.batching import make_packs
-from learner.model_store import ensure_model
-from learner.policy import load_policy
-from learner.trainer import Trainer
+from computerrl.common.config import AlgorithmConfig, LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
+from computerrl.common.errors import EngineMismatch, TrainingDiverged
+from computerrl.common.messages import Step
+from computerrl.common.weight_plan import PROBE_TOKENS
+from computerrl.learner.algorithms import TrainBatch
+from computerrl.learner.batching import make_packs
+from computerrl.learner.model_store import ensure_model
+from computerrl.learner.policy import load_policy
+from computerrl.learner.trainer import Trainer
 from tests.unit.trainer_data import make_step, random_groups
 
 
@@ -49,7 +49,8 @@ def make_trainer(
         model=ModelConfig(name="tiny-random", dtype="float32", trainable_top_layers=top_layers),
         learner=LearnerConfig(
             algorithm=AlgorithmConfig(name=name, options=options or {}),
-            optimizer=OptimizerConfig(lr=lr, warmup_updates=warmup_updates), **learner
+            optimizer=OptimizerConfig(lr=lr, warmup_updates=warmup_updates),
+            **learner,
         ),
     )
     return Trainer(config, load_policy(config))

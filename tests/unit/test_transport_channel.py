@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from common import transport
-from common.errors import (
+from computerrl.common import transport
+from computerrl.common.errors import (
     ChannelClosed,
     ComputerRLError,
     ConfigError,
@@ -23,9 +23,9 @@ from common.errors import (
     SetupError,
     error_classes,
 )
-from common.lifecycle import StopToken
-from common.messages import Ack, ErrorReply, GroupRequest, Message, NoGroup, StatusRequest
-from common.transport import Client, LocalChannel, Server
+from computerrl.common.lifecycle import StopToken
+from computerrl.common.messages import Ack, ErrorReply, GroupRequest, Message, NoGroup, StatusRequest
+from computerrl.common.transport import Client, LocalChannel, Server
 
 
 @pytest.fixture(scope="module")

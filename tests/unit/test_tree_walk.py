@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from env_server.drivers import guest_answers
-from env_server.guest.dbus import Call, DBusError, DBusTimeout
-from env_server.guest.roles import ROLE_NAMES, SHOWING, VISIBLE
-from env_server.guest.tree_walk import ROOT, Adopted, Node, Reading, TreeWalk, to_wire
-from env_server.guest.wire import MAX_DEPTH, MAX_NODES, MAX_OBSERVATION_BYTES, MAX_TREE_CHARS
+from computerrl.env_server.drivers import guest_answers
+from computerrl.env_server.guest.dbus import Call, DBusError, DBusTimeout
+from computerrl.env_server.guest.roles import ROLE_NAMES, SHOWING, VISIBLE
+from computerrl.env_server.guest.tree_walk import ROOT, Adopted, Node, Reading, TreeWalk, to_wire
+from computerrl.env_server.guest.wire import MAX_DEPTH, MAX_NODES, MAX_OBSERVATION_BYTES, MAX_TREE_CHARS
 
 _NUMBERS = {name: number for number, name in ROLE_NAMES.items()}
 _READINGS = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from env_server.guest.tree_walk import Node
-from env_server.guest.tree_xml import as_xml
-from env_server.tasks.reading.packages import xml_of
+from computerrl.env_server.guest.tree_walk import Node
+from computerrl.env_server.guest.tree_xml import as_xml
+from computerrl.env_server.tasks.reading.packages import xml_of
 
 
 def _node(parent: int, name: str = "", text: str | None = None) -> Node:

@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from common.config import DesktopConfig, TasksConfig
-from common.errors import DesktopBroken, TaskFailed
-from common.messages import Evaluation, Observation, TaskRef
-from common.transport import LocalChannel
-from env_server import calls, untouched
-from env_server.client import DesktopClient
-from env_server.driver import Getter, SetupStep, TaskInstance
-from env_server.drivers.scripted import ScriptedDriver
-from env_server.service import DesktopService
-from env_server.tasks.family import DONE
-from env_server.tasks.osworld import load_task
-from env_server.untouched import Untouched
+from computerrl.common.config import DesktopConfig, TasksConfig
+from computerrl.common.errors import DesktopBroken, TaskFailed
+from computerrl.common.messages import Evaluation, Observation, TaskRef
+from computerrl.common.transport import LocalChannel
+from computerrl.env_server import calls, untouched
+from computerrl.env_server.client import DesktopClient
+from computerrl.env_server.driver import Getter, SetupStep, TaskInstance
+from computerrl.env_server.drivers.scripted import ScriptedDriver
+from computerrl.env_server.service import DesktopService
+from computerrl.env_server.tasks.family import DONE
+from computerrl.env_server.tasks.osworld import load_task
+from computerrl.env_server.untouched import Untouched
 
 CONFIG = DesktopConfig(driver="scripted", observation="tree", num_desktops=1, reset_deadline_s=10.0)
 TASK = TaskRef("osworld-a", 5, "training")
@@ -141,7 +141,7 @@ def test_finding_holds_for_all_that_it_follows_from(tmp_path: Path, monkeypatch:
     images = [tmp_path / name for name in ("one.sif", "two.sif")]
     for image in images:
         image.write_bytes(b"hsqs" + bytes(60))
-    monkeypatch.setattr("env_server.image.find.check_fuse", lambda image: None)
+    monkeypatch.setattr("computerrl.env_server.image.find.check_fuse", lambda image: None)
     for image in images:
         config = CONFIG.model_copy(update={"driver": "apptainer", "image": str(image)})
         assert again(tmp_path, config) and not again(tmp_path, config)

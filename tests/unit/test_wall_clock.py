@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from common import clock
-from launch.report_data import ActiveTime, Attempt
+from computerrl.common import clock
+from computerrl.launch.report_data import ActiveTime, Attempt
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("actor", "broker", "common", "env_server", "launch", "learner")
@@ -67,7 +67,7 @@ def test_durations_of_records_do_not_follow_a_wall_clock_that_is_set(
     jump(monkeypatch, jump_s)
     assert 0 <= clock.unix_now() - before < 600
     assert 0 <= clock.unix_now(anchored) - before < 600  # As a page in another process asks.
-    script = "from common.clock import unix_now; print(unix_now())"
+    script = "from computerrl.common.clock import unix_now; print(unix_now())"
     child = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
     assert 0 <= float(child.stdout) - before < 600
 

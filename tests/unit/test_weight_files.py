@@ -11,12 +11,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from actor.engines.base import PolicyEngine
-from actor.engines.transformers_engine import make_transformers_engine
-from common.config import RunConfig
-from common.errors import ConfigError
-from common.model_folder import model_folder_problems
-from learner.policy import load_policy
+from computerrl.actor.engines.base import PolicyEngine
+from computerrl.actor.engines.transformers_engine import make_transformers_engine
+from computerrl.common.config import RunConfig
+from computerrl.common.errors import ConfigError
+from computerrl.common.model_folder import model_folder_problems
+from computerrl.learner.policy import load_policy
 from tests.unit.tokenizer_data import FAMILIES, make_folder
 
 ONE = "model.safetensors"

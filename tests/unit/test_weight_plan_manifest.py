@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import WeightError
-from common.weight_plan import (
+from computerrl.common.errors import WeightError
+from computerrl.common.weight_plan import (
     ALIGN_BYTES,
     PROBE_TOKENS,
     Manifest,

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actor import weight_receiver
-from actor.weight_receiver import MAX_ATTEMPTS, WeightReceiver
-from common.errors import EngineFailed, WeightError
-from common.lifecycle import StopToken
-from common.messages import WeightInvitation
-from common.weight_plan import Manifest, WeightPlan
+from computerrl.actor import weight_receiver
+from computerrl.actor.weight_receiver import MAX_ATTEMPTS, WeightReceiver
+from computerrl.common.errors import EngineFailed, WeightError
+from computerrl.common.lifecycle import StopToken
+from computerrl.common.messages import WeightInvitation
+from computerrl.common.weight_plan import Manifest, WeightPlan
 
 PROBE = np.zeros(31, dtype=np.float32)
 
@@ -67,7 +67,12 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def play(client: FakeClient, engine: FakeEngine, *, num_reports: int) -> WeightReceiver:
     receiver = WeightReceiver(
-        client, engine, receiver="actor-0:1", model_digest="mine", files=Path("weights"), stop=StopToken()  # type: ignore[arg-type]
+        client,
+        engine,
+        receiver="actor-0:1",
+        model_digest="mine",
+        files=Path("weights"),
+        stop=StopToken(),  # type: ignore[arg-type]
     )
     receiver.start()
     for _ in range(num_reports):

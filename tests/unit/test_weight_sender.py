@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from common.messages import MAX_PEERS, Message, WeightInvitation, WeightJoin, WeightLoaded
-from learner import weight_sender
-from learner.weight_sender import WeightSender
+from computerrl.common.messages import MAX_PEERS, Message, WeightInvitation, WeightJoin, WeightLoaded
+from computerrl.learner import weight_sender
+from computerrl.learner.weight_sender import WeightSender
 
 
 class Report:

@@ -12,10 +12,10 @@ from broker_data import assignment, core, order, step, trajectory_for
 from test_broker_core import Desk
 from test_transport_security import serving
 
-from broker import order_book
-from common import codec, transport
-from common.errors import DecodeError, MessageTooLarge
-from common.messages import (
+from computerrl.broker import order_book
+from computerrl.common import codec, transport
+from computerrl.common.errors import DecodeError, MessageTooLarge
+from computerrl.common.messages import (
     DEFAULT_SIZE_LIMIT,
     MAX_PEERS,
     REQUEST_KINDS,
@@ -37,7 +37,7 @@ from common.messages import (
     Trajectory,
     Welcome,
 )
-from common.transport import Client
+from computerrl.common.transport import Client
 
 MIB = 1 << 20
 

@@ -9,14 +9,14 @@ import time
 import pytest
 from msgspec.structs import replace
 
-from actor.activity import ActivityMeter
-from actor.desktops import DesktopDirectory, OneServer
-from actor.worker import ActorWorker
-from common.clock import ManualClock
-from common.config import ActorConfig
-from common.errors import DesktopBroken, EngineFailed, NoDesktop, PeerTimeout
-from common.lifecycle import StopToken
-from common.messages import NoAssignment, PeerEntry
+from computerrl.actor.activity import ActivityMeter
+from computerrl.actor.desktops import DesktopDirectory, OneServer
+from computerrl.actor.worker import ActorWorker
+from computerrl.common.clock import ManualClock
+from computerrl.common.config import ActorConfig
+from computerrl.common.errors import DesktopBroken, EngineFailed, NoDesktop, PeerTimeout
+from computerrl.common.lifecycle import StopToken
+from computerrl.common.messages import NoAssignment, PeerEntry
 from tests.unit.actor_data import FakeDesktops, QueueBroker, ScriptedEngine, make_assignment, make_prompt
 
 

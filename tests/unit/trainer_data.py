@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from common.messages import Step, StepTiming, TaskRef, Trajectory, TrajectoryGroup
+from computerrl.common.messages import Step, StepTiming, TaskRef, Trajectory, TrajectoryGroup
 
 
 def make_step(

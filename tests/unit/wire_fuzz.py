@@ -15,8 +15,8 @@ from typing import Any
 import msgpack
 from broker_data import assignment, order, trajectory_for
 
-from common import codec
-from common.messages import (
+from computerrl.common import codec
+from computerrl.common.messages import (
     SCHEMA_VERSION,
     AssignmentRequest,
     AssignmentReturn,

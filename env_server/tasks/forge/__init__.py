@@ -7,7 +7,7 @@ host; `*_facts` read saved files, and `plan` compares. The families stand in `ca
 
 from __future__ import annotations
 
-from env_server.tasks.forge import (
+from computerrl.env_server.tasks.forge import (
     across,
     calc_looks,
     calc_sheets,
@@ -19,7 +19,7 @@ from env_server.tasks.forge import (
     writer_looks,
     writer_text,
 )
-from env_server.tasks.forge.plan import ForgeFamily
+from computerrl.env_server.tasks.forge.plan import ForgeFamily
 
 FAMILIES: tuple[ForgeFamily, ...] = (
     *calc_values.FAMILIES,

@@ -5,16 +5,16 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
-from env_server.tasks.forge import content
-from env_server.tasks.forge.books import Book
-from env_server.tasks.forge.calc_base import NUM_ROWS
-from env_server.tasks.forge.content import Table
-from env_server.tasks.forge.decks import Deck
-from env_server.tasks.forge.impress_base import copied, slides
-from env_server.tasks.forge.papers import Paper, Par, par
-from env_server.tasks.forge.plan import SAVE_BY_KEYS, Forged, Move, call, forge_family, key, typed
-from env_server.tasks.forge.scripts import wording
-from env_server.tasks.forge.writer_base import report
+from computerrl.env_server.tasks.forge import content
+from computerrl.env_server.tasks.forge.books import Book
+from computerrl.env_server.tasks.forge.calc_base import NUM_ROWS
+from computerrl.env_server.tasks.forge.content import Table
+from computerrl.env_server.tasks.forge.decks import Deck
+from computerrl.env_server.tasks.forge.impress_base import copied, slides
+from computerrl.env_server.tasks.forge.papers import Paper, Par, par
+from computerrl.env_server.tasks.forge.plan import SAVE_BY_KEYS, Forged, Move, call, forge_family, key, typed
+from computerrl.env_server.tasks.forge.scripts import wording
+from computerrl.env_server.tasks.forge.writer_base import report
 
 
 def _notes_to_sheet(rng: random.Random, level: int) -> Forged:

@@ -7,12 +7,12 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from env_server.tasks.forge.facts import Facts, Near, reading
-from env_server.tasks.reading import limits
-from env_server.tasks.reading.limits import Budget
+from computerrl.env_server.tasks.forge.facts import Facts, Near, reading
+from computerrl.env_server.tasks.reading import limits
+from computerrl.env_server.tasks.reading.limits import Budget
 
 if TYPE_CHECKING:
-    from env_server.tasks.reading.packages import Package
+    from computerrl.env_server.tasks.reading.packages import Package
 
 _C = "{http://schemas.openxmlformats.org/drawingml/2006/chart}"
 _A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
@@ -28,8 +28,8 @@ _PLOTS = {
 
 def book_facts(data: bytes) -> Facts:
     """Facts of an .xlsx file. Raises `UnreadableFile`."""
-    from env_server.tasks.reading.packages import Package
-    from env_server.tasks.reading.workbooks import open_workbook
+    from computerrl.env_server.tasks.reading.packages import Package
+    from computerrl.env_server.tasks.reading.workbooks import open_workbook
 
     with reading("workbook"):
         package = Package(data)
@@ -42,7 +42,7 @@ def book_facts(data: bytes) -> Facts:
 
 
 def _sheet_facts(sheet: Any, results: Any) -> Facts:
-    from env_server.tasks.reading.workbooks import used_cells
+    from computerrl.env_server.tasks.reading.workbooks import used_cells
 
     title = sheet.title
     facts: Facts = {}
@@ -120,7 +120,7 @@ def number_kind(code: str) -> str:
 
 def _widths(sheet: Any) -> dict[str, float]:
     """Widths of the columns that hold something; one entry of the file may stand for several columns."""
-    from env_server.tasks.reading.workbooks import last_column
+    from computerrl.env_server.tasks.reading.workbooks import last_column
 
     widths: dict[str, float] = {}
     last, work = last_column(sheet), Budget("columns with a width", limits.MAX_RANGE_WORK)

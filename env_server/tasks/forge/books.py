@@ -8,8 +8,8 @@ import zipfile
 from collections.abc import Sequence
 from typing import Any
 
-from env_server.tasks.forge.content import Table
-from env_server.tasks.forge.packing import repack
+from computerrl.env_server.tasks.forge.content import Table
+from computerrl.env_server.tasks.forge.packing import repack
 
 Value = str | int | float | datetime.date
 _WIDTH = 15

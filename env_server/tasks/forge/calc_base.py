@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Unpack
 
-from env_server.tasks.forge.books import Book
-from env_server.tasks.forge.content import Table, file_stem, table
-from env_server.tasks.forge.documents import Plan, document_task
-from env_server.tasks.forge.plan import Forged, call
+from computerrl.env_server.tasks.forge.books import Book
+from computerrl.env_server.tasks.forge.content import Table, file_stem, table
+from computerrl.env_server.tasks.forge.documents import Plan, document_task
+from computerrl.env_server.tasks.forge.plan import Forged, call
 
 NUM_ROWS = {1: 5, 2: 8, 3: 12}
 """Entries by level; all of them are on screen at once."""

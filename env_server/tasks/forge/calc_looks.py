@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 
-from env_server.tasks.forge import content
-from env_server.tasks.forge.books import Book
-from env_server.tasks.forge.calc_base import NUM_ROWS, book_task, letter, tables
-from env_server.tasks.forge.content import COLORS, Table
-from env_server.tasks.forge.plan import SAVE_BY_KEYS, Forged, Move, call, forge_family, key
-from env_server.tasks.forge.scripts import click_cell, wording
+from computerrl.env_server.tasks.forge import content
+from computerrl.env_server.tasks.forge.books import Book
+from computerrl.env_server.tasks.forge.calc_base import NUM_ROWS, book_task, letter, tables
+from computerrl.env_server.tasks.forge.content import COLORS, Table
+from computerrl.env_server.tasks.forge.plan import SAVE_BY_KEYS, Forged, Move, call, forge_family, key
+from computerrl.env_server.tasks.forge.scripts import click_cell, wording
 
 
 def _format_headings(rng: random.Random, level: int) -> Forged:

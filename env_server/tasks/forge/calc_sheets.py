@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 
-from env_server.tasks.forge import content
-from env_server.tasks.forge.books import Book
-from env_server.tasks.forge.calc_base import NUM_ROWS, book_task, tables
-from env_server.tasks.forge.content import Table
-from env_server.tasks.forge.facts import anything
-from env_server.tasks.forge.plan import Forged, Move, call, forge_family
-from env_server.tasks.forge.scripts import wording
+from computerrl.env_server.tasks.forge import content
+from computerrl.env_server.tasks.forge.books import Book
+from computerrl.env_server.tasks.forge.calc_base import NUM_ROWS, book_task, tables
+from computerrl.env_server.tasks.forge.content import Table
+from computerrl.env_server.tasks.forge.facts import anything
+from computerrl.env_server.tasks.forge.plan import Forged, Move, call, forge_family
+from computerrl.env_server.tasks.forge.scripts import wording
 
 _KINDS = {"column": "columns", "line": "a line", "pie": "a pie", "bar": "horizontal bars"}
 

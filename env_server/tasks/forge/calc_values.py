@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 
-from env_server.tasks.forge import content
-from env_server.tasks.forge.books import Book, Value
-from env_server.tasks.forge.calc_base import NUM_ROWS, book_task, letter, tables
-from env_server.tasks.forge.content import Table
-from env_server.tasks.forge.plan import SAVE_BY_KEYS, Forged, Move, call, forge_family, key, typed
-from env_server.tasks.forge.scripts import click_cell, into_cell, listed, wording
+from computerrl.env_server.tasks.forge import content
+from computerrl.env_server.tasks.forge.books import Book, Value
+from computerrl.env_server.tasks.forge.calc_base import NUM_ROWS, book_task, letter, tables
+from computerrl.env_server.tasks.forge.content import Table
+from computerrl.env_server.tasks.forge.plan import SAVE_BY_KEYS, Forged, Move, call, forge_family, key, typed
+from computerrl.env_server.tasks.forge.scripts import click_cell, into_cell, listed, wording
 
 
 def _set(cell: str, value: Value) -> Move:

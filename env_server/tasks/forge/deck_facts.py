@@ -6,10 +6,10 @@ import posixpath
 import re
 from typing import Any
 
-from env_server.tasks.forge.facts import Facts, Look, Near, joined, reading
-from env_server.tasks.reading import limits
-from env_server.tasks.reading.limits import Budget
-from env_server.tasks.reading.packages import Package, num_below, outermost
+from computerrl.env_server.tasks.forge.facts import Facts, Look, Near, joined, reading
+from computerrl.env_server.tasks.reading import limits
+from computerrl.env_server.tasks.reading.limits import Budget
+from computerrl.env_server.tasks.reading.packages import Package, num_below, outermost
 
 _A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from env_server.tasks.forge.packing import repack
+from computerrl.env_server.tasks.forge.packing import repack
 
 FONT = "Liberation Sans"
 WIDTH_CM, HEIGHT_CM = 25.4, 19.05

@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, NotRequired, Protocol, TypedDict, TypeVar, Unpack
 
-from env_server.tasks.forge.facts import Check
-from env_server.tasks.forge.plan import SAVE_BY_KEYS, Forged, Move
-from env_server.tasks.forge.scripts import and_save
+from computerrl.env_server.tasks.forge.facts import Check
+from computerrl.env_server.tasks.forge.plan import SAVE_BY_KEYS, Forged, Move
+from computerrl.env_server.tasks.forge.scripts import and_save
 
 
 class Document(Protocol):

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from itertools import groupby
 
-from env_server.tasks.reading.limits import LimitPassed
+from computerrl.env_server.tasks.reading.limits import LimitPassed
 
 Facts = dict[str, object]
 

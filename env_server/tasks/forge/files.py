@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
-from env_server.tasks.elements import BUTTON
-from env_server.tasks.forge import content
-from env_server.tasks.forge.packing import zipped
-from env_server.tasks.forge.plan import SAVE_BY_KEYS, Forged, Move, call, forge_family, key, typed
-from env_server.tasks.forge.scripts import click_on, listed, wording
+from computerrl.env_server.tasks.elements import BUTTON
+from computerrl.env_server.tasks.forge import content
+from computerrl.env_server.tasks.forge.packing import zipped
+from computerrl.env_server.tasks.forge.plan import SAVE_BY_KEYS, Forged, Move, call, forge_family, key, typed
+from computerrl.env_server.tasks.forge.scripts import click_on, listed, wording
 
 _ENDINGS = ("log", "md", "txt", "json", "ini")
 

@@ -9,10 +9,10 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Unpack
 
-from env_server.tasks.forge import content
-from env_server.tasks.forge.decks import Box, Deck, Slide
-from env_server.tasks.forge.documents import Plan, document_task
-from env_server.tasks.forge.plan import Forged, call
+from computerrl.env_server.tasks.forge import content
+from computerrl.env_server.tasks.forge.decks import Box, Deck, Slide
+from computerrl.env_server.tasks.forge.documents import Plan, document_task
+from computerrl.env_server.tasks.forge.plan import Forged, call
 
 NUM_SLIDES = {1: 2, 2: 3, 3: 5}
 SAVE = call("impress.save")

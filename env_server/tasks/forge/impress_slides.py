@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import random
 
-from env_server.tasks.forge import content
-from env_server.tasks.forge.content import COLORS
-from env_server.tasks.forge.decks import HEIGHT_CM, WIDTH_CM, Box, Deck, Slide
-from env_server.tasks.forge.facts import Check, Near, anything
-from env_server.tasks.forge.impress_base import deck_task, slides
-from env_server.tasks.forge.packing import picture
-from env_server.tasks.forge.plan import SAVE_BY_KEYS, Forged, Move, call, forge_family, key
-from env_server.tasks.forge.scripts import wording
+from computerrl.env_server.tasks.forge import content
+from computerrl.env_server.tasks.forge.content import COLORS
+from computerrl.env_server.tasks.forge.decks import HEIGHT_CM, WIDTH_CM, Box, Deck, Slide
+from computerrl.env_server.tasks.forge.facts import Check, Near, anything
+from computerrl.env_server.tasks.forge.impress_base import deck_task, slides
+from computerrl.env_server.tasks.forge.packing import picture
+from computerrl.env_server.tasks.forge.plan import SAVE_BY_KEYS, Forged, Move, call, forge_family, key
+from computerrl.env_server.tasks.forge.scripts import wording
 
 _EDGE_CM = 3.0
 """A box is in a corner when its edges are as near as this to the slide's."""

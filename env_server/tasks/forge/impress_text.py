@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import random
 
-from env_server.tasks.forge import content
-from env_server.tasks.forge.content import COLORS
-from env_server.tasks.forge.decks import Deck
-from env_server.tasks.forge.impress_base import deck_task, slides
-from env_server.tasks.forge.plan import SAVE_BY_KEYS, Forged, Move, call, forge_family, key, typed
-from env_server.tasks.forge.scripts import wording
+from computerrl.env_server.tasks.forge import content
+from computerrl.env_server.tasks.forge.content import COLORS
+from computerrl.env_server.tasks.forge.decks import Deck
+from computerrl.env_server.tasks.forge.impress_base import deck_task, slides
+from computerrl.env_server.tasks.forge.plan import SAVE_BY_KEYS, Forged, Move, call, forge_family, key, typed
+from computerrl.env_server.tasks.forge.scripts import wording
 
 _FONTS = ("DejaVu Sans", "DejaVu Serif", "Liberation Mono", "Liberation Serif")
 _BOXES = ("title", "box with the points", "box with the question line")

@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from env_server.tasks.forge.facts import Facts, Look, Near, joined, reading
-from env_server.tasks.reading import limits
-from env_server.tasks.reading.limits import within
-from env_server.tasks.reading.packages import Package, num_below, outermost
+from computerrl.env_server.tasks.forge.facts import Facts, Look, Near, joined, reading
+from computerrl.env_server.tasks.reading import limits
+from computerrl.env_server.tasks.reading.limits import within
+from computerrl.env_server.tasks.reading.packages import Package, num_below, outermost
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _ALIGNMENTS = {"start": "left", "end": "right", "both": "justify"}

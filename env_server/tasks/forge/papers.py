@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from env_server.tasks.forge.packing import repack
+from computerrl.env_server.tasks.forge.packing import repack
 
 FONT, SIZE = "Liberation Serif", 12.0
 """Of all text that has none of its own."""

@@ -11,18 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from common.actions import calls_application
-from common.errors import TaskFailed
-from common.messages import Action, Evaluation, Observation
-from env_server.driver import Getter, SetupStep, TaskInstance
-from env_server.tasks.family import DONE, Family
-from env_server.tasks.forge.book_facts import book_facts
-from env_server.tasks.forge.deck_facts import deck_facts
-from env_server.tasks.forge.facts import Check, Facts, UnreadableFile, differences, reading
-from env_server.tasks.forge.paper_facts import paper_facts
-from env_server.tasks.reading import limits
-from env_server.tasks.reading.limits import within
-from env_server.tasks.reading.packages import unpacked
+from computerrl.common.actions import calls_application
+from computerrl.common.errors import TaskFailed
+from computerrl.common.messages import Action, Evaluation, Observation
+from computerrl.env_server.driver import Getter, SetupStep, TaskInstance
+from computerrl.env_server.tasks.family import DONE, Family
+from computerrl.env_server.tasks.forge.book_facts import book_facts
+from computerrl.env_server.tasks.forge.deck_facts import deck_facts
+from computerrl.env_server.tasks.forge.facts import Check, Facts, UnreadableFile, differences, reading
+from computerrl.env_server.tasks.forge.paper_facts import paper_facts
+from computerrl.env_server.tasks.reading import limits
+from computerrl.env_server.tasks.reading.limits import within
+from computerrl.env_server.tasks.reading.packages import unpacked
 
 Move = Action | Callable[[Observation], Action]
 """One step of a script; a function where it depends on what is on screen."""

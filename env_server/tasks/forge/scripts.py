@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Collection
 
-from common.messages import Action, Observation
-from env_server.tasks.calc import GO_TO
-from env_server.tasks.elements import ANY, CELL, find
-from env_server.tasks.family import click
-from env_server.tasks.forge.plan import Move, key, typed
+from computerrl.common.messages import Action, Observation
+from computerrl.env_server.tasks.calc import GO_TO
+from computerrl.env_server.tasks.elements import ANY, CELL, find
+from computerrl.env_server.tasks.family import click
+from computerrl.env_server.tasks.forge.plan import Move, key, typed
 
 
 def click_on(text: str | None, roles: Collection[str] = ANY) -> Move:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
-from env_server.tasks.elements import BUTTON, CHECK, ENTRY, RADIO
-from env_server.tasks.forge import content, pages
-from env_server.tasks.forge.plan import Forged, Move, forge_family, key, typed
-from env_server.tasks.forge.scripts import click_on, listed, wording
+from computerrl.env_server.tasks.elements import BUTTON, CHECK, ENTRY, RADIO
+from computerrl.env_server.tasks.forge import content, pages
+from computerrl.env_server.tasks.forge.plan import Forged, Move, forge_family, key, typed
+from computerrl.env_server.tasks.forge.scripts import click_on, listed, wording
 
 _PAGE = "page.html"
 

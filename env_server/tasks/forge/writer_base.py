@@ -6,10 +6,10 @@ import random
 from collections.abc import Sequence
 from typing import Unpack
 
-from env_server.tasks.forge import content
-from env_server.tasks.forge.documents import Plan, document_task
-from env_server.tasks.forge.papers import Paper, Par, par
-from env_server.tasks.forge.plan import Forged, call
+from computerrl.env_server.tasks.forge import content
+from computerrl.env_server.tasks.forge.documents import Plan, document_task
+from computerrl.env_server.tasks.forge.papers import Paper, Par, par
+from computerrl.env_server.tasks.forge.plan import Forged, call
 
 NUM_PARAGRAPHS = {1: 3, 2: 5, 3: 7}
 """Besides the heading, by level."""

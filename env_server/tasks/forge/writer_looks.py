@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 
-from env_server.tasks.forge.content import COLORS
-from env_server.tasks.forge.papers import Paper
-from env_server.tasks.forge.plan import SAVE_BY_KEYS, Forged, Move, call, forge_family, key
-from env_server.tasks.forge.scripts import at_paragraph, wording
-from env_server.tasks.forge.writer_base import beginning, paper_task, report
+from computerrl.env_server.tasks.forge.content import COLORS
+from computerrl.env_server.tasks.forge.papers import Paper
+from computerrl.env_server.tasks.forge.plan import SAVE_BY_KEYS, Forged, Move, call, forge_family, key
+from computerrl.env_server.tasks.forge.scripts import at_paragraph, wording
+from computerrl.env_server.tasks.forge.writer_base import beginning, paper_task, report
 
 _FONTS = ("DejaVu Sans", "DejaVu Serif", "Liberation Mono", "Liberation Sans")
 

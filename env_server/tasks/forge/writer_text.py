@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 
-from env_server.tasks.forge import content
-from env_server.tasks.forge.papers import Paper, par
-from env_server.tasks.forge.plan import SAVE_BY_KEYS, Forged, Move, call, forge_family, key, typed
-from env_server.tasks.forge.scripts import at_paragraph, click_on, wording
-from env_server.tasks.forge.writer_base import beginning, paper_task, report
+from computerrl.env_server.tasks.forge import content
+from computerrl.env_server.tasks.forge.papers import Paper, par
+from computerrl.env_server.tasks.forge.plan import SAVE_BY_KEYS, Forged, Move, call, forge_family, key, typed
+from computerrl.env_server.tasks.forge.scripts import at_paragraph, click_on, wording
+from computerrl.env_server.tasks.forge.writer_base import beginning, paper_task, report
 
 _BY_KEYS = (SAVE_BY_KEYS,)
 

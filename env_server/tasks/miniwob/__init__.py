@@ -11,13 +11,13 @@ import random
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from common.errors import TaskFailed
-from common.messages import Action, Evaluation, Observation
-from env_server.driver import Getter, SetupStep, TaskInstance
-from env_server.tasks.family import REAL_DRIVERS, WAIT, Family
-from env_server.tasks.miniwob import buttons, choices, dragging, feeds, mail, menus, shapes, sliders, text
-from env_server.tasks.miniwob.registry import RegisteredPage, registered_pages
-from env_server.tasks.miniwob.scene import Demonstrator, NotShown, Scene
+from computerrl.common.errors import TaskFailed
+from computerrl.common.messages import Action, Evaluation, Observation
+from computerrl.env_server.driver import Getter, SetupStep, TaskInstance
+from computerrl.env_server.tasks.family import REAL_DRIVERS, WAIT, Family
+from computerrl.env_server.tasks.miniwob import buttons, choices, dragging, feeds, mail, menus, shapes, sliders, text
+from computerrl.env_server.tasks.miniwob.registry import RegisteredPage, registered_pages
+from computerrl.env_server.tasks.miniwob.scene import Demonstrator, NotShown, Scene
 
 DEMONSTRATORS: dict[str, Demonstrator] = {
     **buttons.DEMONSTRATORS, **choices.DEMONSTRATORS, **dragging.DEMONSTRATORS, **feeds.DEMONSTRATORS, **mail.DEMONSTRATORS,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from common.messages import Action, Element
-from env_server.tasks.elements import CHECK, RADIO
-from env_server.tasks.miniwob.scene import ANY, BUTTON, ENTRY, Demonstrator, Scene, Shape, ordinal
+from computerrl.common.messages import Action, Element
+from computerrl.env_server.tasks.elements import CHECK, RADIO
+from computerrl.env_server.tasks.miniwob.scene import ANY, BUTTON, ENTRY, Demonstrator, Scene, Shape, ordinal
 
 TAB = frozenset({"page tab"})
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from common.messages import Action, Element
-from env_server.tasks.elements import CHECK, RADIO, select
-from env_server.tasks.miniwob.scene import ANY, BUTTON, Demonstrator, Scene, ordinal, plain, turn_wheel, write
+from computerrl.common.messages import Action, Element
+from computerrl.env_server.tasks.elements import CHECK, RADIO, select
+from computerrl.env_server.tasks.miniwob.scene import ANY, BUTTON, Demonstrator, Scene, ordinal, plain, turn_wheel, write
 
 COMBO = frozenset({"combo box"})
 OPTION = frozenset({"list item", "menu item", "option"})

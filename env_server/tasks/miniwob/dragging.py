@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from common.messages import Action
-from env_server.tasks.miniwob.scene import Demonstrator, Scene, Shape, drag, drag_along, ordinal, plain
-from env_server.tasks.miniwob.shapes import drawn, name_of
+from computerrl.common.messages import Action
+from computerrl.env_server.tasks.miniwob.scene import Demonstrator, Scene, Shape, drag, drag_along, ordinal, plain
+from computerrl.env_server.tasks.miniwob.shapes import drawn, name_of
 
 _WAYS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
 _PLURALS = {"rectangles": "rectangle", "circles": "circle", "triangles": "triangle"}

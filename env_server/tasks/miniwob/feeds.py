@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from common.messages import Action
-from env_server.tasks.miniwob.scene import ENTRY, Demonstrator, Scene, Shape, drag, key, plain, turn_wheel, write
+from computerrl.common.messages import Action
+from computerrl.env_server.tasks.miniwob.scene import ENTRY, Demonstrator, Scene, Shape, drag, key, plain, turn_wheel, write
 
 _TOP, _BOTTOM = 52, 200
 """CSS pixels between which things can be clicked."""

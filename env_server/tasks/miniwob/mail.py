@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from common.messages import Action
-from env_server.tasks.miniwob.feeds import reach
-from env_server.tasks.miniwob.scene import ENTRY, Demonstrator, Scene, Shape, plain, write
+from computerrl.common.messages import Action
+from computerrl.env_server.tasks.miniwob.feeds import reach
+from computerrl.env_server.tasks.miniwob.scene import ENTRY, Demonstrator, Scene, Shape, plain, write
 
 _REQUESTS = (
     (r'Find the email by (?P<by>.+) and reply to them with the text "(?P<message>.+)"\.', "reply"),

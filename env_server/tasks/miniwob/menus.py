@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from common.messages import Action
-from env_server.tasks.elements import role_of
-from env_server.tasks.miniwob.feeds import reach
-from env_server.tasks.miniwob.scene import ANY, ENTRY, Demonstrator, Scene, ordinal, plain, write
-from env_server.tasks.miniwob.text import choose_offer
+from computerrl.common.messages import Action
+from computerrl.env_server.tasks.elements import role_of
+from computerrl.env_server.tasks.miniwob.feeds import reach
+from computerrl.env_server.tasks.miniwob.scene import ANY, ENTRY, Demonstrator, Scene, ordinal, plain, write
+from computerrl.env_server.tasks.miniwob.text import choose_offer
 
 _PLAYBACK = ("Prev", "Stop", "Play", "Next")
 _ICON_LABELS = {

@@ -12,11 +12,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from common.errors import TaskFailed
-from common.messages import Action, Element, Observation
-from env_server.driver import Getter
-from env_server.tasks.elements import ANY, BUTTON, ENTRY, role_of
-from env_server.tasks.family import click, type_text
+from computerrl.common.errors import TaskFailed
+from computerrl.common.messages import Action, Element, Observation
+from computerrl.env_server.driver import Getter
+from computerrl.env_server.tasks.elements import ANY, BUTTON, ENTRY, role_of
+from computerrl.env_server.tasks.family import click, type_text
 
 _QUERY_HEIGHT = 50
 """CSS pixels of a page's yellow instruction, above the area that is played."""

@@ -7,8 +7,8 @@ import re
 
 from PIL import ImageColor
 
-from common.messages import Action
-from env_server.tasks.miniwob.scene import ENTRY, Demonstrator, Scene, Shape, key, write
+from computerrl.common.messages import Action
+from computerrl.env_server.tasks.miniwob.scene import ENTRY, Demonstrator, Scene, Shape, key, write
 
 _DRAWN = {"text": "", "rect": "rectangle", "circle": "circle", "polygon": "triangle"}
 """SVG tags of the pages' shapes."""

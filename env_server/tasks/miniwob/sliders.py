@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import json
 
-from common.action_tables.gui import MAX_KEY_TIMES
-from common.messages import Action
-from env_server.tasks.elements import CHECK
-from env_server.tasks.miniwob.scene import BUTTON, ENTRY, Demonstrator, Scene, Shape, drag, key, ordinal, plain, turn_wheel, write
+from computerrl.common.action_tables.gui import MAX_KEY_TIMES
+from computerrl.common.messages import Action
+from computerrl.env_server.tasks.elements import CHECK
+from computerrl.env_server.tasks.miniwob.scene import (
+    BUTTON,
+    ENTRY,
+    Demonstrator,
+    Scene,
+    Shape,
+    drag,
+    key,
+    ordinal,
+    plain,
+    turn_wheel,
+    write,
+)
 
 
 def _slide(scene: Scene, track: Shape, shown: int, wanted: int) -> Action:

@@ -6,9 +6,21 @@ import itertools
 import re
 from collections.abc import Callable
 
-from common.messages import Action, Element
-from env_server.tasks.elements import role_of
-from env_server.tasks.miniwob.scene import ANY, BUTTON, ENTRY, STATIC, Demonstrator, Scene, drag, key, ordinal, plain, write
+from computerrl.common.messages import Action, Element
+from computerrl.env_server.tasks.elements import role_of
+from computerrl.env_server.tasks.miniwob.scene import (
+    ANY,
+    BUTTON,
+    ENTRY,
+    STATIC,
+    Demonstrator,
+    Scene,
+    drag,
+    key,
+    ordinal,
+    plain,
+    write,
+)
 
 _SPIN = frozenset({"spin button", "entry", "text"})
 

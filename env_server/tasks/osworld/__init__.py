@@ -8,9 +8,9 @@ Nothing here opens a connection, evaluates text or knows how a desktop is contai
 
 from __future__ import annotations
 
-from env_server.tasks.osworld.abilities import Abilities, Refusal, refusals
-from env_server.tasks.osworld.assets import Assets
-from env_server.tasks.osworld.format import TaskFile, read_task_file
-from env_server.tasks.osworld.task import OsworldTask, load_task
+from computerrl.env_server.tasks.osworld.abilities import Abilities, Refusal, refusals
+from computerrl.env_server.tasks.osworld.assets import Assets
+from computerrl.env_server.tasks.osworld.format import TaskFile, read_task_file
+from computerrl.env_server.tasks.osworld.task import OsworldTask, load_task
 
 __all__ = ["Abilities", "Assets", "OsworldTask", "Refusal", "TaskFile", "load_task", "read_task_file", "refusals"]

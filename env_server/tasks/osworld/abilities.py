@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from common.errors import TaskFailed
-from env_server.tasks.osworld.assets import Assets
-from env_server.tasks.osworld.commands import Untranslatable, input_script, normalise
-from env_server.tasks.osworld.format import (
+from computerrl.common.errors import TaskFailed
+from computerrl.env_server.tasks.osworld.assets import Assets
+from computerrl.env_server.tasks.osworld.commands import Untranslatable, input_script, normalise
+from computerrl.env_server.tasks.osworld.format import (  # fmt: skip
     AnyStep,
     Command,
     DownloadStep,
@@ -30,11 +30,11 @@ from env_server.tasks.osworld.format import (
     TaskFile,
     UploadStep,
     VerifiedStep,
-)  # fmt: skip
-from env_server.tasks.osworld.getters import GETTERS
-from env_server.tasks.osworld.getters.values import is_shell, parse_date
-from env_server.tasks.osworld.metrics import METRICS, ON_DESKTOP, REFUSED
-from env_server.tasks.osworld.wishes import missing_programs, network_wishes
+)
+from computerrl.env_server.tasks.osworld.getters import GETTERS
+from computerrl.env_server.tasks.osworld.getters.values import is_shell, parse_date
+from computerrl.env_server.tasks.osworld.metrics import METRICS, ON_DESKTOP, REFUSED
+from computerrl.env_server.tasks.osworld.wishes import missing_programs, network_wishes
 
 Kind = Literal[
     "network", "account", "root", "gnome", "sound", "session", "app", "asset", "unsupported", "broken", "pays untouched", "fails"

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.errors import ConfigError, Problem
-from env_server.tasks.osworld.abilities import Abilities, Refusal, refusals
-from env_server.tasks.osworld.assets import Assets
-from env_server.tasks.osworld.format import read_task_file
-from env_server.tasks.osworld.gold import gold_faults
+from computerrl.common.errors import ConfigError, Problem
+from computerrl.env_server.tasks.osworld.abilities import Abilities, Refusal, refusals
+from computerrl.env_server.tasks.osworld.assets import Assets
+from computerrl.env_server.tasks.osworld.format import read_task_file
+from computerrl.env_server.tasks.osworld.gold import gold_faults
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
-from env_server.tasks.osworld.desktop import Command, InputEvent
+from computerrl.env_server.tasks.osworld.desktop import Command, InputEvent
 
 FORMAT_SCREEN = (1920, 1080)
 """The screen that literal pixels in task files were taken on; they are scaled to the desktop's."""

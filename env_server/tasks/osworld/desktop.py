@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
-from common.errors import DesktopBroken, TaskFailed
+from computerrl.common.errors import DesktopBroken, TaskFailed
 
 HOME = "/home/user"
 """The agent's home as task files write it."""

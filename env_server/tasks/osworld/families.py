@@ -8,11 +8,11 @@ import random
 from collections.abc import Mapping
 from pathlib import Path
 
-from common.errors import ConfigError, Problem
-from env_server.driver import TaskInstance
-from env_server.tasks.family import FOREIGN_PREFIX, Family
-from env_server.tasks.osworld.check import check_folder
-from env_server.tasks.osworld.task import load_task
+from computerrl.common.errors import ConfigError, Problem
+from computerrl.env_server.driver import TaskInstance
+from computerrl.env_server.tasks.family import FOREIGN_PREFIX, Family
+from computerrl.env_server.tasks.osworld.check import check_folder
+from computerrl.env_server.tasks.osworld.task import load_task
 
 _APPS = {
     "libreoffice_calc": "calc", "libreoffice_writer": "writer", "libreoffice_impress": "impress", "libreoffice": "writer",

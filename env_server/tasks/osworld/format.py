@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from common.errors import ConfigError, Problem
+from computerrl.common.errors import ConfigError, Problem
 
 Command = str | list[str]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from env_server.tasks.osworld.abilities import Refusal
-from env_server.tasks.osworld.assets import Assets
-from env_server.tasks.osworld.format import Judge, Source, TaskFile
-from env_server.tasks.osworld.metrics import metric
-from env_server.tasks.osworld.metrics.files import BrokenFile
-from env_server.tasks.osworld.metrics.matching import BadRule
-from env_server.tasks.reading.limits import LimitPassed
+from computerrl.env_server.tasks.osworld.abilities import Refusal
+from computerrl.env_server.tasks.osworld.assets import Assets
+from computerrl.env_server.tasks.osworld.format import Judge, Source, TaskFile
+from computerrl.env_server.tasks.osworld.metrics import metric
+from computerrl.env_server.tasks.osworld.metrics.files import BrokenFile
+from computerrl.env_server.tasks.osworld.metrics.matching import BadRule
+from computerrl.env_server.tasks.reading.limits import LimitPassed
 
 SAME_KIND = frozenset([
     "compare_csv", "compare_docx_files", "compare_docx_files_and_ignore_new_lines", "compare_docx_images",

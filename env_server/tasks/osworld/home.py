@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from env_server.driver import SetupStep
+from computerrl.env_server.driver import SetupStep
 
 _FOLDERS = {
     "DESKTOP": "Desktop", "DOWNLOAD": "Downloads", "TEMPLATES": "Templates", "PUBLICSHARE": "Public", "DOCUMENTS": "Documents",

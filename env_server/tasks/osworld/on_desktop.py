@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from env_server.tasks.osworld import suite_runner
-from env_server.tasks.osworld.desktop import HOME, OsworldDesktop, bring
+from computerrl.env_server.tasks.osworld import suite_runner
+from computerrl.env_server.tasks.osworld.desktop import HOME, OsworldDesktop, bring
 
 _LIMIT_S = 30.0
 

@@ -12,12 +12,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from common.errors import TaskFailed
-from env_server.tasks.osworld.abilities import is_ignored
-from env_server.tasks.osworld.assets import Assets
-from env_server.tasks.osworld.commands import Pause, converted_files, fill_placeholders, input_script, normalise
-from env_server.tasks.osworld.desktop import InputEvent, OsworldDesktop, RunResult, bring
-from env_server.tasks.osworld.format import (
+from computerrl.common.errors import TaskFailed
+from computerrl.env_server.tasks.osworld.abilities import is_ignored
+from computerrl.env_server.tasks.osworld.assets import Assets
+from computerrl.env_server.tasks.osworld.commands import Pause, converted_files, fill_placeholders, input_script, normalise
+from computerrl.env_server.tasks.osworld.desktop import InputEvent, OsworldDesktop, RunResult, bring
+from computerrl.env_server.tasks.osworld.format import (  # fmt: skip
     CloseTabsStep,
     DownloadStep,
     ExecuteStep,
@@ -31,7 +31,7 @@ from env_server.tasks.osworld.format import (
     UploadStep,
     VerifiedStep,
     WindowStep,
-)  # fmt: skip
+)
 
 COMMAND_LIMIT_S = 120.0
 _NOT_FOUND = 127
@@ -183,7 +183,7 @@ class Carrier:
 
     def _write_history(self, step: HistoryStep) -> None:
         """Into the profile's history; the browser must not run, or it keeps its own."""
-        from env_server.tasks.osworld.getters.browser import PROFILE
+        from computerrl.env_server.tasks.osworld.getters.browser import PROFILE
 
         path = f"{PROFILE}/Default/History"
         before = self.desktop.read_file(path)

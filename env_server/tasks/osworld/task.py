@@ -12,14 +12,14 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
 
-from common.errors import ConfigError, EnvError, Problem, TaskFailed
-from common.messages import Action, Evaluation, Observation
-from env_server.driver import Getter, TaskInstance
-from env_server.tasks.osworld.abilities import Abilities, listed, refusals
-from env_server.tasks.osworld.assets import Assets
-from env_server.tasks.osworld.commands import converted_files, normalise
-from env_server.tasks.osworld.desktop import CalledDesktop, Obstructed, OsworldDesktop
-from env_server.tasks.osworld.format import (
+from computerrl.common.errors import ConfigError, EnvError, Problem, TaskFailed
+from computerrl.common.messages import Action, Evaluation, Observation
+from computerrl.env_server.driver import Getter, TaskInstance
+from computerrl.env_server.tasks.osworld.abilities import Abilities, listed, refusals
+from computerrl.env_server.tasks.osworld.assets import Assets
+from computerrl.env_server.tasks.osworld.commands import converted_files, normalise
+from computerrl.env_server.tasks.osworld.desktop import CalledDesktop, Obstructed, OsworldDesktop
+from computerrl.env_server.tasks.osworld.format import (
     Download,
     DownloadStep,
     ExecuteStep,
@@ -30,15 +30,15 @@ from env_server.tasks.osworld.format import (
     UploadStep,
     read_task_file,
 )
-from env_server.tasks.osworld.getters import GETTERS, Context
-from env_server.tasks.osworld.gold import fault_of
-from env_server.tasks.osworld.home import HOME_STEPS
-from env_server.tasks.osworld.metrics import metric
-from env_server.tasks.osworld.metrics.files import BrokenFile
-from env_server.tasks.osworld.metrics.matching import BadRule
-from env_server.tasks.osworld.on_desktop import RUN_ON_DESKTOP
-from env_server.tasks.osworld.steps import Carrier
-from env_server.tasks.reading.limits import LimitPassed
+from computerrl.env_server.tasks.osworld.getters import GETTERS, Context
+from computerrl.env_server.tasks.osworld.gold import fault_of
+from computerrl.env_server.tasks.osworld.home import HOME_STEPS
+from computerrl.env_server.tasks.osworld.metrics import metric
+from computerrl.env_server.tasks.osworld.metrics.files import BrokenFile
+from computerrl.env_server.tasks.osworld.metrics.matching import BadRule
+from computerrl.env_server.tasks.osworld.on_desktop import RUN_ON_DESKTOP
+from computerrl.env_server.tasks.osworld.steps import Carrier
+from computerrl.env_server.tasks.reading.limits import LimitPassed
 
 _NEXT_STEP = "leave the task out (`computerrl tasks check` lists what can be run), or provide what it lacks"
 

@@ -16,8 +16,8 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
-from env_server.tasks.reading import limits
-from env_server.tasks.reading.limits import Budget, Counted, LimitPassed, within
+from computerrl.env_server.tasks.reading import limits
+from computerrl.env_server.tasks.reading.limits import Budget, Counted, LimitPassed, within
 
 _CHUNK = 65_536
 _SMALL_CHUNK = 4096

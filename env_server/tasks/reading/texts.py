@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from env_server.tasks.reading import limits
-from env_server.tasks.reading.limits import Budget, within
+from computerrl.env_server.tasks.reading import limits
+from computerrl.env_server.tasks.reading.limits import Budget, within
 
 
 def json_of(text: str) -> Any:

@@ -26,9 +26,9 @@ from openpyxl.worksheet.cell_range import CellRange, MultiCellRange
 from openpyxl.xml.constants import ARC_STYLE
 from openpyxl.xml.functions import fromstring
 
-from env_server.tasks.reading import limits
-from env_server.tasks.reading.limits import Budget, within
-from env_server.tasks.reading.packages import Package
+from computerrl.env_server.tasks.reading import limits
+from computerrl.env_server.tasks.reading.limits import Budget, within
+from computerrl.env_server.tasks.reading.packages import Package
 
 
 def open_workbook(package: Package, *, formulas: bool) -> Any:

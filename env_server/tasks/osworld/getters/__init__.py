@@ -6,8 +6,8 @@ are `TaskFailed` (the task or its assets) and whatever the desktop raises.
 
 from __future__ import annotations
 
-from env_server.tasks.osworld.getters import browser, documents, files, values
-from env_server.tasks.osworld.getters.context import Context, Getter, GetterSpec
+from computerrl.env_server.tasks.osworld.getters import browser, documents, files, values
+from computerrl.env_server.tasks.osworld.getters.context import Context, Getter, GetterSpec
 
 GETTERS: dict[str, GetterSpec] = {
     spec.name: spec for spec in (*files.GETTERS, *values.GETTERS, *browser.GETTERS, *documents.GETTERS)

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-from common.errors import TaskFailed
-from env_server.tasks.osworld.desktop import HOME, Tab
-from env_server.tasks.osworld.getters.context import Context, GetterSpec
-from env_server.tasks.osworld.metrics.files import BrokenFile, read_json
-from env_server.tasks.osworld.metrics.matching import at
-from env_server.tasks.reading.databases import rows_of
-from env_server.tasks.reading.limits import MAX_TEXT_BYTES, Budget, within
+from computerrl.common.errors import TaskFailed
+from computerrl.env_server.tasks.osworld.desktop import HOME, Tab
+from computerrl.env_server.tasks.osworld.getters.context import Context, GetterSpec
+from computerrl.env_server.tasks.osworld.metrics.files import BrokenFile, read_json
+from computerrl.env_server.tasks.osworld.metrics.matching import at
+from computerrl.env_server.tasks.reading.databases import rows_of
+from computerrl.env_server.tasks.reading.limits import MAX_TEXT_BYTES, Budget, within
 
 _MAX_STARTERS = 200
 PROFILE = f"{HOME}/.config/chromium"

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common.errors import TaskFailed
-from env_server.tasks.osworld.assets import Assets
-from env_server.tasks.osworld.desktop import OsworldDesktop
+from computerrl.common.errors import TaskFailed
+from computerrl.env_server.tasks.osworld.assets import Assets
+from computerrl.env_server.tasks.osworld.desktop import OsworldDesktop
 
 Getter = Callable[["Context", Mapping[str, Any]], Any]
 

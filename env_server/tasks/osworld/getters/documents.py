@@ -6,17 +6,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from common.errors import TaskFailed
-from env_server.tasks.osworld.getters.context import Context, GetterSpec
-from env_server.tasks.osworld.metrics.files import BrokenFile
+from computerrl.common.errors import TaskFailed
+from computerrl.env_server.tasks.osworld.getters.context import Context, GetterSpec
+from computerrl.env_server.tasks.osworld.metrics.files import BrokenFile
 
 
 def _content_from_vm_file(context: Context, args: Mapping[str, Any]) -> Any:
     """The ``last_row`` of the first sheet of an xlsx file, as a list of texts; empty cells are left out."""
     if args["file_type"] != "xlsx" or args["file_content"] != "last_row":
         raise TaskFailed(f"content_from_vm_file: {args['file_content']!r} of {args['file_type']!r}")
-    from env_server.tasks.osworld.metrics.sheets import open_workbook
-    from env_server.tasks.reading.workbooks import used_cells
+    from computerrl.env_server.tasks.osworld.metrics.sheets import open_workbook
+    from computerrl.env_server.tasks.reading.workbooks import used_cells
 
     path = context.fetch(str(args["path"]), PurePosixPath(str(args["path"])).name)
     if path is None:
@@ -30,7 +30,7 @@ def _content_from_vm_file(context: Context, args: Mapping[str, Any]) -> Any:
 
 def _slide_part(context: Context, args: Mapping[str, Any], *, audio: bool) -> str | None:
     """The sound of a slide, or the picture behind it; a slide's number begins at 0."""
-    from env_server.tasks.osworld.metrics.slides import open_presentation
+    from computerrl.env_server.tasks.osworld.metrics.slides import open_presentation
 
     path = context.fetch(str(args["ppt_file_path"]), PurePosixPath(str(args["ppt_file_path"])).name)
     if path is None:
@@ -53,7 +53,7 @@ def _media(slide: Any) -> Iterator[bytes]:
 
 
 def _backgrounds(slide: Any) -> Iterator[bytes]:
-    from env_server.tasks.osworld.metrics.slides import A, P
+    from computerrl.env_server.tasks.osworld.metrics.slides import A, P
 
     embed = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}embed"
     node = slide._element.find(f"{P}cSld/{P}bg")

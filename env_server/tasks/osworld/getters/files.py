@@ -8,9 +8,9 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree
 
-from common.errors import TaskFailed
-from env_server.tasks.osworld.desktop import HOME
-from env_server.tasks.osworld.getters.context import Context, GetterSpec
+from computerrl.common.errors import TaskFailed
+from computerrl.env_server.tasks.osworld.desktop import HOME
+from computerrl.env_server.tasks.osworld.getters.context import Context, GetterSpec
 
 _GIMP = f"{HOME}/.config/GIMP/2.10"
 _VLC = f"{HOME}/.config/vlc/vlcrc"
@@ -88,7 +88,7 @@ def _vlc_playing_info(context: Context, args: Mapping[str, Any]) -> str | None:
 
 def _vscode_config(context: Context, args: Mapping[str, Any]) -> str | None:
     """A file that an extension writes when its command is given in the command palette."""
-    from env_server.tasks.osworld.desktop import InputEvent
+    from computerrl.env_server.tasks.osworld.desktop import InputEvent
 
     command = str(args["vscode_extension_command"])
     context.desktop.input([InputEvent("key", "ctrl+shift+p"), InputEvent("type", command), InputEvent("key", "enter")])

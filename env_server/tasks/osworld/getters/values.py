@@ -7,11 +7,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from common.errors import TaskFailed
-from env_server.tasks.osworld.commands import Untranslatable, fill_placeholders, normalise
-from env_server.tasks.osworld.desktop import RunResult
-from env_server.tasks.osworld.getters.context import Context, GetterSpec
-from env_server.tasks.reading.limits import LimitPassed
+from computerrl.common.errors import TaskFailed
+from computerrl.env_server.tasks.osworld.commands import Untranslatable, fill_placeholders, normalise
+from computerrl.env_server.tasks.osworld.desktop import RunResult
+from computerrl.env_server.tasks.osworld.getters.context import Context, GetterSpec
+from computerrl.env_server.tasks.reading.limits import LimitPassed
 
 COMMAND_LIMIT_S = 60.0
 
@@ -142,7 +142,7 @@ def _accessibility_tree(context: Context, args: Mapping[str, Any]) -> str:
 
 def _vm_terminal_output(context: Context, args: Mapping[str, Any]) -> str | None:
     """What the terminal in front shows."""
-    from env_server.tasks.osworld.metrics.files import xml_of
+    from computerrl.env_server.tasks.osworld.metrics.files import xml_of
 
     try:
         nodes = list(xml_of(context.desktop.tree().encode()).iter("terminal"))

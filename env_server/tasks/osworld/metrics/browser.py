@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from env_server.tasks.osworld.metrics.files import opening, read_text
-from env_server.tasks.osworld.metrics.general import Rules, score
-from env_server.tasks.osworld.metrics.matching import BadRule
-from env_server.tasks.reading.packages import html_of
-from env_server.tasks.reading.texts import is_found
+from computerrl.env_server.tasks.osworld.metrics.files import opening, read_text
+from computerrl.env_server.tasks.osworld.metrics.general import Rules, score
+from computerrl.env_server.tasks.osworld.metrics.matching import BadRule
+from computerrl.env_server.tasks.reading.packages import html_of
+from computerrl.env_server.tasks.reading.texts import is_found
 
 
 def same_url(first: str, second: str) -> bool:

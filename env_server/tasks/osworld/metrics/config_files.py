@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from env_server.tasks.osworld.metrics.files import load, read_json, read_lines, read_text, xml_of
-from env_server.tasks.osworld.metrics.general import Rules, score
-from env_server.tasks.osworld.metrics.matching import BadRule
+from computerrl.env_server.tasks.osworld.metrics.files import load, read_json, read_lines, read_text, xml_of
+from computerrl.env_server.tasks.osworld.metrics.general import Rules, score
+from computerrl.env_server.tasks.osworld.metrics.matching import BadRule
 
 _OOR = "{http://openoffice.org/2001/registry}"
 

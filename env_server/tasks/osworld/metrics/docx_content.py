@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from env_server.tasks.osworld.metrics.files import load, read_package, xml_of
-from env_server.tasks.reading import limits
-from env_server.tasks.reading.limits import within
-from env_server.tasks.reading.packages import num_below
+from computerrl.env_server.tasks.osworld.metrics.files import load, read_package, xml_of
+from computerrl.env_server.tasks.reading import limits
+from computerrl.env_server.tasks.reading.limits import within
+from computerrl.env_server.tasks.reading.packages import num_below
 
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"

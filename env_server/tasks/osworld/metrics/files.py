@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from env_server.tasks.osworld.metrics.texts import decoded, lines_of, table_rows
-from env_server.tasks.reading import limits
-from env_server.tasks.reading.limits import LimitPassed, within
-from env_server.tasks.reading.packages import Package, unpacked, xml_of
-from env_server.tasks.reading.texts import json_of
+from computerrl.env_server.tasks.osworld.metrics.texts import decoded, lines_of, table_rows
+from computerrl.env_server.tasks.reading import limits
+from computerrl.env_server.tasks.reading.limits import LimitPassed, within
+from computerrl.env_server.tasks.reading.packages import Package, unpacked, xml_of
+from computerrl.env_server.tasks.reading.texts import json_of
 
 __all__ = [
     "BrokenFile", "archive_members", "load", "opening", "read_json", "read_lines", "read_package", "read_table", "read_text",

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from env_server.tasks.osworld.metrics.files import opening, read_json, read_lines, read_table, read_text, xml_of
-from env_server.tasks.osworld.metrics.matching import BadRule, at, matches
-from env_server.tasks.osworld.metrics.texts import decoded
-from env_server.tasks.reading.databases import first_rows
-from env_server.tasks.reading.texts import is_found, json_of, likeness, line_likeness, literal_of, yaml_of
+from computerrl.env_server.tasks.osworld.metrics.files import opening, read_json, read_lines, read_table, read_text, xml_of
+from computerrl.env_server.tasks.osworld.metrics.matching import BadRule, at, matches
+from computerrl.env_server.tasks.osworld.metrics.texts import decoded
+from computerrl.env_server.tasks.reading.databases import first_rows
+from computerrl.env_server.tasks.reading.texts import is_found, json_of, likeness, line_likeness, literal_of, yaml_of
 
 Rules = Mapping[str, Any]
 
@@ -222,7 +222,7 @@ def check_accessibility_tree(result: str, rules: Iterable[Rules]) -> float:
     """
     from lxml.cssselect import CSSSelector
 
-    from env_server.tasks.osworld.desktop import TREE_NAMESPACES
+    from computerrl.env_server.tasks.osworld.desktop import TREE_NAMESPACES
 
     root = xml_of(result.encode())
     total = 1.0

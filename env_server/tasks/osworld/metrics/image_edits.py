@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from env_server.tasks.osworld.metrics.files import load
-from env_server.tasks.osworld.metrics.general import Rules, score
-from env_server.tasks.osworld.metrics.similarity import mean_squared_error, open_image, resized, rgb, ssim
+from computerrl.env_server.tasks.osworld.metrics.files import load
+from computerrl.env_server.tasks.osworld.metrics.general import Rules, score
+from computerrl.env_server.tasks.osworld.metrics.similarity import mean_squared_error, open_image, resized, rgb, ssim
 
 if TYPE_CHECKING:
     from PIL import Image

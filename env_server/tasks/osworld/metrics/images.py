@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from env_server.tasks.osworld.metrics.similarity import open_image, resized, rgb, ssim
+from computerrl.env_server.tasks.osworld.metrics.similarity import open_image, resized, rgb, ssim
 
 _BASE_MARGIN = 0.01
 """By how much a picture must be nearer to the expected one than the picture that was there at the start."""

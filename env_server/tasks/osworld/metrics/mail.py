@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from env_server.tasks.osworld.metrics.files import load, read_lines
-from env_server.tasks.osworld.metrics.general import Rules, score
-from env_server.tasks.osworld.metrics.matching import matches
-from env_server.tasks.reading.limits import MAX_TEXT_BYTES, within
-from env_server.tasks.reading.texts import json_of
+from computerrl.env_server.tasks.osworld.metrics.files import load, read_lines
+from computerrl.env_server.tasks.osworld.metrics.general import Rules, score
+from computerrl.env_server.tasks.osworld.metrics.matching import matches
+from computerrl.env_server.tasks.reading.limits import MAX_TEXT_BYTES, within
+from computerrl.env_server.tasks.reading.texts import json_of
 
 _KEY = re.compile(r'user_pref\("((?:[^"\\]|\\.)+)",')
 

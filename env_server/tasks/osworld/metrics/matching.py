@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from env_server.tasks.reading.limits import MAX_RANGES, within
-from env_server.tasks.reading.texts import is_found
+from computerrl.env_server.tasks.reading.limits import MAX_RANGES, within
+from computerrl.env_server.tasks.reading.texts import is_found
 
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from env_server.tasks.osworld.metrics.files import load, xml_of
-from env_server.tasks.osworld.metrics.general import Rules, score
-from env_server.tasks.osworld.metrics.matching import BadRule, matches
-from env_server.tasks.osworld.metrics.similarity import average_hash
-from env_server.tasks.reading import limits
-from env_server.tasks.reading.limits import within
+from computerrl.env_server.tasks.osworld.metrics.files import load, xml_of
+from computerrl.env_server.tasks.osworld.metrics.general import Rules, score
+from computerrl.env_server.tasks.osworld.metrics.matching import BadRule, matches
+from computerrl.env_server.tasks.osworld.metrics.similarity import average_hash
+from computerrl.env_server.tasks.reading import limits
+from computerrl.env_server.tasks.reading.limits import within
 
 _RATE = 8000
 """Sound is compared at this rate, one channel: enough to tell recordings apart."""

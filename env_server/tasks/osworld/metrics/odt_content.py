@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from env_server.tasks.osworld.metrics.files import load, opening
-from env_server.tasks.reading import limits
-from env_server.tasks.reading.limits import within
-from env_server.tasks.reading.packages import Package
+from computerrl.env_server.tasks.osworld.metrics.files import load, opening
+from computerrl.env_server.tasks.reading import limits
+from computerrl.env_server.tasks.reading.limits import within
+from computerrl.env_server.tasks.reading.packages import Package
 
 _OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
 _TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"

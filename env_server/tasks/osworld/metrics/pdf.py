@@ -8,13 +8,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from env_server.tasks.osworld.metrics.files import load, opening, read_text
-from env_server.tasks.osworld.metrics.general import Rules, score
-from env_server.tasks.osworld.metrics.matching import compare
-from env_server.tasks.osworld.metrics.similarity import average_hash, rgb, ssim
-from env_server.tasks.reading import limits
-from env_server.tasks.reading.limits import Budget, LimitPassed, within
-from env_server.tasks.reading.texts import likeness
+from computerrl.env_server.tasks.osworld.metrics.files import load, opening, read_text
+from computerrl.env_server.tasks.osworld.metrics.general import Rules, score
+from computerrl.env_server.tasks.osworld.metrics.matching import compare
+from computerrl.env_server.tasks.osworld.metrics.similarity import average_hash, rgb, ssim
+from computerrl.env_server.tasks.reading import limits
+from computerrl.env_server.tasks.reading.limits import Budget, LimitPassed, within
+from computerrl.env_server.tasks.reading.texts import likeness
 
 _LOCK = threading.RLock()
 """PDFium is not made for several threads; desktops are judged on several."""
@@ -77,7 +77,7 @@ def check_pdf_pages(result: str, rules: Rules) -> float:
 
 def is_gold_text_included_in_pdf(result: str, expected: str) -> float:
     """The PDF has every value of a JSON file of expected texts."""
-    from env_server.tasks.osworld.metrics.files import read_json
+    from computerrl.env_server.tasks.osworld.metrics.files import read_json
 
     text = pdf_text(result)
     wanted = read_json(expected) if expected.endswith(".json") else [read_text(expected)]

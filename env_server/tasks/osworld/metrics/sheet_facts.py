@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from env_server.tasks.osworld.metrics.matching import BadRule
-from env_server.tasks.reading.limits import MAX_RANGE_WORK, Budget
+from computerrl.env_server.tasks.osworld.metrics.matching import BadRule
+from computerrl.env_server.tasks.reading.limits import MAX_RANGE_WORK, Budget
 
 
 def grid(sheet: Any, precision: int) -> dict[tuple[int, int], Any]:
@@ -45,7 +45,7 @@ def cell_fact(cell: Any, name: str, *, value: Any = None) -> Any:
 
 
 def _is_merged(cell: Any) -> bool:
-    from env_server.tasks.reading.workbooks import is_merged
+    from computerrl.env_server.tasks.reading.workbooks import is_merged
 
     return is_merged(cell.parent, cell)
 
@@ -108,7 +108,7 @@ def styles(sheet: Any, props: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     """Cell -> the wanted properties. Cells that are empty and unformatted are left out; conditional formats are worked out."""
     from openpyxl.cell.cell import Cell
 
-    from env_server.tasks.reading.workbooks import used_cells
+    from computerrl.env_server.tasks.reading.workbooks import used_cells
 
     conditional = _conditional(sheet) if {"bgcolor", "fgcolor", "font_color"} & set(props) else {}
     found = {}
@@ -139,7 +139,7 @@ _TESTS: Mapping[str, Any] = {
 
 def _conditional(sheet: Any) -> dict[str, dict[str, str]]:
     """Cell -> colours that comparisons with plain numbers or texts give it. Other kinds of conditions stay out on both sides."""
-    from env_server.tasks.reading.workbooks import cells_of, work_of
+    from computerrl.env_server.tasks.reading.workbooks import cells_of, work_of
 
     work = Budget("cells of conditional formats", MAX_RANGE_WORK)
     found: dict[str, dict[str, str]] = {}
@@ -210,7 +210,7 @@ def columns(sheet: Any, props: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     """Column -> properties such as ``hidden``, ``width``; each column of a group by itself."""
     from openpyxl.utils import get_column_letter
 
-    from env_server.tasks.reading.workbooks import last_column
+    from computerrl.env_server.tasks.reading.workbooks import last_column
 
     found = {}
     end, work = last_column(sheet), Budget("columns with properties", MAX_RANGE_WORK)

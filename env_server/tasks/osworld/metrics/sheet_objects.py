@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from env_server.tasks.osworld.metrics.matching import BadRule
+from computerrl.env_server.tasks.osworld.metrics.matching import BadRule
 
 # --- charts ----------------------------------------------------------------------------------------------------------
 

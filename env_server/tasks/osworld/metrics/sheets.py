@@ -8,10 +8,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from env_server.tasks.osworld.metrics.files import opening, read_lines, read_package, read_table
-from env_server.tasks.osworld.metrics.general import Rules, score
-from env_server.tasks.osworld.metrics.matching import MAX_COLUMN, MAX_ROW, BadRule
-from env_server.tasks.osworld.metrics.workbook_parts import require_values
+from computerrl.env_server.tasks.osworld.metrics.files import opening, read_lines, read_package, read_table
+from computerrl.env_server.tasks.osworld.metrics.general import Rules, score
+from computerrl.env_server.tasks.osworld.metrics.matching import MAX_COLUMN, MAX_ROW, BadRule
+from computerrl.env_server.tasks.osworld.metrics.workbook_parts import require_values
 
 
 def compare_csv(result: str, expected: str | Sequence[str], *, strict: bool = True, ignore_case: bool = False) -> float:
@@ -41,7 +41,7 @@ def compare_conference_city_in_order(result: str, rules: Rules) -> float:
 
 def open_workbook(path: str, *, formulas: bool = False) -> Any:
     """A workbook with the values that were last computed, or with formulas."""
-    from env_server.tasks.reading import workbooks
+    from computerrl.env_server.tasks.reading import workbooks
 
     package = read_package(path)
     with opening(path):

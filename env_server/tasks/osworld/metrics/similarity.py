@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from env_server.tasks.osworld.metrics.files import load
-from env_server.tasks.reading.limits import MAX_PIXELS, within
+from computerrl.env_server.tasks.osworld.metrics.files import load
+from computerrl.env_server.tasks.reading.limits import MAX_PIXELS, within
 
 if TYPE_CHECKING:
     from PIL import Image

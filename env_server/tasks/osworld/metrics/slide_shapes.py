@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from env_server.tasks.osworld.metrics.slides import A
+from computerrl.env_server.tasks.osworld.metrics.slides import A
 
 Box = tuple[float, float, float, float]
 """Left, top, width, height in EMU."""

@@ -8,11 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from env_server.tasks.osworld.metrics.files import load, read_package, xml_of
-from env_server.tasks.osworld.metrics.general import Rules, score
-from env_server.tasks.reading import limits
-from env_server.tasks.reading.limits import Budget, within
-from env_server.tasks.reading.packages import num_below, outermost
+from computerrl.env_server.tasks.osworld.metrics.files import load, read_package, xml_of
+from computerrl.env_server.tasks.osworld.metrics.general import Rules, score
+from computerrl.env_server.tasks.reading import limits
+from computerrl.env_server.tasks.reading.limits import Budget, within
+from computerrl.env_server.tasks.reading.packages import num_below, outermost
 
 A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from env_server.tasks.osworld.metrics.matching import BadRule
-from env_server.tasks.osworld.metrics.slide_shapes import Placed, placed_shapes
-from env_server.tasks.osworld.metrics.slides import A, open_presentation
+from computerrl.env_server.tasks.osworld.metrics.matching import BadRule
+from computerrl.env_server.tasks.osworld.metrics.slide_shapes import Placed, placed_shapes
+from computerrl.env_server.tasks.osworld.metrics.slides import A, open_presentation
 
 _TOLERANCE = 0.005
 """Positions and sizes may differ by this share of the value: applications round when they save."""

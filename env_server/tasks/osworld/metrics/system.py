@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from env_server.tasks.osworld.metrics.files import archive_members, load, read_text, xml_of
-from env_server.tasks.osworld.metrics.general import Rules, score
-from env_server.tasks.osworld.metrics.matching import BadRule
-from env_server.tasks.osworld.metrics.texts import decoded, lines_of
-from env_server.tasks.reading.texts import literal_of
+from computerrl.env_server.tasks.osworld.metrics.files import archive_members, load, read_text, xml_of
+from computerrl.env_server.tasks.osworld.metrics.general import Rules, score
+from computerrl.env_server.tasks.osworld.metrics.matching import BadRule
+from computerrl.env_server.tasks.osworld.metrics.texts import decoded, lines_of
+from computerrl.env_server.tasks.reading.texts import literal_of
 
 
 def is_utc_0(result: str) -> float:
@@ -83,8 +83,8 @@ def _below(members: Mapping[str, bytes], prefix: str) -> dict[str, bytes]:
 def _alike(found: bytes, wanted: bytes, name: str, file_type: str, options: Mapping[str, Any]) -> float:
     import tempfile
 
-    from env_server.tasks.osworld.metrics import metric
-    from env_server.tasks.osworld.metrics.files import BrokenFile
+    from computerrl.env_server.tasks.osworld.metrics import metric
+    from computerrl.env_server.tasks.osworld.metrics.files import BrokenFile
 
     if file_type not in _ARCHIVED:
         raise BadRule(f"compare_archive of {file_type!r}")

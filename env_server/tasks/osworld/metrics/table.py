@@ -7,12 +7,12 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from env_server.tasks.osworld.metrics.files import read_table
-from env_server.tasks.osworld.metrics.general import Rules
-from env_server.tasks.osworld.metrics.matching import BadRule, matches
-from env_server.tasks.osworld.metrics.sheets import Area, open_workbook, worksheet
-from env_server.tasks.osworld.metrics.workbook_parts import require_values
-from env_server.tasks.reading.texts import likeness
+from computerrl.env_server.tasks.osworld.metrics.files import read_table
+from computerrl.env_server.tasks.osworld.metrics.general import Rules
+from computerrl.env_server.tasks.osworld.metrics.matching import BadRule, matches
+from computerrl.env_server.tasks.osworld.metrics.sheets import Area, open_workbook, worksheet
+from computerrl.env_server.tasks.osworld.metrics.workbook_parts import require_values
+from computerrl.env_server.tasks.reading.texts import likeness
 
 
 class _Side:
@@ -107,7 +107,7 @@ def _sheet_names(books: _Books, rule: Rules) -> bool:
 
 def _sheet_data(books: _Books, rule: Rules) -> bool:
     """The same values, numbers to ``precision`` places; empty rows and columns at the end do not count."""
-    from env_server.tasks.osworld.metrics.sheet_facts import grid
+    from computerrl.env_server.tasks.osworld.metrics.sheet_facts import grid
 
     precision = int(rule.get("precision", 4))
     return grid(books.values(rule["sheet_idx0"]), precision) == grid(books.values(rule["sheet_idx1"]), precision)
@@ -189,7 +189,7 @@ def _cleaned(value: Any, rule: Rules) -> str:
 
 def _check_cell(books: _Books, rule: Rules) -> bool:
     """Properties of one cell, each against a rule."""
-    from env_server.tasks.osworld.metrics.sheet_facts import cell_fact
+    from computerrl.env_server.tasks.osworld.metrics.sheet_facts import cell_fact
 
     values, whole = books.values(rule["sheet_idx"], {rule["coordinate"]}), books.whole(rule["sheet_idx"])
     cell, value = whole[rule["coordinate"]], values[rule["coordinate"]].value
@@ -211,7 +211,7 @@ def _same(fact: Callable[..., Any], argument: str = "") -> Callable[[_Books, Rul
 
 def _fact(name: str) -> Callable[..., Any]:
     def read(*args: Any) -> Any:
-        from env_server.tasks.osworld.metrics import sheet_facts, sheet_objects, workbook_parts
+        from computerrl.env_server.tasks.osworld.metrics import sheet_facts, sheet_objects, workbook_parts
 
         modules = {"charts": sheet_objects, "pivots": sheet_objects, "sparklines": workbook_parts}
         return getattr(modules.get(name, sheet_facts), name)(*args)

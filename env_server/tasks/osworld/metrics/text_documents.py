@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from env_server.tasks.osworld.metrics.docx_content import (
+from computerrl.env_server.tasks.osworld.metrics.docx_content import (
     DocxFile,
     all_texts,
     outline,
@@ -18,13 +18,13 @@ from env_server.tasks.osworld.metrics.docx_content import (
     tables,
     texts,
 )
-from env_server.tasks.osworld.metrics.files import load, opening, read_lines
-from env_server.tasks.osworld.metrics.general import Rules, score
-from env_server.tasks.osworld.metrics.odt_content import odt_texts
-from env_server.tasks.osworld.metrics.similarity import decoded_image
-from env_server.tasks.reading import limits
-from env_server.tasks.reading.limits import Budget
-from env_server.tasks.reading.texts import likeness
+from computerrl.env_server.tasks.osworld.metrics.files import load, opening, read_lines
+from computerrl.env_server.tasks.osworld.metrics.general import Rules, score
+from computerrl.env_server.tasks.osworld.metrics.odt_content import odt_texts
+from computerrl.env_server.tasks.osworld.metrics.similarity import decoded_image
+from computerrl.env_server.tasks.reading import limits
+from computerrl.env_server.tasks.reading.limits import Budget
+from computerrl.env_server.tasks.reading.texts import likeness
 
 T = TypeVar("T")
 

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from env_server.tasks.osworld.metrics.colours import difference
-from env_server.tasks.osworld.metrics.docx_content import W, paragraphs, runs, table_paragraphs
-from env_server.tasks.osworld.metrics.general import Rules, score
-from env_server.tasks.osworld.metrics.odt_content import odt_highlights
-from env_server.tasks.osworld.metrics.text_documents import compare_docx_files, open_document
-from env_server.tasks.reading.limits import MAX_STYLE_CHAIN
+from computerrl.env_server.tasks.osworld.metrics.colours import difference
+from computerrl.env_server.tasks.osworld.metrics.docx_content import W, paragraphs, runs, table_paragraphs
+from computerrl.env_server.tasks.osworld.metrics.general import Rules, score
+from computerrl.env_server.tasks.osworld.metrics.odt_content import odt_highlights
+from computerrl.env_server.tasks.osworld.metrics.text_documents import compare_docx_files, open_document
+from computerrl.env_server.tasks.reading.limits import MAX_STYLE_CHAIN
 
 
 def _texts(document: Any) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import Any
 
-from env_server.tasks.osworld.metrics.files import BrokenFile, opening
+from computerrl.env_server.tasks.osworld.metrics.files import BrokenFile, opening
 
 
 def _sheet_xml(sheet: Any) -> Any:
