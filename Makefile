@@ -34,7 +34,7 @@ help: ## this list
 
 setup: ## make .venv, Apptainer, the desktop image and the model; skips what is there
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: Python 3.11 is needed, this is %s\n    -> make setup PYTHON=python3.11" % sys.version.split()[0])'
-	@$(PYTHON) -m computerrl.launch.machine_setup --venv $(VENV) --image $(IMAGE) --mirror "$(MIRROR)" --device "$(DEVICE)" --with "$(WITH)" $(FOR_TESTS)
+	@$(PYTHON) -m computerrl.launch.setup.machine_setup --venv $(VENV) --image $(IMAGE) --mirror "$(MIRROR)" --device "$(DEVICE)" --with "$(WITH)" $(FOR_TESTS)
 
 train: setup ## train CONFIG (default configs/quickstart.yaml) and write its report
 	$(VENV)/bin/computerrl train $(CONFIG) $(ARGS)

@@ -16,13 +16,14 @@ from typing import Literal, Protocol
 import numpy as np
 
 from computerrl.actor.engines.base import Completion, GenerationRequest, Sampler
-from computerrl.actor.formats.base import PastAction
-from computerrl.actor.prompt import PromptBuilder
+from computerrl.actor.prompts.builder import PromptBuilder
+from computerrl.actor.prompts.formats.base import PastAction
 from computerrl.common import log
 from computerrl.common.actions import FINAL_ACTIONS, ActionSyntaxError
+from computerrl.common.actions.targets import same_action
 from computerrl.common.clock import unix_now
 from computerrl.common.errors import ComputerRLError, TaskFailed
-from computerrl.common.messages import (  # fmt: skip
+from computerrl.common.messages import (
     Action,
     Assignment,
     EndReason,
@@ -37,7 +38,6 @@ from computerrl.common.messages import (  # fmt: skip
     TaskStarted,
     Trajectory,
 )
-from computerrl.common.targets import same_action
 
 TIME_LIMIT_FRACTION = 0.8
 """An episode is ended and judged at this part of its assignment's time limit: a trajectory that comes after the limit was

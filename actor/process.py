@@ -10,22 +10,22 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from computerrl.actor.desktops import DesktopDirectory
-from computerrl.actor.engine_server import ENGINE_ENDPOINT
 from computerrl.actor.engines.remote_engine import RemoteEngine
-from computerrl.actor.prompt import FolderTokenizer, PromptBuilder
+from computerrl.actor.prompts.builder import FolderTokenizer, PromptBuilder
+from computerrl.actor.serving.server import ENGINE_ENDPOINT
 from computerrl.actor.worker import ActorWorker
 from computerrl.broker.client import BrokerClient
 from computerrl.common import log
 from computerrl.common.config import RunConfig
 from computerrl.common.exporter import exporting
 from computerrl.common.lifecycle import Heartbeat, StopToken, gc_paused, new_incarnation
-from computerrl.common.model_folder import check_model_folder, model_folder
-from computerrl.common.run_folder import RunFolder
-from computerrl.common.transport import Client, Keys
+from computerrl.common.models.folder import check_model_folder, model_folder
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.common.wire.transport import Client, Keys
 from computerrl.env_server.client import DesktopClient
 
 if TYPE_CHECKING:
-    from computerrl.actor.engine_host import EngineHost
+    from computerrl.actor.serving.host import EngineHost
 
 WATCH_S = 0.5
 """How often the main thread looks whether the weight receiver gave up."""
@@ -57,7 +57,7 @@ class ActorProcess:
         if not is_central:
             # Here, before other threads compute. An actor without an engine is spared torch's seconds and 0.2 GB.
             with gc_paused():
-                import computerrl.actor.engine_host  # noqa: F401
+                import computerrl.actor.serving.host  # noqa: F401
         address = self._folder.wait_for_broker(self._stop)
         with ExitStack() as stack:
             broker = BrokerClient(self._open(stack, address))
@@ -121,7 +121,7 @@ class ActorProcess:
         """Its own thread: vLLM takes half a minute, and there are demonstrations to play."""
         try:
             self._note = f"starting {self._config.actor.engine}"
-            from computerrl.actor.engine_host import EngineHost
+            from computerrl.actor.serving.host import EngineHost
 
             self._host = EngineHost(
                 self._config, index=self._index, name=self._name, tokenizer=tokenizer, broker=broker, connect=self._client,

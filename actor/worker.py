@@ -20,7 +20,7 @@ from computerrl.actor.activity import ActivityMeter
 from computerrl.actor.desktops import Source
 from computerrl.actor.engines.base import NO_VERSION, Sampler
 from computerrl.actor.episode import EpisodeAborted, EpisodeSetting, play_episode
-from computerrl.actor.prompt import PromptBuilder
+from computerrl.actor.prompts.builder import PromptBuilder
 from computerrl.common import log
 from computerrl.common.config import ActorConfig, RunConfig
 from computerrl.common.errors import ComputerRLError, ConfigError, PeerTimeout
@@ -53,7 +53,7 @@ class Broker(Protocol):
 
 
 class Versions(Protocol):
-    """The part of `actor.weight_receiver.WeightReceiver` used here."""
+    """The part of `actor.serving.weight_receiver.WeightReceiver` used here."""
 
     @property
     def policy_version(self) -> int: ...

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import zmq
 
-from computerrl.common import codec
 from computerrl.common.host_memory import keep_freed_memory
-from computerrl.common.keys import Keys
 from computerrl.common.messages import ErrorReply, Message
-from computerrl.common.transport import client_socket
+from computerrl.common.wire import codec
+from computerrl.common.wire.keys import Keys
+from computerrl.common.wire.transport import client_socket
 
 Frames = list[bytes]
 _PATIENCE_MS = 60_000

@@ -16,10 +16,10 @@ from pathlib import Path
 import zmq
 
 from computerrl.common.host_memory import keep_freed_memory
-from computerrl.common.keys import Keys
 from computerrl.common.lifecycle import die_with_parent
-from computerrl.common.ports import free_looking_ports
-from computerrl.common.transport import generate_keys
+from computerrl.common.wire.keys import Keys
+from computerrl.common.wire.ports import free_looking_ports
+from computerrl.common.wire.transport import generate_keys
 
 _SPAWN = multiprocessing.get_context("spawn")
 _CHUNK_BYTES = 1_000_000

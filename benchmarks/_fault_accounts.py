@@ -9,7 +9,7 @@ from pathlib import Path
 
 from computerrl.benchmarks._fault_roles import published_path, too_old_path
 from computerrl.common.metrics import read_json_lines
-from computerrl.learner.records import LEDGER_FILE
+from computerrl.learner.accounts.records import LEDGER_FILE
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,12 @@ from computerrl.benchmarks import _fault_roles
 from computerrl.benchmarks._fault_accounts import Accounts, settle
 from computerrl.benchmarks._fault_roles import Place
 from computerrl.broker.client import BrokerClient
-from computerrl.common import requests
 from computerrl.common.config import BrokerConfig, LearnerConfig, RunConfig
 from computerrl.common.config.learner import RecipeConfig
 from computerrl.common.lifecycle import StopToken
-from computerrl.common.run_folder import RunFolder
-from computerrl.common.transport import Client
+from computerrl.common.run_files import requests
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.common.wire.transport import Client
 
 PEER_TIMEOUT_S = 1.0
 DRAIN_LIMIT_S = 120.0

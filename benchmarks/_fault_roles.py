@@ -23,16 +23,16 @@ import numpy as np
 import torch
 
 from computerrl.broker.client import BrokerClient
-from computerrl.broker.server import run_broker
+from computerrl.broker.process import run_broker
 from computerrl.common import log
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import Superseded
 from computerrl.common.lifecycle import Heartbeat, StopToken, die_with_parent, new_incarnation, stop_on_signals
 from computerrl.common.messages import Assignment, Hello, Role, Step, StepTiming, Trajectory
-from computerrl.common.run_folder import BROKER_ADDRESS_VARIABLE, RunFolder
-from computerrl.common.transport import Client
+from computerrl.common.run_files.run_folder import BROKER_ADDRESS_VARIABLE, RunFolder
+from computerrl.common.wire.transport import Client
 from computerrl.learner.algorithms import make_algorithm
-from computerrl.learner.checkpoint import CheckpointStore
+from computerrl.learner.checkpoints.checkpoint import CheckpointStore
 from computerrl.learner.conductor import LearnerLoop
 
 FAMILIES = ("click", "type")

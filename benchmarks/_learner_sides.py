@@ -25,11 +25,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from computerrl.common.config import AlgorithmConfig, LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
 from computerrl.common.messages import Step, TrajectoryGroup
 from computerrl.learner.algorithms import PolicyOutputs, TrainBatch, make_algorithm
-from computerrl.learner.batching import make_packs
-from computerrl.learner.loss_batch import make_loss_batch
-from computerrl.learner.model_store import ensure_model
-from computerrl.learner.policy import load_policy
-from computerrl.learner.trainer import Trainer
+from computerrl.learner.model.batching import make_packs
+from computerrl.learner.model.model_store import ensure_model
+from computerrl.learner.model.policy import load_policy
+from computerrl.learner.training.loss_batch import make_loss_batch
+from computerrl.learner.training.trainer import Trainer
 
 MODEL = "smollm2-135m"
 NUM_THREADS = 2
@@ -215,7 +215,7 @@ class _Clock:
 
 
 class _Ours:
-    """`learner.trainer.Trainer`, from `Algorithm.prepare` on."""
+    """`learner.training.trainer.Trainer`, from `Algorithm.prepare` on."""
 
     def __init__(self, setting: Setting, *, options: dict[str, Any]) -> None:
         config = _config(setting, options)

@@ -21,7 +21,6 @@ from pathlib import Path
 import numpy as np
 import zmq
 
-from computerrl.common import codec
 from computerrl.common.errors import ComputerRLError
 from computerrl.common.lifecycle import die_with_parent
 from computerrl.common.limits import allow_files
@@ -39,8 +38,9 @@ from computerrl.common.messages import (
     Trajectory,
     TrajectoryReceipt,
 )
-from computerrl.common.run_folder import RunFolder
-from computerrl.common.transport import client_socket
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.common.wire import codec
+from computerrl.common.wire.transport import client_socket
 
 _DEAF_PERIOD_S = 0.05
 _LATE_S = 20.0

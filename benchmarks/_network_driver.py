@@ -17,8 +17,8 @@ from typing import Any
 from computerrl.benchmarks._fault_driver import PEER_TIMEOUT_S, Fleet, make_config
 from computerrl.benchmarks._fault_roles import Place, receipts_path
 from computerrl.benchmarks.faults import guarantees
-from computerrl.common.run_folder import BROKER_ADDRESS_VARIABLE
-from computerrl.learner.records import LEDGER_FILE
+from computerrl.common.run_files.run_folder import BROKER_ADDRESS_VARIABLE
+from computerrl.learner.accounts.records import LEDGER_FILE
 
 _PORT = 23_456
 """The network is ours alone, so no port is taken."""

@@ -100,8 +100,8 @@ def _step(recorded: dict[str, Any]) -> Step:
 
 def record(sources: Sequence[str]) -> None:
     """Write `FILE` from ``sources``, each RUN/GROUP_ID. Raises `SystemExit` for a group that is not there."""
-    from computerrl.broker.audit import read_all
-    from computerrl.common.run_folder import RunFolder
+    from computerrl.broker.journal.audit import read_all
+    from computerrl.common.run_files.run_folder import RunFolder
 
     groups = []
     for source in sources:

@@ -33,10 +33,10 @@ from computerrl.common.messages import (
     TrajectoryGroup,
     VersionAnnouncement,
 )
+from computerrl.learner.accounts.ledger import AgeSpan, Ledger
 from computerrl.learner.algorithms import make_algorithm
-from computerrl.learner.ledger import AgeSpan, Ledger
-from computerrl.learner.lineage import Lineage
-from computerrl.learner.pacing import Cut, Pacer
+from computerrl.learner.recipe.lineage import Lineage
+from computerrl.learner.recipe.pacing import Cut, Pacer
 
 FAMILIES = {"short": 1, "long": 3}
 """Family -> its episodes' least number of steps."""
@@ -67,7 +67,7 @@ class Outcome:
     ages: Counter[int] = field(default_factory=Counter)
     """Age -> steps that the algorithm let train at it."""
     waste: dict[str, Any] = field(default_factory=dict)
-    """`learner.waste.Waste.figures`."""
+    """`learner.accounts.waste.Waste.figures`."""
     batch_sizes: Counter[int] = field(default_factory=Counter)
     """Groups -> batches of so many."""
     stall_ends: Counter[str] = field(default_factory=Counter)

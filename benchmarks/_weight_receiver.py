@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from computerrl.actor.weight_receiver import WeightReceiver
+from computerrl.actor.serving.weight_receiver import WeightReceiver
 from computerrl.common import log
 from computerrl.common.lifecycle import StopToken, die_with_parent
-from computerrl.common.transport import Client, load_keys
+from computerrl.common.wire.transport import Client, load_keys
 from computerrl.learner.client import WeightClient
 
 

@@ -25,10 +25,10 @@ from computerrl.benchmarks._broker_load import Connections, Frames
 from computerrl.benchmarks._broker_peers import PEERS, missing
 from computerrl.broker.client import BrokerClient
 from computerrl.broker.core import BrokerCore
-from computerrl.broker.journal import FileJournal
-from computerrl.broker.server import run_broker
+from computerrl.broker.journal.file import FileJournal
+from computerrl.broker.process import run_broker
 from computerrl.broker.service import BrokerService
-from computerrl.common import codec, log
+from computerrl.common import log
 from computerrl.common.config import BrokerConfig, LearnerConfig, RunConfig
 from computerrl.common.lifecycle import StopToken, die_with_parent
 from computerrl.common.messages import (
@@ -45,8 +45,9 @@ from computerrl.common.messages import (
     TrajectoryReceipt,
     VersionAnnouncement,
 )
-from computerrl.common.run_folder import RunFolder
-from computerrl.common.transport import Client
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.common.wire import codec
+from computerrl.common.wire.transport import Client
 
 _MB = 1_000_000
 _NUM_ACTORS = 8

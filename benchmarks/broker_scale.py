@@ -20,15 +20,15 @@ from typing import Any
 
 from computerrl.benchmarks._load import Orders, Report, run_crowd
 from computerrl.broker.client import BrokerClient
-from computerrl.broker.server import run_broker
+from computerrl.broker.process import run_broker
 from computerrl.common import log
 from computerrl.common.config import BrokerConfig, LearnerConfig, RunConfig
 from computerrl.common.config.actor import ActorConfig
 from computerrl.common.lifecycle import Heartbeat, StopToken, die_with_parent
 from computerrl.common.messages import RolloutOrder, TrajectoryGroup
-from computerrl.common.run_folder import RunFolder
-from computerrl.common.transport import Client
-from computerrl.env_server.memory import pss_mb
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.common.wire.transport import Client
+from computerrl.env_server.serving.memory import pss_mb
 
 _ACTORS_PER_CROWD = 500
 _GROUP_SIZE, _GROUPS_PER_BATCH, _ETA = 8, 6, 99

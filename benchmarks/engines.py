@@ -214,7 +214,7 @@ def _serve(name: str) -> None:
 
 def _make_engine(name: str) -> Any:
     from computerrl.common.config import RunConfig
-    from computerrl.common.model_folder import model_folder
+    from computerrl.common.models.folder import model_folder
 
     tree = {"actor": {"engine": name, "num_episodes": 8, "num_threads": NUM_THREADS}}
     config = RunConfig.model_validate(tree if name in ENGINES else {})

@@ -26,15 +26,15 @@ from computerrl.common.actions import parse_action
 from computerrl.common.config import DesktopConfig, TasksConfig
 from computerrl.common.errors import EnvError
 from computerrl.common.messages import Action, Evaluation, TaskRef
-from computerrl.common.transport import LocalChannel
+from computerrl.common.wire.transport import LocalChannel
 from computerrl.env_server.client import DesktopClient
 from computerrl.env_server.driver import SetupStep, TaskInstance
 from computerrl.env_server.drivers import make_driver
 from computerrl.env_server.drivers.guest_driver import GuestDriver
-from computerrl.env_server.judging import ForkedJudge
-from computerrl.env_server.memory import processes_below, pss_mb
-from computerrl.env_server.screenshots import ScreenshotStore
-from computerrl.env_server.service import DesktopService
+from computerrl.env_server.judging.judge import ForkedJudge
+from computerrl.env_server.serving.memory import processes_below, pss_mb
+from computerrl.env_server.serving.screenshots import ScreenshotStore
+from computerrl.env_server.serving.service import DesktopService
 from computerrl.env_server.tasks import FAMILIES, task_instance
 from computerrl.env_server.tasks.osworld.desktop import CalledDesktop, InputEvent
 

@@ -26,11 +26,11 @@ from computerrl.benchmarks.weights import broadcast_rows
 from computerrl.common.config import LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
 from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.messages import TrajectoryGroup
-from computerrl.common.run_folder import RunFolder
-from computerrl.learner.attention import Layout
-from computerrl.learner.attention_blocks import BlockLayout
-from computerrl.learner.attention_varlen import VarlenLayout
-from computerrl.learner.batching import Pack, make_packs
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.learner.model.attention import Layout
+from computerrl.learner.model.attention_blocks import BlockLayout
+from computerrl.learner.model.attention_varlen import VarlenLayout
+from computerrl.learner.model.batching import Pack, make_packs
 
 _HEADS, _KV_HEADS, _HEAD_SIZE = 9, 3, 64
 """Of SmolLM2-135M."""
@@ -157,7 +157,7 @@ def _updated(
     groups: Sequence[TrajectoryGroup], config: RunConfig, *, as_group: bool
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], list[float]]:
     """(weights before, weights after, losses) of two updates."""
-    from computerrl.learner import rank_processes
+    from computerrl.learner.training import rank_processes
 
     RunFolder(config.folder).create(config)
     with (

@@ -21,13 +21,13 @@ from computerrl.common.actions import parse_action
 from computerrl.common.config import DesktopConfig, TasksConfig
 from computerrl.common.errors import ComputerRLError, LeaseRefused, NoDesktop
 from computerrl.common.messages import Lease, TaskRef
-from computerrl.common.transport import LocalChannel
+from computerrl.common.wire.transport import LocalChannel
 from computerrl.env_server.client import DesktopClient
 from computerrl.env_server.drivers import make_driver
 from computerrl.env_server.drivers.guest_driver import GuestDriver
-from computerrl.env_server.memory import processes_below
-from computerrl.env_server.screenshots import ScreenshotStore
-from computerrl.env_server.service import DesktopService
+from computerrl.env_server.serving.memory import processes_below
+from computerrl.env_server.serving.screenshots import ScreenshotStore
+from computerrl.env_server.serving.service import DesktopService
 from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
 
 FAMILIES = ("calc-set-cell", "calc-type-cell", "editor-type-save", "files-move", "forge-calc-column-total")

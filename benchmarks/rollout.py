@@ -52,7 +52,7 @@ class Served:
 
 def run(quick: bool) -> list[dict[str, Any]]:
     """Rows of design section 6."""
-    from computerrl.learner.model_store import ensure_model
+    from computerrl.learner.model.model_store import ensure_model
 
     folder = ensure_model(MODEL)
     os.environ["OMP_NUM_THREADS"] = "1"  # vLLM plans with what its process began with.
@@ -105,7 +105,7 @@ def learner_logprobs(folder: Path, dtype: str, steps: Sequence[tuple[np.ndarray,
     import torch
 
     from computerrl.common.config import ModelConfig, RunConfig
-    from computerrl.learner.policy import load_policy
+    from computerrl.learner.model.policy import load_policy
 
     policy = load_policy(RunConfig(model=ModelConfig.model_validate({"name": str(folder), "dtype": dtype})))
     samples = [_sample(prompt, action) for prompt, action in steps]

@@ -16,11 +16,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from computerrl.common.action_spec import ActionSpec, Param
 from computerrl.common.actions import ACTIONS
+from computerrl.common.actions.spec import ActionSpec, Param
 from computerrl.common.config import DesktopConfig, TasksConfig
 from computerrl.common.errors import ComputerRLError
-from computerrl.common.messages import (  # fmt: skip
+from computerrl.common.messages import (
     Action,
     ErrorReply,
     Evaluation,
@@ -36,10 +36,10 @@ from computerrl.common.messages import (  # fmt: skip
 )
 from computerrl.env_server.driver import LiveDesktop, SetupStep, TaskInstance
 from computerrl.env_server.drivers import make_driver
-from computerrl.env_server.guest.fingerprint import Fingerprint, differences
-from computerrl.env_server.memory import processes_below, pss_mb
-from computerrl.env_server.screenshots import ScreenshotStore
-from computerrl.env_server.service import DesktopService
+from computerrl.env_server.guest.files.fingerprint import Fingerprint, differences
+from computerrl.env_server.serving.memory import processes_below, pss_mb
+from computerrl.env_server.serving.screenshots import ScreenshotStore
+from computerrl.env_server.serving.service import DesktopService
 from computerrl.env_server.tasks import FAMILIES
 
 _STEPS_PER_EPISODE = 12

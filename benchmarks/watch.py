@@ -26,8 +26,8 @@ import psutil
 
 from computerrl import PACKAGE, SOURCE_ROOT
 from computerrl.benchmarks._watched_desktops import NUM_DESKTOPS
-from computerrl.common.run_folder import RunFolder
-from computerrl.launch.watch import RunWatch
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.launch.watch.follow import RunWatch
 
 _SETTINGS = ("learner.recipe.max_updates=100000", "learner.checkpoint_every_updates=1000")
 _WINDOW_S, _SETTLE_S = 15.0, 3.0

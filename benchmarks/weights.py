@@ -28,9 +28,9 @@ import torch
 from computerrl import SOURCE_ROOT
 from computerrl.benchmarks._weight_tensors import model_tensors
 from computerrl.common import log
-from computerrl.common.transport import Server, create_keys
-from computerrl.learner.weight_files import WeightFiles
-from computerrl.learner.weight_sender import WeightSender
+from computerrl.common.wire.transport import Server, create_keys
+from computerrl.learner.weights.files import WeightFiles
+from computerrl.learner.weights.sender import WeightSender
 
 _PROBE = np.zeros(31, np.float32)
 _LIMIT_S = 60.0

@@ -1,6 +1,6 @@
 """Typed requests to the broker, asked again until their deadline: every one of them may safely arrive twice.
 
-The only file of this folder that other folders import. Opens no socket: give it a `common.transport.Channel`.
+The only file of this folder that other folders import. Opens no socket: give it a `common.wire.transport.Channel`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from computerrl.common.messages import (
     VersionAnnouncement,
     Welcome,
 )
-from computerrl.common.transport import Channel
+from computerrl.common.wire.transport import Channel
 
 _Answer = TypeVar("_Answer")
 

@@ -35,8 +35,8 @@ from computerrl.broker.events import (
     TrajectoryRestored,
     trajectories_of,
 )
-from computerrl.broker.order_book import OrderBook
-from computerrl.broker.orders import Group, OrderState, Slot
+from computerrl.broker.orders.order_book import OrderBook
+from computerrl.broker.orders.orders import Group, OrderState, Slot
 from computerrl.broker.peers import PeerTable
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import ComputerRLError, ProtocolError

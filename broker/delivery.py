@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from computerrl.broker.orders import plain_task
+from computerrl.broker.orders.orders import plain_task
 from computerrl.common.errors import ProtocolError
 from computerrl.common.messages import TaskRef, Trajectory, TrajectoryGroup
 

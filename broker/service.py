@@ -3,7 +3,7 @@
     take(request) ─► core ─► answers
                       └────► writes ─► next_batch ─► persist (any thread) ─► finish ─► core ─► answers, or more writes
 
-Opens no sockets and starts no threads. `answer_all` goes through all of it at once, for serial mode; `broker.server` persists in
+Opens no sockets and starts no threads. `answer_all` goes through all of it at once, for serial mode; `broker.process` persists in
 a thread of its own, so that the next requests are decided while the disk is busy.
 """
 
@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from computerrl.broker import records
 from computerrl.broker.core import BrokerCore
 from computerrl.broker.events import (
     AdmissionSet,
@@ -31,12 +30,13 @@ from computerrl.broker.events import (
     TrajectoryRestored,
     trajectories_of,
 )
-from computerrl.broker.journal import Journal, Position
+from computerrl.broker.journal import records
+from computerrl.broker.journal.file import Journal, Position
 from computerrl.common import log
 from computerrl.common.clock import Clock
-from computerrl.common.codec import Buffer
 from computerrl.common.errors import DiskFull
 from computerrl.common.messages import Message, Status
+from computerrl.common.wire.codec import Buffer
 
 SEGMENT_BYTES = 64 << 20
 """A segment that has grown to this is followed by a new one; a restart reads one segment and what is held."""

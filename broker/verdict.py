@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 
-from computerrl.broker.curriculum import group_size_limits
-from computerrl.broker.orders import OrderState, Slot
+from computerrl.broker.orders.curriculum import group_size_limits
+from computerrl.broker.orders.orders import OrderState, Slot
 from computerrl.common.messages import SIZE_LIMITS, Step, Trajectory, TrajectoryGroup
 
 _GROUP_LIMIT = SIZE_LIMITS[TrajectoryGroup.__name__]

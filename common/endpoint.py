@@ -29,9 +29,9 @@ from email.message import Message
 from pathlib import Path
 from typing import Any
 
-from computerrl.common.addresses import is_own
 from computerrl.common.config import EndpointConfig
 from computerrl.common.errors import ConfigError, EndpointBusy, EndpointRefused, PeerTimeout, Problem
+from computerrl.common.wire.addresses import is_own
 
 FIELD = "actor.endpoint"
 LOOK_S = 10.0

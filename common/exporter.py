@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from computerrl.common import log
-from computerrl.common.addresses import in_address, own_address, reachable_address
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import Problem, SetupError
-from computerrl.common.run_folder import RunFolder, write_atomically
+from computerrl.common.run_files.run_folder import RunFolder, write_atomically
+from computerrl.common.wire.addresses import in_address, own_address, reachable_address
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from computerrl.common.config import RunConfig
-from computerrl.common.model_folder import BUILT_IN_MODELS, model_folder
+from computerrl.common.models.folder import BUILT_IN_MODELS, model_folder
 
 PROCESS_MB = {
     "broker": 150, "env_server": 200, "actor/transformers": 900, "actor/vllm": 1900, "actor/endpoint": 700,

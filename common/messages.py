@@ -1,7 +1,7 @@
 """Every type that crosses a process, in one file.
 
 A message is a frozen `msgspec.Struct`. Its types and their bounds hold for whatever was decoded: they are checked by whoever
-receives, not when a message is built. Numpy fields travel as raw frames (see `common.codec`); everything else goes into the
+receives, not when a message is built. Numpy fields travel as raw frames (see `common.wire.codec`); everything else goes into the
 msgpack header. Each field says who fills it and who reads it where that is not obvious. Messages are nouns. No behaviour lives
 here beyond small derived properties.
 
@@ -506,7 +506,7 @@ class NoGroup(Part, frozen=True):
     training_versions: tuple[int, ...] = ()
     """Policy versions in flight for training, ascending: of an episode being played the one it was assigned to, of a trajectory
     whose group is incomplete those of its steps. All of them and not the oldest only: after a restart of the learner a higher
-    number may be the older one (`learner.lineage`)."""
+    number may be the older one (`learner.recipe.lineage`)."""
 
 
 class ConsumptionReport(Part, frozen=True):

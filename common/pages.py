@@ -19,8 +19,8 @@ from socket import gethostname
 
 from aiohttp import web
 
-from computerrl.common.addresses import EVERYWHERE, in_address
 from computerrl.common.errors import Problem, SetupError
+from computerrl.common.wire.addresses import EVERYWHERE, in_address
 
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}

@@ -1,6 +1,6 @@
 """`python -m computerrl` is the command `computerrl`."""
 
-from computerrl.launch.cli import main
+from computerrl.launch.commands.main import main
 
 if __name__ == "__main__":
     main()

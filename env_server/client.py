@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from computerrl.common.config import DesktopConfig, RunConfig
 from computerrl.common.errors import ConfigError, Problem, ProtocolError
-from computerrl.common.messages import (  # fmt: skip
+from computerrl.common.messages import (
     Ack,
     Action,
     Demonstration,
@@ -34,12 +34,12 @@ from computerrl.common.messages import (  # fmt: skip
     TaskReset,
     TaskStarted,
 )
-from computerrl.common.transport import Channel
-from computerrl.env_server import memory
-from computerrl.env_server.judging import LONGEST_S
+from computerrl.common.wire.transport import Channel
+from computerrl.env_server.judging.judge import LONGEST_S
+from computerrl.env_server.judging.untouched import reset_limit_s
+from computerrl.env_server.serving import memory
 from computerrl.env_server.tasks import advice, families_of, is_shown_by_hand, osworld_families
 from computerrl.env_server.tasks.family import Family
-from computerrl.env_server.untouched import reset_limit_s
 
 _SLACK_S = 5.0
 """A server answers by its own deadline; the client waits this much longer before it gives the server up."""

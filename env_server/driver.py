@@ -100,8 +100,8 @@ class TaskInstance:
     """Printed by commands of ``prepare``, which fills it anew for each episode. Evaluators run in another process and read it by
     ``get("outputs")``."""
     digest: Callable[[], str] | None = None
-    """Hash of all that a foreign task is made of; it is judged untouched before an agent gets it (`env_server.untouched`). None:
-    one of our families."""
+    """Hash of all that a foreign task is made of; it is judged untouched before an agent gets it
+    (`env_server.judging.untouched`). None: one of our families."""
 
 
 class DesktopDriver(Protocol):

@@ -37,13 +37,13 @@ from computerrl.common.actions import (
     parse_action,
     render_action,
 )
+from computerrl.common.actions.screen_text import app_line, cut, element_rows
 from computerrl.common.config import DesktopConfig, PromptConfig, TasksConfig
 from computerrl.common.messages import Action, Evaluation, Observation, Split, TaskRef
-from computerrl.common.screen_text import app_line, cut, element_rows
 from computerrl.env_server.client import with_needed_apps
 from computerrl.env_server.driver import LiveDesktop, TaskInstance
 from computerrl.env_server.drivers import make_driver
-from computerrl.env_server.judging import Judge, make_judge
+from computerrl.env_server.judging.judge import Judge, make_judge
 from computerrl.env_server.tasks import FAMILIES, advice, task_instance
 
 ENV_ID = "computerrl/Desktop-v0"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from computerrl.learner.algorithms.grpo import GRPO
-from computerrl.learner.step_table import StepTable
+from computerrl.learner.objective.step_table import StepTable
 
 
 class HardTasks(GRPO):

@@ -1,7 +1,7 @@
 """What other folders may use of the learner: its weight endpoint and the broadcast group.
 
 `WeightClient` is the control side (who takes part in which broadcast); `BroadcastGroup` moves the bytes. Deciding what is
-sent and loading it into an engine happen elsewhere (`learner.weight_sender`, `actor.weight_receiver`).
+sent and loading it into an engine happen elsewhere (`learner.weights.sender`, `actor.serving.weight_receiver`).
 
 Security: the control messages are encrypted and authenticated like every other socket of the run. torch.distributed has
 neither: its store and its data connections are open to whoever can reach the address. They listen on
@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from computerrl.common.addresses import in_address, is_ipv6, split_address
 from computerrl.common.errors import PeerTimeout, ProtocolError, WeightError
 from computerrl.common.messages import Ack, Message, WeightInvitation, WeightJoin, WeightLoaded
+from computerrl.common.wire.addresses import in_address, is_ipv6, split_address
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +44,7 @@ _LOOK_AGAIN_S = 0.05
 
 
 class Channel(Protocol):
-    """The part of `common.transport.Channel` used here."""
+    """The part of `common.wire.transport.Channel` used here."""
 
     def request(self, message: Message, *, timeout_s: float) -> Message: ...
 

@@ -16,31 +16,35 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from computerrl.common import log, requests
+from computerrl.common import log
 from computerrl.common.clock import Clock
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import ComputerRLError, ResumeError
 from computerrl.common.messages import Status, TrajectoryGroup
-from computerrl.common.recordings import recorded_seeds
-from computerrl.common.run_folder import RunFolder
-from computerrl.learner import limits, orders, recipe, sft, summary
-from computerrl.learner.aids import Aids
+from computerrl.common.run_files import requests
+from computerrl.common.run_files.recordings import recorded_seeds
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.learner.accounts import summary
+from computerrl.learner.accounts.intake import Intake
+from computerrl.learner.accounts.ledger import Ledger
+from computerrl.learner.accounts.records import Records
+from computerrl.learner.accounts.rollouts import Rollouts
 from computerrl.learner.algorithms import SamplesDynamically, WantsGuidance
 from computerrl.learner.algorithms.contract import blaming
-from computerrl.learner.batch_check import make_batch
-from computerrl.learner.checkpoint import Checkpoint, CheckpointStore
+from computerrl.learner.checkpoints.checkpoint import Checkpoint, CheckpointStore
 from computerrl.learner.client import WeightSink
-from computerrl.learner.entropulse import PhaseMachine
-from computerrl.learner.intake import Intake
-from computerrl.learner.ledger import Ledger
-from computerrl.learner.lineage import Lineage
-from computerrl.learner.memory import Remembers, Stored
-from computerrl.learner.pacing import Cut, Pacer
-from computerrl.learner.parts import Broker, Trainer
-from computerrl.learner.pool import TRAINER, EpisodePool, pack_run, trainer_state, unpack_run
-from computerrl.learner.records import Records
-from computerrl.learner.rollouts import Rollouts
-from computerrl.learner.state import LoopState, Tally
+from computerrl.learner.contracts import Broker, Trainer
+from computerrl.learner.objective.batch_check import make_batch
+from computerrl.learner.objective.memory import Remembers, Stored
+from computerrl.learner.recipe import limits, orders
+from computerrl.learner.recipe import phases as recipe
+from computerrl.learner.recipe.aids import Aids
+from computerrl.learner.recipe.entropulse import PhaseMachine
+from computerrl.learner.recipe.lineage import Lineage
+from computerrl.learner.recipe.pacing import Cut, Pacer
+from computerrl.learner.recipe.state import LoopState, Tally
+from computerrl.learner.supervised import sft
+from computerrl.learner.supervised.pool import TRAINER, EpisodePool, pack_run, trainer_state, unpack_run
 
 STATUS_TIMEOUT_S = 5.0
 """For the broker's counters in a metrics line; without an answer the line goes without them."""

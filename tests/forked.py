@@ -19,11 +19,11 @@ def run_role(role: str, config_path: str) -> None:
     stop_on_signals(stop)
     config = load_config(config_path)
     if role == "broker":
-        from computerrl.broker.server import run_broker
+        from computerrl.broker.process import run_broker
 
         run_broker(config, stop=stop)
     else:
-        from computerrl.learner.loop import run_learner
+        from computerrl.learner.process import run_learner
 
         run_learner(config, index=0, stop=stop)
     os._exit(0)  # Taking torch down in order can take seconds on a busy machine; that is not what is tested.

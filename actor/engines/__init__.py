@@ -10,7 +10,7 @@ from computerrl.common.config import RunConfig
 from computerrl.common.endpoint import Endpoint
 from computerrl.common.errors import ConfigError
 from computerrl.common.host_compute import choose_device, has_visible_gpu
-from computerrl.common.model_folder import context_problems
+from computerrl.common.models.folder import context_problems
 
 if TYPE_CHECKING:
     from computerrl.actor.engines.base import PolicyEngine

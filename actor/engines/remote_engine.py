@@ -12,12 +12,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
-from computerrl.actor.engine_server import PARK_S
 from computerrl.actor.engines.base import NO_VERSION, Completion, GenerationRequest
+from computerrl.actor.serving.server import PARK_S
 from computerrl.common import log
 from computerrl.common.errors import ComputerRLError, EngineFailed, ProtocolError
 from computerrl.common.messages import CompletionRequest, CompletionResult, EngineQuery, EngineState
-from computerrl.common.transport import Channel
+from computerrl.common.wire.transport import Channel
 
 PATIENCE_S = 120.0
 """An answer that takes longer has met an engine that hangs: its episode is played again."""

@@ -34,7 +34,7 @@ from computerrl.actor.engines.memo import Memo, context_key, longer_key
 from computerrl.actor.engines.threaded import Sampled, ThreadedEngine
 from computerrl.common.errors import EngineFailed
 from computerrl.common.metrics import Rate
-from computerrl.common.model_loading import load_whole, refusing_model
+from computerrl.common.models.loading import load_whole, refusing_model
 
 MAX_PREFILL_TOKENS = 256
 """Prompt tokens per step beyond the first prompt, so that running requests are not held up by many long prompts."""

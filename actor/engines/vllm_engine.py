@@ -25,8 +25,8 @@ import torch
 from computerrl.actor.engines.base import NO_VERSION, GenerationRequest
 from computerrl.actor.engines.threaded import Sampled, ThreadedEngine
 from computerrl.common.errors import ConfigError, EngineFailed, Problem, WeightError
-from computerrl.common.model_folder import vocabulary_size
-from computerrl.common.model_loading import refusing_model
+from computerrl.common.models.folder import vocabulary_size
+from computerrl.common.models.loading import refusing_model
 
 CPU_BLOCK_TOKENS = 32
 """Granularity of prefix sharing. vLLM's default on a CPU is 128, more than most of our prompts; its kernels want multiples

@@ -17,7 +17,7 @@ from computerrl.benchmarks.studies._plots import figure
 from computerrl.benchmarks.studies._runs import Record
 from computerrl.benchmarks.studies._study import Page, Study, markdown
 from computerrl.env_server.tasks import FAMILIES
-from computerrl.launch.evaluation_figures import wilson_interval
+from computerrl.launch.report.evaluation_figures import wilson_interval
 
 STAGES = ("untouched", "cloned", "trained")
 QUICK_FAMILIES, QUICK_UNSEEN = ("web-click-button", "calc-set-cell"), ("web-click-option",)

@@ -26,10 +26,10 @@ from computerrl.common.config import load_config
 from computerrl.common.errors import ComputerRLError
 from computerrl.common.lifecycle import die_with_parent
 from computerrl.common.metrics import read_json_lines
-from computerrl.common.run_folder import RunFolder
-from computerrl.launch import local
-from computerrl.launch.report_data import EVALUATIONS
-from computerrl.launch.run_names import CONFIG_FILE, REPORT_FILE, is_finished, read_resolved
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.launch.plan.run_names import CONFIG_FILE, REPORT_FILE, is_finished, read_resolved
+from computerrl.launch.report.report_data import EVALUATIONS
+from computerrl.launch.run import local
 
 Record = dict[str, Any]
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from computerrl.common.errors import ConfigError, Problem, SetupError
-from computerrl.common.run_folder import versions, write_atomically
-from computerrl.launch.machine import inspect_machine
+from computerrl.common.run_files.run_folder import versions, write_atomically
+from computerrl.launch.plan.machine import inspect_machine
 
 Record = dict[str, Any]
 

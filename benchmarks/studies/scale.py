@@ -23,10 +23,10 @@ from computerrl.benchmarks.studies import _runs
 from computerrl.benchmarks.studies._plots import figure
 from computerrl.benchmarks.studies._runs import Record, RunFailed
 from computerrl.benchmarks.studies._study import Page, Study, markdown, mean_and_error, with_error
-from computerrl.launch.logs import Choice, RunLogs
 from computerrl.launch.simulation.calibrate import calibrate
 from computerrl.launch.simulation.cluster import Cluster
 from computerrl.launch.simulation.what_if import Setting
+from computerrl.launch.watch.logs import Choice, RunLogs
 
 ALONE, LOOP = "desktops alone", "the loop"
 DESKTOPS, ACTORS = (1, 2, 4, 8, 16, 32, 48), (1, 2, 4)

@@ -32,7 +32,7 @@ from computerrl.common.config import AlgorithmConfig, LearnerConfig
 from computerrl.common.config.learner import StalenessConfig
 from computerrl.common.messages import TrajectoryGroup
 from computerrl.learner.algorithms import Algorithm, PolicyOutputs, TrainBatch, make_algorithm
-from computerrl.learner.loss_batch import make_loss_batch
+from computerrl.learner.training.loss_batch import make_loss_batch
 
 ETAS = (0, 1, 2, 4, 8, 16)
 _EPS_HIGH = 0.28
@@ -199,8 +199,8 @@ def _update(
     settings: Settings,
     order: np.random.Generator,
 ) -> float:
-    """One optimizer step per minibatch of whole groups, as `learner.trainer.Trainer.update` does it; returns the share of clipped
-    tokens."""
+    """One optimizer step per minibatch of whole groups, as `learner.training.trainer.Trainer.update` does it; returns the share
+    of clipped tokens."""
     groups = order.permutation(np.unique(batch.group_S))
     parts = [np.flatnonzero(np.isin(batch.group_S, part)) for part in np.array_split(groups, settings.num_minibatches)]
     parts = [part for part in parts if len(part)]

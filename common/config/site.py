@@ -67,7 +67,8 @@ class SiteProfile(Section):
     python: str | None = None
     """The interpreter that has ComputerRL installed, as all nodes see it; None: the one that submits."""
     container: str | None = None
-    """An image (`launch/containers/gpu.def`) in which learner, actors and engines run, with `--nv`; None: as installed."""
+    """An image (`launch/cluster/containers/gpu.def`) in which learner, actors and engines run, with `--nv`; None: as
+    installed."""
     binds: tuple[str, ...] = ()
     """Folders that the container sees beside the current one, the run folder and the cache, as `apptainer --bind` takes them."""
     network: str = "host"

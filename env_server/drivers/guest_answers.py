@@ -23,7 +23,7 @@ from computerrl.env_server.guest.wire import (
     MAX_TITLE_CHARS,
     bytes_from_json,
 )
-from computerrl.env_server.observation import TreeNode
+from computerrl.env_server.serving.observation import TreeNode
 
 _Pixels = Annotated[int, Meta(ge=-(2**31), le=2**31)]
 _Count = Annotated[int, Meta(ge=0, le=2**62)]

@@ -12,12 +12,12 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image, ImageDraw
 
+from computerrl.common.actions.targets import find_target
 from computerrl.common.config import DesktopConfig
 from computerrl.common.errors import TaskFailed
 from computerrl.common.messages import Action, Element, Observation, ScreenshotRef, StepResult
-from computerrl.common.targets import find_target
 from computerrl.env_server.driver import GetterKind, SetupStep, TaskInstance
-from computerrl.env_server.drivers.scripted_apps import (  # fmt: skip
+from computerrl.env_server.drivers.scripted_apps import (
     ActionFailed,
     App,
     CalcApp,
@@ -28,7 +28,7 @@ from computerrl.env_server.drivers.scripted_apps import (  # fmt: skip
     Row,
     require_app,
 )
-from computerrl.env_server.screenshots import ScreenshotStore
+from computerrl.env_server.serving.screenshots import ScreenshotStore
 from computerrl.env_server.tasks.pages import page
 
 _LEFT, _TOP, _ROW_HEIGHT, _COLUMN_WIDTH = 20, 60, 28, 120

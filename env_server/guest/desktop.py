@@ -14,29 +14,30 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import fingerprint, home, processes
+from . import processes
 from .apps import catalog
 from .apps.browser import Browser
 from .apps.on_demand import Surroundings
-from .chords import UnknownKey
-from .chromium import Chromium, PageError
-from .display import DisplayGone, Window
 from .faults import DesktopError, Refused, TaskError
-from .file_tools import FileTools
-from .folder import AgentFolder, FileActionError
+from .files import fingerprint, home
+from .files.file_tools import FileTools
+from .files.folder import AgentFolder, FileActionError
+from .files.leftovers import WritableFolders
 from .gtk_apps import Editor, Files
-from .gui import Gui
-from .leftovers import WritableFolders
+from .office.calc.sheet import Calc
 from .office.documents import Documents, OfficeApp
 from .office.process import DocumentError, Office, OfficeGone
-from .office.sheet import Calc
 from .openers import Openers
 from .osworld import OsworldCalls
-from .reader import TreeReader
+from .reading.reader import TreeReader
+from .reading.tree_walk import Node, to_wire
+from .screen.chords import UnknownKey
+from .screen.display import DisplayGone, Window
+from .screen.gui import Gui
+from .screen.settle import Settled
+from .screen.windows import APP_FAILURES, App, NotInFront, Windows, left
 from .session import FRAME_NAME, Places, Session
-from .settle import Settled
-from .tree_walk import Node, to_wire
-from .windows import APP_FAILURES, App, NotInFront, Windows, left
+from .web.chromium import Chromium, PageError
 from .wire import Wire
 
 _NO_SETTLING = Settled("none", 0.0)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .dbus import Bus, Call
-from .folder import read_regular, remove
+from .files.folder import read_regular, remove
 from .processes import Program
+from .reading.dbus import Bus, Call
 
 _ACTIONS_FILE, _SHORTCUTS = "uca.xml", "accels.scm"
 _THUNAR_SETTINGS: Mapping[str, str | bool] = {

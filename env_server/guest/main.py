@@ -17,11 +17,11 @@ from typing import Any
 
 from . import confinement, processes
 from .desktop import Desktop
-from .display import DisplayGone
 from .faults import DesktopError, Refused, TaskError
-from .leftovers import WRITABLE
+from .files.leftovers import WRITABLE
+from .screen.display import DisplayGone
+from .screen.windows import APP_FAILURES
 from .session import FRAME_NAME, Places, Session
-from .windows import APP_FAILURES
 from .wire import MAX_MESSAGE_CHARS, MAX_RESULT_CHARS, Wire, WireClosed
 
 _FRAME_LIMIT_S = 10.0

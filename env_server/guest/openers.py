@@ -19,18 +19,18 @@ from . import processes
 from .apps import catalog
 from .apps.on_demand import OnDemandApp, call
 from .apps.simple import Terminal
-from .chromium import Chromium
-from .dbus import DBusError
 from .faults import Refused
-from .folder import MAX_FILE_BYTES, AgentFolder, FileActionError
+from .files.folder import MAX_FILE_BYTES, AgentFolder, FileActionError
 from .gtk_apps import Editor, Files, gets_new_tab
+from .office.calc.sheet import Calc
 from .office.documents import Documents, OfficeApp, app_for
 from .office.process import OfficeGone
-from .office.sheet import Calc
-from .windows import APP_FAILURES, App, Windows, left
+from .reading.dbus import DBusError
+from .screen.windows import APP_FAILURES, App, Windows, left
+from .web.chromium import Chromium
 
 if TYPE_CHECKING:
-    from .reader import TreeReader
+    from .reading.reader import TreeReader
     from .session import Session
 
 _OPEN_LIMIT_S = 4.0

@@ -23,16 +23,16 @@ from urllib.parse import unquote
 from . import processes, programs
 from .apps import vlc
 from .apps.browser import Browser
-from .chords import chord_keys, is_terminal_shortcut
-from .devtools import ChromiumGone
-from .display import DisplayGone, Screen, Window
 from .faults import Refused, TaskError
-from .folder import make_way, read_regular
-from .keyboard import UnknownKey
+from .files.folder import make_way, read_regular
+from .reading.tree_walk import Node
+from .reading.tree_xml import as_xml
+from .screen.chords import chord_keys, is_terminal_shortcut
+from .screen.display import DisplayGone, Screen, Window
+from .screen.keyboard import UnknownKey
+from .screen.windows import APP_FAILURES
 from .session import Session
-from .tree_walk import Node
-from .tree_xml import as_xml
-from .windows import APP_FAILURES
+from .web.devtools import ChromiumGone
 
 HOME = Path("/home/user")
 _MAX_OUTPUT = 1_000_000

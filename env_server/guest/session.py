@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from . import gtk_apps, processes
-from .accessibility import Accessibility
-from .dbus import Bus, Call, DBusError, path_of
-from .display import Screen, start_xvfb
 from .faults import DesktopError
-from .folder import remove
+from .files.folder import remove
 from .processes import Program
+from .reading.accessibility import Accessibility
+from .reading.dbus import Bus, Call, DBusError, path_of
+from .screen.display import Screen, start_xvfb
 
 FRAME_NAME = "Xvfb_screen0"
 """The frame buffer's file, as Xvfb names it (XWD format)."""

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from computerrl.common.errors import Problem, SetupError
-from computerrl.common.model_folder import cache_folder
-from computerrl.env_server.host import (
+from computerrl.common.models.folder import cache_folder
+from computerrl.env_server.image.host import (
     DEBIAN_KEYRING,
     Progress,
     apt_install,

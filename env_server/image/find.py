@@ -7,8 +7,8 @@ from pathlib import Path
 
 from computerrl.common.config import DesktopConfig
 from computerrl.common.errors import Problem, SetupError
-from computerrl.common.model_folder import cache_folder
-from computerrl.env_server.apptainer_install import check_fuse
+from computerrl.common.models.folder import cache_folder
+from computerrl.env_server.image.apptainer_install import check_fuse
 from computerrl.env_server.image.build import image_folder, read_recipe, recipe_names
 
 _FIELD = "desktop.image"

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from computerrl.common.actions import render_action
+from computerrl.common.actions.targets import find_target
 from computerrl.common.messages import Action, Element, Observation, TaskRef
-from computerrl.common.recordings import FORMAT_VERSION, RecordedStep, RecordedTarget, Recording, is_final
-from computerrl.common.targets import find_target
+from computerrl.common.run_files.recordings import FORMAT_VERSION, RecordedStep, RecordedTarget, Recording, is_final
 
 _DONE = Action(name="done", args={})
 

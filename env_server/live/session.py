@@ -27,15 +27,15 @@ from computerrl.common.actions import FINAL_ACTIONS, ActionSyntaxError, parse_ac
 from computerrl.common.config import DesktopConfig, TasksConfig
 from computerrl.common.errors import ComputerRLError, DesktopBroken, EnvError, HostBroken, NoDesktop, PeerTimeout, TaskFailed
 from computerrl.common.messages import Action, Element, Evaluation, Lease, Observation, TaskRef
-from computerrl.common.recordings import write_recording
-from computerrl.common.transport import LocalChannel
+from computerrl.common.run_files.recordings import write_recording
+from computerrl.common.wire.transport import LocalChannel
 from computerrl.env_server.client import DesktopClient
 from computerrl.env_server.driver import DesktopDriver, LiveDesktop
 from computerrl.env_server.drivers import make_driver
 from computerrl.env_server.live.picture import encode
 from computerrl.env_server.live.pointing import NothingThere
 from computerrl.env_server.live.recorder import Deed, to_recording
-from computerrl.env_server.service import START_LIMIT_S, DesktopService
+from computerrl.env_server.serving.service import START_LIMIT_S, DesktopService
 
 Phase = Literal["starting", "ready", "broken", "closed"]
 

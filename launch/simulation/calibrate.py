@@ -12,7 +12,7 @@ from typing import Any
 from computerrl.common.config import RunConfig, load_config
 from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.metrics import read_json_lines
-from computerrl.common.run_folder import RunFolder
+from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.launch.simulation.cluster import Cluster
 from computerrl.launch.simulation.workload import Episode, RecordedWorkload
 

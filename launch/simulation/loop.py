@@ -2,7 +2,7 @@
 
 Events lie in a heap; the clock jumps from one to the next. The broker's core gets the messages that real actors and learners
 send, so admission, grouping, hand-over after a failure and delivery are not modelled but played. Trajectories hold no tokens: one
-shared step stands for each policy version. The cut of a batch is the learner's own (`learner.pacing`).
+shared step stands for each policy version. The cut of a batch is the learner's own (`learner.recipe.pacing`).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from computerrl.launch.simulation.cluster import Cluster
 from computerrl.launch.simulation.engine import Engine
 from computerrl.launch.simulation.records import Counts, Play, Span
 from computerrl.launch.simulation.workload import AnyWorkload
-from computerrl.learner.lineage import Lineage
-from computerrl.learner.pacing import Cut, Pacer
+from computerrl.learner.recipe.lineage import Lineage
+from computerrl.learner.recipe.pacing import Cut, Pacer
 
 _KEPT_VERSIONS = 1000
 """Older versions' shared steps are forgotten."""

@@ -1,6 +1,7 @@
 """What people may ask of a run from the page, and the log of what they asked. The one part of the pages that writes.
 
-Each control is a request file (`common.requests`), so that it works wherever the run folder is seen and outlives a restart.
+Each control is a request file (`common.run_files.requests`), so that it works wherever the run folder is seen and outlives a
+restart.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from pathlib import Path
 from socket import gethostname
 from typing import Any
 
-from computerrl.common import requests
 from computerrl.common.errors import Problem, SetupError
 from computerrl.common.metrics import JsonLines, read_json_lines
+from computerrl.common.run_files import requests
 
 CONTROLS_FILE = "controls.jsonl"
 """Below the run folder: time, control, who."""

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from computerrl.common.errors import ComputerRLError
 from computerrl.common.messages import DesktopView, Element, ScreenshotRef, Status
-from computerrl.common.run_folder import RunFolder
-from computerrl.common.transport import Client
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.common.wire.transport import Client
 
 if TYPE_CHECKING:
     from computerrl.env_server.client import DesktopClient

@@ -16,9 +16,9 @@ import numpy as np
 
 from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.messages import ScreenshotRef
-from computerrl.common.model_folder import model_folder
-from computerrl.common.run_folder import RunFolder
-from computerrl.launch.run_state import Record
+from computerrl.common.models.folder import model_folder
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.launch.watch.run_state import Record
 
 PAGE_ROWS = 200
 """Rows of a list at a time."""

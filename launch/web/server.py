@@ -20,21 +20,21 @@ from computerrl.common import pages
 from computerrl.common.errors import ComputerRLError
 from computerrl.common.messages import DesktopView, ScreenshotRef
 from computerrl.common.metrics import json_ready
-from computerrl.common.run_folder import RunFolder
-from computerrl.launch.charts import PAGE_FOLDER
-from computerrl.launch.local import PROCESSES_FILE
-from computerrl.launch.report import PAGE_FILE, last_moment, now_of, read_attempts, report_of
-from computerrl.launch.report_data import ActiveTime, Attempt
-from computerrl.launch.run_names import read_resolved
-from computerrl.launch.run_state import phase_title
-from computerrl.launch.watch import RunWatch
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.launch.plan.run_names import read_resolved
+from computerrl.launch.report.charts import PAGE_FOLDER
+from computerrl.launch.report.report_data import ActiveTime, Attempt
+from computerrl.launch.report.write import PAGE_FILE, last_moment, now_of, read_attempts, report_of
+from computerrl.launch.run.local import PROCESSES_FILE
+from computerrl.launch.watch.follow import RunWatch
+from computerrl.launch.watch.run_state import phase_title
 from computerrl.launch.web import controls, snapshot
 from computerrl.launch.web.desktops import LOOK_EVERY_S, DesktopWatch, Place, Thumbnails
 from computerrl.launch.web.episodes import Episodes, Wanted
 from computerrl.launch.web.share import episode_page, picture_type
 
 if TYPE_CHECKING:
-    from computerrl.launch.run_state import RunState
+    from computerrl.launch.watch.run_state import RunState
 
 _REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
 """Content-Security-Policy of the report: its styles and pictures are in it, and it has no script."""

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from computerrl.common.metrics import json_ready
-from computerrl.common.run_folder import RunFolder
-from computerrl.launch.charts import PAGE_FOLDER
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.launch.report.charts import PAGE_FOLDER
 from computerrl.launch.web.episodes import Episodes
 
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from computerrl.common.messages import DesktopView, Status
-from computerrl.launch.charts import Figure, bars, smooth
-from computerrl.launch.display_frame import QUEUE_TITLES
-from computerrl.launch.report_data import ActiveTime, Attempt, percent
-from computerrl.launch.report_data import tiles as report_tiles
-from computerrl.launch.run_charts import family_charts, main_charts, phase_bands
-from computerrl.launch.run_state import RunState, phase_title
+from computerrl.launch.report.charts import Figure, bars, smooth
+from computerrl.launch.report.report_data import ActiveTime, Attempt, percent
+from computerrl.launch.report.report_data import tiles as report_tiles
+from computerrl.launch.report.run_charts import family_charts, main_charts, phase_bands
+from computerrl.launch.watch.display_frame import QUEUE_TITLES
+from computerrl.launch.watch.run_state import RunState, phase_title
 
 RECENT_UPDATES = 20
 """The histogram of ages is of so many."""

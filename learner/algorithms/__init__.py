@@ -36,7 +36,7 @@ StepKey = tuple[str, int]
 """Identity of a step: the id of its trajectory, and its place in that as it came, from 0. An algorithm may copy steps, so the
 address of an object identifies nothing."""
 LeftOut = Literal["no_signal", "not_chosen", "too_sure"]
-"""Reasons for which an algorithm leaves a step out: see `learner.ledger.Outcome`."""
+"""Reasons for which an algorithm leaves a step out: see `learner.accounts.ledger.Outcome`."""
 ENTRY_POINT_GROUP = "computerrl.algorithms"
 """Other packages register `name = module:Class` here."""
 
@@ -261,8 +261,8 @@ class WantsScores(Protocol):
 
 @runtime_checkable
 class LearnsValues(Protocol):
-    """An algorithm with a value function: a linear layer on the last hidden state (`learner.value_head`), trained beside the
-    policy by what the loss says of `PolicyOutputs.values_M`."""
+    """An algorithm with a value function: a linear layer on the last hidden state (`learner.model.value_head`), trained beside
+    the policy by what the loss says of `PolicyOutputs.values_M`."""
 
     value_lr: float
     """Learning rate of the layer."""
@@ -292,7 +292,7 @@ class ScalesLearningRate(Protocol):
 
     def lr_factor(self, effective_sample_share: float) -> float:
         """What the learning rate of an optimizer step is multiplied with. ``effective_sample_share``: (sum w)^2 / (n sum w^2) of
-        its n trajectories (`learner.guards.EffectiveSamples`), 1 on policy."""
+        its n trajectories (`learner.training.guards.EffectiveSamples`), 1 on policy."""
         ...
 
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 import numpy as np
 from pydantic import Field
 
-from computerrl.learner.advantages import normalised_by
 from computerrl.learner.algorithms.grpo import GRPO, GRPOOptions
-from computerrl.learner.step_table import StepTable
+from computerrl.learner.objective.advantages import normalised_by
+from computerrl.learner.objective.step_table import StepTable
 
 _ABNORMAL = ("step_limit", "time_limit", "invalid_limit")
 

@@ -12,9 +12,9 @@ import numpy as np
 from pydantic import Field
 
 from computerrl.common.messages import TrajectoryGroup
-from computerrl.learner.aggregation import Aggregation
 from computerrl.learner.algorithms.grpo import GRPO, GRPOOptions
-from computerrl.learner.step_table import StepTable
+from computerrl.learner.objective.aggregation import Aggregation
+from computerrl.learner.objective.step_table import StepTable
 
 
 class DAPOOptions(GRPOOptions):

@@ -19,10 +19,10 @@ from computerrl.common.config import LearnerConfig
 from computerrl.common.config.base import Section
 from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.messages import TrajectoryGroup
-from computerrl.learner.advantages import group_advantages, step_rewards
-from computerrl.learner.aggregation import Aggregation, token_weights
 from computerrl.learner.algorithms import LossBatch, LossResult, Need, PolicyOutputs, TrainBatch, parse_options
-from computerrl.learner.step_table import Chosen, StepTable, batch_metrics
+from computerrl.learner.objective.advantages import group_advantages, step_rewards
+from computerrl.learner.objective.aggregation import Aggregation, token_weights
+from computerrl.learner.objective.step_table import Chosen, StepTable, batch_metrics
 
 if TYPE_CHECKING:
     import torch
@@ -52,7 +52,7 @@ class GRPOOptions(Section):
     correction: Literal["decoupled", "tis", "icepop", "geometric", "none"] = "decoupled"
     """decoupled and tis: sg(min(w, correction_cap)) (caps 5, AReaL's bound, and 1..2); icepop: w inside ``icepop_range``, else 0;
     geometric: min(w, correction_cap) in steps whose geometric mean of w is inside ``geometric_range``, else 0 (the cap: ours);
-    none: w = 1 and r = pi_t / pi_b, GRPO as if every token were on policy. `learner.corrections` names the sources."""
+    none: w = 1 and r = pi_t / pi_b, GRPO as if every token were on policy. `learner.objective.corrections` names the sources."""
     correction_cap: float = Field(5.0, gt=0)
     icepop_range: tuple[float, float] = (0.5, 2.0)
     geometric_range: tuple[float, float] = (0.99, 1.01)
@@ -62,9 +62,9 @@ class GRPOOptions(Section):
     """Weight of the KL to the reference policy (ComputerRL 3e-4); 0 spares the reference forward pass."""
     kl_estimator: Literal["k1", "k2", "k3", "low_var"] = "k3"
     """Value of that KL, with d = log pi_ref - log pi_t: -d; d^2 / 2; exp(d) - d - 1. The gradient of all three is that of the KL,
-    see `learner.losses.kl_term`. low_var: k3 with its own gradient, another one (verl's, in DART's release)."""
+    see `learner.objective.losses.kl_term`. low_var: k3 with its own gradient, another one (verl's, in DART's release)."""
     aggregation: Aggregation = "computerrl"
-    """See `learner.aggregation.token_weights`."""
+    """See `learner.objective.aggregation.token_weights`."""
     aggregation_constant: float | None = Field(None, gt=0)
     """k of aggregation `constant`."""
     advantage_delta: float = Field(1e-4, gt=0)
@@ -243,7 +243,7 @@ class GRPO:
         """- sum_M weight * (sg(correction(w)) * S(r, A) - beta * KL)."""
         import torch
 
-        from computerrl.learner import corrections, losses
+        from computerrl.learner.objective import corrections, losses
 
         options = self.options
         proximal_M, correction_M = self._correction(outputs, batch)
@@ -276,7 +276,7 @@ class GRPO:
         """The objective's term before correction, and which tokens a clip or mask decided, both [M]."""
         import torch
 
-        from computerrl.learner import corrections, losses
+        from computerrl.learner.objective import corrections, losses
 
         options, advantage_M = self.options, batch.advantage_M
         log_ratio_M = logprobs_M - proximal_M
@@ -297,7 +297,7 @@ class GRPO:
         """(log pi_p, corrected w), both [M] and without gradient."""
         import torch
 
-        from computerrl.learner import corrections
+        from computerrl.learner.objective import corrections
 
         options = self.options
         if options.correction == "none":

@@ -16,10 +16,10 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from computerrl.learner.advantages import group_advantages
-from computerrl.learner.aggregation import Aggregation
 from computerrl.learner.algorithms.grpo import GRPO, GRPOOptions
-from computerrl.learner.step_table import StepTable
+from computerrl.learner.objective.advantages import group_advantages
+from computerrl.learner.objective.aggregation import Aggregation
+from computerrl.learner.objective.step_table import StepTable
 
 
 class MGRPOOptions(GRPOOptions):

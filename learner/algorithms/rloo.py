@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from computerrl.learner.advantages import leave_one_out
 from computerrl.learner.algorithms.grpo import GRPO
-from computerrl.learner.step_table import StepTable
+from computerrl.learner.objective.advantages import leave_one_out
+from computerrl.learner.objective.step_table import StepTable
 
 
 class RLOO(GRPO):

@@ -22,9 +22,9 @@ import numpy as np
 from pydantic import Field
 
 from computerrl.common.config import LearnerConfig
-from computerrl.learner.advantages import group_advantages
 from computerrl.learner.algorithms.grpo import GRPO, GRPOOptions
-from computerrl.learner.step_table import StepTable
+from computerrl.learner.objective.advantages import group_advantages
+from computerrl.learner.objective.step_table import StepTable
 
 
 class UIS1Options(GRPOOptions):

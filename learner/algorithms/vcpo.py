@@ -18,11 +18,11 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from computerrl.learner.advantages import off_policy_optimal_baseline
-from computerrl.learner.aggregation import Aggregation
 from computerrl.learner.algorithms import FirstLook, TrainBatch
 from computerrl.learner.algorithms.m_grpo import MGRPO, MGRPOOptions
-from computerrl.learner.step_table import StepTable
+from computerrl.learner.objective.advantages import off_policy_optimal_baseline
+from computerrl.learner.objective.aggregation import Aggregation
+from computerrl.learner.objective.step_table import StepTable
 
 
 class VCPOOptions(MGRPOOptions):

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from computerrl.learner import advantages
 from computerrl.learner.algorithms import FirstLook, LossBatch, PolicyOutputs, TrainBatch
 from computerrl.learner.algorithms.ppo import PPO, PPOOptions, token_rewards
+from computerrl.learner.objective import advantages
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +48,7 @@ class VTrace(PPO):
 
     def sequence_targets(self, batch: TrainBatch, look: FirstLook, members: list[int]) -> tuple[np.ndarray, np.ndarray]:
         """(advantages, value targets) of one trajectory's tokens."""
-        from computerrl.learner.corrections import LOG_RATIO_LIMIT
+        from computerrl.learner.objective.corrections import LOG_RATIO_LIMIT
 
         assert look.values is not None
         behavior_t = np.concatenate([batch.samples[i].behavior_logprobs for i in members]).astype(np.float64)

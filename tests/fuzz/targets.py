@@ -6,9 +6,8 @@ from broker_data import core, order
 from broker_invariants import check
 from wire_fuzz import unpack
 
-from computerrl.broker.journal import MemoryJournal
+from computerrl.broker.journal.file import MemoryJournal
 from computerrl.broker.service import BrokerService
-from computerrl.common import codec
 from computerrl.common.errors import DecodeError
 from computerrl.common.messages import (
     REQUEST_KINDS,
@@ -19,6 +18,7 @@ from computerrl.common.messages import (
     Message,
     StatusRequest,
 )
+from computerrl.common.wire import codec
 
 
 def fuzz_codec(data: bytes) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from computerrl.benchmarks.studies import _runs
-from computerrl.launch.serial import SerialRun
+from computerrl.launch.run.serial import SerialRun
 from tests.integration.quick_study import SERIAL, quick_study, serial_study
 
 COMPARISONS = ("asynchrony", "entropulse", "staleness_desktops", "api_gui", "algorithms", "faults")

@@ -16,12 +16,12 @@ import yaml
 from msgspec.structs import replace
 
 from computerrl.broker.client import BrokerClient
-from computerrl.common import transport
 from computerrl.common.config import BrokerConfig, RunConfig
 from computerrl.common.errors import PeerTimeout
 from computerrl.common.lifecycle import Heartbeat, StopToken
 from computerrl.common.messages import Assignment, NoGroup, RolloutOrder, Step, StepTiming, Trajectory, TrajectoryGroup
-from computerrl.common.run_folder import RunFolder
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.common.wire import transport
 
 ROOT = Path(__file__).parents[2]
 NUM_EPISODES = 200
@@ -32,7 +32,7 @@ KILL_AFTER = (40, 100, 160)
 
 ENTRY = """
 import sys
-from computerrl.broker.server import run_broker
+from computerrl.broker.process import run_broker
 from computerrl.common.config import load_config
 from computerrl.common.errors import ComputerRLError
 from computerrl.common.lifecycle import StopToken, stop_on_signals

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import openpyxl
 import pytest
 
-from computerrl.common.action_tables.calc import TABLE
+from computerrl.common.actions.tables.calc import TABLE
 from computerrl.env_server.drivers.guest_driver import GuestDriver
 from tests.desktops import SharedDesktops
 from tests.integration.calc_refusals import REFUSALS

@@ -15,7 +15,7 @@ import pytest
 
 from computerrl.benchmarks._slurm_cluster import SlurmCluster, slurm_cluster
 from computerrl.common.metrics import read_json_lines
-from computerrl.launch import processes
+from computerrl.launch.supervision import processes
 
 pytestmark = pytest.mark.release
 

@@ -18,8 +18,8 @@ import pytest
 
 from computerrl.benchmarks._slurm_cluster import SlurmCluster, missing, slurm_cluster
 from computerrl.common.metrics import read_json_lines
-from computerrl.common.run_folder import RunFolder
-from computerrl.launch import processes
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.launch.supervision import processes
 from tests.desktops import LIGHT_FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]

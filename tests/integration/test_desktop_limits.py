@@ -11,13 +11,13 @@ import pytest
 from computerrl.common.config import DesktopConfig, TasksConfig
 from computerrl.common.errors import DesktopBroken, EnvError, LeaseRefused
 from computerrl.common.messages import Action, TaskRef
-from computerrl.common.transport import LocalChannel
+from computerrl.common.wire.transport import LocalChannel
 from computerrl.env_server.client import DesktopClient
 from computerrl.env_server.driver import SetupStep
 from computerrl.env_server.drivers import make_driver
-from computerrl.env_server.memory import processes_below
-from computerrl.env_server.screenshots import ScreenshotStore
-from computerrl.env_server.service import DesktopService
+from computerrl.env_server.serving.memory import processes_below
+from computerrl.env_server.serving.screenshots import ScreenshotStore
+from computerrl.env_server.serving.service import DesktopService
 from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
 from tests.desktops import Player, open_desktop
 

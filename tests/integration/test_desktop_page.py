@@ -20,11 +20,11 @@ from playwright.async_api import Page, expect
 from computerrl.actor.episode import EpisodeSetting, play_episode
 from computerrl.common.config import DesktopConfig, TasksConfig
 from computerrl.common.messages import Assignment, TaskRef, Trajectory
-from computerrl.common.recordings import read_recording
-from computerrl.common.transport import LocalChannel
+from computerrl.common.run_files.recordings import read_recording
+from computerrl.common.wire.transport import LocalChannel
 from computerrl.env_server.client import DesktopClient
 from computerrl.env_server.drivers import make_driver
-from computerrl.env_server.service import DesktopService
+from computerrl.env_server.serving.service import DesktopService
 from tests.browser import open_page
 from tests.integration.test_desktop_life import assert_gone, processes_below
 from tests.unit.actor_data import make_prompt

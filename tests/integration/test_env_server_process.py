@@ -17,9 +17,9 @@ from computerrl.common.config import RunConfig
 from computerrl.common.errors import ConfigError, HostBroken
 from computerrl.common.lifecycle import StopToken
 from computerrl.common.messages import Ack, Heartbeat, Hello, Message, TaskRef, Welcome
-from computerrl.common.run_folder import RunFolder
-from computerrl.common.transport import Client, Keys, Server, serve
-from computerrl.env_server import server as env_server
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.common.wire.transport import Client, Keys, Server, serve
+from computerrl.env_server import process as env_server
 from computerrl.env_server.client import DesktopClient
 
 TASK = TaskRef("files-rename", 5, "demonstration")
@@ -28,7 +28,7 @@ PROCESS = """
 import sys
 from computerrl.common.config import RunConfig
 from computerrl.common.lifecycle import StopToken, stop_on_signals
-from computerrl.env_server.server import run_env_server
+from computerrl.env_server.process import run_env_server
 stop = StopToken()
 stop_on_signals(stop)
 run_env_server(RunConfig.model_validate_json(sys.argv[1]), index=0, stop=stop)

@@ -7,8 +7,8 @@ import torch
 
 from computerrl.benchmarks import gpu_check
 from computerrl.common.errors import ConfigError
-from computerrl.learner.attention_varlen import VarlenLayout
-from computerrl.learner.batching import make_packs
+from computerrl.learner.model.attention_varlen import VarlenLayout
+from computerrl.learner.model.batching import make_packs
 from tests.unit.test_attention_varlen import CPU, slow_kernel
 from tests.unit.test_batching_packs import branching_samples
 from tests.unit.trainer_data import random_groups

@@ -21,14 +21,14 @@ from test_env_server_process import PROCESS, TASK, Broker, client_of
 from wire_fuzz import mutated, seeds, session
 
 from computerrl.broker.client import BrokerClient
-from computerrl.common import codec
 from computerrl.common.config import RunConfig
 from computerrl.common.lifecycle import StopToken
 from computerrl.common.messages import DirectoryRequest, ErrorReply, TrajectoryReceipt
-from computerrl.common.run_folder import RunFolder
-from computerrl.common.transport import Client, Keys, client_socket
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.common.wire import codec
+from computerrl.common.wire.transport import Client, Keys, client_socket
 from computerrl.env_server.client import DesktopClient
-from computerrl.launch.cli import cli
+from computerrl.launch.commands.main import cli
 
 ROOT = Path(__file__).parents[2]
 NUM_MESSAGES = 2000
@@ -38,7 +38,7 @@ GROWTH_BYTES = 64 * MIB
 
 BROKER = """
 import sys
-from computerrl.broker.server import run_broker
+from computerrl.broker.process import run_broker
 from computerrl.common import log
 from computerrl.common.config import load_config
 from computerrl.common.lifecycle import StopToken, stop_on_signals

@@ -18,12 +18,12 @@ import pytest
 import torch
 
 from computerrl.common.config import AlgorithmConfig, LearnerConfig, LoraConfig, ModelConfig, OptimizerConfig, RunConfig
-from computerrl.common.run_folder import RunFolder
-from computerrl.learner import rank_processes, ranked_trainer
+from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.learner.algorithms import TrainBatch
-from computerrl.learner.checkpoint import CheckpointStore, newest_checkpoint, read_checkpoint
-from computerrl.learner.pool import pack_run, trainer_state
-from computerrl.learner.ranked_trainer import RankedTrainer
+from computerrl.learner.checkpoints.checkpoint import CheckpointStore, newest_checkpoint, read_checkpoint
+from computerrl.learner.supervised.pool import pack_run, trainer_state
+from computerrl.learner.training import rank_processes, ranked_trainer
+from computerrl.learner.training.ranked_trainer import RankedTrainer
 from tests.unit import vision_data
 from tests.unit.test_trainer_updates import on_policy_batch, plain_model
 from tests.unit.trainer_data import make_step, random_groups

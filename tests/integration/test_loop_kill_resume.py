@@ -21,9 +21,9 @@ from computerrl.common.errors import ComputerRLError, RankLost
 from computerrl.common.lifecycle import StopToken
 from computerrl.common.messages import Assignment, Step, StepTiming, Trajectory
 from computerrl.common.metrics import read_json_lines
-from computerrl.common.run_folder import RunFolder
-from computerrl.common.transport import Client
-from computerrl.launch import processes
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.common.wire.transport import Client
+from computerrl.launch.supervision import processes
 from tests.forked import ForkedRole
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from computerrl.launch.display import outliving_the_terminal
+from computerrl.launch.watch.display import outliving_the_terminal
 from tests.desktops import LIGHT_FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]

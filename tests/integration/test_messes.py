@@ -13,7 +13,7 @@ import pytest
 from computerrl.common.config import DesktopConfig
 from computerrl.common.errors import DesktopBroken
 from computerrl.env_server.drivers.guest_driver import GuestDriver
-from computerrl.env_server.guest.fingerprint import Fingerprint, differences
+from computerrl.env_server.guest.files.fingerprint import Fingerprint, differences
 from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
 from tests.desktops import Player, open_desktop
 from tests.integration.messes import ACTIONS, COMMANDS, COSTS_A_DESKTOP, EDITOR, FILES, PAGE, RED, REMEMBERED, RESTYLED, SHEET

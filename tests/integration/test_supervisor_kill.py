@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from computerrl.launch import processes
+from computerrl.launch.supervision import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -47,8 +47,8 @@ SUPERVISE = """
 import json, sys
 from pathlib import Path
 from computerrl.common.config import SupervisorConfig
-from computerrl.launch.plan import ProcessSpec
-from computerrl.launch.supervisor import Supervisor
+from computerrl.launch.plan.processes import ProcessSpec
+from computerrl.launch.supervision.supervisor import Supervisor
 folder, fakes = Path(sys.argv[1]), json.loads(sys.argv[2])
 roles = ['broker', 'env_server', 'actor', 'learner']
 specs = [ProcessSpec(role=role, index=0, argv=(sys.executable, '-c', code), ends_run=role == 'learner')
@@ -242,8 +242,8 @@ DRAIN = """
 import sys
 from pathlib import Path
 from computerrl.common.config import SupervisorConfig
-from computerrl.launch.plan import ProcessSpec
-from computerrl.launch.supervisor import Supervisor
+from computerrl.launch.plan.processes import ProcessSpec
+from computerrl.launch.supervision.supervisor import Supervisor
 folder, learner = Path(sys.argv[1]), sys.argv[2]
 specs = [ProcessSpec(role=role, index=0, argv=(sys.executable, '-c', code), ends_run=role == 'learner')
          for role, code in (('broker', 'import signal; signal.pause()'), ('learner', learner))]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from computerrl.common.metrics import read_json_lines
-from computerrl.launch import processes
+from computerrl.launch.supervision import processes
 from tests.desktops import LIGHT_FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from computerrl.env_server import untouched
-from computerrl.launch.cli import cli
+from computerrl.env_server.judging import untouched
+from computerrl.launch.commands.main import cli
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import torch
 
-from computerrl.common.transport import Server, create_keys
-from computerrl.learner import weight_sender
-from computerrl.learner.weight_files import WeightFiles
-from computerrl.learner.weight_sender import WeightSender
+from computerrl.common.wire.transport import Server, create_keys
+from computerrl.learner.weights import sender as weight_sender
+from computerrl.learner.weights.files import WeightFiles
+from computerrl.learner.weights.sender import WeightSender
 from tests.tiers import one_in
 
 PROCESS = Path(__file__).with_name("weight_process.py")

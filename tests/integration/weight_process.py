@@ -17,12 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
-from computerrl.actor import weight_receiver
+from computerrl.actor.serving import weight_receiver
 from computerrl.common import log
 from computerrl.common.lifecycle import StopToken, die_with_parent
 from computerrl.common.messages import WeightInvitation
-from computerrl.common.transport import Client, load_keys
 from computerrl.common.weight_plan import check_probe
+from computerrl.common.wire.transport import Client, load_keys
 from computerrl.learner.client import BroadcastGroup, WeightClient
 
 MOMENT_S = 1.0

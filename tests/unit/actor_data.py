@@ -10,11 +10,11 @@ from concurrent.futures import Future
 import numpy as np
 
 from computerrl.actor.engines.base import Completion, GenerationRequest
-from computerrl.actor.formats.base import ChatMessage
-from computerrl.actor.prompt import PromptBuilder
+from computerrl.actor.prompts.builder import PromptBuilder
+from computerrl.actor.prompts.formats.base import ChatMessage
 from computerrl.common.config import PromptConfig
 from computerrl.common.errors import ComputerRLError
-from computerrl.common.messages import (  # fmt: skip
+from computerrl.common.messages import (
     Action,
     Assignment,
     Element,

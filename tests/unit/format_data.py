@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from computerrl.actor.formats import make_format
+from computerrl.actor.prompts.formats import make_format
 from computerrl.common.actions import parse_action
 from computerrl.common.config import PromptConfig
 from computerrl.common.messages import Action, Element, Observation, ScreenshotRef

@@ -12,9 +12,9 @@ from computerrl.common.clock import ManualClock
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import OrderRefused
 from computerrl.common.messages import NoGroup, RolloutOrder, Status, Step, StepTiming, TaskRef, Trajectory, TrajectoryGroup
-from computerrl.common.run_folder import RunFolder
+from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.learner.algorithms import make_algorithm
-from computerrl.learner.checkpoint import CheckpointStore
+from computerrl.learner.checkpoints.checkpoint import CheckpointStore
 from computerrl.learner.conductor import LearnerLoop
 
 FAMILIES = ("click", "type")

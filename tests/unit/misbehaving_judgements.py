@@ -18,8 +18,8 @@ from typing import Any
 from computerrl.common.config import TasksConfig
 from computerrl.common.errors import TaskFailed
 from computerrl.common.messages import Evaluation, TaskRef
-from computerrl.env_server import fork_server
 from computerrl.env_server.driver import Getter
+from computerrl.env_server.judging import fork_server
 
 GOOD = Evaluation(reward=1.0, success=True, detail="fine")
 

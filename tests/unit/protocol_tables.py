@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import get_args
 
-from computerrl.common import codec, messages, transport
+from computerrl.common import messages
 from computerrl.common.messages import DEFAULT_SIZE_LIMIT, MAX_PEERS, SIZE_LIMITS, AnswerMessage, RequestMessage
+from computerrl.common.wire import codec, transport
 
 BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 _NOT_ON_THE_WIRE = {"SizeLimit", "Part"}

@@ -15,10 +15,10 @@ from PIL import Image, ImageDraw
 
 from computerrl.common.config import RunConfig
 from computerrl.common.metrics import JsonLines
-from computerrl.common.run_folder import RunFolder
-from computerrl.env_server.screenshots import ScreenshotStore
-from computerrl.launch.report import write_attempt
-from computerrl.launch.report_data import Attempt
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.env_server.serving.screenshots import ScreenshotStore
+from computerrl.launch.report.report_data import Attempt
+from computerrl.launch.report.write import write_attempt
 
 FAMILIES = ("web-click-button", "web-enter-text", "calc-set-cell", "calc-type-cell", "editor-type-save", "files-rename")
 START = 1_790_000_000.0
@@ -104,7 +104,7 @@ WASTE = dict(
     ),
     lengths=[[1, 200.0, 195.0], [2, 180.0, 178.0], [3, 120.0, 116.0], [6, 200.0, 162.0]],
 )
-"""As `learner.waste.Waste.figures` writes it."""
+"""As `learner.accounts.waste.Waste.figures` writes it."""
 
 
 def _update(update: int, num_updates: int, now: float, rng: random.Random) -> dict[str, Any]:

@@ -9,11 +9,11 @@ from computerrl.common.actions import parse_action
 from computerrl.common.config import DesktopConfig, RunConfig, TasksConfig
 from computerrl.common.errors import ConfigError, TaskFailed
 from computerrl.common.messages import TaskRef
-from computerrl.common.transport import LocalChannel
-from computerrl.env_server.calls import NO_CALLS
+from computerrl.common.wire.transport import LocalChannel
 from computerrl.env_server.client import DesktopClient, family_names
 from computerrl.env_server.drivers.scripted import ScriptedDriver
-from computerrl.env_server.service import DesktopService
+from computerrl.env_server.serving.calls import NO_CALLS
+from computerrl.env_server.serving.service import DesktopService
 from computerrl.env_server.tasks import FAMILIES, is_shown_by_hand, task_instance
 
 BY_HAND = TasksConfig(actions="gui")

@@ -12,9 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from computerrl.common import addresses, ports
-from computerrl.common.addresses import interface_of, is_loopback, own_address
 from computerrl.common.errors import SetupError
+from computerrl.common.wire import addresses, ports
+from computerrl.common.wire.addresses import interface_of, is_loopback, own_address
 
 
 def _can_bind(host: str) -> bool:
@@ -142,7 +142,7 @@ def test_leased_port_is_free_there(host: str) -> None:
 @pytest.mark.parametrize("host", HOSTS)
 def test_server_answers_at_the_address_that_it_gives(host: str) -> None:
     from computerrl.common.messages import Ack, Hello
-    from computerrl.common.transport import Client, Server, generate_keys
+    from computerrl.common.wire.transport import Client, Server, generate_keys
 
     keys = generate_keys()
     server = Server(addresses.tcp_address(host, 0), keys=keys, sender="broker:x")

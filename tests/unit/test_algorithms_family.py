@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from computerrl.common.config import AlgorithmConfig, LearnerConfig
 from computerrl.common.errors import ConfigError, ResumeError
 from computerrl.common.messages import EndReason, Step, TaskRef, Trajectory, TrajectoryGroup
+from computerrl.learner.accounts.summary import TrainedSteps
 from computerrl.learner.algorithms import Algorithm, FirstLook, Refines, TrainBatch, WantsGuidance, make_algorithm
 from computerrl.learner.algorithms.grpo_roc import untidiness
-from computerrl.learner.memory import Remembers, SuccessMemory
-from computerrl.learner.summary import TrainedSteps
+from computerrl.learner.objective.memory import Remembers, SuccessMemory
 from tests.unit.trainer_data import make_group, make_step, random_groups
 
 DELTA = 1e-4

@@ -20,13 +20,13 @@ from computerrl.common.config import AlgorithmConfig, LearnerConfig
 from computerrl.common.errors import ConfigError
 from computerrl.common.messages import Trajectory, TrajectoryGroup
 from computerrl.common.metrics import read_json_lines
+from computerrl.learner.accounts.ledger import DROPS, Ledger
+from computerrl.learner.accounts.summary import TrainedSteps
 from computerrl.learner.algorithms import LossBatch, LossResult, PolicyOutputs, TrainBatch, make_algorithm
 from computerrl.learner.algorithms.grpo import GRPO
-from computerrl.learner.batch_check import make_batch
-from computerrl.learner.ledger import DROPS, Ledger
-from computerrl.learner.loss_batch import check_loss
-from computerrl.learner.step_table import Chosen
-from computerrl.learner.summary import TrainedSteps
+from computerrl.learner.objective.batch_check import make_batch
+from computerrl.learner.objective.step_table import Chosen
+from computerrl.learner.training.loss_batch import check_loss
 from tests.unit.loop_fakes import Bench, make_config
 from tests.unit.test_trainer_updates import make_trainer, on_policy_batch
 from tests.unit.trainer_data import make_group, make_step

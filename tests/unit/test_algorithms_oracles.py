@@ -23,7 +23,7 @@ from computerrl.common.config import AlgorithmConfig, LearnerConfig, load_config
 from computerrl.common.errors import ConfigError
 from computerrl.learner.algorithms import Algorithm, LossBatch, PolicyOutputs, SamplesDynamically, make_algorithm
 from computerrl.learner.algorithms.grpo import GRPO
-from computerrl.learner.losses import KL_ESTIMATORS, kl_term
+from computerrl.learner.objective.losses import KL_ESTIMATORS, kl_term
 from tests.unit.trainer_data import make_group, make_step
 
 FOLDER = Path(__file__).resolve().parents[2] / "configs" / "algorithms"

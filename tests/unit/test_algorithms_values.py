@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from computerrl.common.config import AlgorithmConfig, LearnerConfig
-from computerrl.learner.advantages import generalised_advantages, length_adaptive_lambda, vtrace
 from computerrl.learner.algorithms import FirstLook, LossBatch, PolicyOutputs, TrainBatch, make_algorithm
 from computerrl.learner.algorithms.ppo import PPO
+from computerrl.learner.objective.advantages import generalised_advantages, length_adaptive_lambda, vtrace
 from tests.unit.trainer_data import make_group, make_step, random_groups
 
 

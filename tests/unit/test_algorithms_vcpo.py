@@ -12,8 +12,8 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from computerrl.learner.advantages import off_policy_optimal_baseline
 from computerrl.learner.algorithms import FirstLook, Refines
+from computerrl.learner.objective.advantages import off_policy_optimal_baseline
 from tests.unit.test_trainer_updates import make_trainer, plain_logprobs, plain_model
 from tests.unit.trainer_data import make_group, make_step, random_groups
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from hypothesis import given
 
-from computerrl.learner.attention import layout_of, trie_attention
-from computerrl.learner.attention_blocks import BlockLayout
-from computerrl.learner.attention_varlen import VarlenLayout, installed_kernel, kernel_serves, torch_kernel
-from computerrl.learner.batching import make_packs
+from computerrl.learner.model.attention import layout_of, trie_attention
+from computerrl.learner.model.attention_blocks import BlockLayout
+from computerrl.learner.model.attention_varlen import VarlenLayout, installed_kernel, kernel_serves, torch_kernel
+from computerrl.learner.model.batching import make_packs
 from tests.unit.test_batching_packs import Sample, branching_samples, path_of, sample_lists
 
 CPU = torch.device("cpu")

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from computerrl.common.config import ModelConfig, RunConfig
-from computerrl.learner import batching
-from computerrl.learner.batching import Pack, make_packs, padded_tokens
-from computerrl.learner.policy import Policy, load_policy
+from computerrl.learner.model import batching
+from computerrl.learner.model.batching import Pack, make_packs, padded_tokens
+from computerrl.learner.model.policy import Policy, load_policy
 from tests.tiers import one_in
 
 
@@ -123,7 +123,7 @@ def policy_of(name: str, **model: object) -> Policy:
 def plain_model(name: str, trained: set[str]) -> torch.nn.Module:
     import transformers
 
-    from computerrl.learner.model_store import ensure_model
+    from computerrl.learner.model.model_store import ensure_model
 
     model = transformers.AutoModelForCausalLM.from_pretrained(
         ensure_model(name), dtype=torch.float32, attn_implementation="eager"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from computerrl.launch import bench
+from computerrl.launch.commands import bench
 
 MODULE = """
 GUARANTEED = {guaranteed}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from computerrl.actor.prompt import FolderTokenizer
+from computerrl.actor.prompts.builder import FolderTokenizer
 from computerrl.benchmarks._recorded_groups import load_groups, with_logprobs
 from computerrl.common.messages import Step, TrajectoryGroup
-from computerrl.learner.batching import make_packs
-from computerrl.learner.model_store import ensure_model
+from computerrl.learner.model.batching import make_packs
+from computerrl.learner.model.model_store import ensure_model
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from test_journal_file import file_size_limit
 
 from computerrl.broker.client import BrokerClient
-from computerrl.broker.journal import FileJournal, MemoryJournal
+from computerrl.broker.journal.file import FileJournal, MemoryJournal
 from computerrl.broker.service import BrokerService
 from computerrl.broker.submissions import Submissions
 from computerrl.common.errors import DiskFull
@@ -30,7 +30,7 @@ from computerrl.common.messages import (
     TrajectoryReceipt,
     VersionAnnouncement,
 )
-from computerrl.common.transport import LocalChannel
+from computerrl.common.wire.transport import LocalChannel
 
 SENDER = "actor-0:a"
 

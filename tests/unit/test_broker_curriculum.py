@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from computerrl.broker.curriculum import CURRICULA, RecentResults, group_size, max_steps, problem
-from computerrl.broker.task_source import Draw, TaskSource
+from computerrl.broker.orders.curriculum import CURRICULA, RecentResults, group_size, max_steps, problem
+from computerrl.broker.orders.task_source import Draw, TaskSource
 from computerrl.common.config import CurriculumConfig
 from computerrl.common.messages import CurriculumPlan, RolloutOrder
 

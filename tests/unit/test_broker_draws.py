@@ -11,9 +11,8 @@ from msgspec.structs import replace
 
 from computerrl.broker.core import BrokerCore
 from computerrl.broker.events import MessagePersisted, MessageReceived, Persist, PersistFailed, Reply
-from computerrl.broker.journal import MemoryJournal, Position
+from computerrl.broker.journal.file import MemoryJournal, Position
 from computerrl.broker.service import BrokerService
-from computerrl.common import codec
 from computerrl.common.clock import ManualClock
 from computerrl.common.messages import (
     Ack,
@@ -31,6 +30,7 @@ from computerrl.common.messages import (
     TrajectoryReceipt,
     VersionAnnouncement,
 )
+from computerrl.common.wire import codec
 
 PLAN = CurriculumPlan("success_band", num_recent=8, min_results=2, min_group_size=2, max_group_size=5)
 REQUEST = AssignmentRequest("a", 0)

@@ -7,7 +7,7 @@ from broker_data import core, order, trajectory_for
 from broker_invariants import CheckedCore
 from test_broker_core import Desk
 
-from computerrl.broker.journal import MemoryJournal
+from computerrl.broker.journal.file import MemoryJournal
 from computerrl.broker.service import BrokerService
 from computerrl.common.messages import (
     Ack,

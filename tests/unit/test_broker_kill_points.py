@@ -14,7 +14,7 @@ import pytest
 from broker_data import order, step, trajectory_for
 from broker_invariants import CheckedCore
 
-from computerrl.broker.journal import FileJournal
+from computerrl.broker.journal.file import FileJournal
 from computerrl.broker.service import BrokerService
 from computerrl.common.clock import ManualClock
 from computerrl.common.messages import (

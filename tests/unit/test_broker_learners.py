@@ -8,7 +8,7 @@ from test_broker_core import Desk
 
 from computerrl.broker.core import BrokerCore
 from computerrl.broker.events import MessageReceived, Persist
-from computerrl.broker.journal import MemoryJournal
+from computerrl.broker.journal.file import MemoryJournal
 from computerrl.broker.service import BrokerService
 from computerrl.common.messages import (
     Ack,

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from computerrl.broker.journal import MemoryJournal
+from computerrl.broker.journal.file import MemoryJournal
 from computerrl.broker.service import BrokerService
-from computerrl.common import codec
 from computerrl.common.messages import (
     REQUEST_KINDS,
     AssignmentRequest,
@@ -34,6 +33,7 @@ from computerrl.common.messages import (
     TrajectoryReceipt,
     VersionAnnouncement,
 )
+from computerrl.common.wire import codec
 
 COUNTS_COPIES = re.compile(r"received|rejected(/.*)?")
 """Counters that say how often something came in."""

@@ -10,12 +10,11 @@ import pytest
 from broker_data import assignment, core, order, step, trajectory_for
 from test_journal_file import file_size_limit
 
-from computerrl.broker import server as broker_server
+from computerrl.broker import process as broker_server
 from computerrl.broker.client import BrokerClient
-from computerrl.broker.journal import FileJournal, MemoryJournal, Position
-from computerrl.broker.server import make_service, run_broker
+from computerrl.broker.journal.file import FileJournal, MemoryJournal, Position
+from computerrl.broker.process import make_service, run_broker
 from computerrl.broker.service import BrokerService
-from computerrl.common import transport
 from computerrl.common.config import BrokerConfig, RunConfig
 from computerrl.common.errors import ChannelClosed, ConfigError, DiskFull, PeerTimeout, ProtocolError, ResumeError
 from computerrl.common.lifecycle import StopToken
@@ -30,8 +29,9 @@ from computerrl.common.messages import (
     TrajectoryGroup,
     TrajectoryReceipt,
 )
-from computerrl.common.run_folder import RunFolder
-from computerrl.common.transport import LocalChannel
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.common.wire import transport
+from computerrl.common.wire.transport import LocalChannel
 
 
 class CountingJournal(MemoryJournal):

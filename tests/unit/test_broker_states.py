@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from computerrl.broker.core import BrokerCore
-from computerrl.broker.journal import MemoryJournal, Position
+from computerrl.broker.journal.file import MemoryJournal, Position
 from computerrl.broker.service import BrokerService
 from computerrl.common.clock import ManualClock
 from computerrl.common.errors import DiskFull

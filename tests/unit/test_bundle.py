@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from computerrl.common.errors import SetupError
-from computerrl.launch import bundle
-from computerrl.launch.bundle import make_bundle, sha256
+from computerrl.launch.setup import bundle
+from computerrl.launch.setup.bundle import make_bundle, sha256
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from computerrl.env_server.guest.office import calc_ranges as ranges
-from computerrl.env_server.guest.office.calc_format import number_format
-from computerrl.env_server.guest.office.calc_objects import names_around
-from computerrl.env_server.guest.office.calc_ranges import Area
+from computerrl.env_server.guest.office.calc import ranges
+from computerrl.env_server.guest.office.calc.format import number_format
+from computerrl.env_server.guest.office.calc.objects import names_around
+from computerrl.env_server.guest.office.calc.ranges import Area
 from computerrl.env_server.guest.office.process import DocumentError
 
 LAST_ROW, LAST_COLUMN = 1_048_575, 16_383

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from computerrl.common.errors import ResumeError, Superseded
-from computerrl.learner.checkpoint import CheckpointStore, join_state, split_state
+from computerrl.learner.checkpoints.checkpoint import CheckpointStore, join_state, split_state
 
 
 def save(store: CheckpointStore, value: int) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from computerrl.launch.cli import cli, main
+from computerrl.launch.commands.main import cli, main
 from tests.tiers import one_in
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,7 +54,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         # The command ends processes that have loaded torch with os._exit.
-        monkeypatch.setattr("computerrl.launch.cli._exit", sys.exit)
+        monkeypatch.setattr("computerrl.launch.commands.main._exit", sys.exit)
         monkeypatch.setattr(sys, "argv", ["computerrl", *words])
         monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.chdir(tmp_path)
@@ -121,7 +121,7 @@ def test_print_config_is_a_configuration_again(tmp_path: Path) -> None:
 def test_stopped_run_leaves_the_command_that_continues_it(
     tmp_path: Path, serial: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from computerrl.launch import local
+    from computerrl.launch.run import local
 
     monkeypatch.setattr(local, "play", lambda config, **_: (130, tmp_path))
     words = ["train", str(serial), "tasks.families=[a, b]"]
@@ -246,7 +246,7 @@ def test_folders_that_cannot_be_written_to_are_refused_before_anything_starts(
         raise PermissionError(errno.EACCES, "Permission denied")
 
     # The user of these tests may be root, whom no permission stops.
-    monkeypatch.setattr("computerrl.launch.preflight.tempfile.mkdtemp", refuse)
+    monkeypatch.setattr("computerrl.launch.run.preflight.tempfile.mkdtemp", refuse)
     monkeypatch.setenv("COMPUTERRL_CACHE", str(tmp_path / "cache"))
     refused(here("train", "serial", "--dry-run"), 2, "run_dir: ", "COMPUTERRL_CACHE: 'tiny-random' cannot be made")
 
@@ -280,7 +280,7 @@ def test_output_to_a_full_disk_is_named(here: Here, monkeypatch: pytest.MonkeyPa
     def refuse(_: str) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("computerrl.launch.tasks.list_families", refuse)
+    monkeypatch.setattr("computerrl.launch.commands.tasks.list_families", refuse)
     refused(here("tasks", "list"), 3, "disk: No space left on device")
 
 
@@ -294,7 +294,7 @@ def test_run_of_another_version_is_named(here: Here, tmp_path: Path, command: st
 
 def test_user_without_a_home_is_told_what_to_set(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COMPUTERRL_CACHE", raising=False)
-    monkeypatch.setattr("computerrl.common.model_folder.os.path.expanduser", lambda path: path)
+    monkeypatch.setattr("computerrl.common.models.folder.os.path.expanduser", lambda path: path)
     refused(here("train", "serial", "--dry-run"), 3, "COMPUTERRL_CACHE", "no home folder")
 
 

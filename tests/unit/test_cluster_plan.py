@@ -13,13 +13,14 @@ import pytest
 
 from computerrl.common.config import HostList, RunConfig, SiteProfile, load_site
 from computerrl.common.errors import ConfigError
-from computerrl.env_server.apptainer_install import Apptainer
-from computerrl.launch import cluster_plan, slurm
-from computerrl.launch.job import in_container, under_torchrun
-from computerrl.launch.node_process import STOP_SIGNAL
-from computerrl.launch.plan import Layout, idle_desktops, make_plan
-from computerrl.launch.ssh import over_ssh
-from computerrl.launch.up import with_shape
+from computerrl.env_server.image.apptainer_install import Apptainer
+from computerrl.launch.cluster import plan as cluster_plan
+from computerrl.launch.cluster import slurm
+from computerrl.launch.cluster.job import in_container, under_torchrun
+from computerrl.launch.cluster.ssh import over_ssh
+from computerrl.launch.cluster.up import with_shape
+from computerrl.launch.plan.processes import Layout, idle_desktops, make_plan
+from computerrl.launch.supervision.node_process import STOP_SIGNAL
 from tests.conftest import CheckGolden
 
 SITE = SiteProfile.model_validate(
@@ -117,7 +118,7 @@ def test_host_that_ssh_would_take_for_something_else_is_refused(host: str) -> No
 
 def test_container_sees_folders_with_odd_names(monkeypatch: pytest.MonkeyPatch) -> None:
     apptainer = Apptainer(Path("/a/bin/apptainer"), "1", (), True)
-    monkeypatch.setattr("computerrl.env_server.apptainer_install.find_apptainer", lambda: apptainer)
+    monkeypatch.setattr("computerrl.env_server.image.apptainer_install.find_apptainer", lambda: apptainer)
     spec = in_container(plan().specs[0], SiteProfile(container="gpu.sif", binds=("/a:/b",)), config(run_dir='/x,y: "z"'))
     mounts = [spec.argv[place + 1] for place, word in enumerate(spec.argv) if word == "--mount"]
     fields = [next(csv.reader([mount])) for mount in mounts]
@@ -251,7 +252,7 @@ def test_ssh_gives_engines_beside_the_learner_what_its_ranks_leave(gpus_per_lear
 
 def test_ssh_starts_a_learner_on_several_hosts_together() -> None:
     argv = ssh("learner-0", gpus_per_learner=4)
-    assert argv[:3] == ("python3", "-m", "computerrl.launch.together")
+    assert argv[:3] == ("python3", "-m", "computerrl.launch.cluster.together")
     assert {"g1", "g2"} <= set(argv)
     assert argv[-1].count("CUDA_VISIBLE_DEVICES=0,1,2,3") == 1
 

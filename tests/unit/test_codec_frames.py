@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from computerrl.common import codec
 from computerrl.common.errors import DecodeError
 from computerrl.common.messages import (
     DEFAULT_SIZE_LIMIT,
@@ -24,6 +23,7 @@ from computerrl.common.messages import (
     StepTiming,
     Trajectory,
 )
+from computerrl.common.wire import codec
 from tests.conftest import CheckGolden
 
 

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from computerrl.common.errors import ConfigError
-from computerrl.launch.cli import cli
-from computerrl.launch.cli_options import split_words
-from computerrl.launch.config_files import config_names, find_config, is_override
+from computerrl.launch.commands.config_files import config_names, find_config, is_override
+from computerrl.launch.commands.main import cli
+from computerrl.launch.commands.options import split_words
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = config_names([ROOT])
@@ -82,7 +82,7 @@ FOR_FIELDS = ("pydantic", "yaml")
 PROGRAM = """
 import json, sys
 import click
-from computerrl.launch.cli import cli
+from computerrl.launch.commands.main import cli
 from computerrl.common.errors import ComputerRLError
 rows, words, heavy = [], json.loads(sys.argv[1]), json.loads(sys.argv[2])
 for args in words:

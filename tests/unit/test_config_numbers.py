@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from computerrl.common.config import HostList, RunConfig, SiteProfile, load_config
 from computerrl.common.config.base import MAX_NUMBER, MAX_SECONDS, Section
 from computerrl.common.errors import ConfigError
-from computerrl.launch.local import plan_for
-from computerrl.launch.machine import inspect_machine
-from computerrl.launch.preflight import CHECKS
-from computerrl.launch.resources import plan_memory
+from computerrl.launch.plan.machine import inspect_machine
+from computerrl.launch.plan.resources import plan_memory
+from computerrl.launch.run.local import plan_for
+from computerrl.launch.run.preflight import CHECKS
 
 USELESS = (math.inf, -math.inf, math.nan, 1e308, -1e308, 2**31, -(2**31), 2**64, 10**30)
 EXTREME = (0, -1, 1, 1e-300, 0.5, MAX_SECONDS, MAX_NUMBER, -MAX_NUMBER, True)

@@ -8,11 +8,11 @@ from computerrl.common.actions import parse_action
 from computerrl.common.config import DesktopConfig, TasksConfig
 from computerrl.common.errors import DesktopBroken
 from computerrl.common.messages import TaskRef
-from computerrl.common.transport import LocalChannel
+from computerrl.common.wire.transport import LocalChannel
 from computerrl.env_server.client import DesktopClient
 from computerrl.env_server.driver import DesktopDriver
 from computerrl.env_server.drivers.scripted import ScriptedDriver
-from computerrl.env_server.service import DesktopService
+from computerrl.env_server.serving.service import DesktopService
 
 CONFIG = DesktopConfig(driver="scripted", observation="tree", num_desktops=2, lease_time_limit_s=30.0)
 TASK = TaskRef("calc-set-cell", 5, "demonstration")

@@ -7,16 +7,16 @@ import pytest
 from broker_data import core
 from loop_fakes import Bench, make_config
 
-from computerrl.broker.journal import MemoryJournal
+from computerrl.broker.journal.file import MemoryJournal
 from computerrl.broker.service import BrokerService
 from computerrl.common.messages import Status, StatusRequest
 from computerrl.common.metrics import read_json_lines
-from computerrl.common.refusals import Refusals
+from computerrl.common.wire.refusals import Refusals
 
 ROOT = Path(__file__).parents[2]
 SOURCES = (
-    "actor/worker.py", "actor/process.py", "actor/engine_host.py", "actor/engine_server.py",
-    "actor/engines/transformers_engine.py", "env_server/service.py", "learner/weight_sender.py", "learner/conductor.py",
+    "actor/worker.py", "actor/process.py", "actor/serving/host.py", "actor/serving/server.py",
+    "actor/engines/transformers_engine.py", "env_server/serving/service.py", "learner/weights/sender.py", "learner/conductor.py",
 )  # fmt: skip
 
 

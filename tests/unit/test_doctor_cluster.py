@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from computerrl.common.config import NodeKind, RunConfig, SiteProfile
-from computerrl.launch import doctor, doctor_cluster, slurm_commands
-from computerrl.launch.doctor import verdict_of
-from computerrl.launch.doctor_cluster import (
+from computerrl.launch.cluster import checks as doctor_cluster
+from computerrl.launch.cluster import slurm_commands
+from computerrl.launch.cluster.checks import (
     Row,
     desktop_rows,
     file_system,
@@ -22,8 +22,10 @@ from computerrl.launch.doctor_cluster import (
     partition_row,
     setting_rows,
 )
-from computerrl.launch.machine import inspect_machine
-from computerrl.launch.slurm_commands import NodesOf
+from computerrl.launch.cluster.slurm_commands import NodesOf
+from computerrl.launch.commands import doctor
+from computerrl.launch.commands.doctor import verdict_of
+from computerrl.launch.plan.machine import inspect_machine
 
 MOUNTS = """\
 22 1 8:1 / / rw,relatime - ext4 /dev/root rw

@@ -3,7 +3,7 @@
 import pytest
 
 from computerrl.common.config import EntropulseConfig
-from computerrl.learner.entropulse import PhaseMachine, slope
+from computerrl.learner.recipe.entropulse import PhaseMachine, slope
 
 
 def fed(config: EntropulseConfig, readings: list[tuple[float, float]]) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 from computerrl.common.config import DesktopConfig, RunConfig
 from computerrl.common.errors import ConfigError, ProtocolError
 from computerrl.common.messages import Ack, Lease, TaskRef
-from computerrl.common.transport import LocalChannel
+from computerrl.common.wire.transport import LocalChannel
 from computerrl.env_server.client import DesktopClient, family_names, memory_problem, needed_desktop
 from computerrl.env_server.tasks import FAMILIES
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from computerrl.common.actions import parse_action
 from computerrl.common.config import DesktopConfig, TasksConfig
-from computerrl.common.errors import (  # fmt: skip
+from computerrl.common.errors import (
     DesktopBroken,
     DiskFull,
     HostBroken,
@@ -25,11 +25,11 @@ from computerrl.common.errors import (  # fmt: skip
     TaskFailed,
 )
 from computerrl.common.messages import Ack, Action, Observation, StepRequest, StepResult, TaskRef
-from computerrl.common.transport import LocalChannel
+from computerrl.common.wire.transport import LocalChannel
 from computerrl.env_server.client import DesktopClient
 from computerrl.env_server.driver import DesktopDriver, TaskInstance
 from computerrl.env_server.drivers.scripted import ScriptedDriver
-from computerrl.env_server.service import DesktopService
+from computerrl.env_server.serving.service import DesktopService
 
 CONFIG = DesktopConfig(
     driver="scripted", observation="tree", num_desktops=2, step_deadline_s=10.0, reset_deadline_s=10.0, lease_time_limit_s=30.0

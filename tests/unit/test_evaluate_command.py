@@ -12,14 +12,14 @@ from click.testing import CliRunner
 
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import ConfigError
-from computerrl.common.model_folder import is_model_folder
-from computerrl.common.run_folder import RunFolder
-from computerrl.launch import evaluate
-from computerrl.launch.cli import cli
-from computerrl.launch.evaluate import Wish, evaluation_config, find_evaluated, remove_weights, with_weights, write_evaluation
-from computerrl.launch.run_names import claim, find_resumable
-from computerrl.learner.model_store import ensure_model
-from computerrl.learner.recipe import first_phase, phase_after
+from computerrl.common.models.folder import is_model_folder
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.launch.commands.main import cli
+from computerrl.launch.plan.run_names import claim, find_resumable
+from computerrl.launch.run import evaluate
+from computerrl.launch.run.evaluate import Wish, evaluation_config, find_evaluated, remove_weights, with_weights, write_evaluation
+from computerrl.learner.model.model_store import ensure_model
+from computerrl.learner.recipe.phases import first_phase, phase_after
 from tests.unit.test_export_folder import make_run
 
 MODEL = str(ensure_model("tiny-random"))

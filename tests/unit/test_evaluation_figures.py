@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from computerrl.launch.evaluation_figures import evaluation_figures, ks, pass_at_k, wilson_interval
+from computerrl.launch.report.evaluation_figures import evaluation_figures, ks, pass_at_k, wilson_interval
 
 
 @pytest.mark.parametrize(("num_rollouts", "num_successes"), [(1, 0), (1, 1), (5, 0), (5, 2), (5, 5), (8, 3)])

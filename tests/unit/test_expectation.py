@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from computerrl.common.config import RunConfig, load_config
-from computerrl.launch.expectation import REFERENCE, expectation, expected_updates, measure
+from computerrl.launch.plan.expectation import REFERENCE, expectation, expected_updates, measure
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 
@@ -34,8 +34,8 @@ def test_nothing_is_expected_of_runs_that_the_reference_is_not_like(other: str) 
 
 def test_speed_is_measured_and_a_slow_machine_gets_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
     assert measure(1, seconds=0.05) > 0
-    monkeypatch.setattr("computerrl.launch.expectation.measure", lambda num_cores: 0.2 * REFERENCE.gflops)
+    monkeypatch.setattr("computerrl.launch.plan.expectation.measure", lambda num_cores: 0.2 * REFERENCE.gflops)
     slow = expectation(quickstart(), num_cores=2) or ""
     assert "few" in slow and "-> learner.recipe.max_run_s=1200" in slow
-    monkeypatch.setattr("computerrl.launch.expectation.measure", lambda num_cores: 2 * REFERENCE.gflops)
+    monkeypatch.setattr("computerrl.launch.plan.expectation.measure", lambda num_cores: 2 * REFERENCE.gflops)
     assert "within 10 minutes" in (expectation(quickstart(), num_cores=2) or "")

@@ -17,15 +17,15 @@ import transformers
 
 from computerrl.common.config import LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
 from computerrl.common.errors import ConfigError, ResumeError
-from computerrl.common.model_folder import check_model_folder
-from computerrl.common.run_folder import RunFolder
+from computerrl.common.models.folder import check_model_folder
+from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.common.weight_plan import PROBE_TOKENS
-from computerrl.launch.run_names import find_checkpoint
-from computerrl.learner.checkpoint import CheckpointStore
-from computerrl.learner.export import ORIGIN_FILE, export_model
-from computerrl.learner.policy import load_policy
-from computerrl.learner.pool import pack_run
-from computerrl.learner.trainer import Trainer
+from computerrl.launch.plan.run_names import find_checkpoint
+from computerrl.learner.checkpoints.checkpoint import CheckpointStore
+from computerrl.learner.checkpoints.export import ORIGIN_FILE, export_model
+from computerrl.learner.model.policy import load_policy
+from computerrl.learner.supervised.pool import pack_run
+from computerrl.learner.training.trainer import Trainer
 from tests.unit.trainer_data import random_groups
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from computerrl.actor.formats.base import PromptFormat
-from computerrl.actor.formats.computerrl import MAX_BLOCK_CHARS
-from computerrl.actor.formats.published_calls import CALLS
+from computerrl.actor.prompts.formats.base import PromptFormat
+from computerrl.actor.prompts.formats.computerrl import MAX_BLOCK_CHARS
+from computerrl.actor.prompts.formats.published_calls import CALLS
 from computerrl.common.actions import ACTIONS, ActionSyntaxError, parse_action, render_action
 from tests.unit.format_data import COMPACT, SCREEN, TEXT, VISION, block, meant, read
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from computerrl.actor.episode import EpisodeSetting, play_episode
-from computerrl.actor.formats.base import PromptFormat
-from computerrl.actor.formats.computerrl import call_lines
-from computerrl.actor.formats.published_calls import CALLS
-from computerrl.actor.prompt import PromptBuilder
+from computerrl.actor.prompts.builder import PromptBuilder
+from computerrl.actor.prompts.formats.base import PromptFormat
+from computerrl.actor.prompts.formats.computerrl import call_lines
+from computerrl.actor.prompts.formats.published_calls import CALLS
 from computerrl.common.actions import FINAL_ACTIONS, render_action
 from computerrl.common.config import PromptConfig
 from computerrl.common.errors import TaskFailed

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from computerrl.actor.formats import make_format
-from computerrl.actor.formats.base import PastAction
-from computerrl.actor.formats.computerrl import call_lines
+from computerrl.actor.prompts.formats import make_format
+from computerrl.actor.prompts.formats.base import PastAction
+from computerrl.actor.prompts.formats.computerrl import call_lines
 from computerrl.common.config import PromptConfig
 from computerrl.common.errors import ConfigError
 from tests.unit.actor_data import make_element, make_observation, make_prompt

@@ -9,10 +9,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from computerrl.common.config import ModelConfig, RunConfig
-from computerrl.learner.attention_varlen import VarlenLayout
-from computerrl.learner.batching import make_packs
-from computerrl.learner.fused import fuse
-from computerrl.learner.policy import Policy, load_policy
+from computerrl.learner.model.attention_varlen import VarlenLayout
+from computerrl.learner.model.batching import make_packs
+from computerrl.learner.model.fused import fuse
+from computerrl.learner.model.policy import Policy, load_policy
 from tests.unit.test_attention_varlen import CPU, slow_kernel
 from tests.unit.test_batching_packs import branching_samples
 

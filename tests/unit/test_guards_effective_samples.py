@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from computerrl.learner.guards import EffectiveSamples
-from computerrl.learner.ranks import SOLO
+from computerrl.learner.model.ranks import SOLO
+from computerrl.learner.training.guards import EffectiveSamples
 
 
 class OtherRank:

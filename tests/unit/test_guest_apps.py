@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from computerrl.common.action_tables import apps as tables
+from computerrl.common.actions.tables import apps as tables
 from computerrl.env_server.guest.apps import catalog, code, vlc
 from computerrl.env_server.guest.apps.browser import PAGES, BrowserTools
 from computerrl.env_server.guest.apps.code import Code, CodeTools
@@ -18,7 +18,7 @@ from computerrl.env_server.guest.apps.gimp_tools import GimpTools
 from computerrl.env_server.guest.apps.on_demand import Surroundings, Tools
 from computerrl.env_server.guest.apps.vlc import Vlc, VlcTools, changed_settings, read_setting
 from computerrl.env_server.guest.faults import Refused
-from computerrl.env_server.guest.folder import AgentFolder, FileActionError
+from computerrl.env_server.guest.files.folder import AgentFolder, FileActionError
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from computerrl.env_server.guest.chromium import Chromium, PageError
+from computerrl.env_server.guest.web.chromium import Chromium, PageError
 
 ADD, REMOVE = "Page.addScriptToEvaluateOnNewDocument", "Page.removeScriptToEvaluateOnNewDocument"
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from computerrl.env_server.guest.dbus import Bus, Call, Connection, ConnectionLost, DBusError, DBusTimeout
-from computerrl.env_server.guest.dbus_codec import FIXED, decode, encode_call, header_fields
+from computerrl.env_server.guest.reading.dbus import Bus, Call, Connection, ConnectionLost, DBusError, DBusTimeout
+from computerrl.env_server.guest.reading.dbus_codec import FIXED, decode, encode_call, header_fields
 
 
 def message(kind: int, fields: list[tuple[int, str, Any]], signature: str = "", body: bytes = b"", serial: int = 1) -> bytes:

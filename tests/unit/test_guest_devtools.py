@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from computerrl.env_server.guest.devtools import CommandRefused, DevTools
 from computerrl.env_server.guest.processes import Program
+from computerrl.env_server.guest.web.devtools import CommandRefused, DevTools
 
 
 class Answered(DevTools):

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from computerrl.common.action_tables.system import FILES
-from computerrl.env_server.guest import archives, file_tools
-from computerrl.env_server.guest.file_tools import FileTools, changed_mode
-from computerrl.env_server.guest.folder import AgentFolder, FileActionError
+from computerrl.common.actions.tables.system import FILES
+from computerrl.env_server.guest.files import archives, file_tools
+from computerrl.env_server.guest.files.file_tools import FileTools, changed_mode
+from computerrl.env_server.guest.files.folder import AgentFolder, FileActionError
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from computerrl.env_server.guest.fingerprint import differences
+from computerrl.env_server.guest.files.fingerprint import differences
 
 FIRST = {"files": {"/tmp/a": "1", "/tmp/b": "2"}, "bus": {"org.a11y.Bus": "owned"}}
 

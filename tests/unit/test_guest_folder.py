@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from computerrl.env_server.guest import archives
-from computerrl.env_server.guest import folder as folder_module
-from computerrl.env_server.guest.folder import MAX_FILE_BYTES, MAX_TEXT_BYTES, AgentFolder, FileActionError, make_way
+from computerrl.env_server.guest.files import archives
+from computerrl.env_server.guest.files import folder as folder_module
+from computerrl.env_server.guest.files.folder import MAX_FILE_BYTES, MAX_TEXT_BYTES, AgentFolder, FileActionError, make_way
 from computerrl.env_server.guest.office import profile
 from computerrl.env_server.guest.wire import MAX_FRAME_BYTES
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from computerrl.env_server.guest.chords import UnknownKey, chord_keys
 from computerrl.env_server.guest.faults import Refused
-from computerrl.env_server.guest.gui import Gui, _with_steps
+from computerrl.env_server.guest.screen.chords import UnknownKey, chord_keys
+from computerrl.env_server.guest.screen.gui import Gui, _with_steps
 
 
 class FakeScreen:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from computerrl.env_server.guest import home
 from computerrl.env_server.guest.apps.simple import default_profile
 from computerrl.env_server.guest.faults import Refused
-from computerrl.env_server.guest.folder import AgentFolder
+from computerrl.env_server.guest.files import home
+from computerrl.env_server.guest.files.folder import AgentFolder
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ import pytest
 
 from computerrl.common.config import DesktopConfig
 from computerrl.common.errors import DesktopBroken, HostBroken, SetupError
-from computerrl.env_server.apptainer_install import Apptainer, clean_environment
 from computerrl.env_server.drivers import apptainer, isolation
 from computerrl.env_server.drivers.apptainer import ApptainerLauncher, make_apptainer_driver
 from computerrl.env_server.drivers.containment import Findings
 from computerrl.env_server.drivers.guest_driver import GuestDriver
 from computerrl.env_server.drivers.local import LocalLauncher
+from computerrl.env_server.image.apptainer_install import Apptainer, clean_environment
 
 
 def found(*, network_none: bool) -> Apptainer:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from computerrl.env_server.guest.faults import DesktopError
-from computerrl.env_server.guest.folder import remove_tree
-from computerrl.env_server.guest.leftovers import WritableFolders
+from computerrl.env_server.guest.files.folder import remove_tree
+from computerrl.env_server.guest.files.leftovers import WritableFolders
 
 
 class Ground:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from computerrl.env_server.guest import settle as settle_module
-from computerrl.env_server.guest.settle import Settled, settle
+from computerrl.env_server.guest.screen import settle as settle_module
+from computerrl.env_server.guest.screen.settle import Settled, settle
 
 _QUIET_S = 0.02
 

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from computerrl.env_server.guest import chromium, roles
-from computerrl.env_server.guest.office import settings, sheet
+from computerrl.env_server.guest.office import settings
+from computerrl.env_server.guest.office.calc import sheet
 from computerrl.env_server.guest.office.process import DocumentError
+from computerrl.env_server.guest.reading import roles
+from computerrl.env_server.guest.web import chromium
 
 
 @pytest.mark.parametrize(("cell", "place"), [("A1", (0, 0)), ("b3", (2, 1)), ("$AA$10", (9, 26)), (" XFD1 ", (0, 16383))])

@@ -11,10 +11,10 @@ import pytest
 
 from computerrl.env_server.guest.faults import DesktopError
 from computerrl.env_server.guest.processes import Program
-from computerrl.env_server.guest.windows import Windows
+from computerrl.env_server.guest.screen.windows import Windows
 
 if TYPE_CHECKING:
-    from computerrl.env_server.guest.display import Window
+    from computerrl.env_server.guest.screen.display import Window
 
 
 class FakeApp:

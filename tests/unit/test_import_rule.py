@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("actor", "broker", "common", "env_server", "launch", "learner")
 OURS = (*PACKAGES, "benchmarks")
 NO_TORCH = ("broker", "common", "env_server", "launch")
-ZMQ_FILE = "common/transport.py"
-MSGPACK_FILE = "common/codec.py"
+ZMQ_FILE = "common/wire/transport.py"
+MSGPACK_FILE = "common/wire/codec.py"
 GUEST = "env_server/guest/"  # runs inside the container with Debian's own Python: nothing of ours is there
 
 SIMULATION = "launch/simulation/"
@@ -106,21 +106,21 @@ def test_import_rule_holds_everywhere() -> None:
     ("file", "source"),
     [
         ("actor/worker.py", "from computerrl.broker.core import Core"),
-        ("actor/worker.py", "def f():\n    import computerrl.learner.trainer"),
-        ("actor/worker.py", "from computerrl.learner import trainer"),
+        ("actor/worker.py", "def f():\n    import computerrl.learner.training.trainer"),
+        ("actor/worker.py", "from computerrl.learner.training import trainer"),
         ("actor/worker.py", "from common.messages import Step"),
         ("actor/worker.py", "def f():\n    import actor.prompt"),
         ("broker/core.py", "import torch.nn"),
-        ("launch/cli.py", "from computerrl.learner.loop import run_learner"),
-        ("launch/report.py", "def f():\n    import torch"),
-        ("actor/prompt.py", "from vllm import LLM"),
-        ("broker/server.py", "import zmq"),
+        ("launch/commands/main.py", "from computerrl.learner.process import run_learner"),
+        ("launch/report/write.py", "def f():\n    import torch"),
+        ("actor/prompts/builder.py", "from vllm import LLM"),
+        ("broker/process.py", "import zmq"),
         ("common/messages.py", "import msgpack"),
         ("broker/service.py", "from msgspec import msgpack"),
-        ("common/codec.py", "from computerrl.broker import client"),
+        ("common/wire/codec.py", "from computerrl.broker import client"),
         ("env_server/guest/main.py", "from computerrl.common.messages import Action"),
-        ("env_server/guest/office/sheet.py", "def f():\n    from com.sun.star.awt import Size"),
-        ("common/codec.py", "def f():\n    from computerrl.env_server.client import DesktopClient"),
+        ("env_server/guest/office/calc/sheet.py", "def f():\n    from com.sun.star.awt import Size"),
+        ("common/wire/codec.py", "def f():\n    from computerrl.env_server.client import DesktopClient"),
     ],
 )
 def test_violations_forbidden_import_is_named(file: str, source: str) -> None:
@@ -133,14 +133,17 @@ def test_violations_forbidden_import_is_named(file: str, source: str) -> None:
     ("file", "source"),
     [
         ("actor/worker.py", "from computerrl.broker.client import BrokerClient\nfrom computerrl.common.messages import Step"),
-        ("actor/worker.py", "import computerrl.actor.prompt"),
+        ("actor/worker.py", "import computerrl.actor.prompts.builder"),
         ("actor/worker.py", "from . import prompt\nfrom .engines import base"),
-        ("launch/cli.py", "def f():\n    from computerrl.learner.loop import run_learner"),
-        ("launch/cli.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from computerrl.learner.loop import X"),
-        ("learner/trainer.py", "import torch"),
+        ("launch/commands/main.py", "def f():\n    from computerrl.learner.process import run_learner"),
+        (
+            "launch/commands/main.py",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from computerrl.learner.process import X",
+        ),
+        ("learner/training/trainer.py", "import torch"),
         ("actor/engines/vllm_engine.py", "from vllm import LLM"),
         ("env_server/guest/main.py", "import zmq, msgpack"),
-        ("common/transport.py", "import zmq"),
+        ("common/wire/transport.py", "import zmq"),
     ],
 )
 def test_violations_allowed_import_is_silent(file: str, source: str) -> None:
@@ -150,7 +153,7 @@ def test_violations_allowed_import_is_silent(file: str, source: str) -> None:
 def test_help_imports_neither_torch_nor_vllm() -> None:
     program = (
         "import sys\n"
-        "from computerrl.launch.cli import cli\n"
+        "from computerrl.launch.commands.main import cli\n"
         "cli.main(args=['--help'], standalone_mode=False)\n"
         "heavy = {'torch', 'vllm', 'transformers', 'aiohttp', 'gymnasium'} & set(sys.modules)\n"
         "sys.exit(f'--help imported {sorted(heavy)}' if heavy else 0)\n"

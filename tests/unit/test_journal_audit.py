@@ -9,13 +9,13 @@ import pytest
 from broker_data import assignment, core, order, trajectory_for
 from click.testing import CliRunner
 
-from computerrl.broker import audit
-from computerrl.broker.journal import FileJournal
+from computerrl.broker.journal import audit
+from computerrl.broker.journal.file import FileJournal
 from computerrl.broker.service import BrokerService
 from computerrl.common.config import RunConfig
 from computerrl.common.messages import ConsumptionReport, VersionAnnouncement
-from computerrl.common.run_folder import RunFolder
-from computerrl.launch.cli import cli
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.launch.commands.main import cli
 
 
 @pytest.fixture

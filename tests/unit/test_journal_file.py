@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from broker_data import assignment, core, order, trajectory_for
 
-from computerrl.broker import records
 from computerrl.broker.events import MessagePersisted, StateRestored, TrajectoryRestored
-from computerrl.broker.journal import FileJournal, Journal, MemoryJournal, Position
+from computerrl.broker.journal import records
+from computerrl.broker.journal.file import FileJournal, Journal, MemoryJournal, Position
 from computerrl.common.errors import DiskFull, ResumeError
 from computerrl.common.messages import ConsumptionReport, VersionAnnouncement
 from tests.conftest import CheckGolden

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from test_transport_security import serving
 
-from computerrl.common import transport
 from computerrl.common.errors import PeerTimeout, SetupError
-from computerrl.common.keys import Keys
 from computerrl.common.messages import Ack, StatusRequest
-from computerrl.common.transport import Client, Server
+from computerrl.common.wire import transport
+from computerrl.common.wire.keys import Keys
+from computerrl.common.wire.transport import Client, Server
 
 OTHER_USER = 12345
 

@@ -14,13 +14,13 @@ from msgspec.structs import replace
 from computerrl.common.config import AlgorithmConfig, LearnerConfig
 from computerrl.common.messages import Step, Trajectory, TrajectoryGroup
 from computerrl.common.metrics import read_json_lines
+from computerrl.learner.accounts.ledger import Ledger
+from computerrl.learner.accounts.summary import TrainedSteps
 from computerrl.learner.algorithms import Algorithm, FirstLook, Refines, TrainBatch, make_algorithm
 from computerrl.learner.algorithms.grpo import GRPO
 from computerrl.learner.algorithms.replaying import ReplayingGRPO
-from computerrl.learner.batch_check import check_batch
-from computerrl.learner.ledger import Ledger
-from computerrl.learner.step_table import Chosen, StepTable
-from computerrl.learner.summary import TrainedSteps
+from computerrl.learner.objective.batch_check import check_batch
+from computerrl.learner.objective.step_table import Chosen, StepTable
 from tests.unit.loop_fakes import Bench, make_config
 from tests.unit.trainer_data import make_group, make_step, random_groups
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from loop_fakes import FakeBroker, make_config
 
-from computerrl.learner.ledger import AgeSpan, Ledger
-from computerrl.learner.lineage import Lineage
-from computerrl.learner.recipe import rl_phase
+from computerrl.learner.accounts.ledger import AgeSpan, Ledger
+from computerrl.learner.recipe.lineage import Lineage
+from computerrl.learner.recipe.phases import rl_phase
 
 
 def test_lineage_without_restart_is_the_version_itself() -> None:

@@ -13,14 +13,14 @@ from pathlib import Path
 from broker_data import core
 from msgspec.structs import replace
 
-from computerrl.broker.journal import MemoryJournal
+from computerrl.broker.journal.file import MemoryJournal
 from computerrl.broker.service import BrokerService
 from computerrl.common.clock import ManualClock
 from computerrl.common.errors import PeerTimeout, Superseded
 from computerrl.common.lifecycle import Heartbeat, StopToken, new_incarnation
 from computerrl.common.messages import Heartbeat as HeartbeatMessage
 from computerrl.common.messages import HeartbeatAck, Hello, Message
-from computerrl.common.transport import LocalChannel
+from computerrl.common.wire.transport import LocalChannel
 
 ROOT = Path(__file__).parents[2]
 

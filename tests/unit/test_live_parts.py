@@ -14,7 +14,7 @@ from PIL import Image
 
 from computerrl.common.actions import ACTIONS, parse_action, render_action
 from computerrl.common.messages import Element, TaskRef
-from computerrl.common.recordings import RecordedTarget
+from computerrl.common.run_files.recordings import RecordedTarget
 from computerrl.env_server.live import commands, picture, pointing
 from computerrl.env_server.live.hub import signature
 from computerrl.env_server.live.recorder import Deed, joined, to_recording

@@ -16,13 +16,13 @@ import pytest
 from computerrl.common.config import DesktopConfig, TasksConfig
 from computerrl.common.errors import DesktopBroken, SetupError
 from computerrl.common.messages import Action, TaskRef
-from computerrl.common.recordings import read_recording
+from computerrl.common.run_files.recordings import read_recording
 from computerrl.env_server.driver import LiveDesktop
 from computerrl.env_server.live import pointing
 from computerrl.env_server.live.picture import HEADER
 from computerrl.env_server.live.session import LiveSession
 from computerrl.env_server.live.web import serve
-from computerrl.env_server.replay import with_recording
+from computerrl.env_server.serving.replay import with_recording
 from computerrl.env_server.tasks import task_instance
 
 SCRIPTED = DesktopConfig(driver="scripted")

@@ -16,7 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from computerrl.actor.engines.llama import LlamaModel
 from computerrl.actor.engines.transformers_engine import TransformersCore, load_model, make_transformers_engine
 from computerrl.common.errors import ConfigError
-from computerrl.learner.model_store import ensure_model
+from computerrl.learner.model.model_store import ensure_model
 
 PROBE = np.arange(3, 43, dtype=np.int32)
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -91,7 +91,7 @@ def test_weights_that_were_read_can_be_changed_and_their_file_stays(tmp_path: Pa
 @pytest.mark.parametrize("vocabulary", [2, 261, 934])
 def test_probe_of_a_small_vocabulary_is_the_same_for_learner_and_engine(vocabulary: int, tmp_path: Path) -> None:
     from computerrl.common.config import RunConfig
-    from computerrl.learner.policy import load_policy
+    from computerrl.learner.model.policy import load_policy
     from tests.unit.tokenizer_data import FAMILIES, make_folder
 
     folder = make_folder(FAMILIES["bytes"], tmp_path)
@@ -156,8 +156,8 @@ import sys
 import computerrl.actor.process
 assert "torch" not in sys.modules, "an actor without an engine of its own needs none"
 from computerrl.actor.engines.transformers_engine import make_transformers_engine
-from computerrl.actor.prompt import FolderTokenizer
-from computerrl.common.model_folder import model_folder
+from computerrl.actor.prompts.builder import FolderTokenizer
+from computerrl.common.models.folder import model_folder
 folder = model_folder("tiny-random")
 decode = FolderTokenizer(folder).decode
 make_transformers_engine(folder, decode=decode, dtype="float32", device="cpu", num_live=1, max_tokens=64, seed=0,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from computerrl.common.errors import DiskFull
-from computerrl.launch.local import disk_outcome, naming_full_disk
+from computerrl.launch.run.local import disk_outcome, naming_full_disk
 
 
 def test_disk_outcome_with_room_is_none(tmp_path: Path) -> None:

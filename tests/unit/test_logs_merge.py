@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from computerrl.common.errors import ConfigError
-from computerrl.launch import logs
-from computerrl.launch.logs import Choice, Line, RunLogs, parse_line, show_logs
+from computerrl.launch.watch import logs
+from computerrl.launch.watch.logs import Choice, Line, RunLogs, parse_line, show_logs
 
 
 def put(path: Path, *records: dict[str, Any] | str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from computerrl.common.metrics import read_json_lines
-from computerrl.launch.cli import cli
+from computerrl.launch.commands.main import cli
 from tests.unit.synthetic_run import write_run
 
 

@@ -11,7 +11,7 @@ import pytest
 from computerrl.common.messages import RolloutOrder
 from computerrl.common.metrics import read_json_lines
 from computerrl.learner.conductor import LearnerLoop
-from computerrl.learner.state import LoopState
+from computerrl.learner.recipe.state import LoopState
 from tests.unit.loop_fakes import FAMILIES, Bench, make_config
 
 CLICK, TYPE = FAMILIES

@@ -13,9 +13,10 @@ import psutil
 import pytest
 from loop_fakes import Bench, make_config
 
-from computerrl.common.run_folder import RunFolder
-from computerrl.learner import limits, recipe
-from computerrl.learner.state import LoopState, Pace
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.learner.recipe import limits
+from computerrl.learner.recipe import phases as recipe
+from computerrl.learner.recipe.state import LoopState, Pace
 
 BUDGET_S = 400.0
 

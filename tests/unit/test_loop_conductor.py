@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from loop_fakes import FAMILIES, Bench, FakeTrainer, FakeWeights, make_config
 
-from computerrl.common import requests
 from computerrl.common.metrics import read_json_lines
-from computerrl.learner import limits
+from computerrl.common.run_files import requests
 from computerrl.learner.algorithms.arpo import ARPO
-from computerrl.learner.checkpoint import read_checkpoint
-from computerrl.learner.pool import EpisodePool, trainer_state
-from computerrl.learner.sft import make_round
-from computerrl.learner.state import LoopState
+from computerrl.learner.checkpoints.checkpoint import read_checkpoint
+from computerrl.learner.recipe import limits
+from computerrl.learner.recipe.state import LoopState
+from computerrl.learner.supervised.pool import EpisodePool, trainer_state
+from computerrl.learner.supervised.sft import make_round
 
 
 def events(bench: Bench, kind: str) -> list[dict]:

@@ -11,13 +11,13 @@ from msgspec.structs import replace
 
 from computerrl.common.config import ModelConfig, RunConfig
 from computerrl.common.messages import Trajectory
-from computerrl.common.run_folder import RunFolder
-from computerrl.launch.machine import inspect_machine
-from computerrl.launch.preflight import check_specialists
-from computerrl.learner.checkpoint import CheckpointStore
-from computerrl.learner.pool import Episode, EpisodePool, digest, make_batches, pack_run
-from computerrl.learner.recipe import first_phase, phase_after, rl_phase
-from computerrl.learner.sft import make_round
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.launch.plan.machine import inspect_machine
+from computerrl.launch.run.preflight import check_specialists
+from computerrl.learner.checkpoints.checkpoint import CheckpointStore
+from computerrl.learner.recipe.phases import first_phase, phase_after, rl_phase
+from computerrl.learner.supervised.pool import Episode, EpisodePool, digest, make_batches, pack_run
+from computerrl.learner.supervised.sft import make_round
 
 
 def trajectories(num_groups: int) -> list[Trajectory]:

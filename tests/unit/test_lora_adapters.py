@@ -13,15 +13,15 @@ import transformers
 
 from computerrl.common.config import LearnerConfig, LoraConfig, ModelConfig, OptimizerConfig, RunConfig
 from computerrl.common.errors import ConfigError, SetupError
-from computerrl.common.run_folder import RunFolder
+from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.common.weight_plan import PROBE_TOKENS
-from computerrl.learner.checkpoint import CheckpointStore
-from computerrl.learner.export import export_model
-from computerrl.learner.lora import adapters_among
-from computerrl.learner.model_store import ensure_model
-from computerrl.learner.policy import load_policy
-from computerrl.learner.pool import pack_run
-from computerrl.learner.trainer import Trainer
+from computerrl.learner.checkpoints.checkpoint import CheckpointStore
+from computerrl.learner.checkpoints.export import export_model
+from computerrl.learner.model.lora import adapters_among
+from computerrl.learner.model.model_store import ensure_model
+from computerrl.learner.model.policy import load_policy
+from computerrl.learner.supervised.pool import pack_run
+from computerrl.learner.training.trainer import Trainer
 from tests.unit.trainer_data import make_step, random_groups
 
 LORA = LoraConfig(rank=4, alpha=8, targets=("q_proj", "down_proj"))

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from computerrl.learner import corrections, losses
-from computerrl.learner.advantages import group_advantages, step_rewards
-from computerrl.learner.aggregation import token_weights
+from computerrl.learner.objective import corrections, losses
+from computerrl.learner.objective.advantages import group_advantages, step_rewards
+from computerrl.learner.objective.aggregation import token_weights
 
 RNG = np.random.default_rng(3)
 BEHAVIOR = -RNG.random(40) * 4

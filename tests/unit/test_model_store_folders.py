@@ -15,9 +15,9 @@ import torch
 import transformers
 
 from computerrl.common.errors import ConfigError, SetupError
-from computerrl.common.model_folder import BUILT_IN_MODELS, check_model_folder, is_model_folder, model_folder
-from computerrl.learner import model_store
-from computerrl.learner.model_store import ensure_model
+from computerrl.common.models.folder import BUILT_IN_MODELS, check_model_folder, is_model_folder, model_folder
+from computerrl.learner.model import model_store
+from computerrl.learner.model.model_store import ensure_model
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_made_model_that_computes_nonsense_gets_no_folder(tiny: Path, tmp_path: 
         return SimpleNamespace(probe_logprobs=lambda: np.full(15, np.nan, dtype=np.float32))
 
     monkeypatch.setattr(model_store, "_save_tokenizer", copy_tokenizer)  # Reading it from GGUF takes seconds.
-    monkeypatch.setattr("computerrl.learner.policy.load_policy", load)
+    monkeypatch.setattr("computerrl.learner.model.policy.load_policy", load)
     with pytest.raises(SetupError, match="log-probs are"):
         ensure_model("tiny-random", tmp_path)
     assert list((tmp_path / "models").iterdir()) == []

@@ -13,14 +13,24 @@ import pytest
 
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import ConfigError, SetupError
-from computerrl.launch import join, together
-from computerrl.launch.join import claim_numbers, specs_here
+from computerrl.launch.cluster import join, together
+from computerrl.launch.cluster.join import claim_numbers, specs_here
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def node(*arguments: str, code: str, **options: Any) -> subprocess.Popen[str]:
-    argv = [sys.executable, "-m", "computerrl.launch.node_process", "--role", "actor", "--stop-s", "1", *arguments, "--"]
+    argv = [
+        sys.executable,
+        "-m",
+        "computerrl.launch.supervision.node_process",
+        "--role",
+        "actor",
+        "--stop-s",
+        "1",
+        *arguments,
+        "--",
+    ]
     return subprocess.Popen([*argv, sys.executable, "-u", "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True, **options)
 
 
@@ -60,7 +70,9 @@ def test_sigterm_leaves_a_notice_and_the_role_alone_until_it_is_told_to_stop(tmp
 def test_commands_that_live_together_end_with_the_first_and_its_code() -> None:
     commands = ([sys.executable, "-c", "import sys; sys.stdin.read()"], [sys.executable, "-c", "raise SystemExit(5)"])
     words = [part for command in commands for part in (str(len(command)), *command)]
-    process = subprocess.Popen([sys.executable, "-m", "computerrl.launch.together", *words], cwd=ROOT, stdin=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "computerrl.launch.cluster.together", *words], cwd=ROOT, stdin=subprocess.PIPE
+    )
     assert process.wait(timeout=120) == 5
     assert process.stdin is not None
     process.stdin.close()

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from computerrl.env_server.guest.office.paragraphs import Edit, Piece, edited
 from computerrl.env_server.guest.office.patterns import Match, find_matches
 from computerrl.env_server.guest.office.pictures import fitted_size, length
 from computerrl.env_server.guest.office.process import DocumentError
 from computerrl.env_server.guest.office.report import MAX_RESULT_CHARS, fitted
+from computerrl.env_server.guest.office.writer.paragraphs import Edit, Piece, edited
 
 
 def test_find_matches_gives_places_and_expanded_replacements() -> None:

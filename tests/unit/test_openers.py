@@ -11,7 +11,7 @@ import pytest
 
 from computerrl.env_server.guest.apps.on_demand import OnDemandApp, Surroundings
 from computerrl.env_server.guest.faults import DesktopError, Refused
-from computerrl.env_server.guest.folder import AgentFolder
+from computerrl.env_server.guest.files.folder import AgentFolder
 from computerrl.env_server.guest.openers import Openers
 
 

@@ -20,7 +20,7 @@ from computerrl.env_server.tasks.osworld.check import check_folder
 from computerrl.env_server.tasks.osworld.format import STEPS
 from computerrl.env_server.tasks.osworld.getters import GETTERS
 from computerrl.env_server.tasks.osworld.metrics import METRICS, ON_DESKTOP, REFUSED
-from computerrl.launch.cli import cli
+from computerrl.launch.commands.main import cli
 
 HOST = "https://files.invalid/data/sets/main"
 PLAIN: dict[str, Any] = {

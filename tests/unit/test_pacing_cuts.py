@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from computerrl.common.config import RunConfig
 from computerrl.common.messages import RolloutOrder, TaskRef, TrajectoryGroup
-from computerrl.learner.lineage import Lineage
-from computerrl.learner.pacing import Cut, Pacer
+from computerrl.learner.recipe.lineage import Lineage
+from computerrl.learner.recipe.pacing import Cut, Pacer
 
 ORDER = RolloutOrder("rl-1", "training", ("click",), None, 2, 100_000, 1.0, 6, 0)
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from computerrl.env_server.guest.page_reach import missed_from, within_reach
-from computerrl.env_server.guest.roles import COVERED, SHOWING, has_state
-from computerrl.env_server.guest.tree_walk import Extents, Node
+from computerrl.env_server.guest.reading.roles import COVERED, SHOWING, has_state
+from computerrl.env_server.guest.reading.tree_walk import Extents, Node
+from computerrl.env_server.guest.web.page_reach import missed_from, within_reach
 
 
 def node(path: str, parent: int, role: str, box: Extents) -> Node:

@@ -9,9 +9,9 @@ import pytest
 
 from computerrl.broker.core import BrokerCore
 from computerrl.broker.events import AdmissionSet, MessageReceived, Reply
-from computerrl.common import requests
 from computerrl.common.messages import AssignmentRequest, NoAssignment, Status, StatusRequest
-from computerrl.launch.local import BY_A_PERSON, _asked_to_end
+from computerrl.common.run_files import requests
+from computerrl.launch.run.local import BY_A_PERSON, _asked_to_end
 from tests.unit.broker_data import order
 
 

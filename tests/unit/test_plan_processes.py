@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from computerrl.common.config import ActorConfig, LearnerConfig, RunConfig
-from computerrl.launch.machine import inspect_machine, visible_gpus
-from computerrl.launch.plan import ProcessSpec, make_plan
+from computerrl.launch.plan.machine import inspect_machine, visible_gpus
+from computerrl.launch.plan.processes import ProcessSpec, make_plan
 
 
 def plan(config: RunConfig, gpus: Sequence[str] = ()) -> dict[str, ProcessSpec]:

@@ -8,7 +8,7 @@ import pytest
 
 from computerrl.common.errors import EnvError, HostBroken, LeaseRefused, NoDesktop
 from computerrl.common.messages import Lease
-from computerrl.env_server.pool import QUARANTINE_FAILURES, DesktopPool, PoolLimits
+from computerrl.env_server.serving.pool import QUARANTINE_FAILURES, DesktopPool, PoolLimits
 
 LIMITS = PoolLimits(lease_time_limit_s=60.0, backoff_s=1.0, max_backoff_s=5.0)
 

@@ -6,7 +6,7 @@ import pytest
 
 from computerrl.common.errors import LeaseRefused, NoDesktop
 from computerrl.common.messages import Lease
-from computerrl.env_server.pool import DesktopPool, PoolLimits
+from computerrl.env_server.serving.pool import DesktopPool, PoolLimits
 
 LIMITS = PoolLimits(lease_time_limit_s=60.0)
 

@@ -6,7 +6,7 @@ import pytest
 
 from computerrl.common.errors import NoDesktop
 from computerrl.common.messages import TaskRef
-from computerrl.env_server.pool import DesktopPool, PoolLimits
+from computerrl.env_server.serving.pool import DesktopPool, PoolLimits
 
 NEXT, OTHER = TaskRef("calc-set-cell", 7, "training"), TaskRef("web-click-button", 8, "training")
 

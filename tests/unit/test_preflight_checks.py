@@ -12,9 +12,9 @@ import pytest
 from computerrl.common import memory_plan
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import ConfigError, SetupError
-from computerrl.launch import preflight
-from computerrl.launch.machine import Machine, inspect_machine
-from computerrl.launch.preflight import Finding, PreflightFailed
+from computerrl.launch.plan.machine import Machine, inspect_machine
+from computerrl.launch.run import preflight
+from computerrl.launch.run.preflight import Finding, PreflightFailed
 
 MACHINE = Machine("Debian", "6.1", "cpu", 2, 24_000, 20_000, ())
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from computerrl.actor.prompt_check import prompt_problems
+from computerrl.actor.prompts.check import prompt_problems
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import ConfigError
-from computerrl.launch.preflight import check_prompt
+from computerrl.launch.run.preflight import check_prompt
 from tests.unit.tokenizer_data import CHATML, FAMILIES, make_folder
 
 _ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"

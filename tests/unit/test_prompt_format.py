@@ -7,13 +7,13 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from computerrl.actor.formats.base import PastAction
-from computerrl.actor.prompt import CUT_MARK, PromptBuilder
+from computerrl.actor.prompts.builder import CUT_MARK, PromptBuilder
+from computerrl.actor.prompts.formats.base import PastAction
 from computerrl.common.actions import ActionSyntaxError
+from computerrl.common.actions.screen_text import element_rows, one_line
+from computerrl.common.actions.targets import find_target
 from computerrl.common.config import PromptConfig
 from computerrl.common.errors import ConfigError
-from computerrl.common.screen_text import element_rows, one_line
-from computerrl.common.targets import find_target
 from tests.unit.actor_data import EOS, ByteTokenizer, make_element, make_observation, make_prompt
 
 

@@ -12,12 +12,12 @@ import pytest
 import tokenizers
 import transformers
 
-from computerrl.actor.formats.base import ChatMessage
-from computerrl.actor.prompt import FolderTokenizer, PromptBuilder
+from computerrl.actor.prompts.builder import FolderTokenizer, PromptBuilder
+from computerrl.actor.prompts.formats.base import ChatMessage
 from computerrl.common.config import PromptConfig
 from computerrl.common.errors import ConfigError
-from computerrl.common.model_folder import context_problems, model_folder_problems
-from computerrl.learner.model_store import ensure_model
+from computerrl.common.models.folder import context_problems, model_folder_problems
+from computerrl.learner.model.model_store import ensure_model
 from tests.tiers import one_in
 from tests.unit.actor_data import make_observation
 from tests.unit.tokenizer_data import FAMILIES, make_folder

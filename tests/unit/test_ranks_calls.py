@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from computerrl.learner.algorithms import TrainBatch
-from computerrl.learner.ranked_trainer import batch_from_bytes, batch_to_bytes, steps_from_bytes, steps_to_bytes
-from computerrl.learner.ranks import SOLO, RankGroup
+from computerrl.learner.model.ranks import SOLO, RankGroup
+from computerrl.learner.training.ranked_trainer import batch_from_bytes, batch_to_bytes, steps_from_bytes, steps_to_bytes
 from tests.unit.trainer_data import make_step
 
 

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from computerrl.common.config import CurriculumConfig, RolloutsConfig, RunConfig, TasksConfig
 from computerrl.common.messages import CurriculumPlan
-from computerrl.learner import orders, recipe
-from computerrl.learner.state import LoopState
+from computerrl.learner.recipe import orders
+from computerrl.learner.recipe import phases as recipe
+from computerrl.learner.recipe.state import LoopState
 
 
 def walk(config: RunConfig, *, pulses: int = 0) -> list[str]:

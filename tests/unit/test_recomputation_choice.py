@@ -10,10 +10,10 @@ import torch
 from computerrl.common import host_memory
 from computerrl.common.config import RunConfig
 from computerrl.common.memory_plan import card_room_mb, choose_recomputation, host_room_mb, learner_mb, memory_parts
-from computerrl.launch.machine import Machine
-from computerrl.launch.resources import describe_choice, plan_memory, role_resources
-from computerrl.learner.ranks import SOLO, Solo
-from computerrl.learner.recomputation import choose
+from computerrl.launch.plan.machine import Machine
+from computerrl.launch.plan.resources import describe_choice, plan_memory, role_resources
+from computerrl.learner.model.ranks import SOLO, Solo
+from computerrl.learner.training.recomputation import choose
 
 MACHINE = Machine("Debian", "6.1", "cpu", 2, 64_000, 60_000, ())
 CPU = torch.device("cpu")

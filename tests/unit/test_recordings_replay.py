@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from computerrl.common.actions import parse_action, render_action
 from computerrl.common.config import RunConfig, TasksConfig
 from computerrl.common.messages import Action, Element, TaskRef
-from computerrl.common.recordings import (  # fmt: skip
+from computerrl.common.run_files.recordings import (
     FORMAT_VERSION,
     RecordedStep,
     RecordedTarget,
@@ -23,9 +23,9 @@ from computerrl.common.recordings import (  # fmt: skip
     recording_problems,
     write_recording,
 )
-from computerrl.env_server.replay import next_action, with_recording
+from computerrl.env_server.serving.replay import next_action, with_recording
 from computerrl.env_server.tasks import FAMILIES, task_instance
-from computerrl.learner import recipe
+from computerrl.learner.recipe import phases as recipe
 from tests.unit.actor_data import make_element, make_observation
 
 FAMILY = "web-click-option"

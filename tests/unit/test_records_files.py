@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from computerrl.common.metrics import read_json_lines
-from computerrl.common.run_folder import RunFolder
-from computerrl.learner.records import LEDGER_FILE, Records
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.learner.accounts.records import LEDGER_FILE, Records
 
 
 def lines(folder: RunFolder) -> list[int]:
@@ -46,7 +46,7 @@ def test_a_learner_replaced_in_its_sleep_writes_where_nobody_reads(tmp_path: Pat
 def test_a_file_shorter_than_the_checkpoint_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[tuple[str, dict[str, object]]] = []
     logger = SimpleNamespace(error=lambda event, **fields: said.append((event, fields)))
-    monkeypatch.setattr("computerrl.learner.records.log.get_logger", lambda: logger)
+    monkeypatch.setattr("computerrl.learner.accounts.records.log.get_logger", lambda: logger)
     folder = RunFolder(tmp_path)
     records = Records(folder, positions={})
     records.ledger_line({"n": 1})

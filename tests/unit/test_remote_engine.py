@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from computerrl.actor.engine_server import EngineServer
 from computerrl.actor.engines.base import NO_VERSION, GenerationRequest
 from computerrl.actor.engines.remote_engine import RemoteEngine
 from computerrl.actor.engines.threaded import ThreadedEngine
+from computerrl.actor.serving.server import EngineServer
 from computerrl.common.errors import ComputerRLError, EngineFailed, ProtocolError
 from computerrl.common.lifecycle import StopToken
 from computerrl.common.messages import WeightLoaded
-from computerrl.common.transport import Client, Keys, Server, create_keys
+from computerrl.common.wire.transport import Client, Keys, Server, create_keys
 from tests.unit.test_engine_threaded import CountingCore
 
 LIMIT_S = 10.0

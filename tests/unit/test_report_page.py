@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from synthetic_run import FAMILIES, START, write_run
 
 from computerrl.common.messages import Status
-from computerrl.launch.charts import Band, Chart, Series, bars, figure, intervals, smooth, thinned, ticks
-from computerrl.launch.film_strips import choose_pairs, make_strips
-from computerrl.launch.report import _read_status, write_report, write_status
-from computerrl.launch.report_data import ActiveTime, Attempt, EpisodeTotals, closing_line
+from computerrl.launch.report.charts import Band, Chart, Series, bars, figure, intervals, smooth, thinned, ticks
+from computerrl.launch.report.film_strips import choose_pairs, make_strips
+from computerrl.launch.report.report_data import ActiveTime, Attempt, EpisodeTotals, closing_line
+from computerrl.launch.report.write import _read_status, write_report, write_status
 
 REQUIRED = (
     "success_before",

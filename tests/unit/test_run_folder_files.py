@@ -16,7 +16,7 @@ from computerrl.common.config import LearnerConfig, RunConfig
 from computerrl.common.errors import PeerTimeout, SetupError
 from computerrl.common.lifecycle import StopToken
 from computerrl.common.metrics import JsonLines, Rate, Reservoir, Timings, read_json_lines
-from computerrl.common.run_folder import BROKER_ADDRESS_VARIABLE, RunFolder, config_digest, write_atomically
+from computerrl.common.run_files.run_folder import BROKER_ADDRESS_VARIABLE, RunFolder, config_digest, write_atomically
 
 
 @pytest.fixture

@@ -20,19 +20,19 @@ import numpy as np
 import pytest
 from synthetic_run import write_run
 
-from computerrl.common import requests
 from computerrl.common.errors import ResumeError, SetupError
 from computerrl.common.messages import DesktopView, PeerEntry, Status, TaskRef
-from computerrl.common.run_folder import RunFolder
-from computerrl.launch import report_data
-from computerrl.launch.compare import write_comparison
-from computerrl.launch.local import watched
-from computerrl.launch.pages import ADDRESS_FILE, tunnel, write_episode
-from computerrl.launch.report import report_of, write_attempt, write_report
-from computerrl.launch.report_data import ActiveTime, Attempt
-from computerrl.launch.run_state import RunState
+from computerrl.common.run_files import requests
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.launch.report import report_data
+from computerrl.launch.report.compare import write_comparison
+from computerrl.launch.report.report_data import ActiveTime, Attempt
+from computerrl.launch.report.write import report_of, write_attempt, write_report
+from computerrl.launch.run.local import watched
+from computerrl.launch.watch.run_state import RunState
 from computerrl.launch.web import controls, snapshot
 from computerrl.launch.web.episodes import Episodes, Wanted, prompt_tokens
+from computerrl.launch.web.serve import ADDRESS_FILE, tunnel, write_episode
 from computerrl.launch.web.server import RunPages, serve_run
 
 TOKEN = "t" * 32

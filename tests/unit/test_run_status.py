@@ -11,11 +11,11 @@ from synthetic_run import START, write_run
 
 from computerrl.common.messages import PeerEntry, Status
 from computerrl.common.metrics import read_json_lines
-from computerrl.launch.display_frame import render
-from computerrl.launch.report import write_attempt
-from computerrl.launch.report_data import Attempt
-from computerrl.launch.run_state import RunState
-from computerrl.launch.status import show_status, view_of
+from computerrl.launch.commands.status import show_status, view_of
+from computerrl.launch.report.report_data import Attempt
+from computerrl.launch.report.write import write_attempt
+from computerrl.launch.watch.display_frame import render
+from computerrl.launch.watch.run_state import RunState
 
 MUCH_LATER = START + 90_000.0
 

@@ -10,8 +10,8 @@ import pytest
 
 from computerrl.common.config import RunConfig, load_config
 from computerrl.common.metrics import read_json_lines
-from computerrl.launch.local import play
-from computerrl.launch.serial import run_serial
+from computerrl.launch.run.local import play
+from computerrl.launch.run.serial import run_serial
 
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "serial.yaml"
 FAMILIES = ["calc-set-cell", "web-click-button"]
@@ -20,7 +20,7 @@ SMALL = (f"tasks.families={json.dumps(FAMILIES)}", "learner.num_threads=1", "act
 
 @pytest.fixture
 def small(tmp_path: Path) -> RunConfig:
-    from computerrl.common.run_folder import RunFolder
+    from computerrl.common.run_files.run_folder import RunFolder
 
     config = load_config(CONFIG, overrides=[*SMALL, f"run_dir={tmp_path}"])
     RunFolder(config.folder).create(config)
@@ -45,7 +45,7 @@ def test_serial_run_walks_the_whole_recipe_and_loses_nothing(small: RunConfig) -
 
 @pytest.mark.release
 def test_serial_run_with_a_curriculum_trains_groups_of_other_sizes_and_loses_nothing(tmp_path: Path) -> None:
-    from computerrl.common.run_folder import RunFolder
+    from computerrl.common.run_files.run_folder import RunFolder
 
     overrides = [
         *SMALL, f"run_dir={tmp_path}", "broker.eta=0", "learner.recipe.max_updates=3", "learner.recipe.demos_per_family=0",
@@ -65,8 +65,8 @@ def test_serial_run_with_a_curriculum_trains_groups_of_other_sizes_and_loses_not
 
 @pytest.mark.release
 def test_serial_run_in_the_published_format_clones_demonstrations_said_in_it(tmp_path: Path) -> None:
-    from computerrl.actor.formats import make_format
-    from computerrl.common.run_folder import RunFolder
+    from computerrl.actor.prompts.formats import make_format
+    from computerrl.common.run_files.run_folder import RunFolder
     from tests.unit.actor_data import make_observation
 
     families = ["calc-set-cell", "calc-type-cell", "editor-type-save", "web-click-button"]
@@ -108,7 +108,7 @@ def test_serial_train_writes_the_report_and_refuses_to_resume_what_is_finished(
 def test_serial_run_trains_on_what_a_person_recorded(tmp_path: Path) -> None:
     """A recording of another seed than the scripted ones, with a step that no scripted demonstrator takes."""
     from computerrl.common.messages import TaskRef
-    from computerrl.common.recordings import FORMAT_VERSION, RecordedStep, Recording, write_recording
+    from computerrl.common.run_files.recordings import FORMAT_VERSION, RecordedStep, Recording, write_recording
     from computerrl.env_server.tasks import FAMILIES as ALL
     from tests.unit.actor_data import make_observation
 

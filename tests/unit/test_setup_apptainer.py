@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from computerrl.common.errors import SetupError
-from computerrl.env_server import apptainer_install
-from computerrl.env_server.apptainer_install import ensure_apptainer, find_apptainer
+from computerrl.env_server.image import apptainer_install
+from computerrl.env_server.image.apptainer_install import ensure_apptainer, find_apptainer
 
 
 def put(path: Path, script: str) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from computerrl.common.errors import SetupError
-from computerrl.env_server.host import debian_mirror, exclusive, missing_commands, os_release, require_mirror, run_logged
+from computerrl.env_server.image.host import debian_mirror, exclusive, missing_commands, os_release, require_mirror, run_logged
 
 BOOKWORM = {"ID": "debian", "VERSION_CODENAME": "bookworm"}
 

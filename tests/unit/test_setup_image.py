@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from computerrl.common.errors import Problem, SetupError
-from computerrl.env_server import apptainer_install
-from computerrl.env_server.image import build
+from computerrl.env_server.image import apptainer_install, build
 from computerrl.env_server.image.build import build_image, image_folder, parse_recipe, read_recipe
 from computerrl.env_server.image.find import image_path
 

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from computerrl.common.errors import SetupError
-from computerrl.launch import packages
-from computerrl.launch.package_plan import TORCH, read_pip_config, torch_ways, uv_settings
-from computerrl.launch.packages import PackageStage, Stamp, damaged, find_uv, installed, site_packages
+from computerrl.launch.setup import packages
+from computerrl.launch.setup.package_plan import TORCH, read_pip_config, torch_ways, uv_settings
+from computerrl.launch.setup.packages import PackageStage, Stamp, damaged, find_uv, installed, site_packages
 from tests.tiers import one_in
 
 packages_run_logged = packages.run_logged

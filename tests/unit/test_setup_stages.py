@@ -17,16 +17,16 @@ import pytest
 
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import ConfigError, Problem, SetupError
-from computerrl.common.model_folder import is_model_folder
-from computerrl.env_server.apptainer_install import Apptainer
-from computerrl.env_server.host import Progress
+from computerrl.common.models.folder import is_model_folder
+from computerrl.env_server.image.apptainer_install import Apptainer
 from computerrl.env_server.image.build import Recipe
+from computerrl.env_server.image.host import Progress
 from computerrl.env_server.tasks.osworld.families import READERS
-from computerrl.launch import machine_setup, packages
-from computerrl.launch.local import make_model
-from computerrl.launch.machine_setup import Report, run_setup
-from computerrl.launch.package_plan import TORCH
-from computerrl.launch.packages import LISTS, REPOSITORY, PackageStage, Stamp, pinned
+from computerrl.launch.run.local import make_model
+from computerrl.launch.setup import machine_setup, packages
+from computerrl.launch.setup.machine_setup import Report, run_setup
+from computerrl.launch.setup.package_plan import TORCH
+from computerrl.launch.setup.packages import LISTS, REPOSITORY, PackageStage, Stamp, pinned
 
 APPTAINER = Apptainer(Path("/nowhere/apptainer"), "1.4.5", (), network_none=True)
 
@@ -173,7 +173,7 @@ def test_main_says_what_to_type_next(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_main_wrong_option_ends_with_two() -> None:
     answer = subprocess.run(
-        [sys.executable, "-m", "computerrl.launch.machine_setup", "--model", "/nowhere", "--image", "/nowhere"],
+        [sys.executable, "-m", "computerrl.launch.setup.machine_setup", "--model", "/nowhere", "--image", "/nowhere"],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import ConfigError
-from computerrl.launch.simulate import simulate
+from computerrl.launch.commands.simulate import simulate
 from computerrl.launch.simulation.calibrate import calibrate
 from computerrl.launch.simulation.cluster import Cluster, Failures
 from computerrl.launch.simulation.engine import Engine
@@ -219,7 +219,7 @@ def test_command_prints_answers_and_writes_them(tmp_path: Path) -> None:
 
 
 def test_command_shows_how_far_it_is_and_figures_apart_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("computerrl.launch.simulate.PROGRESS_EVERY_S", 0.0)
+    monkeypatch.setattr("computerrl.launch.commands.simulate.PROGRESS_EVERY_S", 0.0)
     words = ["quickstart", "--desktops", "4", "--actors", "1", "--hours", "0.5"]
     done = CliRunner().invoke(simulate, words, catch_exceptions=False)
     assert "simulating as asked: 5" in done.stderr and "simulating 2 desktops an engine:" in done.stderr

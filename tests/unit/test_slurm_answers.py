@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from computerrl.common.errors import ConfigError, SetupError
-from computerrl.launch import slurm_commands
-from computerrl.launch.slurm_commands import JobState, parse_job, parse_nodes
+from computerrl.launch.cluster import slurm_commands
+from computerrl.launch.cluster.slurm_commands import JobState, parse_job, parse_nodes
 
 JOB = (
     "JobId=12 JobName=smoke UserId=me(1000) Requeue=1 Restarts=2 JobState=PENDING Reason=Resources Dependency=(null) "

@@ -13,7 +13,7 @@ import torch
 from computerrl.benchmarks.studies import staleness
 from computerrl.benchmarks.studies._walks import FIRST_CELL, FIRST_DISTANCE, MAX_STEPS, SIDE, WalkPolicy, moved, play
 from computerrl.common.errors import ConfigError
-from computerrl.launch.study import run_study, study_names
+from computerrl.launch.commands.study import run_study, study_names
 
 TINY = staleness.Settings(
     lr=6e-3, num_seeds=1, num_updates=3, num_groups=4, group_size=4, num_minibatches=2, evaluate_every=2, etas=(0, 2)

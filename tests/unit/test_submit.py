@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from computerrl.common.errors import ConfigError, SetupError
-from computerrl.launch import slurm_commands, submit
-from computerrl.launch.preflight import PreflightFailed
-from computerrl.launch.slurm_commands import JobState, NodesOf
-from computerrl.launch.submit import SubmittedJob, cancel, describe_job, job_of, remember
+from computerrl.launch.cluster import slurm_commands, submit
+from computerrl.launch.cluster.slurm_commands import JobState, NodesOf
+from computerrl.launch.cluster.submit import SubmittedJob, cancel, describe_job, job_of, remember
+from computerrl.launch.run.preflight import PreflightFailed
 
 CONFIG = """
 name: trial
@@ -33,7 +33,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(slurm_commands, "nodes_of", lambda _: NodesOf(8, 64, 256000, 0, "1-00:00:00"))
     monkeypatch.setattr(slurm_commands, "submit", lambda _: "77")
     monkeypatch.setattr(slurm_commands, "job_state", lambda _: JobState("COMPLETED", "", "n1"))
-    monkeypatch.setattr("computerrl.launch.submit.shutil.which", lambda _: "/usr/bin/scontrol")
+    monkeypatch.setattr("computerrl.launch.cluster.submit.shutil.which", lambda _: "/usr/bin/scontrol")
     return tmp_path
 
 
@@ -101,7 +101,7 @@ def test_state_is_one_line(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert describe_job(folder) == "job 77: COMPLETED on n1"
     monkeypatch.setattr(slurm_commands, "job_state", lambda _: JobState("PENDING", "BeginTime", "(null)", 2))
     assert describe_job(folder) == "job 77: PENDING (BeginTime), started again 2 times"
-    monkeypatch.setattr("computerrl.launch.submit.shutil.which", lambda _: None)
+    monkeypatch.setattr("computerrl.launch.cluster.submit.shutil.which", lambda _: None)
     assert "no Slurm commands" in describe_job(folder)
     assert describe_job(site) == ""
 
@@ -128,7 +128,7 @@ def test_job_file_that_is_damaged_is_named(site: Path) -> None:
 
 def test_torch_is_asked_for_here_only_without_a_container(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"torch": None}
-    monkeypatch.setattr("computerrl.launch.preflight.importlib.util.find_spec", lambda name: found.get(name, object()))
+    monkeypatch.setattr("computerrl.launch.run.preflight.importlib.util.find_spec", lambda name: found.get(name, object()))
     with pytest.raises(PreflightFailed, match="not installed: torch"):
         send()
     with (site / "site.yaml").open("a") as file:

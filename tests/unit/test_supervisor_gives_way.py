@@ -11,8 +11,8 @@ from pathlib import Path
 
 from computerrl.common.config import SupervisorConfig
 from computerrl.common.lifecycle import set_session_nice
-from computerrl.launch.plan import ProcessSpec
-from computerrl.launch.supervisor import Outcome, Supervisor
+from computerrl.launch.plan.processes import ProcessSpec
+from computerrl.launch.supervision.supervisor import Outcome, Supervisor
 
 PROGRAM = """
 import subprocess, sys, threading, time

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from computerrl.common.config import SupervisorConfig
-from computerrl.launch.restarts import EndRun, Restart, RestartHistory, describe_exit
+from computerrl.launch.supervision.restarts import EndRun, Restart, RestartHistory, describe_exit
 
 CONFIG = SupervisorConfig(max_restarts=3, backoff_s=0.5, stable_s=60.0)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import transformers
 
-from computerrl.actor.formats.base import ChatMessage, PastAction
-from computerrl.actor.prompt import FolderTokenizer, PromptBuilder
+from computerrl.actor.prompts.builder import FolderTokenizer, PromptBuilder
+from computerrl.actor.prompts.formats.base import ChatMessage, PastAction
 from computerrl.common.actions import parse_action
 from computerrl.common.config import PromptConfig
 from computerrl.common.messages import Observation

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from computerrl.learner import head
-from computerrl.learner.transfers import fetch, in_one_copy, to_device
+from computerrl.learner.model import head
+from computerrl.learner.model.transfers import fetch, in_one_copy, to_device
 
 CPU = torch.device("cpu")
 

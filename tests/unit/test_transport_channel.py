@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from computerrl.common import transport
 from computerrl.common.errors import (
     ChannelClosed,
     ComputerRLError,
@@ -25,7 +24,8 @@ from computerrl.common.errors import (
 )
 from computerrl.common.lifecycle import StopToken
 from computerrl.common.messages import Ack, ErrorReply, GroupRequest, Message, NoGroup, StatusRequest
-from computerrl.common.transport import Client, LocalChannel, Server
+from computerrl.common.wire import transport
+from computerrl.common.wire.transport import Client, LocalChannel, Server
 
 
 @pytest.fixture(scope="module")

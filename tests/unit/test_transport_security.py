@@ -18,11 +18,11 @@ import pytest
 import zmq
 from wire_fuzz import mutated, seeds
 
-from computerrl.common import codec, transport
 from computerrl.common.errors import PeerTimeout, SetupError
 from computerrl.common.lifecycle import StopToken
 from computerrl.common.messages import Ack, ErrorReply, StatusRequest
-from computerrl.common.transport import Client, Handler, Server
+from computerrl.common.wire import codec, transport
+from computerrl.common.wire.transport import Client, Handler, Server
 
 
 @pytest.fixture(scope="module")

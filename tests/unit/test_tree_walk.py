@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from computerrl.env_server.drivers import guest_answers
-from computerrl.env_server.guest.dbus import Call, DBusError, DBusTimeout
-from computerrl.env_server.guest.roles import ROLE_NAMES, SHOWING, VISIBLE
-from computerrl.env_server.guest.tree_walk import ROOT, Adopted, Node, Reading, TreeWalk, to_wire
+from computerrl.env_server.guest.reading.dbus import Call, DBusError, DBusTimeout
+from computerrl.env_server.guest.reading.roles import ROLE_NAMES, SHOWING, VISIBLE
+from computerrl.env_server.guest.reading.tree_walk import ROOT, Adopted, Node, Reading, TreeWalk, to_wire
 from computerrl.env_server.guest.wire import MAX_DEPTH, MAX_NODES, MAX_OBSERVATION_BYTES, MAX_TREE_CHARS
 
 _NUMBERS = {name: number for number, name in ROLE_NAMES.items()}

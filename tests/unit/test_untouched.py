@@ -15,15 +15,16 @@ import pytest
 from computerrl.common.config import DesktopConfig, TasksConfig
 from computerrl.common.errors import DesktopBroken, TaskFailed
 from computerrl.common.messages import Evaluation, Observation, TaskRef
-from computerrl.common.transport import LocalChannel
-from computerrl.env_server import calls, untouched
+from computerrl.common.wire.transport import LocalChannel
 from computerrl.env_server.client import DesktopClient
 from computerrl.env_server.driver import Getter, SetupStep, TaskInstance
 from computerrl.env_server.drivers.scripted import ScriptedDriver
-from computerrl.env_server.service import DesktopService
+from computerrl.env_server.judging import untouched
+from computerrl.env_server.judging.untouched import Untouched
+from computerrl.env_server.serving import calls
+from computerrl.env_server.serving.service import DesktopService
 from computerrl.env_server.tasks.family import DONE
 from computerrl.env_server.tasks.osworld import load_task
-from computerrl.env_server.untouched import Untouched
 
 CONFIG = DesktopConfig(driver="scripted", observation="tree", num_desktops=1, reset_deadline_s=10.0)
 TASK = TaskRef("osworld-a", 5, "training")

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from computerrl.env_server.guest.roles import ACTIVE, COVERED, MODAL, SHOWING, VISIBLE, has_state
-from computerrl.env_server.guest.tree_walk import Extents, Node
-from computerrl.env_server.guest.visibility import WINDOW_KEY, Arrangement, Surface, match, visible_parts
+from computerrl.env_server.guest.reading.roles import ACTIVE, COVERED, MODAL, SHOWING, VISIBLE, has_state
+from computerrl.env_server.guest.reading.tree_walk import Extents, Node
+from computerrl.env_server.guest.reading.visibility import WINDOW_KEY, Arrangement, Surface, match, visible_parts
 
 SCREEN = (0, 0, 80, 60)
 PID = 7

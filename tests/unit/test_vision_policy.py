@@ -14,16 +14,16 @@ from msgspec.structs import replace
 from computerrl.common.config import LoraConfig
 from computerrl.common.errors import ConfigError, PictureError
 from computerrl.common.messages import ScreenshotRef, Step
-from computerrl.common.run_folder import RunFolder
+from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.env_server.client import read_screenshot
-from computerrl.learner.batching import make_packs
-from computerrl.learner.checkpoint import CheckpointStore
-from computerrl.learner.export import export_model
-from computerrl.learner.poison import poison_of
-from computerrl.learner.policy import Policy, load_policy
-from computerrl.learner.pool import EpisodePool, pack_run
-from computerrl.learner.rope_positions import Grid, rope_positions
-from computerrl.learner.trainer import Trainer
+from computerrl.learner.accounts.poison import poison_of
+from computerrl.learner.checkpoints.checkpoint import CheckpointStore
+from computerrl.learner.checkpoints.export import export_model
+from computerrl.learner.model.batching import make_packs
+from computerrl.learner.model.policy import Policy, load_policy
+from computerrl.learner.model.rope_positions import Grid, rope_positions
+from computerrl.learner.supervised.pool import EpisodePool, pack_run
+from computerrl.learner.training.trainer import Trainer
 from tests.tiers import one_in
 from tests.unit.trainer_data import make_group, make_step
 from tests.unit.vision_data import IMAGE, TALL, WIDE, Screens, make_batch, make_config, own_logprobs, own_model, save_model

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from computerrl.common import clock
-from computerrl.launch.report_data import ActiveTime, Attempt
+from computerrl.launch.report.report_data import ActiveTime, Attempt
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("actor", "broker", "common", "env_server", "launch", "learner")
@@ -23,7 +23,7 @@ WHY = {
     "env_server/live/recorder.py": "when a demonstration was recorded",
     "env_server/tasks/osworld/getters/values.py": "tasks that ask for a date relative to today",
     "env_server/tasks/osworld/steps.py": "a browser history of some days ago",
-    "launch/doctor_cluster.py": "compared with a file server's clock",
+    "launch/cluster/checks.py": "compared with a file server's clock",
     "launch/web/controls.py": "when a control was used, for the log",
 }
 """File -> what it wants the wall clock for."""

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from computerrl.learner.waste import Waste, bias, family_tv, length_ks, mean_length
+from computerrl.learner.accounts.waste import Waste, bias, family_tv, length_ks, mean_length
 
 
 def example() -> Waste:

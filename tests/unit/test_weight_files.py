@@ -15,8 +15,8 @@ from computerrl.actor.engines.base import PolicyEngine
 from computerrl.actor.engines.transformers_engine import make_transformers_engine
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import ConfigError
-from computerrl.common.model_folder import model_folder_problems
-from computerrl.learner.policy import load_policy
+from computerrl.common.models.folder import model_folder_problems
+from computerrl.learner.model.policy import load_policy
 from tests.unit.tokenizer_data import FAMILIES, make_folder
 
 ONE = "model.safetensors"

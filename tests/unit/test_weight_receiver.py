@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from computerrl.actor import weight_receiver
-from computerrl.actor.weight_receiver import MAX_ATTEMPTS, WeightReceiver
+from computerrl.actor.serving import weight_receiver
+from computerrl.actor.serving.weight_receiver import MAX_ATTEMPTS, WeightReceiver
 from computerrl.common.errors import EngineFailed, WeightError
 from computerrl.common.lifecycle import StopToken
 from computerrl.common.messages import WeightInvitation

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from computerrl.common.messages import MAX_PEERS, Message, WeightInvitation, WeightJoin, WeightLoaded
-from computerrl.learner import weight_sender
-from computerrl.learner.weight_sender import WeightSender
+from computerrl.learner.weights import sender as weight_sender
+from computerrl.learner.weights.sender import WeightSender
 
 
 class Report:

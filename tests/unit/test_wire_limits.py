@@ -12,8 +12,7 @@ from broker_data import assignment, core, order, step, trajectory_for
 from test_broker_core import Desk
 from test_transport_security import serving
 
-from computerrl.broker import order_book
-from computerrl.common import codec, transport
+from computerrl.broker.orders import order_book
 from computerrl.common.errors import DecodeError, MessageTooLarge
 from computerrl.common.messages import (
     DEFAULT_SIZE_LIMIT,
@@ -37,7 +36,8 @@ from computerrl.common.messages import (
     Trajectory,
     Welcome,
 )
-from computerrl.common.transport import Client
+from computerrl.common.wire import codec, transport
+from computerrl.common.wire.transport import Client
 
 MIB = 1 << 20
 

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from computerrl.common.config import LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
 from computerrl.common.messages import ScreenshotRef, Step
-from computerrl.common.run_folder import RunFolder
-from computerrl.env_server.screenshots import ScreenshotStore
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.env_server.serving.screenshots import ScreenshotStore
 from tests.unit.trainer_data import make_group, make_step
 
 IMAGE, VISION_START, VISION_END = 1050, 1052, 1053

@@ -15,7 +15,6 @@ from typing import Any
 import msgpack
 from broker_data import assignment, order, trajectory_for
 
-from computerrl.common import codec
 from computerrl.common.messages import (
     SCHEMA_VERSION,
     AssignmentRequest,
@@ -27,6 +26,7 @@ from computerrl.common.messages import (
     StatusRequest,
     VersionAnnouncement,
 )
+from computerrl.common.wire import codec
 
 Frames = list[bytes]
 

@@ -14,9 +14,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from .. import chromium
-from ..devtools import ChromiumGone, DevTools
-from ..page_reach import MISSED, Missed, missed_from
+from ..web import chromium
+from ..web.devtools import ChromiumGone, DevTools
+from ..web.page_reach import MISSED, Missed, missed_from
 from .on_demand import OnDemandApp, Surroundings, Tools
 
 PAGE_ENDINGS = (".html", ".htm", ".pdf", ".svg", ".mhtml")

@@ -15,8 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..dbus import Bus, Call
 from ..faults import DesktopError, Refused
+from ..reading.dbus import Bus, Call
 from .on_demand import OnDemandApp, Surroundings
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The agent's API of GIMP; see `common.action_tables.apps`. Each change is one step of GIMP's own undo."""
+"""The agent's API of GIMP; see `common.actions.tables.apps`. Each change is one step of GIMP's own undo."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..faults import Refused
-from ..folder import AgentFolder, FileActionError, remove
+from ..files.folder import AgentFolder, FileActionError, remove
 from ..processes import Program
 
 _QUIT_LIMIT_S = 5.0

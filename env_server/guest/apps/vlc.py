@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlparse
 
-from ..dbus import Bus, Call, DBusError
 from ..faults import DesktopError, Refused
 from ..processes import executable
+from ..reading.dbus import Bus, Call, DBusError
 from .on_demand import OnDemandApp, Surroundings, Tools
 
 BUS_NAME, _OBJECT = "org.mpris.MediaPlayer2.vlc", "/org/mpris/MediaPlayer2"

@@ -7,9 +7,9 @@ import functools
 import time
 from typing import Any
 
+from .calc.sheet_window import STATUS_BAR
 from .process import Office
 from .registry import set_option
-from .sheet_window import STATUS_BAR
 from .uno_values import dispatch, properties, set_where_other, values
 
 SERVICES = {

@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..folder import AgentFolder
+from ..files.folder import AgentFolder
 from ..processes import Program
-from .calc_tools import CalcTools
+from .calc.sheet import Calc
+from .calc.tools import CalcTools
 from .document_windows import SERVICES, DocumentWindows
-from .impress_tools import ImpressTools
+from .impress.tools import ImpressTools
 from .process import DocumentError, Office
 from .registry import flush_options, restore_options
-from .sheet import Calc
 from .tools import OfficeTools
 from .uno_values import properties, refusing, url
-from .writer_tools import WriterTools
+from .writer.tools import WriterTools
 
 _TEXT_TABLE = "Text - txt - csv (StarCalc)"
 _OPTIONS = {

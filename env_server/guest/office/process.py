@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..folder import read_regular, remove
+from ..files.folder import read_regular, remove
 from ..processes import Program
 from . import profile
 from .main_thread import MainThread, Outcome, outcome_of

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from ..folder import below, read_regular
+from ..files.folder import below, read_regular
 
 _NAMES = "{http://openoffice.org/2001/registry}"
 _NO_OPTIONS = (

@@ -1,4 +1,4 @@
-"""What the tools of Calc, Writer and Impress share: one public method per action of `common.action_tables`, arguments the same.
+"""What the tools of Calc, Writer and Impress share: one public method per action of `common.actions.tables`, arguments the same.
 
 A tool object lives for one call, inside the office's main thread (`Office.on_main`): UNO is called straight away. Methods give
 the text that the agent sees, and raise `DocumentError` with a message for the agent where its arguments do not fit the
@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..folder import AgentFolder, FileActionError
+from ..files.folder import AgentFolder, FileActionError
 from .process import DocumentError, Office
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from computerrl.common.action_tables.gui import MAX_KEY_TIMES
+from computerrl.common.actions.tables.gui import MAX_KEY_TIMES
 from computerrl.common.messages import Action
 from computerrl.env_server.tasks.elements import CHECK
 from computerrl.env_server.tasks.miniwob.scene import (

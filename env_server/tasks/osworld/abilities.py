@@ -17,7 +17,7 @@ from typing import Any, Literal
 from computerrl.common.errors import TaskFailed
 from computerrl.env_server.tasks.osworld.assets import Assets
 from computerrl.env_server.tasks.osworld.commands import Untranslatable, input_script, normalise
-from computerrl.env_server.tasks.osworld.format import (  # fmt: skip
+from computerrl.env_server.tasks.osworld.format import (
     AnyStep,
     Command,
     DownloadStep,
@@ -282,7 +282,8 @@ _PAGE_GETTERS = frozenset(
     }
 )
 _UNTOLD = re.compile(r"\b(?:(attr|docattr|txt|val|act)[|:]|(application)\b)")
-"""Parts of rules over the accessibility tree that our trees (`env_server.guest.tree_xml`) have not: see `TREE_NAMESPACES`."""
+"""Parts of rules over the accessibility tree that our trees (`env_server.guest.reading.tree_xml`) have not: see
+`TREE_NAMESPACES`."""
 _METRIC_NEEDS: Mapping[str, tuple[Kind, str]] = {
     "is_added_to_steam_cart": ("network", "metric is_added_to_steam_cart reads a web site"),
     "check_gnome_favorite_apps": ("gnome", "metric check_gnome_favorite_apps reads GNOME's settings"),

@@ -17,7 +17,7 @@ from computerrl.env_server.tasks.osworld.abilities import is_ignored
 from computerrl.env_server.tasks.osworld.assets import Assets
 from computerrl.env_server.tasks.osworld.commands import Pause, converted_files, fill_placeholders, input_script, normalise
 from computerrl.env_server.tasks.osworld.desktop import InputEvent, OsworldDesktop, RunResult, bring
-from computerrl.env_server.tasks.osworld.format import (  # fmt: skip
+from computerrl.env_server.tasks.osworld.format import (
     CloseTabsStep,
     DownloadStep,
     ExecuteStep,

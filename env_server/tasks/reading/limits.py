@@ -1,7 +1,7 @@
 """Limits of what a judge reads, and the one error for passing them.
 
 Each limit lies far above an honest file of an office task. Together they keep
-one judgement below the limits of its process (`env_server.judging.Limits`).
+one judgement below the limits of its process (`env_server.judging.judge.Limits`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,178 @@
+"""A model's chat template: conversations as text, and how the template writes an answer and ends a turn.
+
+Pure: a template is given as a function that renders turns. What a template takes is found by rendering marked texts: some take no
+system role, some want a message's content as a list of parts, and some lose what they do not take without an error.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from computerrl.actor.prompts.formats.answers import last_part, opened_thought
+from computerrl.actor.prompts.formats.base import ChatMessage, Role
+from computerrl.common import log
+from computerrl.common.errors import ConfigError, Problem
+
+Turn = Mapping[str, Any]
+Render = Callable[[Sequence[Turn], bool], str]
+"""(turns, is the start of an answer added) -> text; may raise anything."""
+
+MAX_OWN_CHARS = 100_000
+"""A template's own text in a conversation; those of published models stay below a tenth of it."""
+
+_ESCAPED = ": \"a\", <b> & 'c'\n\td"
+"""Ends a marked text: characters that a template for another use of its text would write otherwise."""
+
+_PARTS = "'type': 'text'"
+"""Stands in the text of a template that writes a list of parts as Python would."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """The form in which a template takes messages."""
+
+    in_parts: bool
+    """Content is a list of parts."""
+    folds_system: bool
+    """The system text begins the first user turn."""
+
+
+class ChatTemplate:
+    """Safe to share between threads."""
+
+    def __init__(self, render: Render, *, source: str) -> None:
+        """``source``: the folder, for errors."""
+        self._raw = render
+        self._source = source
+        self._shape_of = functools.cache(self._find_shape)
+
+    def prompt(self, messages: Sequence[ChatMessage]) -> str:
+        """The conversation up to where the answer begins. Raises `ConfigError` for a template that does not take it."""
+        return self._start(messages) + self._header
+
+    def answer(self, answer: str) -> str:
+        """``answer`` as the template writes it after `prompt`, without what ends the turn. A template may put an empty thought
+        before it, or blanks; where it writes less than the answer, the answer stays as it is."""
+        prompt = self.prompt(_ASK)
+        written = self._finished(answer)
+        if written is not None and written.startswith(prompt) and written.endswith(self.after_answer):
+            said = written[len(prompt) : len(written) - len(self.after_answer)]
+            if said.endswith(last_part(self.opening + answer)) and _solid(answer) in _solid(said):
+                return said
+        return answer
+
+    @functools.cached_property
+    def opening(self) -> str:
+        """The thought that a prompt has begun already when the answer starts: a tag and blanks; mostly nothing."""
+        return opened_thought(self.prompt(_ASK))
+
+    @functools.cached_property
+    def after_answer(self) -> str:
+        """The text between the end of the last answer and the end of the conversation."""
+        written = self._finished(_ANSWER)
+        return "" if written is None else written.partition(_ANSWER)[2]
+
+    @functools.cached_property
+    def next_turn(self) -> str:
+        """The text between an answer and the text of the user's next turn."""
+        return self.example.partition(_ANSWER)[2].partition(_NEXT)[0]
+
+    @functools.cached_property
+    def example(self) -> str:
+        """A conversation of three turns, with all that the template writes itself; empty where the template takes none."""
+        try:
+            return self._start([*_ASK, ChatMessage("assistant", _ANSWER), ChatMessage("user", _NEXT)])
+        except ConfigError:
+            return ""
+
+    @functools.cached_property
+    def _header(self) -> str:
+        """The start of the assistant's turn, for a template that does not write it when asked to."""
+        start, bare = self._start(_ASK), self._written(_ASK, answer=False)
+        written = self._finished(_ANSWER)
+        if start != bare or written is None or not written.startswith(start):
+            return ""
+        header = written[len(start) :].partition(_ANSWER)[0]
+        # A blank before the answer is the answer's.
+        return header if header.strip() else ""
+
+    def _finished(self, answer: str) -> str | None:
+        """A conversation that ends with ``answer``; None where the template takes none."""
+        try:
+            return self._written([*_ASK, ChatMessage("assistant", answer)], answer=False)
+        except ConfigError:
+            return None
+
+    def _start(self, messages: Sequence[ChatMessage]) -> str:
+        return self._written(messages, answer=True)
+
+    def _written(self, messages: Sequence[ChatMessage], *, answer: bool) -> str:
+        shape = self._shape_of(tuple(message.role for message in messages))
+        try:
+            return self._rendered(_turns(messages, shape), answer)
+        except Exception as error:  # noqa: BLE001  (a template is a program of the model's, and may raise anything)
+            raise self._refused([message.role for message in messages], str(error) or type(error).__name__) from None
+
+    def _rendered(self, turns: Sequence[Turn], begins_answer: bool) -> str:
+        text = self._raw(turns, begins_answer)
+        given = len(str(turns))
+        if len(text) > given + MAX_OWN_CHARS:
+            raise ValueError(f"it writes {len(text)} characters for {given} of messages")
+        return text
+
+    def _find_shape(self, roles: tuple[Role, ...]) -> _Shape:
+        marked = [ChatMessage(role, f"{role}-text-{number}{_ESCAPED}") for number, role in enumerate(roles)]
+        first = ""
+        for folds_system, in_parts in itertools.product((False, True) if "system" in roles else (False,), (False, True)):
+            shape = _Shape(in_parts, folds_system)
+            try:
+                text = self._rendered(_turns(marked, shape), True)
+            except Exception as error:  # noqa: BLE001  (as in `_written`)
+                first = first or str(error) or type(error).__name__
+                continue
+            lost = [message.role for message in marked if message.text not in text]
+            places = [text.find(message.text) for message in marked if message.role != "system"]
+            if not lost and _PARTS not in text and places == sorted(places):
+                if folds_system:
+                    log.get_logger().warning("template.without_system_role", model=self._source, system="in the first user turn")
+                return shape
+            first = first or (f"the text of {', '.join(lost)} is lost or changed" if lost else "it writes them in another order")
+        raise self._refused(roles, first)
+
+    def _refused(self, roles: Sequence[str], reason: str) -> ConfigError:
+        reason = f"the chat template in {self._source} does not take turns of {', '.join(roles)}: {reason[:300]}"
+        step = "use a model whose template does, or actor.prompt.format: compact with chat_template: false"
+        return ConfigError([Problem("actor.prompt", reason, step)])
+
+
+_ASK = (ChatMessage("user", "question-text"),)
+_ANSWER, _NEXT = "answer-text", "next-text"
+
+
+def _turns(messages: Sequence[ChatMessage], shape: _Shape) -> list[Turn]:
+    if shape.folds_system:
+        messages = _folded(messages)
+    return [
+        {"role": message.role, "content": [{"type": "text", "text": message.text}] if shape.in_parts else message.text}
+        for message in messages
+    ]
+
+
+def _folded(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """``messages`` with the system text at the start of the first user turn."""
+    system = "\n\n".join(message.text for message in messages if message.role == "system")
+    others = [message for message in messages if message.role != "system"]
+    first = next((place for place, message in enumerate(others) if message.role == "user"), None)
+    if first is None:
+        return [ChatMessage("user", system), *others]
+    others[first] = replace(others[first], text=f"{system}\n\n{others[first].text}")
+    return others
+
+
+def _solid(text: str) -> str:
+    """``text`` without blanks."""
+    return "".join(text.split())

@@ -1,0 +1,274 @@
+"""ComputerRL's published calls and our actions, translated both ways by one table.
+
+The names and signatures are those of the public evaluation code (arXiv 2508.14040): class `Agent` for mouse and keyboard, one
+class per application for its API. Actions of ours that it lacks (hover, held keys, a drag along a path, the file tools) are
+offered in the same style, and so are parameters of ours that a published call lacks. Pure: `common.actions.bind_call` checks
+calls against `CALLS`, nothing is ever evaluated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from computerrl.common.actions import ACTIONS, ActionSyntaxError, calls_application
+from computerrl.common.actions.spec import ActionSpec, Param, flag, table, text
+from computerrl.common.actions.targets import find_target
+from computerrl.common.messages import Action, Element
+
+CLASSES: Mapping[str, str] = {
+    "calc": "CalcTools", "writer": "WriterTools", "impress": "ImpressTools", "chrome": "BrowserTools", "vlc": "VLCTools",
+    "code": "CodeTools", "gimp": "GimpTools", "files": "FileTools", "editor": "EditorTools", "apps": "Agent",
+}  # fmt: skip
+"""Area of our action tables -> class. GimpTools, FileTools and EditorTools are our own."""
+
+_METHODS = {"calc.set_cell": "set_cell_value", "apps.list": "list_windows"}
+"""Where the method is called otherwise than in our tables."""
+
+
+def _place(name: str, default: object = ...) -> Param:
+    return Param(name, (list, tuple), default, items=(int, float))
+
+
+_KEYS = Param("keys", (list, str), items=(str,))
+_BUTTONS = ("left", "middle", "right")
+
+_PUBLISHED = table(
+    "Agent",
+    (
+        "click",
+        (_place("coordinates"), Param("num_clicks", (int,), 1, (1, 2, 3)), text("button_type", "left", choices=_BUTTONS)),
+        "click at [x, y]",
+    ),
+    (
+        "type",
+        (_place("coordinates", None), text("text"), flag("overwrite", False), flag("enter", False)),
+        "type text; coordinates: click there first; overwrite: replace what is there; enter: press Enter after it",
+    ),
+    ("drag_and_drop", (_place("drag_from_coordinates"), _place("drop_on_coordinates")), "drag from one place to another"),
+    ("scroll", (_place("coordinates"), text("direction", choices=("up", "down", "left", "right"))), "turn the wheel there"),
+    ("open_app", (text("app_name"),), "open an application"),
+    ("switch_window", (text("window_id"),), "bring the window of an application to the front, by the application's name"),
+    ("hotkey", (_KEYS,), 'press keys together, like ["ctrl", "s"]'),
+    ("quote", (text("content"),), "note something down; it comes back as the result"),
+    ("wait", (), "do nothing for one turn"),
+    ("exit", (flag("success"),), "end: the task is finished (True) or cannot be done (False)"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A published call and the action it means."""
+
+    call: str
+    action: str
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Parameter of the call -> of the action, where both mean the same. ``coordinates`` become target and y by themselves."""
+    fixed: Mapping[str, object] = field(default_factory=dict)
+    """Values of the call's parameters that choose this action."""
+
+
+_ROWS = (
+    _Row("Agent.click", "click", {"button_type": "button"}, {"num_clicks": 1}),
+    _Row("Agent.click", "double_click", {}, {"num_clicks": 2}),
+    _Row("Agent.click", "triple_click", {}, {"num_clicks": 3}),
+    _Row("Agent.type", "type", {"text": "text", "overwrite": "overwrite", "enter": "enter"}),
+    _Row("Agent.drag_and_drop", "drag_pixels"),
+    _Row("Agent.scroll", "scroll", {"direction": "direction"}),
+    _Row("Agent.open_app", "apps.open", {"app_name": "app"}),
+    _Row("Agent.switch_window", "apps.switch", {"window_id": "app"}),
+    _Row("Agent.hotkey", "key", {"keys": "keys"}),
+    _Row("Agent.quote", "quote", {"content": "content"}),
+    _Row("Agent.wait", "wait"),
+    _Row("Agent.exit", "done", {}, {"success": True}),
+    _Row("Agent.exit", "fail", {}, {"success": False}),
+)
+
+
+def _own_row(spec: ActionSpec) -> _Row:
+    """An action that has no published call keeps its name, in the class of its application."""
+    area, _, method = spec.name.rpartition(".")
+    call = f"{CLASSES[area] if area else 'Agent'}.{_METHODS.get(spec.name, method)}"
+    by_coordinates = () if area else ("target", "y")
+    return _Row(call, spec.name, {param.name: param.name for param in spec.params if param.name not in by_coordinates})
+
+
+def _published_with_ours(spec: ActionSpec) -> tuple[ActionSpec, list[_Row]]:
+    """A published call with the parameters that only our action has, and its rows."""
+    rows = [row for row in _ROWS if row.call == spec.name]
+    known = {param.name for param in spec.params}
+    params, complete = list(spec.params), []
+    for row in rows:
+        taken = {"target", "y", "path", *row.names.values()}
+        extra = [param for param in ACTIONS[row.action].params if param.name not in taken]
+        params.extend(param for param in extra if param.name not in known)
+        known.update(param.name for param in extra)
+        complete.append(_Row(row.call, row.action, {**row.names, **{param.name: param.name for param in extra}}, row.fixed))
+    return ActionSpec(spec.name, tuple(params), spec.help), complete
+
+
+def _own_call(spec: ActionSpec, row: _Row) -> ActionSpec:
+    if calls_application(spec.name):
+        return ActionSpec(row.call, spec.params, spec.help)
+    params = [
+        _place("coordinates") if param.name == "target" else _KEYS if param.name == "keys" else param
+        for param in spec.params
+        if param.name != "y"
+    ]
+    return ActionSpec(row.call, tuple(params), spec.help.replace(" element n, or pixel x, y", " there").replace("pixel", "place"))
+
+
+def _make() -> tuple[dict[str, ActionSpec], list[_Row]]:
+    calls, rows = {}, []
+    for spec in _PUBLISHED:
+        calls[spec.name], complete = _published_with_ours(spec)
+        rows.extend(complete)
+    # Elements can be dragged by their places; a drag with more than two places has no published call.
+    covered = {row.action for row in rows} - {"drag_pixels"} | {"drag"}
+    for spec in ACTIONS.values():
+        if spec.name not in covered:
+            row = _own_row(spec)
+            calls[row.call] = _own_call(spec, row)
+            rows.append(row)
+    return calls, rows
+
+
+CALLS, _ALL_ROWS = _make()
+"""Every call a policy may write, by its full name; the order is that of our tables, `Agent` first."""
+BY_HAND = frozenset(row.call for row in _ALL_ROWS if not calls_application(row.action))
+"""Those that use mouse and keyboard, or end the episode: what is left of them where `tasks.actions` is gui."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The coordinates that a policy writes, on a screen of so many pixels."""
+
+    width: int
+    height: int
+    scale: int | None = None
+    """Coordinates run from 0 to this over the whole screen, whatever its size; None: they are pixels."""
+
+    def pixel(self, place: Sequence[float]) -> tuple[int, int]:
+        """Where ``place`` lies. Raises `ActionSyntaxError` unless it is two numbers on the screen."""
+        if len(place) != 2:
+            raise ActionSyntaxError(f"coordinates are two numbers [x, y], not {len(place)}")
+        if _are_fractions(place):
+            last = self.scale or f"{self.width - 1} for x and {self.height - 1} for y"
+            raise ActionSyntaxError(f"{list(place)} are fractions of the screen: coordinates go from 0 to {last}")
+        return self._along(place[0], self.width, "x"), self._along(place[1], self.height, "y")
+
+    def _along(self, value: float, size: int, axis: str) -> int:
+        last = size - 1 if self.scale is None else self.scale
+        if value < 0 or round(value) > last:
+            raise ActionSyntaxError(f"{axis} = {value} is not on the screen: it goes from 0 to {last}")
+        return round(value) if self.scale is None else min(size - 1, round(value * size / self.scale))
+
+    def place(self, x: int, y: int) -> list[int]:
+        """How a policy writes pixel (x, y). Raises `LookupError` when it is not on the screen."""
+        if not (0 <= x < self.width and 0 <= y < self.height):
+            raise LookupError(f"({x}, {y}) is not on the screen")
+        if self.scale is None:
+            return [x, y]
+        return [round(x * self.scale / self.width), round(y * self.scale / self.height)]
+
+
+def _are_fractions(place: Sequence[float]) -> bool:
+    """A number between 0 and 1 is part of no pixel; 1.0 beside another such number may be the far edge. 0 is a place."""
+    return any(0 < value < 1 for value in place) or (all(isinstance(v, float) and v <= 1 for v in place) and 1.0 in place)
+
+
+# --- call -> action --------------------------------------------------------------------------------------------------
+
+
+def to_action(call: Action, grid: Grid) -> Action:
+    """What ``call`` (bound to one of `CALLS`) means. Raises `ActionSyntaxError` where its arguments do not go together."""
+    rows = [row for row in _ALL_ROWS if row.call == call.name]
+    row = next(row for row in rows if all(call.args[name] == value for name, value in row.fixed.items()))
+    args: dict[str, object] = {}
+    for param in CALLS[call.name].params:
+        value = call.args[param.name]
+        if param.name == "coordinates":
+            args.update(_target(value, grid))
+        elif param.name in row.names:
+            args[row.names[param.name]] = _ours(param.name, value, grid)
+        elif call.name == "Agent.drag_and_drop":
+            args["path"] = [*args.get("path", ()), *grid.pixel(value)]  # type: ignore[misc]
+        elif param.name not in row.fixed and value != param.default:
+            wanted = ", ".join(f"{name}={value!r}" for name, value in row.fixed.items())
+            raise ActionSyntaxError(f"{call.name}: {param.name!r} does not go with {wanted}")
+    spec = ACTIONS[row.action]
+    return Action(name=spec.name, args={param.name: args.get(param.name, param.default) for param in spec.params})
+
+
+def _target(value: Any, grid: Grid) -> dict[str, object]:
+    if value is None:
+        return {"target": None, "y": None}
+    x, y = grid.pixel(value)
+    return {"target": x, "y": y}
+
+
+def _ours(name: str, value: Any, grid: Grid) -> object:
+    if name == "keys" and isinstance(value, list):
+        pressed = [key for part in value for key in _key_names(part)]
+        if not pressed:
+            raise ActionSyntaxError("'keys' names no key")
+        # Keys are pressed together, and where they are one text plus can only be the last.
+        return "+".join(sorted(pressed, key="+".__eq__))
+    if name == "path" and isinstance(value, list):  # places; a file's path is text
+        if len(value) % 2:
+            raise ActionSyntaxError(f"a path is x, y, x, y, ..., not {len(value)} numbers")
+        return [number for i in range(0, len(value), 2) for number in grid.pixel(value[i : i + 2])]
+    return value
+
+
+# --- action -> call --------------------------------------------------------------------------------------------------
+
+
+def from_action(action: Action, grid: Grid, elements: Sequence[Element]) -> Action:
+    """The call that means ``action``; elements of the screen become the places of their centres.
+
+    Raises `LookupError` when a target is not on the screen.
+    """
+    if action.name == "drag":
+        ends = [_centre(action.args[end], None, elements) for end in ("source", "target")]
+        return _drag([grid.place(*end) for end in ends])
+    if action.name == "drag_pixels" and len(action.args["path"]) == 4:
+        path = action.args["path"]
+        return _drag([grid.place(*path[:2]), grid.place(*path[2:])])
+    row = [row for row in _ALL_ROWS if row.action == action.name][-1]
+    given = {param.name: action.args.get(param.name, param.default) for param in ACTIONS[action.name].params}
+    args: dict[str, object] = dict(row.fixed)
+    for param in CALLS[row.call].params:
+        if param.name == "coordinates":
+            target = given["target"]
+            args["coordinates"] = None if target is None else grid.place(*_centre(target, given["y"], elements))
+        elif param.name in row.names:
+            args[param.name] = _theirs(param.name, given[row.names[param.name]], grid)
+    return Action(name=row.call, args=args)
+
+
+def _drag(places: Sequence[list[int]]) -> Action:
+    return Action(name="Agent.drag_and_drop", args={"drag_from_coordinates": places[0], "drop_on_coordinates": places[1]})
+
+
+def _centre(target: Any, y: Any, elements: Sequence[Element]) -> tuple[int, int]:
+    if y is not None:
+        if isinstance(target, str):
+            raise LookupError(f"{target!r:.80} is no pixel column")
+        return target, y
+    element = find_target(elements, target)
+    return element.x, element.y
+
+
+def _theirs(name: str, value: Any, grid: Grid) -> object:
+    if name == "keys":
+        return _key_names(value)
+    if name == "path" and isinstance(value, list):
+        return [number for i in range(0, len(value) - 1, 2) for number in grid.place(value[i], value[i + 1])]
+    return value
+
+
+def _key_names(keys: str) -> list[str]:
+    """``ctrl+s`` as names. "ctrl++" and "+": the last key is plus itself."""
+    return [*filter(None, map(str.strip, keys.split("+"))), *(["+"] if keys.strip().endswith("+") else [])]

@@ -1,0 +1,73 @@
+"""Waiting until the screen is quiet, by events: no fixed sleeps.
+
+After an action, first the application in front confirms that it has taken all input (ping); then the screen has settled once
+neither X damage nor accessibility events came for a while, and it is not for lack of processor time: the application may have
+taken a key and have yet to do what the key is for.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..reading.accessibility import Accessibility
+    from .display import Screen
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """How waiting ended."""
+
+    by: str
+    """`quiet`, or `deadline`."""
+    duration_s: float
+
+
+def settle(
+    screen: Screen,
+    accessibility: Accessibility,
+    *,
+    quiet_s: float,
+    deadline_s: float,
+    confirmed: Callable[[], bool],
+    is_at_rest: Callable[[], bool],
+    extra_fd: int | None = None,
+    meanwhile: Callable[[], object] | None = None,
+) -> Settled:
+    """Wait until ``confirmed()`` is true and ``quiet_s`` has passed without change, at most ``deadline_s``.
+
+    ``is_at_rest``: do those that could still change something wait? Else they get a quarter of the quiet time more.
+    ``meanwhile`` is called after half of the quiet time, and once more after a later change. Its own time counts as quiet.
+    """
+    started = last_change = time.monotonic()
+    deadline = started + deadline_s
+    poller = select.poll()
+    for fd in (screen.fileno(), accessibility.fileno(), *(() if extra_fd is None else (extra_fd,))):
+        poller.register(fd, select.POLLIN)
+    is_confirmed = False
+    num_calls_left, is_due = 2, meanwhile is not None
+    while True:
+        changed = screen.pump()
+        changed = bool(accessibility.pump()) or changed
+        now = time.monotonic()
+        if not is_confirmed and confirmed():
+            is_confirmed, changed = True, True
+        if changed:
+            last_change, is_due = now, meanwhile is not None and num_calls_left > 0
+        if is_confirmed and now - last_change >= quiet_s:
+            if is_at_rest():
+                return Settled("quiet", now - started)
+            last_change = now - quiet_s * 3 / 4
+        if now >= deadline:
+            return Settled("deadline", now - started)
+        if meanwhile is not None and is_due and is_confirmed and now - last_change >= quiet_s / 2:
+            num_calls_left, is_due = num_calls_left - 1, False
+            meanwhile()
+            continue
+        pause_s = quiet_s / 2 if is_due else quiet_s
+        wake = min(deadline, last_change + pause_s) if is_confirmed else deadline
+        poller.poll(max(0.0, wake - now) * 1000 + 0.5)

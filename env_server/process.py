@@ -1,0 +1,116 @@
+"""The env_server process: desktops of this host behind one socket.
+
+Announces its endpoint `desktops` to the broker by heartbeat. Ends by itself only when the host is broken (every desktop fails,
+disk full, image gone) and then raises that error, whose exit code the process ends with.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from computerrl.common import log
+from computerrl.common.config import RunConfig
+from computerrl.common.errors import ConfigError, PeerTimeout
+from computerrl.common.exporter import exporting
+from computerrl.common.lifecycle import Heartbeat, StopToken, new_incarnation
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.common.wire.addresses import own_address, tcp_address
+from computerrl.common.wire.transport import Client, Server
+from computerrl.env_server.client import memory_problem, needed_desktop
+from computerrl.env_server.driver import DesktopDriver
+from computerrl.env_server.drivers import make_driver
+from computerrl.env_server.serving.screenshots import ScreenshotStore
+from computerrl.env_server.serving.service import DesktopService
+from computerrl.env_server.serving.tokens import first_token
+
+_POLL_S = 0.25
+"""How fast a stop is noticed while nobody asks anything."""
+
+
+CLOSE_LIMIT_S = 2.0
+"""All desktops are closed within this after a stop."""
+
+
+def run_env_server(config: RunConfig, *, index: int, stop: StopToken) -> None:
+    """Serve desktops until ``stop``. Raises `ConfigError`, `SetupError`, `HostBroken`, `DiskFull`."""
+    problem = memory_problem(config.desktop)
+    if problem is not None:
+        raise ConfigError([problem])
+    desktops = needed_desktop(config)
+    folder = RunFolder(config.folder)
+    keys = folder.load_keys()
+    incarnation = new_incarnation()
+    sender = f"env_server-{index}:{incarnation}"
+    log.bind(role="env_server", index=index, incarnation=incarnation)
+    screenshots = ScreenshotStore(
+        folder.trajectories, picture_format=config.desktop.screenshot_format, incarnation=f"{index}-{incarnation}"
+    )
+
+    def make(desktop: int) -> DesktopDriver:
+        logs = folder.logs / f"desktop-{index}-{desktop}"
+        return make_driver(desktops, index=desktop, folder=logs, screenshots=screenshots)
+
+    server = Server(tcp_address(own_address(config.desktop.bind_address), 0), keys=keys, sender=sender)
+    service = None
+    try:
+        # Desktops start while the broker is still being found.
+        token = first_token(folder.tokens / f"env_server-{index}")
+        service = DesktopService(config.desktop, tasks=config.tasks, make=make, first_token=token)
+        address = _broker_address(folder, stop)
+        if address is not None:
+            channel = Client(address, keys=keys, sender=sender)
+            try:
+                figures = lambda: {**service.metrics(), **server.counters}  # noqa: E731
+                with (
+                    _heartbeat(channel, index, incarnation, server, service, figures, stop),
+                    exporting(config, role="env_server", index=index, metrics=figures),
+                ):
+                    _serve(server, service, stop)
+            finally:
+                channel.close()
+    finally:
+        if service is not None and not service.close(limit_s=CLOSE_LIMIT_S):
+            log.get_logger().warning("desktops.close_late", limit_s=CLOSE_LIMIT_S)
+        server.close()
+        screenshots.close()
+    if service.fatal is not None:
+        raise service.fatal
+
+
+def _broker_address(folder: RunFolder, stop: StopToken) -> str | None:
+    """None when told to stop before the broker was there."""
+    try:
+        return folder.wait_for_broker(stop)
+    except PeerTimeout:
+        if stop.stopped:
+            return None
+        raise
+
+
+def _heartbeat(
+    channel: Client,
+    index: int,
+    incarnation: str,
+    server: Server,
+    service: DesktopService,
+    metrics: Callable[[], dict[str, float]],
+    stop: StopToken,
+) -> Heartbeat:
+    return Heartbeat(
+        channel,
+        role="env_server",
+        index=index,
+        incarnation=incarnation,
+        endpoints={"desktops": server.address},
+        metrics=metrics,
+        note=service.note,
+        stop=stop,
+    )
+
+
+def _serve(server: Server, service: DesktopService, stop: StopToken) -> None:
+    log.get_logger().info("env_server.ready", address=server.address, pid=os.getpid())
+    while not stop.stopped and service.fatal is None:
+        for request in server.poll(_POLL_S):
+            service.submit(request.message, request.sender, request.reply)

@@ -1,0 +1,226 @@
+"""What each request does on a desktop: play the task, step, demonstrate, evaluate, check health.
+
+Each function turns a request into the work that a `DesktopWorker` runs in its thread. A driver that answers with something else
+than the protocol says is lying: `DesktopBroken`, never a reward.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from computerrl.common.actions import FINAL_ACTIONS, calls_application, parse_action, render_action
+from computerrl.common.config import TasksConfig
+from computerrl.common.errors import DesktopBroken, TaskFailed
+from computerrl.common.messages import (
+    Ack,
+    Action,
+    Demonstration,
+    DemonstrationRequest,
+    Evaluation,
+    EvaluationRequest,
+    FinalAction,
+    Lease,
+    Message,
+    Observation,
+    StepRequest,
+    StepResult,
+    TaskRef,
+    TaskReset,
+    TaskStarted,
+)
+from computerrl.common.metrics import Timings
+from computerrl.env_server.driver import DesktopDriver, Getter, GetterKind, TaskInstance
+from computerrl.env_server.judging.judge import Judge
+from computerrl.env_server.judging.untouched import Untouched
+from computerrl.env_server.serving.desktop_worker import DesktopWorker, Prepared, Session
+from computerrl.env_server.serving.replay import with_recording
+from computerrl.env_server.tasks import task_instance
+
+SPARE_LIFETIME_S = 60.0
+"""A spare that waited longer is set up anew: set-ups may name times, and pages move by themselves."""
+
+Work = Callable[[DesktopWorker], Message]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How tasks are put on screen and judged on this host."""
+
+    tasks: TasksConfig
+    judge: Judge
+    untouched: Untouched
+
+
+def reset(message: TaskReset, *, setting: Setting, timings: Mapping[str, Timings]) -> Work:
+    """Put the task on screen; a spare that shows it already only looks at it again."""
+
+    def work(worker: DesktopWorker) -> Message:
+        prepared, worker.session, worker.prepared = worker.prepared, None, None
+        with timings["reset"].measure():
+            observation = _still_shown(worker, prepared, message.task)
+            if prepared is None or observation is None:
+                prepared, observation = _put_on_screen(worker, message.task, setting)
+        worker.session = Session(message.lease.token, message.task, prepared.instance, prepared.instruction, observation)
+        return TaskStarted(instruction=prepared.instruction, observation=observation)
+
+    return work
+
+
+def prepare(task: TaskRef, *, setting: Setting) -> Work:
+    """Put a task on a spare desktop's screen."""
+
+    def work(worker: DesktopWorker) -> Message:
+        worker.session = worker.prepared = None
+        worker.prepared, _ = _put_on_screen(worker, task, setting)
+        return Ack()
+
+    return work
+
+
+def _still_shown(worker: DesktopWorker, prepared: Prepared | None, task: TaskRef) -> Observation | None:
+    """What a spare shows that was prepared for ``task``; None where it was not, too long ago, or its window is gone."""
+    if prepared is None or prepared.task != task or time.monotonic() - prepared.prepared_at > SPARE_LIFETIME_S:
+        return None
+    seen = _checked(_driver(worker).observe(), Observation, "observe")
+    return seen if (seen.app, seen.window_title) == (prepared.app, prepared.window_title) else None
+
+
+def _put_on_screen(worker: DesktopWorker, task: TaskRef, setting: Setting) -> tuple[Prepared, Observation]:
+    instance = with_recording(task_instance(task, tasks=setting.tasks), task, tasks=setting.tasks)
+
+    def judge_untouched() -> Evaluation:
+        _reset(worker, task, instance)
+        return _verdict(worker, task, instance, "done", setting.judge)
+
+    setting.untouched.refuse_or_try(task, instance, judge_untouched)
+    instruction, observation = _reset(worker, task, instance)
+    return Prepared(task, instance, instruction, observation.app, observation.window_title, time.monotonic()), observation
+
+
+def _reset(worker: DesktopWorker, task: TaskRef, instance: TaskInstance) -> tuple[str, Observation]:
+    answer = _driver(worker).reset(instance)
+    if not isinstance(answer, tuple) or len(answer) != 2:
+        raise DesktopBroken(f"reset gave {_short(answer)} instead of instruction and observation")
+    instruction = _checked(answer[0], str, "instruction")
+    if not instruction.strip():
+        raise TaskFailed(f"{task.task_id} has no instruction")
+    return instruction, _checked(answer[1], Observation, "observation")
+
+
+NO_CALLS = "there are no calls of applications here; use mouse and keyboard"
+"""For the agent, where `tasks.actions` is gui."""
+
+
+def step(message: StepRequest, *, tasks: TasksConfig, timings: Mapping[str, Timings]) -> Work:
+    """Do one action. After the task's own end nothing is done any more: a further click may start the page anew."""
+
+    def work(worker: DesktopWorker) -> Message:
+        session = _session(worker, message.lease)
+        if session.finished or message.action.name in FINAL_ACTIONS:
+            return StepResult(observation=session.observation, action_error="", finished=True)
+        if tasks.actions == "gui" and calls_application(message.action.name):
+            return StepResult(observation=session.observation, action_error=NO_CALLS, finished=False)
+        started = time.perf_counter()
+        result = _checked(_driver(worker).step(message.action), StepResult, "step")
+        duration_s = time.perf_counter() - started
+        timings["step"].add(duration_s)
+        timings["settle"].add(result.observation.settle_s)
+        timings["observe"].add(max(0.0, duration_s - result.observation.settle_s))
+        session.observation = result.observation
+        session.finished = result.finished
+        session.actions = (*session.actions, message.action)
+        return result
+
+    return work
+
+
+def demonstrate(message: DemonstrationRequest) -> Work:
+    """The demonstrator's next action, from what the agent saw last."""
+
+    def work(worker: DesktopWorker) -> Message:
+        session = _session(worker, message.lease)
+        action = session.instance.demonstrate(session.instruction, session.observation, session.actions, _driver(worker).get)
+        text = render_action(_checked(action, Action, "demonstrator"))
+        assert parse_action(text).name == action.name
+        return Demonstration(action_text=text)
+
+    return work
+
+
+def evaluate(message: EvaluationRequest, *, setting: Setting, timings: Mapping[str, Timings]) -> Work:
+    """Judge the desktop's state."""
+
+    def work(worker: DesktopWorker) -> Message:
+        session = _session(worker, message.lease)
+        with timings["evaluate"].measure():
+            verdict = _verdict(worker, session.task, session.instance, message.final_action, setting.judge)
+        if message.final_action == "fail" and not session.instance.judges_giving_up:
+            return Evaluation(reward=0.0, success=False, detail="given up, though the task can be done")
+        return verdict
+
+    return work
+
+
+def _verdict(worker: DesktopWorker, task: TaskRef, instance: TaskInstance, final_action: FinalAction, judge: Judge) -> Evaluation:
+    verdict = _checked(judge.judge(task, instance, _getter(worker, instance, final_action)), Evaluation, "evaluator")
+    if not 0.0 <= verdict.reward <= 1.0:
+        raise TaskFailed(f"the evaluator gave reward {verdict.reward}, which is outside 0..1")
+    return verdict
+
+
+def _getter(worker: DesktopWorker, instance: TaskInstance, final_action: FinalAction) -> Getter:
+    """The driver's getter, which also knows how the episode began and ended."""
+    of_the_episode = {"final_action": final_action, "outputs": instance.outputs}
+
+    def get(kind: GetterKind, **args: Any) -> Any:
+        if kind == "pause":
+            return time.sleep(args["seconds"])
+        return of_the_episode[kind] if kind in of_the_episode else _driver(worker).get(kind, **args)
+
+    return get
+
+
+def health(worker: DesktopWorker) -> Message:
+    """Does it still answer?"""
+    if _driver(worker).healthy() is not True:
+        raise DesktopBroken("the health check failed")
+    return Ack()
+
+
+def _driver(worker: DesktopWorker) -> DesktopDriver:
+    assert worker.driver is not None, "calls run only after the start"
+    return worker.driver
+
+
+def _session(worker: DesktopWorker, lease: Lease) -> Session:
+    session = worker.session
+    if session is None or session.token != lease.token:
+        raise TaskFailed("no task was set up under this lease: send a TaskReset first")
+    return session
+
+
+def _checked(value: Any, kind: type[T], what: str) -> T:
+    """``value`` as it will arrive: its fields are what they should be, and every text can be sent."""
+    if not isinstance(value, kind):
+        raise DesktopBroken(f"{what} gave {_short(value)} instead of {kind.__name__}")
+    try:
+        return msgspec.json.decode(msgspec.json.encode(value, enc_hook=_scalar), type=kind)
+    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        raise DesktopBroken(f"{what} gave a {kind.__name__} that cannot be sent: {error}") from error
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{_short(value)} in it")
+
+
+def _short(value: object) -> str:
+    return f"{type(value).__name__} {value!r:.60}"

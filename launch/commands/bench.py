@@ -1,0 +1,108 @@
+"""`computerrl bench NAME`: runs one file of benchmarks/, prints its table, writes its rows as JSON.
+
+A benchmark is a module `benchmarks/<name>.py` with a docstring and `run(quick: bool) -> list[dict]`; each row has name, value,
+unit, spread, target, better ("lower" or "higher"), and where there is a baseline peer, peer_value, ratio.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from computerrl import PACKAGE
+from computerrl.common.errors import ConfigError, Problem
+
+FOLDER = PACKAGE / "benchmarks"
+COLUMNS = ("name", "value", "unit", "spread", "target", "better", "peer", "peer_value", "ratio")
+
+
+def benchmark_names() -> list[str]:
+    """All there are."""
+    return sorted(path.stem for path in FOLDER.glob("*.py") if not path.stem.startswith("_"))
+
+
+def run_bench(name: str | None, *, json_file: Path | None, quick: bool) -> int:
+    """Run ``name`` (or list all when None); gives the exit code. Raises `ConfigError` for an unknown name.
+
+    The exit code is 1 when a row misses its target and the module says `GUARANTEED = True`.
+    """
+    names = benchmark_names()
+    if name is None:
+        for known in names:
+            doc = ast.get_docstring(ast.parse((FOLDER / f"{known}.py").read_text())) or ""
+            print(f"{known:24} {doc.splitlines()[0] if doc else ''}")
+        return 0
+    if name not in names:
+        raise ConfigError([Problem("NAME", f"no benchmark {name!r}", f"use one of {', '.join(names)}")])
+    module = importlib.import_module(f"computerrl.benchmarks.{name}")
+    started = time.perf_counter()
+    rows = [complete(row) for row in module.run(quick)]
+    print_rows(name, rows, took_s=time.perf_counter() - started, quick=quick)
+    if json_file is not None:
+        from computerrl.launch.plan.machine import inspect_machine, package_versions
+
+        machine = {**inspect_machine().as_dict(), "versions": package_versions()}
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(json.dumps({"machine": machine, "benchmark": name, "quick": quick, "rows": rows}, indent=2) + "\n")
+        print(f"rows: {json_file}")
+    return int(getattr(module, "GUARANTEED", False) and any(meets(row) is False for row in rows))
+
+
+def complete(row: Mapping[str, Any]) -> dict[str, Any]:
+    """All columns, the missing ones None; the ratio to the peer computed when both values are there."""
+    unknown = row.keys() - set(COLUMNS)
+    assert not unknown, f"unknown columns {sorted(unknown)} in a benchmark's row"
+    full = {column: row.get(column) for column in COLUMNS}
+    if full["ratio"] is None and full["value"] is not None and full["peer_value"]:
+        full["ratio"] = full["value"] / full["peer_value"]
+    return full
+
+
+def meets(row: Mapping[str, Any]) -> bool | None:
+    """Whether the value reaches the target; None when there is none."""
+    value, target = row["value"], row["target"]
+    if value is None or target is None:
+        return None
+    return bool(value <= target if row["better"] == "lower" else value >= target)
+
+
+_LOG_WIDTH = 180
+"""Columns of a table that is not printed to a terminal."""
+
+
+def print_rows(name: str, rows: Sequence[Mapping[str, Any]], *, took_s: float, quick: bool) -> None:
+    """The table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        title=f"{name}{' (quick)' if quick else ''}, {took_s:.0f} s", title_justify="left", header_style="dim", box=None
+    )
+    table.add_column("name")
+    for title in ("value", "unit", "spread", "target", "peer", "peer value", "ratio"):
+        table.add_column(title, justify="left" if title in ("unit", "peer") else "right", no_wrap=True)
+    for row in rows:
+        style = {True: "green", False: "red", None: ""}[meets(row)]
+        target = "" if row["target"] is None else f"{'<=' if row['better'] == 'lower' else '>='} {_number(row['target'])}"
+        if meets(row) is False:
+            target += " missed"
+        value = f"[{style}]{_number(row['value'])}[/]" if style else _number(row["value"])
+        cells = [str(row["name"]), value, row["unit"] or "", _number(row["spread"]), target]
+        table.add_row(*cells, row["peer"] or "", _number(row["peer_value"]), _number(row["ratio"]))
+    Console(width=None if sys.stdout.isatty() else _LOG_WIDTH).print(table)
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return "..".join(map(_number, value))
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return str(value)

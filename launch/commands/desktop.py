@@ -1,0 +1,91 @@
+"""`computerrl desktop`: one desktop in a web page, from start to Ctrl-C. The page itself is `env_server.live`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from computerrl.common import log
+from computerrl.common.config import DesktopConfig, RunConfig
+from computerrl.common.wire.addresses import is_loopback
+from computerrl.launch.web.serve import tunnel_hint
+
+
+@dataclass(frozen=True, slots=True)
+class DesktopOptions:
+    """What the command line says; see its help."""
+
+    family: str
+    seed: int
+    image: str
+    driver: str
+    recordings: str
+    host: str
+    port: int
+    open_browser: bool | None
+
+
+def run_desktop(options: DesktopOptions) -> int:
+    """Serve until SIGINT, SIGTERM or SIGHUP; gives the exit code. Raises `ConfigError`, `SetupError`."""
+    from computerrl.common import lifecycle
+    from computerrl.env_server.client import needed_desktop
+    from computerrl.env_server.live.session import LiveSession
+    from computerrl.env_server.live.web import serve
+
+    log.configure()
+    desktop = DesktopConfig.model_validate({"driver": options.driver, "image": options.image})
+    # Refuses unknown families in the words of a configuration. Applications of others start when a task opens them.
+    desktop = needed_desktop(RunConfig.model_validate({"desktop": desktop, "tasks": {"families": (options.family,)}}))
+    recordings = Path(options.recordings).absolute()
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        for number in lifecycle.stop_signals():
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await serve(
+            LiveSession(desktop, recordings=recordings),
+            family=options.family,
+            seed=options.seed,
+            host=options.host,
+            port=options.port,
+            recordings=options.recordings,
+            on_ready=lambda address: _announce(address, options),
+            stop=stop,
+        )
+
+    asyncio.run(main())
+    return 0
+
+
+def _announce(address: str, options: DesktopOptions) -> None:
+    click.echo(f"desktop: {address}")
+    click.echo("Whoever has this address can use the desktop. Ctrl-C ends it.")
+    if not is_loopback(options.host):
+        click.echo("note: other computers can reach it, and what travels is not encrypted", err=True)
+    hint = tunnel_hint(address)
+    if hint:
+        click.echo(hint)
+    sys.stdout.flush()
+    if _wants_browser(options.open_browser, os.environ):
+        # Its own thread: some browsers keep the command that starts them.
+        threading.Thread(target=_open, args=(address,), daemon=True).start()
+
+
+def _wants_browser(asked: bool | None, environment: Any) -> bool:
+    """As asked; else where somebody sits in front of a screen."""
+    if asked is not None:
+        return asked
+    return sys.stdout.isatty() and bool(environment.get("DISPLAY") or environment.get("WAYLAND_DISPLAY"))
+
+
+def _open(address: str) -> None:
+    import webbrowser
+
+    webbrowser.open(address)

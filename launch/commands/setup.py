@@ -1,0 +1,36 @@
+"""`computerrl setup`: the command around `launch.setup.machine_setup`, for an installed environment. `make setup` needs no
+command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from computerrl.launch.commands.options import ConfigFile
+from computerrl.launch.setup.machine_setup import run_setup
+
+
+@click.command()
+@click.argument("config", required=False, type=ConfigFile(), metavar="[CONFIG]")
+@click.option("--image", metavar="NAME", help="Desktop image: core, full (core and all other applications), or a path.")
+@click.option("--mirror", metavar="URL", help="Debian archive to install from; default: the one in this machine's apt sources.")
+@click.help_option("-h", "--help")
+def setup(config: Path | None, image: str | None, mirror: str | None) -> None:
+    """Make this machine ready: find or install Apptainer, build the desktop image, convert the model.
+
+    With CONFIG: what that run needs; without: what configs/quickstart.yaml needs. Skips what is already there.
+    Without root it uses what it finds and says what an administrator has to install.
+
+    \b
+    computerrl setup
+    computerrl setup --image full
+    """
+    if config is None:
+        run_setup(image=image or "core", mirror=mirror)
+        return
+    from computerrl.common.config import load_config
+
+    run = load_config(config)
+    configured = run.desktop.image if run.desktop.driver == "apptainer" else None
+    run_setup(image=image or configured, model=run.model.name, mirror=mirror)

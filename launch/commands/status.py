@@ -1,0 +1,103 @@
+"""`computerrl status` and `computerrl phase sft`: looking at a run, and asking it for something, from outside."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from computerrl.common.errors import ResumeError
+from computerrl.common.run_files import requests
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.launch.report.report_data import ActiveTime
+from computerrl.launch.report.write import now_of, read_attempts
+from computerrl.launch.supervision.supervisor import ProcessView
+
+if TYPE_CHECKING:
+    from computerrl.launch.watch.display_frame import View
+    from computerrl.launch.watch.run_state import RunState
+
+ANSWER_LIMIT_S = 3.0
+"""How long the broker's first answer is waited for."""
+
+
+def show_status(folder: Path, *, stay: bool) -> None:
+    """Draw the display once, or until Ctrl-C or the end of the run."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from computerrl.launch.watch.display_frame import render
+    from computerrl.launch.watch.follow import STATUS_EVERY_S, RunWatch
+
+    console = Console()
+    pause = threading.Event()
+    watch = RunWatch(RunFolder(folder))
+    try:
+        if attempt_ended(folder) is None:
+            watch.wait_status(timeout_s=ANSWER_LIMIT_S)
+        if not stay:
+            console.print(render(view_of(folder, watch.refresh()), width=console.width))
+            return
+        with Live(console=console, auto_refresh=False) as live:
+            while True:
+                view = view_of(folder, watch.refresh())
+                live.update(render(view, width=console.width), refresh=True)
+                if view.ending is not None:
+                    return
+                pause.wait(STATUS_EVERY_S)
+    except KeyboardInterrupt:
+        return
+    finally:
+        watch.close()
+
+
+def view_of(folder: Path, state: RunState, *, now: float | None = None) -> View:
+    """What the display shows of the run in ``folder``, looked at from outside at Unix time ``now``; None: the present."""
+    from computerrl.launch.watch.display_frame import View, ending_of
+
+    attempts = read_attempts(RunFolder(folder).logs)
+    now = now_of(attempts) if now is None else now
+    active = ActiveTime(attempts, last_record=now)
+    name = folder.resolve().name
+    last = attempts[-1] if attempts else None
+    if last is not None and last.ended is not None:
+        ending = ending_of(last.outcome, ended=last.ended, took_s=active.total_s)
+        notes = [] if ending.is_good else [f"{last.reason}; the same `computerrl train` with --resume continues it"]
+        return View(name, state, (), now, active.total_s, notes, ending=ending)
+    peers = state.status.peers if state.status is not None else ()
+    processes = [ProcessView(f"{peer.role}-{peer.index}", "running", peer.pid, 0) for peer in peers]
+    notes = [] if processes else ["the broker does not answer: the run was killed, is starting, or is on another machine"]
+    return View(name, state, processes, now, active.total_s, notes)
+
+
+def attempt_ended(folder: Path) -> float | None:
+    """Unix seconds of the end of the newest attempt; None while it is under way."""
+    attempts = read_attempts(RunFolder(folder).logs)
+    return attempts[-1].ended if attempts else None
+
+
+def request_sft(folder: Path) -> str:
+    """Leave the request where the learner looks. Raises `ResumeError` when nobody runs the run."""
+    if not is_running(folder):
+        raise ResumeError(f"{folder} is not running\n    -> ask while `computerrl train` is at work on it")
+    requests.ask(folder, "phase", "sft")
+    return f"asked {folder.resolve().name} for an Entropulse round; it begins after the current update"
+
+
+def is_running(folder: Path) -> bool:
+    """A supervisor on this machine holds the run, or its job is running."""
+    from computerrl.launch.cluster.slurm_commands import job_state
+    from computerrl.launch.cluster.submit import job_of
+    from computerrl.launch.plan.run_names import LOCK_FILE
+
+    job = job_of(folder)
+    if job is not None and shutil.which("scontrol") is not None:
+        state = job_state(job.job_id)
+        return state is not None and state.state == "RUNNING"
+    try:
+        os.kill(int((folder / LOCK_FILE).read_text()), 0)
+    except (OSError, ValueError):
+        return False
+    return True

@@ -1,0 +1,118 @@
+"""`computerrl tasks list` and `check`: the task families there are, and which task files of others can be run on our desktops."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from computerrl.common.config import RunConfig, TasksConfig, load_config
+from computerrl.common.errors import ConfigError, Problem
+from computerrl.common.models.folder import is_model_folder, model_folder
+
+
+def list_families(beginning: str) -> int:
+    """Print name, applications and description of the families whose name starts with ``beginning``; the exit code, 1 when there
+    is none."""
+    from computerrl.env_server.tasks import FAMILIES
+
+    found = [family for name, family in sorted(FAMILIES.items()) if name.startswith(beginning)]
+    for family in found:
+        note = "" if family.has_demonstrator else "  (no demonstrator)"
+        click.echo(f"{family.name:32} {'+'.join(sorted(family.apps)):16} {family.description}{note}")
+    click.echo(f"{len(found)} families", err=True)
+    return 0 if found else 1
+
+
+MIN_SCREEN_TOKENS = 32
+"""Room in a prompt for two or three rows: with less, an agent sees nothing of the screen."""
+_CHARS_PER_TOKEN = 4
+"""Of English text, with tokenizers of today."""
+
+
+def run_check(
+    folder: Path,
+    *,
+    assets: Path | None,
+    json_file: Path | None,
+    apps: Sequence[str],
+    config_file: Path | None = None,
+    play: bool = False,
+) -> int:
+    """Print the report, write it to ``json_file``; gives the exit code: 0 when every task can be run, else 1.
+
+    ``play``: also set each task up on a desktop, and judge it untouched.
+    """
+    from computerrl.env_server.tasks.osworld.abilities import DEFAULT_APPS, KINDS, Abilities
+    from computerrl.env_server.tasks.osworld.check import check_folder
+    from computerrl.env_server.tasks.osworld.families import missing_readers
+
+    if not os.path.isdir(folder):
+        raise ConfigError([Problem("DIR", f"there is no folder {str(folder)!r}", "give the folder with the tasks' JSON files")])
+    if play and apps:
+        raise ConfigError([Problem("--app", "desktops have the applications they have", "leave out --app, or --play")])
+    abilities = Abilities(frozenset(apps) if apps else DEFAULT_APPS)
+    missing = missing_readers()
+    if missing:
+        click.echo(f"expected files are not read: {', '.join(missing)} not installed (make setup WITH=osworld)", err=True)
+    report = check_folder(folder, assets=assets, abilities=abilities, read_gold=not missing)
+    if play and report.num_runnable:
+        from computerrl.env_server.judging.play_tasks import DESKTOPS, played
+
+        tasks = TasksConfig(osworld=str(folder), osworld_assets=None if assets is None else str(assets))
+        desktops = load_config(config_file).desktop if config_file else DESKTOPS
+        report = played(report, tasks, desktops, progress=functools.partial(click.echo, err=True))
+    needed = _tokens_needed(load_config(config_file) if config_file else RunConfig())
+    too_long = [task.path for task in report.tasks if needed.of(task.instruction) + MIN_SCREEN_TOKENS > needed.limit]
+    for task in report.tasks:
+        click.echo(f"{'run    ' if task.runnable else 'refused'}  {task.path}")
+        for refusal in task.refusals:
+            click.echo(f"           {refusal}")
+        if task.path in too_long:
+            click.echo(f"           note: {needed.note(task.instruction)}")
+    click.echo(f"\n{report.num_runnable} of {len(report.tasks)} tasks can be run")
+    if too_long:
+        click.echo(f"{len(too_long):5}  instructions do not fit a prompt beside the screen: raise actor.prompt.max_prompt_tokens")
+    for kind, meaning in KINDS.items():
+        if report.reasons[kind]:
+            click.echo(f"{report.reasons[kind]:5}  {kind:14} {meaning}")
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(json.dumps(report.as_json() | {"long_instructions": too_long}, indent=1) + "\n", encoding="utf-8")
+    return 0 if report.num_runnable == len(report.tasks) else 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Needed:
+    """Tokens of a prompt that shows a task and no screen."""
+
+    of: Callable[[str], int]
+    limit: int
+    """`actor.prompt.max_prompt_tokens`."""
+    is_exact: bool
+
+    def note(self, instruction: str) -> str:
+        number = self.of(instruction)
+        takes = f"a prompt with the instruction takes {'' if self.is_exact else 'about '}{number} tokens"
+        left = "its end is cut" if number > self.limit else "nothing of the screen fits"
+        return f"{takes}, actor.prompt.max_prompt_tokens is {self.limit}: {left}; set it to {number + 256} or more"
+
+
+def _tokens_needed(config: RunConfig) -> _Needed:
+    """By the tokenizer of the configured model; where that is not there, by the number of characters."""
+    from computerrl.actor.prompts.builder import FolderTokenizer, PromptBuilder
+    from computerrl.actor.prompts.check import prompt_problems
+
+    prompt, folder = config.actor.prompt, model_folder(config.model.name)
+    if is_model_folder(folder, weights=False):
+        problems = prompt_problems(config)
+        if problems:
+            raise ConfigError(problems)
+        builder = PromptBuilder(FolderTokenizer(folder), prompt, actions=config.tasks.actions)
+        return _Needed(builder.num_instruction_tokens, prompt.max_prompt_tokens, is_exact=True)
+    return _Needed(lambda text: len(text) // _CHARS_PER_TOKEN, prompt.max_prompt_tokens, is_exact=False)

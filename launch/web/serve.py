@@ -1,0 +1,83 @@
+"""`computerrl dashboard` and `replay`: serve a run's pages until Ctrl-C, or write one episode into a file."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from socket import gethostname
+from urllib.parse import urlsplit
+
+import click
+
+from computerrl.common.run_files.run_folder import PRIVATE, RunFolder, write_atomically
+from computerrl.common.wire.addresses import in_address, is_loopback
+from computerrl.launch.plan.run_names import read_resolved
+
+ADDRESS_FILE = "dashboard.url"
+"""In the run folder while `train --dashboard` serves its page; only its owner may read it, for the address holds a token."""
+NICE = 10
+"""The pages give way to the run: they are on its machine as a rule."""
+
+
+def show_run(folder: Path, *, host: str, port: int, page: str, command: str, with_parent: bool) -> None:
+    """Serve until SIGINT or SIGTERM. Raises `SetupError`, `ResumeError`."""
+    from computerrl.common import lifecycle
+
+    if with_parent:
+        lifecycle.die_with_parent()
+    os.nice(NICE)
+    if os.getsid(0) == os.getpid():  # Not a person's terminal.
+        lifecycle.set_session_nice(os.getpid(), NICE)
+    asyncio.run(_serve(folder, host=host, port=port, page=page, command=command, with_parent=with_parent))
+
+
+async def _serve(folder: Path, *, host: str, port: int, page: str, command: str, with_parent: bool) -> None:
+    from computerrl.common import lifecycle
+    from computerrl.launch.web.server import serve_run
+
+    stop = asyncio.Event()
+    for number in lifecycle.stop_signals():
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+
+    def ready(address: str) -> None:
+        if with_parent:
+            # The parent draws on the terminal: it reads this file and shows the address itself.
+            write_atomically(folder / ADDRESS_FILE, f"{address}{page}\n".encode(), mode=PRIVATE)
+            return
+        click.echo(f"{command.rpartition(' ')[2]}: {address}{page}")
+        hint = tunnel_hint(address)
+        if hint:
+            click.echo(hint)
+
+    await serve_run(folder, host=host, port=port, command=command, on_ready=ready, stop=stop, goes_with_run=with_parent)
+
+
+def tunnel(address: str) -> str:
+    """The ssh command that brings ``address`` to whoever is logged in over ssh; empty for those who are not."""
+    place = urlsplit(address)
+    host = place.hostname or ""
+    if "SSH_CONNECTION" not in os.environ or not is_loopback(host):
+        return ""
+    return f"ssh -N -L {place.port}:{in_address(host)}:{place.port} {getpass.getuser()}@{gethostname()}"
+
+
+def tunnel_hint(address: str) -> str:
+    """What to do from one's own machine before ``address`` can be opened; empty where nothing is needed."""
+    command = tunnel(address)
+    return f"    -> from your own machine: {command}, then open the address there" if command else ""
+
+
+def write_episode(folder: Path, names: Sequence[str], *, out: Path) -> str:
+    """Write the episodes as one page to ``out``; gives what to tell the person. Raises `ConfigError`."""
+    from computerrl.launch.web.episodes import Episodes
+    from computerrl.launch.web.share import episode_page
+
+    run = RunFolder(folder)
+    episodes = Episodes(run, model=read_resolved(folder)["model"]["name"])
+    episodes.refresh()
+    data = episode_page(run, episodes, names).encode()
+    write_atomically(out, data, mode=PRIVATE)
+    return f"{out}: {len(data) / 1e6:.1f} MB, everything in it"

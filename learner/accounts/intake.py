@@ -1,0 +1,137 @@
+"""Groups on their way from the broker into the books: taken strictly by number, each decided once.
+
+What must never be trained on (`learner.accounts.poison`) is set aside when it comes; nobody behind the intake sees it, and it is
+recorded with its group.
+
+A group is taken, then decided: what became of each of its trajectories is recorded and the cursor moves past it. A checkpoint
+covers what is decided; the broker delivers the rest again. Decides no fate itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from computerrl.common import log
+from computerrl.common.errors import ProtocolError
+from computerrl.common.messages import NoGroup, Trajectory, TrajectoryGroup
+from computerrl.learner.accounts.ledger import AgeSpan, Ledger, Outcome
+from computerrl.learner.accounts.poison import Poison, StepCheck, poison_of
+from computerrl.learner.accounts.records import Records
+from computerrl.learner.contracts import Broker
+from computerrl.learner.recipe.state import LoopState
+
+
+class Intake:
+    """The groups from ``state.cursor`` on."""
+
+    def __init__(
+        self,
+        state: LoopState,
+        *,
+        broker: Broker,
+        ledger: Ledger,
+        records: Records,
+        vocabulary_size: int,
+        check_picture: StepCheck | None = None,
+    ) -> None:
+        self._state = state
+        self._check_picture = check_picture
+        self._vocabulary_size = vocabulary_size
+        self._poisoned: dict[int, list[tuple[Trajectory, Poison]]] = {}
+        """Group number -> what was set aside."""
+        self._broker = broker
+        self._ledger = ledger
+        self._records = records
+        self.taken: list[TrajectoryGroup] = []
+        """Groups from the cursor on whose fate is not decided."""
+        self.in_flight: tuple[int, ...] | None = None
+        """Policy versions in flight for training by the broker's last answer, None when that was a group."""
+
+    def fetch(self) -> TrajectoryGroup | None:
+        """The next group that was not taken yet, None when it is not complete."""
+        wanted = self._state.cursor + len(self.taken)
+        group = self._broker.fetch_group(wanted)
+        if isinstance(group, NoGroup):
+            self.in_flight = group.training_versions
+            return None
+        self.in_flight = None
+        if group.group_seq != wanted:
+            raise ProtocolError(f"asked for group {wanted}, got {group.group_seq}: it would be taken twice or never")
+        return self._without_poison(group)
+
+    def current(self) -> list[TrajectoryGroup]:
+        """Groups taken that belong to the present orders."""
+        return [group for group in self.taken if group.order_id in self._state.orders]
+
+    def batch(self, num_groups: int) -> tuple[list[TrajectoryGroup], list[TrajectoryGroup]]:
+        """The first ``num_groups`` groups of the present orders, with all that were taken before the last one; and they alone."""
+        groups = self.current()[:num_groups]
+        taken = [group for group in self.taken if group.group_seq <= groups[-1].group_seq]
+        return taken, groups
+
+    def decide(
+        self,
+        groups: Sequence[TrajectoryGroup],
+        outcomes: Sequence[Sequence[Outcome]],
+        ages: Mapping[str, AgeSpan] | None = None,
+        advantages: Mapping[str, Sequence[float | None]] | None = None,
+    ) -> None:
+        """Record what became of ``groups``: the next ones from the cursor on, the first of those taken. ``ages`` and
+        ``advantages`` (of each step): by trajectory, of those in the batch."""
+        state = self._state
+        for group, fates in zip(groups, outcomes, strict=True):
+            assert group.group_seq == state.cursor
+            for trajectory, outcome in zip(group.trajectories, fates, strict=True):
+                span = (ages or {}).get(trajectory.trajectory_id)
+                self._ledger.record(
+                    trajectory, outcome, group_seq=group.group_seq, update=state.update, policy_version=state.policy_version,
+                    ages=span,
+                )  # fmt: skip
+                self._records.episode(
+                    trajectory, outcome, age_max=None if span is None else span.maximum,
+                    advantages=(advantages or {}).get(trajectory.trajectory_id, ()),
+                )  # fmt: skip
+                self._records.picture(trajectory, step=state.update)
+            poisoned = self._poisoned.pop(group.group_seq, [])
+            for trajectory, poison in poisoned:
+                self._ledger.record(
+                    trajectory, poison, group_seq=group.group_seq, update=state.update,
+                    policy_version=state.policy_version, ages=None,
+                )  # fmt: skip
+                self._records.episode(trajectory, poison)
+                log.get_logger().error("trajectory.poisoned", trajectory_id=trajectory.trajectory_id, reason=poison)
+            if group.num_given_up:
+                log.get_logger().warning("group.incomplete", task=group.task.task_id, num_given_up=group.num_given_up)
+            state.take([*group.trajectories, *(trajectory for trajectory, _ in poisoned)])
+            if group.kind == "training":
+                state.next_seed = max(state.next_seed, group.task.seed + 1)
+            state.cursor += 1
+        self.taken = [group for group in self.taken if group.group_seq >= state.cursor]
+
+    def _without_poison(self, group: TrajectoryGroup) -> TrajectoryGroup:
+        found = [
+            poison_of(
+                one,
+                policy_version=self._state.policy_version,
+                vocabulary_size=self._vocabulary_size,
+                check_picture=self._check_picture,
+            )
+            for one in group.trajectories
+        ]
+        poisoned = [(one, poison) for one, poison in zip(group.trajectories, found, strict=True) if poison is not None]
+        if not poisoned:
+            return group
+        self._poisoned[group.group_seq] = poisoned
+        fine = tuple(one for one, poison in zip(group.trajectories, found, strict=True) if poison is None)
+        # To everybody behind, a poisoned rollout is one that could not be played.
+        return replace(group, trajectories=fine, num_given_up=group.num_given_up + len(poisoned))
+
+    def close_phase(self) -> None:
+        """What was taken and not trained when its phase ended."""
+        self.decide_all(self.taken, "phase_closed")
+
+    def decide_all(self, groups: Sequence[TrajectoryGroup], outcome: Outcome) -> None:
+        """Record the same fate for all of ``groups``."""
+        self.decide(groups, [[outcome] * len(group.trajectories) for group in groups])

@@ -1,0 +1,254 @@
+"""Figures made from the loop's state: who was trained, what a metrics line says, how long it will still take. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from computerrl.common.config import RunConfig
+from computerrl.common.messages import Status, Trajectory, TrajectoryGroup
+from computerrl.learner.accounts.ledger import AgeSpan, Ledger, Outcome
+from computerrl.learner.algorithms import LeftOut, StepKey, TrainBatch
+from computerrl.learner.recipe import phases as recipe
+from computerrl.learner.recipe.pacing import Cut
+from computerrl.learner.recipe.state import LoopState, Tally
+
+LOGGED = (
+    "update", "phase", "policy_version", "success", "entropy", "policy_age_mean", "policy_age_max", "train_s", "wait_s",
+    "stall_s",
+)  # fmt: skip
+"""Fields of an update that go into the log too."""
+
+SUMMARY_LOGGED = ("num_updates", "num_entropulse_phases", "num_trajectories_lost", "max_policy_age_trained", "success_after_rl")
+
+
+class TrainedSteps:
+    """Which trajectories of a batch were trained, and how old their steps were."""
+
+    def __init__(self, batch: TrainBatch, *, position: int, age_bound: float, skipped: Collection[int] = frozenset()) -> None:
+        """``position``: of the version being trained (see `learner.recipe.lineage`). ``skipped``: places in the batch of samples
+        whose optimizer step was not done."""
+        self._batch = batch
+        keys, fresh = batch.step_keys, np.flatnonzero(~batch.replayed_S).tolist()
+        self._places = {keys[place]: place for place in fresh if place not in skipped}
+        """Where the batch holds each step that came for this update and was trained."""
+        self._skipped = {keys[place] for place in fresh if place in skipped}
+        self._position = position
+        self._age_bound = age_bound
+        self.ages = [max(0, position - batch.samples[place].min_policy_version) for place in self._places.values()]
+        """Of steps that came for this update; those out of an algorithm's memory are as old as they are."""
+        self.num_steps_by_age = {str(age): self.ages.count(age) for age in sorted(set(self.ages))}
+        self.num_trajectories = 0
+        self.num_steps = len(batch.samples) - len(skipped)
+
+    @property
+    def max_age_trained(self) -> int:
+        return max(self.ages, default=0)
+
+    def fates(
+        self, taken: Sequence[TrajectoryGroup], translated: Mapping[int, TrajectoryGroup]
+    ) -> tuple[list[list[Outcome]], dict[str, AgeSpan]]:
+        """(outcome of every trajectory of every taken group, ages of those that were in the batch).
+
+        ``translated``: the groups of the batch by number, as the algorithm saw them; taken ones not in it came too late.
+        """
+        outcomes: list[list[Outcome]] = []
+        ages: dict[str, AgeSpan] = {}
+        for group in taken:
+            seen = translated.get(group.group_seq)
+            if group.kind == "demonstration":
+                outcomes.append(["demonstrated"] * len(group.trajectories))
+                continue
+            if seen is None:
+                outcomes.append(["phase_closed"] * len(group.trajectories))
+                continue
+            outcomes.append([self._fate(trajectory) for trajectory in seen.trajectories])
+            # What was not chosen was not masked for its age either.
+            ages |= {
+                trajectory.trajectory_id: self._span(trajectory)
+                for trajectory, outcome in zip(seen.trajectories, outcomes[-1], strict=True)
+                if outcome != "not_chosen"
+            }
+        self.num_trajectories = sum(outcome == "trained" for group in outcomes for outcome in group)
+        return outcomes, ages
+
+    def advantages(self, groups: Iterable[TrajectoryGroup]) -> dict[str, list[float | None]]:
+        """Of each step by trajectory, the mean over its tokens; None: it was not trained."""
+        return {
+            trajectory.trajectory_id: [self._advantage(key) for key in _keys(trajectory)]
+            for group in groups
+            for trajectory in group.trajectories
+        }
+
+    def _advantage(self, key: StepKey) -> float | None:
+        place = self._places.get(key)
+        if place is None:
+            return None
+        batch = self._batch
+        found = batch.advantage_S[place] if batch.token_advantages is None else batch.token_advantages[place]
+        return round(float(np.mean(found)), 4)
+
+    def _fate(self, trajectory: Trajectory) -> Outcome:
+        keys = _keys(trajectory)
+        if any(key in self._places for key in keys):
+            return "trained"
+        if any(key in self._skipped for key in keys):
+            return "skipped"
+        if trajectory.trajectory_id in self._batch.not_chosen:
+            return "not_chosen"
+        reasons = Counter(self._batch.left_out[key] for key in keys if key in self._batch.left_out)
+        if reasons:
+            return reasons.most_common(1)[0][0]
+        if not trajectory.steps:
+            return "no_signal"
+        return "too_old" if all(age > self._age_bound for age in self._ages_of(trajectory)) else "not_chosen"
+
+    def _span(self, trajectory: Trajectory) -> AgeSpan:
+        ages, masked = self._ages_of(trajectory), []
+        left_out: dict[LeftOut, tuple[int, int]] = {}
+        for step, age, key in zip(trajectory.steps, ages, _keys(trajectory), strict=True):
+            reason = self._batch.left_out.get(key)
+            if key in self._places or key in self._skipped or reason == "no_signal":
+                continue  # It was free to train.
+            if reason is None and age > self._age_bound:
+                masked.append(len(step.action_tokens))
+                continue
+            reason = reason or "not_chosen"
+            num_steps, num_tokens = left_out.get(reason, (0, 0))
+            left_out[reason] = (num_steps + 1, num_tokens + len(step.action_tokens))
+        return AgeSpan(min(ages, default=0), max(ages, default=0), len(masked), sum(masked), left_out)
+
+    def _ages_of(self, trajectory: Trajectory) -> list[int]:
+        return [max(0, self._position - step.min_policy_version) for step in trajectory.steps]
+
+
+def _keys(trajectory: Trajectory) -> list[StepKey]:
+    return [(trajectory.trajectory_id, place) for place in range(len(trajectory.steps))]
+
+
+def update_fields(
+    state: LoopState,
+    metrics: Mapping[str, float],
+    trained: TrainedSteps,
+    tally: Tally,
+    *,
+    cut: Cut,
+    status: Status | None,
+    ledger: Ledger,
+) -> dict[str, Any]:
+    """The `update` line of metrics.jsonl, as far as state and trainer know it."""
+    counters = status.counters if status is not None else {}
+    refused = {name.removeprefix("rejected/"): n for name, n in counters.items() if name.startswith("rejected/")}
+    ages = trained.ages or [0]
+    waste = ledger.waste.figures()
+    fields: dict[str, Any] = {
+        **metrics,
+        "phase": state.phase,
+        "update": state.update,
+        "policy_version": state.policy_version,
+        "success": tally.success,
+        "success_ema": state.success_ema,
+        "success_by_family": tally.rates(),
+        "rollouts_by_family": {name: episodes for name, (_, episodes) in sorted(tally.families.items())},
+        "entropy": metrics.get("entropy", 0.0),
+        "policy_age_min": metrics.get("policy_age_min", min(ages)),
+        "policy_age_mean": metrics.get("policy_age_mean", sum(ages) / len(ages)),
+        "policy_age_max": metrics.get("policy_age_max", max(ages)),
+        "num_steps_by_age": trained.num_steps_by_age,
+        "num_trajectories_trained": trained.num_trajectories,
+        "num_steps_trained": trained.num_steps,
+        "trained": bool(trained.num_steps),
+        "stall_s": cut.stall_s,
+        "stall_end": cut.stall_end,
+        "drops": {**refused, **ledger.drops},
+        "waste": waste,
+        "length_ks": waste["within_bound"]["length_ks"],
+        "family_tv": waste["within_bound"]["family_tv"],
+        "env_steps": state.env_steps,
+        "rl_env_steps": state.rl_env_steps,
+        "env_steps_per_s": state.env_steps / state.run_s if state.run_s > 0 else 0.0,
+        "episodes": state.episodes,
+        "run_s": state.run_s,
+        "rl_s": state.rl_s,
+        "broker": {**counters, **(status.gauges if status is not None else {})},
+    }
+    for name in ("train_s", "trained_tokens_per_s", "num_tokens", "padded_tokens_ratio", "loss", "kl", "grad_norm"):
+        fields.setdefault(name, 0.0)
+    fields.setdefault("clip_fraction", 0.0)
+    fields.setdefault("num_trajectories", tally.num_episodes)
+    fields.setdefault("num_steps", trained.num_steps)
+    return fields
+
+
+def gauges(fields: Mapping[str, Any]) -> dict[str, float]:
+    """The learner's heartbeat figures out of an update line."""
+    names = {
+        "success": "success", "entropy": "entropy", "age_min": "policy_age_min", "age_mean": "policy_age_mean",
+        "age_max": "policy_age_max", "trained_tokens_per_s": "trained_tokens_per_s", "train_s": "train_s", "wait_s": "wait_s",
+        "stall_s": "stall_s",
+    }  # fmt: skip
+    return {f"learner/{short}": float(fields[name]) for short, name in names.items()}
+
+
+def time_left_s(state: LoopState, config: RunConfig, *, num_evaluated: int) -> float | None:
+    """Estimate of the time until the run's end, the last evaluation of ``num_evaluated`` episodes included; None while nothing is
+    known."""
+    recipe_limits = config.learner.recipe
+    if state.phase == recipe.DONE:
+        return 0.0
+    evaluation_s = state.pace.of(num_evaluated) if state.pace else 0.0
+    tally = state.tallies.get(recipe.EVAL_AFTER_RL)
+    if tally is not None:
+        return None if state.pace is None else max(0, num_evaluated - tally.num_episodes) * state.pace.episode_s
+    estimates = []
+    if recipe_limits.max_run_s is not None:
+        estimates.append(recipe_limits.max_run_s - state.run_s - evaluation_s)
+    if recipe_limits.max_rl_s is not None:
+        estimates.append(recipe_limits.max_rl_s - state.rl_s)
+    if state.update >= 1 and recipe_limits.max_updates:
+        estimates.append((recipe_limits.max_updates - state.update) * state.rl_s / state.update)
+    if state.rl_env_steps and recipe_limits.max_rl_env_steps:
+        estimates.append((recipe_limits.max_rl_env_steps - state.rl_env_steps) * state.rl_s / state.rl_env_steps)
+    if not estimates:
+        return None
+    return max(0.0, min(estimates)) + evaluation_s
+
+
+def summary_fields(
+    state: LoopState, ledger: Ledger, *, status: Status | None, num_rounds: int, num_restarts: int, families: Sequence[str]
+) -> dict[str, Any]:
+    """The `summary` line: everything a report needs from the learner."""
+    counters = status.counters if status is not None else {}
+
+    def success(name: str) -> float | None:
+        return state.evaluations[name]["success"] if name in state.evaluations else None
+
+    return {
+        "success_before": success(recipe.EVAL_BEFORE),
+        "success_after_bc": success(recipe.EVAL_AFTER_CLONING),
+        "success_after_rl": success(recipe.EVAL_AFTER_RL),
+        "evaluations": state.evaluations,
+        "families": list(families),
+        "policy_version": state.policy_version,
+        "num_updates": state.update,
+        "num_entropulse_phases": num_rounds,
+        "env_steps": state.env_steps,
+        "rl_env_steps": state.rl_env_steps,
+        "env_steps_per_s": state.env_steps / state.run_s if state.run_s > 0 else 0.0,
+        "episodes": state.episodes,
+        "run_s": state.run_s,
+        "rl_s": state.rl_s,
+        "phase_seconds": state.phase_seconds,
+        "trajectories": ledger.counts,
+        "drops": ledger.drops,
+        "waste": ledger.waste.figures(),
+        "stall_s": state.stall_s,
+        "num_trajectories_lost": ledger.num_lost(counters) if status is not None else None,
+        "max_policy_age_trained": ledger.max_age_trained,
+        "num_steps_masked": ledger.num_steps_masked,
+        "num_restarts": num_restarts,
+        "broker": dict(counters),
+    }

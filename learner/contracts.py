@@ -1,0 +1,79 @@
+"""What the conductor needs of its neighbours, as protocols: tests put ten-line fakes in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from computerrl.common.messages import NoGroup, RolloutOrder, Status, Step, TrajectoryGroup
+from computerrl.learner.accounts.poison import StepCheck
+from computerrl.learner.algorithms import Algorithm, TrainBatch
+from computerrl.learner.checkpoints.checkpoint import Section
+
+
+class Trainer(Protocol):
+    """The part of `learner.training.trainer.Trainer` used here."""
+
+    algorithm: Algorithm
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Tokens are below this."""
+        ...
+
+    @property
+    def check_picture(self) -> StepCheck | None:
+        """What refuses a step for its picture; None when the model takes none."""
+        ...
+
+    @property
+    def revision(self) -> int:
+        """Another number whenever `state_dict` may give something else than before."""
+        ...
+
+    @property
+    def skipped(self) -> frozenset[int]:
+        """Places of samples of the newest batch whose optimizer step was not done, for its gradients were not finite."""
+        ...
+
+    def refine(self, batch: TrainBatch) -> TrainBatch: ...
+
+    def update(self, batch: TrainBatch) -> dict[str, float]: ...
+
+    def sft_step(self, steps: Sequence[Step], lr: float) -> dict[str, float]: ...
+
+    def change_objective(self, lr: float) -> None: ...
+
+    def set_reference(self) -> None: ...
+
+    def state_dict(self) -> dict[str, Any] | Section:
+        """A section is a copy already; of plain tensors the checkpoint makes one."""
+        ...
+
+    def load_state_dict(self, state: Any) -> None:
+        """What `state_dict` gave, as `learner.supervised.pool.trainer_state` found it in a checkpoint."""
+        ...
+
+    def trainable_tensors(self) -> dict[str, torch.Tensor]: ...
+
+    def probe_logprobs(self) -> np.ndarray: ...
+
+
+class Broker(Protocol):
+    """The part of `broker.client.BrokerClient` used here."""
+
+    def place_order(self, order: RolloutOrder) -> None:
+        """Raises `OrderRefused` when the id is taken by a closed order or by one with other content."""
+
+    def close_order(self, order_id: str) -> None: ...
+
+    def fetch_group(self, group_seq: int) -> TrajectoryGroup | NoGroup: ...
+
+    def report_consumption(self, group_seq: int) -> None: ...
+
+    def announce_version(self, policy_version: int, *, group_seq: int) -> None: ...
+
+    def status(self, *, timeout_s: float | None = None) -> Status: ...

@@ -1,0 +1,55 @@
+"""A pack on the learner's device: the arrays that forward passes read, in one copy, and the layout of attention.
+
+Shape legend: as in `learner.model.batching`; nothing is computed here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from computerrl.learner.model.attention import Layout, layout_of
+from computerrl.learner.model.batching import Pack
+from computerrl.learner.model.transfers import to_device
+
+
+@dataclass(frozen=True, slots=True)
+class PictureTensors:
+    """Tensors of `learner.model.batching.PackPictures`."""
+
+    nodes_V: torch.Tensor
+    rows_V: torch.Tensor
+    positions_3N: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PackTensors:
+    """Tensors of a `learner.model.batching.Pack`; made once, and kept when the pack is run more than once."""
+
+    layout: Layout
+    tokens_N: torch.Tensor
+    depth_N: torch.Tensor
+    logit_nodes_Q: torch.Tensor
+    pair_node_U: torch.Tensor
+    pair_token_U: torch.Tensor
+    token_pair_M: torch.Tensor
+    token_state_M: torch.Tensor
+    """Index into ``logit_nodes_Q`` of the state before each action token."""
+    pictures: PictureTensors | None
+
+    @classmethod
+    def of(cls, pack: Pack, *, device: torch.device, dtype: torch.dtype, head_size: int) -> PackTensors:
+        """``dtype`` and ``head_size``: of attention."""
+        arrays = {
+            "tokens_N": pack.tokens_N, "depth_N": pack.depth_N, "logit_nodes_Q": pack.logit_nodes_Q,
+            "pair_node_U": pack.pair_node_U, "pair_token_U": pack.pair_token_U, "token_pair_M": pack.token_pair_M,
+            "token_state_M": pack.pair_node_U[pack.token_pair_M],
+        }  # fmt: skip
+        pictures = None
+        if pack.pictures is not None:
+            shown = pack.pictures
+            named = {"nodes_V": shown.nodes_V, "rows_V": shown.rows_V, "positions_3N": shown.positions_3N}
+            pictures = PictureTensors(**to_device(named, device))
+        layout = layout_of(pack, device=device, dtype=dtype, head_size=head_size)
+        return cls(layout=layout, pictures=pictures, **to_device(arrays, device))

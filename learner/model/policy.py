@@ -1,0 +1,416 @@
+"""The trained language model: any Hugging Face causal LM with an ordinary stack of decoder layers, run on packed tries; also one
+that takes pictures (`learner.model.vision`).
+
+Only the top layers (and the final norm) are trained when the configuration says so: the layers below run without a graph
+and their output can be kept between passes of one batch. Compute is bfloat16, or float32, where the weights are their own
+masters; gradients gather in float32 next to float32 master weights, which the optimizer owns. Logits exist only where an
+action token is predicted, a few rows at a time. No optimizer, no loss and no batch logic here; how the weights lie over several
+ranks is `learner.model.sharding`'s business.
+
+Shape legend: N nodes of a pack, Q nodes with logits, U distinct (node, next token) pairs, E hidden size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from computerrl.common import host_compute
+from computerrl.common.config import LoraConfig, RunConfig
+from computerrl.common.errors import ConfigError, Problem
+from computerrl.common.memory_plan import Recomputation
+from computerrl.common.messages import Step
+from computerrl.common.models.loading import load_whole, refusing_model
+from computerrl.common.weight_plan import probe_tokens
+from computerrl.learner.model.attention import ATTENTION
+from computerrl.learner.model.batching import Pack, make_packs
+from computerrl.learner.model.fused import fuse
+from computerrl.learner.model.head import action_logprobs
+from computerrl.learner.model.lora import adapters_among, add_adapters
+from computerrl.learner.model.model_store import ensure_model
+from computerrl.learner.model.pack_tensors import PackTensors
+from computerrl.learner.model.ranks import SOLO, Ranks
+from computerrl.learner.model.vision import PictureProbe, Vision, auto_class, load_vision
+from computerrl.learner.training.recomputation import choose
+
+_PROBE_TOLERANCE = {torch.bfloat16: 0.15, torch.float32: 2e-3}
+"""Mean absolute log-prob difference to the model's own forward pass that rounding explains."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ProbeSample:
+    prompt_tokens: np.ndarray
+    action_tokens: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class PackOutputs:
+    """What one forward pass over a pack yields."""
+
+    logprobs_U: torch.Tensor
+    """[U] float32, of the sampling distribution at the asked temperature; carries the graph."""
+    entropy_Q: torch.Tensor
+    """[Q] float32, detached."""
+    states_QE: torch.Tensor
+    """What the logits were made of, after the final norm; detached."""
+
+
+class Policy:
+    """A model on its device, split into frozen lower and trained upper layers."""
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        folder: Path,
+        num_trained_layers: int | None,
+        recomputation: Recomputation = "none",
+        lora: LoraConfig | None = None,
+        vision: Vision | None = None,
+        float32_head: bool = False,
+    ) -> None:
+        """``recomputation``: what each trained layer computes again when going back, see `LearnerConfig`.
+        ``float32_head``: compute the output layer in float32, see `ModelConfig.head_dtype`.
+        ``lora``: the model's adapters, which are in it already, are all that is trained. ``vision``: of a model that takes
+        pictures; its tower is trained when everything is."""
+        self.folder = folder
+        self.vision = vision
+        self._float32_head = float32_head
+        self._recomputes = recomputation == "full"
+        self._model = model
+        self._base = model.get_decoder()
+        self._layers = self._base.layers
+        num_layers = len(self._layers)
+        text = model.config.get_text_config()
+        self._head_size: int = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        self._first_trained = 0 if num_trained_layers is None else max(0, num_layers - num_trained_layers)
+        self._embeddings_trained = num_trained_layers is None and lora is None
+        self._adapters = adapters_among((name for name, _ in model.named_parameters()), lora)
+        of_adapters = {name for adapter in self._adapters for name in (adapter.down, adapter.up)}
+        model.requires_grad_(False)
+        trained: dict[str, torch.nn.Parameter] = {}
+        for name, parameter in model.named_parameters():
+            if name in of_adapters if lora else num_trained_layers is None or self._is_top(parameter):
+                trained[name] = parameter.requires_grad_(True)
+        self.trained = trained
+        """Hugging Face name -> compute parameter."""
+        self.masters = self._make_masters()
+        """Hugging Face name -> float32 master; `.grad` of a master is what the optimizer reads."""
+
+    def _make_masters(self) -> dict[str, torch.Tensor]:
+        # Weights that compute in float32 are their own masters: no second copy of them in memory.
+        masters = {name: p.detach().to(torch.float32) for name, p in self.trained.items()}
+        for name, parameter in self.trained.items():
+            parameter.register_post_accumulate_grad_hook(self._gather_into(masters[name]))
+        return masters
+
+    @property
+    def hidden_size(self) -> int:
+        """Length of a state."""
+        return int(self._model.get_input_embeddings().embedding_dim)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Rows of the embedding."""
+        return int(self._model.get_input_embeddings().num_embeddings)
+
+    def _is_top(self, parameter: torch.nn.Parameter) -> bool:
+        top = [*self._layers[self._first_trained :], self._base.norm]
+        return any(parameter is candidate for module in top for candidate in module.parameters())
+
+    @staticmethod
+    def _gather_into(master: torch.Tensor) -> Any:
+        def gather(parameter: torch.Tensor) -> None:
+            gradient = parameter.grad
+            assert gradient is not None
+            if master.grad is None:
+                master.grad = gradient.to(torch.float32)
+            else:
+                master.grad.add_(gradient)
+            parameter.grad = None
+
+        return gather
+
+    @property
+    def device(self) -> torch.device:
+        return self._model.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._model.dtype
+
+    def packs(self, samples: Sequence[Step], *, max_tokens: int, groups: Sequence[int] | None = None) -> list[Pack]:
+        """As `make_packs`, with the pictures of a model that takes them. Raises `PictureError`."""
+        if self.vision is None:
+            return make_packs(samples, max_tokens=max_tokens, groups=groups)
+        return self.vision.pictures.packs(samples, max_tokens=max_tokens, groups=groups)
+
+    def tensors(self, pack: Pack) -> PackTensors:
+        """``pack`` on this device; worth keeping when the pack is run more than once."""
+        return PackTensors.of(pack, device=self.device, dtype=self.dtype, head_size=self._head_size)
+
+    def frozen_hidden(self, pack: Pack, tensors: PackTensors) -> torch.Tensor | None:
+        """[1, N, E] what enters the first trained layer; None when nothing below it is frozen."""
+        if self._embeddings_trained:
+            return None
+        with torch.no_grad():
+            return self._within(self._below, pack, tensors)
+
+    def _below(self, pack: Pack, tensors: PackTensors) -> torch.Tensor:
+        return self._run(self._embed(pack, tensors), tensors, self._layers[: self._first_trained])
+
+    def forward(
+        self, pack: Pack, *, temperature: float, tensors: PackTensors | None = None, hidden: torch.Tensor | None = None
+    ) -> PackOutputs:
+        """Log-probs of the pack's (node, token) pairs at ``temperature``. ``tensors`` and ``hidden`` are what `tensors` and
+        `frozen_hidden` gave for this pack, or None. Under `torch.no_grad` no graph is made."""
+        tensors = tensors or self.tensors(pack)
+        if hidden is None:
+            hidden = self.frozen_hidden(pack, tensors)
+        return PackOutputs(*self._within(self._above, pack, tensors, hidden, temperature))
+
+    def _within(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Do ``work`` with the weights at hand."""
+        return work(*arguments)
+
+    def _above(
+        self, pack: Pack, tensors: PackTensors, hidden: torch.Tensor | None, temperature: float
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        if hidden is None:
+            hidden = self._embed(pack, tensors)
+        top = self._run(hidden, tensors, self._layers[self._first_trained :])
+        states_QE = self._base.norm(top.squeeze(0).index_select(0, tensors.logit_nodes_Q))
+        head = self._model.get_output_embeddings()
+        weight_VE, bias_V = head.weight, getattr(head, "bias", None)
+        if self._float32_head:
+            weight_VE, bias_V = weight_VE.float(), None if bias_V is None else bias_V.float()
+        logprobs, entropy = action_logprobs(
+            states_QE.to(weight_VE.dtype),
+            weight_VE,
+            bias_V,
+            tensors.pair_node_U,
+            tensors.pair_token_U,
+            host_pair_node_U=pack.pair_node_U,
+            temperature=temperature,
+        )
+        return logprobs, entropy, states_QE.detach()
+
+    def _embed(self, pack: Pack, tensors: PackTensors) -> torch.Tensor:
+        embedded_NE = self._model.get_input_embeddings()(tensors.tokens_N)
+        if pack.pictures is not None:
+            assert self.vision is not None and tensors.pictures is not None
+            features_RE = self.vision.features(pack.pictures).to(embedded_NE.dtype)
+            rows_VE = features_RE.index_select(0, tensors.pictures.rows_V)
+            embedded_NE = embedded_NE.index_copy(0, tensors.pictures.nodes_V, rows_VE)
+        return embedded_NE[None]
+
+    def _rope_positions(self, tensors: PackTensors) -> torch.Tensor:
+        """[1, N], or [3, 1, N] for a model that takes pictures."""
+        if self.vision is None:
+            return tensors.depth_N[None]
+        if tensors.pictures is None:
+            return tensors.depth_N.expand(3, 1, -1)
+        return tensors.pictures.positions_3N[:, None]
+
+    def _run(self, hidden: torch.Tensor, tensors: PackTensors, layers: Any) -> torch.Tensor:
+        positions = tensors.depth_N[None]
+        rotary = self._base.rotary_emb(hidden, position_ids=self._rope_positions(tensors))
+        recomputes = self._recomputes and torch.is_grad_enabled()
+        rest = {
+            "attention_mask": tensors.layout, "position_ids": positions, "position_embeddings": rotary, "use_cache": False,
+        }  # fmt: skip
+        for layer in layers:
+            if recomputes:
+                # Nothing random happens in a layer (the model is in eval mode), so no generator has to be put back.
+                out = checkpoint(layer, hidden, use_reentrant=False, preserve_rng_state=False, **rest)
+            else:
+                out = layer(hidden, **rest)
+            hidden = out[0] if isinstance(out, tuple) else out
+        return hidden
+
+    def clip_gradients(self, masters: Sequence[torch.Tensor], max_norm: float) -> float:
+        """Scale the gradients of ``masters`` down to the global norm ``max_norm``; returns what it was. One that is not finite
+        leaves them as they are, so that they can be looked at."""
+        norm = self._norm([master.grad for master in masters if master.grad is not None])
+        value = float(norm)
+        if math.isfinite(value):
+            torch.nn.utils.clip_grads_with_norm_(masters, max_norm, norm)
+        return value
+
+    def _norm(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+        return torch.nn.utils.get_total_norm(gradients)
+
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """Hugging Face name -> gradient, as far as this process holds it."""
+        return {name: master.grad for name, master in self.masters.items() if master.grad is not None}
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Copy the masters into the compute parameters, after an optimizer step or a restore."""
+        if self.dtype != torch.float32:
+            torch._foreach_copy_(list(self.trained.values()), list(self.masters.values()))
+
+    def copy_weights(self) -> dict[str, torch.Tensor]:
+        """Hugging Face name -> copy of the trained weights in compute dtype, as `other_weights` takes them."""
+        return {name: parameter.detach().clone() for name, parameter in self.trained.items()}
+
+    def trained_tensors(self) -> dict[str, torch.Tensor]:
+        """The base model's name -> tensor that training changes, whole, in compute dtype; without copying, but merged where there
+        are adapters."""
+        trained = {name: self._whole(parameter) for name, parameter in self.trained.items()}
+        if not self._adapters:
+            return trained
+        return {
+            adapter.weight: adapter.merged(
+                self._whole(self._model.get_parameter(adapter.base)), trained[adapter.down], trained[adapter.up]
+            )
+            for adapter in self._adapters
+        }
+
+    def _whole(self, parameter: torch.Tensor) -> torch.Tensor:
+        return parameter.detach()
+
+    def part(self, whole: torch.Tensor, *, like: torch.Tensor) -> torch.Tensor:
+        """A copy of what of ``whole`` is kept here, on this device, lying as the master ``like`` does. Raises `ValueError`."""
+        if whole.shape != like.shape:
+            raise ValueError(f"a tensor is {list(whole.shape)} in the state, and {list(like.shape)} here: it is of another model")
+        return whole.to(like.device, copy=True)
+
+    @contextlib.contextmanager
+    def other_weights(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[None]:
+        """Run with ``tensors`` (a reference policy) in place of the trained ones; no gradients inside."""
+        own = {name: parameter.data for name, parameter in self.trained.items()}
+        try:
+            for name, parameter in self.trained.items():
+                parameter.data = tensors[name]
+            with torch.no_grad():
+                yield
+        finally:
+            for name, parameter in self.trained.items():
+                parameter.data = own[name]
+
+    @torch.no_grad()
+    def probe_logprobs(self) -> np.ndarray:
+        """[15] float32: log-probs of `probe_tokens`, each after the first given all before it, at temperature 1."""
+        return self._token_logprobs(_pack_of([_sample_of(_probe(self.vocabulary_size))]))
+
+    @torch.no_grad()
+    def fork_logprobs(self) -> np.ndarray:
+        """[62] float32: of the tokens of `_fork_samples`, packed."""
+        return self._token_logprobs(_pack_of(_fork_samples(self.vocabulary_size)))
+
+    def _token_logprobs(self, pack: Pack) -> np.ndarray:
+        tensors = self.tensors(pack)
+        logprobs_U = self.forward(pack, temperature=1.0, tensors=tensors).logprobs_U
+        return logprobs_U.index_select(0, tensors.token_pair_M).float().cpu().numpy()
+
+
+def _sample_of(tokens: np.ndarray) -> _ProbeSample:
+    """The first token is the prompt, the rest the action."""
+    return _ProbeSample(tokens[:1], tokens[1:])
+
+
+def _probe(vocabulary: int) -> np.ndarray:
+    return np.array(probe_tokens(vocabulary), dtype=np.int32)
+
+
+def _fork_samples(vocabulary: int) -> list[_ProbeSample]:
+    """The probe, and beside it one that shares its first half: packed, two of its nodes have one parent."""
+    tokens = _probe(vocabulary)
+    middle = len(tokens) // 2
+    other = np.concatenate([tokens[:middle], tokens[middle:][::-1]])
+    return [_sample_of(row) for row in sorted((tokens, other), key=tuple)]
+
+
+def _pack_of(samples: Sequence[_ProbeSample]) -> Pack:
+    (pack,) = make_packs(samples, max_tokens=sum(len(sample.prompt_tokens) + len(sample.action_tokens) for sample in samples))
+    return pack
+
+
+def load_policy(config: RunConfig, *, make: Callable[..., Policy] = Policy, ranks: Ranks = SOLO) -> Policy:
+    """Load the configured model onto the configured device and check that it computes what the model itself does.
+
+    ``make`` has the arguments of `Policy`; another than that puts the model onto its device itself (`learner.model.sharding`).
+    ``ranks``: all of them call it.
+
+    Raises `ConfigError` when the folder is no model or its architecture is none of those that can be run layer by layer.
+    """
+    folder = ensure_model(config.model.name)
+    device = choose_device(config.learner.device)
+    if device.type == "cpu" and config.learner.num_threads is not None:
+        torch.set_num_threads(max(1, config.learner.num_threads // config.learner.num_ranks))
+    recomputation = choose(config, device=device, ranks=ranks)
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    dtype = torch.bfloat16 if config.model.dtype == "bfloat16" else torch.float32
+    step = "use a folder written by save_pretrained() of a causal language model, with or without a vision tower"
+    with refusing_model("transformers", folder, next_step=step):
+        model = load_whole(auto_class(folder).from_pretrained, folder, dtype=dtype, attn_implementation="eager")
+    model = (model.to(device) if make is Policy else model).eval()
+    expected = _own_logprobs(model)
+    if not np.isfinite(expected).all():
+        step = "copy the model folder again, or use one whose training did not diverge"
+        raise ConfigError([Problem("model.name", f"{str(folder)!r} computes log-probs that are no numbers", step)])
+    vision = load_vision(model, config, folder=folder, recompute=recomputation == "full")
+    probe = None if vision is None else PictureProbe(vision, image_token=int(model.config.image_token_id))
+    lora = config.learner.lora
+    if lora is not None:
+        num_layers, num_trained = len(model.get_decoder().layers), config.model.trainable_top_layers
+        first = 0 if num_trained is None else max(0, num_layers - num_trained)
+        add_adapters(model, lora, first_layer=first, seed=config.seed)
+    # A vision tower attends as it always does: nothing of it is packed.
+    model.set_attn_implementation(ATTENTION if vision is None else {"text_config": ATTENTION, "vision_config": "sdpa"})
+    if device.type == "cuda":
+        fuse(model, attends=vision is None)
+    try:
+        policy = make(
+            model,
+            folder=folder,
+            num_trained_layers=config.model.trainable_top_layers,
+            recomputation=recomputation,
+            lora=lora,
+            vision=vision,
+            float32_head=config.model.head_dtype == "float32",
+        )
+        difference = float(np.abs(policy.fork_logprobs() - expected).mean())
+        if probe is not None:
+            seen = probe.difference(lambda pack: policy.forward(pack, temperature=1.0).logprobs_U)
+            difference = max(difference, seen)
+    except (AttributeError, TypeError) as error:
+        raise _unsupported(model, f"its decoder cannot be run layer by layer ({error})") from error
+    if not difference < _PROBE_TOLERANCE[dtype]:
+        raise _unsupported(model, f"run layer by layer, its log-probs differ by {difference:.3f} from its own")
+    return policy
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto`: CUDA when there is one. Raises `ConfigError`, also where a GPU is here and this torch cannot use it."""
+    built_for, has_cuda = torch.version.cuda, torch.cuda.is_available()
+    return torch.device(
+        host_compute.choose_device(name, built_for=built_for, has_cuda=has_cuda, has_gpu=host_compute.has_visible_gpu())
+    )
+
+
+def _unsupported(model: Any, reason: str) -> ConfigError:
+    step = "use a Llama- or Qwen-like model (full causal attention, rotary positions, an ordinary output layer)"
+    return ConfigError([Problem("model.name", f"{type(model).__name__} is not supported: {reason}", step)])
+
+
+@torch.no_grad()
+def _own_logprobs(model: Any) -> np.ndarray:
+    vocabulary = int(model.get_input_embeddings().num_embeddings)
+    rows = [np.concatenate([sample.prompt_tokens, sample.action_tokens]) for sample in _fork_samples(vocabulary)]
+    tokens = torch.from_numpy(np.stack(rows).astype(np.int64)).to(model.device)
+    logprobs = torch.log_softmax(model(input_ids=tokens, use_cache=False).logits[:, :-1].float(), dim=-1)
+    return logprobs.gather(2, tokens[:, 1:, None]).flatten().cpu().numpy()

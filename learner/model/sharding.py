@@ -1,0 +1,160 @@
+"""A policy whose weights lie over several ranks: FSDP2, one group per decoder layer, float32 shards as masters.
+
+    plain `Policy`     compute weights (bfloat16) + masters (float32), whole, on one device
+    `ShardedPolicy`    masters (float32), a slice per rank; FSDP2 gathers a layer in compute type when it runs, frees it
+                       afterwards, and adds the gradients of all ranks up in float32 onto the slices
+
+Frozen layers are divided as well, in compute type. Gradients are summed and not averaged: the weights of a batch's tokens are
+those of the whole batch on every rank. Whoever calls a method here does so on all ranks, or it never returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from computerrl.common.config import LoraConfig, RunConfig
+from computerrl.common.memory_plan import Recomputation
+from computerrl.learner.model.policy import Policy, load_policy
+from computerrl.learner.model.ranks import RankGroup
+from computerrl.learner.model.vision import Vision
+
+
+class _Root(torch.nn.Module):
+    """FSDP2 gathers weights where a module is called: this one is called around every pass, so that embeddings and output
+    layer, which belong to no layer, are there for all of it."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        return work(*arguments)
+
+
+class ShardedPolicy(Policy):
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        ranks: RankGroup,
+        folder: Path,
+        num_trained_layers: int | None,
+        recomputation: Recomputation = "none",
+        lora: LoraConfig | None = None,
+        vision: Vision | None = None,
+        float32_head: bool = False,
+    ) -> None:
+        """``model``: whole, on the CPU; its layers go to ``ranks.device`` one by one, so that it need not fit there."""
+        self._rank = ranks.rank
+        self._dtype: torch.dtype = model.dtype
+        self._mesh = init_device_mesh(ranks.device.type, (ranks.num_ranks,))
+        super().__init__(
+            model,
+            folder=folder,
+            num_trained_layers=num_trained_layers,
+            recomputation=recomputation,
+            lora=lora,
+            vision=vision,
+            float32_head=float32_head,
+        )
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._dtype
+
+    def _make_masters(self) -> dict[str, torch.Tensor]:
+        names = list(self.trained)
+        for parameter in self.trained.values():
+            parameter.data = parameter.data.to(torch.float32)
+        self._root = _Root(self._model)
+        # reshard_after_forward also for the root: left whole after a pass without gradients, it would still be the old weights
+        # in the pass after the next optimizer step.
+        shard = partial(
+            fully_shard,
+            mesh=self._mesh,
+            mp_policy=MixedPrecisionPolicy(self._dtype, reduce_dtype=torch.float32, cast_forward_inputs=False),
+            reshard_after_forward=True,
+        )
+        for module in (*self._layers, self._base.norm, self._root):
+            shard(module)
+        for module in self._root.modules():
+            if isinstance(module, FSDPModule):
+                module.set_gradient_divide_factor(1.0)
+                module.set_force_sum_reduction_for_comms(True)
+        parameters = dict(self._model.named_parameters())
+        self.trained = {name: parameters[name] for name in names}
+        return dict(self.trained)
+
+    def _within(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        return self._root(work, *arguments)
+
+    def _norm(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+        norm = super()._norm(gradients)
+        assert isinstance(norm, DTensor)
+        return norm.full_tensor()
+
+    def gradients(self) -> dict[str, torch.Tensor]:
+        return {name: _slice(gradient) for name, gradient in super().gradients().items()}
+
+    def publish(self) -> None:
+        """Nothing: the masters are what passes gather."""
+
+    def copy_weights(self) -> dict[str, torch.Tensor]:
+        """As `Policy.copy_weights`, a slice per rank."""
+        return {name: master.detach().to(self._dtype, copy=True) for name, master in self.masters.items()}
+
+    def trained_tensors(self) -> dict[str, torch.Tensor]:
+        """As `Policy.trained_tensors` on rank 0; nothing on the others, which help to gather them."""
+        tensors = super().trained_tensors()
+        return tensors if self._rank == 0 else {}
+
+    def _whole(self, parameter: torch.Tensor) -> torch.Tensor:
+        shard = parameter.detach().to(self._dtype)
+        assert isinstance(shard, DTensor)
+        full = shard.full_tensor()
+        # Without adapters the others have no use for it: one tensor at a time is all they ever hold.
+        return full if self._rank == 0 or self._adapters else torch.empty(0, dtype=self._dtype)
+
+    def part(self, whole: torch.Tensor, *, like: torch.Tensor) -> torch.Tensor:
+        assert isinstance(like, DTensor)
+        if whole.shape != like.shape:
+            raise ValueError(f"a tensor is {list(whole.shape)} in the state, and {list(like.shape)} here: it is of another model")
+        # No source rank: everybody has the whole and cuts out his own slice.
+        return distribute_tensor(whole.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+
+    @contextlib.contextmanager
+    def other_weights(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[None]:
+        """See `Policy.other_weights`; keeps a copy of this rank's masters meanwhile."""
+        with torch.no_grad():
+            own = {name: _slice(master).clone() for name, master in self.masters.items()}
+            try:
+                for name, master in self.masters.items():
+                    _slice(master).copy_(_slice(tensors[name]))
+                yield
+            finally:
+                for name, master in self.masters.items():
+                    _slice(master).copy_(own[name])
+
+
+def load_sharded_policy(config: RunConfig, ranks: RankGroup) -> ShardedPolicy:
+    """`learner.model.policy.load_policy`, over ``ranks``; all of them call it."""
+    policy = load_policy(config, make=partial(ShardedPolicy, ranks=ranks), ranks=ranks)
+    assert isinstance(policy, ShardedPolicy)
+    return policy
+
+
+def _slice(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a tensor, as it lies in memory."""
+    assert isinstance(tensor, DTensor)
+    return tensor.detach().to_local()

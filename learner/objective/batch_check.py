@@ -1,0 +1,99 @@
+"""What an algorithm is given, and a last look at its batch before that is trained on.
+
+An algorithm of another package may copy trajectories and steps, choose among them, and give a step another prompt. The age bound
+and the ledger rest on what its batch says, so that is held against what came, and a batch that is wrong is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, get_args
+
+import numpy as np
+
+from computerrl.common.messages import Step, TrajectoryGroup
+from computerrl.learner.algorithms import LeftOut, StepKey, TrainBatch
+from computerrl.learner.algorithms.contract import blaming, returned
+from computerrl.learner.objective.step_table import acts_the_same
+
+if TYPE_CHECKING:
+    from computerrl.learner.contracts import Trainer
+
+_HINT = "make the batch with StepTable.of(..., came=groups), or correct its step_S and replayed_S"
+
+
+def make_batch(trainer: Trainer, groups: Sequence[TrajectoryGroup], *, position: int, age_bound: float) -> TrainBatch:
+    """The batch of ``trainer`` and its algorithm for ``groups``, at the ``position`` of the version being trained. Raises
+    `ConfigError` when the algorithm fails or its batch is wrong."""
+    algorithm = trainer.algorithm
+    _write_protect(groups)
+    check = partial(check_batch, groups=groups, position=position, age_bound=age_bound, vocabulary_size=trainer.vocabulary_size)
+    with blaming(algorithm, "prepare"):
+        prepared = returned(algorithm.prepare(list(groups), version=position), TrainBatch)
+        check(prepared)
+    batch = trainer.refine(prepared)
+    with blaming(algorithm, "refine"):
+        check(batch)
+    return batch
+
+
+def _write_protect(groups: Iterable[TrajectoryGroup]) -> None:
+    """Make the arrays of ``groups`` read-only: an algorithm that changed them would change what its batch is held against."""
+    for step in (step for group in groups for one in group.trajectories for step in one.steps):
+        for array in (step.prompt_tokens, step.action_tokens, step.behavior_logprobs, step.policy_versions):
+            array.setflags(write=False)
+
+
+def check_batch(
+    batch: TrainBatch, groups: Iterable[TrajectoryGroup], *, position: int, age_bound: float, vocabulary_size: int
+) -> None:
+    """Raise `ValueError` when ``batch`` trains on numbers that are not finite, leaves steps out for an unknown reason, or names a
+    step that is another one of ``groups``, is there twice, is older than ``age_bound``, or came with the batch and is called
+    replayed.
+
+    ``groups``: those of the batch, as the algorithm was given them; ``position``: of the version being trained.
+    """
+    if batch.version != position:
+        raise ValueError(f"the version of its batch is {batch.version}, and it was given {position}")
+    for name in ("advantage_S", "token_weight_S"):
+        if not np.isfinite(getattr(batch, name)).all():
+            raise ValueError(f"{name} of its batch has numbers that are not finite")
+    for name, value in batch.metrics.items():
+        if not isinstance(value, int | float | np.number):
+            raise ValueError(f"metric {name!r} of its batch is {value!r:.50}, no number")
+    reasons = get_args(LeftOut)
+    unknown = sorted(set(map(str, batch.left_out.values())) - set(reasons))
+    if unknown:
+        raise ValueError(f"its batch leaves steps out for {', '.join(unknown)}; the reasons are {', '.join(reasons)}")
+    came = {one.trajectory_id: one.steps for group in groups for one in group.trajectories}
+    seen: set[StepKey] = set()
+    for key, step, replayed in zip(batch.step_keys, batch.samples, batch.replayed_S.tolist(), strict=True):
+        fault = _fault(key, step, came.get(key[0]), replayed=replayed, position=position, age_bound=age_bound)
+        if not fault and not replayed and key in seen:
+            fault = "twice: give it a larger token_weight_S"
+        if not fault and not _is_prompt(step.prompt_tokens, vocabulary_size):
+            fault = f"with a prompt that is empty or has tokens outside 0..{vocabulary_size - 1}"
+        if fault:
+            raise ValueError(f"its batch names step {key[1]} of {key[0]}, {fault}; {_HINT}")
+        seen.add(key)
+
+
+def _is_prompt(tokens: np.ndarray, vocabulary_size: int) -> bool:
+    return bool(tokens.size) and int(tokens.min()) >= 0 and int(tokens.max()) < vocabulary_size
+
+
+def _fault(key: StepKey, step: Step, came: Sequence[Step] | None, *, replayed: bool, position: int, age_bound: float) -> str:
+    """What is wrong with ``step``, named as ``key``; empty when nothing is."""
+    if came is None:
+        return "" if replayed else "a trajectory that did not come with it and is not called replayed"
+    if replayed:
+        return "which came with it, and calls it replayed"
+    place = key[1]
+    if not 0 <= place < len(came):
+        return f"which has {len(came)} steps"
+    if not acts_the_same(step, came[place]):
+        others = [i for i, other in enumerate(came) if acts_the_same(step, other)]
+        return f"and holds what came as step {others[0]}" if others else "and holds another action than came"
+    age = position - came[place].min_policy_version
+    return f"which is {age} versions old; learner.max_age allows {age_bound}" if age > age_bound else ""

@@ -1,0 +1,262 @@
+"""Successful episodes kept for supervised rounds: demonstrations for cloning, the run's own successes for Entropulse.
+
+Bounded: per family a uniform sample over everything ever added (so that policies of all versions stay in), whatever the
+length of the run. Saved in checkpoints as flat arrays. Randomness comes from the seed and the counts alone, so a resumed
+run draws what an undisturbed one would have drawn. Does no training.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from msgspec import to_builtins
+
+from computerrl.common.errors import ResumeError
+from computerrl.common.messages import ScreenshotRef, Step, StepTiming, Trajectory
+from computerrl.learner.checkpoints.checkpoint import Checkpoint, Section, join_state, split_state
+from computerrl.learner.checkpoints.shards import ShardFiles
+from computerrl.learner.objective.memory import Stored
+
+TRAINER = "trainer"
+"""Section of a checkpoint with the trainer's state."""
+
+_NO_TIMING = StepTiming(generate_s=0.0, desktop_s=0.0, settle_s=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """What is kept of one trajectory."""
+
+    family: str
+    task_id: str
+    trajectory_id: str
+    steps: tuple[Step, ...]
+    """Stripped to their tokens (and pictures); without those that were badly formed or could not be done: a success does not make
+    them good."""
+
+
+class EpisodePool:
+    """A bounded, seeded sample of successful episodes."""
+
+    def __init__(self, *, seed: int, max_per_family: int, with_pictures: bool = False) -> None:
+        """``with_pictures``: keep where the steps' screenshots lie, for a model that takes pictures."""
+        self._seed = seed
+        self._with_pictures = with_pictures
+        self._max_per_family = max_per_family
+        self._episodes: dict[str, list[Episode]] = {}
+        self._num_seen: dict[str, int] = {}
+
+    def add(self, trajectory: Trajectory) -> None:
+        """Offer one successful trajectory (Vitter's algorithm R per family)."""
+        steps = tuple(self._strip(step) for step in trajectory.steps if step.format_ok and not step.action_error)
+        if not steps:
+            return
+        family = trajectory.task.family
+        kept = self._episodes.setdefault(family, [])
+        seen = self._num_seen[family] = self._num_seen.get(family, 0) + 1
+        episode = Episode(family, trajectory.task.task_id, trajectory.trajectory_id, steps)
+        if len(kept) < self._max_per_family:
+            kept.append(episode)
+            return
+        place = random.Random(f"{self._seed}:{family}:{seen}").randrange(seen)
+        if place < self._max_per_family:
+            kept[place] = episode
+
+    def _strip(self, step: Step) -> Step:
+        return _bare_step(step.prompt_tokens, step.action_tokens, step.screenshot if self._with_pictures else None)
+
+    @property
+    def num_episodes(self) -> int:
+        return sum(len(kept) for kept in self._episodes.values())
+
+    @property
+    def num_steps(self) -> int:
+        return sum(len(episode.steps) for kept in self._episodes.values() for episode in kept)
+
+    def draw(
+        self, *, per_task: int, max_steps: int | None, salt: str, families: Mapping[str, float] | None = None,
+        fill_from: EpisodePool | None = None,
+    ) -> list[Episode]:  # fmt: skip
+        """At most ``per_task`` episodes of each task instance, families in turn, until ``max_steps`` steps are reached.
+
+        ``families``: of these alone, those of lower values first. Equal ones are in random order, as all are without: where the
+        steps are not enough for all, none is always left out. Families that have fewer episodes than others are filled with those
+        of ``fill_from``, again and again if need be.
+        """
+        chosen: list[Episode] = []
+        num_steps = 0
+        queues = self._queues(per_task=per_task, salt=salt)
+        if fill_from is not None:
+            queues = _filled(queues, fill_from._queues(per_task=per_task, salt=salt))
+        names = sorted(queues)
+        random.Random(f"{self._seed}:{salt}").shuffle(names)
+        if families is not None:
+            names = sorted((name for name in names if name in families), key=families.__getitem__)
+        for episode in _in_turn([queues[name] for name in names]):
+            if max_steps is not None and chosen and num_steps + len(episode.steps) > max_steps:
+                break
+            chosen.append(episode)
+            num_steps += len(episode.steps)
+        return chosen
+
+    def _queues(self, *, per_task: int, salt: str) -> dict[str, list[Episode]]:
+        """Family -> its episodes as they are drawn."""
+        queues: dict[str, list[Episode]] = {}
+        for family, episodes in self._episodes.items():
+            shuffled = list(episodes)
+            random.Random(f"{self._seed}:{salt}:{family}").shuffle(shuffled)
+            taken: Counter[str] = Counter()
+            queue = queues[family] = []
+            for episode in shuffled:
+                taken[episode.task_id] += 1
+                if taken[episode.task_id] <= per_task:
+                    queue.append(episode)
+        return queues
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """(arrays, JSON-ready rest); `restore` takes them back."""
+        episodes = [episode for family in sorted(self._episodes) for episode in self._episodes[family]]
+        steps = [step for episode in episodes for step in episode.steps]
+        arrays = {
+            "prompt_tokens": _concatenate([step.prompt_tokens for step in steps]),
+            "action_tokens": _concatenate([step.action_tokens for step in steps]),
+            "prompt_lengths": np.array([len(step.prompt_tokens) for step in steps], dtype=np.int32),
+            "action_lengths": np.array([len(step.action_tokens) for step in steps], dtype=np.int32),
+            "episode_lengths": np.array([len(episode.steps) for episode in episodes], dtype=np.int32),
+        }
+        names = [[episode.family, episode.task_id, episode.trajectory_id] for episode in episodes]
+        rest: dict[str, Any] = {"names": names, "num_seen": dict(self._num_seen)}
+        if self._with_pictures:
+            rest["screenshots"] = [None if step.screenshot is None else to_builtins(step.screenshot) for step in steps]
+        return arrays, rest
+
+    def restore(self, arrays: Mapping[str, np.ndarray], rest: Mapping[str, Any]) -> None:
+        """Continue from `state`. Raises `ResumeError` when that was a pool without pictures, and this is one with them."""
+        if self._with_pictures and "screenshots" not in rest:
+            raise ResumeError("the checkpoint's pools hold no screenshots: they were kept for a model that takes no pictures")
+        refs = iter(rest["screenshots"] if self._with_pictures else itertools.repeat(None))
+        prompts = _split(arrays["prompt_tokens"], arrays["prompt_lengths"])
+        actions = _split(arrays["action_tokens"], arrays["action_lengths"])
+        self._episodes = {}
+        self._num_seen = dict(rest["num_seen"])
+        for (family, task_id, trajectory_id), length in zip(rest["names"], arrays["episode_lengths"], strict=True):
+            steps = tuple(_bare_step(next(prompts), next(actions), _screenshot(next(refs))) for _ in range(int(length)))
+            self._episodes.setdefault(family, []).append(Episode(family, task_id, trajectory_id, steps))
+
+
+def _filled(queues: Mapping[str, list[Episode]], more: Mapping[str, list[Episode]]) -> dict[str, list[Episode]]:
+    """``queues`` with every family of ``more`` made as long as the longest."""
+    length = max(map(len, queues.values()), default=0)
+    filled = dict(queues)
+    for family, episodes in more.items():
+        own = queues.get(family, [])
+        filled[family] = own + list(itertools.islice(itertools.cycle(episodes), length - len(own)))
+    return filled
+
+
+def _in_turn(queues: Sequence[Sequence[Episode]]) -> Iterator[Episode]:
+    for place in range(max(map(len, queues), default=0)):
+        yield from (queue[place] for queue in queues if place < len(queue))
+
+
+def digest(episodes: Sequence[Episode]) -> str:
+    """Identifies what an SFT round trained on."""
+    joined = "\n".join(sorted(episode.trajectory_id for episode in episodes))
+    return hashlib.blake2b(joined.encode(), digest_size=8).hexdigest()
+
+
+def make_batches(episodes: Sequence[Episode], *, batch_size: int, epochs: int, seed: str) -> list[list[Step]]:
+    """Minibatches of about ``batch_size`` steps over ``epochs`` passes.
+
+    Minibatches of a pass are about equally large: a small one would be an optimizer step as long as the others, decided by few
+    samples.
+
+    All episodes of a task instance go into one minibatch, since their prompts share prefixes and a pack computes a prefix once
+    (`learner.model.batching`). Each pass is shuffled, with the families spread evenly over it.
+    """
+    batches: list[list[Step]] = []
+    for epoch in range(epochs):
+        generator = random.Random(f"{seed}:{epoch}")
+        by_family: dict[str, dict[str, list[Step]]] = {}
+        for episode in episodes:
+            by_family.setdefault(episode.family, {}).setdefault(episode.task_id, []).extend(episode.steps)
+        placed: list[tuple[float, str, list[Step]]] = []
+        for family in sorted(by_family):
+            tasks = sorted(by_family[family].items())
+            generator.shuffle(tasks)
+            placed += [((i + generator.random()) / len(tasks), task_id, steps) for i, (task_id, steps) in enumerate(tasks)]
+        num_steps = sum(len(steps) for _, _, steps in placed)
+        parts: list[list[Step]] = [[] for _ in range(max(1, round(num_steps / batch_size)))]
+        taken = 0
+        for _, _, steps in sorted(placed, key=lambda item: item[:2]):
+            parts[taken * len(parts) // num_steps] += steps
+            taken += len(steps)
+        batches += [part for part in parts if part]
+    return batches
+
+
+def pack_run(
+    loop: dict[str, Any], trainer: Mapping[str, Any] | Section | None, pools: Mapping[str, Stored]
+) -> tuple[dict[str, dict[str, torch.Tensor] | Section], dict[str, Any]]:
+    """(tensor sections, JSON-ready rest) of a checkpoint: loop state, trainer state, pools. Without the trainer's: None."""
+    sections: dict[str, dict[str, torch.Tensor] | Section] = {}
+    tree: dict[str, Any] = {"loop": loop, TRAINER: None}
+    if isinstance(trainer, Mapping):
+        sections[TRAINER], tree[TRAINER] = split_state(trainer)
+    elif trainer is not None:
+        sections[TRAINER] = trainer
+    for name, pool in pools.items():
+        arrays, tree[name] = pool.state()
+        sections[name] = {key: torch.from_numpy(array) for key, array in arrays.items()}
+    return sections, tree
+
+
+def unpack_run(checkpoint: Checkpoint, pools: Mapping[str, Stored]) -> Any:
+    """Restore ``pools`` from what `pack_run` made; returns the trainer's state."""
+    for name, pool in pools.items():
+        pool.restore({key: tensor.numpy() for key, tensor in checkpoint.sections[name].items()}, checkpoint.state[name])
+    return trainer_state(checkpoint)
+
+
+def trainer_state(checkpoint: Checkpoint) -> Any:
+    """The trainer's state as `pack_run` got it; one of several ranks as a mapping that reads when asked."""
+    found = checkpoint.sections[TRAINER]
+    return found if isinstance(found, ShardFiles) else join_state(found, checkpoint.state[TRAINER])
+
+
+def _screenshot(found: Mapping[str, Any] | None) -> ScreenshotRef | None:
+    return None if found is None else ScreenshotRef(**found)
+
+
+def _bare_step(prompt_tokens: np.ndarray, action_tokens: np.ndarray, screenshot: ScreenshotRef | None) -> Step:
+    return Step(
+        prompt_tokens=prompt_tokens,
+        action_tokens=action_tokens,
+        behavior_logprobs=np.zeros(0, np.float32),
+        policy_versions=np.zeros(0, np.int32),
+        action_text="",
+        format_ok=True,
+        action_error="",
+        screenshot=screenshot,
+        settled_by="none",
+        timing=_NO_TIMING,
+    )
+
+
+def _concatenate(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate(arrays).astype(np.int32) if arrays else np.zeros(0, np.int32)
+
+
+def _split(flat: np.ndarray, lengths: np.ndarray) -> Iterator[np.ndarray]:
+    start = 0
+    for length in lengths:
+        yield flat[start : start + int(length)]
+        start += int(length)

@@ -1,0 +1,73 @@
+"""One supervised round: which episodes, in which minibatches, at which learning rate. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from computerrl.common import log
+from computerrl.common.config import RunConfig
+from computerrl.common.messages import Step
+from computerrl.learner.recipe import phases as recipe
+from computerrl.learner.supervised.pool import EpisodePool, digest, make_batches
+from computerrl.learner.supervised.specialists import episodes_of_specialists
+
+
+@dataclass
+class SftRound:
+    """Minibatches and how far the round is; begun anew when its learner died."""
+
+    batches: Sequence[Sequence[Step]]
+    max_lr: float
+    pool_digest: str
+    """Of the episodes drawn: two rounds with the same digest learn from the same."""
+    warmup_steps: int = 0
+    num_done: int = 0
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of the batch that `next_batch` gave last."""
+        return self.max_lr * min(1.0, self.num_done / self.warmup_steps) if self.warmup_steps else self.max_lr
+
+    def next_batch(self) -> Sequence[Step] | None:
+        """The next minibatch, None when the round is done."""
+        if self.num_done >= len(self.batches):
+            return None
+        self.num_done += 1
+        return self.batches[self.num_done - 1]
+
+
+def make_round(
+    phase: str,
+    config: RunConfig,
+    *,
+    demonstrations: EpisodePool,
+    successes: EpisodePool,
+    success: float = 0.0,
+    max_samples: int | None = None,
+) -> SftRound:
+    """Cloning trains on all demonstrations and on what specialists did well, an Entropulse round on a few successes per task
+    (ComputerRL 3.4).
+
+    ``success``: of the newest training episodes. ``max_samples``: steps that an Entropulse round has time for; None: unlimited.
+    """
+    learner = config.learner
+    warmup_steps = 0
+    if phase == recipe.CLONING:
+        episodes = demonstrations.draw(per_task=1, max_steps=None, salt=phase) + episodes_of_specialists(config)
+        epochs, lr = learner.recipe.bc_epochs, learner.recipe.bc_lr
+    else:
+        settings = learner.entropulse
+        limit = settings.max_samples if max_samples is None else min(settings.max_samples, max_samples)
+        episodes = successes.draw(
+            per_task=settings.samples_per_task, max_steps=limit, salt=phase,
+            fill_from=demonstrations if settings.fill_with_demonstrations else None,
+        )  # fmt: skip
+        epochs, lr, warmup_steps = settings.epochs, settings.lr * min(1.0, 2 * (1 - success)), settings.warmup_steps
+    batches = make_batches(episodes, batch_size=learner.recipe.bc_batch_size, epochs=epochs, seed=f"{config.seed}:{phase}")
+    pool_digest = digest(episodes)
+    log.get_logger().info(
+        "sft.began", phase=phase, episodes=len(episodes), steps=sum(len(episode.steps) for episode in episodes),
+        batches=len(batches), pool_episodes=successes.num_episodes, pool_digest=pool_digest,
+    )  # fmt: skip
+    return SftRound(batches, lr, pool_digest, warmup_steps)
