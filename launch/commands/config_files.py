@@ -81,4 +81,4 @@ def _advice(name: str, names: Sequence[str]) -> str:
 
 
 def _roots() -> Sequence[Path]:
-    return Path(), PACKAGE
+    return Path(), (PACKAGE / FOLDER).resolve().parent  # A link in the source tree: messages name the file itself.

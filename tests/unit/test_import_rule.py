@@ -90,7 +90,7 @@ def _broken_rule(file: str, folder: str, module: str, *, eager: bool) -> str:
 
 def _heavy(parts: list[str]) -> bool:
     # Set-up's own helper of the host: standard library only, and set-up is launch's.
-    return parts[:2] != ["env_server", "host"]
+    return parts[:3] != ["env_server", "image", "host"]
 
 
 def test_import_rule_holds_everywhere() -> None:
