@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import zmq
 
-from computerrl.common.host_memory import keep_freed_memory
+from computerrl.common.host import keep_freed_memory
 from computerrl.common.messages import ErrorReply, Message
 from computerrl.common.wire import codec
 from computerrl.common.wire.keys import Keys

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import zmq
 
-from computerrl.common.host_memory import keep_freed_memory
+from computerrl.common.host import keep_freed_memory
 from computerrl.common.lifecycle import die_with_parent
 from computerrl.common.wire.keys import Keys
 from computerrl.common.wire.ports import free_looking_ports

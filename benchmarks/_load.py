@@ -22,8 +22,8 @@ import numpy as np
 import zmq
 
 from computerrl.common.errors import ComputerRLError
+from computerrl.common.host import allow_files
 from computerrl.common.lifecycle import die_with_parent
-from computerrl.common.limits import allow_files
 from computerrl.common.messages import (
     Assignment,
     AssignmentRequest,

@@ -20,7 +20,7 @@ import numpy as np
 
 from computerrl.benchmarks._learner_process import Measured, SideProcess, apart
 from computerrl.benchmarks._recorded_groups import load_groups, with_logprobs
-from computerrl.common.host_compute import fast_dtype
+from computerrl.common.host import fast_dtype
 from computerrl.common.messages import TrajectoryGroup
 
 if TYPE_CHECKING:

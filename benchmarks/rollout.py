@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from computerrl.benchmarks._learner_process import apart
-from computerrl.common.host_compute import fast_dtype
+from computerrl.common.host import fast_dtype
 from computerrl.common.messages import Step, StepTiming
 
 MODEL = "smollm2-135m"
@@ -52,7 +52,7 @@ class Served:
 
 def run(quick: bool) -> list[dict[str, Any]]:
     """Rows of design section 6."""
-    from computerrl.learner.model.model_store import ensure_model
+    from computerrl.learner.checkpoints.model_store import ensure_model
 
     folder = ensure_model(MODEL)
     os.environ["OMP_NUM_THREADS"] = "1"  # vLLM plans with what its process began with.

@@ -21,9 +21,8 @@ from computerrl.common import log
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import ComputerRLError, ConfigError, Problem, SetupError
 from computerrl.common.exporter import exporting
-from computerrl.common.host_memory import keep_freed_memory
+from computerrl.common.host import allow_files, keep_freed_memory
 from computerrl.common.lifecycle import StopToken, new_incarnation
-from computerrl.common.limits import allow_files
 from computerrl.common.run_files import requests
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.common.wire.addresses import own_address, split_address, tcp_address

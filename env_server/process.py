@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 from computerrl.common import log
 from computerrl.common.config import RunConfig
-from computerrl.common.errors import ConfigError, PeerTimeout
+from computerrl.common.errors import ConfigError, PeerTimeout, Problem, SetupError
 from computerrl.common.exporter import exporting
 from computerrl.common.lifecycle import Heartbeat, StopToken, new_incarnation
-from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.common.run_files.run_folder import RunFolder, write_atomically
 from computerrl.common.wire.addresses import own_address, tcp_address
 from computerrl.common.wire.transport import Client, Server
 from computerrl.env_server.client import memory_problem, needed_desktop
@@ -22,7 +23,24 @@ from computerrl.env_server.driver import DesktopDriver
 from computerrl.env_server.drivers import make_driver
 from computerrl.env_server.serving.screenshots import ScreenshotStore
 from computerrl.env_server.serving.service import DesktopService
-from computerrl.env_server.serving.tokens import first_token
+
+STRETCH = 1 << 32
+"""Leases that one process can give out; at a million a second it lasts an hour, at one a second a century."""
+
+
+def first_token(path: Path) -> int:
+    """First token of a new stretch, which ``path`` remembers from now on. Raises `SetupError` when that cannot be read."""
+    try:
+        first = int(path.read_text()) + STRETCH
+    except FileNotFoundError:
+        first = STRETCH
+    except ValueError:
+        step = "end all env_servers of this run, then delete it"
+        raise SetupError(Problem(str(path), "does not hold the number of a lease", step)) from None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, str(first).encode())
+    return first
+
 
 _POLL_S = 0.25
 """How fast a stop is noticed while nobody asks anything."""

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from computerrl.common.messages import NoGroup, RolloutOrder, Status, Step, TrajectoryGroup
-from computerrl.learner.accounts.poison import StepCheck
 from computerrl.learner.algorithms import Algorithm, TrainBatch
 from computerrl.learner.checkpoints.checkpoint import Section
+from computerrl.learner.poison import StepCheck
 
 
 class Trainer(Protocol):

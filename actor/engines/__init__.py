@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from computerrl.common.config import RunConfig
 from computerrl.common.endpoint import Endpoint
 from computerrl.common.errors import ConfigError
-from computerrl.common.host_compute import choose_device, has_visible_gpu
+from computerrl.common.host import choose_device, has_visible_gpu
 from computerrl.common.models.folder import context_problems
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from computerrl.common.config.base import Section
-from computerrl.common.host_compute import Dtype, fast_dtype
+from computerrl.common.host import Dtype, fast_dtype
 
 
 class ModelConfig(Section):

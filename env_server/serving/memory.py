@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from computerrl.common import host_memory, lifecycle
+from computerrl.common import host, lifecycle
 from computerrl.common.config import DesktopConfig
 
 PERIOD_S = 1.0
@@ -34,7 +34,7 @@ _MIB = 1024 * 1024
 
 def available_mb() -> int:
     """What this host, or the job's share of it, can still give away, MiB."""
-    return host_memory.total_and_available_mb()[1]
+    return host.total_and_available_mb()[1]
 
 
 def num_fitting(config: DesktopConfig, *, available_mb: Callable[[], int] = available_mb) -> int | None:

@@ -72,7 +72,7 @@ class _WaitingLease:
 class DesktopService:
     """``config.num_desktops`` desktops made by ``make(index)`` in their own threads; starts them at once, a few at a time.
 
-    ``first_token`` must exceed the tokens of all leases that an earlier process gave out (`env_server.serving.tokens`).
+    ``first_token`` must exceed the tokens of all leases that an earlier process gave out (`env_server.process`).
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from computerrl.common.config import RunConfig, SiteProfile
 from computerrl.common.errors import SetupError
-from computerrl.common.host_compute import cpu_build_problem, fast_dtype, torch_cuda
+from computerrl.common.host import cpu_build_problem, fast_dtype, torch_cuda
 from computerrl.common.models.folder import BUILT_IN_MODELS, cache_folder, is_model_folder, model_folder
 from computerrl.launch.cluster.checks import Row, cluster_rows
 from computerrl.launch.plan.machine import Machine, inspect_machine, package_versions

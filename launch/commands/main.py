@@ -244,7 +244,7 @@ def bench(name: str | None, json_file: Path | None, *, quick: bool) -> None:
     computerrl bench
     computerrl bench broker --quick
     """
-    from computerrl.launch.commands.bench import run_bench
+    from computerrl.launch.commands.measure import run_bench
 
     sys.exit(run_bench(name, json_file=json_file, quick=quick))
 
@@ -270,7 +270,7 @@ def study(name: str | None, folder: Path | None, num_seeds: int | None, results:
     computerrl study staleness --quick --out /tmp/staleness
     computerrl study entropulse --seeds 8 --results docs/data/entropulse.json
     """
-    from computerrl.launch.commands.study import run_study
+    from computerrl.launch.commands.measure import run_study
 
     run_study(name, folder=folder, quick=quick, num_seeds=num_seeds, results=results)
 

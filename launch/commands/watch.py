@@ -75,7 +75,7 @@ def trace(run: Path, episode: str | None, *, last: int, out: Path | None) -> Non
     computerrl trace latest
     computerrl trace latest rl-1/4/0 --out episode.json
     """
-    from computerrl.launch.commands.trace_file import write_trace
+    from computerrl.launch.report.trace_file import write_trace
 
     click.echo(write_trace(run, episode=episode, last=last, out=out))
 

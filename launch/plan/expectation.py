@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 
 from computerrl.common.config import RunConfig
-from computerrl.common.host_compute import fast_dtype, may_use_gpu
+from computerrl.common.host import fast_dtype, may_use_gpu
 
 MEASURE_S = 1.2
 """Of each core, all at once; importing numpy before takes about as long again."""

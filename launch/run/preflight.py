@@ -22,7 +22,7 @@ from typing import TypeVar
 from computerrl.common.config import RunConfig, load_config
 from computerrl.common.endpoint import Endpoint
 from computerrl.common.errors import ComputerRLError, ConfigError, Problem, SetupError
-from computerrl.common.host_compute import cpu_build_problem, has_visible_gpu, torch_cuda
+from computerrl.common.host import cpu_build_problem, has_visible_gpu, torch_cuda
 from computerrl.common.models.folder import (
     BUILT_IN_MODELS,
     context_problems,

@@ -143,7 +143,7 @@ class SerialRun:
         from computerrl.actor.engines import make_engine
         from computerrl.actor.prompts.builder import FolderTokenizer, PromptBuilder
         from computerrl.actor.worker import ActorWorker
-        from computerrl.learner.model.model_store import ensure_model
+        from computerrl.learner.checkpoints.model_store import ensure_model
 
         model = ensure_model(self._config.model.name)
         tokenizer = FolderTokenizer(model)

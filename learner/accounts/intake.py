@@ -1,6 +1,6 @@
 """Groups on their way from the broker into the books: taken strictly by number, each decided once.
 
-What must never be trained on (`learner.accounts.poison`) is set aside when it comes; nobody behind the intake sees it, and it is
+What must never be trained on (`learner.poison`) is set aside when it comes; nobody behind the intake sees it, and it is
 recorded with its group.
 
 A group is taken, then decided: what became of each of its trajectories is recorded and the cursor moves past it. A checkpoint
@@ -17,9 +17,9 @@ from computerrl.common import log
 from computerrl.common.errors import ProtocolError
 from computerrl.common.messages import NoGroup, Trajectory, TrajectoryGroup
 from computerrl.learner.accounts.ledger import AgeSpan, Ledger, Outcome
-from computerrl.learner.accounts.poison import Poison, StepCheck, poison_of
 from computerrl.learner.accounts.records import Records
 from computerrl.learner.contracts import Broker
+from computerrl.learner.poison import Poison, StepCheck, poison_of
 from computerrl.learner.recipe.state import LoopState
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from computerrl.common.messages import Trajectory
-from computerrl.learner.accounts.poison import POISONS, Poison
 from computerrl.learner.accounts.waste import Waste
 from computerrl.learner.algorithms import LeftOut
+from computerrl.learner.poison import POISONS, Poison
 from computerrl.learner.recipe.orders import plan_id
 
 Outcome = Literal["trained", "demonstrated", "evaluated", "skipped", "too_old", "phase_closed"] | LeftOut | Poison

@@ -21,8 +21,8 @@ from computerrl.common.errors import ConfigError, Problem, ResumeError
 from computerrl.common.models.loading import load_whole
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.learner.checkpoints.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
+from computerrl.learner.checkpoints.model_store import ensure_model
 from computerrl.learner.model.lora import adapters_among
-from computerrl.learner.model.model_store import ensure_model
 from computerrl.learner.model.vision import auto_class
 from computerrl.learner.supervised.pool import trainer_state
 

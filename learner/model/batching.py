@@ -61,7 +61,7 @@ class PackPictures:
     rows_V: np.ndarray
     """Which row of the features of all ``refs``, one picture after the other, each node takes."""
     positions_3N: np.ndarray
-    """Rotary positions of all nodes of the pack, see `learner.model.rope_positions`."""
+    """Rotary positions of all nodes of the pack, see `learner.model.images`."""
 
 
 @dataclass(frozen=True, slots=True)

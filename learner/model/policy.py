@@ -24,19 +24,19 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from computerrl.common import host_compute
+from computerrl.common import host
 from computerrl.common.config import LoraConfig, RunConfig
 from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.memory_plan import Recomputation
 from computerrl.common.messages import Step
 from computerrl.common.models.loading import load_whole, refusing_model
 from computerrl.common.weight_plan import probe_tokens
+from computerrl.learner.checkpoints.model_store import ensure_model
 from computerrl.learner.model.attention import ATTENTION
 from computerrl.learner.model.batching import Pack, make_packs
 from computerrl.learner.model.fused import fuse
 from computerrl.learner.model.head import action_logprobs
 from computerrl.learner.model.lora import adapters_among, add_adapters
-from computerrl.learner.model.model_store import ensure_model
 from computerrl.learner.model.pack_tensors import PackTensors
 from computerrl.learner.model.ranks import SOLO, Ranks
 from computerrl.learner.model.vision import PictureProbe, Vision, auto_class, load_vision
@@ -397,9 +397,7 @@ def load_policy(config: RunConfig, *, make: Callable[..., Policy] = Policy, rank
 def choose_device(name: str) -> torch.device:
     """`auto`: CUDA when there is one. Raises `ConfigError`, also where a GPU is here and this torch cannot use it."""
     built_for, has_cuda = torch.version.cuda, torch.cuda.is_available()
-    return torch.device(
-        host_compute.choose_device(name, built_for=built_for, has_cuda=has_cuda, has_gpu=host_compute.has_visible_gpu())
-    )
+    return torch.device(host.choose_device(name, built_for=built_for, has_cuda=has_cuda, has_gpu=host.has_visible_gpu()))
 
 
 def _unsupported(model: Any, reason: str) -> ConfigError:

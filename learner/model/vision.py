@@ -2,7 +2,7 @@
 
 Each picture of a pack is encoded once, however many samples show it. A frozen tower gives the same for a picture for ever, so
 its results are kept and shared between passes, packs and updates. Which models: those whose pictures enter at the bottom of the
-language model alone and whose positions are `learner.model.rope_positions`'; loading compares log-probs after a picture with the
+language model alone and whose positions are `learner.model.images`'; loading compares log-probs after a picture with the
 model's own.
 
 Shape legend: R pieces of the pictures of a pack, E hidden size of the language model.

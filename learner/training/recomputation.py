@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from computerrl.common import host_memory, log
+from computerrl.common import host, log
 from computerrl.common.config import RunConfig
 from computerrl.common.memory_plan import Recomputation, card_room_mb, choose_recomputation, host_room_mb, ranks_per_node
 from computerrl.learner.model.ranks import Ranks
@@ -18,7 +18,7 @@ def choose(config: RunConfig, *, device: torch.device, ranks: Ranks) -> Recomput
         room_mb = card_room_mb(config, total_mb=total_mb, free_mb=free_mb, num_cards=torch.cuda.device_count())
         choice = choose_recomputation(config, room_mb=room_mb)
     else:
-        total, available = host_memory.total_and_available_mb()
+        total, available = host.total_and_available_mb()
         room_mb = host_room_mb(config, total_mb=total, available_mb=available)
         choice = choose_recomputation(config, room_mb=room_mb, num_sharing=ranks_per_node(config))
     num_keeping, _ = ranks.sum({"keeping": (float(choice.recomputation == "none"), 0.0)})["keeping"]

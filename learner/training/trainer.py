@@ -23,11 +23,10 @@ from safetensors import SafetensorError
 from computerrl.common import log
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import TrainingDiverged
-from computerrl.common.host_compute import IdleCores
+from computerrl.common.host import IdleCores
 from computerrl.common.messages import Step
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.common.weight_plan import folder_digest
-from computerrl.learner.accounts.poison import StepCheck
 from computerrl.learner.algorithms import (
     FirstLook,
     LearnsValues,
@@ -48,6 +47,7 @@ from computerrl.learner.model.policy import PackOutputs, Policy
 from computerrl.learner.model.ranks import SOLO, Ranks
 from computerrl.learner.model.transfers import to_device
 from computerrl.learner.model.value_head import ValueHead
+from computerrl.learner.poison import StepCheck
 from computerrl.learner.training.generators import pack_generator, unpack_generator
 from computerrl.learner.training.guards import EffectiveSamples, LogprobGap, SeenPass, dump, reason_not_finite
 from computerrl.learner.training.loss_batch import check_loss, make_loss_batch

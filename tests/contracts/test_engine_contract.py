@@ -26,7 +26,7 @@ from computerrl.actor.engines.cross_policy import CrossPolicyEngine
 from computerrl.actor.engines.threaded import ThreadedEngine
 from computerrl.actor.prompts.builder import FolderTokenizer
 from computerrl.common.errors import EngineFailed, WeightError
-from computerrl.common.host_compute import fast_dtype
+from computerrl.common.host import fast_dtype
 from computerrl.common.weight_plan import PROBE_TOKENS
 from computerrl.learner.checkpoints.export import export_model
 from tests.unit.test_export_folder import make_run

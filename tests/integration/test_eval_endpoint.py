@@ -23,8 +23,8 @@ from computerrl.actor.engines.transformers_engine import load_model
 from computerrl.actor.prompts.builder import FolderTokenizer
 from computerrl.common.config import EndpointConfig
 from computerrl.common.endpoint import Endpoint
-from computerrl.common.host_compute import fast_dtype
-from computerrl.learner.model.model_store import ensure_model
+from computerrl.common.host import fast_dtype
+from computerrl.learner.checkpoints.model_store import ensure_model
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.release

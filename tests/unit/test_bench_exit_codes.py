@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from computerrl.launch.commands import bench
+from computerrl import benchmarks
+from computerrl.launch.commands import measure as bench
 
 MODULE = """
 GUARANTEED = {guaranteed}
@@ -23,8 +24,9 @@ def test_bench_exit_code_is_1_only_when_a_guarantee_is_broken(
     folder = tmp_path / "benchmarks"
     folder.mkdir()
     (folder / f"{name}.py").write_text(MODULE.format(guaranteed=guaranteed, value=value))
-    monkeypatch.setattr(bench, "FOLDER", folder)
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(bench, "PACKAGE", tmp_path)
+    monkeypatch.setattr(bench, "BENCHMARKS", folder)
+    monkeypatch.setattr(benchmarks, "__path__", [str(folder)])
     assert bench.run_bench(name, json_file=None, quick=True) == code
 
 

@@ -10,7 +10,7 @@ import yaml
 
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import ConfigError, ResumeError
-from computerrl.common.host_compute import fast_dtype
+from computerrl.common.host import fast_dtype
 from computerrl.launch.plan.run_names import claim, find_resumable, find_run, locked, new_attempt, point_latest, runs_named
 
 

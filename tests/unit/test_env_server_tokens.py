@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from computerrl.common.errors import SetupError
+from computerrl.env_server.process import first_token
 from computerrl.env_server.serving.pool import DesktopPool, PoolLimits
-from computerrl.env_server.serving.tokens import first_token
 
 
 def test_tokens_after_a_restart_with_the_clock_set_back_are_above_all_before(

@@ -8,7 +8,7 @@ import pytest
 
 from computerrl.common.config import ModelConfig
 from computerrl.common.errors import ConfigError
-from computerrl.common.host_compute import choose_device, fast_dtype, has_visible_gpu
+from computerrl.common.host import choose_device, fast_dtype, has_visible_gpu
 
 SLOW = "vendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC\nflags\t\t: fpu sse avx2 fma\n"
 
@@ -71,7 +71,7 @@ def test_choose_device_cpu_build_beside_a_gpu_is_refused_unless_cpu_is_asked_for
 
 @pytest.mark.parametrize(("variable", "expected"), [(None, True), ("0", True), ("", False), ("-1", False)])
 def test_has_visible_gpu_follows_the_variable(monkeypatch: pytest.MonkeyPatch, variable: str | None, expected: bool) -> None:
-    monkeypatch.setattr("computerrl.common.host_compute.may_use_gpu", lambda: True)
+    monkeypatch.setattr("computerrl.common.host.may_use_gpu", lambda: True)
     if variable is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:

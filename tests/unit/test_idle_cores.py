@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from computerrl.common import host_compute
-from computerrl.common.host_compute import IdleCores
+from computerrl.common import host
+from computerrl.common.host import IdleCores
 
 HZ = 100
 
@@ -52,8 +52,8 @@ class Machine:
         self.stat, self._num_cores = stat, num_cores
         self._ticks = [0.0, 0.0, 0.0]
         self._then = (0.0, 0.0)
-        monkeypatch.setattr(host_compute.os, "times", lambda: host_compute.os.times_result((0.0, 0.0, 0.0, 0.0, 0.0)))
-        monkeypatch.setattr(host_compute.time, "sleep", lambda seconds: self._pass(seconds, *self._then))
+        monkeypatch.setattr(host.os, "times", lambda: host.os.times_result((0.0, 0.0, 0.0, 0.0, 0.0)))
+        monkeypatch.setattr(host.time, "sleep", lambda seconds: self._pass(seconds, *self._then))
         self._write()
 
     def load(self, others: float, nice: float = 0.0, *, then: float | None = None) -> None:

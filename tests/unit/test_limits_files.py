@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 TRY = """
 import resource, sys
 from computerrl.common.errors import SetupError
-from computerrl.common.limits import allow_files
+from computerrl.common.host import allow_files
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, 500))
 try:
     allow_files(int(sys.argv[1]))

@@ -16,8 +16,8 @@ import transformers
 
 from computerrl.common.errors import ConfigError, SetupError
 from computerrl.common.models.folder import BUILT_IN_MODELS, check_model_folder, is_model_folder, model_folder
-from computerrl.learner.model import model_store
-from computerrl.learner.model.model_store import ensure_model
+from computerrl.learner.checkpoints import model_store
+from computerrl.learner.checkpoints.model_store import ensure_model
 
 
 @pytest.fixture(scope="module")

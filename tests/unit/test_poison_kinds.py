@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from computerrl.common.messages import NoGroup, RolloutOrder, Step, TaskRef, Trajectory, TrajectoryGroup
 from computerrl.common.metrics import read_json_lines
-from computerrl.learner.accounts.poison import POISONS, poison_of
+from computerrl.learner.poison import POISONS, poison_of
 
 VOCABULARY_SIZE = 100
 TASK = TaskRef("click", 1, "training")

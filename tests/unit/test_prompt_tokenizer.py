@@ -17,7 +17,7 @@ from computerrl.actor.prompts.formats.base import ChatMessage
 from computerrl.common.config import PromptConfig
 from computerrl.common.errors import ConfigError
 from computerrl.common.models.folder import context_problems, model_folder_problems
-from computerrl.learner.model.model_store import ensure_model
+from computerrl.learner.checkpoints.model_store import ensure_model
 from tests.tiers import one_in
 from tests.unit.actor_data import make_observation
 from tests.unit.tokenizer_data import FAMILIES, make_folder

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from computerrl.common import host_memory
+from computerrl.common import host
 from computerrl.common.config import RunConfig
 from computerrl.common.memory_plan import card_room_mb, choose_recomputation, host_room_mb, learner_mb, memory_parts
 from computerrl.launch.plan.machine import Machine
@@ -84,8 +84,8 @@ class OtherRankIsFull(Solo):
 
 
 def test_ranks_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_memory, "total_and_available_mb", lambda: (500_000, 400_000))
+    monkeypatch.setattr(host, "total_and_available_mb", lambda: (500_000, 400_000))
     assert choose(config(), device=CPU, ranks=SOLO) == "none"
     assert choose(config(), device=CPU, ranks=OtherRankIsFull()) == "full"
-    monkeypatch.setattr(host_memory, "total_and_available_mb", lambda: (500_000, 500))
+    monkeypatch.setattr(host, "total_and_available_mb", lambda: (500_000, 500))
     assert choose(config(), device=CPU, ranks=SOLO) == "full"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from computerrl.common.errors import ConfigError
-from computerrl.launch.commands.trace_file import completed_groups, write_trace
 from computerrl.launch.report.trace import trace_events
+from computerrl.launch.report.trace_file import completed_groups, write_trace
 
 
 def episode(name: str, *, start: float, actor: str = "actor-0:i1", duration_s: float = 3.0) -> dict[str, Any]:

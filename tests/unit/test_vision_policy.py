@@ -16,12 +16,12 @@ from computerrl.common.errors import ConfigError, PictureError
 from computerrl.common.messages import ScreenshotRef, Step
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.env_server.client import read_screenshot
-from computerrl.learner.accounts.poison import poison_of
 from computerrl.learner.checkpoints.checkpoint import CheckpointStore
 from computerrl.learner.checkpoints.export import export_model
 from computerrl.learner.model.batching import make_packs
+from computerrl.learner.model.images import Grid, rope_positions
 from computerrl.learner.model.policy import Policy, load_policy
-from computerrl.learner.model.rope_positions import Grid, rope_positions
+from computerrl.learner.poison import poison_of
 from computerrl.learner.supervised.pool import EpisodePool, pack_run
 from computerrl.learner.training.trainer import Trainer
 from tests.tiers import one_in

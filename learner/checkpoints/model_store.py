@@ -5,7 +5,7 @@ million parameters with the same tokenizer. A folder appears under its name only
 computed (made and tried aside, renamed), so a killed process leaves nothing that looks like a model. Nothing here trains, and
 nothing asks a hub.
 
-    python -m computerrl.learner.model.model_store ensure smollm2-135m
+    python -m computerrl.learner.checkpoints.model_store ensure smollm2-135m
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _save_tiny(folder: Path) -> None:
 def main(arguments: list[str]) -> int:
     """`ensure NAME`: make the model if needed and print its folder."""
     if len(arguments) != 2 or arguments[0] != "ensure":
-        print("usage: python -m computerrl.learner.model.model_store ensure NAME", file=sys.stderr)
+        print("usage: python -m computerrl.learner.checkpoints.model_store ensure NAME", file=sys.stderr)
         return 2
     try:
         print(ensure_model(arguments[1]))

@@ -1,7 +1,10 @@
-"""`computerrl bench NAME`: runs one file of benchmarks/, prints its table, writes its rows as JSON.
+"""`computerrl bench NAME` and `computerrl study NAME`: a benchmark measures how fast something is, a study what it does to
+training.
 
-A benchmark is a module `benchmarks/<name>.py` with a docstring and `run(quick: bool) -> list[dict]`; each row has name, value,
-unit, spread, target, better ("lower" or "higher"), and where there is a baseline peer, peer_value, ratio.
+A benchmark is a file of benchmarks/ with a docstring and `run(quick: bool) -> list[dict]`, whose rows are printed as a table and
+written as JSON; each has name, value, unit, spread, target, better ("lower" or "higher"), and where there is a baseline peer,
+peer_value, ratio. A study is a file of benchmarks/studies/ with a docstring and `run(folder: Path, *, quick: bool, num_seeds: int
+| None) -> None`, which writes a folder with data, a table and a plot.
 """
 
 from __future__ import annotations
@@ -18,13 +21,44 @@ from typing import Any
 from computerrl import PACKAGE
 from computerrl.common.errors import ConfigError, Problem
 
-FOLDER = PACKAGE / "benchmarks"
+BENCHMARKS = PACKAGE / "benchmarks"
+STUDIES = BENCHMARKS / "studies"
 COLUMNS = ("name", "value", "unit", "spread", "target", "better", "peer", "peer_value", "ratio")
 
 
-def benchmark_names() -> list[str]:
-    """All there are."""
-    return sorted(path.stem for path in FOLDER.glob("*.py") if not path.stem.startswith("_"))
+def names_in(folder: Path) -> list[str]:
+    """Names of all benchmarks or studies in ``folder``, sorted."""
+    return sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
+
+
+def _print_list(folder: Path) -> None:
+    for name in names_in(folder):
+        doc = ast.get_docstring(ast.parse((folder / f"{name}.py").read_text(encoding="utf-8"))) or ""
+        print(f"{name:24} {doc.splitlines()[0] if doc else ''}")
+
+
+def _module(folder: Path, name: str) -> Any:
+    names = names_in(folder)
+    if name not in names:
+        kind = "study" if folder == STUDIES else "benchmark"
+        raise ConfigError([Problem("NAME", f"no {kind} {name!r}", f"use one of {', '.join(names)}")])
+    return importlib.import_module(".".join(["computerrl", *folder.relative_to(PACKAGE).parts, name]))
+
+
+def run_study(name: str | None, *, folder: Path | None, quick: bool, num_seeds: int | None, results: Path | None = None) -> None:
+    """Run ``name`` (or list all when None) into ``folder`` (None: studies/NAME below the current one, with ``quick``
+    studies/NAME-quick), beginning with ``results``, a data.json of it.
+
+    Raises `ConfigError` for an unknown name, and for results of something else.
+    """
+    if name is None:
+        _print_list(STUDIES)
+        return
+    study = _module(STUDIES, name)
+    place = folder or Path("studies") / (f"{name}-quick" if quick else name)
+    if results is not None:
+        importlib.import_module("computerrl.benchmarks.studies._study").restore(place, results, name=name)
+    study.run(place, quick=quick, num_seeds=num_seeds)
 
 
 def run_bench(name: str | None, *, json_file: Path | None, quick: bool) -> int:
@@ -32,15 +66,10 @@ def run_bench(name: str | None, *, json_file: Path | None, quick: bool) -> int:
 
     The exit code is 1 when a row misses its target and the module says `GUARANTEED = True`.
     """
-    names = benchmark_names()
     if name is None:
-        for known in names:
-            doc = ast.get_docstring(ast.parse((FOLDER / f"{known}.py").read_text())) or ""
-            print(f"{known:24} {doc.splitlines()[0] if doc else ''}")
+        _print_list(BENCHMARKS)
         return 0
-    if name not in names:
-        raise ConfigError([Problem("NAME", f"no benchmark {name!r}", f"use one of {', '.join(names)}")])
-    module = importlib.import_module(f"computerrl.benchmarks.{name}")
+    module = _module(BENCHMARKS, name)
     started = time.perf_counter()
     rows = [complete(row) for row in module.run(quick)]
     print_rows(name, rows, took_s=time.perf_counter() - started, quick=quick)
