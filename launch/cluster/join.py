@@ -18,12 +18,11 @@ from pathlib import Path
 from computerrl import SOURCE_ROOT
 from computerrl.common.config import RunConfig, SiteProfile, load_config, load_site
 from computerrl.common.errors import ConfigError, Problem, SetupError
-from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.common.run_files.run_folder import LAUNCH_FOLDER, RunFolder
 from computerrl.common.wire.addresses import is_loopback
 from computerrl.launch.cluster import plan as cluster_plan
 from computerrl.launch.cluster import slurm, slurm_commands
 from computerrl.launch.cluster.job import CONTAINED, in_container
-from computerrl.launch.cluster.plan import LAUNCH_FOLDER
 from computerrl.launch.cluster.submit import job_of, remember
 from computerrl.launch.plan.processes import Layout, ProcessSpec, make_plan, node_resources
 from computerrl.launch.plan.run_names import is_finished

@@ -14,12 +14,11 @@ from computerrl import SOURCE_ROOT
 from computerrl.common.config import RunConfig, SiteProfile
 from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.models.folder import cache_folder
+from computerrl.common.run_files.run_folder import LAUNCH_FOLDER
 from computerrl.launch.cluster.slurm import Part, parts_of, render_job
 from computerrl.launch.plan.processes import Layout, ProcessSpec, make_plan, node_resources
 
 CONFIG_FILE = "config.yaml"
-LAUNCH_FOLDER = "launch"
-"""Below the run folder: the job's script, the site profile, the job's id."""
 SITE_FILE = "site.yaml"
 SCRIPT_FILE = "job.sbatch"
 

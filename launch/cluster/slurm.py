@@ -16,7 +16,7 @@ from computerrl.common.config import NodeKind, SiteProfile
 from computerrl.common.errors import ConfigError, Problem
 from computerrl.launch.plan.processes import Layout, ProcessSpec, node_resources
 from computerrl.launch.plan.resources import Resources
-from computerrl.launch.supervision.node_process import STOP_SIGNAL
+from computerrl.launch.supervision.processes import STOP_SIGNAL
 
 SUPERVISOR = Resources(num_cores=0, memory_mb=300)
 """The batch step: supervisor and its srun commands. It waits, so it shares the broker's core."""

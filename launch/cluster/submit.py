@@ -16,10 +16,10 @@ import yaml
 
 from computerrl.common.config import NodeKind, RunConfig, SiteProfile, load_config, load_site
 from computerrl.common.errors import ConfigError, Problem, SetupError
-from computerrl.common.run_files.run_folder import RunFolder, write_atomically
+from computerrl.common.run_files.run_folder import LAUNCH_FOLDER, RunFolder, write_atomically
 from computerrl.launch.cluster import plan as cluster_plan
 from computerrl.launch.cluster import slurm_commands
-from computerrl.launch.cluster.plan import LAUNCH_FOLDER, SCRIPT_FILE, SITE_FILE, ClusterPlan
+from computerrl.launch.cluster.plan import SCRIPT_FILE, SITE_FILE, ClusterPlan
 from computerrl.launch.plan.run_names import claim, find_resumable, runs_named
 from computerrl.launch.run import preflight
 from computerrl.launch.run.local import make_model

@@ -95,7 +95,7 @@ def actor(config: Path, overrides: tuple[str, ...], index: int) -> None:
     """Run an actor: plays episodes with the current policy."""
 
     def entry(run_config: RunConfig, index: int, stop: StopToken) -> None:
-        from computerrl.actor.worker import run_actor
+        from computerrl.actor.process import run_actor
 
         run_actor(run_config, index=index, stop=stop)
 

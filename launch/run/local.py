@@ -25,7 +25,7 @@ from computerrl.common.config import RunConfig
 from computerrl.common.errors import DiskFull
 from computerrl.common.models.folder import BUILT_IN_MODELS
 from computerrl.common.run_files import requests
-from computerrl.common.run_files.run_folder import write_atomically
+from computerrl.common.run_files.run_folder import ADDRESS_FILE, PROCESSES_FILE, write_atomically
 from computerrl.launch.plan.machine import inspect_machine, visible_gpus
 from computerrl.launch.plan.processes import ProcessSpec, make_plan
 from computerrl.launch.plan.run_names import claim, find_resumable, locked, new_attempt, point_latest
@@ -33,15 +33,13 @@ from computerrl.launch.report.report_data import Attempt
 from computerrl.launch.run.preflight import run_preflight
 from computerrl.launch.setup.machine_setup import bring_model
 from computerrl.launch.supervision.supervisor import Outcome, ProcessView
-from computerrl.launch.web.serve import ADDRESS_FILE, tunnel_hint
+from computerrl.launch.web.serve import tunnel_hint
 
 if TYPE_CHECKING:
     from computerrl.common.run_files.run_folder import RunFolder
     from computerrl.launch.supervision.supervisor import Supervisor
 
 TICK_S = 1.0
-PROCESSES_FILE = "processes.json"
-"""In the attempt's log folder."""
 BY_A_PERSON = "a person's request"
 
 MIN_FREE_BYTES = 32 << 20

@@ -19,10 +19,9 @@ from pathlib import Path
 
 from computerrl.common.config import SupervisorConfig
 from computerrl.launch.plan.processes import COMMANDS, ProcessSpec
+from computerrl.launch.supervision.processes import STOP_SIGNAL
 from computerrl.launch.supervision.supervisor import Outcome, Supervisor
 
-STOP_SIGNAL = signal.SIGUSR2
-"""From the supervisor: end the role. SIGTERM may come from the scheduler as well; see `--notice`."""
 DEAF_TO_SIGTERM = ("sh", "-c", 'trap "" TERM; exec "$@"', "sh")
 """Before a command: it and all it starts ignore SIGTERM, unless they ask for it. Slurm sends it to every process of a job that is
 to be preempted, while the supervisor still wants a checkpoint of them."""

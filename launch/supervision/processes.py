@@ -21,6 +21,9 @@ SHM_FOLDER = Path("/dev/shm")
 
 NAMED_AFTER_PID = re.compile(r"(?:torch|__KMP_REGISTERED_LIB)_(\d+)_")
 
+STOP_SIGNAL = signal.SIGUSR2
+"""From the supervisor to a wrapper on a node: end the role. SIGTERM may come from the scheduler as well; see `node_process
+--notice`."""
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 

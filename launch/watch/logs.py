@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 from computerrl.common.errors import ConfigError, Problem
-from computerrl.launch.cluster.plan import LAUNCH_FOLDER
+from computerrl.common.run_files.run_folder import LAUNCH_FOLDER
 
 LOOK_S = 0.5
 """Files on a shared file system announce nothing."""

@@ -12,12 +12,10 @@ from urllib.parse import urlsplit
 
 import click
 
-from computerrl.common.run_files.run_folder import PRIVATE, RunFolder, write_atomically
+from computerrl.common.run_files.run_folder import ADDRESS_FILE, PRIVATE, RunFolder, write_atomically
 from computerrl.common.wire.addresses import in_address, is_loopback
 from computerrl.launch.plan.run_names import read_resolved
 
-ADDRESS_FILE = "dashboard.url"
-"""In the run folder while `train --dashboard` serves its page; only its owner may read it, for the address holds a token."""
 NICE = 10
 """The pages give way to the run: they are on its machine as a rule."""
 

@@ -20,12 +20,11 @@ from computerrl.common import pages
 from computerrl.common.errors import ComputerRLError
 from computerrl.common.messages import DesktopView, ScreenshotRef
 from computerrl.common.metrics import json_ready
-from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.common.run_files.run_folder import PROCESSES_FILE, RunFolder
 from computerrl.launch.plan.run_names import read_resolved
 from computerrl.launch.report.charts import PAGE_FOLDER
 from computerrl.launch.report.report_data import ActiveTime, Attempt
 from computerrl.launch.report.write import PAGE_FILE, last_moment, now_of, read_attempts, report_of
-from computerrl.launch.run.local import PROCESSES_FILE
 from computerrl.launch.watch.follow import RunWatch
 from computerrl.launch.watch.run_state import phase_title
 from computerrl.launch.web import controls, snapshot

@@ -20,7 +20,7 @@ from computerrl.launch.cluster.job import in_container, under_torchrun
 from computerrl.launch.cluster.ssh import over_ssh
 from computerrl.launch.cluster.up import with_shape
 from computerrl.launch.plan.processes import Layout, idle_desktops, make_plan
-from computerrl.launch.supervision.node_process import STOP_SIGNAL
+from computerrl.launch.supervision.processes import STOP_SIGNAL
 from tests.conftest import CheckGolden
 
 SITE = SiteProfile.model_validate(

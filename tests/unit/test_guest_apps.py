@@ -13,8 +13,7 @@ from computerrl.common.actions.tables import apps as tables
 from computerrl.env_server.guest.apps import catalog, code, vlc
 from computerrl.env_server.guest.apps.browser import PAGES, BrowserTools
 from computerrl.env_server.guest.apps.code import Code, CodeTools
-from computerrl.env_server.guest.apps.gimp import Gimp, scheme_text
-from computerrl.env_server.guest.apps.gimp_tools import GimpTools
+from computerrl.env_server.guest.apps.gimp import Gimp, GimpTools, scheme_text
 from computerrl.env_server.guest.apps.on_demand import Surroundings, Tools
 from computerrl.env_server.guest.apps.vlc import Vlc, VlcTools, changed_settings, read_setting
 from computerrl.env_server.guest.faults import Refused

@@ -23,7 +23,7 @@ from synthetic_run import write_run
 from computerrl.common.errors import ResumeError, SetupError
 from computerrl.common.messages import DesktopView, PeerEntry, Status, TaskRef
 from computerrl.common.run_files import requests
-from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.common.run_files.run_folder import ADDRESS_FILE, RunFolder
 from computerrl.launch.report import report_data
 from computerrl.launch.report.compare import write_comparison
 from computerrl.launch.report.report_data import ActiveTime, Attempt
@@ -32,7 +32,7 @@ from computerrl.launch.run.local import watched
 from computerrl.launch.watch.run_state import RunState
 from computerrl.launch.web import controls, snapshot
 from computerrl.launch.web.episodes import Episodes, Wanted, prompt_tokens
-from computerrl.launch.web.serve import ADDRESS_FILE, tunnel, write_episode
+from computerrl.launch.web.serve import tunnel, write_episode
 from computerrl.launch.web.server import RunPages, serve_run
 
 TOKEN = "t" * 32
