@@ -54,7 +54,7 @@ check: WITH := develop
 check: setup ## ruff, mypy and the import rule
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/python -m pytest -q tests/unit/test_import_rule.py
+	$(VENV)/bin/python -m pytest -q tests/unit/project/test_import_rule.py
 
 bench: setup ## print the figures (BENCH=NAME for one; without, all names)
 	$(VENV)/bin/computerrl bench $(BENCH) $(ARGS)

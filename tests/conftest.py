@@ -15,8 +15,8 @@ import structlog
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.desktops import SharedDesktops
-from tests.tiers import THINNED, thin
+from tests.support.desktops import SharedDesktops
+from tests.support.tiers import THINNED, thin
 
 GOLDEN = Path(__file__).parent / "golden"
 

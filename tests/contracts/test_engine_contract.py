@@ -29,7 +29,7 @@ from computerrl.common.errors import EngineFailed, WeightError
 from computerrl.common.host import fast_dtype
 from computerrl.common.weight_plan import PROBE_TOKENS
 from computerrl.learner.checkpoints.export import export_model
-from tests.unit.test_export_folder import make_run
+from tests.unit.learner.checkpoints.test_export_folder import make_run
 
 VARIABLE = "COMPUTERRL_TEST_ENGINE"
 MAX_TOKENS = 160

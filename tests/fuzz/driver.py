@@ -9,13 +9,12 @@ from pathlib import Path
 import atheris
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests/unit")]
+sys.path.insert(0, str(ROOT))
 
-with atheris.instrument_imports(include=["common", "broker"]):
-    from wire_fuzz import mutated, pack, seeds, session, unpack
-
+with atheris.instrument_imports(include=["computerrl.common", "computerrl.broker"]):
     from computerrl.common import log
     from tests.fuzz.targets import TARGETS
+    from tests.support.wire_fuzz import mutated, pack, seeds, session, unpack
 
 SEEDS = [*seeds().values(), *session()]
 

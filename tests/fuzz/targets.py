@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from broker_data import core, order
-from broker_invariants import check
-from wire_fuzz import unpack
-
 from computerrl.broker.journal.file import MemoryJournal
 from computerrl.broker.service import BrokerService
 from computerrl.common.errors import DecodeError
@@ -19,6 +15,9 @@ from computerrl.common.messages import (
     StatusRequest,
 )
 from computerrl.common.wire import codec
+from tests.support.broker_data import core, order
+from tests.support.broker_invariants import check
+from tests.support.wire_fuzz import unpack
 
 
 def fuzz_codec(data: bytes) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from computerrl.benchmarks.studies import _runs
 from computerrl.launch.run.serial import SerialRun
-from tests.integration.quick_study import SERIAL, quick_study, serial_study
+from tests.support.quick_study import SERIAL, quick_study, serial_study
 
 COMPARISONS = ("asynchrony", "entropulse", "staleness_desktops", "api_gui", "algorithms", "faults")
 

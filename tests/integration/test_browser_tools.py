@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from computerrl.env_server.driver import SetupStep
-from tests.desktops import Player, SharedDesktops
+from tests.support.desktops import Player, SharedDesktops
 
 PAGE = SetupStep(
     "write_file", {"path": "p.html", "text": "<title>First page</title><h1>Hello there</h1><a href='q.html'>next</a>"}

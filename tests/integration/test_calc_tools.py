@@ -12,9 +12,9 @@ import pytest
 
 from computerrl.common.actions.tables.calc import TABLE
 from computerrl.env_server.drivers.guest_driver import GuestDriver
-from tests.desktops import SharedDesktops
-from tests.integration.calc_refusals import REFUSALS
-from tests.integration.calc_workbook import HEADER, Calc
+from tests.support.calc_refusals import REFUSALS
+from tests.support.calc_workbook import HEADER, Calc
+from tests.support.desktops import SharedDesktops
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from computerrl.benchmarks._slurm_cluster import SlurmCluster, missing, slurm_cl
 from computerrl.common.metrics import read_json_lines
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.launch.supervision import processes
-from tests.desktops import LIGHT_FAMILIES
+from tests.support.desktops import LIGHT_FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = {

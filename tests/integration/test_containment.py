@@ -22,7 +22,7 @@ from computerrl.env_server.drivers.isolation import NOBODY
 from computerrl.env_server.guest import confinement
 from computerrl.env_server.serving.memory import files_mb, processes_below
 from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
-from tests.desktops import open_desktop
+from tests.support.desktops import open_desktop
 
 CONFIG = DesktopConfig(apps=("files",), observation="tree")
 ROOT = Path(__file__).resolve().parents[2]
@@ -147,7 +147,7 @@ import os, sys
 from pathlib import Path
 from computerrl.env_server.serving.memory import processes_below
 from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
-from tests.desktops import open_desktop
+from tests.support.desktops import open_desktop
 from tests.integration.test_containment import ATTEMPTS, CONFIG
 with open_desktop(Path(sys.argv[1]), CONFIG) as driver:
     run = CalledDesktop(driver.get).run

@@ -16,9 +16,9 @@ from pathlib import Path
 from playwright.async_api import Page, expect
 
 from computerrl.common.metrics import read_json_lines
-from tests.browser import DESK, PHONE, open_page
-from tests.desktops import LIGHT_FAMILIES
 from tests.integration.test_desktop_life import assert_gone, processes_below
+from tests.support.browser import DESK, PHONE, open_page
+from tests.support.desktops import LIGHT_FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = ("learner.recipe.max_updates=1000", "metrics.prometheus=true", LIGHT_FAMILIES)

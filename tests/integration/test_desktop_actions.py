@@ -12,7 +12,7 @@ from computerrl.common.actions import parse_action
 from computerrl.common.messages import Action, Evaluation, Observation
 from computerrl.env_server.driver import SetupStep, TaskInstance
 from computerrl.env_server.drivers.guest_driver import GuestDriver
-from tests.desktops import Player, SharedDesktops
+from tests.support.desktops import Player, SharedDesktops
 
 PAGE = SetupStep("web_page", {"page": "click-checkboxes", "seed": 3})
 ENTRY = SetupStep("web_page", {"page": "enter-text", "seed": 3})

@@ -17,8 +17,8 @@ from computerrl.common.config import DesktopConfig
 from computerrl.common.errors import DesktopBroken, EnvError
 from computerrl.env_server.driver import SetupStep
 from computerrl.env_server.drivers.guest_driver import START_LIMIT_S, GuestDriver
-from tests.desktops import Player, open_desktop
-from tests.tiers import one_in
+from tests.support.desktops import Player, open_desktop
+from tests.support.tiers import one_in
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 GONE_WITHIN_S = 5.0
@@ -100,7 +100,7 @@ def test_desktop_is_one_session_without_files_on_the_host_and_its_close_leaves_n
 
 def test_kill_of_the_host_process_leaves_nothing(tmp_path: Path) -> None:
     host = subprocess.Popen(
-        [sys.executable, "-m", "tests.integration.desktop_host", str(tmp_path)],
+        [sys.executable, "-m", "tests.support.desktop_host", str(tmp_path)],
         cwd=REPOSITORY,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         stdout=subprocess.PIPE,

@@ -19,7 +19,7 @@ from computerrl.env_server.serving.memory import processes_below
 from computerrl.env_server.serving.screenshots import ScreenshotStore
 from computerrl.env_server.serving.service import DesktopService
 from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
-from tests.desktops import Player, open_desktop
+from tests.support.desktops import Player, open_desktop
 
 FORK_BOMB = ":() { : | : & }; :"
 SLEEPERS = """

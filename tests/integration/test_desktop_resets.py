@@ -16,7 +16,7 @@ from computerrl.common.messages import Action, Evaluation, Observation
 from computerrl.env_server.client import read_screenshot
 from computerrl.env_server.driver import SetupStep, TaskInstance
 from computerrl.env_server.drivers.guest_driver import GuestDriver
-from tests.desktops import Player, key, open_desktop
+from tests.support.desktops import Player, key, open_desktop
 
 PAGE = SetupStep("web_page", {"page": "click-checkboxes", "seed": 7})
 SHEET = SetupStep("calc_open", {"cells": {"A1": "apple", "C2": "12"}, "active_cell": "A1"})

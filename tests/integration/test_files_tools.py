@@ -9,7 +9,7 @@ import zipfile
 import pytest
 
 from computerrl.env_server.driver import SetupStep
-from tests.desktops import Player, SharedDesktops
+from tests.support.desktops import Player, SharedDesktops
 
 NOTE = SetupStep("write_file", {"path": "note.txt", "text": "alpha beta\ngamma delta\n"})
 FOLDER = SetupStep("make_folder", {"path": "sub"})

@@ -1,7 +1,7 @@
 """Every OfficeForge family on a real desktop: untouched 0, by its script 1; near misses of every third one 0 (--whole: of all).
 
 The default tier has every third family, and near misses and work by hand of one in eight. Scripts and near misses of all
-families, on documents without a desktop: `tests/unit/test_forge_families.py`.
+families, on documents without a desktop: `tests/unit/env_server/tasks/test_forge_families.py`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from computerrl.common.messages import Action, Evaluation
 from computerrl.env_server.driver import DesktopDriver
 from computerrl.env_server.tasks.forge import FAMILIES
 from computerrl.env_server.tasks.forge.plan import Forged, ForgeFamily, Move
-from tests.desktops import open_desktop
-from tests.tiers import one_in
+from tests.support.desktops import open_desktop
+from tests.support.tiers import one_in
 
 MAX_ACTIONS = 25
 

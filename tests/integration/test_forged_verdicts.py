@@ -15,7 +15,7 @@ from computerrl.env_server.driver import SetupStep
 from computerrl.env_server.tasks.osworld import Assets, load_task
 from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
 from computerrl.env_server.tasks.osworld.getters import GETTERS, Context
-from tests.desktops import SHARED_SETTINGS, Player, open_desktop
+from tests.support.desktops import SHARED_SETTINGS, Player, open_desktop
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from computerrl.env_server.driver import SetupStep
-from tests.desktops import Player, SharedDesktops
+from tests.support.desktops import Player, SharedDesktops
 
 FILES = SetupStep("files_open", {"folder": "."})
 

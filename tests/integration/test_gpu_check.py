@@ -9,9 +9,9 @@ from computerrl.benchmarks import gpu_check
 from computerrl.common.errors import ConfigError
 from computerrl.learner.model.attention_varlen import VarlenLayout
 from computerrl.learner.model.batching import make_packs
-from tests.unit.test_attention_varlen import CPU, slow_kernel
-from tests.unit.test_batching_packs import branching_samples
-from tests.unit.trainer_data import random_groups
+from tests.support.trainer_data import random_groups
+from tests.unit.learner.model.test_attention_varlen import CPU, slow_kernel
+from tests.unit.learner.model.test_batching_packs import branching_samples
 
 
 def test_attention_that_is_right_is_timed_and_a_wrong_one_ends_the_check() -> None:

@@ -15,10 +15,8 @@ import psutil
 import pytest
 import yaml
 import zmq
-from broker_data import order
 from click.testing import CliRunner
 from test_env_server_process import PROCESS, TASK, Broker, client_of
-from wire_fuzz import mutated, seeds, session
 
 from computerrl.broker.client import BrokerClient
 from computerrl.common.config import RunConfig
@@ -29,6 +27,8 @@ from computerrl.common.wire import codec
 from computerrl.common.wire.transport import Client, Keys, client_socket
 from computerrl.env_server.client import DesktopClient
 from computerrl.launch.commands.main import cli
+from tests.support.broker_data import order
+from tests.support.wire_fuzz import mutated, seeds, session
 
 ROOT = Path(__file__).parents[2]
 NUM_MESSAGES = 2000

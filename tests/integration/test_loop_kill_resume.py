@@ -24,7 +24,7 @@ from computerrl.common.metrics import read_json_lines
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.common.wire.transport import Client
 from computerrl.launch.supervision import processes
-from tests.forked import ForkedRole
+from tests.support.forked import ForkedRole
 
 ROOT = Path(__file__).parents[2]
 NUM_UPDATES = {1: 18, 2: 9}

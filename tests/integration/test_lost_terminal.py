@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import pytest
 
 from computerrl.launch.watch.display import outliving_the_terminal
-from tests.desktops import LIGHT_FAMILIES
+from tests.support.desktops import LIGHT_FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 300.0

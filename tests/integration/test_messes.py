@@ -15,9 +15,9 @@ from computerrl.common.errors import DesktopBroken
 from computerrl.env_server.drivers.guest_driver import GuestDriver
 from computerrl.env_server.guest.files.fingerprint import Fingerprint, differences
 from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
-from tests.desktops import Player, open_desktop
-from tests.integration.messes import ACTIONS, COMMANDS, COSTS_A_DESKTOP, EDITOR, FILES, PAGE, RED, REMEMBERED, RESTYLED, SHEET
-from tests.tiers import one_in
+from tests.support.desktops import Player, open_desktop
+from tests.support.messes import ACTIONS, COMMANDS, COSTS_A_DESKTOP, EDITOR, FILES, PAGE, RED, REMEMBERED, RESTYLED, SHEET
+from tests.support.tiers import one_in
 
 LIMITS = {"reset_deadline_s": 120.0, "step_deadline_s": 60.0}
 PLANTED = "find /tmp /var/tmp /dev/shm /home/user -name 'planted*'; xfconf-query -c xsettings -lv 2>&1 | grep planted"

@@ -11,8 +11,8 @@ from computerrl.common.config import DesktopConfig
 from computerrl.common.messages import Action
 from computerrl.env_server.driver import DesktopDriver
 from computerrl.env_server.tasks import FAMILIES
-from tests.desktops import open_desktop
-from tests.tiers import one_in
+from tests.support.desktops import open_desktop
+from tests.support.tiers import one_in
 
 PAGES = sorted(name for name, family in FAMILIES.items() if name.startswith("web-") and not family.is_default)
 DEMONSTRATED = [name for name in PAGES if FAMILIES[name].has_demonstrator]

@@ -11,7 +11,7 @@ from PIL import Image
 from computerrl.common.config import DesktopConfig
 from computerrl.env_server.client import read_screenshot
 from computerrl.env_server.driver import SetupStep
-from tests.desktops import Player, open_desktop
+from tests.support.desktops import Player, open_desktop
 
 FILE = SetupStep("write_file", {"path": "notes.txt", "text": "hello"})
 FOLDER = SetupStep("files_open", {"folder": "."})

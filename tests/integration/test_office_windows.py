@@ -16,7 +16,7 @@ from computerrl.common.config import DesktopConfig
 from computerrl.common.messages import Action, Observation
 from computerrl.env_server.client import read_screenshot
 from computerrl.env_server.driver import SetupStep
-from tests.desktops import Player, key, open_desktop
+from tests.support.desktops import Player, key, open_desktop
 
 DOCUMENTS = {app: SetupStep("open_app", {"app": app}) for app in ("writer", "impress")}
 MAX_PIXELS = 1000

@@ -16,7 +16,7 @@ from computerrl.env_server.driver import SetupStep
 from computerrl.env_server.tasks import task_instance
 from computerrl.env_server.tasks.osworld import load_task
 from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
-from tests.desktops import Player, SharedDesktops
+from tests.support.desktops import Player, SharedDesktops
 
 PAGES = tuple(
     SetupStep("write_file", {"path": f"{name}.html", "text": f"<title>Page {name}</title><h1>About {name}</h1>"})

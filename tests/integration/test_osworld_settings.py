@@ -16,7 +16,7 @@ from computerrl.env_server.driver import TaskInstance
 from computerrl.env_server.tasks.osworld import load_task
 from computerrl.env_server.tasks.osworld.abilities import ABSENT_PROGRAMS
 from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
-from tests.desktops import Player, SharedDesktops
+from tests.support.desktops import Player, SharedDesktops
 
 _MAIL = "/home/user/.thunderbird/abc.default-release"
 _OFFICE = "/home/user/.config/libreoffice/4/user/registrymodifications.xcu"

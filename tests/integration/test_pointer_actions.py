@@ -8,7 +8,7 @@ from computerrl.common.actions import parse_action
 from computerrl.common.messages import Evaluation, Observation
 from computerrl.env_server.driver import SetupStep, TaskInstance
 from computerrl.env_server.drivers.guest_driver import GuestDriver
-from tests.desktops import SharedDesktops
+from tests.support.desktops import SharedDesktops
 
 
 @pytest.fixture(scope="module")

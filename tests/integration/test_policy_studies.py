@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.quick_study import quick_study, serial_study
+from tests.support.quick_study import quick_study, serial_study
 
 
 def check_stages(cells: list[dict[str, Any]]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from computerrl.common.config import DesktopConfig
 from computerrl.env_server.driver import SetupStep
 from computerrl.env_server.serving.memory import processes_below
-from tests.desktops import Player, open_desktop
+from tests.support.desktops import Player, open_desktop
 
 # Long enough that a busy machine does not reach it: only an answer that nobody looks at does.
 CONFIG = DesktopConfig(screen_width=1280, screen_height=720, settle_deadline_s=3.0, apps=("calc", "editor"))

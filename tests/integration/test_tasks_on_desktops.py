@@ -14,8 +14,8 @@ from computerrl.env_server.client import read_screenshot
 from computerrl.env_server.driver import DesktopDriver, TaskInstance
 from computerrl.env_server.tasks import FAMILIES, task_instance
 from computerrl.env_server.tasks.pages import page
-from tests.desktops import SharedDesktops
-from tests.tiers import one_in
+from tests.support.desktops import SharedDesktops
+from tests.support.tiers import one_in
 
 SEEDS = (0, 1, 2)
 NAMES = sorted(name for name, family in FAMILIES.items() if family.is_default)

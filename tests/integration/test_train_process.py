@@ -17,7 +17,7 @@ import pytest
 
 from computerrl.common.metrics import read_json_lines
 from computerrl.launch.supervision import processes
-from tests.desktops import LIGHT_FAMILIES
+from tests.support.desktops import LIGHT_FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "configs" / "smoke.yaml"

@@ -10,7 +10,7 @@ import pytest
 
 from computerrl.common.messages import Observation
 from computerrl.env_server.driver import SetupKind, SetupStep
-from tests.desktops import Player, SharedDesktops
+from tests.support.desktops import Player, SharedDesktops
 
 PAGE = """<title>Page</title><button>Order now</button><input type=file aria-label=Upload>
 <button onclick="open('about:blank', '_blank', 'width=300,height=200')">Popup</button>

@@ -9,7 +9,7 @@ import pytest
 
 from computerrl.common.messages import Observation
 from computerrl.env_server.driver import SetupStep
-from tests.desktops import Player, SharedDesktops
+from tests.support.desktops import Player, SharedDesktops
 
 
 @pytest.fixture(scope="module")

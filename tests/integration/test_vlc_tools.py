@@ -10,7 +10,7 @@ import wave
 import pytest
 
 from computerrl.env_server.driver import SetupStep
-from tests.desktops import Player, SharedDesktops
+from tests.support.desktops import Player, SharedDesktops
 
 
 def sound(seconds: int) -> bytes:

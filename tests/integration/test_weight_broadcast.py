@@ -20,9 +20,9 @@ from computerrl.common.wire.transport import Server, create_keys
 from computerrl.learner.weights import sender as weight_sender
 from computerrl.learner.weights.files import WeightFiles
 from computerrl.learner.weights.sender import WeightSender
-from tests.tiers import one_in
+from tests.support.tiers import one_in
 
-PROCESS = Path(__file__).with_name("weight_process.py")
+PROCESS = Path(__file__).parents[1] / "support" / "weight_process.py"
 ROOT = PROCESS.parents[2]
 NUM_TENSORS = 6
 TIMEOUT_S = 3.0

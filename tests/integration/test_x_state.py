@@ -12,7 +12,7 @@ from computerrl.common.config import DesktopConfig
 from computerrl.common.errors import DesktopBroken
 from computerrl.env_server.driver import SetupStep
 from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
-from tests.desktops import Player, open_desktop
+from tests.support.desktops import Player, open_desktop
 
 EDITOR = SetupStep("editor_open", {"path": "note.txt", "text": ""})
 CONFIG = DesktopConfig(apps=("editor",), observation="tree")

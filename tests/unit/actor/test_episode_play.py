@@ -1,0 +1,192 @@
+"""One episode against a counting desktop and a scripted engine."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from computerrl.actor.episode import EpisodeAborted, EpisodeSetting, play_episode
+from computerrl.common.errors import DesktopBroken, EngineFailed, LeaseRefused, PeerTimeout, TaskFailed
+from computerrl.common.messages import Lease, Trajectory
+from tests.support.actor_data import FakeDesktops, ScriptedEngine, make_assignment, make_prompt
+
+SETTING = EpisodeSetting(actor="actor-0:i", incarnation="i", max_new_tokens=32)
+
+
+def play(desktops: FakeDesktops, engine: ScriptedEngine | None, **options: object) -> Trajectory:
+    assignment = make_assignment(**options)  # type: ignore[arg-type]
+    return play_episode(assignment, desktops, engine, make_prompt(), setting=SETTING)  # type: ignore[arg-type]
+
+
+def test_episode_until_the_task_finishes_records_tokens_as_sampled() -> None:
+    desktops, engine = FakeDesktops(finish_after=2), ScriptedEngine("click(1)\n", " click( 1 )\n")
+    trajectory = play(desktops, engine)
+    assert trajectory.end_reason == "task_finished" and trajectory.success and trajectory.reward == 1.0
+    assert [step.action_text for step in trajectory.steps] == ["click(1)", "click( 1 )"]
+    second = trajectory.steps[1]
+    assert bytes(second.action_tokens.tolist()) == b" click( 1 )\n"
+    assert len(second.behavior_logprobs) == len(second.policy_versions) == len(second.action_tokens)
+    assert second.min_policy_version == 3
+    assert (second.prompt_tokens == engine.requests[1].prompt_tokens).all()
+    assert desktops.calls == ["lease", "reset", "step", "step", "evaluate", "release"]
+
+
+def test_episode_with_done_action_ends_without_a_desktop_step() -> None:
+    desktops = FakeDesktops()
+    assert play(desktops, ScriptedEngine("done()\n")).end_reason == "done_action"
+    assert "step" not in desktops.calls
+
+
+def test_episode_given_up_scores_nothing_whatever_the_desktop_shows() -> None:
+    trajectory = play(FakeDesktops(), ScriptedEngine("click(1)\n", "fail()\n"))
+    assert (trajectory.end_reason, trajectory.success, trajectory.reward) == ("fail_action", False, 0.0)
+
+
+def test_episode_with_badly_formed_text_costs_a_step_and_is_recorded() -> None:
+    desktops, engine = FakeDesktops(), ScriptedEngine("I would click\n", "click(1)\n")
+    trajectory = play(desktops, engine, max_steps=2)
+    first, second = trajectory.steps
+    assert (first.format_ok, second.format_ok) == (False, True)
+    assert first.action_error and not second.action_error
+    assert trajectory.end_reason == "step_limit" and len(desktops.actions) == 1
+    assert b"Error: not one function call" in bytes(second.prompt_tokens.tolist())
+
+
+def test_episode_of_a_policy_that_rambles_ends_after_two_answers_in_a_row() -> None:
+    engine = ScriptedEngine("hm\n", "click(1)\n", "well\n", "so\n")
+    trajectory = play(FakeDesktops(), engine, max_steps=6)
+    assert trajectory.end_reason == "invalid_limit"
+    assert [step.format_ok for step in trajectory.steps] == [False, True, False, False]
+
+
+def test_episode_that_never_says_done_succeeds_only_where_the_end_state_alone_counts() -> None:
+    def success(*, require_done: bool) -> bool:
+        setting = EpisodeSetting("actor-0:i", "i", 32, require_done=require_done)
+        engine = ScriptedEngine("click(1)\n")
+        return play_episode(make_assignment(max_steps=1), FakeDesktops(), engine, make_prompt(), setting=setting).success
+
+    assert success(require_done=False) and not success(require_done=True)
+
+
+def test_episode_with_answer_cut_by_length_is_badly_formed_even_when_it_parses() -> None:
+    trajectory = play(FakeDesktops(), ScriptedEngine("click(1)"), max_steps=1)
+    assert not trajectory.steps[0].format_ok and "cut off" in trajectory.steps[0].action_error
+
+
+def test_episode_with_impossible_action_records_the_desktops_answer() -> None:
+    trajectory = play(FakeDesktops(), ScriptedEngine("click(99)\n", "done()\n"))
+    assert trajectory.steps[0].format_ok and trajectory.steps[0].action_error == "no element 99"
+
+
+def test_episode_of_a_demonstration_needs_no_engine_and_has_no_logprobs() -> None:
+    trajectory = play(FakeDesktops(), None, kind="demonstration")
+    assert [step.action_text for step in trajectory.steps] == ["click(1)", "done()"]
+    assert bytes(trajectory.steps[0].action_tokens.tolist()) == b" click(1)\n"
+    assert all(step.behavior_logprobs.size == 0 and step.policy_versions.size == 0 for step in trajectory.steps)
+    assert trajectory.steps[0].min_policy_version == -1
+
+
+def test_episode_beside_a_demonstrator_goes_on_with_the_policys_own_words_where_they_agree() -> None:
+    desktops = FakeDesktops()
+    trajectory = play(desktops, ScriptedEngine(" click( 1 )\n", "done()\n"), num_patches=0)
+    assert [step.matched for step in trajectory.steps] == [True, True]
+    assert [step.action_text for step in trajectory.steps] == ["click( 1 )", "done()"]
+    assert trajectory.end_reason == "done_action" and trajectory.success
+    assert b"click( 1 )" in bytes(trajectory.steps[1].prompt_tokens.tolist())
+
+
+@pytest.mark.parametrize("wrong", ["click(99)\n", "I would click\n", "done()\n"])
+def test_episode_beside_a_demonstrator_is_patched_and_is_no_success_then(wrong: str) -> None:
+    desktops = FakeDesktops()
+    trajectory = play(desktops, ScriptedEngine(wrong, "done()\n"), num_patches=1)
+    assert [step.matched for step in trajectory.steps] == [False, True]
+    assert [action.args["target"] for action in desktops.actions] == [1], "the demonstrator's action was done"
+    assert trajectory.steps[0].action_text == wrong.strip() and len(trajectory.steps[0].behavior_logprobs)
+    assert trajectory.steps[0].format_ok == (wrong != "I would click\n") and trajectory.steps[0].action_error
+    assert b"click(1)" in bytes(trajectory.steps[1].prompt_tokens.tolist()), "and stands in the history"
+    assert trajectory.end_reason == "done_action" and (trajectory.success, trajectory.reward) == (False, 0.0)
+
+
+def test_episode_beside_a_demonstrator_may_name_an_element_as_it_likes() -> None:
+    trajectory = play(FakeDesktops(), ScriptedEngine('click("ok")\n', "done()\n"), num_patches=0)
+    assert [step.matched for step in trajectory.steps] == [True, True]
+
+
+def test_episode_beside_a_demonstrator_is_not_ended_by_answers_that_are_patched() -> None:
+    class Patient(FakeDesktops):
+        def demonstrate(self, lease: Lease) -> str:
+            return "click(1)" if len(self.actions) < 3 else "done()"
+
+    trajectory = play(Patient(), ScriptedEngine("hm\n", "well\n", "click(1)\n", "done()\n"), num_patches=2)
+    assert [step.matched for step in trajectory.steps] == [False, False, True, True]
+    assert trajectory.end_reason == "done_action" and not trajectory.success
+
+
+def test_episode_off_the_demonstration_is_no_success_whatever_the_desktop_shows() -> None:
+    trajectory = play(FakeDesktops(), ScriptedEngine("click(99)\n"), num_patches=0)
+    assert (trajectory.end_reason, trajectory.success, trajectory.reward) == ("off_demonstration", False, 0.0)
+
+
+def test_episode_beside_a_demonstrator_ends_at_the_mismatch_after_its_last_patch() -> None:
+    desktops = FakeDesktops()
+    trajectory = play(desktops, ScriptedEngine("click(99)\n", "click(1)\n"), num_patches=1)
+    assert trajectory.end_reason == "off_demonstration" and not trajectory.success
+    assert [step.matched for step in trajectory.steps] == [False, False] and len(desktops.actions) == 1
+    assert "evaluate" in desktops.calls
+
+
+def test_episode_over_its_time_limit_is_judged_as_it_stands() -> None:
+    desktops = FakeDesktops()
+    trajectory = play(desktops, ScriptedEngine("click(1)\n"), time_limit_s=0.0)
+    assert trajectory.end_reason == "time_limit" and trajectory.steps == () and "evaluate" in desktops.calls
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [("reset", TaskFailed("x")), ("step", DesktopBroken("x")), ("evaluate", PeerTimeout("x"))],
+)
+def test_episode_with_failing_desktop_raises_and_gives_it_back(call: str, error: Exception) -> None:
+    desktops = FakeDesktops(fail={call: error}, finish_after=1)  # type: ignore[dict-item]
+    with pytest.raises(type(error)):
+        play(desktops, ScriptedEngine("click(1)\n"))
+    assert desktops.calls[-1] == "release"
+
+
+def test_episode_with_failing_engine_raises_and_gives_the_desktop_back() -> None:
+    desktops = FakeDesktops()
+    with pytest.raises(EngineFailed):
+        play(desktops, ScriptedEngine(EngineFailed("broke")))
+    assert desktops.calls[-1] == "release"
+
+
+def test_episode_whose_release_fails_too_raises_the_first_error() -> None:
+    desktops = FakeDesktops(fail={"step": DesktopBroken("first"), "release": LeaseRefused("second")})
+    with pytest.raises(DesktopBroken):
+        play(desktops, ScriptedEngine("click(1)\n"))
+
+
+def test_episode_whose_release_alone_fails_keeps_its_trajectory() -> None:
+    assert play(FakeDesktops(finish_after=1, fail={"release": PeerTimeout("late")}), ScriptedEngine("click(1)\n")).success
+
+
+def test_episode_without_a_lease_releases_nothing() -> None:
+    desktops = FakeDesktops(fail={"lease": PeerTimeout("x")})
+    with pytest.raises(PeerTimeout):
+        play(desktops, ScriptedEngine("click(1)\n"))
+    assert desktops.calls == ["lease"]
+
+
+def test_episode_asked_to_stop_is_aborted_between_steps() -> None:
+    desktops = FakeDesktops()
+    setting = EpisodeSetting("actor-0:i", "i", 32, stopped=lambda: len(desktops.actions) == 1)
+    with pytest.raises(EpisodeAborted):
+        play_episode(make_assignment(), desktops, ScriptedEngine("click(1)\n"), make_prompt(), setting=setting)  # type: ignore[arg-type]
+    assert desktops.calls[-1] == "release" and len(desktops.actions) == 1
+
+
+def test_episode_times_add_up() -> None:
+    trajectory = play(FakeDesktops(finish_after=3), ScriptedEngine("click(1)\n"))
+    spent = trajectory.reset_s + sum(step.timing.generate_s + step.timing.desktop_s for step in trajectory.steps)
+    assert 0 <= spent <= trajectory.duration_s
+    assert 0 <= trajectory.wait_s <= trajectory.duration_s
+    assert np.isclose(trajectory.steps[0].timing.settle_s, 0.01)

@@ -1,0 +1,216 @@
+"""Names on the command line: wrong ones are refused before anything heavy is imported, near ones are proposed. Help pages."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from computerrl.common.errors import ConfigError
+from computerrl.launch.commands.config_files import config_names, find_config, is_override
+from computerrl.launch.commands.main import cli
+from computerrl.launch.commands.options import split_words
+
+ROOT = Path(__file__).resolve().parents[4]
+NAMES = config_names([ROOT])
+
+WRONG_NAMES = [
+    ["train", "nope.yaml"],
+    ["train", "quikstart"],
+    ["train"],
+    ["train", "quickstart", "smoke"],
+    ["plan", "nope"],
+    ["submit", "nope", "--site", "x"],
+    ["up", "nope", "--hosts", "hosts.yaml"],
+    ["simulate", "nope"],
+    ["submit", "--workers-for", "nope", "--site", "x"],
+    ["doctor", "nope"],
+    ["broker", "nope"],
+    ["env-server", "nope"],
+    ["actor", "nope"],
+    ["engine", "nope"],
+    ["learner", "nope"],
+    ["eval", "nope"],
+    ["eval", "org/model"],
+    ["eval", "x", "--config", "nope"],
+    ["export", "nope", "out"],
+    ["status", "nope"],
+    ["dashboard", "nope"],
+    ["replay", "nope"],
+    ["report", "nope"],
+    ["compare", "nope", "nope"],
+    ["trace", "nope"],
+    ["phase", "sft", "nope"],
+    ["journal", "ls", "nope"],
+    ["journal", "cat", "nope"],
+    ["journal", "verify", "nope"],
+    ["join", "nope"],
+    ["cancel", "nope"],
+    ["logs", "nope"],
+    ["simulate", "--from-run", "nope"],
+    ["bench", "nope"],
+    ["study", "nope"],
+    ["tain"],
+    ["train", "quickstart", "--learner.max_age=2"],
+]
+HEAVY = (
+    "torch",
+    "transformers",
+    "zmq",
+    "numpy",
+    "pydantic",
+    "yaml",
+    "structlog",
+    "rich",
+    "msgspec",
+    "aiohttp",
+    "jinja2",
+    "plotly",
+)
+FOR_FIELDS = ("pydantic", "yaml")
+"""What checking a field needs."""
+
+PROGRAM = """
+import json, sys
+import click
+from computerrl.launch.commands.main import cli
+from computerrl.common.errors import ComputerRLError
+rows, words, heavy = [], json.loads(sys.argv[1]), json.loads(sys.argv[2])
+for args in words:
+    try:
+        cli.main(args=args, prog_name="computerrl", standalone_mode=False)
+        said = ""
+    except (click.ClickException, ComputerRLError) as error:
+        said = error.format_message() if isinstance(error, click.ClickException) else str(error)
+    rows.append([args, said, sorted(set(heavy) & set(sys.modules))])
+print(json.dumps(rows), file=sys.stderr)
+"""
+
+
+def played(commands: list[list[str]], heavy: tuple[str, ...], *, cwd: Path) -> list[tuple[list[str], str, list[str]]]:
+    """(command, its error, heavy modules that are imported after it), one process for all commands."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(commands), json.dumps(heavy)], cwd=cwd, capture_output=True, text=True,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(cwd)}, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return [tuple(row) for row in json.loads(done.stderr.splitlines()[-1])]
+
+
+def test_every_wrong_name_is_refused_before_anything_heavy_is_imported(tmp_path: Path) -> None:
+    for command, said, imported in played(WRONG_NAMES, HEAVY, cwd=tmp_path):
+        assert said, command
+        assert imported == [], command
+
+
+def test_every_command_that_takes_a_name_is_in_the_table() -> None:
+    takes_none = {"setup", "desktop", "tasks", "job", "bundle"}
+    assert {row[0] for row in WRONG_NAMES} | takes_none >= set(cli.commands)
+
+
+def test_wrong_field_is_refused_before_anything_but_the_configuration_is_imported(tmp_path: Path) -> None:
+    heavy = tuple(name for name in HEAVY if name not in FOR_FIELDS)
+    commands = [["train", "quickstart", "lerner.max_age=1"], ["train", "quickstart", "--print-config"]]
+    (_, said, imported), (_, nothing, also) = played(commands, heavy, cwd=tmp_path)
+    assert "did you mean 'learner'?" in said and nothing == "" and imported == also == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_config_is_found_by_name_and_by_path_from_any_folder(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = ROOT / "configs" / f"{name}.yaml"
+    for text in (name, f"configs/{name}.yaml", f"{name}.yaml", str(path)):
+        assert find_config(text) == path
+
+
+def test_config_in_the_current_folder_goes_before_the_installed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "quickstart.yaml").write_text("name: mine\n")
+    assert find_config("quickstart").resolve() == tmp_path / "configs" / "quickstart.yaml"
+    (tmp_path / "quickstart").write_text("name: nearest\n")
+    assert find_config("quickstart") == Path("quickstart")
+
+
+@given(name=st.sampled_from(NAMES), data=st.data())
+def test_config_misspelt_by_a_letter_is_answered_with_a_name_that_exists(name: str, data: st.DataObject) -> None:
+    place = data.draw(st.integers(0, len(name) - 1))
+    wrong = name[:place] + name[place + 1 :]
+    if wrong in NAMES:
+        return
+    with pytest.raises(ConfigError) as raised:
+        find_config(wrong)
+    (problem,) = raised.value.problems
+    proposed = problem.next_step.removeprefix("did you mean configs/").removesuffix(".yaml?")
+    assert proposed in NAMES or len(wrong) < 4, problem
+
+
+def test_config_that_is_like_none_is_answered_with_what_there_is(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="quickstart, serial, smoke"):
+        find_config("zzzzz")
+    with pytest.raises(ConfigError, match="is a folder"):
+        find_config(str(tmp_path))
+    with pytest.raises(ConfigError, match="source tree"):
+        find_config("quickstart", roots=[tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("words", "named", "expected"),
+    [
+        (("x.yaml",), None, ("x.yaml", [])),
+        (("x.yaml", "a.b=1", "c="), None, ("x.yaml", ["a.b=1", "c="])),
+        (("a.b=1", "x.yaml"), None, ("x.yaml", ["a.b=1"])),
+        (("a.b={c: 1}",), "x.yaml", ("x.yaml", ["a.b={c: 1}"])),
+        (("tasks.curriculum.weights.calc-set-cell=2",), None, (None, ["tasks.curriculum.weights.calc-set-cell=2"])),
+        ((), None, (None, [])),
+        (("runs/a=b/config.yaml",), None, ("runs/a=b/config.yaml", [])),
+    ],
+)
+def test_words_of_a_command_line_are_told_apart(
+    words: tuple[str, ...], named: str | None, expected: tuple[str | None, list[str]]
+) -> None:
+    assert split_words(words, named) == expected
+    assert all(map(is_override, expected[1]))
+
+
+@pytest.mark.parametrize(("words", "named"), [(("a", "b"), None), (("a",), "b")])
+def test_two_configurations_on_a_command_line_are_an_error(words: tuple[str, ...], named: str | None) -> None:
+    with pytest.raises(click.UsageError, match="KEY=VALUE"):
+        split_words(words, named)
+
+
+def test_ways_to_name_a_configuration_and_to_set_fields_are_one() -> None:
+    ways = [
+        ["smoke", "learner.max_age=2", "seed=5"], ["--config", "smoke", "learner.max_age=2", "--set", "seed=5"],
+        ["configs/smoke.yaml", "--set", "seed=5", "--set", "learner.max_age=2"],
+    ]  # fmt: skip
+    shown = [CliRunner().invoke(cli, ["train", *words, "--print-config"]) for words in ways]
+    trees = {answer.stdout.partition("\n")[2] for answer in shown}
+    assert len(trees) == 1 and "max_age: 2" in trees.pop() and {answer.exit_code for answer in shown} == {0}
+
+
+def all_commands(group: click.Group, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from all_commands(command, (*prefix, name))
+        yield (*prefix, name), command
+
+
+@pytest.mark.parametrize("name", [(), *(name for name, _ in all_commands(cli))], ids=lambda name: " ".join(name) or "computerrl")
+def test_help_page_fits_80_columns_and_teaches_by_an_example(name: tuple[str, ...]) -> None:
+    shown = CliRunner().invoke(cli, [*name, "--help"], prog_name="computerrl", terminal_width=80, env={"COLUMNS": "80"}).output
+    assert "Usage" in shown
+    assert [line for line in shown.splitlines() if len(line) > 80] == []
+    assert [line for line in shown.splitlines()[1:] if re.search(r"\w\.\.\.$", line)] == [], "cut"
+    roles = {"broker", "env-server", "actor", "engine", "learner", "job"}
+    if name and name[0] not in roles:
+        assert f"computerrl {name[0]}" in shown.partition("\n")[2], "an example"

@@ -1,0 +1,82 @@
+"""`computerrl status`, looked at from outside: what is shown of runs that are under way and of those that have ended."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from computerrl.common.messages import PeerEntry, Status
+from computerrl.common.metrics import read_json_lines
+from computerrl.launch.commands.status import show_status, view_of
+from computerrl.launch.report.report_data import Attempt
+from computerrl.launch.report.write import write_attempt
+from computerrl.launch.watch.display_frame import render
+from computerrl.launch.watch.run_state import RunState
+from tests.support.synthetic_run import START, write_run
+
+MUCH_LATER = START + 90_000.0
+
+
+def state_of(folder: Path) -> RunState:
+    return RunState().take_all(read_json_lines(folder / "metrics.jsonl"))
+
+
+def drawn(folder: Path, state: RunState, *, now: float) -> str:
+    console = Console(file=io.StringIO(), width=80)
+    console.print(render(view_of(folder, state, now=now), width=80))
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_status_of_a_finished_run_does_not_depend_on_when_it_is_looked_at(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    state = state_of(folder)
+    text = drawn(folder, state, now=MUCH_LATER)
+    assert text == drawn(folder, state, now=MUCH_LATER + 3600)
+    assert "finished" in text and "took 11:45" in text and "after RL" in text and "91%" in text
+    assert "left" not in text and "does not answer" not in text
+
+
+def test_status_counts_the_time_of_all_attempts_without_the_pauses(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", until="rl")
+    write_attempt(folder / "logs" / "1", Attempt(START, START + 100, "stopped", "stopped by SIGINT"))
+    (folder / "logs" / "2").mkdir()
+    write_attempt(folder / "logs" / "2", Attempt(START + 1000, None))
+    view = view_of(folder, state_of(folder), now=START + 1050)
+    assert view.elapsed_s == 150 and view.ending is None
+
+
+@pytest.mark.parametrize("outcome", ["stopped", "failed"])
+def test_status_of_a_run_that_ended_otherwise_says_how_to_go_on(tmp_path: Path, outcome: str) -> None:
+    folder = write_run(tmp_path / "run", until="rl")
+    write_attempt(folder / "logs" / "1", Attempt(START, START + 100, outcome, "stopped by SIGINT"))
+    view = view_of(folder, state_of(folder), now=MUCH_LATER)
+    assert view.ending is not None and not view.ending.is_good
+    assert view.ending.text.startswith(outcome) and "--resume" in view.notes[0]
+
+
+def test_status_of_a_running_run_shows_who_is_there(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", until="rl")
+    state = state_of(folder)
+    assert "does not answer" in view_of(folder, state, now=MUCH_LATER).notes[0]
+    state.status = Status("r", 12, {}, {}, (PeerEntry("actor", 0, "i", "host", 1, {}, 0.1),), {}, {})
+    view = view_of(folder, state, now=MUCH_LATER)
+    assert [process.name for process in view.processes] == ["actor-0"] and not view.notes
+
+
+def test_policy_version_is_the_newest_that_any_record_names(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    state = state_of(folder)
+    assert state.policy_version == 24
+    state.take({"event": "phase", "phase": "eval-after-rl", "policy_version": 25})
+    assert state.policy_version == 25
+    state.status = Status("r", 26, {}, {}, (), {}, {})
+    assert state.policy_version == 26
+    assert RunState().policy_version is None
+
+
+def test_status_of_a_finished_run_is_printed_even_when_asked_to_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show_status(write_run(tmp_path / "run"), stay=True)
+    assert "finished" in capsys.readouterr().out

@@ -1,0 +1,130 @@
+"""The whole loop in one process: imitated desktops, a tiny untrained model, in-memory transport."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from computerrl.common.config import RunConfig, load_config
+from computerrl.common.metrics import read_json_lines
+from computerrl.launch.run.local import play
+from computerrl.launch.run.serial import run_serial
+
+CONFIG = Path(__file__).resolve().parents[4] / "configs" / "serial.yaml"
+FAMILIES = ["calc-set-cell", "web-click-button"]
+SMALL = (f"tasks.families={json.dumps(FAMILIES)}", "learner.num_threads=1", "actor.num_threads=1")
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> RunConfig:
+    from computerrl.common.run_files.run_folder import RunFolder
+
+    config = load_config(CONFIG, overrides=[*SMALL, f"run_dir={tmp_path}"])
+    RunFolder(config.folder).create(config)
+    return config
+
+
+def test_serial_run_walks_the_whole_recipe_and_loses_nothing(small: RunConfig) -> None:
+    state = run_serial(small)
+    phases = [record["phase"] for record in state.phases]
+    assert phases == ["demonstrations", "eval-before", "bc", "eval-after-bc", "rl-1", "eval-after-rl", "done"]
+    assert len(state.updates) == 2
+    assert state.summary is not None
+    assert state.summary["num_trajectories_lost"] == 0
+    assert set(state.evaluations[0]["families"]) == set(FAMILIES)
+    assert state.status is not None
+    assert state.status.policy_version == state.updates[-1]["policy_version"]
+    episodes = read_json_lines(small.folder / "trajectories" / "episodes.jsonl")
+    demonstrations = [episode for episode in episodes if episode["kind"] == "demonstration"]
+    assert demonstrations, "the demonstrators were recorded"
+    assert all(episode["success"] for episode in demonstrations), "and solve their tasks"
+
+
+@pytest.mark.release
+def test_serial_run_with_a_curriculum_trains_groups_of_other_sizes_and_loses_nothing(tmp_path: Path) -> None:
+    from computerrl.common.run_files.run_folder import RunFolder
+
+    overrides = [
+        *SMALL, f"run_dir={tmp_path}", "broker.eta=0", "learner.recipe.max_updates=3", "learner.recipe.demos_per_family=0",
+        "learner.recipe.eval_episodes_per_family=0", "tasks.rollouts={min: 2, max: 4}",
+        "tasks.curriculum={name: success_band, min_results: 2}", "tasks.family_weights={calc-set-cell: 3}",
+    ]  # fmt: skip
+    config = load_config(CONFIG, overrides=overrides)
+    RunFolder(config.folder).create(config)
+    state = run_serial(config)
+    assert state.summary is not None and state.summary["num_trajectories_lost"] == 0 and len(state.updates) == 3
+    # The untrained model always fails: both families grow from the 2 rollouts of the unknown to the maximum.
+    ledger = read_json_lines(config.folder / "ledger.jsonl")
+    sizes = Counter(line["group_seq"] for line in ledger if line["outcome"] != "phase_closed")
+    assert set(sizes.values()) == {2, 4}
+    assert sum(sum(record["rollouts_by_family"].values()) for record in state.updates) == sum(sizes.values())
+
+
+@pytest.mark.release
+def test_serial_run_in_the_published_format_clones_demonstrations_said_in_it(tmp_path: Path) -> None:
+    from computerrl.actor.prompts.formats import make_format
+    from computerrl.common.run_files.run_folder import RunFolder
+    from tests.support.actor_data import make_observation
+
+    families = ["calc-set-cell", "calc-type-cell", "editor-type-save", "web-click-button"]
+    overrides = [
+        *SMALL, f"tasks.families={json.dumps(families)}", f"run_dir={tmp_path}", "actor.prompt.format=computerrl_text",
+        "actor.prompt.max_prompt_tokens=1792", "learner.recipe.max_updates=1",
+        "learner.recipe.eval_before_episodes_per_family=0",
+    ]  # fmt: skip
+    config = load_config(CONFIG, overrides=overrides)
+    RunFolder(config.folder).create(config)
+    state = run_serial(config)
+    assert state.summary is not None and state.summary["num_trajectories_lost"] == 0 and len(state.updates) == 1
+    episodes = read_json_lines(config.folder / "trajectories" / "episodes.jsonl")
+    demonstrations = [episode for episode in episodes if episode["kind"] == "demonstration"]
+    assert len(demonstrations) == len(families) and all(episode["success"] for episode in demonstrations)
+    answers = [step["action_text"] for episode in demonstrations for step in episode["steps"]]
+    assert all(answer.startswith("<think>\n") and answer.endswith("\n```") for answer in answers)
+    names = {make_format(config.actor.prompt).parse(answer, make_observation()).name for answer in answers}
+    assert names == {"calc.set_cell", "click", "type", "key", "done"}
+
+
+def test_serial_train_writes_the_report_and_refuses_to_resume_what_is_finished(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from computerrl.common.errors import ResumeError
+
+    recipe = ["learner.recipe.max_updates=1", "learner.recipe.eval_before_episodes_per_family=0"]
+    overrides = [*SMALL, f"run_dir={tmp_path}", *recipe]
+    assert play(load_config(CONFIG, overrides=overrides), resume=False)[0] == 0
+    report = json.loads((tmp_path / "serial" / "report.json").read_text())
+    assert report["finished"] is True
+    assert (report["driver"], report["num_updates"], report["num_trajectories_lost"]) == ("scripted", 1, 0)
+    assert (tmp_path / "latest" / "report.html").is_file()
+    assert "phase=rl-1" in capsys.readouterr().out
+    with pytest.raises(ResumeError, match="has finished"):
+        play(load_config(CONFIG, overrides=overrides), resume=True)
+
+
+def test_serial_run_trains_on_what_a_person_recorded(tmp_path: Path) -> None:
+    """A recording of another seed than the scripted ones, with a step that no scripted demonstrator takes."""
+    from computerrl.common.messages import TaskRef
+    from computerrl.common.run_files.recordings import FORMAT_VERSION, RecordedStep, Recording, write_recording
+    from computerrl.env_server.tasks import FAMILIES as ALL
+    from tests.support.actor_data import make_observation
+
+    instance = ALL["calc-set-cell"].make(50)
+    wanted = instance.demonstrate("", make_observation(), (), lambda kind: None).args
+    texts = ("wait()", f'calc.set_cell("{wanted["cell"]}", "{wanted["value"]}")', "done()")
+    steps = tuple(RecordedStep(text, {}, make_observation(), "") for text in texts)
+    task = TaskRef("calc-set-cell", 50, "demonstration")
+    write_recording(tmp_path / "demos", Recording(FORMAT_VERSION, task, instance.instruction or "", steps, 1.0, "scripted"))
+    overrides = [
+        *SMALL, f"run_dir={tmp_path}", f"tasks.recordings={tmp_path}/demos", "learner.recipe.eval_episodes_per_family=0",
+        "learner.recipe.max_updates=0",
+    ]  # fmt: skip
+    assert play(load_config(CONFIG, overrides=overrides), resume=False)[0] == 0
+    episodes = read_json_lines(tmp_path / "serial" / "trajectories" / "episodes.jsonl")
+    recorded = [episode for episode in episodes if (episode["family"], episode["seed"]) == ("calc-set-cell", 50)]
+    assert len(episodes) == 3 and len(recorded) == 1 and recorded[0]["success"]
+    assert [step["action_text"] for step in recorded[0]["steps"]] == list(texts)
+    assert any(line["event"] == "sft" for line in read_json_lines(tmp_path / "serial" / "metrics.jsonl"))

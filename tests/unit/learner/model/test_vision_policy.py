@@ -1,0 +1,308 @@
+"""Vision-language policies: packs with pictures against transformers' own forward pass, gradients, what is frozen and refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from msgspec.structs import replace
+
+from computerrl.common.config import LoraConfig
+from computerrl.common.errors import ConfigError, PictureError
+from computerrl.common.messages import ScreenshotRef, Step
+from computerrl.common.run_files.run_folder import RunFolder
+from computerrl.env_server.client import read_screenshot
+from computerrl.learner.checkpoints.checkpoint import CheckpointStore
+from computerrl.learner.checkpoints.export import export_model
+from computerrl.learner.model.batching import make_packs
+from computerrl.learner.model.images import Grid, rope_positions
+from computerrl.learner.model.policy import Policy, load_policy
+from computerrl.learner.poison import poison_of
+from computerrl.learner.supervised.pool import EpisodePool, pack_run
+from computerrl.learner.training.trainer import Trainer
+from tests.support.tiers import one_in
+from tests.support.trainer_data import make_group, make_step
+from tests.support.vision_data import IMAGE, TALL, WIDE, Screens, make_batch, make_config, own_logprobs, own_model, save_model
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("vision") / "model")
+
+
+def packed_logprobs(policy: Policy, steps: Sequence[Step], *, max_tokens: int = 4096) -> list[torch.Tensor]:
+    found: dict[int, torch.Tensor] = {}
+    for pack in policy.packs(steps, max_tokens=max_tokens):
+        logprobs_M = policy.forward(pack, temperature=1.0).logprobs_U[torch.from_numpy(pack.token_pair_M)]
+        lengths = [len(steps[i].action_tokens) for i in pack.samples_S]
+        found |= dict(zip(pack.samples_S.tolist(), logprobs_M.detach().split(lengths), strict=True))
+    return [found[i] for i in range(len(steps))]
+
+
+def mixed_steps(screens: Screens) -> list[Step]:
+    """Two pictures of one size, one of another, shared and not, and text alone."""
+    first, second, third = screens.take(1, WIDE), screens.take(2, WIDE), screens.take(3, TALL)
+    return [
+        screens.step(first, [11, 12, 13]),
+        screens.step(first, [11, 14]),
+        screens.step(second, [11, 12, 13]),
+        screens.step(third, [11, 12, 13], after=(7, 8, 9)),
+        screens.step(first, [12, 13], before=(5, 6, 9, 9)),
+        # Sampled as text: an engine embeds it as such.
+        screens.step(third, [11, IMAGE, 13]),
+        replace(make_step([5, 6, 21, 22], [23, 24]), screenshot=first),
+    ]
+
+
+# --- positions ---------------------------------------------------------------------------------------------------------
+
+
+def test_rope_positions_of_a_sequence_are_transformers(folder: Path) -> None:
+    model = own_model(folder)
+    grids = [Grid(4, 5), Grid(4, 2), Grid(1, 1)]
+    tokens, types, first = [5, 6, 7], [0, 0, 0], {}
+    for grid in grids:
+        first[len(tokens)] = grid
+        tokens += [IMAGE] * grid.num_tokens + [8, 9]
+        types += [1] * grid.num_tokens + [0, 0]
+    expected, _ = model.model.get_rope_index(
+        torch.tensor([tokens]),
+        mm_token_type_ids=torch.tensor([types]),
+        image_grid_thw=torch.tensor([[1, 2 * grid.height, 2 * grid.width] for grid in grids]),
+    )
+    found = rope_positions(np.arange(len(tokens)), np.full(len(tokens), len(tokens)), first)
+    np.testing.assert_array_equal(found, expected[:, 0].numpy())
+
+
+def test_rope_positions_of_text_alone_are_depths() -> None:
+    depth = np.array([0, 1, 2, 1, 2])
+    np.testing.assert_array_equal(rope_positions(depth, np.array([5, 3, 3, 5, 5]), {}), np.stack([depth] * 3))
+
+
+# --- packs and log-probs -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_tokens", [4096, 40])
+@pytest.mark.parametrize("top_layers", [1, None])
+def test_packed_logprobs_are_transformers_own(folder: Path, tmp_path: Path, top_layers: int | None, max_tokens: int) -> None:
+    config = make_config(folder, tmp_path, top_layers=top_layers)
+    policy, screens, model = load_policy(config), Screens(folder, config), own_model(folder)
+    steps = mixed_steps(screens)
+    found = packed_logprobs(policy, steps, max_tokens=max_tokens)
+    for step, logprobs in zip(steps[:-2], found, strict=False):
+        torch.testing.assert_close(logprobs, own_logprobs(model, screens, step).detach(), atol=1e-4, rtol=0)
+    torch.testing.assert_close(found[-1], own_logprobs(model, screens, steps[-1]).detach(), atol=1e-4, rtol=0)
+    # transformers would look for a second picture behind the sampled image token; up to there it agrees.
+    cut = replace(steps[-2], action_tokens=steps[-2].action_tokens[:1])
+    torch.testing.assert_close(found[-2][:1], own_logprobs(model, screens, cut).detach(), atol=1e-4, rtol=0)
+
+
+def test_packed_logprobs_of_qwen2_vl_are_transformers_own(tmp_path: Path) -> None:
+    folder = save_model(tmp_path / "model", model_type="qwen2_vl")
+    config = make_config(folder, tmp_path, top_layers=1)
+    screens, model = Screens(folder, config), own_model(folder)
+    steps = mixed_steps(screens)[:-2]
+    for step, logprobs in zip(steps, packed_logprobs(load_policy(config), steps), strict=True):
+        torch.testing.assert_close(logprobs, own_logprobs(model, screens, step).detach(), atol=1e-4, rtol=0)
+
+
+def test_packs_share_a_prefix_while_tokens_and_pictures_are_the_same(folder: Path, tmp_path: Path) -> None:
+    config = make_config(folder, tmp_path, top_layers=1)
+    policy, screens = load_policy(config), Screens(folder, config)
+    first, second = screens.take(1, WIDE), screens.take(2, WIDE)
+    alone = screens.step(first, [11, 12])
+    other = screens.step(second, [11, 12])
+    np.testing.assert_array_equal(alone.prompt_tokens, other.prompt_tokens)
+    num_before, num_all = 3, len(alone.prompt_tokens) + 1
+    (same,) = policy.packs([alone, screens.step(first, [13])], max_tokens=4096)
+    assert same.num_nodes == num_all
+    (apart,) = policy.packs([alone, other], max_tokens=4096)
+    assert apart.num_nodes == 2 * num_all - num_before
+    assert apart.pictures is not None and len(apart.pictures.refs) == 2
+    np.testing.assert_array_equal(np.unique(apart.pictures.rows_V), np.arange(40))
+    # Merged as if their pictures were one, both would get the log-probs of one of them.
+    one, two = packed_logprobs(policy, [alone, other])
+    assert (one - two).abs().max() > 1e-2
+
+
+def test_packs_of_text_alone_are_those_of_a_text_model(folder: Path, tmp_path: Path) -> None:
+    policy = load_policy(make_config(folder, tmp_path, top_layers=1))
+    steps = [make_step([5, 6, i], [7, 8]) for i in range(4)]
+    for found, expected in zip(policy.packs(steps, max_tokens=9), make_packs(steps, max_tokens=9), strict=True):
+        assert found.pictures is None
+        np.testing.assert_array_equal(found.tokens_N, expected.tokens_N)
+
+
+@pytest.mark.parametrize(("top_layers", "num_again"), [(None, 3), (1, 0)])
+def test_shared_picture_is_encoded_once(folder: Path, tmp_path: Path, top_layers: int | None, num_again: int) -> None:
+    config = make_config(folder, tmp_path, top_layers=top_layers)
+    policy, screens = load_policy(config), Screens(folder, config)
+    assert policy.vision is not None
+    steps = mixed_steps(screens)
+    before = policy.vision.num_encoded
+    packed_logprobs(policy, steps)
+    assert policy.vision.num_encoded - before == 3
+    packed_logprobs(policy, steps)
+    # A frozen tower's results are still there.
+    assert policy.vision.num_encoded - before == 3 + num_again
+
+
+# --- training ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recompute", one_in(2, ["full", "none"]))
+@pytest.mark.parametrize("top_layers", [1, None])
+def test_update_gradient_is_plain_grpo_of_transformers(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, top_layers: int | None, recompute: str
+) -> None:
+    config = make_config(folder, tmp_path, top_layers=top_layers, activation_checkpointing=recompute)
+    trainer, screens, model = Trainer(config, load_policy(config)), Screens(folder, config), own_model(folder)
+    batch = make_batch(trainer, screens, model)
+    gradients: dict[str, torch.Tensor | None] = {}
+
+    def keep(lr: float, seen: Any, **_: Any) -> float:
+        gradients.update({name: None if grad is None else grad.clone() for name, grad in trainer.policy.gradients().items()})
+        return 1.0
+
+    monkeypatch.setattr(trainer, "_step", keep)
+    trainer.update(batch)
+    loss = torch.zeros(())
+    for step, advantage, weight in zip(batch.samples, batch.advantage_S, batch.token_weight_S, strict=True):
+        loss = loss - float(weight) * float(advantage) * own_logprobs(model, screens, step).sum()
+    loss.backward()
+    expected = {name: parameter.grad for name, parameter in model.named_parameters() if name in gradients}
+    assert expected.keys() == gradients.keys() == trainer.policy.trained.keys()
+    assert any(name.startswith("model.visual.") for name in gradients) == (top_layers is None)
+    for name, gradient in expected.items():
+        found = gradients[name]
+        assert gradient is not None and found is not None, name
+        # Key biases shift all scores of a query alike: their gradient is rounding on both sides.
+        scale = max(float(gradient.norm()), 1e-3)
+        assert float((found - gradient).norm()) <= 1e-4 * scale, name
+
+
+@pytest.mark.parametrize("top_layers", [1, None])
+def test_update_trains_the_tower_only_with_everything(folder: Path, tmp_path: Path, top_layers: int | None) -> None:
+    config = make_config(folder, tmp_path, top_layers=top_layers)
+    trainer, screens = Trainer(config, load_policy(config)), Screens(folder, config)
+    before = {name: p.detach().clone() for name, p in trainer.policy._model.named_parameters()}
+    metrics = trainer.update(make_batch(trainer, screens, own_model(folder)))
+    assert metrics["grad_norm"] > 0
+    changed = {name for name, p in trainer.policy._model.named_parameters() if not torch.equal(p, before[name])}
+    assert changed == set(trainer.policy.trained)
+    if top_layers is None:
+        assert changed == set(before)
+    else:
+        assert all(name.startswith(("model.language_model.layers.2.", "model.language_model.norm.")) for name in changed)
+
+
+def test_update_with_adapters_leaves_the_tower_as_it_is(folder: Path, tmp_path: Path) -> None:
+    # Layers of the tower have linear layers of the same names.
+    lora = LoraConfig(rank=2, targets=("q_proj", "up_proj"))
+    config = make_config(folder, tmp_path, top_layers=None, lora=lora)
+    trainer, screens = Trainer(config, load_policy(config)), Screens(folder, config)
+    before = {name: p.detach().clone() for name, p in trainer.policy._model.named_parameters()}
+    trainer.update(make_batch(trainer, screens, own_model(folder)))
+    changed = {name for name, p in trainer.policy._model.named_parameters() if not torch.equal(p, before[name])}
+    assert changed and all(name.startswith("model.language_model.layers.") and "lora_" in name for name in changed)
+    assert len(trainer.policy.trained) == 3 * 2 * 2
+
+
+def test_sft_step_on_pictures_lowers_the_loss(folder: Path, tmp_path: Path) -> None:
+    config = make_config(folder, tmp_path, top_layers=None)
+    trainer, screens = Trainer(config, load_policy(config)), Screens(folder, config)
+    # Only the pictures tell the two apart.
+    steps = [screens.step(screens.take(1, WIDE), [11]), screens.step(screens.take(2, WIDE), [12])]
+    losses = [trainer.sft_step(steps, 1e-2)["loss"] for _ in range(25)]
+    assert losses[-1] < np.log(2) / 2 < losses[0]
+
+
+def test_exported_folder_computes_what_the_learner_does(folder: Path, tmp_path: Path) -> None:
+    config = make_config(folder, tmp_path, top_layers=None)
+    run = RunFolder(config.folder)
+    run.create(config)
+    trainer, screens = Trainer(config, load_policy(config)), Screens(folder, config)
+    trainer.update(make_batch(trainer, screens, own_model(folder)))
+    store = CheckpointStore(run.checkpoints, num_kept=1)
+    sections, tree = pack_run({"policy_version": 1, "phase": "rl-1", "update": 1}, trainer.state_dict(), {})
+    store.save(sections, tree, cursor=1)
+    store.close()
+    exported = own_model(export_model(run.folder, tmp_path / "out"))
+    steps = mixed_steps(screens)[:4]
+    for step, logprobs in zip(steps, packed_logprobs(trainer.policy, steps), strict=True):
+        torch.testing.assert_close(logprobs, own_logprobs(exported, screens, step).detach(), atol=1e-4, rtol=0)
+    load_policy(config.model_copy(update={"model": config.model.model_copy(update={"name": str(tmp_path / "out")})}))
+
+
+# --- what is refused ---------------------------------------------------------------------------------------------------
+
+
+def test_bad_pictures_are_poison_at_the_intake_and_errors_in_training(folder: Path, tmp_path: Path) -> None:
+    config = make_config(folder, tmp_path, top_layers=1)
+    trainer, screens = Trainer(config, load_policy(config)), Screens(folder, config)
+    good = screens.step(screens.take(1, WIDE), [11, 12])
+    ref = good.screenshot
+    assert ref is not None
+    (screens.trajectories / "broken.bin").write_bytes(read_screenshot(screens.trajectories, ref)[:200])
+    twice = np.concatenate([good.prompt_tokens, good.prompt_tokens])
+    cases = {
+        "picture_missing": [
+            replace(good, screenshot=None),
+            replace(good, screenshot=replace(ref, segment="segment-gone.bin", content_hash="gone")),
+            replace(good, screenshot=replace(ref, segment="broken.bin", offset=0, content_hash="cut")),
+            replace(good, screenshot=replace(ref, segment="broken.bin", offset=0, num_bytes=200, content_hash="half")),
+            replace(good, screenshot=replace(ref, offset=-1, content_hash="before")),
+            replace(good, screenshot=replace(ref, num_bytes=-1, content_hash="none")),
+            replace(good, screenshot=replace(ref, segment="../gone.bin", content_hash="outside")),
+        ],
+        "picture_mismatch": [
+            replace(good, screenshot=screens.take(2, TALL)),
+            replace(good, screenshot=replace(ref, width=152, content_hash="other")),
+            replace(good, prompt_tokens=twice),
+            replace(good, screenshot=replace(ref, width=100_000, height=1, content_hash="thin")),
+            replace(good, screenshot=replace(ref, width=1_000_000, height=1_000_000, content_hash="huge")),
+            replace(good, screenshot=replace(ref, width=0, content_hash="empty")),
+            replace(good, screenshot=replace(ref, width=-ref.width, height=-ref.height, content_hash="negative")),
+            replace(good, screenshot=replace(ref, num_bytes=2**40, content_hash="long")),
+        ],
+    }  # fmt: skip
+    for poison, steps in cases.items():
+        for step in steps:
+            (trajectory,) = make_group([(True, [good, step])]).trajectories
+            found = poison_of(trajectory, policy_version=0, vocabulary_size=1100, check_picture=trainer.check_picture)
+            assert found == poison, step.screenshot
+            with pytest.raises(PictureError):
+                trainer.sft_step([good, step], 1e-3)
+    (fine,) = make_group([(True, [good, make_step([5], [6])])]).trajectories
+    assert poison_of(fine, policy_version=0, vocabulary_size=1100, check_picture=trainer.check_picture) is None
+
+
+def test_pool_keeps_where_screenshots_lie_for_a_model_that_takes_pictures() -> None:
+    ref = ScreenshotRef("hash", "segment-a-0.bin", 7, 8, 150, 100)
+    (trajectory,) = make_group([(True, [replace(make_step([5], [6]), screenshot=ref), make_step([5], [7])])]).trajectories
+    pool = EpisodePool(seed=0, max_per_family=4, with_pictures=True)
+    pool.add(trajectory)
+    other = EpisodePool(seed=0, max_per_family=4, with_pictures=True)
+    other.restore(*pool.state())
+    (episode,) = other.draw(per_task=1, max_steps=None, salt="")
+    assert [step.screenshot for step in episode.steps] == [ref, None]
+
+
+def test_model_without_image_processor_is_refused(folder: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for file in folder.iterdir():
+        if file.name != "preprocessor_config.json":
+            (bare / file.name).symlink_to(file)
+    with pytest.raises(ConfigError, match="no image processor"):
+        load_policy(make_config(bare, tmp_path, top_layers=1))
+
+
+def test_model_whose_pictures_enter_elsewhere_is_refused(tmp_path: Path) -> None:
+    folder = save_model(tmp_path / "model", model_type="qwen3_vl")
+    with pytest.raises(ConfigError, match=r"'qwen3_vl'.*layer by layer"):
+        load_policy(make_config(folder, tmp_path, top_layers=1))

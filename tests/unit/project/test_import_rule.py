@@ -1,0 +1,163 @@
+"""The import rule: which folder may import which. Read from the source, so that an import inside a function counts as well."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PACKAGES = ("actor", "broker", "common", "env_server", "launch", "learner")
+OURS = (*PACKAGES, "benchmarks")
+NO_TORCH = ("broker", "common", "env_server", "launch")
+ZMQ_FILE = "common/wire/transport.py"
+MSGPACK_FILE = "common/wire/codec.py"
+GUEST = "env_server/guest/"  # runs inside the container with Debian's own Python: nothing of ours is there
+
+SIMULATION = "launch/simulation/"
+
+MESSAGE = "{file}:{line} imports {module}: {rule}"
+
+
+def imports(source: str, package: str) -> Iterator[tuple[int, str, bool]]:
+    """(line, dotted name, at module level) of every import, relative ones made absolute in ``package``."""
+    for node, eager in _statements(ast.parse(source).body, eager=True):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name, eager) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join([*package.split(".")[: len(package.split(".")) + 1 - node.level], *filter(None, [node.module])])
+            base = base if node.level else node.module or ""
+            yield from ((node.lineno, f"{base}.{alias.name}", eager) for alias in node.names)
+
+
+def _statements(nodes: Iterable[ast.AST], *, eager: bool) -> Iterator[tuple[ast.AST, bool]]:
+    """All statements among and below ``nodes``, and whether they run at import: not in a function, nor for type checkers only."""
+    for node in nodes:
+        yield node, eager
+        inside = eager and not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        inside = inside and not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            inner = getattr(node, part, [])
+            if isinstance(inner, list):
+                yield from _statements(inner, eager=inside)
+
+
+def violations(file: str, source: str) -> list[str]:
+    """What ``source``, lying at ``file`` (relative to the repository), imports against the rule."""
+    found = []
+    folder = file.split("/", maxsplit=1)[0]
+    for line, module, eager in imports(source, ".".join(["computerrl", *file.split("/")[:-1]])):
+        rule = _broken_rule(file, folder, module, eager=eager)
+        if rule:
+            found.append(MESSAGE.format(file=file, line=line, module=module, rule=rule))
+    return found
+
+
+def _broken_rule(file: str, folder: str, module: str, *, eager: bool) -> str:
+    if module.split(".")[0] in OURS:
+        return f"its name is computerrl.{module}"
+    parts = module.removeprefix("computerrl.").split(".")
+    module, top = ".".join(parts), parts[0]
+    if file.startswith(GUEST) and top in PACKAGES and not module.startswith("env_server.guest."):
+        return "the guest runs in the container, where nothing of ours is but itself"
+    if module.startswith("com.sun.star"):
+        return "its import keeps the office's objects alive: use uno_values.uno_class and struct"
+    if top in PACKAGES and top not in (folder, "common"):
+        if folder == "common":
+            return "common imports no other folder"
+        if folder == "launch":
+            # The simulation is lazy as a whole: see the rule for it below.
+            lazy = not eager or file.startswith(SIMULATION)
+            return "" if lazy or not _heavy(parts) else "launch imports other folders inside functions only"
+        if parts[1:2] != ["client"]:
+            return f"of {top} only {top}/client.py may be imported from outside"
+    if module.startswith("launch.simulation") and eager and not file.startswith(SIMULATION):
+        return "launch imports its simulation inside functions only"
+    if top == "torch" and folder in NO_TORCH:
+        return f"{folder} never imports torch"
+    if top == "vllm" and not file.startswith("actor/engines/vllm_"):
+        return "only actor/engines/vllm_*.py may import vllm"
+    if top == "zmq" and file != ZMQ_FILE and not file.startswith(GUEST):
+        return f"only {ZMQ_FILE} may import zmq"
+    if module.startswith(("msgpack", "msgspec.msgpack")) and file != MSGPACK_FILE and not file.startswith(GUEST):
+        return f"only {MSGPACK_FILE} packs and unpacks msgpack"
+    return ""
+
+
+def _heavy(parts: list[str]) -> bool:
+    # Set-up's own helper of the host: standard library only, and set-up is launch's.
+    return parts[:3] != ["env_server", "image", "host"]
+
+
+def test_import_rule_holds_everywhere() -> None:
+    found = []
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            file = path.relative_to(ROOT).as_posix()
+            found += violations(file, path.read_text(encoding="utf-8"))
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("actor/worker.py", "from computerrl.broker.core import Core"),
+        ("actor/worker.py", "def f():\n    import computerrl.learner.training.trainer"),
+        ("actor/worker.py", "from computerrl.learner.training import trainer"),
+        ("actor/worker.py", "from common.messages import Step"),
+        ("actor/worker.py", "def f():\n    import actor.prompt"),
+        ("broker/core.py", "import torch.nn"),
+        ("launch/commands/main.py", "from computerrl.learner.process import run_learner"),
+        ("launch/report/write.py", "def f():\n    import torch"),
+        ("actor/prompts/builder.py", "from vllm import LLM"),
+        ("broker/process.py", "import zmq"),
+        ("common/messages.py", "import msgpack"),
+        ("broker/service.py", "from msgspec import msgpack"),
+        ("common/wire/codec.py", "from computerrl.broker import client"),
+        ("env_server/guest/main.py", "from computerrl.common.messages import Action"),
+        ("env_server/guest/office/calc/sheet.py", "def f():\n    from com.sun.star.awt import Size"),
+        ("common/wire/codec.py", "def f():\n    from computerrl.env_server.client import DesktopClient"),
+    ],
+)
+def test_violations_forbidden_import_is_named(file: str, source: str) -> None:
+    found = violations(file, source)
+    assert len(found) == 1
+    assert file in found[0]
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("actor/worker.py", "from computerrl.broker.client import BrokerClient\nfrom computerrl.common.messages import Step"),
+        ("actor/worker.py", "import computerrl.actor.prompts.builder"),
+        ("actor/worker.py", "from . import prompt\nfrom .engines import base"),
+        ("launch/commands/main.py", "def f():\n    from computerrl.learner.process import run_learner"),
+        (
+            "launch/commands/main.py",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from computerrl.learner.process import X",
+        ),
+        ("learner/training/trainer.py", "import torch"),
+        ("actor/engines/vllm_engine.py", "from vllm import LLM"),
+        ("env_server/guest/main.py", "import zmq, msgpack"),
+        ("common/wire/transport.py", "import zmq"),
+    ],
+)
+def test_violations_allowed_import_is_silent(file: str, source: str) -> None:
+    assert violations(file, source) == []
+
+
+def test_help_imports_neither_torch_nor_vllm() -> None:
+    program = (
+        "import sys\n"
+        "from computerrl.launch.commands.main import cli\n"
+        "cli.main(args=['--help'], standalone_mode=False)\n"
+        "heavy = {'torch', 'vllm', 'transformers', 'aiohttp', 'gymnasium'} & set(sys.modules)\n"
+        "sys.exit(f'--help imported {sorted(heavy)}' if heavy else 0)\n"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert answer.returncode == 0, answer.stderr
+    assert "computerrl" in answer.stdout.lower() or "Usage" in answer.stdout

@@ -1,0 +1,152 @@
+"""README's Python and shell blocks, and examples/: what they show is what there is. The desktop's block plays on a real one in
+tests/integration/test_gym_on_desktop.py."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+
+from computerrl.common.config import LearnerConfig
+from computerrl.common.errors import ConfigError
+from computerrl.launch.commands.config_files import find_config
+from computerrl.launch.commands.main import cli
+from computerrl.launch.commands.options import split_words
+from computerrl.learner.algorithms import make_algorithm
+from computerrl.learner.algorithms.grpo import GRPO
+from tests.support.trainer_data import random_groups
+
+ROOT = Path(__file__).resolve().parents[3]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def learner(name: str) -> LearnerConfig:
+    return LearnerConfig.model_validate({"algorithm": {"name": name}})
+
+
+def classes(source: str) -> dict[str, list[str]]:
+    """Class -> its methods, without documentation."""
+    return {
+        node.name: [ast.dump(part) for part in node.body if isinstance(part, ast.FunctionDef)]
+        for node in ast.parse(source).body if isinstance(node, ast.ClassDef)
+    }  # fmt: skip
+
+
+def test_algorithm_of_the_readme_is_the_example() -> None:
+    (shown,) = [block for block in blocks("python") if "GRPO" in block]
+    assert classes(shown) == classes((ROOT / "examples" / "hard_tasks.py").read_text())
+    exec(compile(shown, "README.md", "exec"), {"__name__": "readme"})
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_example_counts_a_step_by_the_share_of_its_task_s_failures(seed: int) -> None:
+    algorithm = make_algorithm(learner("examples.hard_tasks:HardTasks"))
+    groups = random_groups(num_groups=4, size=4, seed=seed)
+    found = algorithm.prepare(groups, version=0)
+    plain = GRPO({}, LearnerConfig()).prepare(groups, version=0)
+    assert list(map(id, found.samples)) == list(map(id, plain.samples))
+    share = {}
+    for group in groups:
+        steps = [(step, one.success) for one in group.trajectories for step in one.steps]
+        failed = sum(not success for _, success in steps) / len(steps)
+        share |= {id(step): failed for step, _ in steps}
+    wanted = [value * share[id(step)] for value, step in zip(plain.advantage_S, plain.samples, strict=True)]
+    np.testing.assert_allclose(found.advantage_S, wanted, rtol=1e-5)
+
+
+WHOLE = """class Mine:
+    needs = frozenset()
+    temperature = 1.0
+    def __init__(self, options, learner): ...
+    def prepare(self, groups, *, version): ...
+    def loss(self, outputs, batch): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("class Mine:\n    pass\n", "takes no arguments"),
+        ("class Mine:\n    def __init__(self, options, learner):\n        pass\n", "has no needs, temperature, prepare, loss"),
+        ("class Mine:\n    def __init__(self, options, learner):\n        {}['x']\n", "KeyError: 'x'"),
+        ("import nowhere\n", "cannot be imported"),
+        ("class Other:\n    pass\n", "cannot be imported"),
+        ("Mine = undefined\n", "NameError"),
+        ("class Mine(\n", "SyntaxError"),
+        (f"{WHOLE}    prepare = None\n", "its prepare is no method prepare(groups, version=...)"),
+        (f"{WHOLE}    def prepare(self, groups): ...\n", "prepare(groups, version=...) cannot be called"),
+        (f"{WHOLE}    def loss(self, outputs): ...\n", "loss(outputs, batch) cannot be called"),
+        (f"{WHOLE}    temperature = 0\n", "its temperature is 0"),
+        (f"{WHOLE}    temperature = float('nan')\n", "its temperature is nan"),
+        (f"{WHOLE}    needs = None\n", "its needs are None"),
+        (f"{WHOLE}    needs = frozenset({{'proximal_logprob'}})\n", "there are proximal_logprobs, reference_logprobs"),
+    ],
+)
+def test_algorithm_of_others_that_breaks_is_a_problem_with_a_next_step(
+    source: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # An algorithm is found in the current folder.
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    name = f"mine_{abs(hash(source))}"
+    (tmp_path / f"{name}.py").write_text(source)
+    with pytest.raises(ConfigError) as raised:
+        make_algorithm(learner(f"{name}:Mine"))
+    (problem,) = raised.value.problems
+    assert problem.field == "learner.algorithm.name" and said in problem.reason and problem.next_step
+
+
+def test_algorithm_s_own_complaint_about_options_stays_what_it_is() -> None:
+    config = LearnerConfig.model_validate({"algorithm": {"name": "examples.hard_tasks:HardTasks", "options": {"eps": 1}}})
+    with pytest.raises(ConfigError, match=r"learner\.algorithm\.options\.eps: unknown option"):
+        make_algorithm(config)
+
+
+def shown_commands() -> list[list[str]]:
+    """The words after `computerrl` of every command in README's shell blocks."""
+    lines = [part for block in blocks("bash") for line in block.splitlines() for part in line.partition("#")[0].split(";")]
+    return [shlex.split(line)[1:] for line in lines if line.strip().startswith("computerrl ")]
+
+
+@pytest.mark.parametrize("words", shown_commands(), ids=" ".join)
+def test_command_of_the_readme_is_one_that_there_is(words: list[str]) -> None:
+    command: click.Command = cli
+    while isinstance(command, click.Group):
+        command = command.commands[words[0]]
+        words = words[1:]
+    context = click.Context(command, info_name=command.name, resilient_parsing=True)
+    options: dict[str, Any] = {}
+    parser = command.make_parser(context)
+    options, rest, _ = parser.parse_args(list(words))
+    if options.get("words"):
+        config, overrides = split_words(options["words"], None)
+        if config is not None and config != "CONFIG":
+            assert find_config(config)
+        assert all("=" in override for override in overrides)
+    assert rest == []
+
+
+def test_examples_of_the_makefile_are_values_that_there_are() -> None:
+    (line,) = [line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("# For example ARGS=")]
+    values = dict(word.split("=", 1) for word in shlex.split(line.removeprefix("# For example ").replace(",", " ")))
+    assert (ROOT / "benchmarks" / f"{values['BENCH']}.py").is_file() and (ROOT / values["TESTS"]).is_dir()
+    from computerrl.common.config import load_config
+
+    assert load_config(ROOT / "configs" / "quickstart.yaml", overrides=[values["ARGS"]])
+
+
+def test_shell_blocks_are_shell() -> None:
+    for block in blocks("bash"):
+        done = subprocess.run(["bash", "-n"], input=block, text=True, capture_output=True, timeout=30, check=False)
+        assert done.returncode == 0, done.stderr
