@@ -62,7 +62,7 @@ def roles_left(cluster: SlurmCluster) -> list[str]:
             command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
-        if "launch." in command or "Xvfb" in command:
+        if "-m computerrl" in command or "Xvfb" in command:
             found.append(command)
     return found
 
