@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from computerrl.learner.algorithms.grpo import GRPO
-from computerrl.learner.objective.step_table import StepTable
+from computerrl.learner.algorithms import GRPO, StepTable
 
 
 class HardTasks(GRPO):

@@ -29,7 +29,7 @@ from computerrl.learner.accounts.intake import Intake
 from computerrl.learner.accounts.ledger import Ledger
 from computerrl.learner.accounts.records import Records
 from computerrl.learner.accounts.rollouts import Rollouts
-from computerrl.learner.algorithms import SamplesDynamically, WantsGuidance
+from computerrl.learner.algorithms.base import SamplesDynamically, WantsGuidance
 from computerrl.learner.algorithms.contract import blaming
 from computerrl.learner.checkpoints.checkpoint import Checkpoint, CheckpointStore
 from computerrl.learner.client import WeightSink

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from computerrl.common.messages import NoGroup, RolloutOrder, Status, Step, TrajectoryGroup
-from computerrl.learner.algorithms import Algorithm, TrainBatch
+from computerrl.learner.algorithms.base import Algorithm, TrainBatch
 from computerrl.learner.checkpoints.checkpoint import Section
 from computerrl.learner.poison import StepCheck
 

@@ -41,7 +41,7 @@ from computerrl.env_server.tasks import families_of, task_instance
 _PARSERS = (
     "openpyxl",
     "openpyxl.packaging.extended",
-    "env_server.tasks.reading.workbooks",
+    "computerrl.env_server.tasks.reading.workbooks",
     "docx",
     "pptx",
     "lxml.etree",

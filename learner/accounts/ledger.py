@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from computerrl.common.messages import Trajectory
 from computerrl.learner.accounts.waste import Waste
-from computerrl.learner.algorithms import LeftOut
+from computerrl.learner.algorithms.base import LeftOut
 from computerrl.learner.poison import POISONS, Poison
 from computerrl.learner.recipe.orders import plan_id
 

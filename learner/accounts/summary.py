@@ -11,7 +11,7 @@ import numpy as np
 from computerrl.common.config import RunConfig
 from computerrl.common.messages import Status, Trajectory, TrajectoryGroup
 from computerrl.learner.accounts.ledger import AgeSpan, Ledger, Outcome
-from computerrl.learner.algorithms import LeftOut, StepKey, TrainBatch
+from computerrl.learner.algorithms.base import LeftOut, StepKey, TrainBatch
 from computerrl.learner.recipe import phases as recipe
 from computerrl.learner.recipe.pacing import Cut
 from computerrl.learner.recipe.state import LoopState, Tally

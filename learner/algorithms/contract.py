@@ -15,8 +15,8 @@ from computerrl.common.errors import ComputerRLError, ConfigError, Problem
 T = TypeVar("T")
 
 FIELD = "learner.algorithm.name"
-DERIVE = "derive the class from computerrl.learner.algorithms.grpo:GRPO, as examples/hard_tasks.py does"
-_OWN = "learner.algorithms."
+DERIVE = "derive the class from computerrl.learner.algorithms:GRPO, as examples/hard_tasks.py does"
+_OWN = "computerrl.learner.algorithms."
 _CALLS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "prepare": (("groups",), ("version",)),
     "loss": (("outputs", "batch"), ()),

@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import Field
 
 from computerrl.common.messages import Trajectory
-from computerrl.learner.algorithms import FirstLook, TrainBatch
+from computerrl.learner.algorithms.base import FirstLook, TrainBatch
 from computerrl.learner.algorithms.replaying import ReplayingGRPO, ReplayingOptions
 from computerrl.learner.objective.step_table import StepTable
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from computerrl.learner.algorithms import FirstLook, LossBatch, TrainBatch
+from computerrl.learner.algorithms.base import FirstLook, LossBatch, TrainBatch
 from computerrl.learner.algorithms.ppo import PPO, PPOOptions
 
 if TYPE_CHECKING:

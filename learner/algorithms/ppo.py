@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import Field
 
 from computerrl.common.config import LearnerConfig
-from computerrl.learner.algorithms import FirstLook, LossBatch, LossResult, PolicyOutputs, TrainBatch
+from computerrl.learner.algorithms.base import FirstLook, LossBatch, LossResult, PolicyOutputs, TrainBatch
 from computerrl.learner.algorithms.grpo import GRPO, GRPOOptions
 from computerrl.learner.objective.advantages import generalised_advantages, length_adaptive_lambda
 from computerrl.learner.objective.aggregation import Aggregation

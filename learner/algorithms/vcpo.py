@@ -18,7 +18,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from computerrl.learner.algorithms import FirstLook, TrainBatch
+from computerrl.learner.algorithms.base import FirstLook, TrainBatch
 from computerrl.learner.algorithms.m_grpo import MGRPO, MGRPOOptions
 from computerrl.learner.objective.advantages import off_policy_optimal_baseline
 from computerrl.learner.objective.aggregation import Aggregation

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from computerrl.learner.algorithms import FirstLook, LossBatch, PolicyOutputs, TrainBatch
+from computerrl.learner.algorithms.base import FirstLook, LossBatch, PolicyOutputs, TrainBatch
 from computerrl.learner.algorithms.ppo import PPO, PPOOptions, token_rewards
 from computerrl.learner.objective import advantages
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 
 from computerrl.common.messages import Step, TrajectoryGroup
-from computerrl.learner.algorithms import LeftOut, StepKey, TrainBatch
+from computerrl.learner.algorithms.base import LeftOut, StepKey, TrainBatch
 from computerrl.learner.algorithms.contract import blaming, returned
 from computerrl.learner.objective.step_table import acts_the_same
 

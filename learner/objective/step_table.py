@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from computerrl.common.messages import Step, Trajectory, TrajectoryGroup
-from computerrl.learner.algorithms import LeftOut, StepKey
+from computerrl.learner.algorithms.base import LeftOut, StepKey
 
 
 @dataclass(frozen=True, slots=True)

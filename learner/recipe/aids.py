@@ -17,7 +17,7 @@ from computerrl.common.config import RunConfig
 from computerrl.common.errors import OrderRefused
 from computerrl.common.messages import TrajectoryGroup
 from computerrl.learner.accounts.rollouts import keep_demonstration
-from computerrl.learner.algorithms import TrainBatch
+from computerrl.learner.algorithms.base import TrainBatch
 from computerrl.learner.contracts import Broker
 from computerrl.learner.recipe import phases as recipe
 from computerrl.learner.recipe.state import LoopState

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file
 
 from computerrl.common.errors import EngineMismatch
-from computerrl.learner.algorithms import LossBatch
+from computerrl.learner.algorithms.base import LossBatch
 from computerrl.learner.model.batching import Pack
 from computerrl.learner.model.ranks import Ranks
 from computerrl.learner.model.transfers import fetch

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from computerrl.learner.algorithms import LossBatch, LossResult, TrainBatch
+from computerrl.learner.algorithms.base import LossBatch, LossResult, TrainBatch
 from computerrl.learner.model.transfers import to_device
 
 _CPU = torch.device("cpu")

@@ -24,7 +24,7 @@ from computerrl.common import log
 from computerrl.common.errors import RankLost
 from computerrl.common.messages import Step, TaskRef, Trajectory
 from computerrl.common.wire.codec import decode, encode
-from computerrl.learner.algorithms import PER_TOKEN, Algorithm, Refines, TrainBatch
+from computerrl.learner.algorithms.base import PER_TOKEN, Algorithm, Refines, TrainBatch
 from computerrl.learner.checkpoints.checkpoint import Section
 from computerrl.learner.checkpoints.shards import ShardFiles, StagedShards
 from computerrl.learner.model.ranks import END, RankGroup, SharedState, arrays_from_bytes, arrays_to_bytes

@@ -1,0 +1,314 @@
+"""What a learner algorithm is: what it is given, what it gives back, and the options it may have. `Algorithm` is all that one
+needs; each other protocol is a part of the trainer's work that an algorithm may take over.
+
+This module and the algorithms' own modules import torch only inside `Algorithm.loss`, so that a configuration is checked in
+milliseconds.
+
+Shape legend: S computed steps, M action tokens of the steps at hand, step after step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+from pydantic import ValidationError
+
+from computerrl.common.config.base import Section
+from computerrl.common.errors import ConfigError, Problem
+from computerrl.common.messages import Step, TrajectoryGroup
+
+if TYPE_CHECKING:
+    import torch
+
+T = TypeVar("T")
+StepKey = tuple[str, int]
+"""Identity of a step: the id of its trajectory, and its place in that as it came, from 0. An algorithm may copy steps, so the
+address of an object identifies nothing."""
+LeftOut = Literal["no_signal", "not_chosen", "too_sure"]
+"""Reasons for which an algorithm leaves a step out: see `learner.accounts.ledger.Outcome`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainBatch:
+    """One update's worth of work, made by `Algorithm.prepare` and read by the trainer and `Algorithm.loss`.
+
+    Only steps that can change the weights are in ``samples``; the others are already accounted for in
+    ``token_weight_S`` (they keep their place in baselines and denominators) and in ``metrics``.
+    """
+
+    samples: tuple[Step, ...]
+    """[S]"""
+    trajectory_S: np.ndarray
+    """int; whose step it is, an index into ``trajectory_ids``."""
+    group_S: np.ndarray
+    """int; steps of one group share prompts, so they are packed together and never split over minibatches."""
+    reward_S: np.ndarray
+    """float32; what the step earned, for `Refines.refine`."""
+    advantage_S: np.ndarray
+    """float32; of all tokens of the step, unless ``token_advantages`` says more."""
+    token_weight_S: np.ndarray
+    """float32; what each token of the step counts: loss = - sum over tokens of weight * term."""
+    version: int
+    """The learner's policy version when the batch was prepared."""
+    replayed_S: np.ndarray
+    """bool; out of the algorithm's memory: trained once already, and not bound by `learner.max_age`."""
+    step_S: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """int; place of the step in its trajectory as that came, from 0. See `step_keys`."""
+    trajectory_ids: tuple[str, ...] = ()
+    """Of all trajectories that the batch was made of."""
+    not_chosen: frozenset[str] = frozenset()
+    """Ids of trajectories that came and that the algorithm left out as a whole."""
+    left_out: Mapping[StepKey, LeftOut] = field(default_factory=dict)
+    """Steps of the other trajectories that came and that the algorithm left out, each with the reason. A step within the age
+    bound that is neither here nor in ``samples`` counts as `not_chosen`."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """What is known before any forward pass."""
+    token_advantages: tuple[np.ndarray, ...] | None = None
+    """[S] float32 of each action token."""
+    value_targets: tuple[np.ndarray, ...] | None = None
+    """[S] float32 of each action token, NaN where the value function has none; made by `Refines.refine`."""
+    start_logprobs: tuple[np.ndarray, ...] | None = None
+    """[S] float32 of each action token by the weights at the start of the update, where a first look has seen them."""
+    left_out_nll: float = 0.0
+    """Sum of -log pi_b over the action tokens that are not computed: their share of the entropy, estimated."""
+    left_out_tokens: int = 0
+    demonstrated: tuple[Step, ...] = ()
+    """Steps of demonstrations that the update imitates beside the algorithm's loss; put in by the loop."""
+    demonstration_weight: float = 0.0
+    """Of their mean negative log-likelihood per token."""
+
+    def __post_init__(self) -> None:
+        num_samples = len(self.samples)
+        for name, kinds in _PER_STEP.items():
+            values = getattr(self, name)
+            if not isinstance(values, np.ndarray) or values.shape != (num_samples,) or values.dtype.kind not in kinds:
+                raise ValueError(
+                    f"{name} of a TrainBatch of {num_samples} samples is {_described(values)}: give an array of one number "
+                    f"for each sample, dtype {kinds[0]}"
+                )
+        lengths = [len(step.action_tokens) for step in self.samples]
+        for name in PER_TOKEN:
+            arrays = getattr(self, name)
+            if arrays is not None and [len(array) for array in arrays] != lengths:
+                raise ValueError(f"{name} of a TrainBatch does not hold one number for each action token of each sample")
+        if num_samples and not 0 <= int(np.min(self.trajectory_S)) <= int(np.max(self.trajectory_S)) < len(self.trajectory_ids):
+            raise ValueError(f"trajectory_S of a TrainBatch points beyond its {len(self.trajectory_ids)} trajectory_ids")
+
+    @property
+    def step_keys(self) -> list[StepKey]:
+        """[S] identities of ``samples``. One that is there twice is trained twice."""
+        both = zip(self.trajectory_S.tolist(), self.step_S.tolist(), strict=True)
+        return [(self.trajectory_ids[trajectory], place) for trajectory, place in both]
+
+    def subset(self, members: np.ndarray, *, reason: LeftOut = "not_chosen") -> TrainBatch:
+        """Of the steps ``members`` [int] only; the weights of others are gone from the objective, not spread over these.
+        ``reason``: why the others are left out. Raises `ValueError` for a mask."""
+        if members.dtype.kind not in _INTEGERS:
+            raise ValueError(f"subset takes places of steps, not {members.dtype}: give np.flatnonzero(mask)")
+
+        def some(values: tuple[T, ...]) -> tuple[T, ...]:
+            return tuple(values[i] for i in members)
+
+        keys, stays = self.step_keys, set(members.tolist())
+        kept = {keys[i] for i in stays}
+        gone = [key for i, key in enumerate(keys) if i not in stays and key not in kept and not self.replayed_S[i]]
+        return replace(
+            self,
+            samples=some(self.samples),
+            trajectory_S=self.trajectory_S[members],
+            group_S=self.group_S[members],
+            reward_S=self.reward_S[members],
+            advantage_S=self.advantage_S[members],
+            token_weight_S=self.token_weight_S[members],
+            replayed_S=self.replayed_S[members],
+            step_S=self.step_S[members],
+            left_out={**self.left_out, **dict.fromkeys(gone, reason)},
+            token_advantages=None if self.token_advantages is None else some(self.token_advantages),
+            value_targets=None if self.value_targets is None else some(self.value_targets),
+            start_logprobs=None if self.start_logprobs is None else some(self.start_logprobs),
+        )
+
+
+_INTEGERS, _NUMBERS = "iu", "fiu"
+_PER_STEP = {
+    "trajectory_S": _INTEGERS, "group_S": _INTEGERS, "step_S": _INTEGERS, "replayed_S": "b",
+    "reward_S": _NUMBERS, "advantage_S": _NUMBERS, "token_weight_S": _NUMBERS,
+}  # fmt: skip
+"""Fields of a `TrainBatch` with a number for each sample -> numpy's kinds of their dtypes."""
+PER_TOKEN = ("token_advantages", "value_targets", "start_logprobs")
+"""Fields of a `TrainBatch` with an array for each sample."""
+
+
+def _described(values: object) -> str:
+    return f"{values.dtype}{list(values.shape)}" if isinstance(values, np.ndarray) else type(values).__name__
+
+
+@dataclass(frozen=True, slots=True)
+class LossBatch:
+    """The tokens of one forward pass, as tensors; all of its steps are whole."""
+
+    step_M: torch.Tensor
+    """int64, 0, 0, 0, 1, 1, ...: which step of the pass a token belongs to."""
+    advantage_M: torch.Tensor
+    token_weight_M: torch.Tensor
+    behavior_logprobs_M: torch.Tensor
+    age_M: torch.Tensor
+    """float32; batch version - version that sampled the token, never negative."""
+    is_replayed_M: torch.Tensor
+    """bool; see `TrainBatch.replayed_S`."""
+    is_present_M: torch.Tensor | None = None
+    """bool; sampled by the weights at the start of the update. Age 0 is also what a dead lineage's later versions have."""
+    value_target_M: torch.Tensor | None = None
+    """float32, NaN where there is none."""
+    start_logprobs_M: torch.Tensor | None = None
+    """float32; see `TrainBatch.start_logprobs`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyOutputs:
+    """What the trainer computed for the tokens of a `LossBatch`."""
+
+    logprobs_M: torch.Tensor
+    """Under the weights being trained; carries the graph."""
+    entropy_M: torch.Tensor
+    proximal_logprobs_M: torch.Tensor | None
+    """Filled in when `needs` has `proximal_logprobs`."""
+    reference_logprobs_M: torch.Tensor | None
+    """Filled in when `needs` has `reference_logprobs`."""
+    values_M: torch.Tensor | None = None
+    """Of the state before each token, with the graph of the value head alone; for an algorithm that `LearnsValues`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossResult:
+    """``loss`` to minimise, and metrics as (sum, count) so that passes add up. A count made of tensors stays one: to look at its
+    value would make the host wait for the device."""
+
+    loss: torch.Tensor
+    metrics: dict[str, tuple[torch.Tensor, torch.Tensor | float]]
+    log_weights_M: torch.Tensor | None = None
+    """log w = log pi_p - log pi_b without cap and without gradient: the trainer makes the effective sample size of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstLook:
+    """What the weights at the start of an update say of each step of a batch: [S] float32 arrays, one number a token."""
+
+    logprobs: tuple[np.ndarray, ...]
+    entropy: tuple[np.ndarray, ...]
+    values: tuple[np.ndarray, ...] | None
+    """For an algorithm that `LearnsValues`."""
+    score_norms_T: np.ndarray | None = None
+    """[len(trajectory_ids)] float64, norm of the gradient of the log-probability of each trajectory's action tokens, those of its
+    samples; NaN for one without samples. For an algorithm that `WantsScores`."""
+
+
+Need = Literal["proximal_logprobs", "reference_logprobs"]
+"""Extra forward passes."""
+
+
+@runtime_checkable
+class Algorithm(Protocol):
+    """Made from the learner's configuration; raises `ConfigError` for options it does not know or cannot take."""
+
+    needs: frozenset[Need]
+    """What the trainer fills in."""
+    temperature: float
+    """Sampling temperature of the training rollouts; the loop orders rollouts with it, the trainer computes log-probs at it."""
+
+    def prepare(self, groups: Sequence[TrajectoryGroup], *, version: int) -> TrainBatch:
+        """Advantages, masks and weights; pure."""
+        ...
+
+    def loss(self, outputs: PolicyOutputs, batch: LossBatch) -> LossResult:
+        """The objective on one pass; pure tensors."""
+        ...
+
+
+@runtime_checkable
+class Refines(Protocol):
+    """An algorithm that decides after a first look: one more forward pass, without a graph, over all samples of a batch."""
+
+    wants_look: bool
+    """Else `refine` is not called and the pass is spared."""
+
+    def refine(self, batch: TrainBatch, look: FirstLook) -> TrainBatch:
+        """``batch`` with other advantages, targets or fewer samples; pure."""
+        ...
+
+
+@runtime_checkable
+class WantsScores(Protocol):
+    """An algorithm that `Refines` and whose look has the norms of the trajectories' gradients. They cost a forward and a backward
+    pass over each trajectory."""
+
+    wants_scores: bool
+    """Else the passes are spared."""
+
+
+@runtime_checkable
+class LearnsValues(Protocol):
+    """An algorithm with a value function: a linear layer on the last hidden state (`learner.model.value_head`), trained beside
+    the policy by what the loss says of `PolicyOutputs.values_M`."""
+
+    value_lr: float
+    """Learning rate of the layer."""
+
+
+@runtime_checkable
+class SamplesDynamically(Protocol):
+    """An algorithm whose batch is whole only with enough groups that teach something; those that came between join it."""
+
+    def teaches(self, group: TrajectoryGroup) -> bool:
+        """Does ``group`` count?"""
+        ...
+
+
+@runtime_checkable
+class WantsGuidance(Protocol):
+    """An algorithm whose training episodes are played beside the families' demonstrators."""
+
+    num_patches: int
+    """So often the demonstrator's action is done in place of another one; the next one ends the episode. `Step.matched` says
+    which were the demonstrator's."""
+
+
+@runtime_checkable
+class ScalesLearningRate(Protocol):
+    """An algorithm that trains in shorter steps on batches that say less."""
+
+    def lr_factor(self, effective_sample_share: float) -> float:
+        """What the learning rate of an optimizer step is multiplied with. ``effective_sample_share``: (sum w)^2 / (n sum w^2) of
+        its n trajectories (`learner.training.guards.EffectiveSamples`), 1 on policy."""
+        ...
+
+
+@runtime_checkable
+class Draws(Protocol):
+    """An algorithm that draws at random. Its draws follow from the run's seed and the version, so that runs with other seeds
+    draw otherwise and a resumed run draws the same."""
+
+    seed: int
+    """`seed` of the run; `make_algorithm` sets it."""
+
+
+OptionsT = TypeVar("OptionsT", bound=Section)
+
+
+def parse_options(model: type[OptionsT], options: Mapping[str, Any]) -> OptionsT:
+    """Check an algorithm's ``options`` against its ``model``; every problem goes into one `ConfigError`."""
+    try:
+        return model.model_validate(dict(options))
+    except ValidationError as error:
+        problems = []
+        for item in error.errors():
+            path = ".".join(["learner.algorithm.options", *map(str, item["loc"])])
+            if item["type"] == "extra_forbidden":
+                problems.append(Problem(path, "unknown option", f"valid: {', '.join(sorted(model.model_fields))}"))
+            else:
+                reason = item["msg"].removeprefix("Value error, ")
+                problems.append(Problem(path, f"{reason} (got {item['input']!r:.80})", "correct the value"))
+        raise ConfigError(problems) from None
