@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from computerrl.actor.desktops import DesktopDirectory
-from computerrl.actor.engines.remote_engine import RemoteEngine
 from computerrl.actor.prompts.builder import FolderTokenizer, PromptBuilder
+from computerrl.actor.serving.remote_engine import RemoteEngine
 from computerrl.actor.serving.server import ENGINE_ENDPOINT
 from computerrl.actor.worker import ActorWorker
 from computerrl.broker.client import BrokerClient

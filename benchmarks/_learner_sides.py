@@ -25,9 +25,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from computerrl.common.config import AlgorithmConfig, LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
 from computerrl.common.messages import Step, TrajectoryGroup
 from computerrl.learner.algorithms import PolicyOutputs, TrainBatch, make_algorithm
-from computerrl.learner.checkpoints.model_store import ensure_model
 from computerrl.learner.model.batching import make_packs
 from computerrl.learner.model.policy import load_policy
+from computerrl.learner.model_store import ensure_model
 from computerrl.learner.training.loss_batch import make_loss_batch
 from computerrl.learner.training.trainer import Trainer
 

@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 
 from computerrl.env_server.drivers.guest_driver import GuestDriver
-from computerrl.env_server.serving.memory import processes_below
+from computerrl.env_server.drivers.memory import processes_below
 
 PAUSE_S = 2.0
 """OSWorld's `DesktopEnv.step(pause=2)`."""

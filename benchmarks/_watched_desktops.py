@@ -13,7 +13,7 @@ import numpy as np
 from computerrl.common.config import RunConfig
 from computerrl.common.messages import DesktopView, ScreenshotRef, Status, TaskRef
 from computerrl.common.run_files.run_folder import RunFolder
-from computerrl.env_server.serving.screenshots import ScreenshotStore
+from computerrl.env_server.drivers.screenshots import ScreenshotStore
 from computerrl.launch.web import server
 from computerrl.launch.web.desktops import DesktopWatch, Place
 

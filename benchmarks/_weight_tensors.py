@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from safetensors.torch import load_file
 
-from computerrl.learner.checkpoints.model_store import ensure_model
+from computerrl.learner.model_store import ensure_model
 
 MODEL = "smollm2-135m"
 

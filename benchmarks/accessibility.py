@@ -22,10 +22,10 @@ from computerrl.common.messages import Action, StepResult
 from computerrl.env_server.driver import TaskInstance
 from computerrl.env_server.drivers import make_driver
 from computerrl.env_server.drivers.guest_driver import GuestDriver
+from computerrl.env_server.drivers.memory import processes_below
+from computerrl.env_server.drivers.screenshots import ScreenshotStore
 from computerrl.env_server.guest.reading.dbus import Bus, Call, Connection, Signal
 from computerrl.env_server.guest.reading.tree_walk import ACCESSIBLE, PROPERTIES, ROOT, Node, Reading, TreeWalk
-from computerrl.env_server.serving.memory import processes_below
-from computerrl.env_server.serving.screenshots import ScreenshotStore
 from computerrl.env_server.tasks import FAMILIES
 
 _REGISTRY = "org.a11y.atspi.Registry"

@@ -28,7 +28,7 @@ from computerrl.common.lifecycle import Heartbeat, StopToken, die_with_parent
 from computerrl.common.messages import RolloutOrder, TrajectoryGroup
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.common.wire.transport import Client
-from computerrl.env_server.serving.memory import pss_mb
+from computerrl.env_server.drivers.memory import pss_mb
 
 _ACTORS_PER_CROWD = 500
 _GROUP_SIZE, _GROUPS_PER_BATCH, _ETA = 8, 6, 99

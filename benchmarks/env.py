@@ -31,9 +31,9 @@ from computerrl.env_server.client import DesktopClient
 from computerrl.env_server.driver import SetupStep, TaskInstance
 from computerrl.env_server.drivers import make_driver
 from computerrl.env_server.drivers.guest_driver import GuestDriver
+from computerrl.env_server.drivers.memory import processes_below, pss_mb
+from computerrl.env_server.drivers.screenshots import ScreenshotStore
 from computerrl.env_server.judging.judge import ForkedJudge
-from computerrl.env_server.serving.memory import processes_below, pss_mb
-from computerrl.env_server.serving.screenshots import ScreenshotStore
 from computerrl.env_server.serving.service import DesktopService
 from computerrl.env_server.tasks import FAMILIES, task_instance
 from computerrl.env_server.tasks.osworld.desktop import CalledDesktop, InputEvent

@@ -25,8 +25,8 @@ from computerrl.common.wire.transport import LocalChannel
 from computerrl.env_server.client import DesktopClient
 from computerrl.env_server.drivers import make_driver
 from computerrl.env_server.drivers.guest_driver import GuestDriver
-from computerrl.env_server.serving.memory import processes_below
-from computerrl.env_server.serving.screenshots import ScreenshotStore
+from computerrl.env_server.drivers.memory import processes_below
+from computerrl.env_server.drivers.screenshots import ScreenshotStore
 from computerrl.env_server.serving.service import DesktopService
 from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
 

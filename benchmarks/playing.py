@@ -20,8 +20,8 @@ from computerrl.common.config import DesktopConfig
 from computerrl.common.messages import Action, Observation
 from computerrl.env_server.drivers import make_driver
 from computerrl.env_server.drivers.guest_driver import GuestDriver
-from computerrl.env_server.serving.memory import processes_below, pss_mb
-from computerrl.env_server.serving.screenshots import ScreenshotStore
+from computerrl.env_server.drivers.memory import processes_below, pss_mb
+from computerrl.env_server.drivers.screenshots import ScreenshotStore
 from computerrl.env_server.tasks import FAMILIES
 
 NUM_DESKTOPS = 4

@@ -52,7 +52,7 @@ class Served:
 
 def run(quick: bool) -> list[dict[str, Any]]:
     """Rows of design section 6."""
-    from computerrl.learner.checkpoints.model_store import ensure_model
+    from computerrl.learner.model_store import ensure_model
 
     folder = ensure_model(MODEL)
     os.environ["OMP_NUM_THREADS"] = "1"  # vLLM plans with what its process began with.

@@ -36,9 +36,9 @@ from computerrl.common.messages import (
 )
 from computerrl.env_server.driver import LiveDesktop, SetupStep, TaskInstance
 from computerrl.env_server.drivers import make_driver
+from computerrl.env_server.drivers.memory import processes_below, pss_mb
+from computerrl.env_server.drivers.screenshots import ScreenshotStore
 from computerrl.env_server.guest.files.fingerprint import Fingerprint, differences
-from computerrl.env_server.serving.memory import processes_below, pss_mb
-from computerrl.env_server.serving.screenshots import ScreenshotStore
 from computerrl.env_server.serving.service import DesktopService
 from computerrl.env_server.tasks import FAMILIES
 

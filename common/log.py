@@ -1,15 +1,18 @@
 """Structured logs: text for people or JSON lines on stderr, or JSON lines into a file.
 
 Events are constants `noun.verb` with fields: ``log.get_logger().info("group.completed", group_id=...)``. Role, index and
-incarnation are bound once per process. Does not collect or rotate anything.
+incarnation are bound once per process. Does not collect or rotate anything. `parse_line` reads a line back.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
+import re
 import sys
 from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,6 +21,8 @@ import structlog
 
 from computerrl.common.clock import unix_now
 
+LEVELS = ("debug", "info", "warning", "error")
+_HIDDEN = frozenset({"event", "level", "timestamp", "role", "index", "incarnation", "exception"})
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -90,3 +95,42 @@ def bind(*, role: str, index: int, incarnation: str) -> None:
 def get_logger() -> Any:
     """The process's logger, bound to what `bind` said."""
     return structlog.get_logger()
+
+
+# --- reading lines back ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of one process."""
+
+    at: float
+    """Unix seconds; a line that does not say when is as old as the one before it."""
+    process: str
+    level: str
+    """One of `LEVELS`; what is not ours (a library's line, a traceback) is `info`."""
+    text: str
+
+
+def parse_line(text: str, *, process: str, before: float) -> Line:
+    """``text`` as it stands in the log of ``process``; ``before``: when the line before it was written."""
+    try:
+        record = json.loads(text)
+        at = datetime.fromisoformat(record["timestamp"]).timestamp()
+    except (ValueError, TypeError, KeyError):
+        return Line(before, process, "info", text.rstrip())
+    return Line(at, process, str(record.get("level", "info")), say(record))
+
+
+def say(record: dict[str, Any]) -> str:
+    """Event and fields of a JSON line, for people."""
+    fields = " ".join(f"{name}={_short(value)}" for name, value in record.items() if name not in _HIDDEN)
+    exception = record.get("exception")
+    return f"{record.get('event', '')} {fields}".rstrip() + (f"\n{exception}" if exception else "")
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = str(value)
+    return repr(text) if re.search(r"\s", text) else text

@@ -6,9 +6,7 @@ caller's `PeerTimeout`, who gives the episode back.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 from computerrl.common.config import DesktopConfig, RunConfig
@@ -27,7 +25,6 @@ from computerrl.common.messages import (
     LeaseRelease,
     LeaseRequest,
     Message,
-    ScreenshotRef,
     StepRequest,
     StepResult,
     TaskRef,
@@ -35,9 +32,10 @@ from computerrl.common.messages import (
     TaskStarted,
 )
 from computerrl.common.wire.transport import Channel
+from computerrl.env_server.drivers import memory
+from computerrl.env_server.drivers.screenshots import read_screenshot as read_screenshot
 from computerrl.env_server.judging.judge import LONGEST_S
 from computerrl.env_server.judging.untouched import reset_limit_s
-from computerrl.env_server.serving import memory
 from computerrl.env_server.tasks import advice, families_of, is_shown_by_hand, osworld_families
 from computerrl.env_server.tasks.family import Family
 
@@ -170,17 +168,6 @@ def without_demonstrator(config: RunConfig, names: Sequence[str]) -> tuple[str, 
     """Of the families ``names`` those that nothing demonstrates."""
     families = families_of(config.tasks)
     return tuple(name for name in names if not families[name].has_demonstrator)
-
-
-def read_screenshot(trajectories_folder: Path, ref: ScreenshotRef) -> bytes:
-    """The encoded picture (webp, png or jpeg) that ``ref`` names. Raises `FileNotFoundError`, or `ValueError` when cut off."""
-    if Path(ref.segment).name != ref.segment:
-        raise ValueError(f"segment {ref.segment!r} is no file name")
-    with (trajectories_folder / ref.segment).open("rb") as file:
-        data = os.pread(file.fileno(), ref.num_bytes, ref.offset)
-    if len(data) != ref.num_bytes:
-        raise ValueError(f"{ref.segment} ends at {ref.offset + len(data)}, before the end of {ref.content_hash}")
-    return data
 
 
 def memory_problem(config: DesktopConfig, *, available_mb: int | None = None) -> Problem | None:

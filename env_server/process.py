@@ -21,7 +21,7 @@ from computerrl.common.wire.transport import Client, Server
 from computerrl.env_server.client import memory_problem, needed_desktop
 from computerrl.env_server.driver import DesktopDriver
 from computerrl.env_server.drivers import make_driver
-from computerrl.env_server.serving.screenshots import ScreenshotStore
+from computerrl.env_server.drivers.screenshots import ScreenshotStore
 from computerrl.env_server.serving.service import DesktopService
 
 STRETCH = 1 << 32

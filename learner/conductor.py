@@ -29,22 +29,22 @@ from computerrl.learner.accounts.intake import Intake
 from computerrl.learner.accounts.ledger import Ledger
 from computerrl.learner.accounts.records import Records
 from computerrl.learner.accounts.rollouts import Rollouts
+from computerrl.learner.aids import Aids
 from computerrl.learner.algorithms.base import SamplesDynamically, WantsGuidance
 from computerrl.learner.algorithms.contract import blaming
-from computerrl.learner.checkpoints.checkpoint import Checkpoint, CheckpointStore
+from computerrl.learner.checkpoints.checkpoint import TRAINER, Checkpoint, CheckpointStore, trainer_state
 from computerrl.learner.client import WeightSink
 from computerrl.learner.contracts import Broker, Trainer
-from computerrl.learner.objective.batch_check import make_batch
 from computerrl.learner.objective.memory import Remembers, Stored
 from computerrl.learner.recipe import limits, orders
 from computerrl.learner.recipe import phases as recipe
-from computerrl.learner.recipe.aids import Aids
 from computerrl.learner.recipe.entropulse import PhaseMachine
 from computerrl.learner.recipe.lineage import Lineage
 from computerrl.learner.recipe.pacing import Cut, Pacer
 from computerrl.learner.recipe.state import LoopState, Tally
 from computerrl.learner.supervised import sft
-from computerrl.learner.supervised.pool import TRAINER, EpisodePool, pack_run, trainer_state, unpack_run
+from computerrl.learner.supervised.pool import EpisodePool, pack_run, unpack_run
+from computerrl.learner.training.batch_check import make_batch
 
 STATUS_TIMEOUT_S = 5.0
 """For the broker's counters in a metrics line; without an answer the line goes without them."""

@@ -1,7 +1,7 @@
 """Where model folders lie and whether one is whole, told from file names and JSON alone.
 
 No torch and no transformers here: launch checks a configuration with it in milliseconds, before any process starts. It
-neither makes folders (`learner.checkpoints.model_store` does) nor loads weights.
+neither makes folders (`learner.model_store` does) nor loads weights.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from computerrl.common.errors import ConfigError, Problem, SetupError
 from computerrl.common.models.weight_files import weight_problems
 
 BUILT_IN_MODELS = {"smollm2-135m": 8192, "tiny-random": 2048}
-"""Name that `learner.checkpoints.model_store` can make without a network -> its context in tokens."""
+"""Name that `learner.model_store` can make without a network -> its context in tokens."""
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 """Any one of them is a tokenizer that transformers can load offline."""

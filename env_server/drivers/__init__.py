@@ -6,7 +6,7 @@ from pathlib import Path
 
 from computerrl.common.config import DesktopConfig
 from computerrl.env_server.driver import LiveDesktop
-from computerrl.env_server.serving.screenshots import ScreenshotStore
+from computerrl.env_server.drivers.screenshots import ScreenshotStore
 
 
 def make_driver(config: DesktopConfig, *, index: int, folder: Path, screenshots: ScreenshotStore | None) -> LiveDesktop:

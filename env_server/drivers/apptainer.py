@@ -16,10 +16,10 @@ from computerrl.common.errors import Problem, SetupError
 from computerrl.env_server.drivers.containment import Findings, differences
 from computerrl.env_server.drivers.guest_driver import GuestDriver
 from computerrl.env_server.drivers.isolation import GUEST, as_ordinary_user, isolation, ordinary_user, pages_folder
+from computerrl.env_server.drivers.memory import FILES
+from computerrl.env_server.drivers.screenshots import ScreenshotStore
 from computerrl.env_server.image.apptainer_install import ISOLATION, Apptainer, check_fuse, find_apptainer
 from computerrl.env_server.image.find import image_path
-from computerrl.env_server.serving.memory import FILES
-from computerrl.env_server.serving.screenshots import ScreenshotStore
 
 _ACCOUNT_FILES = ("passwd", "group", "resolv.conf")
 """Apptainer makes a copy of the host's for each container, with what this host calls its users, and leaves it writable."""

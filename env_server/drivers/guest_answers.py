@@ -15,6 +15,7 @@ from msgspec import Meta
 from computerrl.common.errors import DesktopBroken
 from computerrl.common.messages import SettledBy
 from computerrl.env_server.drivers.containment import Findings
+from computerrl.env_server.drivers.observation import TreeNode
 from computerrl.env_server.guest.wire import (
     MAX_DEPTH,
     MAX_MESSAGE_CHARS,
@@ -23,7 +24,6 @@ from computerrl.env_server.guest.wire import (
     MAX_TITLE_CHARS,
     bytes_from_json,
 )
-from computerrl.env_server.serving.observation import TreeNode
 
 _Pixels = Annotated[int, Meta(ge=-(2**31), le=2**31)]
 _Count = Annotated[int, Meta(ge=0, le=2**62)]

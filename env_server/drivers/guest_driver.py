@@ -29,10 +29,10 @@ from computerrl.env_server.drivers import guest_answers
 from computerrl.env_server.drivers.containment import Findings
 from computerrl.env_server.drivers.guest_answers import GuestAnswer
 from computerrl.env_server.drivers.guest_log import GuestLog
+from computerrl.env_server.drivers.observation import Numbering, TreeNode, linearise
+from computerrl.env_server.drivers.screenshots import ScreenshotStore
 from computerrl.env_server.guest.wire import MAX_FRAME_BYTES, MAX_OBSERVATION_BYTES, Wire, WireClosed, WireTimeout
 from computerrl.env_server.image.apptainer_install import clean_environment
-from computerrl.env_server.serving.observation import Numbering, TreeNode, linearise
-from computerrl.env_server.serving.screenshots import ScreenshotStore
 
 START_LIMIT_S = 120.0
 """Until all applications of a desktop can be used; many desktops may start at once on few cores."""

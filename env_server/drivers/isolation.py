@@ -26,7 +26,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from computerrl.common.errors import Problem, SetupError
-from computerrl.env_server.serving.memory import FILES
+from computerrl.env_server.drivers.memory import FILES
 
 GUEST = Path(__file__).resolve().parents[1] / "guest"
 

@@ -19,8 +19,8 @@ from computerrl.common.errors import Problem, SetupError
 from computerrl.env_server.drivers.containment import Findings
 from computerrl.env_server.drivers.guest_driver import GuestDriver
 from computerrl.env_server.drivers.isolation import GUEST, as_ordinary_user, isolation, pages_folder
-from computerrl.env_server.serving.memory import FILES
-from computerrl.env_server.serving.screenshots import ScreenshotStore
+from computerrl.env_server.drivers.memory import FILES
+from computerrl.env_server.drivers.screenshots import ScreenshotStore
 
 _PYTHON = "/usr/bin/python3"
 """The system's own: python3-uno exists for no other."""

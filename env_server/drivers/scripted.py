@@ -17,6 +17,7 @@ from computerrl.common.config import DesktopConfig
 from computerrl.common.errors import TaskFailed
 from computerrl.common.messages import Action, Element, Observation, ScreenshotRef, StepResult
 from computerrl.env_server.driver import GetterKind, SetupStep, TaskInstance
+from computerrl.env_server.drivers.screenshots import ScreenshotStore
 from computerrl.env_server.drivers.scripted_apps import (
     ActionFailed,
     App,
@@ -28,7 +29,6 @@ from computerrl.env_server.drivers.scripted_apps import (
     Row,
     require_app,
 )
-from computerrl.env_server.serving.screenshots import ScreenshotStore
 from computerrl.env_server.tasks.pages import page
 
 _LEFT, _TOP, _ROW_HEIGHT, _COLUMN_WIDTH = 20, 60, 28, 120

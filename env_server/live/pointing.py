@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from computerrl.common.messages import Action, Element
-from computerrl.env_server.serving.targets import name_of
+from computerrl.env_server.tasks.targets import name_of
 
 Button = Literal["left", "middle", "right"]
 Direction = Literal["up", "down", "left", "right"]

@@ -1,6 +1,6 @@
 """A person's recorded demonstration as a task's demonstrator: the same actions, on a real desktop, in the run's own words.
 
-Elements are found again by role, text and place, and named as any demonstrator names them (`env_server.serving.targets.name_of`):
+Elements are found again by role, text and place, and named as any demonstrator names them (`env_server.tasks.targets.name_of`):
 their numbers may differ. Where an element is missing the replay waits a step or two, then says what was recorded: the action
 fails, the episode is judged like any other, and the learner leaves failed demonstrations out.
 """
@@ -16,8 +16,8 @@ from computerrl.common.config import TasksConfig
 from computerrl.common.messages import Action, Element, Observation, TaskRef
 from computerrl.common.run_files.recordings import RecordedStep, RecordedTarget, Recording, find_recording
 from computerrl.env_server.driver import Getter, TaskInstance
-from computerrl.env_server.serving.targets import name_of
 from computerrl.env_server.tasks.family import DONE, WAIT
+from computerrl.env_server.tasks.targets import name_of
 
 MAX_WAITS = 2
 """For one element that is not there yet; each wait is one of the episode's few steps."""

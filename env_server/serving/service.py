@@ -35,9 +35,10 @@ from computerrl.common.messages import (
 )
 from computerrl.common.metrics import Timings
 from computerrl.env_server.driver import DesktopDriver
+from computerrl.env_server.drivers import memory
 from computerrl.env_server.judging.judge import LONGEST_S, Judge, make_judge
 from computerrl.env_server.judging.untouched import Untouched, reset_limit_s
-from computerrl.env_server.serving import calls, memory
+from computerrl.env_server.serving import calls
 from computerrl.env_server.serving.desktop_worker import CLOSE_LIMIT_S, Call, DesktopWorker, Reply, error_reply
 from computerrl.env_server.serving.pool import DesktopPool, DesktopState, PoolLimits
 from computerrl.env_server.serving.wall import Wall

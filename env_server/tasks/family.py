@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from computerrl.common.messages import Action, Element, Evaluation, Observation
 from computerrl.env_server.driver import TaskInstance
-from computerrl.env_server.serving.targets import name_of
+from computerrl.env_server.tasks.targets import name_of
 
 ALL_DRIVERS = frozenset({"apptainer", "local", "scripted"})
 REAL_DRIVERS = ALL_DRIVERS - {"scripted"}

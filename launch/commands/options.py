@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from computerrl.launch.commands.config_files import EXAMPLE, find_config, find_site, is_override
+from computerrl.launch.plan.config_files import EXAMPLE, find_config, find_site, is_override
 
 if TYPE_CHECKING:
     from computerrl.common.config import RunConfig

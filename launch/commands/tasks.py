@@ -62,7 +62,7 @@ def run_check(
         click.echo(f"expected files are not read: {', '.join(missing)} not installed (make setup WITH=osworld)", err=True)
     report = check_folder(folder, assets=assets, abilities=abilities, read_gold=not missing)
     if play and report.num_runnable:
-        from computerrl.env_server.judging.play_tasks import DESKTOPS, played
+        from computerrl.env_server.serving.play_tasks import DESKTOPS, played
 
         tasks = TasksConfig(osworld=str(folder), osworld_assets=None if assets is None else str(assets))
         desktops = load_config(config_file).desktop if config_file else DESKTOPS

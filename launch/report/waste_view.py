@@ -1,4 +1,4 @@
-"""What was not trained, as people see it: a short text for the display, rows and a chart for the report. Pure.
+"""What was not trained, as the report shows it: rows of a table and a chart. Pure.
 
 Shows what `learner.accounts.waste` counted; computes nothing of its own but shares.
 """
@@ -34,20 +34,6 @@ _TITLES = {
 }
 _UNDELIVERED = {"order_closed": "order closed (at the broker)"}
 """Drops that the broker counts without lengths -> title."""
-
-
-def lost_text(waste: Waste) -> str:
-    """`masked 2% too_old 3%`: shares of the steps submitted; `–` when nothing was taken yet."""
-    num_steps = waste.get("submitted", {}).get("steps")
-    if not num_steps:
-        return "–"
-    return " ".join(f"{reason} {amount['steps'] / num_steps:.0%}" for reason, amount in waste["lost"].items()) or "none"
-
-
-def lengths_text(waste: Waste) -> str:
-    """`2.82 of 2.86 steps`: mean lengths trained and submitted; `–` while nothing was trained."""
-    lengths = [waste.get(name, {}).get("mean_length") for name in ("trained", "submitted")]
-    return "–" if None in lengths else "{:.2f} of {:.2f} steps".format(*lengths)
 
 
 def waste_rows(waste: Waste, drops: Mapping[str, int]) -> list[dict[str, Any]]:

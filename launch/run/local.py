@@ -230,11 +230,11 @@ def supervise(
     """Run ``specs`` to the end of the attempt. ``look`` is asked each second, and may end the run or drain the supervisor;
     ``extra_stop_s``: what a stop takes longer where processes are on other nodes."""
     from computerrl.launch.report.write import write_status
-    from computerrl.launch.run.start_up import is_up
     from computerrl.launch.supervision.supervisor import Supervisor
     from computerrl.launch.watch.display import make_display
     from computerrl.launch.watch.display_frame import ending_of
     from computerrl.launch.watch.follow import RunWatch
+    from computerrl.launch.watch.start_up import is_up
 
     config, folder = attempt.config, attempt.folder
     settings = config.supervisor.model_copy(update={"stop_s": config.supervisor.stop_s + extra_stop_s})

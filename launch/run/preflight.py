@@ -33,7 +33,7 @@ from computerrl.common.models.folder import (
 )
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.common.wire.addresses import own_address
-from computerrl.launch.commands.config_files import config_names
+from computerrl.launch.plan.config_files import config_names
 from computerrl.launch.plan.machine import Machine, inspect_machine
 from computerrl.launch.plan.processes import idle_desktops
 from computerrl.launch.plan.resources import plan_memory

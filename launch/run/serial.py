@@ -122,7 +122,7 @@ class SerialRun:
         from computerrl.common.wire.transport import LocalChannel
         from computerrl.env_server.client import DesktopClient, needed_desktop
         from computerrl.env_server.drivers import make_driver
-        from computerrl.env_server.serving.screenshots import ScreenshotStore
+        from computerrl.env_server.drivers.screenshots import ScreenshotStore
         from computerrl.env_server.serving.service import DesktopService
 
         desktop, folder = needed_desktop(self._config), self._folder
@@ -143,7 +143,7 @@ class SerialRun:
         from computerrl.actor.engines import make_engine
         from computerrl.actor.prompts.builder import FolderTokenizer, PromptBuilder
         from computerrl.actor.worker import ActorWorker
-        from computerrl.learner.checkpoints.model_store import ensure_model
+        from computerrl.learner.model_store import ensure_model
 
         model = ensure_model(self._config.model.name)
         tokenizer = FolderTokenizer(model)

@@ -232,7 +232,7 @@ def bring_model(name: str, *, cache: Path | None = None, python: Path | None = N
         environment = {**os.environ, "COMPUTERRL_CACHE": str(cache), "PYTHONPATH": str(SOURCE_ROOT)}
         # The first start compiles what it imports: kept, so that later starts need not.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        command = [python or sys.executable, "-m", "computerrl.learner.checkpoints.model_store", "ensure", name]
+        command = [python or sys.executable, "-m", "computerrl.learner.model_store", "ensure", name]
         run_logged(command, log=cache / "logs" / "model.log", environment=environment)
     return folder
 

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from computerrl.common.errors import ComputerRLError
+from computerrl.common.log import parse_line
 
 ERROR_FILE_VARIABLE = "COMPUTERRL_ERROR_FILE"
 """Environment variable: where a role writes its error."""
@@ -45,6 +46,4 @@ def last_words(name: str, *, exit_code: int, error_path: Path, log_path: Path) -
 
 def _said(line: str) -> str:
     """A line of a log, for people."""
-    from computerrl.launch.watch.logs import parse_line
-
     return parse_line(line, process="", before=0.0).text

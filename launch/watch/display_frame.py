@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from computerrl.launch.report.waste_view import lost_text
-from computerrl.launch.run.start_up import waiting_for
 from computerrl.launch.supervision.supervisor import ProcessView
 from computerrl.launch.watch.run_state import Record, RunState, phase_title
+from computerrl.launch.watch.start_up import waiting_for
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -267,7 +266,7 @@ def _not_trained(state: RunState) -> str:
     refused = {}
     if state.status is not None:
         refused = {name: count for name, count in state.status.counters.items() if name.startswith("rejected/") and count}
-    lost = lost_text(state.last_update.get("waste", {})).replace("_", " ")
+    lost = _lost_text(state.last_update.get("waste", {})).replace("_", " ")
     refusals = " ".join(f"{name.removeprefix('rejected/').replace('_', ' ')} {count}" for name, count in refused.items())
     return " ".join(text for text in (lost, refusals) if text not in ("", "–")) or "–"
 
@@ -284,3 +283,11 @@ def _shares(state: RunState) -> str:
         if value is not None:
             parts.append(f"{word} {value:.0%}")
     return " ".join(parts) or "–"
+
+
+def _lost_text(waste: Mapping[str, Any]) -> str:
+    """`masked 2% too_old 3%`: shares of the steps submitted; `–` when nothing was taken yet."""
+    num_steps = waste.get("submitted", {}).get("steps")
+    if not num_steps:
+        return "–"
+    return " ".join(f"{reason} {amount['steps'] / num_steps:.0%}" for reason, amount in waste["lost"].items()) or "none"

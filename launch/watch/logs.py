@@ -7,44 +7,28 @@ launch/job-7.log            text of the supervisor ─────────�
 
 from __future__ import annotations
 
-import json
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import click
 
 from computerrl.common.errors import ConfigError, Problem
+from computerrl.common.log import LEVELS, Line, parse_line
 from computerrl.common.run_files.run_folder import LAUNCH_FOLDER
 
 LOOK_S = 0.5
 """Files on a shared file system announce nothing."""
 MAX_TAIL_BYTES = 4 << 20
 """So much of each file's end is looked at for its last lines."""
-LEVELS = ("debug", "info", "warning", "error")
-_HIDDEN = frozenset({"event", "level", "timestamp", "role", "index", "incarnation", "exception"})
 _COLOURS = {"debug": "bright_black", "info": None, "warning": "yellow", "error": "red", "critical": "red"}
 _PROCESS_COLOURS = {
     "broker": "magenta", "learner": "blue", "actor": "green", "engine": "cyan", "env_server": "bright_cyan",
     "job": "bright_white",
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of one process."""
-
-    at: float
-    """Unix seconds; a line that does not say when is as old as the one before it."""
-    process: str
-    level: str
-    """One of `LEVELS`; what is not ours (a library's line, a traceback) is `info`."""
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,30 +45,6 @@ class Choice:
 
     def opens(self, process: str) -> bool:
         return not self.processes or process in self.processes or process.rpartition("-")[0] in self.processes
-
-
-def parse_line(text: str, *, process: str, before: float) -> Line:
-    """``text`` as it stands in the log of ``process``; ``before``: when the line before it was written."""
-    try:
-        record = json.loads(text)
-        at = datetime.fromisoformat(record["timestamp"]).timestamp()
-    except (ValueError, TypeError, KeyError):
-        return Line(before, process, "info", text.rstrip())
-    return Line(at, process, str(record.get("level", "info")), say(record))
-
-
-def say(record: dict[str, Any]) -> str:
-    """Event and fields of a JSON line, for people."""
-    fields = " ".join(f"{name}={_short(value)}" for name, value in record.items() if name not in _HIDDEN)
-    exception = record.get("exception")
-    return f"{record.get('event', '')} {fields}".rstrip() + (f"\n{exception}" if exception else "")
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    text = str(value)
-    return repr(text) if re.search(r"\s", text) else text
 
 
 class LogTail:

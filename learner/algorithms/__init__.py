@@ -39,7 +39,7 @@ from computerrl.learner.algorithms.base import (
 )
 from computerrl.learner.algorithms.contract import DERIVE, check_members
 from computerrl.learner.algorithms.grpo import GRPO
-from computerrl.learner.objective.step_table import StepTable
+from computerrl.learner.algorithms.step_table import StepTable
 
 __all__ = [
     "ALGORITHMS",

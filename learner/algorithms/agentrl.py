@@ -14,8 +14,8 @@ import numpy as np
 from pydantic import Field
 
 from computerrl.learner.algorithms.grpo import GRPO, GRPOOptions
+from computerrl.learner.algorithms.step_table import StepTable
 from computerrl.learner.objective.advantages import normalised_by
-from computerrl.learner.objective.step_table import StepTable
 
 _ABNORMAL = ("step_limit", "time_limit", "invalid_limit")
 

@@ -251,7 +251,7 @@ class WantsScores(Protocol):
 
 @runtime_checkable
 class LearnsValues(Protocol):
-    """An algorithm with a value function: a linear layer on the last hidden state (`learner.model.value_head`), trained beside
+    """An algorithm with a value function: a linear layer on the last hidden state (`learner.model.head`), trained beside
     the policy by what the loss says of `PolicyOutputs.values_M`."""
 
     value_lr: float

@@ -13,8 +13,8 @@ from pydantic import Field
 
 from computerrl.common.messages import TrajectoryGroup
 from computerrl.learner.algorithms.grpo import GRPO, GRPOOptions
+from computerrl.learner.algorithms.step_table import StepTable
 from computerrl.learner.objective.aggregation import Aggregation
-from computerrl.learner.objective.step_table import StepTable
 
 
 class DAPOOptions(GRPOOptions):

@@ -23,7 +23,7 @@ from pydantic import Field
 from computerrl.common.messages import Trajectory
 from computerrl.learner.algorithms.base import FirstLook, TrainBatch
 from computerrl.learner.algorithms.replaying import ReplayingGRPO, ReplayingOptions
-from computerrl.learner.objective.step_table import StepTable
+from computerrl.learner.algorithms.step_table import StepTable
 
 
 class DARTOptions(ReplayingOptions):

@@ -5,7 +5,7 @@ l = ``step_lambda`` and H steps; a trajectory's is R - V(s_1), how much better i
 above ``step_threshold`` of trajectories above ``instruction_threshold`` are trained by maximum likelihood (the hard filter of the
 paper), all others not at all. The curriculum over instructions is `tasks.curriculum.name: success_band`.
 
-Ours: one linear value head (`learner.model.value_head`) instead of two networks, read where a step begins, the instruction's
+Ours: one linear value head (`learner.model.head`) instead of two networks, read where a step begins, the instruction's
 value at the first step; squared error instead of cross-entropy. The release differs from the paper: no lambda, a margin of 0.05
 in place of the thresholds, and the return added to the advantage.
 """

@@ -10,9 +10,9 @@ import numpy as np
 from pydantic import Field
 
 from computerrl.learner.algorithms.grpo import GRPO, GRPOOptions
+from computerrl.learner.algorithms.step_table import StepTable
 from computerrl.learner.objective.advantages import centred
 from computerrl.learner.objective.aggregation import Aggregation
-from computerrl.learner.objective.step_table import StepTable
 
 
 class DrGRPOOptions(GRPOOptions):

@@ -22,8 +22,8 @@ import numpy as np
 from pydantic import Field
 
 from computerrl.learner.algorithms.grpo import GRPO, GRPOOptions
+from computerrl.learner.algorithms.step_table import StepTable
 from computerrl.learner.objective.advantages import discounted_returns, group_advantages
-from computerrl.learner.objective.step_table import StepTable
 
 
 class GiGPOOptions(GRPOOptions):

@@ -20,9 +20,9 @@ from computerrl.common.config.base import Section
 from computerrl.common.errors import ConfigError, Problem
 from computerrl.common.messages import TrajectoryGroup
 from computerrl.learner.algorithms.base import LossBatch, LossResult, Need, PolicyOutputs, TrainBatch, parse_options
+from computerrl.learner.algorithms.step_table import Chosen, StepTable, batch_metrics
 from computerrl.learner.objective.advantages import group_advantages, step_rewards
 from computerrl.learner.objective.aggregation import Aggregation, token_weights
-from computerrl.learner.objective.step_table import Chosen, StepTable, batch_metrics
 
 if TYPE_CHECKING:
     import torch

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from computerrl.common.messages import Trajectory, TrajectoryGroup
 from computerrl.learner.algorithms.grpo import GRPO, GRPOOptions
-from computerrl.learner.objective.step_table import Chosen
+from computerrl.learner.algorithms.step_table import Chosen
 
 _NO_CALL_PENALTY = 0.5
 

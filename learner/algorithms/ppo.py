@@ -5,7 +5,7 @@ lambda = 1 - 1 / (``length_alpha`` * number of tokens): the longer a trajectory,
 lambda 1, so that they are not biased by the values themselves. Advantages are normalised over the tokens of the batch. Groups
 play no part: ``learner.group_size`` may be 2.
 
-Ours: the value function is linear in the policy's last hidden state (`learner.model.value_head`); badly formed steps lose
+Ours: the value function is linear in the policy's last hidden state (`learner.model.head`); badly formed steps lose
 ``format_penalty`` at their last token and a success counts only when its last step is well formed; steps too old to train are
 left out of the sequence, which keeps a success; the decoupled correction of `grpo`.
 """
@@ -22,9 +22,9 @@ from pydantic import Field
 from computerrl.common.config import LearnerConfig
 from computerrl.learner.algorithms.base import FirstLook, LossBatch, LossResult, PolicyOutputs, TrainBatch
 from computerrl.learner.algorithms.grpo import GRPO, GRPOOptions
+from computerrl.learner.algorithms.step_table import StepTable
 from computerrl.learner.objective.advantages import generalised_advantages, length_adaptive_lambda
 from computerrl.learner.objective.aggregation import Aggregation
-from computerrl.learner.objective.step_table import StepTable
 
 if TYPE_CHECKING:
     import torch

@@ -12,8 +12,8 @@ import numpy as np
 from pydantic import Field
 
 from computerrl.learner.algorithms.grpo import GRPO, GRPOOptions
+from computerrl.learner.algorithms.step_table import StepTable
 from computerrl.learner.objective.advantages import discounted_returns, normalised_by, step_rewards
-from computerrl.learner.objective.step_table import StepTable
 
 
 class ReBNOptions(GRPOOptions):

@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 
 from computerrl.learner.algorithms.grpo import GRPO, GRPOOptions
+from computerrl.learner.algorithms.step_table import StepTable
 from computerrl.learner.objective.advantages import batch_normalised, centred
-from computerrl.learner.objective.step_table import StepTable
 
 
 class ReinforcePlusPlusOptions(GRPOOptions):

@@ -12,8 +12,8 @@ from pydantic import Field
 from computerrl.common.config import LearnerConfig
 from computerrl.common.messages import Trajectory, TrajectoryGroup
 from computerrl.learner.algorithms.grpo import GRPO, GRPOOptions
+from computerrl.learner.algorithms.step_table import Chosen
 from computerrl.learner.objective.memory import SuccessMemory
-from computerrl.learner.objective.step_table import Chosen
 
 
 class ReplayingOptions(GRPOOptions):

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from computerrl.learner.algorithms.grpo import GRPO
+from computerrl.learner.algorithms.step_table import StepTable
 from computerrl.learner.objective.advantages import leave_one_out
-from computerrl.learner.objective.step_table import StepTable
 
 
 class RLOO(GRPO):

@@ -23,8 +23,8 @@ from pydantic import Field
 
 from computerrl.common.config import LearnerConfig
 from computerrl.learner.algorithms.grpo import GRPO, GRPOOptions
+from computerrl.learner.algorithms.step_table import StepTable
 from computerrl.learner.objective.advantages import group_advantages
-from computerrl.learner.objective.step_table import StepTable
 
 
 class UIS1Options(GRPOOptions):

@@ -20,9 +20,9 @@ import numpy as np
 
 from computerrl.learner.algorithms.base import FirstLook, TrainBatch
 from computerrl.learner.algorithms.m_grpo import MGRPO, MGRPOOptions
+from computerrl.learner.algorithms.step_table import StepTable
 from computerrl.learner.objective.advantages import off_policy_optimal_baseline
 from computerrl.learner.objective.aggregation import Aggregation
-from computerrl.learner.objective.step_table import StepTable
 
 
 class VCPOOptions(MGRPOOptions):

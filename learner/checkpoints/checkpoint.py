@@ -37,6 +37,8 @@ from computerrl.common import log
 from computerrl.common.errors import DiskFull, ResumeError, Superseded
 from computerrl.learner.checkpoints.shards import ShardFiles, save_tensors, section_of
 
+TRAINER = "trainer"
+"""Section of a checkpoint with the trainer's state."""
 _PREFIX = "checkpoint-"
 _FORMAT = 2
 """Raised when the layout changes; another format is refused with a clear error."""
@@ -360,6 +362,12 @@ def join_state(tensors: Mapping[str, torch.Tensor], rest: Any) -> Any:
     if "$tuple" in rest:
         return tuple(join_state(tensors, item) for item in rest["$tuple"])
     return {key: join_state(tensors, item) for key, item in rest.items()}
+
+
+def trainer_state(checkpoint: Checkpoint) -> Any:
+    """The trainer's state as `pack_run` got it; one of several ranks as a mapping that reads when asked."""
+    found = checkpoint.sections[TRAINER]
+    return found if isinstance(found, ShardFiles) else join_state(found, checkpoint.state[TRAINER])
 
 
 def _copies(section: Mapping[str, torch.Tensor] | Section) -> dict[str, torch.Tensor] | Section:

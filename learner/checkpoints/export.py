@@ -20,11 +20,10 @@ from computerrl.common.config import RunConfig, load_config
 from computerrl.common.errors import ConfigError, Problem, ResumeError
 from computerrl.common.models.loading import load_whole
 from computerrl.common.run_files.run_folder import RunFolder
-from computerrl.learner.checkpoints.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint
-from computerrl.learner.checkpoints.model_store import ensure_model
+from computerrl.learner.checkpoints.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint, trainer_state
 from computerrl.learner.model.lora import adapters_among
 from computerrl.learner.model.vision import auto_class
-from computerrl.learner.supervised.pool import trainer_state
+from computerrl.learner.model_store import ensure_model
 
 ORIGIN_FILE = "computerrl.json"
 """In an exported folder: which run, checkpoint and policy version it is."""

@@ -31,7 +31,6 @@ from computerrl.common.memory_plan import Recomputation
 from computerrl.common.messages import Step
 from computerrl.common.models.loading import load_whole, refusing_model
 from computerrl.common.weight_plan import probe_tokens
-from computerrl.learner.checkpoints.model_store import ensure_model
 from computerrl.learner.model.attention import ATTENTION
 from computerrl.learner.model.batching import Pack, make_packs
 from computerrl.learner.model.fused import fuse
@@ -39,8 +38,9 @@ from computerrl.learner.model.head import action_logprobs
 from computerrl.learner.model.lora import adapters_among, add_adapters
 from computerrl.learner.model.pack_tensors import PackTensors
 from computerrl.learner.model.ranks import SOLO, Ranks
+from computerrl.learner.model.recomputation import choose
 from computerrl.learner.model.vision import PictureProbe, Vision, auto_class, load_vision
-from computerrl.learner.training.recomputation import choose
+from computerrl.learner.model_store import ensure_model
 
 _PROBE_TOLERANCE = {torch.bfloat16: 0.15, torch.float32: 2e-3}
 """Mean absolute log-prob difference to the model's own forward pass that rounding explains."""

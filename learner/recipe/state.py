@@ -99,7 +99,7 @@ class LoopState:
     latest_success: dict[str, float] = field(default_factory=dict)
     """Family -> success rate of its rollouts in the newest update that had any."""
     aids: list[str] = field(default_factory=list)
-    """Orders of demonstrations that RL asked for (`learner.recipe.aids`)."""
+    """Orders of demonstrations that RL asked for (`learner.aids`)."""
     stall_s: float = 0.0
     """Time that updates waited for steps in flight (`learner.recipe.pacing`)."""
     orders: dict[str, dict[str, Any]] = field(default_factory=dict)

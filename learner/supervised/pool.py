@@ -21,12 +21,8 @@ from msgspec import to_builtins
 
 from computerrl.common.errors import ResumeError
 from computerrl.common.messages import ScreenshotRef, Step, StepTiming, Trajectory
-from computerrl.learner.checkpoints.checkpoint import Checkpoint, Section, join_state, split_state
-from computerrl.learner.checkpoints.shards import ShardFiles
+from computerrl.learner.checkpoints.checkpoint import TRAINER, Checkpoint, Section, split_state, trainer_state
 from computerrl.learner.objective.memory import Stored
-
-TRAINER = "trainer"
-"""Section of a checkpoint with the trainer's state."""
 
 _NO_TIMING = StepTiming(generate_s=0.0, desktop_s=0.0, settle_s=0.0)
 
@@ -224,12 +220,6 @@ def unpack_run(checkpoint: Checkpoint, pools: Mapping[str, Stored]) -> Any:
     for name, pool in pools.items():
         pool.restore({key: tensor.numpy() for key, tensor in checkpoint.sections[name].items()}, checkpoint.state[name])
     return trainer_state(checkpoint)
-
-
-def trainer_state(checkpoint: Checkpoint) -> Any:
-    """The trainer's state as `pack_run` got it; one of several ranks as a mapping that reads when asked."""
-    found = checkpoint.sections[TRAINER]
-    return found if isinstance(found, ShardFiles) else join_state(found, checkpoint.state[TRAINER])
 
 
 def _screenshot(found: Mapping[str, Any] | None) -> ScreenshotRef | None:

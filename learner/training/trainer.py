@@ -42,11 +42,11 @@ from computerrl.learner.algorithms import (
 from computerrl.learner.algorithms.contract import blaming, checked_factor, returned
 from computerrl.learner.checkpoints.shards import ShardFiles
 from computerrl.learner.model.batching import Pack
+from computerrl.learner.model.head import ValueHead
 from computerrl.learner.model.pack_tensors import PackTensors
 from computerrl.learner.model.policy import PackOutputs, Policy
 from computerrl.learner.model.ranks import SOLO, Ranks
 from computerrl.learner.model.transfers import to_device
-from computerrl.learner.model.value_head import ValueHead
 from computerrl.learner.poison import StepCheck
 from computerrl.learner.training.generators import pack_generator, unpack_generator
 from computerrl.learner.training.guards import EffectiveSamples, LogprobGap, SeenPass, dump, reason_not_finite

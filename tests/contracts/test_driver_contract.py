@@ -21,7 +21,7 @@ from computerrl.env_server.client import read_screenshot
 from computerrl.env_server.driver import DesktopDriver, LiveDesktop, SetupStep, TaskInstance
 from computerrl.env_server.drivers import make_driver
 from computerrl.env_server.drivers.local import missing_programs
-from computerrl.env_server.serving.screenshots import ScreenshotStore
+from computerrl.env_server.drivers.screenshots import ScreenshotStore
 
 DRIVERS = ("scripted", "apptainer", *(() if missing_programs() else ("local",)))
 

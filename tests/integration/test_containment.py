@@ -19,8 +19,8 @@ from computerrl.common.models.folder import cache_folder
 from computerrl.env_server.drivers import isolation
 from computerrl.env_server.drivers.guest_driver import GuestDriver
 from computerrl.env_server.drivers.isolation import NOBODY
+from computerrl.env_server.drivers.memory import files_mb, processes_below
 from computerrl.env_server.guest import confinement
-from computerrl.env_server.serving.memory import files_mb, processes_below
 from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
 from tests.support.desktops import open_desktop
 
@@ -145,7 +145,7 @@ def test_guest_s_program_that_others_may_not_read_is_no_hindrance(tmp_path: Path
 AS_USER = """
 import os, sys
 from pathlib import Path
-from computerrl.env_server.serving.memory import processes_below
+from computerrl.env_server.drivers.memory import processes_below
 from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
 from tests.support.desktops import open_desktop
 from tests.integration.test_containment import ATTEMPTS, CONFIG

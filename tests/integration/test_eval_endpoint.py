@@ -24,7 +24,7 @@ from computerrl.actor.prompts.builder import FolderTokenizer
 from computerrl.common.config import EndpointConfig
 from computerrl.common.endpoint import Endpoint
 from computerrl.common.host import fast_dtype
-from computerrl.learner.checkpoints.model_store import ensure_model
+from computerrl.learner.model_store import ensure_model
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.release

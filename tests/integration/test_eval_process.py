@@ -13,7 +13,7 @@ import pytest
 
 from computerrl.common.metrics import read_json_lines
 from computerrl.launch.supervision import processes
-from computerrl.learner.checkpoints.model_store import ensure_model
+from computerrl.learner.model_store import ensure_model
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 120.0

@@ -20,8 +20,8 @@ import torch
 from computerrl.common.config import AlgorithmConfig, LearnerConfig, LoraConfig, ModelConfig, OptimizerConfig, RunConfig
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.learner.algorithms import TrainBatch
-from computerrl.learner.checkpoints.checkpoint import CheckpointStore, newest_checkpoint, read_checkpoint
-from computerrl.learner.supervised.pool import pack_run, trainer_state
+from computerrl.learner.checkpoints.checkpoint import CheckpointStore, newest_checkpoint, read_checkpoint, trainer_state
+from computerrl.learner.supervised.pool import pack_run
 from computerrl.learner.training import rank_processes, ranked_trainer
 from computerrl.learner.training.ranked_trainer import RankedTrainer
 from tests.support import vision_data

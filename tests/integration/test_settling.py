@@ -12,7 +12,7 @@ import pytest
 
 from computerrl.common.config import DesktopConfig
 from computerrl.env_server.driver import SetupStep
-from computerrl.env_server.serving.memory import processes_below
+from computerrl.env_server.drivers.memory import processes_below
 from tests.support.desktops import Player, open_desktop
 
 # Long enough that a busy machine does not reach it: only an answer that nobody looks at does.

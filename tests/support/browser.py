@@ -15,9 +15,9 @@ from contextlib import asynccontextmanager
 from playwright.async_api import ConsoleMessage, Error, Page, async_playwright, expect
 
 from computerrl.env_server.drivers.isolation import as_ordinary_user, isolation
+from computerrl.env_server.drivers.memory import FILES
 from computerrl.env_server.image.apptainer_install import ISOLATION, clean_environment, find_apptainer
 from computerrl.env_server.image.find import image_path
-from computerrl.env_server.serving.memory import FILES
 
 START_LIMIT_S = 120.0
 WAIT_LIMIT_MS = 120_000.0

@@ -14,7 +14,7 @@ from computerrl.common.messages import Action, Evaluation, Observation
 from computerrl.env_server.driver import SetupStep, TaskInstance
 from computerrl.env_server.drivers import make_driver
 from computerrl.env_server.drivers.guest_driver import GuestDriver
-from computerrl.env_server.serving.screenshots import ScreenshotStore
+from computerrl.env_server.drivers.screenshots import ScreenshotStore
 
 LIGHT_FAMILIES = "tasks.families=[editor-type-save,files-move]"
 """Setting of a run whose desktops do without office and browser, which are nine tenths of what a start computes."""

@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw
 from computerrl.common.config import RunConfig
 from computerrl.common.metrics import JsonLines
 from computerrl.common.run_files.run_folder import RunFolder
-from computerrl.env_server.serving.screenshots import ScreenshotStore
+from computerrl.env_server.drivers.screenshots import ScreenshotStore
 from computerrl.launch.report.report_data import Attempt
 from computerrl.launch.report.write import write_attempt
 

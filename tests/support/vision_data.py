@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from computerrl.common.config import LearnerConfig, ModelConfig, OptimizerConfig, RunConfig
 from computerrl.common.messages import ScreenshotRef, Step
 from computerrl.common.run_files.run_folder import RunFolder
-from computerrl.env_server.serving.screenshots import ScreenshotStore
+from computerrl.env_server.drivers.screenshots import ScreenshotStore
 from tests.support.trainer_data import make_group, make_step
 
 IMAGE, VISION_START, VISION_END = 1050, 1052, 1053

@@ -1,6 +1,6 @@
 """The accessibility bus: applications on it, their events, their objects' places, names and actions, and their trees.
 
-Gives plain nodes; which of them an agent sees is decided on the host (`env_server.serving.observation`).
+Gives plain nodes; which of them an agent sees is decided on the host (`env_server.drivers.observation`).
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from computerrl.actor.engines.base import NO_VERSION, GenerationRequest
-from computerrl.actor.engines.remote_engine import RemoteEngine
 from computerrl.actor.engines.threaded import ThreadedEngine
+from computerrl.actor.serving.remote_engine import RemoteEngine
 from computerrl.actor.serving.server import EngineServer
 from computerrl.common.errors import ComputerRLError, EngineFailed, ProtocolError
 from computerrl.common.lifecycle import StopToken

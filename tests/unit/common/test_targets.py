@@ -4,7 +4,7 @@ import pytest
 
 from computerrl.common.actions.targets import MAX_LABEL_CHARS, find_target, named_alone, same_action
 from computerrl.common.messages import Action, Element
-from computerrl.env_server.serving.targets import name_of
+from computerrl.env_server.tasks.targets import name_of
 
 
 def element(number: int, text: str, role: str = "push-button") -> Element:

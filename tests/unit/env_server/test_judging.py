@@ -20,8 +20,8 @@ from computerrl.common.config import TasksConfig
 from computerrl.common.errors import DesktopBroken, EnvError, HostBroken, TaskFailed
 from computerrl.common.messages import TaskRef
 from computerrl.env_server.driver import TaskInstance
+from computerrl.env_server.drivers.memory import processes_below
 from computerrl.env_server.judging.judge import ForkedJudge, Limits
-from computerrl.env_server.serving.memory import processes_below
 from computerrl.env_server.tasks import FAMILIES, task_instance
 
 SERVER = (sys.executable, str(Path(__file__).parents[2] / "support" / "misbehaving_judgements.py"))

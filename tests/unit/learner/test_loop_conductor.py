@@ -11,10 +11,10 @@ import pytest
 from computerrl.common.metrics import read_json_lines
 from computerrl.common.run_files import requests
 from computerrl.learner.algorithms.arpo import ARPO
-from computerrl.learner.checkpoints.checkpoint import read_checkpoint
+from computerrl.learner.checkpoints.checkpoint import read_checkpoint, trainer_state
 from computerrl.learner.recipe import limits
 from computerrl.learner.recipe.state import LoopState
-from computerrl.learner.supervised.pool import EpisodePool, trainer_state
+from computerrl.learner.supervised.pool import EpisodePool
 from computerrl.learner.supervised.sft import make_round
 from tests.support.loop_fakes import FAMILIES, Bench, FakeTrainer, FakeWeights, make_config
 

@@ -17,9 +17,9 @@ import pytest
 
 from computerrl.common.config import LearnerConfig
 from computerrl.common.errors import ConfigError
-from computerrl.launch.commands.config_files import find_config
 from computerrl.launch.commands.main import cli
 from computerrl.launch.commands.options import split_words
+from computerrl.launch.plan.config_files import find_config
 from computerrl.learner.algorithms import make_algorithm
 from computerrl.learner.algorithms.grpo import GRPO
 from tests.support.trainer_data import random_groups

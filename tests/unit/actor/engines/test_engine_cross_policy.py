@@ -15,7 +15,7 @@ from computerrl.actor.engines.base import NO_VERSION, Completion, GenerationRequ
 from computerrl.actor.engines.cross_policy import CrossPolicyEngine
 from computerrl.common.config import ActorConfig, ModelConfig, RunConfig, load_config
 from computerrl.common.errors import ConfigError, WeightError
-from computerrl.learner.checkpoints.model_store import ensure_model
+from computerrl.learner.model_store import ensure_model
 
 
 class FakeEngine:

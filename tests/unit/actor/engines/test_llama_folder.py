@@ -16,7 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from computerrl.actor.engines.llama import LlamaModel
 from computerrl.actor.engines.transformers_engine import TransformersCore, load_model, make_transformers_engine
 from computerrl.common.errors import ConfigError
-from computerrl.learner.checkpoints.model_store import ensure_model
+from computerrl.learner.model_store import ensure_model
 
 PROBE = np.arange(3, 43, dtype=np.int32)
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,

@@ -12,7 +12,7 @@ from computerrl.actor.engines import make_engine
 from computerrl.actor.engines.vllm_engine import CLIENT_METHODS, ENGINE_OPTIONS, OUTPUT_FIELDS, REQUEST_FIELDS, require_known_vllm
 from computerrl.common.config import ModelConfig, RunConfig
 from computerrl.common.errors import ConfigError
-from computerrl.learner.checkpoints.model_store import ensure_model
+from computerrl.learner.model_store import ensure_model
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from computerrl.actor.prompts.builder import FolderTokenizer, PromptBuilder
 from computerrl.actor.prompts.formats.base import ChatMessage, PastAction
 from computerrl.common.config import PromptConfig
-from computerrl.learner.checkpoints.model_store import ensure_model
+from computerrl.learner.model_store import ensure_model
 from tests.support.actor_data import make_element, make_observation
 from tests.support.tiers import one_in
 from tests.support.tokenizer_data import FAMILIES, Family, make_folder, sentencepiece

@@ -6,7 +6,7 @@ import pytest
 
 from computerrl.common.config import DesktopConfig
 from computerrl.common.errors import NoDesktop
-from computerrl.env_server.serving.memory import num_fitting
+from computerrl.env_server.drivers.memory import num_fitting
 from computerrl.env_server.serving.pool import NO_ROOM_PAUSE_S, DesktopPool, PoolLimits
 
 LIMITS = PoolLimits(lease_time_limit_s=60.0)

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from computerrl.common.errors import ConfigError
-from computerrl.launch.commands.config_files import config_names, find_config, is_override
 from computerrl.launch.commands.main import cli
 from computerrl.launch.commands.options import split_words
+from computerrl.launch.plan.config_files import config_names, find_config, is_override
 
 ROOT = Path(__file__).resolve().parents[4]
 NAMES = config_names([ROOT])

@@ -11,12 +11,12 @@ from rich.console import Console
 from computerrl.common.clock import ManualClock
 from computerrl.common.messages import PeerEntry, Status
 from computerrl.common.metrics import read_json_lines
-from computerrl.launch.run.start_up import WAITING_S, StartUp
 from computerrl.launch.supervision.supervisor import ProcessView
 from computerrl.launch.watch import display_frame
 from computerrl.launch.watch.display import QUIET_S, LineDisplay, LiveDisplay, line_for
 from computerrl.launch.watch.display_frame import Ending, View, duration, ending_of, render, sparkline
 from computerrl.launch.watch.run_state import MetricsTail, RunState, phase_title
+from computerrl.launch.watch.start_up import WAITING_S, StartUp
 from tests.support.synthetic_run import FAMILIES, write_run
 
 STATUS = Status(

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from computerrl.common.errors import ConfigError
+from computerrl.common.log import Line, parse_line
 from computerrl.launch.watch import logs
-from computerrl.launch.watch.logs import Choice, Line, RunLogs, parse_line, show_logs
+from computerrl.launch.watch.logs import Choice, RunLogs, show_logs
 
 
 def put(path: Path, *records: dict[str, Any] | str) -> None:

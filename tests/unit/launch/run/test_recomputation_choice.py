@@ -13,7 +13,7 @@ from computerrl.common.memory_plan import card_room_mb, choose_recomputation, ho
 from computerrl.launch.plan.machine import Machine
 from computerrl.launch.plan.resources import describe_choice, plan_memory, role_resources
 from computerrl.learner.model.ranks import SOLO, Solo
-from computerrl.learner.training.recomputation import choose
+from computerrl.learner.model.recomputation import choose
 
 MACHINE = Machine("Debian", "6.1", "cpu", 2, 64_000, 60_000, ())
 CPU = torch.device("cpu")

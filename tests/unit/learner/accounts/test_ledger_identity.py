@@ -19,8 +19,8 @@ from computerrl.learner.accounts.summary import TrainedSteps
 from computerrl.learner.algorithms import Algorithm, FirstLook, Refines, TrainBatch, make_algorithm
 from computerrl.learner.algorithms.grpo import GRPO
 from computerrl.learner.algorithms.replaying import ReplayingGRPO
-from computerrl.learner.objective.batch_check import check_batch
-from computerrl.learner.objective.step_table import Chosen, StepTable
+from computerrl.learner.algorithms.step_table import Chosen, StepTable
+from computerrl.learner.training.batch_check import check_batch
 from tests.support.loop_fakes import Bench, make_config
 from tests.support.trainer_data import make_group, make_step, random_groups
 

@@ -24,8 +24,8 @@ from computerrl.learner.accounts.ledger import DROPS, Ledger
 from computerrl.learner.accounts.summary import TrainedSteps
 from computerrl.learner.algorithms import LossBatch, LossResult, PolicyOutputs, TrainBatch, make_algorithm
 from computerrl.learner.algorithms.grpo import GRPO
-from computerrl.learner.objective.batch_check import make_batch
-from computerrl.learner.objective.step_table import Chosen
+from computerrl.learner.algorithms.step_table import Chosen
+from computerrl.learner.training.batch_check import make_batch
 from computerrl.learner.training.loss_batch import check_loss
 from tests.support.loop_fakes import Bench, make_config
 from tests.support.trainer_data import make_group, make_step

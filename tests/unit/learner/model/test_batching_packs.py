@@ -123,7 +123,7 @@ def policy_of(name: str, **model: object) -> Policy:
 def plain_model(name: str, trained: set[str]) -> torch.nn.Module:
     import transformers
 
-    from computerrl.learner.checkpoints.model_store import ensure_model
+    from computerrl.learner.model_store import ensure_model
 
     model = transformers.AutoModelForCausalLM.from_pretrained(
         ensure_model(name), dtype=torch.float32, attn_implementation="eager"

@@ -20,8 +20,8 @@ from computerrl.common.config import RunConfig, load_config
 from computerrl.common.errors import ConfigError
 from computerrl.common.memory_plan import engine_mb, learner_mb
 from computerrl.common.weight_plan import PROBE_TOKENS
-from computerrl.learner.checkpoints.model_store import ensure_model
 from computerrl.learner.model.policy import Policy, _pack_of, _sample_of, load_policy
+from computerrl.learner.model_store import ensure_model
 
 PROBE = np.array(PROBE_TOKENS, dtype=np.int32)
 

@@ -17,9 +17,9 @@ from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.common.weight_plan import PROBE_TOKENS
 from computerrl.learner.checkpoints.checkpoint import CheckpointStore
 from computerrl.learner.checkpoints.export import export_model
-from computerrl.learner.checkpoints.model_store import ensure_model
 from computerrl.learner.model.lora import adapters_among
 from computerrl.learner.model.policy import load_policy
+from computerrl.learner.model_store import ensure_model
 from computerrl.learner.supervised.pool import pack_run
 from computerrl.learner.training.trainer import Trainer
 from tests.support.trainer_data import make_step, random_groups

@@ -21,9 +21,9 @@ from computerrl.common.errors import EngineMismatch, TrainingDiverged
 from computerrl.common.messages import Step
 from computerrl.common.weight_plan import PROBE_TOKENS
 from computerrl.learner.algorithms import TrainBatch
-from computerrl.learner.checkpoints.model_store import ensure_model
 from computerrl.learner.model.batching import make_packs
 from computerrl.learner.model.policy import load_policy
+from computerrl.learner.model_store import ensure_model
 from computerrl.learner.training.trainer import Trainer
 from tests.support.trainer_data import make_step, random_groups
 

@@ -1,9 +1,8 @@
 """The screenshot store: every picture once, in append-only segment files.
 
 Millions of small files would choke a parallel file system, and most screens repeat (the same start screen for a whole group, no
-change after a wrong click), so pictures are found by a hash of their raw pixels before anything is encoded. Writes only;
-`env_server.client.read_screenshot` reads. Several desktops' threads use one store at a time; every env_server process writes
-segments of its own.
+change after a wrong click), so pictures are found by a hash of their raw pixels before anything is encoded. Several desktops'
+threads use one store at a time; every env_server process writes segments of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from PIL import Image
 
 from computerrl.common.errors import DiskFull
 from computerrl.common.messages import ScreenshotRef
-from computerrl.env_server.client import read_screenshot
 
 SEGMENT_BYTES = 64 * 2**20
 """A segment is closed when it is at least this long: few files, each still quick to copy."""
@@ -86,7 +84,7 @@ class ScreenshotStore:
             return ref
 
     def get(self, ref: ScreenshotRef) -> bytes:
-        """The encoded picture, see `env_server.client.read_screenshot`."""
+        """The encoded picture, see `read_screenshot`."""
         return read_screenshot(self._folder, ref)
 
     def close(self) -> None:
@@ -140,3 +138,14 @@ class ScreenshotStore:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+def read_screenshot(trajectories_folder: Path, ref: ScreenshotRef) -> bytes:
+    """The encoded picture (webp, png or jpeg) that ``ref`` names. Raises `FileNotFoundError`, or `ValueError` when cut off."""
+    if Path(ref.segment).name != ref.segment:
+        raise ValueError(f"segment {ref.segment!r} is no file name")
+    with (trajectories_folder / ref.segment).open("rb") as file:
+        data = os.pread(file.fileno(), ref.num_bytes, ref.offset)
+    if len(data) != ref.num_bytes:
+        raise ValueError(f"{ref.segment} ends at {ref.offset + len(data)}, before the end of {ref.content_hash}")
+    return data

@@ -14,7 +14,7 @@ from PIL import Image
 from computerrl.common.errors import DiskFull
 from computerrl.common.messages import ScreenshotRef
 from computerrl.env_server.client import read_screenshot
-from computerrl.env_server.serving.screenshots import ScreenshotStore
+from computerrl.env_server.drivers.screenshots import ScreenshotStore
 
 
 def picture(seed: int, depth: int = 3) -> np.ndarray:

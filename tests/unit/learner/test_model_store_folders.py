@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,8 +15,8 @@ import transformers
 
 from computerrl.common.errors import ConfigError, SetupError
 from computerrl.common.models.folder import BUILT_IN_MODELS, check_model_folder, is_model_folder, model_folder
-from computerrl.learner.checkpoints import model_store
-from computerrl.learner.checkpoints.model_store import ensure_model
+from computerrl.learner import model_store
+from computerrl.learner.model_store import ensure_model
 
 
 @pytest.fixture(scope="module")
@@ -62,11 +61,8 @@ def test_made_model_that_computes_nonsense_gets_no_folder(tiny: Path, tmp_path: 
         for file in tiny.glob("tokenizer*"):
             shutil.copy(file, folder)
 
-    def load(_: object) -> object:
-        return SimpleNamespace(probe_logprobs=lambda: np.full(15, np.nan, dtype=np.float32))
-
     monkeypatch.setattr(model_store, "_save_tokenizer", copy_tokenizer)  # Reading it from GGUF takes seconds.
-    monkeypatch.setattr("computerrl.learner.model.policy.load_policy", load)
+    monkeypatch.setattr(model_store, "_probe_logprobs", lambda folder: np.full(15, np.nan, dtype=np.float32))
     with pytest.raises(SetupError, match="log-probs are"):
         ensure_model("tiny-random", tmp_path)
     assert list((tmp_path / "models").iterdir()) == []

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from computerrl.common import lifecycle
-from computerrl.env_server.serving.memory import ResourceWatcher, excess, num_open_files, processes_below, pss_mb, rss_mb
+from computerrl.env_server.drivers.memory import ResourceWatcher, excess, num_open_files, processes_below, pss_mb, rss_mb
 
 HOLD = "import sys; block = bytearray(int(sys.argv[1]) << 20); print(flush=True); sys.stdin.read()"
 

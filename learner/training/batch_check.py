@@ -15,7 +15,7 @@ import numpy as np
 from computerrl.common.messages import Step, TrajectoryGroup
 from computerrl.learner.algorithms.base import LeftOut, StepKey, TrainBatch
 from computerrl.learner.algorithms.contract import blaming, returned
-from computerrl.learner.objective.step_table import acts_the_same
+from computerrl.learner.algorithms.step_table import acts_the_same
 
 if TYPE_CHECKING:
     from computerrl.learner.contracts import Trainer

@@ -23,7 +23,7 @@ from computerrl.env_server.drivers import guest_driver, guest_log
 from computerrl.env_server.drivers.containment import Findings, differences
 from computerrl.env_server.drivers.guest_driver import GuestDriver
 from computerrl.env_server.drivers.guest_log import GuestLog
-from computerrl.env_server.serving.screenshots import ScreenshotStore
+from computerrl.env_server.drivers.screenshots import ScreenshotStore
 
 CONFIG = DesktopConfig(screen_width=640, screen_height=480, observation="both", step_deadline_s=20.0)
 NO_TASK = TaskInstance("x", (), lambda get: Evaluation(0.0, False, ""), lambda *_: Action("done", {}))

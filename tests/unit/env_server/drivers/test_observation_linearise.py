@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from computerrl.common.messages import Element
-from computerrl.env_server.serving.observation import Numbering, TreeNode, linearise
+from computerrl.env_server.drivers.observation import Numbering, TreeNode, linearise
 
 
 def node(
