@@ -66,7 +66,7 @@ def _make(name: str, folder: Path) -> None:
 
 
 def _try(name: str, folder: Path) -> None:
-    """Raise `SetupError` when the new model in ``folder`` computes nonsense. The learner's own layers are compared when it loads."""
+    """Raise `SetupError` when the new model in ``folder`` computes nonsense. Its layers are compared when a learner loads it."""
     logprobs = _probe_logprobs(folder)
     if not (logprobs < 0).all():
         step = "remove .venv, run set-up again, and report this if it comes back"

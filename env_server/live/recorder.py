@@ -1,4 +1,4 @@
-"""What a person did on one task instance, kept as a demonstration. Pure: writes no file, asks no desktop."""
+"""What a person did on one task instance, kept as a demonstration. Reads the date, writes no file, asks no desktop."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A run as a Slurm job: the batch script's text, and the `srun` line of each process.
 
-Pure: renders and parses, calls nothing (`launch.cluster.slurm_commands` does). One job holds everything: the first component has
+Renders and parses, calls nothing (`launch.cluster.slurm_commands` does). One job holds everything: the first component has
 the learner's nodes, with broker and the supervisor in the batch step; the second, when there is one, the worker nodes.
 """
 

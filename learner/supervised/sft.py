@@ -1,4 +1,8 @@
-"""One supervised round: which episodes, in which minibatches, at which learning rate. Pure."""
+"""One supervised round: which episodes, in which minibatches, at which learning rate.
+
+Successful rollouts of other runs are read out of their newest checkpoints, to clone one generalist from specialists (CODA, arXiv
+2508.20096, section 3.3); nothing is changed in those runs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of an update while it is made: sums over passes, then over ranks, then means. Pure."""
+"""Figures of an update while it is made: sums over passes, then over ranks (a collective), then means."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -19,6 +20,28 @@ MSGPACK_FILE = "common/wire/codec.py"
 GUEST = "env_server/guest/"  # runs inside the container with Debian's own Python: nothing of ours is there
 
 SIMULATION = "launch/simulation/"
+
+FLOORS = {
+    "actor": "activity desktops prompts engines episode serving worker process",
+    "broker": "events submissions verdict orders peers delivery core journal client service process",
+    "env_server": "driver image guest tasks judging drivers client gym serving process live",
+    "launch": "plan setup simulation supervision watch report web run cluster commands",
+    "learner": (
+        "client poison objective model_store weights algorithms model checkpoints contracts training recipe supervised accounts"
+        " aids conductor process"
+    ),
+}
+"""Files and folders of each folder, from the ground up: each may import those before it, and none after it."""
+IMPURE = frozenset(
+    {"asyncio", "fcntl", "multiprocessing", "os", "select", "shutil", "socket", "subprocess", "tempfile", "threading", "time", "zmq"}
+)
+IMPURE_CALLS = frozenset({"glob", "mkdir", "monotonic", "open", "read_bytes", "read_text", "unlink", "write_bytes", "write_text"})
+"""Modules and methods that a module whose head says that it is pure does without: no file, clock, process or socket."""
+MAX_FILES = 15
+CATALOGUES = {"learner/algorithms", "env_server/tasks/forge", "env_server/tasks/osworld/metrics"}
+"""Folders of many files of one kind; `configs/algorithms` is the fourth."""
+MERE_FORMATS = {"launch/watch/display_frame.py": {"time"}, "launch/web/snapshot.py": {"time"}}
+"""Pure module -> modules of which it only formats with: `time.strftime` of a given time."""
 
 MESSAGE = "{file}:{line} imports {module}: {rule}"
 
@@ -66,6 +89,8 @@ def _broken_rule(file: str, folder: str, module: str, *, eager: bool) -> str:
         return "the guest runs in the container, where nothing of ours is but itself"
     if module.startswith("com.sun.star"):
         return "its import keeps the office's objects alive: use uno_values.uno_class and struct"
+    if top == folder and _floor(folder, parts[1:]) > _floor(folder, _parts_of(file)):
+        return f"{parts[1]} stands on a floor above it"
     if top in PACKAGES and top not in (folder, "common"):
         if folder == "common":
             return "common imports no other folder"
@@ -88,9 +113,59 @@ def _broken_rule(file: str, folder: str, module: str, *, eager: bool) -> str:
     return ""
 
 
+def _parts_of(file: str) -> list[str]:
+    return file.removesuffix(".py").split("/")[1:]
+
+
+def _floor(folder: str, parts: list[str]) -> int:
+    """The floor of a module of ``folder``, -1 for the folder itself and for a folder without floors."""
+    floors = FLOORS.get(folder, "").split()
+    return floors.index(parts[0]) if floors and parts and parts[0] != "__init__" else -1
+
+
 def _heavy(parts: list[str]) -> bool:
     # Set-up's own helper of the host: standard library only, and set-up is launch's.
     return parts[:3] != ["env_server", "image", "host"]
+
+
+@pytest.mark.parametrize("folder", FLOORS)
+def test_floors_name_every_file_and_folder(folder: str) -> None:
+    there = {path.stem for path in (ROOT / folder).glob("*.py")} | {path.parent.name for path in (ROOT / folder).glob("*/__init__.py")}
+    assert sorted(FLOORS[folder].split()) == sorted(there - {"__init__"})
+
+
+def test_modules_that_say_they_are_pure_touch_no_file_clock_process_or_socket() -> None:
+    found = []
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            file, source = path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+            if re.search(r"\bPure\b", ast.get_docstring(ast.parse(source)) or ""):
+                found += [f"{file} uses {name}" for name in _impurities(source) - MERE_FORMATS.get(file, set())]
+    assert not found
+
+
+def _impurities(source: str) -> set[str]:
+    tree = ast.parse(source)
+    called = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    called |= {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    imported = {module.split(".")[0] for _, module, _ in imports(source, "computerrl") if not module.startswith("os.path")}
+    return imported & IMPURE | called & IMPURE_CALLS
+
+
+@pytest.mark.parametrize("line", ["import os", "from time import monotonic", "def f(p):\n    return p.read_text()", "open('x')"])
+def test_impurity_is_found(line: str) -> None:
+    assert _impurities(line)
+
+
+@pytest.mark.parametrize("folder", [*PACKAGES, "benchmarks", "tests"])
+def test_no_folder_holds_more_than_fifteen_files(folder: str) -> None:
+    folders = [path for path in (ROOT / folder).rglob("*") if path.is_dir()] + [ROOT / folder]
+    crowded = {
+        path.relative_to(ROOT).as_posix(): number
+        for path in folders
+        if (number := sum(not file.name.startswith("__init__") for file in path.glob("*.py"))) > MAX_FILES
+    }
+    assert not crowded.keys() - CATALOGUES
 
 
 def test_import_rule_holds_everywhere() -> None:
@@ -113,6 +188,8 @@ def test_import_rule_holds_everywhere() -> None:
         ("broker/core.py", "import torch.nn"),
         ("launch/commands/main.py", "from computerrl.learner.process import run_learner"),
         ("launch/report/write.py", "def f():\n    import torch"),
+        ("launch/report/write.py", "def f():\n    from computerrl.launch.web.server import serve_run"),
+        ("learner/recipe/pacing.py", "from computerrl.learner import conductor"),
         ("actor/prompts/builder.py", "from vllm import LLM"),
         ("broker/process.py", "import zmq"),
         ("common/messages.py", "import msgpack"),
