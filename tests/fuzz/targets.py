@@ -15,8 +15,8 @@ from computerrl.common.messages import (
     StatusRequest,
 )
 from computerrl.common.wire import codec
-from tests.support.broker_data import core, order
 from tests.support.broker_invariants import check
+from tests.support.data.broker_data import core, order
 from tests.support.wire_fuzz import unpack
 
 

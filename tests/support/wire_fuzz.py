@@ -26,7 +26,7 @@ from computerrl.common.messages import (
     VersionAnnouncement,
 )
 from computerrl.common.wire import codec
-from tests.support.broker_data import assignment, order, trajectory_for
+from tests.support.data.broker_data import assignment, order, trajectory_for
 
 Frames = list[bytes]
 

@@ -8,7 +8,7 @@ import pytest
 from computerrl.actor.episode import EpisodeAborted, EpisodeSetting, play_episode
 from computerrl.common.errors import DesktopBroken, EngineFailed, LeaseRefused, PeerTimeout, TaskFailed
 from computerrl.common.messages import Lease, Trajectory
-from tests.support.actor_data import FakeDesktops, ScriptedEngine, make_assignment, make_prompt
+from tests.support.data.actor_data import FakeDesktops, ScriptedEngine, make_assignment, make_prompt
 
 SETTING = EpisodeSetting(actor="actor-0:i", incarnation="i", max_new_tokens=32)
 

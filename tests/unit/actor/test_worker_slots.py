@@ -17,7 +17,7 @@ from computerrl.common.config import ActorConfig
 from computerrl.common.errors import DesktopBroken, EngineFailed, NoDesktop, PeerTimeout
 from computerrl.common.lifecycle import StopToken
 from computerrl.common.messages import NoAssignment, PeerEntry
-from tests.support.actor_data import FakeDesktops, QueueBroker, ScriptedEngine, make_assignment, make_prompt
+from tests.support.data.actor_data import FakeDesktops, QueueBroker, ScriptedEngine, make_assignment, make_prompt
 
 
 def make_worker(broker: QueueBroker, desktops: object, *, num_episodes: int = 2) -> tuple[ActorWorker, StopToken]:

@@ -30,7 +30,7 @@ from computerrl.common.messages import (
     VersionAnnouncement,
 )
 from computerrl.common.wire.transport import LocalChannel
-from tests.support.broker_data import assignment, core, order, step, trajectory_for
+from tests.support.data.broker_data import assignment, core, order, step, trajectory_for
 
 SENDER = "actor-0:a"
 

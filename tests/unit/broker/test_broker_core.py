@@ -31,7 +31,7 @@ from computerrl.common.messages import (
     VersionAnnouncement,
     Welcome,
 )
-from tests.support.broker_data import assignment, core, order, step, trajectory_for
+from tests.support.data.broker_data import assignment, core, order, step, trajectory_for
 
 
 class Desk:

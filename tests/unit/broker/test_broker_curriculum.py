@@ -16,7 +16,7 @@ from computerrl.broker.orders.curriculum import CURRICULA, RecentResults, group_
 from computerrl.broker.orders.task_source import Draw, TaskSource
 from computerrl.common.config import CurriculumConfig
 from computerrl.common.messages import CurriculumPlan, RolloutOrder
-from tests.support.broker_data import order
+from tests.support.data.broker_data import order
 
 WEIGHTS = st.lists(st.floats(0.01, 100.0), min_size=1, max_size=12)
 

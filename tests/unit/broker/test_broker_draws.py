@@ -29,8 +29,8 @@ from computerrl.common.messages import (
     VersionAnnouncement,
 )
 from computerrl.common.wire import codec
-from tests.support.broker_data import core, order, trajectory_for
 from tests.support.broker_invariants import CheckedCore
+from tests.support.data.broker_data import core, order, trajectory_for
 
 PLAN = CurriculumPlan("success_band", num_recent=8, min_results=2, min_group_size=2, max_group_size=5)
 REQUEST = AssignmentRequest("a", 0)

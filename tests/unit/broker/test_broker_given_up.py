@@ -18,8 +18,8 @@ from computerrl.common.messages import (
     TrajectoryGroup,
     TrajectoryReceipt,
 )
-from tests.support.broker_data import core, order, trajectory_for
 from tests.support.broker_invariants import CheckedCore
+from tests.support.data.broker_data import core, order, trajectory_for
 
 
 @pytest.fixture

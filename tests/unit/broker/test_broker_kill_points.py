@@ -37,8 +37,8 @@ from computerrl.common.messages import (
     VersionAnnouncement,
     Welcome,
 )
-from tests.support.broker_data import order, step, trajectory_for
 from tests.support.broker_invariants import CheckedCore
+from tests.support.data.broker_data import order, step, trajectory_for
 
 NUM_RUNS = 50
 KILLS_PER_RUN = 20

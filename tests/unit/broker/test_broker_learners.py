@@ -20,7 +20,7 @@ from computerrl.common.messages import (
     VersionAnnouncement,
     Welcome,
 )
-from tests.support.broker_data import core, order
+from tests.support.data.broker_data import core, order
 
 
 def hello(incarnation: str, *, role: str = "learner") -> Hello:

@@ -33,7 +33,7 @@ from computerrl.common.messages import (
     VersionAnnouncement,
 )
 from computerrl.common.wire import codec
-from tests.support.broker_data import assignment, core, order, step, trajectory_for
+from tests.support.data.broker_data import assignment, core, order, step, trajectory_for
 
 COUNTS_COPIES = re.compile(r"received|rejected(/.*)?")
 """Counters that say how often something came in."""

@@ -31,7 +31,7 @@ from computerrl.common.messages import (
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.common.wire import transport
 from computerrl.common.wire.transport import LocalChannel
-from tests.support.broker_data import assignment, core, order, step, trajectory_for
+from tests.support.data.broker_data import assignment, core, order, step, trajectory_for
 
 
 class CountingJournal(MemoryJournal):

@@ -17,7 +17,7 @@ from computerrl.common.messages import (
     TrajectoryGroup,
     VersionAnnouncement,
 )
-from tests.support.broker_data import core, order, step, trajectory_for
+from tests.support.data.broker_data import core, order, step, trajectory_for
 
 
 def in_flight(desk: Desk, group_seq: int = 0) -> tuple[int, ...]:

@@ -36,8 +36,8 @@ from computerrl.common.messages import (
     TrajectoryReceipt,
     VersionAnnouncement,
 )
-from tests.support.broker_data import order, step, trajectory_for
 from tests.support.broker_invariants import CheckedCore
+from tests.support.data.broker_data import order, step, trajectory_for
 
 GROUPS_PER_BATCH = 2
 PLANS = {

@@ -15,7 +15,7 @@ from computerrl.common.config import RunConfig
 from computerrl.common.messages import ConsumptionReport, VersionAnnouncement
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.launch.commands.main import cli
-from tests.support.broker_data import assignment, core, order, trajectory_for
+from tests.support.data.broker_data import assignment, core, order, trajectory_for
 
 
 @pytest.fixture

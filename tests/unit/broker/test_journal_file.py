@@ -15,7 +15,7 @@ from computerrl.broker.journal.file import FileJournal, Journal, MemoryJournal, 
 from computerrl.common.errors import DiskFull, ResumeError
 from computerrl.common.messages import ConsumptionReport, VersionAnnouncement
 from tests.conftest import CheckGolden
-from tests.support.broker_data import assignment, core, order, trajectory_for
+from tests.support.data.broker_data import assignment, core, order, trajectory_for
 
 
 def write(journal: Journal, *batches: list[bytes]) -> list[Position]:

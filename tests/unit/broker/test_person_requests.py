@@ -12,7 +12,7 @@ from computerrl.broker.events import AdmissionSet, MessageReceived, Reply
 from computerrl.common.messages import AssignmentRequest, NoAssignment, Status, StatusRequest
 from computerrl.common.run_files import requests
 from computerrl.launch.run.local import BY_A_PERSON, _asked_to_end
-from tests.support.broker_data import order
+from tests.support.data.broker_data import order
 
 
 def test_request_is_there_until_withdrawn_and_the_newest_counts(tmp_path: Path) -> None:

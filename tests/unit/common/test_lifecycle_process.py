@@ -20,7 +20,7 @@ from computerrl.common.lifecycle import Heartbeat, StopToken, new_incarnation
 from computerrl.common.messages import Heartbeat as HeartbeatMessage
 from computerrl.common.messages import HeartbeatAck, Hello, Message
 from computerrl.common.wire.transport import LocalChannel
-from tests.support.broker_data import core
+from tests.support.data.broker_data import core
 
 ROOT = Path(__file__).parents[3]
 

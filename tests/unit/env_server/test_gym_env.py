@@ -1,4 +1,4 @@
-"""The Gymnasium interface on imitated desktops; on a real one: tests/integration/test_gym_on_desktop.py."""
+"""The Gymnasium interface on imitated desktops; on a real one: tests/integration/tasks/test_gym_on_desktop.py."""
 
 from __future__ import annotations
 

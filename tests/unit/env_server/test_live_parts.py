@@ -18,7 +18,7 @@ from computerrl.common.run_files.recordings import RecordedTarget
 from computerrl.env_server.live import commands, picture, pointing
 from computerrl.env_server.live.hub import signature
 from computerrl.env_server.live.recorder import Deed, joined, to_recording
-from tests.support.actor_data import make_observation
+from tests.support.data.actor_data import make_observation
 
 
 def element(number: int, text: str, x: int, y: int, *, size: tuple[int, int] = (40, 20), role: str = "button") -> Element:

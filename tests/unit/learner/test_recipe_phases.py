@@ -12,7 +12,7 @@ from computerrl.common.messages import CurriculumPlan
 from computerrl.learner.recipe import orders
 from computerrl.learner.recipe import phases as recipe
 from computerrl.learner.recipe.state import LoopState
-from tests.support.broker_data import order
+from tests.support.data.broker_data import order
 from tests.support.loop_fakes import FakeBroker, make_config
 
 

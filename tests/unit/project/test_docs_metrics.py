@@ -10,7 +10,7 @@ from computerrl.broker.service import BrokerService
 from computerrl.common.messages import Status, StatusRequest
 from computerrl.common.metrics import read_json_lines
 from computerrl.common.wire.refusals import Refusals
-from tests.support.broker_data import core
+from tests.support.data.broker_data import core
 from tests.support.loop_fakes import Bench, make_config
 
 ROOT = Path(__file__).parents[3]

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 COLUMN = "default tier"
-OF_THE_RELEASE_TIER = "tests/integration/test_train_improves.py::test_train_quickstart_cut_short_improves_on_held_out_seeds"
+OF_THE_RELEASE_TIER = "tests/integration/runs/test_train_improves.py::test_train_quickstart_cut_short_improves_on_held_out_seeds"
 """A test that must not be found in the default tier."""
 
 

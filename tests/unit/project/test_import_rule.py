@@ -33,7 +33,20 @@ FLOORS = {
 }
 """Files and folders of each folder, from the ground up: each may import those before it, and none after it."""
 IMPURE = frozenset(
-    {"asyncio", "fcntl", "multiprocessing", "os", "select", "shutil", "socket", "subprocess", "tempfile", "threading", "time", "zmq"}
+    {
+        "asyncio",
+        "fcntl",
+        "multiprocessing",
+        "os",
+        "select",
+        "shutil",
+        "socket",
+        "subprocess",
+        "tempfile",
+        "threading",
+        "time",
+        "zmq",
+    }
 )
 IMPURE_CALLS = frozenset({"glob", "mkdir", "monotonic", "open", "read_bytes", "read_text", "unlink", "write_bytes", "write_text"})
 """Modules and methods that a module whose head says that it is pure does without: no file, clock, process or socket."""
@@ -130,7 +143,9 @@ def _heavy(parts: list[str]) -> bool:
 
 @pytest.mark.parametrize("folder", FLOORS)
 def test_floors_name_every_file_and_folder(folder: str) -> None:
-    there = {path.stem for path in (ROOT / folder).glob("*.py")} | {path.parent.name for path in (ROOT / folder).glob("*/__init__.py")}
+    there = {path.stem for path in (ROOT / folder).glob("*.py")} | {
+        path.parent.name for path in (ROOT / folder).glob("*/__init__.py")
+    }
     assert sorted(FLOORS[folder].split()) == sorted(there - {"__init__"})
 
 

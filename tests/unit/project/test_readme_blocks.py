@@ -1,5 +1,5 @@
 """README's Python and shell blocks, and examples/: what they show is what there is. The desktop's block plays on a real one in
-tests/integration/test_gym_on_desktop.py."""
+tests/integration/tasks/test_gym_on_desktop.py."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from computerrl.launch.commands.options import split_words
 from computerrl.launch.plan.config_files import find_config
 from computerrl.learner.algorithms import make_algorithm
 from computerrl.learner.algorithms.grpo import GRPO
-from tests.support.trainer_data import random_groups
+from tests.support.data.trainer_data import random_groups
 
 ROOT = Path(__file__).resolve().parents[3]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

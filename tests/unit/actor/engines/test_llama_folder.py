@@ -92,7 +92,7 @@ def test_weights_that_were_read_can_be_changed_and_their_file_stays(tmp_path: Pa
 def test_probe_of_a_small_vocabulary_is_the_same_for_learner_and_engine(vocabulary: int, tmp_path: Path) -> None:
     from computerrl.common.config import RunConfig
     from computerrl.learner.model.policy import load_policy
-    from tests.support.tokenizer_data import FAMILIES, make_folder
+    from tests.support.data.tokenizer_data import FAMILIES, make_folder
 
     folder = make_folder(FAMILIES["bytes"], tmp_path)
     save(folder, vocab_size=vocabulary)

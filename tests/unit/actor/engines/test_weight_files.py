@@ -17,7 +17,7 @@ from computerrl.common.config import RunConfig
 from computerrl.common.errors import ConfigError
 from computerrl.common.models.folder import model_folder_problems
 from computerrl.learner.model.policy import load_policy
-from tests.support.tokenizer_data import FAMILIES, make_folder
+from tests.support.data.tokenizer_data import FAMILIES, make_folder
 
 ONE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

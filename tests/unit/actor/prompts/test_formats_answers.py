@@ -16,7 +16,7 @@ from computerrl.actor.prompts.formats.base import PromptFormat
 from computerrl.actor.prompts.formats.computerrl import MAX_BLOCK_CHARS
 from computerrl.actor.prompts.formats.published_calls import CALLS
 from computerrl.common.actions import ACTIONS, ActionSyntaxError, parse_action, render_action
-from tests.support.format_data import COMPACT, SCREEN, TEXT, VISION, block, meant, read
+from tests.support.data.format_data import COMPACT, SCREEN, TEXT, VISION, block, meant, read
 
 
 def refusal(answer: str) -> str:

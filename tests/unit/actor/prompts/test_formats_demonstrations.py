@@ -15,7 +15,7 @@ from computerrl.common.actions import FINAL_ACTIONS, render_action
 from computerrl.common.config import PromptConfig
 from computerrl.common.errors import TaskFailed
 from computerrl.common.messages import Action, Lease
-from tests.support.actor_data import (
+from tests.support.data.actor_data import (
     EOS,
     ByteTokenizer,
     FakeDesktops,
@@ -25,7 +25,7 @@ from tests.support.actor_data import (
     make_observation,
     make_prompt,
 )
-from tests.support.format_data import SCREEN, TEXT, VISION, block, meant, read
+from tests.support.data.format_data import SCREEN, TEXT, VISION, block, meant, read
 from tests.unit.common.test_actions import actions
 
 

@@ -10,8 +10,8 @@ from computerrl.actor.prompts.formats.base import PastAction
 from computerrl.actor.prompts.formats.computerrl import call_lines
 from computerrl.common.config import PromptConfig
 from computerrl.common.errors import ConfigError
-from tests.support.actor_data import make_element, make_observation, make_prompt
-from tests.support.format_data import PICTURE, SCREEN, TEXT, VISION, block
+from tests.support.data.actor_data import make_element, make_observation, make_prompt
+from tests.support.data.format_data import PICTURE, SCREEN, TEXT, VISION, block
 
 
 def test_text_prompt_shows_rows_with_centre_and_size_content_first() -> None:

@@ -11,7 +11,7 @@ from computerrl.actor.prompts.check import prompt_problems
 from computerrl.common.config import RunConfig
 from computerrl.common.errors import ConfigError
 from computerrl.launch.run.preflight import check_prompt
-from tests.support.tokenizer_data import CHATML, FAMILIES, make_folder
+from tests.support.data.tokenizer_data import CHATML, FAMILIES, make_folder
 
 _ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 _DOUBLING = "{% set all = namespace(x='ab') %}{% for i in range(60) %}{% set all.x = all.x ~ all.x %}{% endfor %}{{ all.x }}"

@@ -14,7 +14,7 @@ from computerrl.common.actions.screen_text import element_rows, one_line
 from computerrl.common.actions.targets import find_target
 from computerrl.common.config import PromptConfig
 from computerrl.common.errors import ConfigError
-from tests.support.actor_data import EOS, ByteTokenizer, make_element, make_observation, make_prompt
+from tests.support.data.actor_data import EOS, ByteTokenizer, make_element, make_observation, make_prompt
 
 
 def text_of(tokens: object) -> str:

@@ -18,9 +18,9 @@ from computerrl.common.config import PromptConfig
 from computerrl.common.errors import ConfigError
 from computerrl.common.models.folder import context_problems, model_folder_problems
 from computerrl.learner.model_store import ensure_model
-from tests.support.actor_data import make_observation
+from tests.support.data.actor_data import make_observation
+from tests.support.data.tokenizer_data import FAMILIES, make_folder
 from tests.support.tiers import one_in
-from tests.support.tokenizer_data import FAMILIES, make_folder
 
 
 @pytest.fixture(scope="module")

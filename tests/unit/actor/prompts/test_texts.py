@@ -15,9 +15,9 @@ from computerrl.actor.prompts.builder import FolderTokenizer, PromptBuilder
 from computerrl.actor.prompts.formats.base import ChatMessage, PastAction
 from computerrl.common.config import PromptConfig
 from computerrl.learner.model_store import ensure_model
-from tests.support.actor_data import make_element, make_observation
+from tests.support.data.actor_data import make_element, make_observation
+from tests.support.data.tokenizer_data import FAMILIES, Family, make_folder, sentencepiece
 from tests.support.tiers import one_in
-from tests.support.tokenizer_data import FAMILIES, Family, make_folder, sentencepiece
 
 Change = Callable[[dict[str, Any]], object]
 

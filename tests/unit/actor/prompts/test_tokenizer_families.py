@@ -13,9 +13,9 @@ from computerrl.actor.prompts.formats.base import ChatMessage, PastAction
 from computerrl.common.actions import parse_action
 from computerrl.common.config import PromptConfig
 from computerrl.common.messages import Observation
-from tests.support.actor_data import make_element, make_observation
+from tests.support.data.actor_data import make_element, make_observation
+from tests.support.data.tokenizer_data import FAMILIES, make_folder
 from tests.support.tiers import one_in
-from tests.support.tokenizer_data import FAMILIES, make_folder
 
 PLAIN = PromptConfig(max_prompt_tokens=4096)
 CHAT = PromptConfig(max_prompt_tokens=4096, chat_template=True)

@@ -24,7 +24,7 @@ from computerrl.common.messages import (
 )
 from computerrl.common.wire import codec
 from tests.conftest import CheckGolden
-from tests.support.broker_data import examples
+from tests.support.data.broker_data import examples
 
 
 def frames_of(message: Message) -> list[bytes]:

@@ -11,7 +11,7 @@ import pytest
 from computerrl.common.errors import error_classes
 from computerrl.common.messages import SCHEMA_VERSION, SIZE_LIMITS, AnswerMessage, Message, RequestMessage
 from tests.support import protocol_tables
-from tests.support.broker_data import core
+from tests.support.data.broker_data import core
 
 PATH = Path(__file__).parents[4] / "docs/protocol.md"
 COMMAND = "python -m pytest tests/unit/common/wire/test_protocol_document.py --regenerate-golden"

@@ -37,7 +37,7 @@ from computerrl.common.messages import (
 )
 from computerrl.common.wire import codec, transport
 from computerrl.common.wire.transport import Client
-from tests.support.broker_data import assignment, core, order, step, trajectory_for
+from tests.support.data.broker_data import assignment, core, order, step, trajectory_for
 
 MIB = 1 << 20
 

@@ -14,7 +14,7 @@ from computerrl.env_server.drivers.scripted import ScriptedDriver
 from computerrl.env_server.serving.calls import NO_CALLS
 from computerrl.env_server.serving.service import DesktopService
 from computerrl.env_server.tasks import FAMILIES, is_shown_by_hand, task_instance
-from tests.support.actor_data import make_observation
+from tests.support.data.actor_data import make_observation
 
 BY_HAND = TasksConfig(actions="gui")
 CONFIG = DesktopConfig(driver="scripted", observation="tree", num_desktops=1)

@@ -26,7 +26,7 @@ from computerrl.common.run_files.recordings import (
 from computerrl.env_server.serving.replay import next_action, with_recording
 from computerrl.env_server.tasks import FAMILIES, task_instance
 from computerrl.learner.recipe import phases as recipe
-from tests.support.actor_data import make_element, make_observation
+from tests.support.data.actor_data import make_element, make_observation
 
 FAMILY = "web-click-option"
 

@@ -31,7 +31,19 @@ from computerrl.env_server.tasks.reading.limits import Budget, LimitPassed
 from computerrl.env_server.tasks.reading.packages import Package, unpacked, xml_of
 from computerrl.env_server.tasks.reading.texts import json_of, likeness, line_likeness, literal_of, yaml_of
 from computerrl.env_server.tasks.reading.workbooks import cells_of, open_workbook, used_cells
-from tests.support.extreme_files import book, deck, document, lying, odt, outcome, packed, plain_deck, plain_document, png, tarred
+from tests.support.data.extreme_files import (
+    book,
+    deck,
+    document,
+    lying,
+    odt,
+    outcome,
+    packed,
+    plain_deck,
+    plain_document,
+    png,
+    tarred,
+)
 
 WHOLE = "A1:XFD1048576"
 _CONDITION = (

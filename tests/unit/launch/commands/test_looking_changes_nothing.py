@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from computerrl.common.metrics import read_json_lines
 from computerrl.launch.commands.main import cli
-from tests.support.synthetic_run import write_run
+from tests.support.data.synthetic_run import write_run
 
 
 def contents(folder: Path) -> dict[str, tuple[int, int, int]]:

@@ -15,7 +15,7 @@ from computerrl.launch.report.report_data import Attempt
 from computerrl.launch.report.write import write_attempt
 from computerrl.launch.watch.display_frame import render
 from computerrl.launch.watch.run_state import RunState
-from tests.support.synthetic_run import START, write_run
+from tests.support.data.synthetic_run import START, write_run
 
 MUCH_LATER = START + 90_000.0
 

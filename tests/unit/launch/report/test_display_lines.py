@@ -17,7 +17,7 @@ from computerrl.launch.watch.display import QUIET_S, LineDisplay, LiveDisplay, l
 from computerrl.launch.watch.display_frame import Ending, View, duration, ending_of, render, sparkline
 from computerrl.launch.watch.run_state import MetricsTail, RunState, phase_title
 from computerrl.launch.watch.start_up import WAITING_S, StartUp
-from tests.support.synthetic_run import FAMILIES, write_run
+from tests.support.data.synthetic_run import FAMILIES, write_run
 
 STATUS = Status(
     run_id="r",

@@ -19,7 +19,7 @@ from computerrl.launch.report.charts import Band, Chart, Series, bars, figure, i
 from computerrl.launch.report.film_strips import choose_pairs, make_strips
 from computerrl.launch.report.report_data import ActiveTime, Attempt, EpisodeTotals, closing_line
 from computerrl.launch.report.write import _read_status, write_report, write_status
-from tests.support.synthetic_run import FAMILIES, START, write_run
+from tests.support.data.synthetic_run import FAMILIES, START, write_run
 
 REQUIRED = (
     "success_before",

@@ -33,7 +33,7 @@ from computerrl.launch.web import controls, snapshot
 from computerrl.launch.web.episodes import Episodes, Wanted, prompt_tokens
 from computerrl.launch.web.serve import tunnel, write_episode
 from computerrl.launch.web.server import RunPages, serve_run
-from tests.support.synthetic_run import write_run
+from tests.support.data.synthetic_run import write_run
 
 TOKEN = "t" * 32
 

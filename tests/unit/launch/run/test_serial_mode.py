@@ -67,7 +67,7 @@ def test_serial_run_with_a_curriculum_trains_groups_of_other_sizes_and_loses_not
 def test_serial_run_in_the_published_format_clones_demonstrations_said_in_it(tmp_path: Path) -> None:
     from computerrl.actor.prompts.formats import make_format
     from computerrl.common.run_files.run_folder import RunFolder
-    from tests.support.actor_data import make_observation
+    from tests.support.data.actor_data import make_observation
 
     families = ["calc-set-cell", "calc-type-cell", "editor-type-save", "web-click-button"]
     overrides = [
@@ -110,7 +110,7 @@ def test_serial_run_trains_on_what_a_person_recorded(tmp_path: Path) -> None:
     from computerrl.common.messages import TaskRef
     from computerrl.common.run_files.recordings import FORMAT_VERSION, RecordedStep, Recording, write_recording
     from computerrl.env_server.tasks import FAMILIES as ALL
-    from tests.support.actor_data import make_observation
+    from tests.support.data.actor_data import make_observation
 
     instance = ALL["calc-set-cell"].make(50)
     wanted = instance.demonstrate("", make_observation(), (), lambda kind: None).args

@@ -21,8 +21,8 @@ from computerrl.learner.algorithms.grpo import GRPO
 from computerrl.learner.algorithms.replaying import ReplayingGRPO
 from computerrl.learner.algorithms.step_table import Chosen, StepTable
 from computerrl.learner.training.batch_check import check_batch
+from tests.support.data.trainer_data import make_group, make_step, random_groups
 from tests.support.loop_fakes import Bench, make_config
-from tests.support.trainer_data import make_group, make_step, random_groups
 
 MAX_AGE = 4
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from computerrl.common.config import RunConfig, load_config
 from computerrl.common.messages import Step, Trajectory, TrajectoryGroup
 from computerrl.learner.algorithms import FirstLook, Refines, TrainBatch, make_algorithm
-from tests.support.trainer_data import random_groups
+from tests.support.data.trainer_data import random_groups
 from tests.unit.learner.algorithms.test_algorithms_values import looked, sequences, slow_gae, slow_vtrace
 
 FOLDER = Path(__file__).resolve().parents[4] / "configs" / "algorithms"

@@ -18,7 +18,7 @@ from computerrl.learner.accounts.summary import TrainedSteps
 from computerrl.learner.algorithms import Algorithm, FirstLook, Refines, TrainBatch, WantsGuidance, make_algorithm
 from computerrl.learner.algorithms.grpo_roc import untidiness
 from computerrl.learner.objective.memory import Remembers, SuccessMemory
-from tests.support.trainer_data import make_group, make_step, random_groups
+from tests.support.data.trainer_data import make_group, make_step, random_groups
 
 DELTA = 1e-4
 

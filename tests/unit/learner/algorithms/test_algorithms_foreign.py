@@ -27,8 +27,8 @@ from computerrl.learner.algorithms.grpo import GRPO
 from computerrl.learner.algorithms.step_table import Chosen
 from computerrl.learner.training.batch_check import make_batch
 from computerrl.learner.training.loss_batch import check_loss
+from tests.support.data.trainer_data import make_group, make_step
 from tests.support.loop_fakes import Bench, make_config
-from tests.support.trainer_data import make_group, make_step
 from tests.unit.learner.training.test_trainer_updates import make_trainer, on_policy_batch
 
 BOUND, POSITION = 3, 5

@@ -15,7 +15,7 @@ from computerrl.common.config import AlgorithmConfig, LearnerConfig, load_config
 from computerrl.common.errors import ConfigError
 from computerrl.learner.algorithms import ALGORITHMS, LossBatch, PolicyOutputs, TrainBatch, make_algorithm
 from computerrl.learner.algorithms.grpo import GRPO
-from tests.support.trainer_data import make_group, make_step, random_groups
+from tests.support.data.trainer_data import make_group, make_step, random_groups
 
 CONFIGS = Path(__file__).resolve().parents[4] / "configs"
 

@@ -24,7 +24,7 @@ from computerrl.common.errors import ConfigError
 from computerrl.learner.algorithms import Algorithm, LossBatch, PolicyOutputs, SamplesDynamically, make_algorithm
 from computerrl.learner.algorithms.grpo import GRPO
 from computerrl.learner.objective.losses import KL_ESTIMATORS, kl_term
-from tests.support.trainer_data import make_group, make_step
+from tests.support.data.trainer_data import make_group, make_step
 
 FOLDER = Path(__file__).resolve().parents[4] / "configs" / "algorithms"
 Scalar = torch.Tensor

@@ -11,7 +11,7 @@ import pytest
 from computerrl.common.config import AlgorithmConfig, LearnerConfig
 from computerrl.common.messages import Step, Trajectory, TrajectoryGroup
 from computerrl.learner.algorithms import TrainBatch, make_algorithm
-from tests.support.trainer_data import make_group, make_step, random_groups
+from tests.support.data.trainer_data import make_group, make_step, random_groups
 
 DELTA = 1e-4
 

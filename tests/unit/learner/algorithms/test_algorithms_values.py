@@ -13,7 +13,7 @@ from computerrl.common.config import AlgorithmConfig, LearnerConfig
 from computerrl.learner.algorithms import FirstLook, LossBatch, PolicyOutputs, TrainBatch, make_algorithm
 from computerrl.learner.algorithms.ppo import PPO
 from computerrl.learner.objective.advantages import generalised_advantages, length_adaptive_lambda, vtrace
-from tests.support.trainer_data import make_group, make_step, random_groups
+from tests.support.data.trainer_data import make_group, make_step, random_groups
 
 
 def make(name: str, **options: object) -> PPO:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from computerrl.learner.algorithms import FirstLook, Refines
 from computerrl.learner.objective.advantages import off_policy_optimal_baseline
-from tests.support.trainer_data import make_group, make_step, random_groups
+from tests.support.data.trainer_data import make_group, make_step, random_groups
 from tests.unit.learner.training.test_trainer_updates import make_trainer, plain_logprobs, plain_model
 
 

@@ -26,7 +26,7 @@ from computerrl.learner.checkpoints.export import ORIGIN_FILE, export_model
 from computerrl.learner.model.policy import load_policy
 from computerrl.learner.supervised.pool import pack_run
 from computerrl.learner.training.trainer import Trainer
-from tests.support.trainer_data import random_groups
+from tests.support.data.trainer_data import random_groups
 
 ROOT = Path(__file__).resolve().parents[4]
 

@@ -22,7 +22,7 @@ from computerrl.learner.model.policy import load_policy
 from computerrl.learner.model_store import ensure_model
 from computerrl.learner.supervised.pool import pack_run
 from computerrl.learner.training.trainer import Trainer
-from tests.support.trainer_data import make_step, random_groups
+from tests.support.data.trainer_data import make_step, random_groups
 
 LORA = LoraConfig(rank=4, alpha=8, targets=("q_proj", "down_proj"))
 

@@ -24,9 +24,19 @@ from computerrl.learner.model.policy import Policy, load_policy
 from computerrl.learner.poison import poison_of
 from computerrl.learner.supervised.pool import EpisodePool, pack_run
 from computerrl.learner.training.trainer import Trainer
+from tests.support.data.trainer_data import make_group, make_step
+from tests.support.data.vision_data import (
+    IMAGE,
+    TALL,
+    WIDE,
+    Screens,
+    make_batch,
+    make_config,
+    own_logprobs,
+    own_model,
+    save_model,
+)
 from tests.support.tiers import one_in
-from tests.support.trainer_data import make_group, make_step
-from tests.support.vision_data import IMAGE, TALL, WIDE, Screens, make_batch, make_config, own_logprobs, own_model, save_model
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 from computerrl.learner.algorithms import TrainBatch
 from computerrl.learner.model.ranks import SOLO, RankGroup
 from computerrl.learner.training.ranked_trainer import batch_from_bytes, batch_to_bytes, steps_from_bytes, steps_to_bytes
-from tests.support.trainer_data import make_step
+from tests.support.data.trainer_data import make_step
 
 
 def group(rank: int, num_ranks: int) -> RankGroup:

@@ -22,7 +22,7 @@ from computerrl.env_server.tasks.osworld.getters.values import parse_date
 from computerrl.env_server.tasks.osworld.home import HOME_STEPS
 from computerrl.env_server.tasks.osworld.metrics import sheet_facts
 from computerrl.env_server.tasks.reading import limits
-from tests.support.extreme_files import book
+from tests.support.data.extreme_files import book
 from tests.support.osworld_fake import FakeDesktop
 
 PROFILE = "/home/user/.config/chromium"

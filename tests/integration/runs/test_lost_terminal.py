@@ -19,7 +19,7 @@ import pytest
 from computerrl.launch.watch.display import outliving_the_terminal
 from tests.support.desktops import LIGHT_FAMILIES
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 300.0
 
 Ends = tuple[BinaryIO, BinaryIO]

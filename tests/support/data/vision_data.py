@@ -15,7 +15,7 @@ from computerrl.common.config import LearnerConfig, ModelConfig, OptimizerConfig
 from computerrl.common.messages import ScreenshotRef, Step
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.env_server.drivers.screenshots import ScreenshotStore
-from tests.support.trainer_data import make_group, make_step
+from tests.support.data.trainer_data import make_group, make_step
 
 IMAGE, VISION_START, VISION_END = 1050, 1052, 1053
 WIDE, TALL = (150, 100), (60, 120)

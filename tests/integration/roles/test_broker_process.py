@@ -23,7 +23,7 @@ from computerrl.common.messages import Assignment, NoGroup, RolloutOrder, Step, 
 from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.common.wire import transport
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NUM_EPISODES = 200
 GROUP_SIZE = 4
 NUM_CLIENTS = 4

@@ -18,8 +18,8 @@ from computerrl.common.actions import parse_action
 from computerrl.common.messages import Action, Evaluation, Observation
 from computerrl.env_server.driver import SetupStep, TaskInstance
 from computerrl.env_server.drivers.guest_driver import GuestDriver
+from tests.support.data.office_files import NUM_LINES, lines, picture, report, written
 from tests.support.desktops import SharedDesktops
-from tests.support.office_files import NUM_LINES, lines, picture, report, written
 
 MATH = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 

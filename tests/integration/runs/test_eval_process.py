@@ -15,7 +15,7 @@ from computerrl.common.metrics import read_json_lines
 from computerrl.launch.supervision import processes
 from computerrl.learner.model_store import ensure_model
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 120.0
 
 

@@ -9,7 +9,7 @@ from computerrl.benchmarks import gpu_check
 from computerrl.common.errors import ConfigError
 from computerrl.learner.model.attention_varlen import VarlenLayout
 from computerrl.learner.model.batching import make_packs
-from tests.support.trainer_data import random_groups
+from tests.support.data.trainer_data import random_groups
 from tests.unit.learner.model.test_attention_varlen import CPU, slow_kernel
 from tests.unit.learner.model.test_batching_packs import branching_samples
 

@@ -25,11 +25,11 @@ from computerrl.common.wire.transport import LocalChannel
 from computerrl.env_server.client import DesktopClient
 from computerrl.env_server.drivers import make_driver
 from computerrl.env_server.serving.service import DesktopService
-from tests.integration.test_desktop_life import assert_gone, processes_below
-from tests.support.actor_data import make_prompt
+from tests.integration.desktops.test_desktop_life import assert_gone, processes_below
+from tests.support.data.actor_data import make_prompt
 from tests.support.browser import open_page
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 START_LIMIT_S = 120.0
 END_LIMIT_S = 120.0
 

@@ -19,7 +19,7 @@ from computerrl.launch.supervision import processes
 
 pytestmark = pytest.mark.release
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture

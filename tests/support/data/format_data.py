@@ -8,7 +8,7 @@ from computerrl.actor.prompts.formats import make_format
 from computerrl.common.actions import parse_action
 from computerrl.common.config import PromptConfig
 from computerrl.common.messages import Action, Element, Observation, ScreenshotRef
-from tests.support.actor_data import make_observation
+from tests.support.data.actor_data import make_observation
 
 TEXT = make_format(PromptConfig.model_validate({"format": "computerrl_text"}))
 COMPACT = make_format(PromptConfig())

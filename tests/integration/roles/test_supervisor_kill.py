@@ -15,7 +15,7 @@ import pytest
 
 from computerrl.launch.supervision import processes
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 FAKES = {
     "good": "import signal; signal.pause()",

@@ -15,8 +15,8 @@ from computerrl.common.errors import DesktopBroken
 from computerrl.env_server.drivers.guest_driver import GuestDriver
 from computerrl.env_server.guest.files.fingerprint import Fingerprint, differences
 from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
+from tests.support.data.messes import ACTIONS, COMMANDS, COSTS_A_DESKTOP, EDITOR, FILES, PAGE, RED, REMEMBERED, RESTYLED, SHEET
 from tests.support.desktops import Player, open_desktop
-from tests.support.messes import ACTIONS, COMMANDS, COSTS_A_DESKTOP, EDITOR, FILES, PAGE, RED, REMEMBERED, RESTYLED, SHEET
 from tests.support.tiers import one_in
 
 LIMITS = {"reset_deadline_s": 120.0, "step_deadline_s": 60.0}

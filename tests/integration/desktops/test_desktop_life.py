@@ -20,7 +20,7 @@ from computerrl.env_server.drivers.guest_driver import START_LIMIT_S, GuestDrive
 from tests.support.desktops import Player, open_desktop
 from tests.support.tiers import one_in
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 GONE_WITHIN_S = 5.0
 
 

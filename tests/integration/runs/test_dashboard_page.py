@@ -16,11 +16,11 @@ from pathlib import Path
 from playwright.async_api import Page, expect
 
 from computerrl.common.metrics import read_json_lines
-from tests.integration.test_desktop_life import assert_gone, processes_below
+from tests.integration.desktops.test_desktop_life import assert_gone, processes_below
 from tests.support.browser import DESK, PHONE, open_page
 from tests.support.desktops import LIGHT_FAMILIES
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SETTINGS = ("learner.recipe.max_updates=1000", "metrics.prometheus=true", LIGHT_FAMILIES)
 LOADED = "async image => { await image.decode(); return image.naturalWidth; }"
 START_LIMIT_S = 120.0

@@ -22,7 +22,7 @@ from computerrl.common.run_files.run_folder import RunFolder
 from computerrl.launch.supervision import processes
 from tests.support.desktops import LIGHT_FAMILIES
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SITE = {
     "time_limit": "00:20:00", "warning_s": 60, "network": "10.211.0.0/24",
     "learner": {"partition": "scavenger"}, "worker": {"partition": "scavenger"},

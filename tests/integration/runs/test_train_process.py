@@ -19,7 +19,7 @@ from computerrl.common.metrics import read_json_lines
 from computerrl.launch.supervision import processes
 from tests.support.desktops import LIGHT_FAMILIES
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 CONFIG = ROOT / "configs" / "smoke.yaml"
 STEP_LIMIT_S = 120.0
 """For one thing to happen; far more than it takes, on a busy machine too."""

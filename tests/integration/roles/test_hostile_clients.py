@@ -27,10 +27,10 @@ from computerrl.common.wire import codec
 from computerrl.common.wire.transport import Client, Keys, client_socket
 from computerrl.env_server.client import DesktopClient
 from computerrl.launch.commands.main import cli
-from tests.support.broker_data import order
+from tests.support.data.broker_data import order
 from tests.support.wire_fuzz import mutated, seeds, session
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NUM_MESSAGES = 2000
 MIB = 1 << 20
 GROWTH_BYTES = 64 * MIB

@@ -12,8 +12,8 @@ import pytest
 
 from computerrl.common.actions.tables.calc import TABLE
 from computerrl.env_server.drivers.guest_driver import GuestDriver
-from tests.support.calc_refusals import REFUSALS
-from tests.support.calc_workbook import HEADER, Calc
+from tests.support.data.calc_refusals import REFUSALS
+from tests.support.data.calc_workbook import HEADER, Calc
 from tests.support.desktops import SharedDesktops
 
 

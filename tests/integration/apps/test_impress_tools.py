@@ -19,8 +19,8 @@ from computerrl.common.actions import parse_action
 from computerrl.common.messages import Action, Evaluation, Observation
 from computerrl.env_server.driver import SetupStep, TaskInstance
 from computerrl.env_server.drivers.guest_driver import GuestDriver
+from tests.support.data.office_files import NUM_SLIDES, many_slides, picture, slides, sound
 from tests.support.desktops import SharedDesktops
-from tests.support.office_files import NUM_SLIDES, many_slides, picture, slides, sound
 
 A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"

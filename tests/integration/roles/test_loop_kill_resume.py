@@ -26,7 +26,7 @@ from computerrl.common.wire.transport import Client
 from computerrl.launch.supervision import processes
 from tests.support.forked import ForkedRole
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NUM_UPDATES = {1: 18, 2: 9}
 """Of the whole run, by number of ranks: two take turns on the cores of a small machine."""
 

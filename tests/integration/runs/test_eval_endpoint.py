@@ -26,7 +26,7 @@ from computerrl.common.endpoint import Endpoint
 from computerrl.common.host import fast_dtype
 from computerrl.learner.model_store import ensure_model
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.release
 
 START_S, EVAL_S = 200.0, 150.0

@@ -24,8 +24,8 @@ from computerrl.learner.checkpoints.checkpoint import CheckpointStore, newest_ch
 from computerrl.learner.supervised.pool import pack_run
 from computerrl.learner.training import rank_processes, ranked_trainer
 from computerrl.learner.training.ranked_trainer import RankedTrainer
-from tests.support import vision_data
-from tests.support.trainer_data import make_step, random_groups
+from tests.support.data import vision_data
+from tests.support.data.trainer_data import make_step, random_groups
 from tests.unit.learner.training.test_trainer_updates import on_policy_batch, plain_model
 
 TIMINGS = {"train_s", "trained_tokens_per_s"}

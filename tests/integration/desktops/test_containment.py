@@ -25,7 +25,7 @@ from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
 from tests.support.desktops import open_desktop
 
 CONFIG = DesktopConfig(apps=("files",), observation="tree")
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 GUEST = "$(pgrep -o -f guest.main)"
 ATTEMPTS = {
