@@ -1,6 +1,6 @@
 """What is known about a run that is under way: metrics lines and broker status in, one state out.
 
-Pure apart from `MetricsTail`, which reads what was appended to a file since the last look. Displays and reports are made from
+Reads nothing but for `MetricsTail`, which reads what was appended to a file since the last look. Displays and reports are made from
 this; it draws nothing.
 """
 
