@@ -171,6 +171,7 @@ class Desktop:
         if self._windows.front_app() is self._calc:
             self._screen.press_chord("esc")  # a half-typed cell would end up in the next sheet
         self._windows.close_dialogs(deadline)
+        self._windows.restart_misplaced(deadline)
         self._prepare(setup, deadline, ran_programs=ran_programs)
         try:
             return self._show(deadline, patience_s=_SHOW_LIMIT_S, with_tree=with_tree)
@@ -228,8 +229,11 @@ class Desktop:
         # Not the others: asked for its tree, the file manager announces names of buttons; the browser is still building its own.
         may_read_ahead = app.name in _OFFICE or app is self._editor
         settled = self._settle_fully(read_by=deadline if with_tree and may_read_ahead else None)
-        if self._windows.front_app() is not app:
+        window, front_app = self._windows.front()
+        if front_app is not app:
             raise self._windows.not_in_front(f"{app.name} did not stay in front")
+        if window is not None and not window.is_dialog and not self._screen.fills_screen(window.xid):
+            raise self._windows.not_in_front(f"{app.name} did not fill the screen")
         return settled
 
     def _settle_fully(self, *, read_by: float | None = None) -> Settled:

@@ -15,7 +15,7 @@ from typing import Any
 
 from Xlib import X, Xatom
 from Xlib.display import Display as XDisplay
-from Xlib.error import BadMatch, BadWindow, CatchError, ConnectionClosedError
+from Xlib.error import BadDrawable, BadMatch, BadWindow, CatchError, ConnectionClosedError
 from Xlib.ext import damage, res, shape, xtest
 from Xlib.protocol import event as xevent
 
@@ -44,6 +44,8 @@ _WHOLE = 65536
 """Words asked for of a property, more than any has: to ask for the rest of one that has shrunk meanwhile is an error."""
 _DESCRIBING = ("_NET_WM_NAME", "_NET_WM_PID", "_NET_WM_WINDOW_TYPE", "WM_TRANSIENT_FOR", "WM_CLASS")
 """Properties that make up a `Window`."""
+_MAXIMISED = frozenset({"_NET_WM_STATE_MAXIMIZED_HORZ", "_NET_WM_STATE_MAXIMIZED_VERT"})
+_OTHERWISE_SHOWN = frozenset({"_NET_WM_STATE_FULLSCREEN", "_NET_WM_STATE_HIDDEN", "_NET_WM_STATE_SHADED"})
 DisplayGone = (ConnectionClosedError, BrokenPipeError, ConnectionResetError)
 
 
@@ -403,6 +405,15 @@ class Screen:
     def is_fullscreen(self, xid: int) -> bool:
         """Is it in full-screen mode?"""
         return "_NET_WM_STATE_FULLSCREEN" in self._states(xid)
+
+    def fills_screen(self, xid: int) -> bool:
+        """Is the window as the window manager opens all but dialogs: maximised, neither full-screen nor an icon? True: or gone."""
+        try:
+            states = set(self._states(xid))
+            has_size = self.geometry(xid) == (0, 0, *self.size)
+        except (BadWindow, BadDrawable):
+            return True
+        return has_size and states >= _MAXIMISED and not states & _OTHERWISE_SHOWN
 
     def _placing(self, xid: int) -> str:
         return f"{self.geometry(xid)} {[name for name in self._states(xid) if name != '_NET_WM_STATE_FOCUSED']}"

@@ -242,6 +242,12 @@ class Windows:
                 raise DesktopError(f"a dialog of nobody: {top.title}")
             self.close(app, {top.xid}, deadline)
 
+    def restart_misplaced(self, deadline: float) -> None:
+        """Start anew what does not fill the screen: an application that was made to keeps more in mind than its window shows."""
+        for app in self._apps:
+            if app.program.running and not all(self._screen.fills_screen(window.xid) for window in self.of(app)):
+                self.restart(app, deadline)
+
     def _gone(self, xid: int, deadline: float) -> bool:
         try:
             self.wait(lambda: all(window.xid != xid for window in self._screen.windows()), deadline, "a window to close")

@@ -45,6 +45,18 @@ def with_x(*lines: str) -> str:
     )  # fmt: skip
 
 
+def with_windows(message: str, number: int, *states: str) -> str:
+    """A program that asks the window manager for something about every window."""
+    return with_x(
+        "windows = r.get_full_property(d.get_atom('_NET_CLIENT_LIST'), Xatom.WINDOW).value",
+        f"data = [{number}, *map(d.get_atom, {list(states)})]",
+        f"kind, data = d.get_atom({message!r}), (32, (data + [0] * 5)[:5])",
+        "sent = [event.ClientMessage(window=window, client_type=kind, data=data) for window in windows]",
+        "[r.send_event(one, event_mask=X.SubstructureRedirectMask | X.SubstructureNotifyMask) for one in sent]",
+        "d.sync()", "import time", "time.sleep(0.5)",
+    )  # fmt: skip
+
+
 def with_keyboard(call: str) -> str:
     """A call of the keyboard extension's own library."""
     return python(
@@ -121,6 +133,9 @@ COMMANDS: Mapping[str, str] = {
     "selection of a program": background(f"python3 -c '{_OWNER}'"),
     "locked modifiers and layout": with_keyboard("XkbLockModifiers(d, 0x100, 0x4D, 0x4D); x.XkbLockGroup(d, 0x100, 1)"),
     "settings of the window manager": f"{plant(f'{HOME}/.config/openbox', 'rc.xml')}; pkill -USR2 openbox; sleep 0.3",
+    "windows smaller than the screen": with_windows("_NET_WM_STATE", 0, *map("_NET_WM_STATE_MAXIMIZED_{}".format, ("HORZ", "VERT"))),
+    "windows in full screen": with_windows("_NET_WM_STATE", 1, "_NET_WM_STATE_FULLSCREEN"),
+    "windows as icons": with_windows("WM_CHANGE_STATE", 3),
     "applications ended": "pkill -KILL thunar; pkill -KILL mousepad; pkill -KILL chromium; pkill -KILL soffice.bin",
 }  # fmt: skip
 """Mess -> what a program of the agent's does."""
@@ -133,6 +148,8 @@ ACTIONS: Mapping[str, tuple[Sequence[SetupStep], Sequence[str]]] = {
     "undo and unsaved text": ([EDITOR], ['type("secret")', 'key("ctrl+z")']),
     "searched text of the editor": ([EDITOR], ['key("ctrl+f")', 'type("secret", enter=True)']),
     "editor with line numbers": ([EDITOR], ['key("alt+v")', 'click("Line Numbers")']),
+    "editor in full screen": ([EDITOR], ['key("f11")']),
+    "Calc in full screen": ([SHEET], ['key("ctrl+shift+j")', "wait()"]),
     "hidden files shown": ([FILES], ['key("ctrl+h")']),
     "file in the trash": ([FILES, _SECOND_FILE], ['key("ctrl+a")', 'key("delete")']),
     "dialog of Calc on another page": ([SHEET], ['key("ctrl+1")', 'key("ctrl+pagedown")', 'key("enter")']),
