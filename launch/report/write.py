@@ -21,7 +21,7 @@ from computerrl.common.metrics import read_json_lines
 from computerrl.common.run_files.run_folder import RunFolder, write_atomically
 from computerrl.launch.plan.machine import inspect_machine
 from computerrl.launch.plan.run_names import REPORT_FILE, read_resolved
-from computerrl.launch.report.charts import Band
+from computerrl.launch.report.charts import PAGE_FOLDER, Band
 from computerrl.launch.report.film_strips import Strip, make_strips
 from computerrl.launch.report.report_data import (
     EVALUATION_TITLES,
@@ -158,8 +158,9 @@ def page_environment() -> jinja2.Environment:
     """Where the pages' templates are, and what they can call."""
     import jinja2
 
+    folders = [Path(__file__).parent, PAGE_FOLDER.parent]
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.FileSystemLoader(folders), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(percent=percent, duration=long_duration, figure=number)
     return environment

@@ -1,7 +1,7 @@
 """What is known about a run that is under way: metrics lines and broker status in, one state out.
 
-Reads nothing but for `MetricsTail`, which reads what was appended to a file since the last look. Displays and reports are made from
-this; it draws nothing.
+Reads nothing but for `MetricsTail`, which reads what was appended to a file since the last look. Displays and reports are made
+from this; it draws nothing.
 """
 
 from __future__ import annotations

@@ -407,7 +407,7 @@ class Screen:
         return "_NET_WM_STATE_FULLSCREEN" in self._states(xid)
 
     def fills_screen(self, xid: int) -> bool:
-        """Is the window as the window manager opens all but dialogs: maximised, neither full-screen nor an icon? True: or gone."""
+        """Is the window as it opens, if it is no dialog: maximised, neither full-screen nor an icon? True when it is gone."""
         try:
             states = set(self._states(xid))
             has_size = self.geometry(xid) == (0, 0, *self.size)

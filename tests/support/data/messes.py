@@ -133,7 +133,7 @@ COMMANDS: Mapping[str, str] = {
     "selection of a program": background(f"python3 -c '{_OWNER}'"),
     "locked modifiers and layout": with_keyboard("XkbLockModifiers(d, 0x100, 0x4D, 0x4D); x.XkbLockGroup(d, 0x100, 1)"),
     "settings of the window manager": f"{plant(f'{HOME}/.config/openbox', 'rc.xml')}; pkill -USR2 openbox; sleep 0.3",
-    "windows smaller than the screen": with_windows("_NET_WM_STATE", 0, *map("_NET_WM_STATE_MAXIMIZED_{}".format, ("HORZ", "VERT"))),
+    "windows not as wide as the screen": with_windows("_NET_WM_STATE", 0, "_NET_WM_STATE_MAXIMIZED_HORZ"),
     "windows in full screen": with_windows("_NET_WM_STATE", 1, "_NET_WM_STATE_FULLSCREEN"),
     "windows as icons": with_windows("WM_CHANGE_STATE", 3),
     "applications ended": "pkill -KILL thunar; pkill -KILL mousepad; pkill -KILL chromium; pkill -KILL soffice.bin",

@@ -40,7 +40,7 @@ def test_bundle_holds_project_image_and_sums_of_everything(made: Path) -> None:
     names = {path.relative_to(made).as_posix() for path in made.rglob("*") if path.is_file()}
     assert names == {"SHA256SUMS", "install.sh", "source.tar.gz", "images/core-123.tar.gz", "wheels/constraints.txt"}
     with tarfile.open(made / "source.tar.gz") as archive:
-        assert {"computerrl/setup.cfg", "computerrl/launch/cli.py"} <= set(archive.getnames())
+        assert {"computerrl/setup.cfg", "computerrl/launch/commands/main.py"} <= set(archive.getnames())
     lines = dict(reversed(line.split("  ")) for line in (made / "SHA256SUMS").read_text().splitlines())
     assert lines["source.tar.gz"] == sha256(made / "source.tar.gz")
     assert lines.keys() == names - {"SHA256SUMS"}

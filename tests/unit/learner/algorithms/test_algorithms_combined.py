@@ -169,7 +169,7 @@ BOOKS = """
 import hashlib
 from computerrl.common.config import AlgorithmConfig, LearnerConfig
 from computerrl.learner.algorithms import ALGORITHMS, make_algorithm
-from tests.support.trainer_data import random_groups
+from tests.support.data.trainer_data import random_groups
 found = hashlib.sha256()
 for name in ALGORITHMS:
     algorithm = make_algorithm(LearnerConfig(algorithm=AlgorithmConfig(name=name)), seed=3)
