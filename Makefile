@@ -51,8 +51,9 @@ test-release: setup ## all tests (TIER="release or hypothesis": those that make 
 	$(PYTEST) $(if $(TIER),-m "$(TIER)") --hypothesis-profile=release $(TESTS) $(ARGS)
 
 check: WITH := develop
-check: setup ## ruff, mypy and the import rule
+check: setup ## ruff (rules and format), mypy and the import rule
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/python -m pytest -q tests/unit/project/test_import_rule.py
 
