@@ -148,7 +148,7 @@ from pathlib import Path
 from computerrl.env_server.drivers.memory import processes_below
 from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
 from tests.support.desktops import open_desktop
-from tests.integration.test_containment import ATTEMPTS, CONFIG
+from tests.integration.desktops.test_containment import ATTEMPTS, CONFIG
 with open_desktop(Path(sys.argv[1]), CONFIG) as driver:
     run = CalledDesktop(driver.get).run
     reached = [aim for aim, text in ATTEMPTS.items() if run(f"({text})", timeout_s=10.0).returncode in (0, 127)]

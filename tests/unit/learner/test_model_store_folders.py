@@ -114,7 +114,7 @@ def test_check_path_that_is_no_folder_is_refused(tmp_path: Path, make: object) -
 
 
 def test_check_needs_no_torch() -> None:
-    code = "import sys, common.model_folder; assert not {'torch', 'transformers'} & set(sys.modules)"
+    code = "import sys, computerrl.common.models.folder; assert not {'torch', 'transformers'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
