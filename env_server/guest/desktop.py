@@ -43,7 +43,7 @@ from .wire import Wire
 _NO_SETTLING = Settled("none", 0.0)
 _FRONT_LIMIT_S = 2.0
 _SHOW_LIMIT_S = 8.0
-"""At a reset; an application whose window is not in front by then is started anew."""
+"""For a window to come to the front. At a reset its application is started anew after that; an action is refused."""
 _TAKE_LIMIT_S = 3.0
 """For an application to take the keys that were pressed before, when a judge asks what it has made of them."""
 _OSWORLD_READ_LIMIT_S = 5.0
@@ -304,8 +304,8 @@ class Desktop:
             if self._front == self._files.name and name != "wait":
                 self._openers.remembering.add(self._front)  # what was done by mouse and keyboard can be undone there
             return self._gui.act(name, args)
-        except (FileActionError, DocumentError, UnknownKey) as error:
-            raise Refused(str(error)) from error
+        except (FileActionError, DocumentError, UnknownKey, NotInFront) as error:
+            raise Refused(str(error)) from error  # what an agent has opened may hold the focus; the desktop is whole
 
     def _call_api(self, name: str, args: Mapping[str, Any], deadline: float) -> str:
         area, _, method = name.partition(".")
@@ -322,7 +322,7 @@ class Desktop:
         if area in catalog.AREAS:
             return self._use_on_demand(area, method, args, deadline)
         if name == "editor.save":
-            self._windows.bring_to_front(self._require_open(self._editor), deadline)
+            self._raise(self._require_open(self._editor), deadline)
             self._screen.press_chord("ctrl+s")
             return ""
         if name == "apps.switch":
@@ -346,7 +346,7 @@ class Desktop:
         result = self._openers.use_tool(area, method, args, deadline)
         name = catalog.AREAS[area]
         if name in self._open and (name not in before or area == "chrome"):
-            self._windows.bring_to_front(self._apps[name], deadline)
+            self._raise(self._apps[name], deadline)
         return result
 
     def _open_terminal(self) -> bool:
@@ -357,8 +357,12 @@ class Desktop:
         return True
 
     def _open_and_show(self, name: str, deadline: float) -> str:
-        self._windows.bring_to_front(self._apps[name], deadline)
+        self._raise(self._apps[name], deadline)
         return f"opened with {name}"
+
+    def _raise(self, app: App, deadline: float) -> None:
+        """Bring an application to the front for the agent, or the dialog that holds its focus. Raises `NotInFront`."""
+        self._windows.bring_to_front(app, deadline, patience_s=_SHOW_LIMIT_S, dialog_counts=True)
 
     def _press_in(self, name: str, keys: str) -> None:
         self._windows.bring_to_front(self._apps[name], time.monotonic() + _FRONT_LIMIT_S)
@@ -380,7 +384,7 @@ class Desktop:
             raise Refused(f"{wanted!r} is not open; open: {', '.join(self._open)}")
         if not self._windows.of(self._apps[name]):
             raise Refused(f"{name} has no window any more: apps.open opens one")
-        self._windows.bring_to_front(self._apps[name], deadline)
+        self._raise(self._apps[name], deadline)
         return ""
 
     def _list_windows(self) -> str:

@@ -191,26 +191,38 @@ class Windows:
         if not app.program.running:
             raise DesktopError(f"{app.name} has no window{app.program.how_it_ended(wait_s=0.0)}")
 
-    def bring_to_front(self, app: App, deadline: float, *, patience_s: float = math.inf) -> None:
+    def bring_to_front(self, app: App, deadline: float, *, patience_s: float = math.inf, dialog_counts: bool = False) -> None:
         """Raise and focus the application's topmost window. Raises `NotInFront` when it has none or does not get the focus.
 
         ``patience_s``: how long it may take once the window manager has been told; the deadline counts in any case.
+        ``dialog_counts``: the focus may go to a dialog of the application, which holds it until it is answered.
         """
         windows = self.of(app)
         if not windows:
             raise NotInFront(f"{app.name} has no window")
         wanted = windows[-1].xid
         # Asked for in any case: a window that has just appeared is listed before it gets the focus.
-        self._screen.activate(wanted)
+        self._focus(wanted, deadline)
+        limit = min(deadline, time.monotonic() + patience_s)
+
+        def is_in_front() -> bool:
+            if self._screen.active_window() == wanted:
+                return True
+            window, front_app = self.front() if dialog_counts else (None, None)
+            return window is not None and window.is_dialog and front_app is app
+
+        try:
+            self.wait(is_in_front, limit, f"{app.name} in front")
+        except DesktopError as error:
+            raise self.not_in_front(str(error)) from error
+
+    def _focus(self, xid: int, deadline: float) -> None:
+        """Have the window manager give a window the focus: what is typed from now on goes there, if the window takes it."""
+        self._screen.activate(xid)
         # The focus moves by an event of its own, which the window manager takes after the request that caused it.
         for _ in range(2):
             if not self._screen.sync_window_manager(left(deadline)):
                 raise DesktopError("the window manager did not answer in time")
-        limit = min(deadline, time.monotonic() + patience_s)
-        try:
-            self.wait(lambda: self._screen.active_window() == wanted, limit, f"{app.name} in front")
-        except DesktopError as error:
-            raise self.not_in_front(str(error)) from error
 
     def not_in_front(self, problem: str) -> NotInFront:
         """The error, with what is on the screen instead."""
@@ -233,7 +245,7 @@ class Windows:
             if not dialogs:
                 return
             top = dialogs[-1]
-            self._screen.activate(top.xid)
+            self._focus(top.xid, deadline)
             self._screen.press_chord("esc")
             if self._gone(top.xid, time.monotonic() + _ESCAPE_LIMIT_S):
                 continue

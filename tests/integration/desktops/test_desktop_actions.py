@@ -17,6 +17,7 @@ from tests.support.desktops import Player, SharedDesktops
 PAGE = SetupStep("web_page", {"page": "click-checkboxes", "seed": 3})
 ENTRY = SetupStep("web_page", {"page": "enter-text", "seed": 3})
 SHEET = SetupStep("calc_open", {"cells": {f"A{row}": f"r{row}" for row in range(1, 80)}, "active_cell": "A1"})
+FILES = SetupStep("files_open", {"folder": "."})
 EDITOR = SetupStep("editor_open", {"path": "note.txt", "text": ""})
 
 
@@ -145,6 +146,27 @@ def test_dialog_is_shown_first(desktop: GuestDriver) -> None:
     shown = act(desktop, 'key("ctrl+w")')
     assert any(word in shown.elements[0].text.lower() for word in ("save", "changes")), shown.elements[:3]
     assert shown.app == "editor"
+
+
+@pytest.mark.parametrize(
+    ("app", "step", "keys", "shown"),
+    [
+        ("editor", EDITOR, "ctrl+shift+s", "Create Folder"),
+        ("calc", SHEET, "ctrl+1", "Alignment"),
+        ("files", FILES, "alt+enter", "Capacity:"),
+    ],
+    ids=["editor", "calc", "files"],
+)
+def test_application_with_an_open_dialog_is_switched_to_and_its_dialog_is_shown(
+    desktop: GuestDriver, app: str, step: SetupStep, keys: str, shown: str
+) -> None:
+    """A dialog holds its application's focus: that is no fault of the desktop."""
+    other, other_step = ("editor", EDITOR) if app == "files" else ("files", FILES)
+    open_on(desktop, other_step, step)
+    act(desktop, f'key("{keys}")')
+    Player(desktop).wait_for(lambda seen: any(element.text == shown for element in seen.elements))
+    act(desktop, f'apps.switch("{other}")')
+    assert shown in [element.text for element in act(desktop, f'apps.switch("{app}")').elements]
 
 
 @pytest.mark.parametrize("keys", ["ctrl+t", "f12", "ctrl+shift+i", "ctrl+l", "ctrl+u", "alt+left", "ctrl+n", "ctrl+w", "f5"])

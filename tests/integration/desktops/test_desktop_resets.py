@@ -16,6 +16,7 @@ from computerrl.common.messages import Action, Evaluation, Observation
 from computerrl.env_server.client import read_screenshot
 from computerrl.env_server.driver import SetupStep, TaskInstance
 from computerrl.env_server.drivers.guest_driver import GuestDriver
+from computerrl.env_server.tasks.osworld.desktop import CalledDesktop
 from tests.support.desktops import Player, key, open_desktop
 
 PAGE = SetupStep("web_page", {"page": "click-checkboxes", "seed": 7})
@@ -102,7 +103,10 @@ MESSES: dict[str, tuple[SetupStep, list[Action]]] = {
     "files search": (FILES, [key("ctrl+f")]),
     "files closed": (FILES, [key("ctrl+w")]),
     "page half done": (PAGE, [key("tab"), key("space")]),
+    "editor in full screen": (EDITOR, [key("f11")]),
+    "calc in full screen": (SHEET, [key("ctrl+shift+j")]),
 }
+DIALOGS = ("calc format dialog", "calc save as", "editor asks to save", "editor open dialog")
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +126,35 @@ def test_reset_after_a_mess_shows_the_fresh_screen(desktop: GuestDriver, fresh: 
     assert summary(desktop.reset(task(step))[1]) == fresh[app]
     other = "calc" if app != "calc" else "editor"
     assert summary(desktop.reset(task(APPS[other]))[1]) == fresh[other]
+
+
+@pytest.mark.parametrize("mess", DIALOGS)
+def test_reset_closes_a_dialog_that_lies_behind_another_application(
+    desktop: GuestDriver, fresh: dict[str, tuple[object, ...]], mess: str
+) -> None:
+    step, actions = MESSES[mess]
+    desktop.reset(task(FILES, step))
+    running = office_pid(desktop)
+    play(desktop, [*actions, Action("apps.switch", {"app": "files"})])
+    assert summary(desktop.reset(task(SHEET))[1]) == fresh["calc"]
+    assert office_pid(desktop) == running, "a dialog cost its application a restart"
+
+
+def office_pid(desktop: GuestDriver) -> str:
+    return CalledDesktop(desktop.get).run("pgrep soffice.bin", timeout_s=30.0).stdout
+
+
+def test_office_that_a_set_up_starts_leaves_no_file_and_takes_none(desktop: GuestDriver) -> None:
+    """Calc's own sheet gets its name by being saved under it."""
+    for set_up, listing in (
+        ((SHEET,), []),
+        ((SetupStep("write_file", {"path": "sheet.ods", "text": "mine"}), SHEET), ["sheet.ods"]),
+    ):
+        desktop.reset(task(EDITOR))
+        CalledDesktop(desktop.get).run("pkill -KILL soffice.bin", timeout_s=30.0)
+        desktop.reset(task(*set_up))
+        assert desktop.get("folder_listing") == listing
+    assert desktop.get("file_text", path="sheet.ods") == "mine"
 
 
 def test_reset_makes_a_status_bar_that_has_grown_narrow_again(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...files.folder import read_regular
 from ...processes import Program
 from ..process import DocumentError, Office, OfficeGone
 from ..uno_values import dispatch
@@ -177,8 +178,18 @@ class Calc:
         document = components.nextElement()
         if document.CurrentController is None:
             return
-        document.storeAsURL(f"file://{self._folder}/{FILE_NAME}", ())
+        self._name(document)
         self._desktop, self._warm, self._window = desktop, document, SheetWindow(self._office, document)
+
+    def _name(self, document: Any) -> None:
+        """Have it saved as `FILE_NAME` from now on. It gets the name by being stored; what lies there stays as it was."""
+        place = self._folder / FILE_NAME
+        before = read_regular(place)
+        document.storeAsURL(place.as_uri(), ())
+        if before is None:
+            place.unlink(missing_ok=True)
+        else:
+            place.write_bytes(before)
 
     def active(self) -> Any:
         """The workbook in front, else the warm one, None when the agent has closed that; only inside the office's calls."""
