@@ -36,7 +36,12 @@ from computerrl.learner.checkpoints.checkpoint import CheckpointStore
 from computerrl.learner.conductor import LearnerLoop
 
 FAMILIES = ("click", "type")
-PRELOAD = ["learner.conductor", "broker.server", "broker.client", "tensorboard.summary.writer.event_file_writer"]
+PRELOAD = [
+    "computerrl.learner.conductor",
+    "computerrl.broker.process",
+    "computerrl.broker.client",
+    "tensorboard.summary.writer.event_file_writer",
+]
 """What a fork server imports once, so that a killed process is back within milliseconds."""
 
 _PLAY_S = 0.003

@@ -6,7 +6,11 @@ import multiprocessing
 import os
 import signal
 
-PRELOAD = ["learner.loop", "learner.policy", "learner.trainer", "learner.rank_processes", "broker.server", "transformers"]
+PRELOAD = [
+    *(f"computerrl.{name}" for name in ("learner.process", "learner.model.policy", "learner.training.trainer", "broker.process")),
+    "computerrl.learner.training.rank_processes",
+    "transformers",
+]
 _forks = multiprocessing.get_context("forkserver")
 
 

@@ -7,9 +7,13 @@ import re
 import subprocess
 import sys
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from computerrl.benchmarks import _fault_roles
+from tests.support import forked
 
 ROOT = Path(__file__).resolve().parents[3]
 BARE = re.compile(r"^\s*(?:from|import) (?:actor|benchmarks|broker|common|env_server|launch|learner)\b", re.MULTILINE)
@@ -26,6 +30,12 @@ def test_no_file_imports_a_folder_by_its_bare_name() -> None:
     listed = subprocess.run(["git", "ls-files", "*.py", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True)
     found = {name for name in listed.stdout.split() if BARE.search((ROOT / name).read_text(encoding="utf-8"))}
     assert not found
+
+
+@pytest.mark.parametrize("name", sorted({*forked.PRELOAD, *_fault_roles.PRELOAD}))
+def test_module_that_a_fork_server_is_to_import_is_there(name: str) -> None:
+    """A fork server says nothing of one that is not, and each process imports it again."""
+    assert find_spec(name) is not None
 
 
 @pytest.fixture(scope="module")

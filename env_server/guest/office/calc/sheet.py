@@ -185,11 +185,13 @@ class Calc:
         """Have it saved as `FILE_NAME` from now on. It gets the name by being stored; what lies there stays as it was."""
         place = self._folder / FILE_NAME
         before = read_regular(place)
-        document.storeAsURL(place.as_uri(), ())
-        if before is None:
-            place.unlink(missing_ok=True)
-        else:
-            place.write_bytes(before)
+        try:
+            document.storeAsURL(place.as_uri(), ())
+        finally:  # also when the office ends meanwhile, or is not ready and asked again
+            if before is None:
+                place.unlink(missing_ok=True)
+            else:
+                place.write_bytes(before)
 
     def active(self) -> Any:
         """The workbook in front, else the warm one, None when the agent has closed that; only inside the office's calls."""
