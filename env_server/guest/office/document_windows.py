@@ -32,6 +32,8 @@ _IMPRESS_VIEW = {"RulerIsVisible": "ShowRuler", "GridIsVisible": "GridVisible"}
 _ON_THE_RULER = ".uno:LeftRightMargin"
 """One of the last states that a new window asks for."""
 _BARS_LIMIT_S = 4.0
+_LAST_ROUNDS_S = 0.2
+"""Seven rounds of states, at 20 ms each, and painting."""
 _LOOK_EVERY_S = 0.01
 
 
@@ -101,6 +103,11 @@ class DocumentWindows:
                 toolkit.processEventsToIdle()
                 time.sleep(_LOOK_EVERY_S)
             state.removeStatusListener(listener, address)
+            # The states that the ruler draws come in several rounds; nothing tells which one is the last.
+            limit = time.monotonic() + _LAST_ROUNDS_S
+            while time.monotonic() < limit:
+                toolkit.processEventsToIdle()
+                time.sleep(_LOOK_EVERY_S)
         toolkit.processEventsToIdle()
 
 
