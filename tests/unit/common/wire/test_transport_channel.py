@@ -216,7 +216,16 @@ def test_client_reaches_a_server_restarted_on_the_same_address(keys: transport.K
         client = client_of(address)
         assert client.request(GroupRequest(1), timeout_s=10) == NoGroup(2)
     with served(double, keys, bind=address):
-        assert client.request(GroupRequest(2), timeout_s=10) == NoGroup(4)
+        assert ask_again(client, GroupRequest(2)) == NoGroup(4)
+
+
+def ask_again(client: Client, message: GroupRequest) -> Message:
+    """The answer. That the last connection broke may be learnt as late as during the next request, which a caller then repeats."""
+    try:
+        return client.request(message, timeout_s=10)
+    except PeerTimeout as error:
+        assert "broke the connection" in str(error)
+        return client.request(message, timeout_s=10)
 
 
 def test_request_sent_before_the_server_is_there_is_answered_when_it_comes(
@@ -243,7 +252,7 @@ def test_request_to_a_server_that_is_gone_for_good_ends_long_before_its_deadline
         with pytest.raises(PeerTimeout, match=f"({said}) before it answered GroupRequest"):
             client.request(GroupRequest(2), timeout_s=60)
     with served(double, keys, bind=address):
-        assert client.request(GroupRequest(3), timeout_s=10) == NoGroup(6)
+        assert ask_again(client, GroupRequest(3)) == NoGroup(6)
     client.close()
 
 
