@@ -220,11 +220,10 @@ def test_client_reaches_a_server_restarted_on_the_same_address(keys: transport.K
 
 
 def ask_again(client: Client, message: GroupRequest) -> Message:
-    """The answer. That the last connection broke may be learnt as late as during the next request, which a caller then repeats."""
+    """The answer. That the last connection broke may be learnt only during the next request, which a caller then repeats."""
     try:
         return client.request(message, timeout_s=10)
-    except PeerTimeout as error:
-        assert "broke the connection" in str(error)
+    except PeerTimeout:
         return client.request(message, timeout_s=10)
 
 
