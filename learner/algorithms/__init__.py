@@ -105,16 +105,9 @@ def make_algorithm(learner: LearnerConfig, *, seed: int = 0) -> Algorithm:
         algorithm = _maker(ALGORITHMS[name])(learner.algorithm.options, learner)
     else:
         algorithm = _made_elsewhere(name, learner)
-    missing = [part for part in _PARTS if not hasattr(algorithm, part)]
-    if missing:
-        raise ConfigError([Problem("learner.algorithm.name", f"{name!r} has no {', '.join(missing)}", DERIVE)])
     if isinstance(algorithm, Draws):
         algorithm.seed = seed
     return algorithm
-
-
-_PARTS = ("needs", "temperature", "prepare", "loss")
-"""Members of `Algorithm`."""
 
 
 def _made_elsewhere(name: str, learner: LearnerConfig) -> Algorithm:
