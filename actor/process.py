@@ -124,9 +124,14 @@ class ActorProcess:
             from computerrl.actor.serving.host import EngineHost
 
             self._host = EngineHost(
-                self._config, index=self._index, name=self._name, tokenizer=tokenizer, broker=broker, connect=self._client,
+                self._config,
+                index=self._index,
+                name=self._name,
+                tokenizer=tokenizer,
+                broker=broker,
+                connect=self._client,
                 stop=self._stop,
-            )  # fmt: skip
+            )
             assert self._worker is not None
             self._worker.use_engine(self._host.engine, self._host.receiver)
         except Exception as error:  # noqa: BLE001

@@ -152,19 +152,39 @@ def _episode(work: Assignment, version: int, position: int, chance: random.Rando
     num_tokens = 0 if demonstration else 2
     steps = tuple(
         Step(
-            prompt_tokens=np.array([max(0, position)]), action_tokens=np.array([4, 5]),
+            prompt_tokens=np.array([max(0, position)]),
+            action_tokens=np.array([4, 5]),
             behavior_logprobs=np.full(num_tokens, -0.5, np.float32),
-            policy_versions=np.full(num_tokens, version, np.int32), action_text="click(1)", format_ok=True, action_error="",
-            screenshot=None, settled_by="quiet", timing=StepTiming(0.1, 0.1, 0.0),
+            policy_versions=np.full(num_tokens, version, np.int32),
+            action_text="click(1)",
+            format_ok=True,
+            action_error="",
+            screenshot=None,
+            settled_by="quiet",
+            timing=StepTiming(0.1, 0.1, 0.0),
         )
         for _ in range(chance.randint(1, 3))
-    )  # fmt: skip
+    )
     success = demonstration or chance.random() < 0.5
     return Trajectory(
-        trajectory_id=work.assignment_id, group_id=work.group_id, index=work.index, order_id=work.order_id, kind=work.kind,
-        task=work.task, instruction="do it", steps=steps, reward=float(success), success=success, end_reason="done_action",
-        final_screenshot=None, actor=actor, started_at=0.0, duration_s=1.0, reset_s=0.1, wait_s=0.0,
-    )  # fmt: skip
+        trajectory_id=work.assignment_id,
+        group_id=work.group_id,
+        index=work.index,
+        order_id=work.order_id,
+        kind=work.kind,
+        task=work.task,
+        instruction="do it",
+        steps=steps,
+        reward=float(success),
+        success=success,
+        end_reason="done_action",
+        final_screenshot=None,
+        actor=actor,
+        started_at=0.0,
+        duration_s=1.0,
+        reset_s=0.1,
+        wait_s=0.0,
+    )
 
 
 # --- learner ---------------------------------------------------------------------------------------------------------
@@ -177,9 +197,14 @@ def _learn(place: Place, config: RunConfig, broker: BrokerClient, incarnation: s
     checkpoint = checkpoints.load()
     with Heartbeat(broker, role="learner", index=place.index, incarnation=incarnation, stop=stop):
         loop = LearnerLoop(
-            config, families=FAMILIES, broker=broker, trainer=_OneNumber(config), weights=_WeightsFile(Path(config.folder)),
-            folder=folder, checkpoints=checkpoints,
-        )  # fmt: skip
+            config,
+            families=FAMILIES,
+            broker=broker,
+            trainer=_OneNumber(config),
+            weights=_WeightsFile(Path(config.folder)),
+            folder=folder,
+            checkpoints=checkpoints,
+        )
         loop.begin(announced_version=welcome.policy_version, checkpoint=checkpoint)
         while not (loop.finished or stop.stopped):
             if not loop.tick():

@@ -229,12 +229,33 @@ class _Crowd:
 
 def _episode(work: Assignment, actor: str, num_tokens: int) -> Trajectory:
     step = Step(
-        prompt_tokens=np.arange(num_tokens, dtype=np.int32), action_tokens=np.arange(8, dtype=np.int32),
-        behavior_logprobs=np.full(8, -0.5, np.float32), policy_versions=np.zeros(8, np.int32), action_text="click(1)",
-        format_ok=True, action_error="", screenshot=None, settled_by="quiet", timing=StepTiming(0.1, 0.1, 0.0),
-    )  # fmt: skip
+        prompt_tokens=np.arange(num_tokens, dtype=np.int32),
+        action_tokens=np.arange(8, dtype=np.int32),
+        behavior_logprobs=np.full(8, -0.5, np.float32),
+        policy_versions=np.zeros(8, np.int32),
+        action_text="click(1)",
+        format_ok=True,
+        action_error="",
+        screenshot=None,
+        settled_by="quiet",
+        timing=StepTiming(0.1, 0.1, 0.0),
+    )
     return Trajectory(
-        trajectory_id=work.assignment_id, group_id=work.group_id, index=work.index, order_id=work.order_id, kind=work.kind,
-        task=work.task, instruction="do it", steps=(step,), reward=1.0, success=True, end_reason="done_action",
-        final_screenshot=None, actor=actor, started_at=0.0, duration_s=1.0, reset_s=0.1, wait_s=0.0,
-    )  # fmt: skip
+        trajectory_id=work.assignment_id,
+        group_id=work.group_id,
+        index=work.index,
+        order_id=work.order_id,
+        kind=work.kind,
+        task=work.task,
+        instruction="do it",
+        steps=(step,),
+        reward=1.0,
+        success=True,
+        end_reason="done_action",
+        final_screenshot=None,
+        actor=actor,
+        started_at=0.0,
+        duration_s=1.0,
+        reset_s=0.1,
+        wait_s=0.0,
+    )

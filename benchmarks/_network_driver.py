@@ -115,8 +115,16 @@ def torment(folder: Path, cuts_s: list[float]) -> list[dict[str, Any]]:
     rows = guarantees(accounts, fleet)
     for cut_s, times_s in healed.items():
         name = f"{len(times_s)} cuts of {cut_s:g} s ({cut_s / PEER_TIMEOUT_S:g} peer timeouts): longest until all goes on"
-        rows.append({"name": name, "value": max(times_s), "unit": "s", "spread": [min(times_s), max(times_s)], "target": None,
-                     "better": "lower"})  # fmt: skip
+        rows.append(
+            {
+                "name": name,
+                "value": max(times_s),
+                "unit": "s",
+                "spread": [min(times_s), max(times_s)],
+                "target": None,
+                "better": "lower",
+            }
+        )
     return rows
 
 

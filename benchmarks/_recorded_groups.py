@@ -107,9 +107,10 @@ def record(sources: Sequence[str]) -> None:
     for source in sources:
         run, group_id = Path(source).parents[1], "/".join(Path(source).parts[-2:])
         found = [
-            content for _, kind, content in read_all(RunFolder(run).journal)
+            content
+            for _, kind, content in read_all(RunFolder(run).journal)
             if kind == "Trajectory" and content["group_id"] == group_id
-        ]  # fmt: skip
+        ]
         if not found:
             raise SystemExit(f"{source}: no such group; computerrl journal cat RUN --kind Trajectory shows what there is")
         groups.append(_recorded(sorted(found, key=lambda one: one["index"])))

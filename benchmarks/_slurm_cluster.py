@@ -120,10 +120,7 @@ def slurm_cluster(folder: Path, *, num_nodes: int = 3, grace_s: int = 30) -> Ite
     folder.mkdir(parents=True, exist_ok=True)
     inside = [sys.executable, "-m", "computerrl.benchmarks._slurm_cluster", str(folder), str(num_nodes), str(grace_s)]
     namespaces = ["unshare", "--pid", "--net", "--mount", "--uts", "--fork", "--kill-child", "--mount-proc"]
-    env = {
-        **os.environ, "PATH": f"{os.environ.get('PATH', os.defpath)}:{SBIN}",
-        "PYTHONPATH": str(SOURCE_ROOT),
-    }  # fmt: skip
+    env = {**os.environ, "PATH": f"{os.environ.get('PATH', os.defpath)}:{SBIN}", "PYTHONPATH": str(SOURCE_ROOT)}
     with (folder / "cluster.log").open("wb") as log:
         process = subprocess.Popen(
             [*namespaces, *inside], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True

@@ -54,9 +54,11 @@ STALL_BUDGET_S = 60.0
 def config_of(mode: str) -> RunConfig:
     """A batch of 32 trajectories; ages up to 4 are trained."""
     learner = {
-        "group_size": GROUP_SIZE, "groups_per_batch": GROUPS_PER_BATCH, "max_age": MAX_AGE,
+        "group_size": GROUP_SIZE,
+        "groups_per_batch": GROUPS_PER_BATCH,
+        "max_age": MAX_AGE,
         "staleness": {"mode": mode, "stall_budget_s": STALL_BUDGET_S},
-    }  # fmt: skip
+    }
     return RunConfig.model_validate({"broker": {"eta": ETA, "max_assignment_s": 1e6}, "learner": learner})
 
 
@@ -146,20 +148,41 @@ class StragglerRun:
         versions = [bisect_right(self._published, began + number * STEP_S) - 1 for number in range(num_steps)]
         success = granted.index % 2 == 0  # Every group has a signal: only ages keep steps out of the loss.
         return Trajectory(
-            trajectory_id=granted.assignment_id, group_id=granted.group_id, index=granted.index, order_id=granted.order_id,
-            kind=granted.kind, task=granted.task, instruction="", steps=tuple(map(self._step, versions)), reward=float(success),
-            success=success, end_reason="done_action", final_screenshot=None, actor="sim-0:x", started_at=began,
-            duration_s=num_steps * STEP_S, reset_s=0.0, wait_s=0.0,
-        )  # fmt: skip
+            trajectory_id=granted.assignment_id,
+            group_id=granted.group_id,
+            index=granted.index,
+            order_id=granted.order_id,
+            kind=granted.kind,
+            task=granted.task,
+            instruction="",
+            steps=tuple(map(self._step, versions)),
+            reward=float(success),
+            success=success,
+            end_reason="done_action",
+            final_screenshot=None,
+            actor="sim-0:x",
+            started_at=began,
+            duration_s=num_steps * STEP_S,
+            reset_s=0.0,
+            wait_s=0.0,
+        )
 
     def _step(self, version: int) -> Step:
         """All steps of a version are the same one: a million of them need no memory."""
         if version not in self._steps:
             one = np.array([1], dtype=np.int32)
             self._steps[version] = Step(
-                one, one, np.array([-1.0], np.float32), np.array([version], np.int32), "click(1)", True, "", None, "quiet",
+                one,
+                one,
+                np.array([-1.0], np.float32),
+                np.array([version], np.int32),
+                "click(1)",
+                True,
+                "",
+                None,
+                "quiet",
                 StepTiming(STEP_S, 0.0, 0.0),
-            )  # fmt: skip
+            )
             self._steps.pop(version - 1000, None)
         return self._steps[version]
 
@@ -202,9 +225,13 @@ class StragglerRun:
         ages = [self._age(step) for step in trajectory.steps]
         masked = sum(age > self._age_bound for age in ages)
         self._ledger.record(
-            trajectory, "too_old" if masked == len(ages) else "trained", group_seq=group_seq, update=self._version,
-            policy_version=self._version, ages=AgeSpan(min(ages), max(ages), masked, masked),
-        )  # fmt: skip
+            trajectory,
+            "too_old" if masked == len(ages) else "trained",
+            group_seq=group_seq,
+            update=self._version,
+            policy_version=self._version,
+            ages=AgeSpan(min(ages), max(ages), masked, masked),
+        )
 
     def _age(self, step: Step) -> int:
         return self._version - int(step.policy_versions[0])

@@ -36,9 +36,20 @@ class PretendedDesktops(DesktopWatch):
             named = ScreenshotRef(f"{number}-{second}", ref.segment, ref.offset, ref.num_bytes, ref.width, ref.height)
             task = TaskRef(f"family-{number % 20}", number, "training")
             found[f"{number // _PER_HOST}/{number % _PER_HOST}"] = DesktopView(
-                number, "leased", "", f"actor-{number // 16}:i", task, "Put 615 into cell F1.", second % 30,
-                f"click({number})", "<think>where is it</think> click(3)", "", None, named, 0.5,
-            )  # fmt: skip
+                number,
+                "leased",
+                "",
+                f"actor-{number // 16}:i",
+                task,
+                "Put 615 into cell F1.",
+                second % 30,
+                f"click({number})",
+                "<think>where is it</think> click(3)",
+                "",
+                None,
+                named,
+                0.5,
+            )
         with self._lock:
             self._refs.update({view.screenshot.content_hash: view.screenshot for view in found.values() if view.screenshot})
             while len(self._refs) > 4 * NUM_DESKTOPS:

@@ -96,21 +96,35 @@ def _memory_and_cost_rows(num_actors: int, idle: Stage, base: Stage, all_at: Sta
         _row(f"broker CPU per heartbeat, {num_actors:,} idle actors", 1e3 * idle.cpu_s / max(1, idle.num_beats), "ms"),
         _row("heartbeats a second in that stage", idle.num_beats / idle.wall_s, "1/s", better="higher"),
         _row(
-            f"broker CPU per trajectory, {num_actors:,} actors, their heartbeats included", cost, "ms",
-            target=1.5 * base_cost, **peer,
+            f"broker CPU per trajectory, {num_actors:,} actors, their heartbeats included",
+            cost,
+            "ms",
+            target=1.5 * base_cost,
+            **peer,
         ),
-        _row("trajectories a second in that stage", all_at.num_accepted / all_at.wall_s, "1/s", better="higher",
-             peer="10 actors", peer_value=base.num_accepted / base.wall_s),
-    ]  # fmt: skip
+        _row(
+            "trajectories a second in that stage",
+            all_at.num_accepted / all_at.wall_s,
+            "1/s",
+            better="higher",
+            peer="10 actors",
+            peer_value=base.num_accepted / base.wall_s,
+        ),
+    ]
 
 
 def _deaf_rows(heard: Stage, deaf: Stage) -> list[dict[str, Any]]:
     peer = "the same 20 clients, reading"
     return [
-        _row(f"latency of others {name} beside 20 clients that never read", deaf.latency_ms(share), "ms",
-             peer=peer, peer_value=heard.latency_ms(share))
+        _row(
+            f"latency of others {name} beside 20 clients that never read",
+            deaf.latency_ms(share),
+            "ms",
+            peer=peer,
+            peer_value=heard.latency_ms(share),
+        )
         for name, share in (("p50", 0.5), ("p99", 0.99))
-    ] + [_row("broker memory (PSS) beside them", deaf.pss_mb, "MiB", peer=peer, peer_value=heard.pss_mb)]  # fmt: skip
+    ] + [_row("broker memory (PSS) beside them", deaf.pss_mb, "MiB", peer=peer, peer_value=heard.pss_mb)]
 
 
 def _flood_rows(flood: Flood, overload_s: float) -> list[dict[str, Any]]:

@@ -72,9 +72,11 @@ def _compare_ways(rounds: int) -> Iterator[dict[str, Any]]:
     before = ""
     for name, figures in found.items():
         for key, unit, better in (
-            ("steps_per_cpu_s", "steps/CPU-s", "higher"), ("passes", "passes/step", "lower"),
-            ("tokens_per_pass", "tokens/pass", None), ("without_pass", "share of steps without a pass", "higher"),
-        ):  # fmt: skip
+            ("steps_per_cpu_s", "steps/CPU-s", "higher"),
+            ("passes", "passes/step", "lower"),
+            ("tokens_per_pass", "tokens/pass", None),
+            ("without_pass", "share of steps without a pass", "higher"),
+        ):
             values = [one[key] for one in figures]
             row = {
                 "name": f"groups, {name}",
@@ -125,8 +127,13 @@ class _Engine:
         environment = {**os.environ, "OMP_NUM_THREADS": str(NUM_THREADS), "PYTHONPATH": str(SOURCE_ROOT)}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "computerrl.benchmarks.engines", name],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment, cwd=SOURCE_ROOT,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment,
+            cwd=SOURCE_ROOT,
+        )
         self.start_s = self._answer()["took_s"]
 
     def play(self, *, seed: int, concurrency: int, temperature: float) -> dict[str, float]:
@@ -205,9 +212,12 @@ def _serve(name: str) -> None:
         passes, tokens, without_pass = (after - total for after, total in zip(_totals(engine), before, strict=True))
         num_steps = GROUP_SIZE * NUM_STEPS
         figures = {
-            "took_s": took_s, "steps_per_cpu_s": num_steps / cpu_s, "passes": passes / num_steps,
-            "tokens_per_pass": tokens / passes if passes else 0.0, "without_pass": without_pass / num_steps,
-        }  # fmt: skip
+            "took_s": took_s,
+            "steps_per_cpu_s": num_steps / cpu_s,
+            "passes": passes / num_steps,
+            "tokens_per_pass": tokens / passes if passes else 0.0,
+            "without_pass": without_pass / num_steps,
+        }
         print("figures", json.dumps(figures), flush=True)
     engine.close()
 
@@ -226,9 +236,17 @@ def _make_engine(name: str) -> Any:
     from computerrl.actor.engines.transformers_engine import make_transformers_engine
 
     return make_transformers_engine(
-        folder, decode=lambda _: "", dtype="float32", device="cpu", num_live=4, max_tokens=160, seed=0, num_threads=NUM_THREADS,
-        max_draft_tokens=config.actor.max_draft_tokens, **WAYS[name],
-    )  # fmt: skip
+        folder,
+        decode=lambda _: "",
+        dtype="float32",
+        device="cpu",
+        num_live=4,
+        max_tokens=160,
+        seed=0,
+        num_threads=NUM_THREADS,
+        max_draft_tokens=config.actor.max_draft_tokens,
+        **WAYS[name],
+    )
 
 
 def _totals(engine: Any) -> tuple[float, float, float]:

@@ -83,6 +83,5 @@ def _circumstances(accounts: Accounts, fleet: Fleet, havoc: Havoc, *, took_s: fl
         **{f"trajectories {outcome}": (number, "") for outcome, number in sorted(accounts.outcomes.items())},
     }
     return [
-        {"name": name, "value": value, "unit": unit, "target": None, "better": "lower"}
-        for name, (value, unit) in rows.items()
-    ]  # fmt: skip
+        {"name": name, "value": value, "unit": unit, "target": None, "better": "lower"} for name, (value, unit) in rows.items()
+    ]

@@ -187,13 +187,18 @@ def _config(folder: Path, model: str, device: str, num_ranks: int) -> RunConfig:
         name=f"gpu-check-{num_ranks}",
         run_dir=str(folder),
         model=ModelConfig.model_validate({"name": model, "dtype": "float32"}),
-        learner=LearnerConfig.model_validate({
-            "device": device, "num_ranks": num_ranks, "num_minibatches": 1, "max_pack_tokens": 4096,
-            # Behaviour log-probs are those of a policy beside this one.
-            "max_logprob_gap": None,
-            "optimizer": OptimizerConfig(lr=1e-5).model_dump(),
-        }),
-    )  # fmt: skip
+        learner=LearnerConfig.model_validate(
+            {
+                "device": device,
+                "num_ranks": num_ranks,
+                "num_minibatches": 1,
+                "max_pack_tokens": 4096,
+                # Behaviour log-probs are those of a policy beside this one.
+                "max_logprob_gap": None,
+                "optimizer": OptimizerConfig(lr=1e-5).model_dump(),
+            }
+        ),
+    )
 
 
 def _one_pack(groups: Sequence[TrajectoryGroup]) -> Pack:

@@ -68,9 +68,13 @@ def run(quick: bool) -> list[dict[str, Any]]:
         store = ScreenshotStore(folder, incarnation="hostile")
         # Two cores under 24 desktops are busy many times over: what is slow is not broken.
         config = DesktopConfig(
-            num_desktops=num_desktops, apps=("calc", "editor", "files"), memory_limit_mb=1000, lease_time_limit_s=600.0,
-            step_deadline_s=120.0, reset_deadline_s=30.0 if quick else 240.0,
-        )  # fmt: skip
+            num_desktops=num_desktops,
+            apps=("calc", "editor", "files"),
+            memory_limit_mb=1000,
+            lease_time_limit_s=600.0,
+            step_deadline_s=120.0,
+            reset_deadline_s=30.0 if quick else 240.0,
+        )
         tasks = TasksConfig(families=FAMILIES)
         drivers: dict[int, GuestDriver] = {}
 

@@ -23,8 +23,11 @@ from computerrl.common.metrics import read_json_lines
 
 _SITE = {"time_limit": "00:20:00", "network": "10.211.0.0/24"}
 _SETTINGS = (
-    "cluster.num_worker_nodes=2", "actor.num_actors=2", "learner.recipe.max_updates=500", "learner.checkpoint_every_updates=500",
-)  # fmt: skip
+    "cluster.num_worker_nodes=2",
+    "actor.num_actors=2",
+    "learner.recipe.max_updates=500",
+    "learner.checkpoint_every_updates=500",
+)
 _LOOK_S = 0.02
 _LIMIT_S = 240.0
 _REPEATS = 3
@@ -79,9 +82,11 @@ def _measure(cluster: SlurmCluster, folder: Path) -> dict[str, float]:
     _computerrl(cluster, folder, "cancel", str(run_folder))
     _until(lambda: not cluster.run("squeue", "--noheader").stdout, "the end of the job")
     return {
-        "first_step_s": first_step - began, "drain_s": queued - asked,
-        "training_again_s": training - queued, "queue_s": again - queued,
-    }  # fmt: skip
+        "first_step_s": first_step - began,
+        "drain_s": queued - asked,
+        "training_again_s": training - queued,
+        "queue_s": again - queued,
+    }
 
 
 def _num_updates(metrics: Path) -> int:

@@ -72,20 +72,33 @@ def _speed_rows(served: Served) -> list[dict[str, Any]]:
     stall_s = statistics.median(served.stalls_s)
     return [
         {
-            "name": f"action tokens/s, {NUM_EPISODES} episodes", "value": statistics.median(ours), "unit": "tokens/s",
-            "spread": max(ours) - min(ours), "target": 0.95 * peer, "better": "higher", "peer": "vLLM alone, all prompts at once",
+            "name": f"action tokens/s, {NUM_EPISODES} episodes",
+            "value": statistics.median(ours),
+            "unit": "tokens/s",
+            "spread": max(ours) - min(ours),
+            "target": 0.95 * peer,
+            "better": "higher",
+            "peer": "vLLM alone, all prompts at once",
             "peer_value": peer,
         },
         {
-            "name": "stall of an update of all weights", "value": stall_s, "unit": "s",
-            "spread": max(served.stalls_s) - min(served.stalls_s), "target": 1.2 * reload_s, "better": "lower",
-            "peer": "vLLM's reload, nothing playing", "peer_value": reload_s,
+            "name": "stall of an update of all weights",
+            "value": stall_s,
+            "unit": "s",
+            "spread": max(served.stalls_s) - min(served.stalls_s),
+            "target": 1.2 * reload_s,
+            "better": "lower",
+            "peer": "vLLM's reload, nothing playing",
+            "peer_value": reload_s,
         },
         {
-            "name": f"  share of rollout time at one update in {UPDATE_EVERY_S:.0f} s", "value": stall_s / UPDATE_EVERY_S,
-            "unit": "", "target": 0.05, "better": "lower",
+            "name": f"  share of rollout time at one update in {UPDATE_EVERY_S:.0f} s",
+            "value": stall_s / UPDATE_EVERY_S,
+            "unit": "",
+            "target": 0.05,
+            "better": "lower",
         },
-    ]  # fmt: skip
+    ]
 
 
 def _gap_row(folder: Path, dtype: str, served: Served) -> dict[str, Any]:
@@ -93,8 +106,11 @@ def _gap_row(folder: Path, dtype: str, served: Served) -> dict[str, Any]:
     gaps = np.abs(np.concatenate([said for _, _, said in served.steps]) - np.concatenate(theirs))
     return {
         "name": f"log-prob gap of engine and learner, {dtype}, mean (maximum {gaps.max():.4f} of {len(gaps)} tokens)",
-        "value": float(gaps.mean()), "unit": "nats", "better": "lower", "target": 0.02 if dtype == "bfloat16" else 0.001,
-    }  # fmt: skip
+        "value": float(gaps.mean()),
+        "unit": "nats",
+        "better": "lower",
+        "target": 0.02 if dtype == "bfloat16" else 0.001,
+    }
 
 
 # --- the learner's process -----------------------------------------------------------------------------------------------
@@ -235,9 +251,13 @@ def _play_alone(core: Any, prompts: Sequence[Sequence[np.ndarray]]) -> None:
     from vllm.sampling_params import RequestOutputKind
 
     params = SamplingParams(
-        temperature=1.0, max_tokens=NUM_ACTION_TOKENS, ignore_eos=True, logprobs=0, detokenize=False,
+        temperature=1.0,
+        max_tokens=NUM_ACTION_TOKENS,
+        ignore_eos=True,
+        logprobs=0,
+        detokenize=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
-    )  # fmt: skip
+    )
     llm = core._llm
     for step in range(NUM_STEPS):
         for number, each in enumerate(prompts):

@@ -47,9 +47,11 @@ _SAMPLE_EVERY_S = 30.0
 _NUM_GROWN = 3
 """So many programs are named, those that grew most."""
 _EVERY_APPLICATION = (
-    SetupStep("web_page", {"page": "click-button", "seed": 1}), SetupStep("editor_open", {"path": "a.txt", "text": ""}),
-    SetupStep("files_open", {"folder": "."}), SetupStep("calc_open", {"cells": {}}),
-)  # fmt: skip
+    SetupStep("web_page", {"page": "click-button", "seed": 1}),
+    SetupStep("editor_open", {"path": "a.txt", "text": ""}),
+    SetupStep("files_open", {"folder": "."}),
+    SetupStep("calc_open", {"cells": {}}),
+)
 _TEXTS = ("", "hello", "=1/0", "A1:B9", "ü 漢字 🙂", "../../etc/passwd", "x" * 1500, "ctrl+q", "#FF0000", "notes.txt", "\x00\n")
 
 

@@ -191,9 +191,11 @@ async def _look_measured(address: str, server: psutil.Process, seconds: float) -
     after, took = server.cpu_times(), time.monotonic() - began
     core = (after.user + after.system - before.user - before.system) / took
     return {
-        "core": core, "states_per_s": counts["states"] / took, "pictures_per_s": counts["pictures"] / took,
+        "core": core,
+        "states_per_s": counts["states"] / took,
+        "pictures_per_s": counts["pictures"] / took,
         "state_kb": counts["bytes"] / counts["states"] / 1000,
-    }  # fmt: skip
+    }
 
 
 if __name__ == "__main__":

@@ -78,9 +78,12 @@ class _Run:
         gpu = str(1 + int(name.removeprefix("actor-").partition(":")[0]))
         process = subprocess.Popen(
             [sys.executable, "-m", "computerrl.benchmarks._weight_receiver", *arguments],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=SOURCE_ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=SOURCE_ROOT,
             env={**os.environ, "CUDA_VISIBLE_DEVICES": gpu},
-        )  # fmt: skip
+        )
         assert process.stdout is not None
         process.stdout.readline()
         return process
@@ -202,9 +205,16 @@ def _row(
 ) -> dict[str, Any]:
     value = max(values) if worst else statistics.median(values)
     return {
-        "name": name, "value": value, "unit": "s", "spread": _spread(values), "target": target, "better": "lower",
-        "peer": peer, "peer_value": peer_value, "ratio": peer_value / value if peer_value else None,
-    }  # fmt: skip
+        "name": name,
+        "value": value,
+        "unit": "s",
+        "spread": _spread(values),
+        "target": target,
+        "better": "lower",
+        "peer": peer,
+        "peer_value": peer_value,
+        "ratio": peer_value / value if peer_value else None,
+    }
 
 
 def _spread(values: list[float]) -> float:

@@ -311,9 +311,11 @@ class BrokerCore:
         fine = tuple(one for one, refusal in zip(batch.trajectories, refusals, strict=True) if refusal is None)
         if len(fine) == len(refusals):
             return None
-        receipts = ReceiptBatch(tuple(
-            _accepted(one) if refusal is None else refusal for one, refusal in zip(batch.trajectories, refusals, strict=True)
-        ))  # fmt: skip
+        receipts = ReceiptBatch(
+            tuple(
+                _accepted(one) if refusal is None else refusal for one, refusal in zip(batch.trajectories, refusals, strict=True)
+            )
+        )
         return _OnDiskFirst(TrajectoryBatch(fine), receipts) if fine else receipts
 
     def _place_rejection(self, order_id: str, slot: Slot | None) -> str:

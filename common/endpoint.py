@@ -52,9 +52,13 @@ _TLS = "give http:// where the server has no TLS, or name the file of its certif
 _TOO_LONG = "look at the model's context length; actor.prompt.max_prompt_tokens and actor.max_new_tokens bound what is asked"
 _PROXY_KEY = "put the proxy's user and password into its address in the environment"
 _STEPS = {
-    400: _TOO_LONG, 413: _TOO_LONG, 422: _TOO_LONG, 404: f"{_ADDRESS}; actor.endpoint.model is the model's name there",
-    405: _ADDRESS, 407: _PROXY_KEY,
-}  # fmt: skip
+    400: _TOO_LONG,
+    413: _TOO_LONG,
+    422: _TOO_LONG,
+    404: f"{_ADDRESS}; actor.endpoint.model is the model's name there",
+    405: _ADDRESS,
+    407: _PROXY_KEY,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,14 @@ from computerrl.common.config import RunConfig
 from computerrl.common.models.folder import BUILT_IN_MODELS, model_folder
 
 PROCESS_MB = {
-    "broker": 150, "env_server": 200, "actor/transformers": 900, "actor/vllm": 1900, "actor/endpoint": 700,
-    "actor/central": 450, "learner": 1000,
-}  # fmt: skip
+    "broker": 150,
+    "env_server": 200,
+    "actor/transformers": 900,
+    "actor/vllm": 1900,
+    "actor/endpoint": 700,
+    "actor/central": 450,
+    "learner": 1000,
+}
 """Resident memory of each kind of process without its model: interpreter, libraries, buffers (measured, rounded up)."""
 VLLM_CACHE_MB = 512
 """Of the keys and values that a second vLLM engine in a process keeps on a CPU; the first one's are counted above."""

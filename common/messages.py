@@ -846,19 +846,56 @@ class CompletionResult(Part, frozen=True):
 
 
 RequestMessage = (
-    Hello | Heartbeat | DirectoryRequest | StatusRequest | RolloutOrder | OrderClosure | AssignmentRequest | AssignmentReturn
-    | Trajectory | TrajectoryBatch | GroupRequest | ConsumptionReport | VersionAnnouncement
-    | LeaseRequest | TaskReset | StepRequest | DemonstrationRequest | EvaluationRequest | LeaseRelease | DesktopsRequest
-    | WeightJoin | WeightLoaded | EngineQuery | CompletionRequest
-)  # fmt: skip
+    Hello
+    | Heartbeat
+    | DirectoryRequest
+    | StatusRequest
+    | RolloutOrder
+    | OrderClosure
+    | AssignmentRequest
+    | AssignmentReturn
+    | Trajectory
+    | TrajectoryBatch
+    | GroupRequest
+    | ConsumptionReport
+    | VersionAnnouncement
+    | LeaseRequest
+    | TaskReset
+    | StepRequest
+    | DemonstrationRequest
+    | EvaluationRequest
+    | LeaseRelease
+    | DesktopsRequest
+    | WeightJoin
+    | WeightLoaded
+    | EngineQuery
+    | CompletionRequest
+)
 """What a server takes; it refuses the other kinds before it unpacks them."""
 
 AnswerMessage = (
-    Welcome | HeartbeatAck | Ack | ErrorReply | Directory | Status | Assignment | NoAssignment | TrajectoryReceipt | ReceiptBatch
-    | TrajectoryGroup | NoGroup
-    | Lease | TaskStarted | StepResult | Demonstration | Evaluation | Desktops | WeightInvitation
-    | EngineState | CompletionResult
-)  # fmt: skip
+    Welcome
+    | HeartbeatAck
+    | Ack
+    | ErrorReply
+    | Directory
+    | Status
+    | Assignment
+    | NoAssignment
+    | TrajectoryReceipt
+    | ReceiptBatch
+    | TrajectoryGroup
+    | NoGroup
+    | Lease
+    | TaskStarted
+    | StepResult
+    | Demonstration
+    | Evaluation
+    | Desktops
+    | WeightInvitation
+    | EngineState
+    | CompletionResult
+)
 
 Message = RequestMessage | AnswerMessage | GroupDrawn | SlotGivenUp
 """Every message that may be the top of a frame; the codec's registry is made from this union."""

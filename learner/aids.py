@@ -28,9 +28,15 @@ class Aids:
     """See the module's docstring."""
 
     def __init__(
-        self, config: RunConfig, state: LoopState, *, families: Sequence[str], broker: Broker, cloned: EpisodePool,
+        self,
+        config: RunConfig,
+        state: LoopState,
+        *,
+        families: Sequence[str],
+        broker: Broker,
+        cloned: EpisodePool,
         pool: EpisodePool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``cloned``: what cloning trained on, imitated where none may be asked for; ``pool``: where those asked for go."""
         self._config = config
         self._recipe = config.learner.recipe

@@ -92,8 +92,10 @@ class LearnerLoop:
         self._pacer = self._make_pacer()
         self._machine = PhaseMachine(config.learner.entropulse)
         limits_of_pools = (
-            recipe.max_demonstrations(config, recorded), max(1, config.learner.recipe.demos_of_failures), POOL_PER_FAMILY,
-        )  # fmt: skip
+            recipe.max_demonstrations(config, recorded),
+            max(1, config.learner.recipe.demos_of_failures),
+            POOL_PER_FAMILY,
+        )
         self._demonstrations, self._demonstrated_failures, self._successes = (
             EpisodePool(seed=config.seed, max_per_family=limit, with_pictures=trainer.check_picture is not None)
             for limit in limits_of_pools
@@ -125,14 +127,22 @@ class LearnerLoop:
         if checkpoint is not None:
             self._ledger.restore(self.state.ledger)
         self._intake = Intake(
-            self.state, broker=self._broker, ledger=self._ledger, records=self._records,
-            vocabulary_size=self._trainer.vocabulary_size, check_picture=self._trainer.check_picture,
-        )  # fmt: skip
+            self.state,
+            broker=self._broker,
+            ledger=self._ledger,
+            records=self._records,
+            vocabulary_size=self._trainer.vocabulary_size,
+            check_picture=self._trainer.check_picture,
+        )
         self._rollouts = Rollouts(self.state, families=self._families, records=self._records, demonstrations=self._demonstrations)
         self._aids = Aids(
-            self._config, self.state, families=self._families, broker=self._broker, cloned=self._demonstrations,
+            self._config,
+            self.state,
+            families=self._families,
+            broker=self._broker,
+            cloned=self._demonstrations,
             pool=self._demonstrated_failures,
-        )  # fmt: skip
+        )
         base = self.state.policy_version
         self.state.policy_version = max(announced_version, base) + 1
         if checkpoint is None:
@@ -149,13 +159,22 @@ class LearnerLoop:
         self._lineage.store(self._folder.lineage)
         self._publish()
         log.get_logger().info(
-            "learner.resumed", checkpoint=checkpoint.number, phase=self.state.phase, update=self.state.update,
-            policy_version=self.state.policy_version, cursor=self.state.cursor,
-        )  # fmt: skip
-        self._phase = self._planned(recipe.phase_named(
-            self.state.phase, self._config, first_seed=self.state.next_seed, temperature=self._temperature,
-            recorded=self.state.recorded,
-        ))  # fmt: skip
+            "learner.resumed",
+            checkpoint=checkpoint.number,
+            phase=self.state.phase,
+            update=self.state.update,
+            policy_version=self.state.policy_version,
+            cursor=self.state.cursor,
+        )
+        self._phase = self._planned(
+            recipe.phase_named(
+                self.state.phase,
+                self._config,
+                first_seed=self.state.next_seed,
+                temperature=self._temperature,
+                recorded=self.state.recorded,
+            )
+        )
         self._carry_on()
 
     def _restore(self, checkpoint: Checkpoint) -> None:
@@ -166,8 +185,10 @@ class LearnerLoop:
 
     def _pools(self) -> dict[str, Stored]:
         pools: dict[str, Stored] = {
-            "demonstrations": self._demonstrations, "aids": self._demonstrated_failures, "successes": self._successes,
-        }  # fmt: skip
+            "demonstrations": self._demonstrations,
+            "aids": self._demonstrated_failures,
+            "successes": self._successes,
+        }
         algorithm = self._trainer.algorithm
         return {**pools, "memory": algorithm.memory} if isinstance(algorithm, Remembers) else pools
 
@@ -192,9 +213,13 @@ class LearnerLoop:
         if self._published_version != self.state.policy_version:
             self._hand_out()
         following = recipe.phase_after(
-            self._phase, self._config, sft_round=sft_round, next_seed=self.state.next_seed, temperature=self._temperature,
+            self._phase,
+            self._config,
+            sft_round=sft_round,
+            next_seed=self.state.next_seed,
+            temperature=self._temperature,
             recorded=self.state.recorded,
-        )  # fmt: skip
+        )
         self._enter(following, reason=reason)
 
     def _enter(self, phase: recipe.Phase, *, reason: str) -> None:
@@ -209,11 +234,14 @@ class LearnerLoop:
         phase = self._planned(phase)
         placed = [
             plan.to_message(
-                self._config, self._families, policy_version=state.policy_version, update=state.update,
+                self._config,
+                self._families,
+                policy_version=state.policy_version,
+                update=state.update,
                 num_patches=self._num_patches,
             )
             for plan in phase.orders
-        ]  # fmt: skip
+        ]
         is_cut = self._phase.kind == "rollouts" and any(self._rollouts.num_missing(order) for order in self._phase.orders)
         orders.enter(state, placed, close_present=self._phase.kind == "rl" or is_cut)
         self._phase_started_s = state.run_s
@@ -239,10 +267,16 @@ class LearnerLoop:
         planned = []
         for order in phase.orders:
             if order.kind == "evaluation":
-                number = self.state.planned.setdefault(order.order_id, limits.planned_episodes(
-                    order.order_id, order.num_per_family or 0, num_episodes_each=rollouts, state=self.state,
-                    limits=self._config.learner.recipe,
-                ))  # fmt: skip
+                number = self.state.planned.setdefault(
+                    order.order_id,
+                    limits.planned_episodes(
+                        order.order_id,
+                        order.num_per_family or 0,
+                        num_episodes_each=rollouts,
+                        state=self.state,
+                        limits=self._config.learner.recipe,
+                    ),
+                )
                 if number < (order.num_per_family or 0):
                     log.get_logger().warning(
                         "evaluation.shortened", phase=order.order_id, episodes_per_family=number, wanted=order.num_per_family
@@ -351,7 +385,7 @@ class LearnerLoop:
             return False
         ends_s = limits.evaluation_ends_s(
             self._phase.name, self.state, self._config.learner.recipe, began_s=self._phase_started_s
-        )  # fmt: skip
+        )
         demonstrates = any(order.kind == "demonstration" and self._rollouts.num_missing(order) for order in self._phase.orders)
         return ends_s is not None and self.state.run_s >= ends_s and not demonstrates
 
@@ -364,10 +398,13 @@ class LearnerLoop:
 
     def _begin_sft(self) -> None:
         self._round = sft.make_round(
-            self.state.phase, self._config, demonstrations=self._demonstrations, successes=self._successes,
+            self.state.phase,
+            self._config,
+            demonstrations=self._demonstrations,
+            successes=self._successes,
             success=self.state.success_ema or 0.0,
             max_samples=limits.samples_of_round(self.state, self._config.learner),
-        )  # fmt: skip
+        )
         self._trainer.change_objective(self._round.max_lr)
 
     def _tick_sft(self) -> bool:
@@ -378,9 +415,13 @@ class LearnerLoop:
             metrics = self._trainer.sft_step(steps, self._round.lr)
             self.state.sft_sample_s = (self._clock() - began) / len(steps)
             self._records.event(
-                "sft", phase=self.state.phase, step=self._round.num_done, num_steps=len(self._round.batches),
-                pool_digest=self._round.pool_digest, **metrics,
-            )  # fmt: skip
+                "sft",
+                phase=self.state.phase,
+                step=self._round.num_done,
+                num_steps=len(self._round.batches),
+                pool_digest=self._round.pool_digest,
+                **metrics,
+            )
             self.note = f"{self.state.phase}: step {self._round.num_done} of {len(self._round.batches)}"
             return True
         # What RL starts from is also what its KL term refers to.
@@ -407,9 +448,13 @@ class LearnerLoop:
         if group is not None:
             self._intake.taken.append(group)
         cut = self._pacer.cut(
-            self._intake.current(), self._intake.in_flight, version=self.state.policy_version, lineage=self._lineage,
-            now=self._clock(), may_wait=not reason,
-        )  # fmt: skip
+            self._intake.current(),
+            self._intake.in_flight,
+            version=self.state.policy_version,
+            lineage=self._lineage,
+            now=self._clock(),
+            may_wait=not reason,
+        )
         if cut is not None:
             self._update(cut)
         return group is not None or cut is not None
@@ -562,9 +607,13 @@ class LearnerLoop:
         while (group := self._intake.fetch()) is not None:
             self._intake.decide_all([group], "phase_closed")
         fields = summary.summary_fields(
-            self.state, self._ledger, status=self._status(), num_rounds=self._machine.num_rounds,
-            num_restarts=len(self._lineage.breaks), families=self._families,
-        )  # fmt: skip
+            self.state,
+            self._ledger,
+            status=self._status(),
+            num_rounds=self._machine.num_rounds,
+            num_restarts=len(self._lineage.breaks),
+            families=self._families,
+        )
         self._records.event("summary", **fields)
         log.get_logger().info("run.finished", **{name: fields[name] for name in summary.SUMMARY_LOGGED})
 

@@ -114,9 +114,13 @@ class _Process:
         self._stop = stop
         self._index = index
         self._hello = Hello(
-            role="learner", index=index, incarnation=incarnation, host=socket.gethostname(), pid=os.getpid(),
+            role="learner",
+            index=index,
+            incarnation=incarnation,
+            host=socket.gethostname(),
+            pid=os.getpid(),
             endpoints={WEIGHTS_ENDPOINT: server.address},
-        )  # fmt: skip
+        )
         self._loop: LearnerLoop | None = None
         self._note = "loading the model"
 
@@ -124,9 +128,15 @@ class _Process:
         """Until finished or stopped."""
         welcome = self._broker.hello(self._hello)
         heartbeat = Heartbeat(
-            self._broker, role="learner", index=self._index, incarnation=self._hello.incarnation,
-            endpoints=self._hello.endpoints, metrics=self._metrics, note=self._say, stop=self._stop,
-        )  # fmt: skip
+            self._broker,
+            role="learner",
+            index=self._index,
+            incarnation=self._hello.incarnation,
+            endpoints=self._hello.endpoints,
+            metrics=self._metrics,
+            note=self._say,
+            stop=self._stop,
+        )
         checkpoints = CheckpointStore(self._folder.checkpoints, num_kept=self._config.learner.num_checkpoints_kept)
         with heartbeat, exporting(self._config, role="learner", index=self._index, metrics=self._metrics):
             checkpoint = checkpoints.load()
@@ -167,9 +177,15 @@ class _Process:
         announced_version: int,
     ) -> None:
         loop = LearnerLoop(
-            self._config, families=self._families, broker=self._broker, trainer=trainer, weights=weights,
-            folder=self._folder, checkpoints=checkpoints, start_s=self._folder.start_s(),
-        )  # fmt: skip
+            self._config,
+            families=self._families,
+            broker=self._broker,
+            trainer=trainer,
+            weights=weights,
+            folder=self._folder,
+            checkpoints=checkpoints,
+            start_s=self._folder.start_s(),
+        )
         try:
             loop.begin(announced_version=announced_version, checkpoint=checkpoint)
             self._loop = loop
@@ -217,9 +233,13 @@ def _weight_sender(config: RunConfig, server: Server, *, model_digest: str, devi
     host = reachable_address(own_address(config.learner.bind_address))
     files = WeightFiles(RunFolder(config.folder).weights) if backend == "file" else None
     return WeightSender(
-        server, model_digest=model_digest, host=host, backend="gloo" if files else backend,
-        timeout_s=config.learner.weight_timeout_s, files=files,
-    )  # fmt: skip
+        server,
+        model_digest=model_digest,
+        host=host,
+        backend="gloo" if files else backend,
+        timeout_s=config.learner.weight_timeout_s,
+        files=files,
+    )
 
 
 def _shares_its_gpu(config: RunConfig) -> bool:

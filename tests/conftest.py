@@ -51,20 +51,41 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 SHARING_FILES = {
     "desktop-core": (
-        "test_browser_tools", "test_calc_tools", "test_desktop_actions", "test_driver_contract", "test_osworld_on_desktop",
-        "test_pointer_actions", "test_tasks_on_desktops", "test_visible_elements",
+        "test_browser_tools",
+        "test_calc_tools",
+        "test_desktop_actions",
+        "test_driver_contract",
+        "test_osworld_on_desktop",
+        "test_pointer_actions",
+        "test_tasks_on_desktops",
+        "test_visible_elements",
     ),
     "desktop-full": (
-        "test_files_tools", "test_gimp_tools", "test_impress_tools", "test_osworld_settings", "test_visible_menus",
-        "test_vlc_tools", "test_writer_tools",
+        "test_files_tools",
+        "test_gimp_tools",
+        "test_impress_tools",
+        "test_osworld_settings",
+        "test_visible_menus",
+        "test_vlc_tools",
+        "test_writer_tools",
     ),
-}  # fmt: skip
+}
 """Files that play on a worker's shared desktop, by its image: one worker plays all of them."""
 LONGEST_FIRST = (
-    "test_engine_contract", "test_train_process", "desktop-full", "test_cluster_jobs", "desktop-core", "test_setup_packages",
-    "test_arm_studies", "test_fault_benchmarks", "test_loop_kill_resume", "test_learner_ranks", "test_weight_broadcast",
-    "test_dashboard_page", "test_engine_memo",
-)  # fmt: skip
+    "test_engine_contract",
+    "test_train_process",
+    "desktop-full",
+    "test_cluster_jobs",
+    "desktop-core",
+    "test_setup_packages",
+    "test_arm_studies",
+    "test_fault_benchmarks",
+    "test_loop_kill_resume",
+    "test_learner_ranks",
+    "test_weight_broadcast",
+    "test_dashboard_page",
+    "test_engine_memo",
+)
 """Groups that take longest, the longest first: begun late, one of them would end the run alone."""
 _GROUPS = {file: group for group, files in SHARING_FILES.items() for file in files}
 

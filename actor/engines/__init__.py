@@ -49,11 +49,18 @@ def _make_one(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int
         from computerrl.actor.engines.vllm_engine import make_vllm_engine
 
         return make_vllm_engine(
-            folder, decode=decode, dtype=config.model.dtype, num_live=num_live, max_tokens=max_tokens, seed=seed,
-            num_threads=config.actor.num_threads, gpu_memory=config.actor.gpu_memory,
-            max_num_batched_tokens=config.actor.max_num_batched_tokens, enforce_eager=config.actor.enforce_eager,
+            folder,
+            decode=decode,
+            dtype=config.model.dtype,
+            num_live=num_live,
+            max_tokens=max_tokens,
+            seed=seed,
+            num_threads=config.actor.num_threads,
+            gpu_memory=config.actor.gpu_memory,
+            max_num_batched_tokens=config.actor.max_num_batched_tokens,
+            enforce_eager=config.actor.enforce_eager,
             resumes=config.actor.on_new_weights == "resume",
-        )  # fmt: skip
+        )
     import torch
 
     from computerrl.actor.engines.transformers_engine import make_transformers_engine
@@ -61,12 +68,22 @@ def _make_one(config: RunConfig, folder: Path, *, decode: Callable[[Sequence[int
     # An actor's node may lack a GPU though the learner's has one: cuda is no demand here.
     device = choose_device(
         "cpu" if config.learner.device == "cpu" else "auto",
-        built_for=torch.version.cuda, has_cuda=torch.cuda.is_available(), has_gpu=has_visible_gpu(),
-    )  # fmt: skip
+        built_for=torch.version.cuda,
+        has_cuda=torch.cuda.is_available(),
+        has_gpu=has_visible_gpu(),
+    )
     return make_transformers_engine(
-        folder, decode=decode, dtype=config.model.dtype, device=device, num_live=num_live, max_tokens=max_tokens,
-        seed=seed, num_threads=config.actor.num_threads, max_draft_tokens=config.actor.max_draft_tokens,
+        folder,
+        decode=decode,
+        dtype=config.model.dtype,
+        device=device,
+        num_live=num_live,
+        max_tokens=max_tokens,
+        seed=seed,
+        num_threads=config.actor.num_threads,
+        max_draft_tokens=config.actor.max_draft_tokens,
         # Cross-policy sampling has two engines.
         memo_bytes=(config.actor.memo_mb << 20) // (1 if config.actor.older_policy_every is None else 2),
-        resumes=config.actor.on_new_weights == "resume", float32_head=config.model.head_dtype == "float32",
-    )  # fmt: skip
+        resumes=config.actor.on_new_weights == "resume",
+        float32_head=config.model.head_dtype == "float32",
+    )

@@ -156,9 +156,17 @@ class HFDecoder:
 
 
 def _hf_attention(
-    module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, *,
-    scaling: float, ragged_pass: Pass, ragged_cache: KVCache, **_: Any,
-) -> tuple[torch.Tensor, None]:  # fmt: skip
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Any,
+    *,
+    scaling: float,
+    ragged_pass: Pass,
+    ragged_cache: KVCache,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
     """transformers' attention function: [1, heads, N, D] in, [1, N, Q * D] out."""
     layer = module.layer_idx
     new = torch.cat([key[0], value[0]]).transpose(0, 1)

@@ -98,9 +98,13 @@ class EndpointEngine:
     def _complete(self, request: GenerationRequest, seed: int, queued: float) -> Completion:
         version, began = self._version, time.perf_counter()
         asked = completion(
-            model=self._model, prompt=request.prompt_tokens.tolist(), max_new_tokens=request.max_new_tokens,
-            temperature=request.temperature, seed=seed, stop_tokens=request.stop_tokens,
-        )  # fmt: skip
+            model=self._model,
+            prompt=request.prompt_tokens.tolist(),
+            max_new_tokens=request.max_new_tokens,
+            temperature=request.temperature,
+            seed=seed,
+            stop_tokens=request.stop_tokens,
+        )
         answer = self._ask(asked)
         tokens = answer.tokens
         is_stopped = not answer.is_cut and tokens[-1] in request.stop_tokens

@@ -52,10 +52,14 @@ class LlamaModel:
             return cos[0], sin[0]
 
         return LlamaModel(
-            num_layers=config.num_hidden_layers, num_heads=config.num_attention_heads,
-            num_kv_heads=config.num_key_value_heads, head_dim=int(model.model.layers[0].self_attn.head_dim),
-            eps=float(config.rms_norm_eps), weights=named_weights(model), rotary=rotary,
-        )  # fmt: skip
+            num_layers=config.num_hidden_layers,
+            num_heads=config.num_attention_heads,
+            num_kv_heads=config.num_key_value_heads,
+            head_dim=int(model.model.layers[0].self_attn.head_dim),
+            eps=float(config.rms_norm_eps),
+            weights=named_weights(model),
+            rotary=rotary,
+        )
 
     @staticmethod
     def read(folder: Path, *, dtype: torch.dtype, device: str) -> LlamaModel | None:
@@ -83,9 +87,14 @@ class LlamaModel:
             return angles_TD.cos().to(dtype), angles_TD.sin().to(dtype)
 
         return LlamaModel(
-            num_layers=config["num_hidden_layers"], num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim,
-            eps=float(config.get("rms_norm_eps", 1e-6)), weights=weights, rotary=rotary,
-        )  # fmt: skip
+            num_layers=config["num_hidden_layers"],
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            eps=float(config.get("rms_norm_eps", 1e-6)),
+            weights=weights,
+            rotary=rotary,
+        )
 
     @property
     def embedding(self) -> torch.Tensor:
@@ -115,10 +124,16 @@ def _shapes(config: Mapping[str, Any], *, queries: int, keys: int) -> dict[str, 
     """Shape of every weight by name."""
     hidden, inner, vocabulary = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
     in_layer = {
-        "input_layernorm": (hidden,), "post_attention_layernorm": (hidden,), "self_attn.q_proj": (queries, hidden),
-        "self_attn.k_proj": (keys, hidden), "self_attn.v_proj": (keys, hidden), "self_attn.o_proj": (hidden, queries),
-        "mlp.gate_proj": (inner, hidden), "mlp.up_proj": (inner, hidden), "mlp.down_proj": (hidden, inner),
-    }  # fmt: skip
+        "input_layernorm": (hidden,),
+        "post_attention_layernorm": (hidden,),
+        "self_attn.q_proj": (queries, hidden),
+        "self_attn.k_proj": (keys, hidden),
+        "self_attn.v_proj": (keys, hidden),
+        "self_attn.o_proj": (hidden, queries),
+        "mlp.gate_proj": (inner, hidden),
+        "mlp.up_proj": (inner, hidden),
+        "mlp.down_proj": (hidden, inner),
+    }
     shapes = {
         f"model.layers.{layer}.{name}.weight": shape
         for layer in range(config["num_hidden_layers"])

@@ -90,9 +90,12 @@ class _Ticket:
         """``sampled``, which goes on where it was interrupted, as one."""
         said = self.said
         return Sampled(
-            sampled.key, said.tokens + sampled.tokens, said.logprobs + sampled.logprobs,
-            said.policy_versions + sampled.policy_versions, sampled.stopped,
-        )  # fmt: skip
+            sampled.key,
+            said.tokens + sampled.tokens,
+            said.logprobs + sampled.logprobs,
+            said.policy_versions + sampled.policy_versions,
+            sampled.stopped,
+        )
 
 
 @dataclass(slots=True)

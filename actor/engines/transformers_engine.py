@@ -95,9 +95,18 @@ class TransformersCore:
     """An `EngineCore`; see `make_transformers_engine` for the thread around it."""
 
     def __init__(
-        self, model: Any, *, num_live: int, max_tokens: int, seed: int, max_draft_tokens: int, memo_bytes: int = 0,
-        fused: bool = True, half: bool = False, float32_head: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        model: Any,
+        *,
+        num_live: int,
+        max_tokens: int,
+        seed: int,
+        max_draft_tokens: int,
+        memo_bytes: int = 0,
+        fused: bool = True,
+        half: bool = False,
+        float32_head: bool = False,
+    ) -> None:
         """``model``: a `LlamaModel`, or transformers' model. ``fused``: use `LlamaDecoder` where transformers' model has its
         shape. ``half`` and ``float32_head``: see `LlamaDecoder`."""
         llama = model if isinstance(model, LlamaModel) else LlamaModel.of(model) if fused else None
@@ -107,8 +116,10 @@ class TransformersCore:
         else:
             config = model.config
             num_layers, num_heads, num_kv_heads = (
-                config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads
-            )  # fmt: skip
+                config.num_hidden_layers,
+                config.num_attention_heads,
+                config.num_key_value_heads,
+            )
             head_dim = getattr(config, "head_dim", None) or config.hidden_size // num_heads
             embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
         self._device = str(embedding.device)
@@ -225,10 +236,15 @@ class TransformersCore:
             begin, end = running.num_cached, running.num_cached + len(new)
             chunks.append(
                 make_chunk(
-                    row=running.row, start=len(tokens), begin=begin, end=end,
-                    group=self._group, dtype=self._mask_dtype, device=self._device,
+                    row=running.row,
+                    start=len(tokens),
+                    begin=begin,
+                    end=end,
+                    group=self._group,
+                    dtype=self._mask_dtype,
+                    device=self._device,
                 )
-            )  # fmt: skip
+            )
             tokens.extend(new)
             positions.extend(range(begin, end))
             rows.extend([running.row] * len(new))
@@ -423,10 +439,22 @@ class TransformersEngine(ThreadedEngine):
 
 
 def make_transformers_engine(
-    folder: Path, *, decode: Callable[[Sequence[int]], str], dtype: str, device: str, num_live: int, max_tokens: int,
-    seed: int, num_threads: int | None, max_draft_tokens: int, memo_bytes: int = 0, fused: bool = True, half: bool = True,
-    resumes: bool = False, float32_head: bool = False,
-) -> TransformersEngine:  # fmt: skip
+    folder: Path,
+    *,
+    decode: Callable[[Sequence[int]], str],
+    dtype: str,
+    device: str,
+    num_live: int,
+    max_tokens: int,
+    seed: int,
+    num_threads: int | None,
+    max_draft_tokens: int,
+    memo_bytes: int = 0,
+    fused: bool = True,
+    half: bool = True,
+    resumes: bool = False,
+    float32_head: bool = False,
+) -> TransformersEngine:
     """The engine for the model in ``folder``. ``num_threads`` is set for the whole process. ``memo_bytes``: memory for
     distributions that were computed before, on a CPU; GPUs compute them as fast as they copy them. ``half``: matrices in half
     precision where the weights are float32 on a CPU. ``float32_head``: see `LlamaDecoder`."""
@@ -436,7 +464,14 @@ def make_transformers_engine(
         llama = LlamaModel.read(folder, dtype=getattr(torch, dtype), device=device) if fused else None
     model = load_model(folder, dtype=dtype, device=device) if llama is None else llama
     core = TransformersCore(
-        model, num_live=num_live, max_tokens=max_tokens, seed=seed, max_draft_tokens=max_draft_tokens,
-        memo_bytes=memo_bytes if device == "cpu" else 0, fused=fused, half=half, float32_head=float32_head,
-    )  # fmt: skip
+        model,
+        num_live=num_live,
+        max_tokens=max_tokens,
+        seed=seed,
+        max_draft_tokens=max_draft_tokens,
+        memo_bytes=memo_bytes if device == "cpu" else 0,
+        fused=fused,
+        half=half,
+        float32_head=float32_head,
+    )
     return TransformersEngine(core, decode=decode, dtype=dtype, resumes=resumes)

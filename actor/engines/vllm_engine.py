@@ -43,15 +43,33 @@ FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Matrices that vLLM keeps as one: reloading only a part of one silently leaves the others undefined."""
 
 ENGINE_OPTIONS = (
-    "block_size", "disable_log_stats", "dtype", "enable_prefix_caching", "enforce_eager", "generation_config",
-    "gpu_memory_utilization", "kv_cache_memory_bytes", "logprobs_mode", "max_model_len", "max_num_batched_tokens", "max_num_seqs",
-    "skip_tokenizer_init", "use_tqdm_on_load",
-)  # fmt: skip
+    "block_size",
+    "disable_log_stats",
+    "dtype",
+    "enable_prefix_caching",
+    "enforce_eager",
+    "generation_config",
+    "gpu_memory_utilization",
+    "kv_cache_memory_bytes",
+    "logprobs_mode",
+    "max_model_len",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "skip_tokenizer_init",
+    "use_tqdm_on_load",
+)
 CLIENT_METHODS = ("abort_requests", "add_request", "collective_rpc", "get_output", "shutdown")
 REQUEST_FIELDS = (
-    "arrival_time", "cache_salt", "data_parallel_rank", "lora_request", "mm_features", "pooling_params", "prompt_token_ids",
-    "request_id", "sampling_params",
-)  # fmt: skip
+    "arrival_time",
+    "cache_salt",
+    "data_parallel_rank",
+    "lora_request",
+    "mm_features",
+    "pooling_params",
+    "prompt_token_ids",
+    "request_id",
+    "sampling_params",
+)
 OUTPUT_FIELDS = ("finish_reason", "new_logprobs", "new_prompt_logprobs_tensors", "new_token_ids", "request_id")
 
 _P = ParamSpec("_P")
@@ -390,13 +408,29 @@ def _reload_in_worker(worker: Any, tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def make_vllm_engine(
-    folder: Path, *, decode: Callable[[Sequence[int]], str], dtype: str, num_live: int, max_tokens: int, seed: int,
-    num_threads: int | None, gpu_memory: float = 0.4, max_num_batched_tokens: int | None = None, enforce_eager: bool = False,
+    folder: Path,
+    *,
+    decode: Callable[[Sequence[int]], str],
+    dtype: str,
+    num_live: int,
+    max_tokens: int,
+    seed: int,
+    num_threads: int | None,
+    gpu_memory: float = 0.4,
+    max_num_batched_tokens: int | None = None,
+    enforce_eager: bool = False,
     resumes: bool = False,
-) -> ThreadedEngine:  # fmt: skip
+) -> ThreadedEngine:
     """The engine for the model in ``folder``."""
     core = VLLMCore(
-        folder, dtype=dtype, num_live=num_live, max_tokens=max_tokens, seed=seed, num_threads=num_threads, gpu_memory=gpu_memory,
-        max_num_batched_tokens=max_num_batched_tokens, enforce_eager=enforce_eager,
-    )  # fmt: skip
+        folder,
+        dtype=dtype,
+        num_live=num_live,
+        max_tokens=max_tokens,
+        seed=seed,
+        num_threads=num_threads,
+        gpu_memory=gpu_memory,
+        max_num_batched_tokens=max_num_batched_tokens,
+        enforce_eager=enforce_eager,
+    )
     return ThreadedEngine(core, decode=decode, name="vllm-engine", dtype=dtype, resumes=resumes)

@@ -63,8 +63,10 @@ def _find(asked: dict[str, Any]) -> list[Problem]:
 def _main() -> None:
     asked = json.load(sys.stdin)
     for limit, number in (
-        (resource.RLIMIT_CPU, asked["max_cpu_s"]), (resource.RLIMIT_DATA, MAX_DATA_BYTES), (resource.RLIMIT_CORE, 0),
-    ):  # fmt: skip
+        (resource.RLIMIT_CPU, asked["max_cpu_s"]),
+        (resource.RLIMIT_DATA, MAX_DATA_BYTES),
+        (resource.RLIMIT_CORE, 0),
+    ):
         _, hard = resource.getrlimit(limit)
         resource.setrlimit(limit, (number if hard == resource.RLIM_INFINITY else min(number, hard), hard))
     with contextlib.redirect_stdout(sys.stderr):  # Warnings of the log.

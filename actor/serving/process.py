@@ -80,9 +80,14 @@ class EngineProcess:
         """Its own thread, which watches the engine afterwards: actors are told meanwhile that there is nothing yet."""
         try:
             host = EngineHost(
-                self._config, index=self._index, name=self._name, tokenizer=FolderTokenizer(self._model), broker=broker,
-                connect=self._client, stop=self._stop,
-            )  # fmt: skip
+                self._config,
+                index=self._index,
+                name=self._name,
+                tokenizer=FolderTokenizer(self._model),
+                broker=broker,
+                connect=self._client,
+                stop=self._stop,
+            )
         except Exception as error:  # noqa: BLE001
             # Thread boundary: without an engine this process is of no use; the supervisor decides what follows.
             log.get_logger().exception("engine.start_failed")

@@ -78,9 +78,12 @@ class RemoteEngine:
         if channel is None:
             raise EngineFailed("no engine process serves now")
         message = CompletionRequest(
-            request.prompt_tokens, request.temperature, request.max_new_tokens,
-            np.array(sorted(request.stop_tokens), dtype=np.int32), request.may_be_older,
-        )  # fmt: skip
+            request.prompt_tokens,
+            request.temperature,
+            request.max_new_tokens,
+            np.array(sorted(request.stop_tokens), dtype=np.int32),
+            request.may_be_older,
+        )
         answer = channel.request(message, timeout_s=PATIENCE_S)
         if not isinstance(answer, CompletionResult):
             raise ProtocolError(f"an engine process answered CompletionRequest with {type(answer).__name__}")

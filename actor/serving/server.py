@@ -118,9 +118,12 @@ class EngineServer:
             request.reply(ErrorReply("engine_failed", "the engine is still starting"))
             return
         wanted = GenerationRequest(
-            message.prompt_tokens, message.temperature, message.max_new_tokens,
-            frozenset(message.stop_tokens.tolist()), message.may_be_older,
-        )  # fmt: skip
+            message.prompt_tokens,
+            message.temperature,
+            message.max_new_tokens,
+            frozenset(message.stop_tokens.tolist()),
+            message.may_be_older,
+        )
         engine.submit(wanted).add_done_callback(lambda done: self._send(request, done))
 
     def _send(self, request: Request, done: Future[Completion]) -> None:

@@ -220,10 +220,15 @@ class WeightReceiver:
         form_timeout_s = invitation.form_timeout_s + FORM_GRACE_S
         store = join_store(address, timeout_s=form_timeout_s)
         self._link = BroadcastGroup(
-            store=store, prefix=prefix, rank=invitation.rank, world_size=invitation.world_size,
-            backend=invitation.backend, host=local_host_towards(address), form_timeout_s=form_timeout_s,
+            store=store,
+            prefix=prefix,
+            rank=invitation.rank,
+            world_size=invitation.world_size,
+            backend=invitation.backend,
+            host=local_host_towards(address),
+            form_timeout_s=form_timeout_s,
             timeout_s=invitation.timeout_s,
-        )  # fmt: skip
+        )
         self._prefix = prefix
         return self._link
 

@@ -83,9 +83,10 @@ class Generalist:
 def _cloned(folder: Path, seed: int, settings: Mapping[str, Any], unseen: Sequence[str]) -> tuple[Path, Record]:
     """The policy that has cloned demonstrations of the families trained on, evaluated before and after on all families."""
     wider = {
-        "tasks.families": (*settings["tasks.families"], *unseen), "learner.recipe.demos_of_family": dict.fromkeys(unseen, 0),
+        "tasks.families": (*settings["tasks.families"], *unseen),
+        "learner.recipe.demos_of_family": dict.fromkeys(unseen, 0),
         "learner.recipe.eval_before_episodes_per_family": None,
-    }  # fmt: skip
+    }
     return _runs.cloned_model(folder, f"cloned-{seed}", seed, {**settings, **wider})
 
 
@@ -104,11 +105,13 @@ def _evaluated(folder: Path, stage: str, seed: int, settings: Mapping[str, Any],
     """Held-out success of one stage: successes and episodes of each family."""
     if stage == "trained":
         only = {
-            "model.name": str(folder / "models" / f"trained-{seed}"), "tasks.families": (*settings["tasks.families"], *unseen),
-            "learner.recipe.demos_per_family": 0, "learner.recipe.max_updates": 0,
+            "model.name": str(folder / "models" / f"trained-{seed}"),
+            "tasks.families": (*settings["tasks.families"], *unseen),
+            "learner.recipe.demos_per_family": 0,
+            "learner.recipe.max_updates": 0,
             "learner.recipe.eval_before_episodes_per_family": None,
             "seed": seed,
-        }  # fmt: skip
+        }
         run = _runs.train(folder, f"eval-trained-{seed}", {**settings, **only})
         found = _runs.evaluations(run)["success_before"]
         _runs.slim(run)
@@ -151,11 +154,13 @@ def table(
     known = [name for name in (*families, *unseen) if any(name in of for of in published.values())]
     if known:
         ours = [pooled(cells, stage, known) for stage in STAGES]
-        rows.append([
-            f"mean of the {len(known)} with figures of others",
-            *(_score(successes / episodes if episodes else None) for successes, episodes in ours),
-            *(_score(statistics.mean(of[name] for name in known if name in of)) for of in published.values()),
-        ])  # fmt: skip
+        rows.append(
+            [
+                f"mean of the {len(known)} with figures of others",
+                *(_score(successes / episodes if episodes else None) for successes, episodes in ours),
+                *(_score(statistics.mean(of[name] for name in known if name in of)) for of in published.values()),
+            ]
+        )
     given_up = sum(cell["num_given_up"] for cell in cells if cell["stage"] in STAGES)
     trained = [cell for cell in cells if cell["stage"] == "RL"]
     effort = "; ".join(

@@ -36,11 +36,20 @@ Record = dict[str, Any]
 CONFIG = Path(__file__).with_name("desktop.yaml")
 """What all runs have in common."""
 QUICK: Mapping[str, Any] = {
-    "model.name": "tiny-random", "model.trainable_top_layers": None, "model.dtype": "float32", "desktop.num_desktops": 2,
-    "tasks.families": ["web-click-button", "calc-set-cell"], "tasks.max_steps": 3, "actor.num_episodes": 2,
-    "learner.group_size": 2, "learner.groups_per_batch": 2, "learner.recipe.max_updates": 3,
-    "learner.recipe.eval_episodes_per_family": 1, "learner.recipe.max_rl_env_steps": None, "actor.engine": "transformers",
-}  # fmt: skip
+    "model.name": "tiny-random",
+    "model.trainable_top_layers": None,
+    "model.dtype": "float32",
+    "desktop.num_desktops": 2,
+    "tasks.families": ["web-click-button", "calc-set-cell"],
+    "tasks.max_steps": 3,
+    "actor.num_episodes": 2,
+    "learner.group_size": 2,
+    "learner.groups_per_batch": 2,
+    "learner.recipe.max_updates": 3,
+    "learner.recipe.eval_episodes_per_family": 1,
+    "learner.recipe.max_rl_env_steps": None,
+    "actor.engine": "transformers",
+}
 """An untrained tiny model for a few updates: shows that everything works, and learns nothing."""
 WIDER: Mapping[str, Any] = {"desktop.num_desktops": 8, "actor.num_episodes": 8}
 """Twice the desktops: a sixth more steps per second where generation waits for memory (see `scale`)."""
@@ -49,9 +58,17 @@ _UPDATE = (
     "stall_s", "clip_fraction", "importance_weight", "num_steps_trained", "num_steps", "logprob_gap", "success_by_family",
 )  # fmt: skip
 _REPORT = (
-    "wall_s", "env_steps", "env_steps_per_s", "num_updates", "num_trajectories_lost", "max_policy_age_trained", "step_p50_s",
-    "actor_idle_fraction", "actor_load_stall_s", "trained_tokens_per_s",
-)  # fmt: skip
+    "wall_s",
+    "env_steps",
+    "env_steps_per_s",
+    "num_updates",
+    "num_trajectories_lost",
+    "max_policy_age_trained",
+    "step_p50_s",
+    "actor_idle_fraction",
+    "actor_load_stall_s",
+    "trained_tokens_per_s",
+)
 _END_LIMIT_S = 60.0
 KILLS_FILE = "kills.json"
 """In the folder of a run that was disturbed: which processes were killed, and how long it took with that."""
@@ -104,10 +121,14 @@ def started(folder: Path, name: str, settings: Mapping[str, Any]) -> Iterator[su
         if begun:
             command.append("--resume")
         process = subprocess.Popen(
-            command, cwd=folder, env=_environment(), stdout=out, stderr=subprocess.STDOUT,
+            command,
+            cwd=folder,
+            env=_environment(),
+            stdout=out,
+            stderr=subprocess.STDOUT,
             # Whatever becomes of the study: nothing of it goes on.
             preexec_fn=die_with_parent,  # noqa: PLW1509  # one thread
-        )  # fmt: skip
+        )
         try:
             yield process
         finally:
@@ -153,9 +174,10 @@ def cloned_model(folder: Path, name: str, seed: int, settings: Mapping[str, Any]
         shown = list(episodes(run, kind="demonstration"))
         evaluated = evaluations(run)
         found = {
-            **evaluated.get("success_after_bc", {}), "untouched": evaluated.get("success_before"),
+            **evaluated.get("success_after_bc", {}),
+            "untouched": evaluated.get("success_before"),
             "demonstration_steps": steps_per_success(shown),
-        }  # fmt: skip
+        }
         kept.write_text(json.dumps(found))
         slim(run)
     return model, json.loads(kept.read_text())
@@ -243,9 +265,12 @@ def shares(updates: Sequence[Record], played: Sequence[Record], *, rl_s: float, 
     desktop = (sum(timing["desktop_s"] for timing in timings) + sum(episode["reset_s"] for episode in played)) / slots_s
     train = sum(update["train_s"] for update in updates) / rl_s
     return {
-        "learner_training": train, "learner_waiting": 1 - train,
-        "slots_generating": generate, "slots_on_desktop": desktop, "slots_waiting": max(0.0, 1 - generate - desktop),
-    }  # fmt: skip
+        "learner_training": train,
+        "learner_waiting": 1 - train,
+        "slots_generating": generate,
+        "slots_on_desktop": desktop,
+        "slots_waiting": max(0.0, 1 - generate - desktop),
+    }
 
 
 def distinct_solutions(played: Sequence[Record]) -> float | None:

@@ -74,10 +74,7 @@ class Study:
 
     def keep(self, key: str, made: Record, *, took_s: float, of: int, show: Callable[[Record], str] = lambda found: "") -> Record:
         """Keep a result, and say so. It tells where it is from: a study may go on elsewhere, or with newer code."""
-        found = {
-            "cell": key, **made, "took_s": round(took_s, 1),
-            "commit": self._versions["commit"], "cpu": self._machine["cpu"],
-        }  # fmt: skip
+        found = {"cell": key, **made, "took_s": round(took_s, 1), "commit": self._versions["commit"], "cpu": self._machine["cpu"]}
         write_atomically(self.path(key), _json(found))
         self._num_made += 1
         done = sum(1 for _ in self._cells.glob("*.json"))
@@ -93,9 +90,13 @@ class Study:
     def write(self, page: Page, cells: Sequence[Record], *, quick: bool) -> None:
         """Everything for people and programs, of all results."""
         data = {
-            "study": self.name, "quick": quick, "settings": self.settings,
-            "machine": self._machine, "versions": self._versions, "cells": cells,
-        }  # fmt: skip
+            "study": self.name,
+            "quick": quick,
+            "settings": self.settings,
+            "machine": self._machine,
+            "versions": self._versions,
+            "cells": cells,
+        }
         write_atomically(self.folder / "data.json", _with_lines(data, "cells"))
         _write_csv(self.folder / "data.csv", cells)
         (self.folder / "table.md").write_text(page.table, encoding="utf-8")
@@ -111,23 +112,33 @@ class Study:
         origins = {(cell["commit"], cell["cpu"]) for cell in data["cells"]} - {(versions["commit"], machine["cpu"])}
         settings = "\n".join(f"- {key}: {json.dumps(value)}" for key, value in self.settings.items())
         command = f"computerrl study {self.name}{' --quick' if data['quick'] else ''}"
-        return "\n\n".join([
-            f"# {page.title}",
-            *(["**This is the quick form: it shows that the study works, and answers nothing.**"] if data["quick"] else []),
-            page.question.strip(),
-            "## What came out",
-            page.table.strip(),
-            "![plot](plot.png)",
-            "## What this does not show",
-            "\n".join(f"- {line}" for line in page.limits),
-            "## How it was made",
-            f"`{command}`, {hours:.1f} hours in all. {machine['num_cores']} cores ({machine['cpu']}), "
-            f"{machine['memory_mb'] / 1024:.0f} GB{gpus}, {machine['system']}; "
-            + ", ".join(f"{name} {version}" for name, version in versions.items()) + "."
-            + "".join(f" Some results are of commit {commit} on {cpu}." for commit, cpu in sorted(origins)),
-            settings,
-            "All results, one by one, are in data.json and data.csv.",
-        ]) + "\n"  # fmt: skip
+        return (
+            "\n\n".join(
+                [
+                    f"# {page.title}",
+                    *(
+                        ["**This is the quick form: it shows that the study works, and answers nothing.**"]
+                        if data["quick"]
+                        else []
+                    ),
+                    page.question.strip(),
+                    "## What came out",
+                    page.table.strip(),
+                    "![plot](plot.png)",
+                    "## What this does not show",
+                    "\n".join(f"- {line}" for line in page.limits),
+                    "## How it was made",
+                    f"`{command}`, {hours:.1f} hours in all. {machine['num_cores']} cores ({machine['cpu']}), "
+                    f"{machine['memory_mb'] / 1024:.0f} GB{gpus}, {machine['system']}; "
+                    + ", ".join(f"{name} {version}" for name, version in versions.items())
+                    + "."
+                    + "".join(f" Some results are of commit {commit} on {cpu}." for commit, cpu in sorted(origins)),
+                    settings,
+                    "All results, one by one, are in data.json and data.csv.",
+                ]
+            )
+            + "\n"
+        )
 
 
 def restore(folder: Path, file: Path, *, name: str) -> None:

@@ -21,9 +21,16 @@ from computerrl.benchmarks.studies._runs import WIDER, Arm, Record, mean_of
 from computerrl.benchmarks.studies._study import by_arm, mean_and_error, means
 
 FILES = {
-    "step-level GRPO": "computerrl", "decoupled GRPO": "grpo", "DART": "dart", "AgentRL": "agentrl", "AdaGRPO": "adagrpo",
-    "ARPO": "arpo", "GRPO-RoC": "grpo_roc", "RLOO": "rloo", "DAPO": "dapo",
-}  # fmt: skip
+    "step-level GRPO": "computerrl",
+    "decoupled GRPO": "grpo",
+    "DART": "dart",
+    "AgentRL": "agentrl",
+    "AdaGRPO": "adagrpo",
+    "ARPO": "arpo",
+    "GRPO-RoC": "grpo_roc",
+    "RLOO": "rloo",
+    "DAPO": "dapo",
+}
 SAME = {"optimizer", "num_minibatches", "groups_per_batch", "recipe", "entropulse"}
 """Parts of those files' sections `learner` that stay as they are in desktop.yaml."""
 TEMPERATURE = 0.7

@@ -17,16 +17,25 @@ from computerrl.benchmarks.studies._study import by_arm, markdown, means, with_e
 
 ARMS = (Arm("API-GUI", {"tasks.actions": "api_gui"}), Arm("GUI only", {"tasks.actions": "gui"}))
 FAMILIES = (
-    "calc-set-cell", "forge-calc-column-total", "forge-calc-compute-column",
-    "forge-writer-replace-name", "forge-writer-align", "forge-writer-capitals",
-)  # fmt: skip
+    "calc-set-cell",
+    "forge-calc-column-total",
+    "forge-calc-compute-column",
+    "forge-writer-replace-name",
+    "forge-writer-align",
+    "forge-writer-capitals",
+)
 NUM_SEEDS = 2
 # Two groups an update: episodes of mouse and keyboard are long, and there would be few updates.
 SETTINGS = {
-    **WIDER, "tasks.families": FAMILIES, "tasks.max_steps": 20, "learner.recipe.demos_per_family": 16,
-    "learner.groups_per_batch": 2, "learner.recipe.max_rl_env_steps": 2000, "learner.recipe.eval_episodes_per_family": 15,
+    **WIDER,
+    "tasks.families": FAMILIES,
+    "tasks.max_steps": 20,
+    "learner.recipe.demos_per_family": 16,
+    "learner.groups_per_batch": 2,
+    "learner.recipe.max_rl_env_steps": 2000,
+    "learner.recipe.eval_episodes_per_family": 15,
     "actor.max_new_tokens": 40,
-}  # fmt: skip
+}
 LIMITS = (
     "An agent that finds its own way: both arms begin with scripted demonstrations, and keep their manner.",
     "Work for which there is no call, or no keyboard way: the families are those that have both.",

@@ -21,9 +21,13 @@ from computerrl.benchmarks.studies._runs import Arm, Record, at_equal_time
 from computerrl.benchmarks.studies._study import by_arm, means
 
 _ROUND = {
-    "learner.entropulse.enabled": True, "learner.entropulse.force_after_fraction": 0.5, "learner.entropulse.max_phases": 1,
-    "learner.entropulse.max_samples": 192, "learner.entropulse.lr": 1e-4, "learner.entropulse.min_updates": 1_000_000,
-}  # fmt: skip
+    "learner.entropulse.enabled": True,
+    "learner.entropulse.force_after_fraction": 0.5,
+    "learner.entropulse.max_phases": 1,
+    "learner.entropulse.max_samples": 192,
+    "learner.entropulse.lr": 1e-4,
+    "learner.entropulse.min_updates": 1_000_000,
+}
 ARMS = (
     Arm("continued RL"),
     Arm("Entropulse", _ROUND),

@@ -43,9 +43,7 @@ QUICK_EVERY_S, QUICK_KILLS = 6.0, 2
 """Of the quick form, whose runs are shorter than a start."""
 PEACE_AFTER_S = 2700.0
 """A run that is not done after so long meets no more kills: it would never end, and it counts with the time it took."""
-SETTINGS = {
-    "learner.recipe.max_rl_env_steps": 2500, "learner.checkpoint_every_updates": 1, "supervisor.max_restarts": 1000,
-}  # fmt: skip
+SETTINGS = {"learner.recipe.max_rl_env_steps": 2500, "learner.checkpoint_every_updates": 1, "supervisor.max_restarts": 1000}
 LIMITS = (
     "Hosts that die with all that is on them, and networks that part: here processes die on one machine.",
     "What start-up costs with models of many GPUs, which makes restarts of jobs far more expensive than here.",

@@ -28,8 +28,13 @@ STUDY = Generalist(
     families=(*FORGE, *PAGES),
     num_episodes=6,
     settings={
-        "desktop.image": "full", "tasks.max_steps": 14, "actor.max_new_tokens": 48, "actor.prompt.max_prompt_tokens": 320,
-        "learner.groups_per_batch": 8, "learner.recipe.max_rl_env_steps": None, "learner.recipe.max_rl_s": 3600,
+        "desktop.image": "full",
+        "tasks.max_steps": 14,
+        "actor.max_new_tokens": 48,
+        "actor.prompt.max_prompt_tokens": 320,
+        "learner.groups_per_batch": 8,
+        "learner.recipe.max_rl_env_steps": None,
+        "learner.recipe.max_rl_s": 3600,
         "learner.checkpoint_every_updates": 10,
     },
     published=MINIWOB,
@@ -39,5 +44,5 @@ STUDY = Generalist(
         "Which agent is better: figures of others stand beside ours for the scale of things, measured otherwise.",
         "What more demonstrations or a larger model would give.",
     ),
-)  # fmt: skip
+)
 run = STUDY.run

@@ -77,26 +77,36 @@ def _pairs(desktops: Sequence[int]) -> list[tuple[int, int]]:
 def _measure(folder: Path, kind: str, desktops: int, actors: int, *, seed: int, quick: bool) -> Record:
     """One point: steps per second, and what the machine did meanwhile."""
     settings: dict[str, Any] = {
-        "desktop.num_desktops": desktops, "actor.num_actors": actors, "actor.num_episodes": -(-desktops // actors), "seed": seed,
-        "learner.recipe.eval_episodes_per_family": 0, "desktop.memory_per_desktop_mb": _MEMORY_MB,
-    }  # fmt: skip
+        "desktop.num_desktops": desktops,
+        "actor.num_actors": actors,
+        "actor.num_episodes": -(-desktops // actors),
+        "seed": seed,
+        "learner.recipe.eval_episodes_per_family": 0,
+        "desktop.memory_per_desktop_mb": _MEMORY_MB,
+    }
     warm = 0 if quick else _WARM_EPISODES * desktops
     if kind == ALONE:
         # Quick: as few as leave the last desktop time to start before the first one has played them all.
         measured = max(_MIN_EPISODES, _MEASURED_EPISODES * desktops)
         episodes = 40 * desktops if quick else _STARTING_EPISODES * desktops + warm + measured
         settings |= {
-            "model.name": "tiny-random", "model.trainable_top_layers": None, "model.dtype": "float32",
-            "tasks.families": _FAMILIES, "learner.recipe.max_updates": 0,
-            "learner.recipe.demos_per_family": -(-episodes // len(_FAMILIES)), "learner.recipe.bc_batch_size": 64,
+            "model.name": "tiny-random",
+            "model.trainable_top_layers": None,
+            "model.dtype": "float32",
+            "tasks.families": _FAMILIES,
+            "learner.recipe.max_updates": 0,
+            "learner.recipe.demos_per_family": -(-episodes // len(_FAMILIES)),
+            "learner.recipe.bc_batch_size": 64,
             "learner.recipe.bc_epochs": 1,
-        }  # fmt: skip
+        }
     else:
         model, _ = _runs.cloned_model(folder, f"cloned-{seed}", seed, {"learner.recipe.eval_episodes_per_family": 0})
         settings |= {
-            "model.name": str(model), "learner.recipe.demos_per_family": 0, "learner.recipe.max_rl_s": _RL_S,
+            "model.name": str(model),
+            "learner.recipe.demos_per_family": 0,
+            "learner.recipe.max_rl_s": _RL_S,
             "learner.recipe.max_rl_env_steps": None,
-        }  # fmt: skip
+        }
     name = _runs.run_name(f"{kind}-{desktops}-{actors}", seed)
     samples: list[tuple[float, float, float]] = []
     with _runs.started(folder, name, settings) as process:
@@ -149,7 +159,7 @@ def rates(
         "processor_busy": statistics.mean(busy) if busy else None,
         "memory_gb": max((used for _, _, used in samples), default=None),
         "num_episodes": len(inside),
-    }  # fmt: skip
+    }
 
 
 def _end(episode: Record) -> float:
@@ -185,16 +195,30 @@ def table(cells: Sequence[Record]) -> str:
     rows = []
     for (kind, actors, desktops), mine in _points(cells):
         expected = predicted.get(f"{desktops}, {actors}") if kind == LOOP else None
-        rows.append([
-            kind, str(desktops), str(actors), with_error([cell["steps_per_s"] for cell in mine], ".1f"),
-            "" if expected is None else f"{expected:.1f}",
-            with_error([cell["step_p50_s"] for cell in mine]), with_error([cell["reset_p50_s"] for cell in mine]),
-            with_error([cell["processor_busy"] for cell in mine], ".0%"), with_error([cell["memory_gb"] for cell in mine], ".1f"),
-        ])  # fmt: skip
+        rows.append(
+            [
+                kind,
+                str(desktops),
+                str(actors),
+                with_error([cell["steps_per_s"] for cell in mine], ".1f"),
+                "" if expected is None else f"{expected:.1f}",
+                with_error([cell["step_p50_s"] for cell in mine]),
+                with_error([cell["reset_p50_s"] for cell in mine]),
+                with_error([cell["processor_busy"] for cell in mine], ".0%"),
+                with_error([cell["memory_gb"] for cell in mine], ".1f"),
+            ]
+        )
     headings = [
-        "what", "desktops", "actors", "env steps/s", "simulated", "step, median (s)", "reset, median (s)", "processor busy",
+        "what",
+        "desktops",
+        "actors",
+        "env steps/s",
+        "simulated",
+        "step, median (s)",
+        "reset, median (s)",
+        "processor busy",
         "GiB in use",
-    ]  # fmt: skip
+    ]
     large = predicted.get(f"{LARGE[0]}, {LARGE[1]}")
     extrapolated = (
         f"\n**Simulation, not measurement:** {LARGE[0]:,} desktops and {LARGE[1]} actors with engines of their own would play "

@@ -107,9 +107,12 @@ def run(folder: Path, *, quick: bool, num_seeds: int | None) -> None:
     cells = [cell for job in jobs if (cell := study.kept(_key(job)))]
     runs = [Run(**{name: cell[name] for name in Run.__slots__}) for cell in cells]
     page = Page(
-        "Stale rollouts on the delayed-data task", __doc__ or "", table(runs, settings), lambda path: plot(path, runs, settings),
+        "Stale rollouts on the delayed-data task",
+        __doc__ or "",
+        table(runs, settings),
+        lambda path: plot(path, runs, settings),
         LIMITS,
-    )  # fmt: skip
+    )
     study.write(page, cells, quick=quick)
 
 

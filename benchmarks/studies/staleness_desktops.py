@@ -25,9 +25,12 @@ ETAS = (0, 1, 2, 4, 8, 16)
 CORRECTIONS = {"naive": "none", "decoupled": "decoupled"}
 NUM_SEEDS = 2
 SETTINGS = {
-    **WIDER, "learner.groups_per_batch": 2, "learner.staleness.mode": "admit", "learner.recipe.max_rl_env_steps": 2000,
+    **WIDER,
+    "learner.groups_per_batch": 2,
+    "learner.staleness.mode": "admit",
+    "learner.recipe.max_rl_env_steps": 2000,
     "learner.optimizer.lr": 3e-5,
-}  # fmt: skip
+}
 LIMITS = (
     "More seeds than two: differences of less than twice the errors shown are noise.",
     "Long training: an eta of 16 has had new weights three times when the steps are used up.",
@@ -41,9 +44,10 @@ def _name(variant: str, eta: int) -> str:
 
 def _arm(variant: str, eta: int) -> Arm:
     settings = {
-        "broker.eta": min(eta, 1), "learner.publish_every_updates": max(eta, 1),
+        "broker.eta": min(eta, 1),
+        "learner.publish_every_updates": max(eta, 1),
         "learner.algorithm.options.correction": CORRECTIONS[variant],
-    }  # fmt: skip
+    }
     return Arm(_name(variant, eta), settings)
 
 
@@ -72,15 +76,22 @@ def table(cells: Sequence[Record]) -> str:
             continue
         ages = [mean_of(cell, "policy_age_mean") for mine in found for cell in mine]
         greatest = max(cell["max_policy_age_trained"] for mine in found for cell in mine)
-        rows.append([
-            str(eta), f"{mean_and_error(ages)[0]:.1f}", str(greatest),
-            *(with_error([cell["success"] for cell in mine]) for mine in found),
-            *(with_error([_on_the_way(cell) for cell in mine]) for mine in found),
-        ])  # fmt: skip
+        rows.append(
+            [
+                str(eta),
+                f"{mean_and_error(ages)[0]:.1f}",
+                str(greatest),
+                *(with_error([cell["success"] for cell in mine]) for mine in found),
+                *(with_error([_on_the_way(cell) for cell in mine]) for mine in found),
+            ]
+        )
     headings = [
-        "eta", "mean age trained", "greatest", *(f"{name}: held-out success" for name in CORRECTIONS),
+        "eta",
+        "mean age trained",
+        "greatest",
+        *(f"{name}: held-out success" for name in CORRECTIONS),
         *(f"{name}: success on the way" for name in CORRECTIONS),
-    ]  # fmt: skip
+    ]
     return markdown(headings, rows) + "\nMean and standard error over seeds; on the way: training success, mean of all updates.\n"
 
 
@@ -89,8 +100,9 @@ def draw(path: Path, cells: Sequence[Record]) -> None:
     drawing, (left, middle, right) = figure(3)
     places = range(len(ETAS))
     for axes, value, label in (
-        (left, lambda cell: cell["success"] or 0.0, "held-out success"), (middle, _on_the_way, "training success, on the way"),
-    ):  # fmt: skip
+        (left, lambda cell: cell["success"] or 0.0, "held-out success"),
+        (middle, _on_the_way, "training success, on the way"),
+    ):
         for variant in CORRECTIONS:
             found = [(at, [value(cell) for cell in _of(cells, variant, eta)]) for at, eta in zip(places, ETAS, strict=True)]
             points = [(at, *mean_and_error(values)) for at, values in found if values]

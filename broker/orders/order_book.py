@@ -113,9 +113,11 @@ class OrderBook:
             if reason is None:
                 deadline = now + self._max_assignment_s
                 slot = state.grant(
-                    incarnation=request.incarnation, request_id=request.request_id, deadline=deadline,
+                    incarnation=request.incarnation,
+                    request_id=request.request_id,
+                    deadline=deadline,
                     policy_version=request.policy_version,
-                )  # fmt: skip
+                )
                 return self._assignment(state, slot)
             reasons.add(reason)
         # Of several reasons, the one that passes soonest: it decides how long the actor waits before it asks again.

@@ -11,8 +11,11 @@ from computerrl.common.config.base import MAX_PROCESSES, Place, Section
 from computerrl.common.errors import Problem
 
 COMPUTERRL_PROMPT: Mapping[str, int] = {
-    "max_elements": 300, "max_toolbar_elements": 300, "max_element_chars": 120, "max_prompt_tokens": 4096,
-}  # fmt: skip
+    "max_elements": 300,
+    "max_toolbar_elements": 300,
+    "max_element_chars": 120,
+    "max_prompt_tokens": 4096,
+}
 """What a ComputerRL format takes where the configuration says nothing; 300 rows are the published number."""
 
 COMPUTERRL_NEW_TOKENS = 256

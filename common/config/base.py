@@ -51,8 +51,11 @@ class Section(BaseModel):
             if isinstance(leaf, str):
                 _require_text(leaf)
             elif isinstance(leaf, int | float) and not -most <= leaf <= most:  # NaN is not in the range either.
-                raise ValueError(f"should be a number from {-most} to {most}" if most == MAX_NUMBER else
-                                 f"should be at most {most} seconds, which is 23 days")  # fmt: skip
+                raise ValueError(
+                    f"should be a number from {-most} to {most}"
+                    if most == MAX_NUMBER
+                    else f"should be at most {most} seconds, which is 23 days"
+                )
         return value
 
 

@@ -48,10 +48,14 @@ class HostList(Section):
     def as_site(self) -> SiteProfile:
         """What the plan wants to know of them."""
         tree = {
-            "network": self.network, "python": self.python, "container": self.container, "binds": self.binds,
-            "environment": self.environment, "learner": {"has_gpus": self.gpus_per_learner > 0},
+            "network": self.network,
+            "python": self.python,
+            "container": self.container,
+            "binds": self.binds,
+            "environment": self.environment,
+            "learner": {"has_gpus": self.gpus_per_learner > 0},
             "worker": {"has_gpus": self.gpus_per_worker > 0},
-        }  # fmt: skip
+        }
         return SiteProfile.model_validate(tree)
 
 

@@ -85,9 +85,11 @@ class TasksConfig(Section):
     def seeds_of(self, split: Split) -> tuple[int, int]:
         """The split's half-open range."""
         return {
-            "demonstration": self.demonstration_seeds, "training": self.training_seeds, "evaluation": self.evaluation_seeds,
+            "demonstration": self.demonstration_seeds,
+            "training": self.training_seeds,
+            "evaluation": self.evaluation_seeds,
             "tuning": self.tuning_seeds,
-        }[split]  # fmt: skip
+        }[split]
 
     def split_of(self, seed: int) -> Split | None:
         """The split whose range holds ``seed``, None for none."""

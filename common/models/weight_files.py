@@ -26,7 +26,7 @@ _OTHERS = {
     "*.pth": ("pickled weights, which are never loaded", "load them where you trust them, then save_pretrained() there"),
     "*.gguf": ("GGUF weights", "from_pretrained(folder, gguf_file=NAME), then save_pretrained() into a folder"),
     "*.safetensors": (f"no {ONE_FILE}", f"name the file {ONE_FILE}, or copy {INDEX} as well"),
-}  # fmt: skip
+}
 """Files that people take for a model's weights -> what such a folder holds, and the next step; the first that fits counts."""
 
 Found = tuple[str, str]

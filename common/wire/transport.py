@@ -48,9 +48,20 @@ from computerrl.common.wire.ports import free_looking_ports
 from computerrl.common.wire.refusals import Refusals
 
 __all__ = [
-    "Channel", "Client", "Handler", "Keys", "LocalChannel", "Request", "Server",
-    "answer_with", "create_keys", "error_from_reply", "generate_keys", "load_keys", "serve",
-]  # fmt: skip
+    "Channel",
+    "Client",
+    "Handler",
+    "Keys",
+    "LocalChannel",
+    "Request",
+    "Server",
+    "answer_with",
+    "create_keys",
+    "error_from_reply",
+    "generate_keys",
+    "load_keys",
+    "serve",
+]
 
 Handler = Callable[[Message, str], Message]
 """(message, sender) -> answer; raises `ComputerRLError` for what shall become an `ErrorReply`."""

@@ -12,14 +12,39 @@ _HARMLESS = frozenset({"/dev", "/dev/mqueue", "/proc/sys/kernel/ns_last_pid"})
 """Apptainer's own small /dev, where a site's configuration wants it (`mount dev = minimal`); and what all may open, but takes
 only what a privileged process writes."""
 _DEVICES = frozenset(
-    {"/dev/full", "/dev/fuse", "/dev/null", "/dev/ptmx", "/dev/pts", "/dev/pts/ptmx", "/dev/random", "/dev/tty", "/dev/urandom",
-     "/dev/zero"}
-)  # fmt: skip
+    {
+        "/dev/full",
+        "/dev/fuse",
+        "/dev/null",
+        "/dev/ptmx",
+        "/dev/pts",
+        "/dev/pts/ptmx",
+        "/dev/random",
+        "/dev/tty",
+        "/dev/urandom",
+        "/dev/zero",
+    }
+)
 """/dev/fuse, by which image files are mounted, is of no use without mounts, which the filter of system calls refuses."""
 _ENVIRONMENT = frozenset(
-    {"HOME", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PATH", "PROMPT_COMMAND", "PS1", "PWD", "PYTHONDONTWRITEBYTECODE",
-     "PYTHONPATH", "SHLVL", "TERM", "USER_PATH", "_"}
-)  # fmt: skip
+    {
+        "HOME",
+        "LANG",
+        "LC_ALL",
+        "LC_CTYPE",
+        "LD_LIBRARY_PATH",
+        "PATH",
+        "PROMPT_COMMAND",
+        "PS1",
+        "PWD",
+        "PYTHONDONTWRITEBYTECODE",
+        "PYTHONPATH",
+        "SHLVL",
+        "TERM",
+        "USER_PATH",
+        "_",
+    }
+)
 _OF_THE_CONTAINER = ("APPTAINER_", "SINGULARITY_")
 """Variables by which a container is told about itself."""
 _NO_CAPABILITY = "0000000000000000"

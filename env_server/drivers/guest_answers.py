@@ -29,9 +29,8 @@ _Pixels = Annotated[int, Meta(ge=-(2**31), le=2**31)]
 _Count = Annotated[int, Meta(ge=0, le=2**62)]
 _Seconds = Annotated[float, Meta(ge=0.0, le=1e6)]
 _Row = tuple[
-    str, Annotated[int, Meta(ge=-1, lt=MAX_NODES)], str, str, str | None, _Pixels, _Pixels, _Pixels, _Pixels,
-    tuple[str, ...],
-]  # fmt: skip
+    str, Annotated[int, Meta(ge=-1, lt=MAX_NODES)], str, str, str | None, _Pixels, _Pixels, _Pixels, _Pixels, tuple[str, ...]
+]
 """key, parent, role, name, text, x, y, width, height, states."""
 
 

@@ -115,9 +115,14 @@ class GuestDriver:
         self._log = GuestLog(self._folder, self._index)
         try:
             self._process = subprocess.Popen(
-                command, stdin=life_line, stdout=theirs.fileno(), stderr=self._log.writer, start_new_session=True, cwd="/",
+                command,
+                stdin=life_line,
+                stdout=theirs.fileno(),
+                stderr=self._log.writer,
+                start_new_session=True,
+                cwd="/",
                 env=clean_environment(),
-            )  # fmt: skip
+            )
         except OSError as error:
             raise HostBroken(f"cannot start {command[0]!r}: {error}") from error
         finally:

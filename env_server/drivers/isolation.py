@@ -92,10 +92,23 @@ def isolation(*, max_processes: int, needs: Sequence[Path], index: int = 0) -> l
             raise SetupError(Problem(program, "not on PATH", "install util-linux"))
     highest_pid = str(max_processes + _FIRST_PIDS) if _has_pid_limit(os.uname().release) else ""
     return [
-        *(become_nobody(needs, index=index) if os.geteuid() == 0 and _outside(0) == 0 else []), "setpriv", "--no-new-privs",
-        "unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc",
-        "sh", "-c", KEEPER, "keeper", highest_pid,
-    ]  # fmt: skip
+        *(become_nobody(needs, index=index) if os.geteuid() == 0 and _outside(0) == 0 else []),
+        "setpriv",
+        "--no-new-privs",
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--mount",
+        "--pid",
+        "--fork",
+        "--kill-child=KILL",
+        "--mount-proc",
+        "sh",
+        "-c",
+        KEEPER,
+        "keeper",
+        highest_pid,
+    ]
 
 
 def become_nobody(needs: Iterable[Path], *, index: int) -> list[str]:
@@ -202,6 +215,12 @@ def as_ordinary_user(*, max_processes: int) -> list[str]:
     """
     user, group = ordinary_user()
     return [
-        "prlimit", f"--nproc={max_processes}", "--core=0",
-        "unshare", "--user", "--ipc", f"--map-user={user}", f"--map-group={group}",
-    ]  # fmt: skip
+        "prlimit",
+        f"--nproc={max_processes}",
+        "--core=0",
+        "unshare",
+        "--user",
+        "--ipc",
+        f"--map-user={user}",
+        f"--map-group={group}",
+    ]

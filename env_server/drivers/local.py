@@ -82,11 +82,23 @@ class LocalLauncher:
         pages = pages_folder()
         return [
             *isolation(max_processes=settings["max_processes"], needs=(GUEST, pages)),
-            "sh", "-c", PREPARE, "prepare", str(GUEST), str(pages),
+            "sh",
+            "-c",
+            PREPARE,
+            "prepare",
+            str(GUEST),
+            str(pages),
             *as_ordinary_user(max_processes=settings["max_processes"]),
-            "env", "-i", "PATH=/usr/local/bin:/usr/bin:/bin", "PYTHONPATH=/tmp/lib", "PYTHONDONTWRITEBYTECODE=1",
-            _PYTHON, "-m", "guest.main", json.dumps(guest_settings),
-        ]  # fmt: skip
+            "env",
+            "-i",
+            "PATH=/usr/local/bin:/usr/bin:/bin",
+            "PYTHONPATH=/tmp/lib",
+            "PYTHONDONTWRITEBYTECODE=1",
+            _PYTHON,
+            "-m",
+            "guest.main",
+            json.dumps(guest_settings),
+        ]
 
     def differences(self, found: Findings) -> Sequence[str]:
         """See `Launcher`. Nothing is promised of this driver."""

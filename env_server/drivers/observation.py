@@ -17,18 +17,41 @@ DUPLICATE_OVERLAP = 0.2
 """Two rows with the same text whose boxes overlap by more than this (intersection over union) are one."""
 
 _KEPT_SUFFIXES = (
-    "item", "button", "heading", "label", "scrollbar", "searchbox", "textbox", "link", "tabelement", "textfield", "textarea",
+    "item",
+    "button",
+    "heading",
+    "label",
+    "scrollbar",
+    "searchbox",
+    "textbox",
+    "link",
+    "tabelement",
+    "textfield",
+    "textarea",
     "menu",
-)  # fmt: skip
+)
 _KEPT_ROLES = frozenset(
     {"alert", "canvas", "check-box", "combo-box", "entry", "icon", "image", "paragraph", "section", "slider", "static",
      "table-cell", "terminal", "text", "password-text", "spin-button", "page-tab", "list-box", "table-column-header",
      "info-bar", "heading", "shape"}
 )  # fmt: skip
 _INPUT_ROLES = frozenset(
-    {"entry", "text", "password-text", "terminal", "spin-button", "combo-box", "check-box", "radio-button", "slider", "button",
-     "toggle-button", "canvas", "list-box"}
-)  # fmt: skip
+    {
+        "entry",
+        "text",
+        "password-text",
+        "terminal",
+        "spin-button",
+        "combo-box",
+        "check-box",
+        "radio-button",
+        "slider",
+        "button",
+        "toggle-button",
+        "canvas",
+        "list-box",
+    }
+)
 """Shown even without a name: an agent must be able to click an empty field."""
 _OPERATED_ROLES = _INPUT_ROLES - {"text", "terminal", "canvas"}
 """What a table cell around it must not stand for: a field that is filled in would vanish behind its cell."""

@@ -216,19 +216,24 @@ class ScriptedDriver:
         for index, menu in enumerate(_MENUS):
             elements.append(
                 Element(
-                    number=len(rows) + index + 1, role="menu", text=menu, x=30 + 60 * index, y=20, width=50, height=20,
-                    states=(), in_content=False,
+                    number=len(rows) + index + 1,
+                    role="menu",
+                    text=menu,
+                    x=30 + 60 * index,
+                    y=20,
+                    width=50,
+                    height=20,
+                    states=(),
+                    in_content=False,
                 )
-            )  # fmt: skip
+            )
         return tuple(elements[: self._config.max_elements])
 
     @staticmethod
     def _element(number: int, row: Row) -> Element:
         width = min(_COLUMN_WIDTH - 10, 20 + 7 * max(4, len(row.text)))
         x, y = _LEFT + _COLUMN_WIDTH * row.column + width // 2, _TOP + _ROW_HEIGHT * row.line + 10
-        return Element(
-            number=number, role=row.role, text=row.text, x=x, y=y, width=width, height=22, states=row.states,
-        )  # fmt: skip
+        return Element(number=number, role=row.role, text=row.text, x=x, y=y, width=width, height=22, states=row.states)
 
     def _screenshot(self, elements: tuple[Element, ...]) -> ScreenshotRef | None:
         return None if self._screenshots is None else self._screenshots.put(self._draw(elements))

@@ -147,10 +147,12 @@ class PageApp:
             states = tuple(
                 state
                 for state, on in (
-                    ("checked", index in self.checked), ("focused", index == self.focus), ("editable", widget.role == "entry"),
+                    ("checked", index in self.checked),
+                    ("focused", index == self.focus),
+                    ("editable", widget.role == "entry"),
                 )
                 if on
-            )  # fmt: skip
+            )
             rows.append(Row(str(index), widget.role, text, states, line, column))
             column = 1 - column if paired else 0
             line += column == 0
@@ -186,9 +188,7 @@ class PageApp:
     def state(self) -> dict[str, Any]:
         """The `web_page` getter."""
         fields = {"utterance": self.page.utterance}
-        return {
-            "done": self.done, "raw_reward": self.raw_reward, "reason": "", "episode_id": self.episode_id, "fields": fields,
-        }  # fmt: skip
+        return {"done": self.done, "raw_reward": self.raw_reward, "reason": "", "episode_id": self.episode_id, "fields": fields}
 
     def _press(self, text: str) -> None:
         solution = self.page.solution

@@ -46,15 +46,29 @@ a name count to none either, and attributes of a folder that stays, such as the 
 stay as well."""
 PROGRAMS_AND_NETWORK: Mapping[str, Mapping[str, int]] = {
     "x86_64": {
-        "socket": 41, "connect": 42, "bind": 49, "listen": 50, "fork": 57, "vfork": 58, "execve": 59, "kill": 62, "execveat": 322,
+        "socket": 41,
+        "connect": 42,
+        "bind": 49,
+        "listen": 50,
+        "fork": 57,
+        "vfork": 58,
+        "execve": 59,
+        "kill": 62,
+        "execveat": 322,
     },
     "aarch64": {"socket": 198, "bind": 200, "listen": 201, "connect": 203, "execve": 221, "kill": 129, "execveat": 281},
-}  # fmt: skip
+}
 """What a process that only reads files does without as well."""
 _NEW_CALLS = {
-    "io_uring_setup": 425, "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsmount": 432, "pidfd_getfd": 438,
-    "mount_setattr": 442, "memfd_secret": 447,
-}  # fmt: skip
+    "io_uring_setup": 425,
+    "open_tree": 428,
+    "move_mount": 429,
+    "fsopen": 430,
+    "fsmount": 432,
+    "pidfd_getfd": 438,
+    "mount_setattr": 442,
+    "memfd_secret": 447,
+}
 """The same on all machines."""
 _SETXATTRAT = 463
 _SOCKET_FAMILIES = (1, 2, 10, 16)
@@ -111,10 +125,15 @@ def _filter(machine: str, also: Mapping[str, Mapping[str, int]]) -> bytes:
     with_flags, socket_call = (calls.pop("clone"), calls.pop("unshare")), calls.pop("socket")
     attributes = [*(calls.pop(name) for name in ("setxattr", "lsetxattr", "fsetxattr")), _SETXATTRAT]
     steps = [
-        step(_LOAD, _ARCH), step(_EQUAL, _AUDIT_ARCH[machine], yes=1), refuse,
-        step(_LOAD, _NUMBER), step(_AT_LEAST, _X32, no=1), refuse,
-        step(_EQUAL, _CLONE3, no=1), step(_RETURN, _ERRNO | errno.ENOSYS),
-    ]  # fmt: skip
+        step(_LOAD, _ARCH),
+        step(_EQUAL, _AUDIT_ARCH[machine], yes=1),
+        refuse,
+        step(_LOAD, _NUMBER),
+        step(_AT_LEAST, _X32, no=1),
+        refuse,
+        step(_EQUAL, _CLONE3, no=1),
+        step(_RETURN, _ERRNO | errno.ENOSYS),
+    ]
     for number in (*calls.values(), *_NEW_CALLS.values(), *also.get(machine, {}).values()):
         steps += [step(_EQUAL, number, no=1), refuse]
     for number in attributes:  # programs that copy files expect file systems without attributes
@@ -175,8 +194,20 @@ _STATUS = ("Uid", "CapInh", "CapPrm", "CapEff", "CapAmb", "NoNewPrivs", "Seccomp
 _KNOBS = ("/proc/sys", "/sys/kernel", "/sys/fs/cgroup")
 """Trees of the kernel's settings."""
 _TRIGGERS = ("/proc/sysrq-trigger", "/proc/kcore", "/proc/kmsg", "/proc/acpi", "/proc/scsi", "/sys/power/state", "/dev/mem")
-_OF_THE_IMAGE = ("/", "/bin", "/etc", "/home", "/lib", "/opt", "/opt/computerrl/guest", "/root", "/run", "/usr", "/usr/bin",
-                 "/var")  # fmt: skip
+_OF_THE_IMAGE = (
+    "/",
+    "/bin",
+    "/etc",
+    "/home",
+    "/lib",
+    "/opt",
+    "/opt/computerrl/guest",
+    "/root",
+    "/run",
+    "/usr",
+    "/usr/bin",
+    "/var",
+)
 _MOST_NAMED = 20
 
 

@@ -107,15 +107,30 @@ class Desktop:
         self._reader = TreeReader(self._screen, self._accessibility, self._calc, web_scale=self._chromium.scale)
         self._windows = Windows(session, apps, self._reader, browser=self._chromium, settle_quiet_s=settle_quiet_s)
         self._openers = Openers(
-            session, self._windows, self._reader, self.folder, chromium=self._chromium, calc=self._calc,
-            documents=self._documents, office_apps=office_apps, editor=self._editor, files=self._files, on_demand=on_demand,
-        )  # fmt: skip
+            session,
+            self._windows,
+            self._reader,
+            self.folder,
+            chromium=self._chromium,
+            calc=self._calc,
+            documents=self._documents,
+            office_apps=office_apps,
+            editor=self._editor,
+            files=self._files,
+            on_demand=on_demand,
+        )
         self._osworld = OsworldCalls(
-            session, folder=places.agent, show=self._show_for_osworld, open_terminal=self._openers.open_terminal,
+            session,
+            folder=places.agent,
+            show=self._show_for_osworld,
+            open_terminal=self._openers.open_terminal,
             quit_app=lambda name: on_demand[name].quit(),
-            end_programs=self._openers.close_on_demand, flush=self._flush, read_tree=self._nodes_in_front, browser=browser,
+            end_programs=self._openers.close_on_demand,
+            flush=self._flush,
+            read_tree=self._nodes_in_front,
+            browser=browser,
             settle=lambda limit_s: self._windows.settle_within(deadline_s=limit_s, calm=_CALM_OF_OWN_KEYS),
-        )  # fmt: skip
+        )
         self._gui = Gui(self._screen, self._windows, locked=self._chromium, open_terminal=self._open_terminal)
         self._file_tools = FileTools(self.folder)
         self._finishes_itself = False
@@ -290,9 +305,14 @@ class Desktop:
         # While a page asks something in a dialog, it answers nothing.
         page = app if isinstance(app, Chromium | Browser) and not window.is_dialog else None
         return self._reader.read(
-            name, window.pid, deadline=deadline, is_warm=is_warm, frame_mark=self._chromium.frame_mark,
-            is_mark_sure=self._chromium.is_web_task, page=page,
-        )  # fmt: skip
+            name,
+            window.pid,
+            deadline=deadline,
+            is_warm=is_warm,
+            frame_mark=self._chromium.frame_mark,
+            is_mark_sure=self._chromium.is_web_task,
+            page=page,
+        )
 
     # --- actions ---
 

@@ -189,9 +189,13 @@ class Files:
     def open(self, folder: Path, *, timeout_s: float) -> None:
         """Ask the running file manager for a new window on this folder."""
         call = Call(
-            "org.xfce.FileManager", "/org/xfce/FileManager", "org.xfce.FileManager", "DisplayFolder", "sss",
+            "org.xfce.FileManager",
+            "/org/xfce/FileManager",
+            "org.xfce.FileManager",
+            "DisplayFolder",
+            "sss",
             (folder.as_uri(), "", ""),
-        )  # fmt: skip
+        )
         self._bus.call(call, timeout_s=timeout_s)
 
     def _settings(self) -> dict[str, str | bool]:

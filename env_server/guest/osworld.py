@@ -174,9 +174,14 @@ class OsworldCalls:
         env = {**self._env, **_OWN_FILES_ENV} if self._brings_own_files else self._env
         try:
             process = subprocess.Popen(
-                _without_modules_of_the_home(argv), cwd=self._folder, env=env, stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-            )  # fmt: skip
+                _without_modules_of_the_home(argv),
+                cwd=self._folder,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
         except OSError as error:
             if error.errno in _NO_ROOM:
                 raise
@@ -337,9 +342,14 @@ class OsworldCalls:
     def _describe(self, window: Window) -> dict[str, Any]:
         x, y, width, height = self._screen.geometry(window.xid)
         return {
-            "title": window.title, "window_class": window.window_class, "x": x, "y": y, "width": width, "height": height,
+            "title": window.title,
+            "window_class": window.window_class,
+            "x": x,
+            "y": y,
+            "width": width,
+            "height": height,
             "is_fullscreen": self._screen.is_fullscreen(window.xid),
-        }  # fmt: skip
+        }
 
     def _wait(self, condition: Callable[[], bool]) -> bool:
         deadline = time.monotonic() + _WINDOW_LIMIT_S

@@ -18,8 +18,10 @@ _APPS = {
 _OFFICE_OPTIONS = {"--calc": "calc", "--writer": "writer", "--impress": "impress"}
 _PROCESSES = {
     **{program: app for program, app in _APPS.items() if app in ("browser", "vlc", "gimp", "thunderbird", "terminal", "code")},
-    "chrome": "browser", "gimp-2.10": "gimp", "gnome-terminal-server": "terminal",
-}  # fmt: skip
+    "chrome": "browser",
+    "gimp-2.10": "gimp",
+    "gnome-terminal-server": "terminal",
+}
 """Process that a command ends -> application that is started on demand."""
 _SHELL_SIGNS = frozenset("|&;<>()$`\n*?")
 _EXPORT = re.compile(r"export +\w+=[^;&|]*$")

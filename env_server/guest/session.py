@@ -86,11 +86,16 @@ class Session:
         self._make_socket_folder()
         self._dbus = Program(
             "dbus",
-            ["dbus-daemon", f"--config-file={_OWN / 'session_bus.conf'}", "--nofork", "--nopidfile",
-             f"--address=unix:path={bus_path}"],
+            [
+                "dbus-daemon",
+                f"--config-file={_OWN / 'session_bus.conf'}",
+                "--nofork",
+                "--nopidfile",
+                f"--address=unix:path={bus_path}",
+            ],
             env=env,
             log_folder=places.logs,
-        )  # fmt: skip
+        )
         self._dbus.start()
         self._xvfb, name = start_xvfb(
             width=width, height=height, frame_folder=places.frame, log_folder=places.logs, env=env, deadline=deadline

@@ -231,9 +231,15 @@ def _container_error(command: list[str], *, deadline_s: float) -> str:
     """Empty when ``command`` ended well, else the last line of its errors."""
     try:
         answer = subprocess.run(
-            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd="/", timeout=deadline_s, check=False,
+            command,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            cwd="/",
+            timeout=deadline_s,
+            check=False,
             env=clean_environment(),
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired:
         return f"no answer within {deadline_s:.0f} s"
     if answer.returncode == 0:

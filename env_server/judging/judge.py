@@ -215,7 +215,7 @@ class ForkedJudge:
             try:
                 self._server = subprocess.Popen(
                     command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, start_new_session=True, env=_environment()
-                )  # fmt: skip
+                )
             except OSError as error:
                 ours.close()
                 self._folder.rmdir()

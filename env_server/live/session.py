@@ -224,9 +224,13 @@ class LiveSession:
         desktop = f"{self.config.driver}:{self.config.image}"
         try:
             recording = to_recording(
-                self.task, self.instruction, self.deeds, last=self.observation, finished_itself=self.finished_itself,
+                self.task,
+                self.instruction,
+                self.deeds,
+                last=self.observation,
+                finished_itself=self.finished_itself,
                 desktop=desktop,
-            )  # fmt: skip
+            )
             path = write_recording(self._recordings, recording)
         except (ValueError, OSError) as error:
             self.reason = f"not saved: {error}"

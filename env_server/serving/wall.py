@@ -66,9 +66,20 @@ class Wall:
         if scene is None:
             return DesktopView(desktop, state, reason, holder, None, "", 0, "", "", "", None, None, 0.0)
         return DesktopView(
-            desktop, state, reason, holder, scene.task, scene.instruction, scene.num_steps, scene.action, scene.answer,
-            scene.action_error, scene.reward, scene.observation.screenshot, self.clock() - scene.seen_at,
-        )  # fmt: skip
+            desktop,
+            state,
+            reason,
+            holder,
+            scene.task,
+            scene.instruction,
+            scene.num_steps,
+            scene.action,
+            scene.answer,
+            scene.action_error,
+            scene.reward,
+            scene.observation.screenshot,
+            self.clock() - scene.seen_at,
+        )
 
     def elements(self, desktop: int) -> tuple[Element, ...]:
         """The tree that the agent saw last."""

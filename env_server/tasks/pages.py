@@ -22,9 +22,7 @@ _NAMES = tuple(
 )
 _ALPHANUMERIC = "qwertyuiopasdfghjklzxcvbnmQWERTYUIOPASDFGHJKLZXCVBNM1234567890"
 _LOREM = ("lorem", "ipsum", "dolor", "sit", "amet", "elit", "magna", "urna")
-_TABLE_KEYS = (
-    "Color", "First name", "Last name", "Country", "Gender", "Language", "Year of Birth", "Religion",
-)  # fmt: skip
+_TABLE_KEYS = ("Color", "First name", "Last name", "Country", "Gender", "Language", "Year of Birth", "Religion")
 
 
 class PageRandom:

@@ -127,9 +127,11 @@ def _right_of(observation: Observation, key: Element) -> Element:
     row = [
         element
         for element in select(observation, ANY)
-        if element.text.strip() and element.x > key.x and abs(element.y - key.y) < max(4, key.height // 2)
+        if element.text.strip()
+        and element.x > key.x
+        and abs(element.y - key.y) < max(4, key.height // 2)
         and element.text.strip() != key.text.strip()
-    ]  # fmt: skip
+    ]
     if not row:
         raise TaskFailed(f"the demonstrator sees nothing to the right of {key.text!r}")
     return min(row, key=lambda element: element.x)

@@ -49,12 +49,17 @@ def look(network: str, folder: Path) -> HostFacts:
     except SetupError as error:
         problem = str(error)
     return HostFacts(
-        name=os.uname().nodename, num_cores=machine.num_cores, available_memory_mb=machine.available_memory_mb,
-        num_gpus=len(machine.gpus), address=address, port=port, sees_folder=os.access(folder, os.W_OK),
+        name=os.uname().nodename,
+        num_cores=machine.num_cores,
+        available_memory_mb=machine.available_memory_mb,
+        num_gpus=len(machine.gpus),
+        address=address,
+        port=port,
+        sees_folder=os.access(folder, os.W_OK),
         has_packages=all(importlib.util.find_spec(name) is not None for name in ("torch", "zmq", "transformers"))
         and shutil.which(sys.executable) is not None,
         problem=problem,
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

@@ -90,10 +90,17 @@ def under_torchrun(spec: ProcessSpec, config: RunConfig, *, endpoint: str, job_i
     python, *command = spec.argv
     ranks_per_node = config.learner.num_ranks // spec.num_nodes
     torchrun = (
-        python, "-m", "torch.distributed.run", f"--nnodes={spec.num_nodes}", f"--nproc-per-node={ranks_per_node}",
-        "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", f"--rdzv-id={job_id}", "--max-restarts=0",
+        python,
+        "-m",
+        "torch.distributed.run",
+        f"--nnodes={spec.num_nodes}",
+        f"--nproc-per-node={ranks_per_node}",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={endpoint}",
+        f"--rdzv-id={job_id}",
+        "--max-restarts=0",
         "--signals-to-handle=SIGINT",
-    )  # fmt: skip
+    )
     return replace(spec, argv=(*torchrun, *command))
 
 

@@ -47,10 +47,15 @@ def submit_workers(run: Path, *, site: str, array: str, dry_run: bool) -> str:
     part = slurm.Part(profile.kind("scavenger"), 1, needs)
     plan = cluster_plan.here(config, profile)
     script = slurm.render_job(
-        [part], site=profile, name=f"{run.resolve().name}-workers", output=run / LAUNCH_FOLDER / "workers-%A_%a.log",
-        folder=plan.folder, command=(plan.python, "-m", "computerrl", "join", str(run)), environment=plan.environment,
+        [part],
+        site=profile,
+        name=f"{run.resolve().name}-workers",
+        output=run / LAUNCH_FOLDER / "workers-%A_%a.log",
+        folder=plan.folder,
+        command=(plan.python, "-m", "computerrl", "join", str(run)),
+        environment=plan.environment,
         array=array,
-    )  # fmt: skip
+    )
     if dry_run:
         return script
     slurm_commands.require_slurm()
@@ -88,9 +93,12 @@ def specs_here(config: RunConfig, numbers: Sequence[int], *, has_gpus: bool) -> 
     """What one joining node runs: an env_server, an engine where the run has those, and an actor for each of ``numbers``."""
     actor = config.actor.model_copy(update={"num_actors": len(numbers), "num_engines": 1})
     plan = make_plan(
-        config.model_copy(update={"actor": actor}), config_path=config.folder / cluster_plan.CONFIG_FILE, python=sys.executable,
-        source_root=SOURCE_ROOT, layout=Layout(learner_has_gpus=has_gpus),
-    )  # fmt: skip
+        config.model_copy(update={"actor": actor}),
+        config_path=config.folder / cluster_plan.CONFIG_FILE,
+        python=sys.executable,
+        source_root=SOURCE_ROOT,
+        layout=Layout(learner_has_gpus=has_gpus),
+    )
     return tuple(
         replace(spec, index=numbers[spec.index], argv=(*spec.argv[:-1], str(numbers[spec.index])))
         for spec in plan

@@ -45,9 +45,14 @@ class ClusterPlan:
         launch = self.config.folder / LAUNCH_FOLDER
         command = (self.python, "-m", "computerrl", "job", str(self.config.folder))
         return render_job(
-            self.parts, site=self.site, name=self.config.name, output=launch / "job-%j.log", folder=self.folder, command=command,
+            self.parts,
+            site=self.site,
+            name=self.config.name,
+            output=launch / "job-%j.log",
+            folder=self.folder,
+            command=command,
             environment=self.environment,
-        )  # fmt: skip
+        )
 
     def node_names(self) -> list[str]:
         """`learner 1`, `worker 1`, `worker 2`: as people count them."""
@@ -64,20 +69,26 @@ def cluster_plan(
         raise ConfigError(problems)
     python = site.python or python
     layout = layout_of(config, site)
-    specs = make_plan(
-        config, config_path=config.folder / CONFIG_FILE, python=python, source_root=source_root, layout=layout,
-    )  # fmt: skip
+    specs = make_plan(config, config_path=config.folder / CONFIG_FILE, python=python, source_root=source_root, layout=layout)
     parts = parts_of(specs, site=site, layout=layout)
     problems = [problem for name, part in zip(("learner", "worker"), parts, strict=False) for problem in too_small(name, part)]
     if problems:
         raise ConfigError(problems)
     return ClusterPlan(
-        config=on_network(config, site, layout), site=site, layout=layout, specs=specs, parts=parts, python=python, folder=folder,
+        config=on_network(config, site, layout),
+        site=site,
+        layout=layout,
+        specs=specs,
+        parts=parts,
+        python=python,
+        folder=folder,
         environment={
-            "PYTHONPATH": str(source_root), "COMPUTERRL_CACHE": str(cache), "PYTHONUNBUFFERED": "1",
+            "PYTHONPATH": str(source_root),
+            "COMPUTERRL_CACHE": str(cache),
+            "PYTHONUNBUFFERED": "1",
             **({} if site.local_folder is None else {"TMPDIR": site.local_folder}),
         },
-    )  # fmt: skip
+    )
 
 
 def here(config: RunConfig, site: SiteProfile) -> ClusterPlan:
@@ -133,12 +144,13 @@ def too_small(name: str, part: Part) -> list[Problem]:
     )
     return [
         Problem(
-            f"site: {name}.{field}", f"a {name} node needs {need} {unit} and has {has}",
+            f"site: {name}.{field}",
+            f"a {name} node needs {need} {unit} and has {has}",
             f"set {what} lower, or take more nodes (cluster.num_worker_nodes)",
         )
         for field, need, has, unit, what in checks
         if has is not None and need > has
-    ]  # fmt: skip
+    ]
 
 
 def describe(plan: ClusterPlan) -> list[tuple[str, str, ProcessSpec | None]]:

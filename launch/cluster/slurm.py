@@ -139,16 +139,36 @@ def srun(
     kind = (site.learner, site.worker)[group]
     needs = spec.resources
     options = [
-        f"--nodes={spec.num_nodes}", f"--ntasks={spec.num_nodes}", "--ntasks-per-node=1", f"--nodelist={','.join(hosts)}",
-        "--exact", f"--cpus-per-task={needs.num_cores}", "--cpu-bind=cores", f"--mem={needs.memory_mb}M",
+        f"--nodes={spec.num_nodes}",
+        f"--ntasks={spec.num_nodes}",
+        "--ntasks-per-node=1",
+        f"--nodelist={','.join(hosts)}",
+        "--exact",
+        f"--cpus-per-task={needs.num_cores}",
+        "--cpu-bind=cores",
+        f"--mem={needs.memory_mb}M",
         _gpus(needs.num_gpus, kind) if needs.num_gpus else "--gres=none",
-        "--kill-on-bad-exit=1", "--input=none", f"--job-name={spec.name}",
-    ]  # fmt: skip
+        "--kill-on-bad-exit=1",
+        "--input=none",
+        f"--job-name={spec.name}",
+    ]
     if len(allocation.groups) > 1:
         options.insert(0, f"--het-group={group}")
     on_node = (
-        python, "-m", "computerrl.launch.supervision.node_process", "--role", spec.role, "--index", str(spec.index),
-        "--stop-s", f"{stop_s:g}", "--nice", str(spec.nice), "--notice", f"{notice}-{spec.name}", "--",
-    )  # fmt: skip
+        python,
+        "-m",
+        "computerrl.launch.supervision.node_process",
+        "--role",
+        spec.role,
+        "--index",
+        str(spec.index),
+        "--stop-s",
+        f"{stop_s:g}",
+        "--nice",
+        str(spec.nice),
+        "--notice",
+        f"{notice}-{spec.name}",
+        "--",
+    )
     argv = ("srun", *options, *site.srun, *on_node, *spec.argv)
     return replace(spec, argv=argv, nice=0, stop_signal=STOP_SIGNAL)

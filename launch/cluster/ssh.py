@@ -32,9 +32,20 @@ def over_ssh(
     """``spec`` as the command that runs it on its host or, for a learner on several, on all. ``here``: this interpreter;
     ``num_rank_gpus``: what the learner takes of a learner host's GPUs."""
     wrapper = (
-        python, "-m", "computerrl.launch.supervision.node_process", "--role", spec.role, "--index", str(spec.index),
-        "--stop-s", f"{stop_s:g}", "--nice", str(spec.nice), "--until-eof", "--",
-    )  # fmt: skip
+        python,
+        "-m",
+        "computerrl.launch.supervision.node_process",
+        "--role",
+        spec.role,
+        "--index",
+        str(spec.index),
+        "--stop-s",
+        f"{stop_s:g}",
+        "--nice",
+        str(spec.nice),
+        "--until-eof",
+        "--",
+    )
     gpus, errors = gpus_of(spec, hosts, num_rank_gpus=num_rank_gpus), logs.resolve() / f"{spec.name}.error.json"
     env = {**spec.env, **gpus, ERROR_FILE_VARIABLE: str(errors)}
     chosen = hosts.hosts[spec.node : spec.node + spec.num_nodes]

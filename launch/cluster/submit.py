@@ -178,9 +178,7 @@ def _queue_findings(plan: ClusterPlan) -> list[Finding]:
             problem = Problem(f"site: {name}.partition", what, "see `sinfo -s` for those there are")
             findings.append(Finding(ConfigError, problem))
             continue
-        has = NodeKind(
-            cores_per_node=nodes.num_cores, memory_mb_per_node=nodes.memory_mb, gpus_per_node=nodes.num_gpus or None,
-        )  # fmt: skip
+        has = NodeKind(cores_per_node=nodes.num_cores, memory_mb_per_node=nodes.memory_mb, gpus_per_node=nodes.num_gpus or None)
         described = cluster_plan.Part(has, part.num_nodes, part.per_node)
         findings += [Finding(ConfigError, problem) for problem in cluster_plan.too_small(name, described)]
         if part.per_node.num_gpus and not nodes.num_gpus:

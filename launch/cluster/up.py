@@ -51,11 +51,10 @@ def up(path: Path, *, hosts_path: Path, overrides: Sequence[str], resume: bool) 
     with locked(plan.config.folder):
         local.begin(plan.config)
         outcome = local.run_attempt(
-            plan.config, resumed=resume,
-            supervise=lambda attempt: local.supervise(
-                attempt, _specs(plan, hosts, facts, attempt), extra_stop_s=SSH_STOP_S
-            ),
-        )  # fmt: skip
+            plan.config,
+            resumed=resume,
+            supervise=lambda attempt: local.supervise(attempt, _specs(plan, hosts, facts, attempt), extra_stop_s=SSH_STOP_S),
+        )
     return outcome.exit_code
 
 
@@ -84,9 +83,15 @@ def _specs(plan: ClusterPlan, hosts: HostList, facts: Sequence[HostFacts], attem
         if hosts.container is not None and spec.role in CONTAINED:
             placed = in_container(placed, plan.site, plan.config)
         over = over_ssh(
-            placed, hosts, folder=plan.folder, logs=attempt.logs, stop_s=plan.config.supervisor.stop_s, python=plan.python,
-            here=sys.executable, num_rank_gpus=num_rank_gpus,
-        )  # fmt: skip
+            placed,
+            hosts,
+            folder=plan.folder,
+            logs=attempt.logs,
+            stop_s=plan.config.supervisor.stop_s,
+            python=plan.python,
+            here=sys.executable,
+            num_rank_gpus=num_rank_gpus,
+        )
         specs.append(over)
     return specs
 

@@ -255,9 +255,11 @@ def bench(name: str | None, json_file: Path | None, *, quick: bool) -> None:
 @click.option("--out", "folder", type=click.Path(path_type=Path, file_okay=False), help="Where to write; default: studies/NAME.")
 @click.option("--quick", is_flag=True, help="A minute with an untrained model: shows that it works, and answers nothing.")
 @click.option(
-    "--results", type=click.Path(path_type=Path, dir_okay=False, exists=True), metavar="FILE",
+    "--results",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    metavar="FILE",
     help="Begin with the results in FILE, a data.json that this study wrote elsewhere; only what is missing is made.",
-)  # fmt: skip
+)
 def study(name: str | None, folder: Path | None, num_seeds: int | None, results: Path | None, *, quick: bool) -> None:
     """Run study NAME (a file in benchmarks/studies/): what a choice does to training. Without NAME, list them.
 

@@ -17,8 +17,12 @@ from computerrl.common.messages import Role
 from computerrl.launch.plan.resources import Resources, role_resources
 
 COMMANDS: dict[Role, str] = {
-    "broker": "broker", "env_server": "env-server", "engine": "engine", "actor": "actor", "learner": "learner",
-}  # fmt: skip
+    "broker": "broker",
+    "env_server": "env-server",
+    "engine": "engine",
+    "actor": "actor",
+    "learner": "learner",
+}
 """Role -> command of `computerrl` that runs it."""
 
 QUIET_LIBRARIES = {
@@ -120,7 +124,8 @@ def make_plan(
                     argv=(python, "-m", "computerrl", COMMANDS[role], str(config_path), "--index", str(index)),
                     env={
                         **({} if source_root is None else {"PYTHONPATH": str(source_root)}),
-                        "OMP_NUM_THREADS": str(threads), **QUIET_LIBRARIES,
+                        "OMP_NUM_THREADS": str(threads),
+                        **QUIET_LIBRARIES,
                         **(_gpu_of_engine(index, config, gpus) if needs[role].num_gpus and role != "learner" else {}),
                     },
                     nice=config.supervisor.learner_nice if role == "learner" and layout.num_nodes == 1 else 0,
@@ -129,7 +134,7 @@ def make_plan(
                     num_nodes=layout.num_learner_nodes if role == "learner" else 1,
                     resources=needs[role] if layout.has_gpus(node) else replace(needs[role], num_gpus=0),
                 )
-            )  # fmt: skip
+            )
     return tuple(specs)
 
 

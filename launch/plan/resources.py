@@ -48,9 +48,11 @@ def role_resources(config: RunConfig, *, learner_has_gpus: bool = False) -> dict
         "engine": (engine_cores, sampling_mb, 1),
         "actor": (1, PROCESS_MB["actor/central"], 0) if is_central else (engine_cores, sampling_mb, 1),
         "learner": (
-            num_ranks * (config.learner.num_threads or cluster.cores_per_rank), num_ranks * rank_mb, num_ranks,
+            num_ranks * (config.learner.num_threads or cluster.cores_per_rank),
+            num_ranks * rank_mb,
+            num_ranks,
         ),
-    }  # fmt: skip
+    }
     return {
         role: Resources(num_cores, math.ceil(memory_mb * cluster.memory_margin), num_gpus)
         for role, (num_cores, memory_mb, num_gpus) in found.items()

@@ -29,14 +29,21 @@ _CURVES = (
     ("trained_tokens_per_s", "Trained tokens per second", "While an update is computed.", False),
 )
 _ROWS = (
-    ("success before", ("success_before", "mean"), "percent"), ("success after cloning", ("success_after_bc", "mean"), "percent"),
-    ("success after RL", ("success_after_rl", "mean"), "percent"), ("wall time", ("wall_s",), "duration"),
-    ("updates", ("num_updates",), "figure"), ("Entropulse rounds", ("num_entropulse_phases",), "figure"),
-    ("environment steps", ("env_steps",), "figure"), ("environment steps per second", ("env_steps_per_s",), "figure"),
-    ("desktop step, median (s)", ("step_p50_s",), "figure"), ("trained tokens per second", ("trained_tokens_per_s",), "figure"),
-    ("actor idle", ("actor_idle_fraction",), "percent"), ("greatest age trained", ("max_policy_age_trained",), "figure"),
-    ("trajectories lost", ("num_trajectories_lost",), "figure"), ("commit", ("commit",), "text"),
-)  # fmt: skip
+    ("success before", ("success_before", "mean"), "percent"),
+    ("success after cloning", ("success_after_bc", "mean"), "percent"),
+    ("success after RL", ("success_after_rl", "mean"), "percent"),
+    ("wall time", ("wall_s",), "duration"),
+    ("updates", ("num_updates",), "figure"),
+    ("Entropulse rounds", ("num_entropulse_phases",), "figure"),
+    ("environment steps", ("env_steps",), "figure"),
+    ("environment steps per second", ("env_steps_per_s",), "figure"),
+    ("desktop step, median (s)", ("step_p50_s",), "figure"),
+    ("trained tokens per second", ("trained_tokens_per_s",), "figure"),
+    ("actor idle", ("actor_idle_fraction",), "percent"),
+    ("greatest age trained", ("max_policy_age_trained",), "figure"),
+    ("trajectories lost", ("num_trajectories_lost",), "figure"),
+    ("commit", ("commit",), "text"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +66,17 @@ def write_comparison(folders: Sequence[Path], *, out: Path) -> str:
     if again:
         raise ConfigError([Problem("RUN", f"{again[0]} is given twice", "give different runs")])
     runs = [_read(folder, style) for folder, style in zip(folders, STYLES, strict=False)]
-    page = page_environment().get_template("compare.html.j2").render(
-        runs=runs, rows=[(title, kind, [_value(run.report, path) for run in runs]) for title, path, kind in _ROWS],
-        families=family_rows(runs), charts=comparison_charts(runs), settings=different_settings(runs),
-    )  # fmt: skip
+    page = (
+        page_environment()
+        .get_template("compare.html.j2")
+        .render(
+            runs=runs,
+            rows=[(title, kind, [_value(run.report, path) for run in runs]) for title, path, kind in _ROWS],
+            families=family_rows(runs),
+            charts=comparison_charts(runs),
+            settings=different_settings(runs),
+        )
+    )
     write_atomically(out, page.encode(), mode=PRIVATE)
     return f"{out}: {', '.join(run.name for run in runs)}"
 

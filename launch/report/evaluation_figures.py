@@ -66,6 +66,8 @@ def _figures(counts: Sequence[tuple[int, int]], rollouts_per_task: int) -> dict[
         low, high = wilson_interval(mean or 0.0, len(values))
         passes[f"pass@{k}"] = {"mean": mean, "low": low, "high": high, "num_tasks": len(values)}
     return {
-        "num_tasks": len(counts), "num_rollouts": sum(n for n, _ in counts), "num_successes": sum(c for _, c in counts),
+        "num_tasks": len(counts),
+        "num_rollouts": sum(n for n, _ in counts),
+        "num_successes": sum(c for _, c in counts),
         **passes,
-    }  # fmt: skip
+    }

@@ -37,8 +37,14 @@ def trace_events(
         events += _episode(episode, slots, update=update, completed=completed.get(_group_of(episode)))
     for record in by_update.values():
         events += _update(record)
-    return [*events, *(_name("thread_name", process=process, name=name, thread=thread)
-        for process in (_ACTORS, _DESKTOPS) for name, thread in slots.names.items())]  # fmt: skip
+    return [
+        *events,
+        *(
+            _name("thread_name", process=process, name=name, thread=thread)
+            for process in (_ACTORS, _DESKTOPS)
+            for name, thread in slots.names.items()
+        ),
+    ]
 
 
 class _Slots:

@@ -32,11 +32,15 @@ the tokenizer stays, because the replay shows prompts with it."""
 _ORIGIN_FILE = "computerrl.json"
 """`learner.checkpoints.export.ORIGIN_FILE`, which is in a module that loads torch."""
 _ONLY_EVALUATE = (
-    "learner.recipe.demos_per_family=0", "learner.recipe.demos_of_family={}", "learner.recipe.specialists=[]",
-    "tasks.recordings=null", "learner.recipe.eval_before_episodes_per_family=null", "learner.recipe.max_updates=0",
+    "learner.recipe.demos_per_family=0",
+    "learner.recipe.demos_of_family={}",
+    "learner.recipe.specialists=[]",
+    "tasks.recordings=null",
+    "learner.recipe.eval_before_episodes_per_family=null",
+    "learner.recipe.max_updates=0",
     # A run shortens its evaluations to keep its budget; a person asked for this one.
     "learner.recipe.max_run_s=null",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +101,12 @@ def evaluation_config(wish: Wish, found: Evaluated) -> RunConfig:
         step = "give --temperature above 0, or --rollouts 1"
         raise ConfigError([Problem("--temperature", f"{wish.rollouts} greedy rollouts of a task are all the same", step)])
     changes = [
-        *_ONLY_EVALUATE, f"name={found.name}", f"model.name={found.model}",
-        f"learner.recipe.eval_temperature={temperature}", f"learner.recipe.eval_rollouts_per_task={wish.rollouts}",
-    ]  # fmt: skip
+        *_ONLY_EVALUATE,
+        f"name={found.name}",
+        f"model.name={found.model}",
+        f"learner.recipe.eval_temperature={temperature}",
+        f"learner.recipe.eval_rollouts_per_task={wish.rollouts}",
+    ]
     if wish.endpoint is not None:
         changes += ["actor.engine=endpoint", f"actor.endpoint.url={wish.endpoint}"]
     if wish.families is not None:

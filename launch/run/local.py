@@ -255,11 +255,15 @@ def supervise(
         show_address = _AddressOnce(folder.folder / ADDRESS_FILE, display.dashboard)
         tell = _Teller(attempt.logs / PROCESSES_FILE)
         supervisor = Supervisor(
-            specs, config=settings, log_folder=attempt.logs, notify=display.note, is_finished=finished,
+            specs,
+            config=settings,
+            log_folder=attempt.logs,
+            notify=display.note,
+            is_finished=finished,
             ask_to_drain=lambda: requests.ask(folder.folder, "save"),
             # The learner loads longest, and the first episode needs its first policy version.
             gives_way=lambda: is_up("learner-0", watch.state),
-        )  # fmt: skip
+        )
         try:
             outcome = supervisor.run(tick=tick, tick_s=TICK_S)
         finally:

@@ -259,9 +259,14 @@ def main(arguments: Sequence[str]) -> int:
     print("set-up: what is there already is skipped", flush=True)
     try:
         run_setup(
-            venv=options.venv, image=options.image, model=options.model, mirror=options.mirror or None,
-            for_tests=options.for_tests, device=options.device or None, lists=lists,
-        )  # fmt: skip
+            venv=options.venv,
+            image=options.image,
+            model=options.model,
+            mirror=options.mirror or None,
+            for_tests=options.for_tests,
+            device=options.device or None,
+            lists=lists,
+        )
     except ComputerRLError as error:
         print(f"\nerror: {error}", file=sys.stderr)
         return error.exit_code

@@ -55,9 +55,11 @@ def uv_settings(config: Mapping[str, str], environment: Mapping[str, str]) -> Uv
     if "index-url" in config and not {"UV_DEFAULT_INDEX", "UV_INDEX_URL"} & environment.keys():
         options += ["--default-index", config["index-url"]]
     repeated = {
-        "extra-index-url": "--index", "find-links": "--find-links", "constraint": "--constraints",
+        "extra-index-url": "--index",
+        "find-links": "--find-links",
+        "constraint": "--constraints",
         "trusted-host": "--allow-insecure-host",
-    }  # fmt: skip
+    }
     for name, option in repeated.items():
         options += [word for value in config.get(name, "").split() for word in (option, value)]
     for name in ("only-binary", "no-binary"):

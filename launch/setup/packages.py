@@ -52,9 +52,16 @@ _PYTHONS = ((3, 11), (3, 13))
 """First version that works, and the first that the pinned packages were not made for."""
 _STAMP = ".computerrl-setup"
 _TRIAL_MODULES = (
-    "numpy", "transformers.models.llama.modeling_llama", "zmq", "msgspec", "pydantic", "aiohttp", "safetensors", "lxml",
+    "numpy",
+    "transformers.models.llama.modeling_llama",
+    "zmq",
+    "msgspec",
+    "pydantic",
+    "aiohttp",
+    "safetensors",
+    "lxml",
     "gymnasium",
-)  # fmt: skip
+)
 """The model's code imports what `import transformers` puts off: it is tried here, and compiled here once, not by several
 processes of the first run at once."""
 

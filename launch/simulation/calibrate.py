@@ -90,9 +90,11 @@ def _pairs(updates: list[dict[str, Any]]) -> list[Pair]:
     return [
         (before, after)
         for before, after in pairwise(updates)
-        if before["phase"] == after["phase"] and after["update"] == before["update"] + 1 and after["run_s"] > before["run_s"]
+        if before["phase"] == after["phase"]
+        and after["update"] == before["update"] + 1
+        and after["run_s"] > before["run_s"]
         and after["time"] - before["time"] < 2 * (after["run_s"] - before["run_s"]) + 1.0
-    ]  # fmt: skip
+    ]
 
 
 def _between(episodes: list[dict[str, Any]], pairs: list[Pair]) -> list[dict[str, Any]]:

@@ -229,20 +229,41 @@ class Simulation:
         self._num_steps[granted.assignment_id] = versions
         success = granted.index % 2 == 0
         return Trajectory(
-            trajectory_id=granted.assignment_id, group_id=granted.group_id, index=granted.index, order_id=granted.order_id,
-            kind=granted.kind, task=granted.task, instruction="", steps=tuple(map(self._step, versions)), reward=float(success),
-            success=success, end_reason="done_action", final_screenshot=None, actor="sim-0:x", started_at=play.asked_s,
-            duration_s=self.now - play.asked_s, reset_s=play.times.reset_s, wait_s=0.0,
-        )  # fmt: skip
+            trajectory_id=granted.assignment_id,
+            group_id=granted.group_id,
+            index=granted.index,
+            order_id=granted.order_id,
+            kind=granted.kind,
+            task=granted.task,
+            instruction="",
+            steps=tuple(map(self._step, versions)),
+            reward=float(success),
+            success=success,
+            end_reason="done_action",
+            final_screenshot=None,
+            actor="sim-0:x",
+            started_at=play.asked_s,
+            duration_s=self.now - play.asked_s,
+            reset_s=play.times.reset_s,
+            wait_s=0.0,
+        )
 
     def _step(self, version: int) -> Step:
         """All steps of a version are the same one: millions of them need no memory."""
         if version not in self._steps:
             one = np.array([1], dtype=np.int32)
             self._steps[version] = Step(
-                one, one, np.array([-1.0], np.float32), np.array([version], np.int32), "click(1)", True, "", None, "quiet",
+                one,
+                one,
+                np.array([-1.0], np.float32),
+                np.array([version], np.int32),
+                "click(1)",
+                True,
+                "",
+                None,
+                "quiet",
                 StepTiming(0.0, 0.0, 0.0),
-            )  # fmt: skip
+            )
             self._steps.pop(version - _KEPT_VERSIONS, None)
         return self._steps[version]
 

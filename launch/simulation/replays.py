@@ -47,9 +47,15 @@ def areal() -> Replay:
     """Synchronous, all GPUs in turn for generation and training, against asynchronous on the same number of GPUs."""
     num_gpus, train_s = 16, 400.0
     work = AssumedWorkload(
-        mean_steps=16, spread_steps=1.0, max_steps=128, desktop_step_s=0.0, spread_desktop=0.0, generate_step_s=10.0, reset_s=0.1,
+        mean_steps=16,
+        spread_steps=1.0,
+        max_steps=128,
+        desktop_step_s=0.0,
+        spread_desktop=0.0,
+        generate_step_s=10.0,
+        reset_s=0.1,
         evaluate_s=0.1,
-    )  # fmt: skip
+    )
     base = Cluster(num_desktops=512, num_actors=num_gpus, crowding=0.02, train_step_s=0.0, overhead_s=1.0, weight_s=5.0)
     sync = replace(base, train_fixed_s=train_s * 4 / num_gpus, pauses_while_training=True)
     split = replace(base, num_actors=num_gpus * 3 // 4, train_fixed_s=train_s * 4 / (num_gpus // 4))
@@ -104,9 +110,15 @@ def dart() -> Replay:
 def verl() -> Replay:
     """The ladder: shared GPUs, one step off-policy, streaming without and with partial rollouts."""
     work = AssumedWorkload(
-        mean_steps=16, spread_steps=1.1, max_steps=160, desktop_step_s=0.0, spread_desktop=0.0, generate_step_s=8.0, reset_s=0.1,
+        mean_steps=16,
+        spread_steps=1.1,
+        max_steps=160,
+        desktop_step_s=0.0,
+        spread_desktop=0.0,
+        generate_step_s=8.0,
+        reset_s=0.1,
         evaluate_s=0.1,
-    )  # fmt: skip
+    )
     base = Cluster(num_desktops=512, num_actors=16, crowding=0.02, train_step_s=0.0, overhead_s=1.0, weight_s=5.0)
     shared = replace(base, train_fixed_s=180.0, pauses_while_training=True)
     split = replace(base, num_actors=8, train_fixed_s=360.0)
@@ -138,17 +150,28 @@ def verl() -> Replay:
 def robustrl() -> Replay:
     """A failure stops one role, or the whole job."""
     work = AssumedWorkload(
-        mean_steps=16, spread_steps=0.8, max_steps=64, desktop_step_s=0.0, spread_desktop=0.0, generate_step_s=6.0, reset_s=0.1,
+        mean_steps=16,
+        spread_steps=0.8,
+        max_steps=64,
+        desktop_step_s=0.0,
+        spread_desktop=0.0,
+        generate_step_s=6.0,
+        reset_s=0.1,
         evaluate_s=0.1,
-    )  # fmt: skip
+    )
     update_s = 240.0
-    fails = Failures(
-        actor_mtbf_s=16 * 20 * update_s, learner_mtbf_s=20 * update_s, actor_repair_s=180.0, learner_repair_s=180.0,
-    )  # fmt: skip
+    fails = Failures(actor_mtbf_s=16 * 20 * update_s, learner_mtbf_s=20 * update_s, actor_repair_s=180.0, learner_repair_s=180.0)
     base = Cluster(
-        num_desktops=512, num_actors=16, crowding=0.02, train_fixed_s=update_s, train_step_s=0.0, overhead_s=1.0, weight_s=5.0,
-        checkpoint_every_updates=1, failures=fails,
-    )  # fmt: skip
+        num_desktops=512,
+        num_actors=16,
+        crowding=0.02,
+        train_fixed_s=update_s,
+        train_step_s=0.0,
+        overhead_s=1.0,
+        weight_s=5.0,
+        checkpoint_every_updates=1,
+        failures=fails,
+    )
     whole = replace(fails, job_restarts=True, actor_repair_s=600.0, learner_repair_s=600.0)
     config = _config(eta=2, groups=32, group_size=16)
     return Replay(

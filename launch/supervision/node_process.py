@@ -44,9 +44,12 @@ def main() -> int:
     signal.signal(STOP_SIGNAL, lambda *_: os.kill(os.getpid(), signal.SIGINT))
     spec = _spec(options)
     supervisor = Supervisor(
-        [spec], config=SupervisorConfig(max_restarts=0, stop_s=options.stop_s), log_folder=None,
-        notify=lambda line: print(line, file=sys.stderr, flush=True), stop_signals=(signal.SIGINT, signal.SIGHUP),
-    )  # fmt: skip
+        [spec],
+        config=SupervisorConfig(max_restarts=0, stop_s=options.stop_s),
+        log_folder=None,
+        notify=lambda line: print(line, file=sys.stderr, flush=True),
+        stop_signals=(signal.SIGINT, signal.SIGHUP),
+    )
     _leave_notice_on_sigterm(options.notice)
     outcome = supervisor.run(tick=lambda: None, tick_s=TICK_S)
     return exit_code_of(outcome)

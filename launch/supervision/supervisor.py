@@ -281,9 +281,13 @@ class Supervisor:
             log = None if self._log_folder is None else stack.enter_context(self._log_path(process).open("ab"))
             # The role itself asks to die with its parent: preexec_fn is unsafe in a process with threads.
             process.popen = subprocess.Popen(
-                spec.argv, env=env, stdin=subprocess.DEVNULL if spec.stop_signal else subprocess.PIPE, stdout=log,
-                stderr=log and subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+                spec.argv,
+                env=env,
+                stdin=subprocess.DEVNULL if spec.stop_signal else subprocess.PIPE,
+                stdout=log,
+                stderr=log and subprocess.STDOUT,
+                start_new_session=True,
+            )
         process.started_at = time.monotonic()
         process.gave_way = False
         self._give_way(process)

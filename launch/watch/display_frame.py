@@ -22,9 +22,11 @@ _FIXED = "\N{NO-BREAK SPACE}"
 SHARE_UPDATES = 10
 """Updates over which a family's share of the training rollouts is taken."""
 QUEUE_TITLES = {
-    "assignments": "episodes being played", "trajectories_pending": "episodes whose group is not whole",
-    "groups_waiting": "groups waiting for the learner", "groups_unconsumed": "groups not in a checkpoint yet",
-}  # fmt: skip
+    "assignments": "episodes being played",
+    "trajectories_pending": "episodes whose group is not whole",
+    "groups_waiting": "groups waiting for the learner",
+    "groups_unconsumed": "groups not in a checkpoint yet",
+}
 """Gauge of the broker -> words on a page."""
 
 

@@ -26,9 +26,13 @@ MAX_TAIL_BYTES = 4 << 20
 """So much of each file's end is looked at for its last lines."""
 _COLOURS = {"debug": "bright_black", "info": None, "warning": "yellow", "error": "red", "critical": "red"}
 _PROCESS_COLOURS = {
-    "broker": "magenta", "learner": "blue", "actor": "green", "engine": "cyan", "env_server": "bright_cyan",
+    "broker": "magenta",
+    "learner": "blue",
+    "actor": "green",
+    "engine": "cyan",
+    "env_server": "bright_cyan",
     "job": "bright_white",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)

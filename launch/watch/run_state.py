@@ -17,9 +17,13 @@ from computerrl.common.messages import Status
 Record = dict[str, Any]
 
 _PHASE_TITLES = {
-    "demonstrations": "demonstrations", "bc": "cloning", "done": "finished", "eval-before": "evaluation before",
-    "eval-after-bc": "evaluation after cloning", "eval-after-rl": "evaluation after RL",
-}  # fmt: skip
+    "demonstrations": "demonstrations",
+    "bc": "cloning",
+    "done": "finished",
+    "eval-before": "evaluation before",
+    "eval-after-bc": "evaluation after cloning",
+    "eval-after-rl": "evaluation after RL",
+}
 
 
 def phase_title(phase: str) -> str:

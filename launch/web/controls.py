@@ -45,13 +45,15 @@ CONTROLS = (
         "finish", "End RL", "RL ends after this update; the last evaluation follows, and the run is finished.", "phase", "finish"
     ),
     Control(
-        "drain", "Drain", "A checkpoint is written, then everything stops. --resume goes on without a loss.", "end", "drain",
+        "drain",
+        "Drain",
+        "A checkpoint is written, then everything stops. --resume goes on without a loss.",
+        "end",
+        "drain",
         is_grave=True,
     ),
-    Control(
-        "stop", "Stop", "Everything stops at once. --resume goes on from the last checkpoint.", "end", "stop", is_grave=True
-    ),
-)  # fmt: skip
+    Control("stop", "Stop", "Everything stops at once. --resume goes on from the last checkpoint.", "end", "stop", is_grave=True),
+)
 
 
 def available(folder: Path, *, is_live: bool, phase: str) -> list[dict[str, Any]]:
@@ -65,10 +67,13 @@ def available(folder: Path, *, is_live: bool, phase: str) -> list[dict[str, Any]
         waiting = control.kind != "pause" and requests.asked(folder, control.kind) == control.what
         rows.append(
             {
-                "name": control.name, "title": control.title, "consequence": control.consequence, "is_grave": control.is_grave,
+                "name": control.name,
+                "title": control.title,
+                "consequence": control.consequence,
+                "is_grave": control.is_grave,
                 "refusal": "asked for; it happens soon" if waiting and not refusal else refusal,
             }
-        )  # fmt: skip
+        )
     return rows
 
 

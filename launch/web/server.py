@@ -93,12 +93,17 @@ class RunPages:
         ended = self._ended()
         is_live = state.status is not None and state.summary is None and ended is None
         about = {
-            "name": folder.resolve().name, "report": str(folder.resolve() / PAGE_FILE),
-            "phase": phase_title(state.phase), "reason": state.phase_reason, "note": state.learner_note(),
-            "is_live": is_live, "is_ended": ended is not None, "goes_with_run": self._goes_with_run,
+            "name": folder.resolve().name,
+            "report": str(folder.resolve() / PAGE_FILE),
+            "phase": phase_title(state.phase),
+            "reason": state.phase_reason,
+            "note": state.learner_note(),
+            "is_live": is_live,
+            "is_ended": ended is not None,
+            "goes_with_run": self._goes_with_run,
             "is_paused": bool(state.status is not None and state.status.gauges.get("paused")),
             "num_records": _num_records(state),
-        }  # fmt: skip
+        }
         if ended is not None:
             if self._ended_tiles is None:
                 self._ended_tiles = snapshot.ended_tiles(report_of(folder))
@@ -113,7 +118,7 @@ class RunPages:
             "flow": snapshot.flow(state),
             "controls": controls.available(folder, is_live=is_live, phase=state.phase),
             "pressed": controls.pressed(folder),
-        }  # fmt: skip
+        }
 
     def _ended(self) -> Attempt | None:
         """The newest attempt when it has ended; None while one is under way, or was killed before it could write that down."""
@@ -154,11 +159,17 @@ class RunPages:
         elements = await asyncio.to_thread(self._desktops.elements, self._watch.refresh().status, place)
         rows = [
             {
-                "number": one.number, "role": one.role, "text": one.text[:200], "states": list(one.states),
-                "x": one.x, "y": one.y, "width": one.width, "height": one.height,
+                "number": one.number,
+                "role": one.role,
+                "text": one.text[:200],
+                "states": list(one.states),
+                "x": one.x,
+                "y": one.y,
+                "width": one.width,
+                "height": one.height,
             }
             for one in elements
-        ]  # fmt: skip
+        ]
         size = [view.screenshot.width, view.screenshot.height] if view.screenshot is not None else None
         (row,) = snapshot.desktop_rows({place: view})
         more = {"instruction": view.instruction, "answer": view.answer, "action": view.action, "elements": rows, "size": size}

@@ -17,8 +17,12 @@ from computerrl.launch.watch.run_state import RunState, phase_title
 RECENT_UPDATES = 20
 """The histogram of ages is of so many."""
 _FRACTIONS = {
-    "generate": "generation", "desktop": "desktop", "bound_wait": "staleness bound", "no_work": "no work", "idle": "between",
-}  # fmt: skip
+    "generate": "generation",
+    "desktop": "desktop",
+    "bound_wait": "staleness bound",
+    "no_work": "no work",
+    "idle": "between",
+}
 _ENDED = {"finished": "finished", "stopped": "was stopped", "failed": "failed"}
 SILENT_S = 5.0
 """A process that has not been heard of for longer is shown as silent."""
@@ -43,7 +47,7 @@ def tiles(state: RunState, *, max_age: float) -> list[dict[str, Any]]:
         ("entropy", _number(update.get("entropy"), 3), "nats per action token"),
         ("trained tokens/s", _number(update.get("trained_tokens_per_s"), 0), "while an update is computed"),
         ("time left", _minutes(state.metric("learner/time_left_s", update.get("time_left_s"))), "estimate"),
-    ]  # fmt: skip
+    ]
     return [{"title": title, "value": value, "remark": remark} for title, value, remark in rows]
 
 
@@ -64,13 +68,19 @@ def desktop_rows(views: Mapping[str, DesktopView]) -> list[dict[str, Any]]:
     """One for each desktop, as short as they can be: there may be thousands."""
     return [
         {
-            "id": place, "state": view.state, "why": view.reason, "holder": view.holder.partition(":")[0],
-            "task": "" if view.task is None else f"{view.task.family} #{view.task.seed}", "steps": view.num_steps,
-            "action": view.action[:120], "error": view.action_error[:200], "reward": view.reward,
+            "id": place,
+            "state": view.state,
+            "why": view.reason,
+            "holder": view.holder.partition(":")[0],
+            "task": "" if view.task is None else f"{view.task.family} #{view.task.seed}",
+            "steps": view.num_steps,
+            "action": view.action[:120],
+            "error": view.action_error[:200],
+            "reward": view.reward,
             "picture": "" if view.screenshot is None else view.screenshot.content_hash,
         }
         for place, view in sorted(views.items(), key=lambda item: tuple(map(int, item[0].split("/"))))
-    ]  # fmt: skip
+    ]
 
 
 def process_rows(status: Status | None, supervised: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -84,10 +94,14 @@ def process_rows(status: Status | None, supervised: Mapping[str, Mapping[str, An
             state = f"silent for {peer.age_s:.0f} s"
         rows.append(
             {
-                "name": name, "state": state, "host": peer.host if peer else "", "pid": peer.pid if peer else known.get("pid"),
-                "restarts": int(known.get("restarts", 0)), "note": status.notes.get(name, "") if status else "",
+                "name": name,
+                "state": state,
+                "host": peer.host if peer else "",
+                "pid": peer.pid if peer else known.get("pid"),
+                "restarts": int(known.get("restarts", 0)),
+                "note": status.notes.get(name, "") if status else "",
             }
-        )  # fmt: skip
+        )
     return rows
 
 

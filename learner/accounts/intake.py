@@ -86,20 +86,30 @@ class Intake:
             for trajectory, outcome in zip(group.trajectories, fates, strict=True):
                 span = (ages or {}).get(trajectory.trajectory_id)
                 self._ledger.record(
-                    trajectory, outcome, group_seq=group.group_seq, update=state.update, policy_version=state.policy_version,
+                    trajectory,
+                    outcome,
+                    group_seq=group.group_seq,
+                    update=state.update,
+                    policy_version=state.policy_version,
                     ages=span,
-                )  # fmt: skip
+                )
                 self._records.episode(
-                    trajectory, outcome, age_max=None if span is None else span.maximum,
+                    trajectory,
+                    outcome,
+                    age_max=None if span is None else span.maximum,
                     advantages=(advantages or {}).get(trajectory.trajectory_id, ()),
-                )  # fmt: skip
+                )
                 self._records.picture(trajectory, step=state.update)
             poisoned = self._poisoned.pop(group.group_seq, [])
             for trajectory, poison in poisoned:
                 self._ledger.record(
-                    trajectory, poison, group_seq=group.group_seq, update=state.update,
-                    policy_version=state.policy_version, ages=None,
-                )  # fmt: skip
+                    trajectory,
+                    poison,
+                    group_seq=group.group_seq,
+                    update=state.update,
+                    policy_version=state.policy_version,
+                    ages=None,
+                )
                 self._records.episode(trajectory, poison)
                 log.get_logger().error("trajectory.poisoned", trajectory_id=trajectory.trajectory_id, reason=poison)
             if group.num_given_up:

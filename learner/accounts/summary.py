@@ -17,9 +17,17 @@ from computerrl.learner.recipe.pacing import Cut
 from computerrl.learner.recipe.state import LoopState, Tally
 
 LOGGED = (
-    "update", "phase", "policy_version", "success", "entropy", "policy_age_mean", "policy_age_max", "train_s", "wait_s",
+    "update",
+    "phase",
+    "policy_version",
+    "success",
+    "entropy",
+    "policy_age_mean",
+    "policy_age_max",
+    "train_s",
+    "wait_s",
     "stall_s",
-)  # fmt: skip
+)
 """Fields of an update that go into the log too."""
 
 SUMMARY_LOGGED = ("num_updates", "num_entropulse_phases", "num_trajectories_lost", "max_policy_age_trained", "success_after_rl")
@@ -186,10 +194,16 @@ def update_fields(
 def gauges(fields: Mapping[str, Any]) -> dict[str, float]:
     """The learner's heartbeat figures out of an update line."""
     names = {
-        "success": "success", "entropy": "entropy", "age_min": "policy_age_min", "age_mean": "policy_age_mean",
-        "age_max": "policy_age_max", "trained_tokens_per_s": "trained_tokens_per_s", "train_s": "train_s", "wait_s": "wait_s",
+        "success": "success",
+        "entropy": "entropy",
+        "age_min": "policy_age_min",
+        "age_mean": "policy_age_mean",
+        "age_max": "policy_age_max",
+        "trained_tokens_per_s": "trained_tokens_per_s",
+        "train_s": "train_s",
+        "wait_s": "wait_s",
         "stall_s": "stall_s",
-    }  # fmt: skip
+    }
     return {f"learner/{short}": float(fields[name]) for short, name in names.items()}
 
 

@@ -134,9 +134,14 @@ class TrainBatch:
 
 _INTEGERS, _NUMBERS = "iu", "fiu"
 _PER_STEP = {
-    "trajectory_S": _INTEGERS, "group_S": _INTEGERS, "step_S": _INTEGERS, "replayed_S": "b",
-    "reward_S": _NUMBERS, "advantage_S": _NUMBERS, "token_weight_S": _NUMBERS,
-}  # fmt: skip
+    "trajectory_S": _INTEGERS,
+    "group_S": _INTEGERS,
+    "step_S": _INTEGERS,
+    "replayed_S": "b",
+    "reward_S": _NUMBERS,
+    "advantage_S": _NUMBERS,
+    "token_weight_S": _NUMBERS,
+}
 """Fields of a `TrainBatch` with a number for each sample -> numpy's kinds of their dtypes."""
 PER_TOKEN = ("token_advantages", "value_targets", "start_logprobs")
 """Fields of a `TrainBatch` with an array for each sample."""

@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 class DigiRLOptions(PPOOptions):
     """`learner.algorithm.options` of digirl."""
 
-    unused: ClassVar[frozenset[str]] = frozenset({
-        "negative_scale",
-        "gamma", "length_alpha", "gae_lambda", "critic_lambda", "objective", "eps_low", "eps_high", "tv_limit"
-    })  # fmt: skip
+    unused: ClassVar[frozenset[str]] = frozenset(
+        {"negative_scale", "gamma", "length_alpha", "gae_lambda", "critic_lambda", "objective", "eps_low", "eps_high", "tv_limit"}
+    )
 
     correction: Literal["decoupled", "tis", "icepop", "geometric", "none"] = "none"
     step_lambda: float = Field(0.5, ge=0, le=1)

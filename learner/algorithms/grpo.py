@@ -159,10 +159,12 @@ class GRPO:
             given |= {"objective"}
         if given:
             step = "set learner.num_minibatches to 2 or more, or take correction none or proximal loglinear"
-            raise ConfigError([
-                Problem(f"learner.algorithm.options.{name}", "no effect with one minibatch: r is 1 in the first", step)
-                for name in sorted(given)
-            ])  # fmt: skip
+            raise ConfigError(
+                [
+                    Problem(f"learner.algorithm.options.{name}", "no effect with one minibatch: r is 1 in the first", step)
+                    for name in sorted(given)
+                ]
+            )
 
     def generator(self, version: int) -> np.random.Generator:
         """The generator of all draws for the batch of ``version``."""

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 class VTraceOptions(PPOOptions):
     """`learner.algorithm.options` of vtrace."""
 
-    unused: ClassVar[frozenset[str]] = frozenset({
-        "negative_scale", "length_alpha", "gae_lambda", "critic_lambda", "correction_cap"
-    })  # fmt: skip
+    unused: ClassVar[frozenset[str]] = frozenset(
+        {"negative_scale", "length_alpha", "gae_lambda", "critic_lambda", "correction_cap"}
+    )
 
     correction: Literal["decoupled"] = "decoupled"
     """No other: the weights are in the advantages."""
@@ -58,8 +58,11 @@ class VTrace(PPO):
             token_rewards(batch, members),
             np.concatenate([look.values[i] for i in members]).astype(np.float64),
             np.exp(np.minimum(start_t - behavior_t, LOG_RATIO_LIMIT)),
-            gamma=options.gamma, lam=options.trace_lambda, rho_bar=options.rho_bar, c_bar=options.c_bar,
-        )  # fmt: skip
+            gamma=options.gamma,
+            lam=options.trace_lambda,
+            rho_bar=options.rho_bar,
+            c_bar=options.c_bar,
+        )
 
     def _correction(self, outputs: PolicyOutputs, batch: LossBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """(log pi_p, 1): the weights are in the advantages already."""

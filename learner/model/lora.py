@@ -82,9 +82,14 @@ def add_adapters(model: Any, lora: LoraConfig, *, first_layer: int, seed: int) -
     of_layers = set(layers.modules())
     outside = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear) and module not in of_layers]
     settings = peft.LoraConfig(
-        r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.targets), lora_dropout=0.0, bias="none",
-        layers_to_transform=list(range(first_layer, len(layers))), exclude_modules=outside,
-    )  # fmt: skip
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        target_modules=list(lora.targets),
+        lora_dropout=0.0,
+        bias="none",
+        layers_to_transform=list(range(first_layer, len(layers))),
+        exclude_modules=outside,
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         peft.inject_adapter_in_model(settings, model)

@@ -42,10 +42,14 @@ class PackTensors:
     def of(cls, pack: Pack, *, device: torch.device, dtype: torch.dtype, head_size: int) -> PackTensors:
         """``dtype`` and ``head_size``: of attention."""
         arrays = {
-            "tokens_N": pack.tokens_N, "depth_N": pack.depth_N, "logit_nodes_Q": pack.logit_nodes_Q,
-            "pair_node_U": pack.pair_node_U, "pair_token_U": pack.pair_token_U, "token_pair_M": pack.token_pair_M,
+            "tokens_N": pack.tokens_N,
+            "depth_N": pack.depth_N,
+            "logit_nodes_Q": pack.logit_nodes_Q,
+            "pair_node_U": pack.pair_node_U,
+            "pair_token_U": pack.pair_token_U,
+            "token_pair_M": pack.token_pair_M,
             "token_state_M": pack.pair_node_U[pack.token_pair_M],
-        }  # fmt: skip
+        }
         pictures = None
         if pack.pictures is not None:
             shown = pack.pictures

@@ -225,9 +225,7 @@ class Policy:
         positions = tensors.depth_N[None]
         rotary = self._base.rotary_emb(hidden, position_ids=self._rope_positions(tensors))
         recomputes = self._recomputes and torch.is_grad_enabled()
-        rest = {
-            "attention_mask": tensors.layout, "position_ids": positions, "position_embeddings": rotary, "use_cache": False,
-        }  # fmt: skip
+        rest = {"attention_mask": tensors.layout, "position_ids": positions, "position_embeddings": rotary, "use_cache": False}
         for layer in layers:
             if recomputes:
                 # Nothing random happens in a layer (the model is in eval mode), so no generator has to be put back.

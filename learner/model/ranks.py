@@ -110,8 +110,11 @@ class RankGroup:
         # Both backends on a GPU: calls and figures are bytes on the CPU, only weights and gradients go through NCCL.
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
-            store=scoped, rank=rank, world_size=num_ranks, timeout=datetime.timedelta(seconds=timeout_s),
-        )  # fmt: skip
+            store=scoped,
+            rank=rank,
+            world_size=num_ranks,
+            timeout=datetime.timedelta(seconds=timeout_s),
+        )
         if device.type == "cuda":
             torch.cuda.set_device(self.device)
 

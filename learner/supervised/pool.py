@@ -78,9 +78,14 @@ class EpisodePool:
         return sum(len(episode.steps) for kept in self._episodes.values() for episode in kept)
 
     def draw(
-        self, *, per_task: int, max_steps: int | None, salt: str, families: Mapping[str, float] | None = None,
+        self,
+        *,
+        per_task: int,
+        max_steps: int | None,
+        salt: str,
+        families: Mapping[str, float] | None = None,
         fill_from: EpisodePool | None = None,
-    ) -> list[Episode]:  # fmt: skip
+    ) -> list[Episode]:
         """At most ``per_task`` episodes of each task instance, families in turn, until ``max_steps`` steps are reached.
 
         ``families``: of these alone, those of lower values first. Equal ones are in random order, as all are without: where the

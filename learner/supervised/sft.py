@@ -92,14 +92,21 @@ def make_round(
         settings = learner.entropulse
         limit = settings.max_samples if max_samples is None else min(settings.max_samples, max_samples)
         episodes = successes.draw(
-            per_task=settings.samples_per_task, max_steps=limit, salt=phase,
+            per_task=settings.samples_per_task,
+            max_steps=limit,
+            salt=phase,
             fill_from=demonstrations if settings.fill_with_demonstrations else None,
-        )  # fmt: skip
+        )
         epochs, lr, warmup_steps = settings.epochs, settings.lr * min(1.0, 2 * (1 - success)), settings.warmup_steps
     batches = make_batches(episodes, batch_size=learner.recipe.bc_batch_size, epochs=epochs, seed=f"{config.seed}:{phase}")
     pool_digest = digest(episodes)
     log.get_logger().info(
-        "sft.began", phase=phase, episodes=len(episodes), steps=sum(len(episode.steps) for episode in episodes),
-        batches=len(batches), pool_episodes=successes.num_episodes, pool_digest=pool_digest,
-    )  # fmt: skip
+        "sft.began",
+        phase=phase,
+        episodes=len(episodes),
+        steps=sum(len(episode.steps) for episode in episodes),
+        batches=len(batches),
+        pool_episodes=successes.num_episodes,
+        pool_digest=pool_digest,
+    )
     return SftRound(batches, lr, pool_digest, warmup_steps)

@@ -146,9 +146,11 @@ def dump(folder: Path, passes: Sequence[SeenPass], *, reason: str, name: str) ->
         parts = {"logprobs": one.logprobs_M}
         if one.batch is not None:
             parts |= {
-                "behavior_logprobs": one.batch.behavior_logprobs_M, "advantage": one.batch.advantage_M,
-                "weight": one.batch.token_weight_M, "age": one.batch.age_M,
-            }  # fmt: skip
+                "behavior_logprobs": one.batch.behavior_logprobs_M,
+                "advantage": one.batch.advantage_M,
+                "weight": one.batch.token_weight_M,
+                "age": one.batch.age_M,
+            }
         tensors |= {f"{name}_{i}": value.detach().cpu().contiguous().clone() for name, value in parts.items()}
     path = folder / f"not-finite-{name}.safetensors"
     notes = {"reason": reason, "losses": json.dumps([str(loss) for loss in fetch([one.loss for one in passes])])}

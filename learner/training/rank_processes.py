@@ -66,9 +66,13 @@ class _Followers:
         host, port = split_address(address)
         for rank in range(1, num_ranks):
             env = os.environ | {
-                "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_ranks),
-                "MASTER_ADDR": host, "MASTER_PORT": str(port), SUPERVISOR_VARIABLE: str(os.getpid()),
-            }  # fmt: skip
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(num_ranks),
+                "MASTER_ADDR": host,
+                "MASTER_PORT": str(port),
+                SUPERVISOR_VARIABLE: str(os.getpid()),
+            }
             argv = [sys.executable, "-m", "computerrl", "learner", str(config_path), "--index", str(index)]
             process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL)
             self.processes.append(process)

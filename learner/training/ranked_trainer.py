@@ -198,10 +198,24 @@ def _write_when_told(own: StagedShards, ranks: RankGroup, number: int) -> None:
 # --- batches as bytes --------------------------------------------------------------------------------------------------
 
 _CARRIER = Trajectory(
-    trajectory_id="-", group_id="-", index=0, order_id="-", kind="training", task=TaskRef("-", 0, "training"), instruction="",
-    steps=(), reward=0.0, success=False, end_reason="task_finished", final_screenshot=None, actor="-", started_at=0.0,
-    duration_s=0.0, reset_s=0.0, wait_s=0.0,
-)  # fmt: skip
+    trajectory_id="-",
+    group_id="-",
+    index=0,
+    order_id="-",
+    kind="training",
+    task=TaskRef("-", 0, "training"),
+    instruction="",
+    steps=(),
+    reward=0.0,
+    success=False,
+    end_reason="task_finished",
+    final_screenshot=None,
+    actor="-",
+    started_at=0.0,
+    duration_s=0.0,
+    reset_s=0.0,
+    wait_s=0.0,
+)
 """Steps travel inside a trajectory because the codec knows those; nothing else of it is read."""
 
 

@@ -503,9 +503,9 @@ class Trainer:
             if f"reference/{name}" in state:
                 self._reference[name] = part(f"reference/{name}", master)
         if self._value_head is not None:
-            self._value_head.load_state_dict({
-                name.removeprefix(_HEAD): state[name].to(self.policy.device) for name in state if name.startswith(_HEAD)
-            })  # fmt: skip
+            self._value_head.load_state_dict(
+                {name.removeprefix(_HEAD): state[name].to(self.policy.device) for name in state if name.startswith(_HEAD)}
+            )
         self.policy.publish()
 
     def trainable_tensors(self) -> dict[str, torch.Tensor]:

@@ -235,9 +235,8 @@ class WeightSender:
                     self._state.loaded[message.receiver] = message.policy_version
             if message.error:
                 log.get_logger().warning(
-                    "weights.refused",
-                    receiver=message.receiver, policy_version=message.policy_version, error=message.error,
-                )  # fmt: skip
+                    "weights.refused", receiver=message.receiver, policy_version=message.policy_version, error=message.error
+                )
             request.reply(Ack())
         else:
             request.reply(ErrorReply("protocol_error", f"the weight endpoint takes no {type(message).__name__}"))
@@ -335,11 +334,21 @@ class WeightSender:
     def _invite(self, members: Mapping[str, _Parked], snapshot: _Snapshot, **fields: Any) -> None:
         manifest = self._manifest_of(snapshot).to_json()
         for rank, parked in enumerate(members.values(), start=1):
-            invitation = WeightInvitation(**{
-                "epoch": 0, "policy_version": snapshot.policy_version, "rank": rank, "world_size": len(members) + 1,
-                "store_address": "", "backend": "gloo", "manifest": manifest, "probe_logprobs": snapshot.probe_logprobs,
-                "retry_after_s": 0.0, **self._deadlines(), **fields,
-            })  # fmt: skip
+            invitation = WeightInvitation(
+                **{
+                    "epoch": 0,
+                    "policy_version": snapshot.policy_version,
+                    "rank": rank,
+                    "world_size": len(members) + 1,
+                    "store_address": "",
+                    "backend": "gloo",
+                    "manifest": manifest,
+                    "probe_logprobs": snapshot.probe_logprobs,
+                    "retry_after_s": 0.0,
+                    **self._deadlines(),
+                    **fields,
+                }
+            )
             parked.request.reply(invitation)
 
     def _deadlines(self) -> dict[str, float]:
@@ -355,9 +364,11 @@ class WeightSender:
             name = files.write(snapshot.policy_version, snapshot.buffers)
         except OSError as error:
             log.get_logger().error(
-                "weights.not_written", policy_version=snapshot.policy_version, error=str(error),
+                "weights.not_written",
+                policy_version=snapshot.policy_version,
+                error=str(error),
                 next_step="make room in the run folder; actors play on with the version before",
-            )  # fmt: skip
+            )
             time.sleep(SEND_AGAIN_S)
             return
         members = self._take_members(snapshot)
@@ -376,9 +387,14 @@ class WeightSender:
         self._invite(members, snapshot, epoch=group.epoch, store_address=address, backend=self._backend)
         if group.link is None:
             group.link = BroadcastGroup(
-                store=self._store, prefix=group.prefix, rank=0, world_size=len(members) + 1, backend=self._backend,
-                host=self._host, **self._deadlines(),
-            )  # fmt: skip
+                store=self._store,
+                prefix=group.prefix,
+                rank=0,
+                world_size=len(members) + 1,
+                backend=self._backend,
+                host=self._host,
+                **self._deadlines(),
+            )
         for _ in group.link.broadcast(snapshot.buffers):
             pass  # Each one that is done makes room for the next.
         self._patience = 1
@@ -437,6 +453,15 @@ def _pack(plan: WeightPlan, tensors: Mapping[str, torch.Tensor], buffers: list[t
 
 def _nothing_new(loaded_version: int) -> WeightInvitation:
     return WeightInvitation(
-        epoch=-1, policy_version=loaded_version, rank=-1, world_size=0, store_address="", backend="gloo",
-        manifest="", probe_logprobs=np.zeros(0, np.float32), retry_after_s=0.0, form_timeout_s=0.0, timeout_s=0.0,
-    )  # fmt: skip
+        epoch=-1,
+        policy_version=loaded_version,
+        rank=-1,
+        world_size=0,
+        store_address="",
+        backend="gloo",
+        manifest="",
+        probe_logprobs=np.zeros(0, np.float32),
+        retry_after_s=0.0,
+        form_timeout_s=0.0,
+        timeout_s=0.0,
+    )

@@ -145,9 +145,15 @@ def test_file_actions_change_the_folder_and_show_their_results(desktop: DesktopD
 
 @pytest.mark.parametrize(
     "text",
-    ["click(9999)", 'files.move("none", "nowhere")', 'files.read("../../etc/passwd")', 'calc.set_cell("not a cell", 1)',
-     'apps.switch("nothing")', "editor.save()"],
-)  # fmt: skip
+    [
+        "click(9999)",
+        'files.move("none", "nowhere")',
+        'files.read("../../etc/passwd")',
+        'calc.set_cell("not a cell", 1)',
+        'apps.switch("nothing")',
+        "editor.save()",
+    ],
+)
 def test_mistakes_of_the_agent_come_back_as_action_errors(desktop: DesktopDriver, text: str) -> None:
     desktop.reset(task(FILES))
     observation, error = act(desktop, text)

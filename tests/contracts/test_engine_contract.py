@@ -90,15 +90,30 @@ def make(name: str, folder: Path, tokenizer: FolderTokenizer, dtype: str) -> Thr
         if name == "vllm-async":
             schedule_asynchronously()
         return make_vllm_engine(
-            folder, decode=tokenizer.decode, dtype=dtype, num_live=NUM_LIVE, max_tokens=MAX_TOKENS, seed=0, num_threads=1,
+            folder,
+            decode=tokenizer.decode,
+            dtype=dtype,
+            num_live=NUM_LIVE,
+            max_tokens=MAX_TOKENS,
+            seed=0,
+            num_threads=1,
             max_num_batched_tokens=32 if name == "vllm-async" else None,
-        )  # fmt: skip
+        )
     from computerrl.actor.engines.transformers_engine import make_transformers_engine
 
     return make_transformers_engine(
-        folder, decode=tokenizer.decode, dtype=dtype, device="cpu", num_live=NUM_LIVE, max_tokens=MAX_TOKENS, seed=0,
-        num_threads=None, max_draft_tokens=8, memo_bytes=8 << 20, fused=name == "transformers",
-    )  # fmt: skip
+        folder,
+        decode=tokenizer.decode,
+        dtype=dtype,
+        device="cpu",
+        num_live=NUM_LIVE,
+        max_tokens=MAX_TOKENS,
+        seed=0,
+        num_threads=None,
+        max_draft_tokens=8,
+        memo_bytes=8 << 20,
+        fused=name == "transformers",
+    )
 
 
 def schedule_asynchronously() -> None:

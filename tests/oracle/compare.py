@@ -20,9 +20,17 @@ from tests.oracle.pairs import Pair
 
 FOLDER = Path(__file__).parent
 MAKERS = (
-    texts.texts, texts.settings, plain_values.values, books.books, papers.papers, decks.decks, media.pictures, media.pdfs,
-    media.archives, media.sounds,
-)  # fmt: skip
+    texts.texts,
+    texts.settings,
+    plain_values.values,
+    books.books,
+    papers.papers,
+    decks.decks,
+    media.pictures,
+    media.pdfs,
+    media.archives,
+    media.sounds,
+)
 SAME_SCORE = 0.005
 """Scores nearer to each other than this are the same."""
 

@@ -244,8 +244,10 @@ def decks(folder: Path) -> Iterator[Pair]:
     deck()(folder / "whole.pptx")
     files = write(folder / "decks", ".pptx", {**DECKS, **broken((folder / "whole.pptx").read_bytes())})
     options: list[tuple[str, dict[str, Any], str]] = [
-        ("", {}, "."), ("no shape", OFF, "moved|wider|higher"), ("tolerance", {"approximately_tolerance": 0.1}, "little|wider"),
-    ]  # fmt: skip
+        ("", {}, "."),
+        ("no shape", OFF, "moved|wider|higher"),
+        ("tolerance", {"approximately_tolerance": 0.1}, "little|wider"),
+    ]
     options += [(f"no {name}", {f"examine_{name}": False}, about) for name, about in SWITCHES.items()]
     options += [(name, {**OFF, f"examine_{name}": True}, about) for name, about in PLACES.items()]
     judges = [

@@ -31,13 +31,34 @@ def _command() -> list[str]:
     apptainer, image = find_apptainer(), image_path("core")
     flags = [flag for flag in apptainer.extra_flags if flag != "--userns"]
     return [
-        *isolation(max_processes=600, needs=(apptainer.folder, image)), *as_ordinary_user(max_processes=600),
-        str(apptainer.path), "--quiet", "exec", *flags, "--userns", *ISOLATION,
-        "--bind", f"{FILES}/tmp:/tmp", "--pwd", "/", "--env", "HOME=/tmp",
-        str(image), "/usr/lib/chromium/chromium", "--headless=new", "--no-sandbox", "--disable-gpu",
-        "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking", "--disable-component-update",
-        "--user-data-dir=/tmp/profile", "--hide-scrollbars", "--remote-debugging-port=0", "about:blank",
-    ]  # fmt: skip
+        *isolation(max_processes=600, needs=(apptainer.folder, image)),
+        *as_ordinary_user(max_processes=600),
+        str(apptainer.path),
+        "--quiet",
+        "exec",
+        *flags,
+        "--userns",
+        *ISOLATION,
+        "--bind",
+        f"{FILES}/tmp:/tmp",
+        "--pwd",
+        "/",
+        "--env",
+        "HOME=/tmp",
+        str(image),
+        "/usr/lib/chromium/chromium",
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--user-data-dir=/tmp/profile",
+        "--hide-scrollbars",
+        "--remote-debugging-port=0",
+        "about:blank",
+    ]
 
 
 @asynccontextmanager

@@ -23,21 +23,40 @@ FAMILIES = ("click", "type")
 def make_step(*, version: int, prompt: Sequence[int] = (1, 2, 3), format_ok: bool = True) -> Step:
     versions = [] if version < 0 else [version] * 2
     return Step(
-        prompt_tokens=np.array(prompt), action_tokens=np.array([4, 5]),
-        behavior_logprobs=np.full(len(versions), -0.5, np.float32), policy_versions=np.array(versions, dtype=np.int32),
-        action_text="click(1)", format_ok=format_ok, action_error="", screenshot=None, settled_by="quiet",
+        prompt_tokens=np.array(prompt),
+        action_tokens=np.array([4, 5]),
+        behavior_logprobs=np.full(len(versions), -0.5, np.float32),
+        policy_versions=np.array(versions, dtype=np.int32),
+        action_text="click(1)",
+        format_ok=format_ok,
+        action_error="",
+        screenshot=None,
+        settled_by="quiet",
         timing=StepTiming(0.1, 0.1, 0.0),
-    )  # fmt: skip
+    )
 
 
 def make_trajectory(order: RolloutOrder, task: TaskRef, group: int, index: int, *, success: bool, version: int) -> Trajectory:
     group_id = f"{order.order_id}/{group}"
     return Trajectory(
-        trajectory_id=f"{group_id}/{index}", group_id=group_id, index=index, order_id=order.order_id, kind=order.kind,
-        task=task, instruction="do it", steps=(make_step(version=version), make_step(version=version)),
-        reward=float(success), success=success, end_reason="done_action", final_screenshot=None, actor="actor-0:x",
-        started_at=0.0, duration_s=1.0, reset_s=0.1, wait_s=0.0,
-    )  # fmt: skip
+        trajectory_id=f"{group_id}/{index}",
+        group_id=group_id,
+        index=index,
+        order_id=order.order_id,
+        kind=order.kind,
+        task=task,
+        instruction="do it",
+        steps=(make_step(version=version), make_step(version=version)),
+        reward=float(success),
+        success=success,
+        end_reason="done_action",
+        final_screenshot=None,
+        actor="actor-0:x",
+        started_at=0.0,
+        duration_s=1.0,
+        reset_s=0.1,
+        wait_s=0.0,
+    )
 
 
 class FakeBroker:
@@ -92,11 +111,16 @@ class FakeBroker:
             version = -1 if order.kind == "demonstration" else self.sampled_version()
             trajectories = tuple(
                 make_trajectory(
-                    order, task, number, i, version=version,
+                    order,
+                    task,
+                    number,
+                    i,
+                    version=version,
                     success=order.kind == "demonstration" or self.success(order, number, i),
                 )
-                for i in range(order.group_size) if self.can_play(task, i)
-            )  # fmt: skip
+                for i in range(order.group_size)
+                if self.can_play(task, i)
+            )
             group_id = f"{order.order_id}/{number}"
             num_given_up = order.group_size - len(trajectories)
             group = TrajectoryGroup(len(self.groups), group_id, order.order_id, order.kind, task, trajectories, num_given_up)
@@ -202,9 +226,15 @@ class Bench:
         self.trainer = FakeTrainer(self.config)
         checkpoints = CheckpointStore(self.folder.checkpoints, num_kept=self.config.learner.num_checkpoints_kept)
         loop = LearnerLoop(
-            self.config, families=FAMILIES, broker=self.broker, trainer=self.trainer, weights=self.weights,
-            folder=self.folder, checkpoints=checkpoints, clock=self.clock,
-        )  # fmt: skip
+            self.config,
+            families=FAMILIES,
+            broker=self.broker,
+            trainer=self.trainer,
+            weights=self.weights,
+            folder=self.folder,
+            checkpoints=checkpoints,
+            clock=self.clock,
+        )
         loop.begin(announced_version=self.broker.version, checkpoint=checkpoints.load())
         return loop
 

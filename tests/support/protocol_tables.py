@@ -36,10 +36,13 @@ def _limits() -> Iterator[str]:
     yield f"{codec.MAX_FRAMES:,} frames and {codec.MAX_ARRAYS:,} arrays, and a broker or learner remembers {MAX_PEERS:,}"
     yield "processes at a time. By kind:"
     yield ""
-    yield from _table(("kind", "header", "all frames"), [
-        *((f"`{kind}`", _bytes(limit.header_bytes), _bytes(limit.total_bytes)) for kind, limit in SIZE_LIMITS.items()),
-        ("all others", _bytes(DEFAULT_SIZE_LIMIT.header_bytes), _bytes(DEFAULT_SIZE_LIMIT.total_bytes)),
-    ])  # fmt: skip
+    yield from _table(
+        ("kind", "header", "all frames"),
+        [
+            *((f"`{kind}`", _bytes(limit.header_bytes), _bytes(limit.total_bytes)) for kind, limit in SIZE_LIMITS.items()),
+            ("all others", _bytes(DEFAULT_SIZE_LIMIT.header_bytes), _bytes(DEFAULT_SIZE_LIMIT.total_bytes)),
+        ],
+    )
     yield ""
 
 

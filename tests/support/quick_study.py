@@ -17,10 +17,16 @@ from computerrl.benchmarks.studies import _runs
 
 ROOT = Path(__file__).resolve().parents[2]
 SERIAL: Mapping[str, Any] = {
-    **_runs.QUICK, "mode": "serial", "desktop.driver": "scripted", "desktop.memory_per_desktop_mb": 1,
-    "desktop.observation": "tree", "broker.fsync": False, "actor.max_new_tokens": 4, "tasks.max_steps": 2,
+    **_runs.QUICK,
+    "mode": "serial",
+    "desktop.driver": "scripted",
+    "desktop.memory_per_desktop_mb": 1,
+    "desktop.observation": "tree",
+    "broker.fsync": False,
+    "actor.max_new_tokens": 4,
+    "tasks.max_steps": 2,
     "learner.recipe.demos_per_family": 1,
-}  # fmt: skip
+}
 """The quick form in one process, in seconds."""
 
 

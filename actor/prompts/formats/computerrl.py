@@ -55,9 +55,17 @@ WORDS: Mapping[str, str] = {"WAIT": "wait", "DONE": "done", "FAIL": "fail"}
 """Accepted in place of a call."""
 
 _APP_AREAS: Mapping[str, tuple[str, ...]] = {
-    "": ("files",), "files": ("files",), "editor": ("editor", "files"), "calc": ("calc",), "writer": ("writer",),
-    "impress": ("impress",), "browser": ("chrome",), "vlc": ("vlc",), "code": ("code",), "gimp": ("gimp",),
-}  # fmt: skip
+    "": ("files",),
+    "files": ("files",),
+    "editor": ("editor", "files"),
+    "calc": ("calc",),
+    "writer": ("writer",),
+    "impress": ("impress",),
+    "browser": ("chrome",),
+    "vlc": ("vlc",),
+    "code": ("code",),
+    "gimp": ("gimp",),
+}
 """Application in front -> whose calls the prompt lists beside `Agent`'s. The locked browser of the web tasks has none."""
 
 _HEAD = """\

@@ -18,9 +18,17 @@ from computerrl.common.actions.targets import find_target
 from computerrl.common.messages import Action, Element
 
 CLASSES: Mapping[str, str] = {
-    "calc": "CalcTools", "writer": "WriterTools", "impress": "ImpressTools", "chrome": "BrowserTools", "vlc": "VLCTools",
-    "code": "CodeTools", "gimp": "GimpTools", "files": "FileTools", "editor": "EditorTools", "apps": "Agent",
-}  # fmt: skip
+    "calc": "CalcTools",
+    "writer": "WriterTools",
+    "impress": "ImpressTools",
+    "chrome": "BrowserTools",
+    "vlc": "VLCTools",
+    "code": "CodeTools",
+    "gimp": "GimpTools",
+    "files": "FileTools",
+    "editor": "EditorTools",
+    "apps": "Agent",
+}
 """Area of our action tables -> class. GimpTools, FileTools and EditorTools are our own."""
 
 _METHODS = {"calc.set_cell": "set_cell_value", "apps.list": "list_windows"}

@@ -5,9 +5,14 @@ from __future__ import annotations
 from computerrl.common.actions.spec import Param, flag, number, table, text, whole
 
 _PAGES = (
-    "profile_settings", "password_settings", "privacy_settings", "appearance_settings", "search_engine_settings",
-    "extensions", "bookmarks",
-)  # fmt: skip
+    "profile_settings",
+    "password_settings",
+    "privacy_settings",
+    "appearance_settings",
+    "search_engine_settings",
+    "extensions",
+    "bookmarks",
+)
 _VLC_SETTINGS = ("input-record-path", "qt-bgcone", "qt-max-volume", "qt-minimal-view", "global-key-play-pause")
 
 CHROME = table(

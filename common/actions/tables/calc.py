@@ -9,9 +9,7 @@ from __future__ import annotations
 from computerrl.common.actions.spec import Param, flag, many, number, table, text, whole
 
 _SCALARS = (str, int, float)
-_FORMATS = (
-    "general", "number", "currency", "accounting", "date", "time", "percentage", "fraction", "scientific", "text",
-)  # fmt: skip
+_FORMATS = ("general", "number", "currency", "accounting", "date", "time", "percentage", "fraction", "scientific", "text")
 _CHARTS = ("bar", "column", "line", "pie", "scatter", "area")
 
 TABLE = table(

@@ -5,9 +5,7 @@ from __future__ import annotations
 from computerrl.common.actions.spec import flag, many, number, table, text, whole
 
 _SLIDE, _BOX = whole("slide_index"), whole("box_index")
-_PLACES = (
-    "left", "right", "center", "top", "bottom", "top-left", "top-right", "bottom-left", "bottom-right",
-)  # fmt: skip
+_PLACES = ("left", "right", "center", "top", "bottom", "top-left", "top-right", "bottom-left", "bottom-right")
 
 TABLE = table(
     "impress",

@@ -12,10 +12,19 @@ from .simple import Terminal, Thunderbird
 from .vlc import MEDIA_ENDINGS, Vlc
 
 OTHER_NAMES = {
-    "chrome": "browser", "google chrome": "browser", "chromium browser": "browser", "vs code": "code", "vscode": "code",
-    "libreoffice calc": "calc", "libreoffice writer": "writer", "libreoffice impress": "impress", "gedit": "editor",
-    "text editor": "editor", "file manager": "files", "mail": "thunderbird",
-}  # fmt: skip
+    "chrome": "browser",
+    "google chrome": "browser",
+    "chromium browser": "browser",
+    "vs code": "code",
+    "vscode": "code",
+    "libreoffice calc": "calc",
+    "libreoffice writer": "writer",
+    "libreoffice impress": "impress",
+    "gedit": "editor",
+    "text editor": "editor",
+    "file manager": "files",
+    "mail": "thunderbird",
+}
 """What else an agent may call an application."""
 AREAS = {"chrome": "browser", "vlc": "vlc", "gimp": "gimp", "code": "code"}
 """Area of the action table -> application."""

@@ -33,9 +33,18 @@ class Code(OnDemandApp):
     def arguments(self) -> Sequence[str]:
         """In the foreground, readable for the accessibility bus, no questions."""
         return [
-            "--wait", "--new-window", "--no-sandbox", "--disable-gpu", "--force-renderer-accessibility", "--disable-telemetry",
-            "--disable-updates", "--disable-workspace-trust", "--skip-welcome", "--skip-release-notes", *self.places(),
-        ]  # fmt: skip
+            "--wait",
+            "--new-window",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--force-renderer-accessibility",
+            "--disable-telemetry",
+            "--disable-updates",
+            "--disable-workspace-trust",
+            "--skip-welcome",
+            "--skip-release-notes",
+            *self.places(),
+        ]
 
     def places(self) -> list[str]:
         """Where its settings and extensions lie."""
@@ -50,9 +59,14 @@ class Code(OnDemandApp):
         try:
             answer = subprocess.run(
                 [_COMMAND, "--reuse-window", *self.places(), *arguments],
-                env=self.around.env, cwd=self.around.folder.root, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                timeout=_CALL_LIMIT_S, check=False,
-            )  # fmt: skip
+                env=self.around.env,
+                cwd=self.around.folder.root,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_CALL_LIMIT_S,
+                check=False,
+            )
         except subprocess.TimeoutExpired as error:
             raise Refused("Visual Studio Code did not answer in time") from error
         if answer.returncode != 0:

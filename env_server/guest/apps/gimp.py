@@ -248,9 +248,12 @@ class GimpTools(Tools):
     def crop(self, x: int, y: int, width: int, height: int) -> str:
         """To a rectangle inside the image."""
         self._require_image()
-        whole = [int(value) for value in self._gimp.ask(
-            f"(let ((image {_NEWEST})) (list (car (gimp-image-width image)) (car (gimp-image-height image))))"
-        )]  # fmt: skip
+        whole = [
+            int(value)
+            for value in self._gimp.ask(
+                f"(let ((image {_NEWEST})) (list (car (gimp-image-width image)) (car (gimp-image-height image))))"
+            )
+        ]
         if x < 0 or y < 0 or width < 1 or height < 1 or x + width > whole[0] or y + height > whole[1]:
             raise Refused(f"the rectangle is not inside the image of {whole[0]} x {whole[1]} pixels")
         return self._change(f"(gimp-image-crop image {width} {height} {x} {y})")

@@ -116,9 +116,13 @@ class Terminal(OnDemandApp):
     def settings(self) -> Mapping[str, str]:
         """No blinking, no questions."""
         lines = (
-            "MiscCursorBlinks=FALSE", "MiscShowUnsafePasteDialog=FALSE", "MiscConfirmClose=FALSE", "MiscMenubarDefault=FALSE",
-            "ScrollingBar=TERMINAL_SCROLLBAR_NONE", "TitleMode=TERMINAL_TITLE_HIDE",
+            "MiscCursorBlinks=FALSE",
+            "MiscShowUnsafePasteDialog=FALSE",
+            "MiscConfirmClose=FALSE",
+            "MiscMenubarDefault=FALSE",
+            "ScrollingBar=TERMINAL_SCROLLBAR_NONE",
+            "TitleMode=TERMINAL_TITLE_HIDE",
             # All of the screen from the beginning: made larger afterwards, a terminal forgets what a shell's settings say of it.
             f"MiscDefaultGeometry={self.around.screen_size[0] // _CELL[0]}x{self.around.screen_size[1] // _CELL[1]}",
-        )  # fmt: skip
+        )
         return {".config/xfce4/terminal/terminalrc": "\n".join(["[Configuration]", *lines, ""])}

@@ -46,16 +46,34 @@ MEDIA_ENDINGS = (
 
 _SETTINGS_FILE = ".config/vlc/vlcrc"
 _FIXED_SETTINGS = {
-    "qt-privacy-ask": "0", "metadata-network-access": "0", "qt-updates-notif": "0", "video-title-show": "0", "aout": "adummy",
-    "qt-continue": "0", "qt-system-tray": "0", "qt-notification": "0", "one-instance": "0", "qt-error-dialogs": "1",
-    "qt-recentplay": "0", "playlist-autostart": "1",
-}  # fmt: skip
+    "qt-privacy-ask": "0",
+    "metadata-network-access": "0",
+    "qt-updates-notif": "0",
+    "video-title-show": "0",
+    "aout": "adummy",
+    "qt-continue": "0",
+    "qt-system-tray": "0",
+    "qt-notification": "0",
+    "one-instance": "0",
+    "qt-error-dialogs": "1",
+    "qt-recentplay": "0",
+    "playlist-autostart": "1",
+}
 SETTINGS: Mapping[str, type] = {
-    "input-record-path": str, "qt-bgcone": bool, "qt-max-volume": int, "qt-minimal-view": bool, "global-key-play-pause": str,
-}  # fmt: skip
+    "input-record-path": str,
+    "qt-bgcone": bool,
+    "qt-max-volume": int,
+    "qt-minimal-view": bool,
+    "global-key-play-pause": str,
+}
 """What the agent may set."""
-_DEFAULTS = {"input-record-path": "", "qt-bgcone": "1", "qt-max-volume": "125", "qt-minimal-view": "0",
-             "global-key-play-pause": ""}  # fmt: skip
+_DEFAULTS = {
+    "input-record-path": "",
+    "qt-bgcone": "1",
+    "qt-max-volume": "125",
+    "qt-minimal-view": "0",
+    "global-key-play-pause": "",
+}
 _VOLUME_RANGE = (60, 300)
 """VLC's own bounds of qt-max-volume, in percent."""
 

@@ -26,9 +26,18 @@ _ZIP = (".zip",)
 _TAR = (".tar.gz", ".tgz")
 
 _DAMAGED = (
-    zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error, EOFError, NotImplementedError, RuntimeError,
-    ValueError, LookupError, ArithmeticError,
-)  # fmt: skip
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+)
 """What the standard library raises for damaged archives, whose numbers and names it takes for granted."""
 
 Member = tuple[str, bool, int, "IO[bytes] | None"]

@@ -22,11 +22,22 @@ _RESTORED = ("writer", "impress")
 _STATE = "[]com.sun.star.beans.PropertyValue"
 _SLIDE_PANE = "/org.openoffice.Office.Impress/MultiPaneGUI/SlideSorterBar/Visible", "ImpressView"
 _WRITER_VIEW = {
-    "ShowRulers": True, "ShowHoriRuler": True, "ShowVertRuler": False, "ShowHoriScrollBar": True, "ShowVertScrollBar": True,
-    "ShowNonprintingCharacters": False, "ShowTextBoundaries": True, "ShowTableBoundaries": True, "ShowGraphics": True,
-    "HideWhitespace": False, "ShowAnnotations": True, "ShowTextFieldBackground": True, "ShowFieldCommands": False,
-    "ShowHiddenParagraphs": False, "IsRasterVisible": False,
-}  # fmt: skip
+    "ShowRulers": True,
+    "ShowHoriRuler": True,
+    "ShowVertRuler": False,
+    "ShowHoriScrollBar": True,
+    "ShowVertScrollBar": True,
+    "ShowNonprintingCharacters": False,
+    "ShowTextBoundaries": True,
+    "ShowTableBoundaries": True,
+    "ShowGraphics": True,
+    "HideWhitespace": False,
+    "ShowAnnotations": True,
+    "ShowTextFieldBackground": True,
+    "ShowFieldCommands": False,
+    "ShowHiddenParagraphs": False,
+    "IsRasterVisible": False,
+}
 _IMPRESS_VIEW = {"RulerIsVisible": "ShowRuler", "GridIsVisible": "GridVisible"}
 """What a view says of itself, and the command that turns it off or on."""
 _ON_THE_RULER = ".uno:LeftRightMargin"

@@ -94,11 +94,19 @@ class Office:
         """Its profile."""
         self.program = Program(
             "office",
-            [str(PROGRAM / "soffice.bin"), "--norestore", "--nologo", "--nofirststartwizard",
-             "--nolockcheck", f"-env:UserInstallation=file://{self.folder}", f"--accept=pipe,name={_PIPE};urp;", "--calc"],
+            [
+                str(PROGRAM / "soffice.bin"),
+                "--norestore",
+                "--nologo",
+                "--nofirststartwizard",
+                "--nolockcheck",
+                f"-env:UserInstallation=file://{self.folder}",
+                f"--accept=pipe,name={_PIPE};urp;",
+                "--calc",
+            ],
             env={**env, "TMPDIR": str(self.folder / "tmp")},
             log_folder=log_folder,
-        )  # fmt: skip
+        )
         self._first: tuple[frozenset[str], Mapping[str, str]] | None = None
         """Files and options as they were before a task; None: not known."""
         self._worker = _Worker()

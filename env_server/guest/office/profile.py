@@ -17,9 +17,12 @@ from ..files.folder import below, read_regular
 
 _NAMES = "{http://openoffice.org/2001/registry}"
 _NO_OPTIONS = (
-    "/org.openoffice.Office.UI.", "/org.openoffice.Office.Views/", "/org.openoffice.Setup/",
-    "/org.openoffice.Office.Linguistic/ServiceManager/", "/org.openoffice.VCL/",
-)  # fmt: skip
+    "/org.openoffice.Office.UI.",
+    "/org.openoffice.Office.Views/",
+    "/org.openoffice.Setup/",
+    "/org.openoffice.Office.Linguistic/ServiceManager/",
+    "/org.openoffice.VCL/",
+)
 """What it remembers of windows, and which dictionaries and accessibility it has found."""
 _COMMON = "/org.openoffice.Office.Common"
 _DEFAULTS: Mapping[str, Mapping[str, str]] = {
@@ -35,11 +38,17 @@ _WORDS, _NO_WORDS = "user/wordbook/standard.dic", b"---\n"
 """Words that an agent has added to the dictionary, and how the file ends without any."""
 _TEMPORARY = "tmp"
 REGISTRY = "user/registrymodifications.xcu"
-_SETS = tuple(f"/org.openoffice.Office.{node}" for node in (
-    "Views/Dialogs", "Views/TabDialogs", "Views/TabPages", "Common/Misc/FilePickerLastDirectory",
-    "Histories/Histories/org.openoffice.Office.Histories:HistoryInfo['PickList']/ItemList",
-    "Histories/Histories/org.openoffice.Office.Histories:HistoryInfo['PickList']/OrderList",
-))  # fmt: skip
+_SETS = tuple(
+    f"/org.openoffice.Office.{node}"
+    for node in (
+        "Views/Dialogs",
+        "Views/TabDialogs",
+        "Views/TabPages",
+        "Common/Misc/FilePickerLastDirectory",
+        "Histories/Histories/org.openoffice.Office.Histories:HistoryInfo['PickList']/ItemList",
+        "Histories/Histories/org.openoffice.Office.Histories:HistoryInfo['PickList']/OrderList",
+    )
+)
 """What the office remembers of dialogs and documents: it looks these up each time, so they can be taken away while it runs."""
 _MEMBER = re.compile(r"\['((?:[^'\\]|\\.)*)'\]")
 

@@ -10,10 +10,21 @@ from typing import Any
 from .process import DocumentError, Office
 
 _COLOURS = {
-    "black": 0x000000, "white": 0xFFFFFF, "red": 0xFF0000, "green": 0x00FF00, "blue": 0x0000FF, "yellow": 0xFFFF00,
-    "orange": 0xFFA500, "purple": 0x800080, "gray": 0x808080, "grey": 0x808080, "pink": 0xFFC0CB, "brown": 0xA52A2A,
-    "cyan": 0x00FFFF, "magenta": 0xFF00FF,
-}  # fmt: skip
+    "black": 0x000000,
+    "white": 0xFFFFFF,
+    "red": 0xFF0000,
+    "green": 0x00FF00,
+    "blue": 0x0000FF,
+    "yellow": 0xFFFF00,
+    "orange": 0xFFA500,
+    "purple": 0x800080,
+    "gray": 0x808080,
+    "grey": 0x808080,
+    "pink": 0xFFC0CB,
+    "brown": 0xA52A2A,
+    "cyan": 0x00FFFF,
+    "magenta": 0xFF00FF,
+}
 
 
 def uno_class(name: str) -> Any:

@@ -28,8 +28,14 @@ MODAL, MULTI_LINE, SELECTED, SENSITIVE, SHOWING, VISIBLE = 16, 17, 23, 24, 25, 3
 COVERED = 63
 """Not one of AT-SPI's: a click on the object would meet another window, or nothing, as a dialog has to be answered first."""
 
-_SHOWN = ((CHECKED, "checked"), (SELECTED, "selected"), (FOCUSED, "focused"), (EXPANDED, "expanded"), (EDITABLE, "editable"),
-          (COVERED, "covered"))  # fmt: skip
+_SHOWN = (
+    (CHECKED, "checked"),
+    (SELECTED, "selected"),
+    (FOCUSED, "focused"),
+    (EXPANDED, "expanded"),
+    (EDITABLE, "editable"),
+    (COVERED, "covered"),
+)
 
 
 def has_state(states: int, bit: int) -> bool:

@@ -83,11 +83,30 @@ def start_xvfb(
     read_end, write_end = os.pipe()
     xvfb = Program(
         "xvfb",
-        ["Xvfb", "-displayfd", str(write_end), "-screen", "0", f"{width}x{height}x24", "-fbdir", str(frame_folder),
-         "-nolisten", "tcp", "-nolisten", "local", "-noreset", "-nocursor", "-s", "0", "-dpms", "-accessx", "-br"],
+        [
+            "Xvfb",
+            "-displayfd",
+            str(write_end),
+            "-screen",
+            "0",
+            f"{width}x{height}x24",
+            "-fbdir",
+            str(frame_folder),
+            "-nolisten",
+            "tcp",
+            "-nolisten",
+            "local",
+            "-noreset",
+            "-nocursor",
+            "-s",
+            "0",
+            "-dpms",
+            "-accessx",
+            "-br",
+        ],
         env=env,
         log_folder=log_folder,
-    )  # fmt: skip
+    )
     xvfb.start(pass_fds=(write_end,))
     os.close(write_end)
     poller = select.poll()

@@ -21,10 +21,20 @@ class _UseExtension(rq.ReplyRequest):
 
 class _LatchLockState(rq.Request):
     _request = rq.Struct(
-        rq.Card8("opcode"), rq.Opcode(5), rq.RequestLength(), rq.Card16("device"),
-        rq.Card8("affected_locks"), rq.Card8("locks"), rq.Bool("affects_group"), rq.Card8("group"),
-        rq.Card8("affected_latches"), rq.Card8("latches"), rq.Pad(1), rq.Bool("latches_group"), rq.Card16("latched_group"),
-    )  # fmt: skip
+        rq.Card8("opcode"),
+        rq.Opcode(5),
+        rq.RequestLength(),
+        rq.Card16("device"),
+        rq.Card8("affected_locks"),
+        rq.Card8("locks"),
+        rq.Bool("affects_group"),
+        rq.Card8("group"),
+        rq.Card8("affected_latches"),
+        rq.Card8("latches"),
+        rq.Pad(1),
+        rq.Bool("latches_group"),
+        rq.Card16("latched_group"),
+    )
 
 
 class _GetControls(rq.ReplyRequest):
@@ -54,7 +64,15 @@ class KeyboardExtension:
     def unlock(self, locks: int) -> None:
         """Lock these modifiers and no other, and the first of the layouts; forget modifiers meant for the next key alone."""
         _LatchLockState(
-            display=self._display, opcode=self._opcode, device=_CORE_KEYBOARD,
-            affected_locks=_ALL_MODIFIERS, locks=locks, affects_group=True, group=0,
-            affected_latches=_ALL_MODIFIERS, latches=0, latches_group=True, latched_group=0,
-        )  # fmt: skip
+            display=self._display,
+            opcode=self._opcode,
+            device=_CORE_KEYBOARD,
+            affected_locks=_ALL_MODIFIERS,
+            locks=locks,
+            affects_group=True,
+            group=0,
+            affected_latches=_ALL_MODIFIERS,
+            latches=0,
+            latches_group=True,
+            latched_group=0,
+        )

@@ -75,12 +75,20 @@ class Chromium:
         """Device pixels per CSS pixel: the task area fills the screen's height."""
         self.program = Program(
             self.name,
-            [PROGRAM, f"--user-data-dir={self.folder}", *FLAGS, "--disable-extensions", "--renderer-process-limit=1",
-             f"--force-device-scale-factor={self.scale}", "--window-position=0,0", f"--window-size={width},{height}",
-             f"--app=file://{pages}/miniwob/click-button.html"],
+            [
+                PROGRAM,
+                f"--user-data-dir={self.folder}",
+                *FLAGS,
+                "--disable-extensions",
+                "--renderer-process-limit=1",
+                f"--force-device-scale-factor={self.scale}",
+                "--window-position=0,0",
+                f"--window-size={width},{height}",
+                f"--app=file://{pages}/miniwob/click-button.html",
+            ],
             env={**env, "TMPDIR": str(self.folder / _TEMPORARY)},
             log_folder=log_folder,
-        )  # fmt: skip
+        )
         self._tools = DevTools(self.program)
         self._session: str | None = None
         self._page = ""

@@ -48,10 +48,14 @@ def _notes_to_sheet(rng: random.Random, level: int) -> Forged:
     first, second = products[:2]
     wrong = {**values, first: values[second], second: values[first]}
     return Forged(
-        said, {"notes.txt": notes.encode(), path: made({})},
-        wanted=lambda: {path: made(values)}, nearly=lambda: {path: made(wrong)},
-        solution=script(values), near_miss=script(wrong), opened=("notes.txt", path),
-    )  # fmt: skip
+        said,
+        {"notes.txt": notes.encode(), path: made({})},
+        wanted=lambda: {path: made(values)},
+        nearly=lambda: {path: made(wrong)},
+        solution=script(values),
+        near_miss=script(wrong),
+        opened=("notes.txt", path),
+    )
 
 
 def _sheet_to_letter(rng: random.Random, level: int) -> Forged:
@@ -80,14 +84,19 @@ def _sheet_to_letter(rng: random.Random, level: int) -> Forged:
         rng,
         'The letter {letter_path} has a gap "{mark}". Replace it by the right number from {sheet_path} and save the letter.',
         'Look up the number that is missing in {letter_path} ("{mark}") in {sheet_path}, put it in and save the letter.',
-        letter_path=letter_path, sheet_path=sheet_path, mark=mark,
-    )  # fmt: skip
+        letter_path=letter_path,
+        sheet_path=sheet_path,
+        mark=mark,
+    )
     return Forged(
-        said, {sheet_path: Book(table).to_bytes(), letter_path: made(mark)},
+        said,
+        {sheet_path: Book(table).to_bytes(), letter_path: made(mark)},
         wanted=lambda: {letter_path: made(str(table.rows[index][column]))},
         nearly=lambda: {letter_path: made(str(table.rows[wrong][column]))},
-        solution=script(index), near_miss=script(wrong), opened=(sheet_path, letter_path),
-    )  # fmt: skip
+        solution=script(index),
+        near_miss=script(wrong),
+        opened=(sheet_path, letter_path),
+    )
 
 
 def _rename_by_list(rng: random.Random, level: int) -> Forged:
@@ -116,9 +125,15 @@ def _rename_by_list(rng: random.Random, level: int) -> Forged:
     )
     wrong = [news[1], news[0], *news[2:]]
     return Forged(
-        said, {**files, sheet_path: Book(table).to_bytes()}, wanted=lambda: renamed(news), nearly=lambda: renamed(wrong),
-        solution=script(news), near_miss=script(wrong), opened=(".", sheet_path), is_listing_exact=True,
-    )  # fmt: skip
+        said,
+        {**files, sheet_path: Book(table).to_bytes()},
+        wanted=lambda: renamed(news),
+        nearly=lambda: renamed(wrong),
+        solution=script(news),
+        near_miss=script(wrong),
+        opened=(".", sheet_path),
+        is_listing_exact=True,
+    )
 
 
 def _sheet_to_slide(rng: random.Random, level: int) -> Forged:
@@ -150,13 +165,22 @@ def _sheet_to_slide(rng: random.Random, level: int) -> Forged:
         "Keep {size:g} points and save the presentation.",
         'Slide {number} of {deck} says "{old}". Let it say "Best: " and what has the largest {heading} in {sheet}, '
         "in {size:g} points. Save the presentation.",
-        number=index + 1, deck=deck_path, sheet=sheet_path, old=found[index].boxes[2].lines[0], heading=table.headings[column],
+        number=index + 1,
+        deck=deck_path,
+        sheet=sheet_path,
+        old=found[index].boxes[2].lines[0],
+        heading=table.headings[column],
         size=size,
-    )  # fmt: skip
+    )
     return Forged(
-        said, {sheet_path: Book(table).to_bytes(), deck_path: made(None)}, wanted=lambda: {deck_path: made(best)},
-        nearly=lambda: {deck_path: made(wrong)}, solution=script(best), near_miss=script(wrong), opened=(sheet_path, deck_path),
-    )  # fmt: skip
+        said,
+        {sheet_path: Book(table).to_bytes(), deck_path: made(None)},
+        wanted=lambda: {deck_path: made(best)},
+        nearly=lambda: {deck_path: made(wrong)},
+        solution=script(best),
+        near_miss=script(wrong),
+        opened=(sheet_path, deck_path),
+    )
 
 
 FAMILIES = (

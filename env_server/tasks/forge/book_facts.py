@@ -21,9 +21,13 @@ _WIDTH_TOLERANCE = 1.2
 """Characters: the office rounds widths to its own units, which depend on the font it finds."""
 _FONT_COLORS = {"000000": "", "": ""}
 _PLOTS = {
-    "barChart": "bar", "bar3DChart": "bar", "lineChart": "line", "pieChart": "pie", "scatterChart": "scatter",
+    "barChart": "bar",
+    "bar3DChart": "bar",
+    "lineChart": "line",
+    "pieChart": "pie",
+    "scatterChart": "scatter",
     "areaChart": "area",
-}  # fmt: skip
+}
 
 
 def book_facts(data: bytes) -> Facts:

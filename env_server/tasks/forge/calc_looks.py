@@ -37,9 +37,14 @@ def _format_headings(rng: random.Random, level: int) -> Forged:
     said = wording(rng, "Make the headings in row 1 {wish}.", "Row 1 holds the headings. They should be {wish}.", wish=wish)
     short = letter(len(found[0].headings) - 2)
     return book_task(
-        rng, found, said=said, change=lambda book: paint(book, last), near=lambda book: paint(book, short),
-        solution=script(last), near_miss=script(short),
-    )  # fmt: skip
+        rng,
+        found,
+        said=said,
+        change=lambda book: paint(book, last),
+        near=lambda book: paint(book, short),
+        solution=script(last),
+        near_miss=script(short),
+    )
 
 
 def _highlight_entry(rng: random.Random, level: int) -> Forged:
@@ -59,12 +64,20 @@ def _highlight_entry(rng: random.Random, level: int) -> Forged:
         "Highlight the row of {item} from column A to {last} in {name} (0x{code}).",
         "Give the cells A to {last} of the entry {item} a {name} background (0x{code}).",
         "Mark the entry {item} by filling its cells, columns A to {last}, with {name} (0x{code}).",
-        item=data.rows[index][0], last=last, name=name, code=COLORS[name],
-    )  # fmt: skip
+        item=data.rows[index][0],
+        last=last,
+        name=name,
+        code=COLORS[name],
+    )
     return book_task(
-        rng, tables(rng, level, data), said=said, change=lambda book: book.paint(cells(index), fill=COLORS[name]),
-        near=lambda book: book.paint(cells(other), fill=COLORS[name]), solution=script(index), near_miss=script(other),
-    )  # fmt: skip
+        rng,
+        tables(rng, level, data),
+        said=said,
+        change=lambda book: book.paint(cells(index), fill=COLORS[name]),
+        near=lambda book: book.paint(cells(other), fill=COLORS[name]),
+        solution=script(index),
+        near_miss=script(other),
+    )
 
 
 _NUMBERS = {
@@ -92,14 +105,19 @@ def _number_format(rng: random.Random, level: int) -> Forged:
         rng,
         "Show the values of {heading} (rows 2 to {last}) as {words}.",
         "Format the entries of the column {heading}, rows 2 to {last}, as {words}.",
-        heading=data.headings[column], last=data.last_row, words=words.format(places=places),
-    )  # fmt: skip
+        heading=data.headings[column],
+        last=data.last_row,
+        words=words.format(places=places),
+    )
     return book_task(
-        rng, found, said=said,
+        rng,
+        found,
+        said=said,
         change=lambda book: book.paint(cells(data.last_row), number=code.format(zeros="0" * places)),
         near=lambda book: book.paint(cells(data.last_row - 1), number=code.format(zeros="0" * places)),
-        solution=script(data.last_row), near_miss=script(data.last_row - 1),
-    )  # fmt: skip
+        solution=script(data.last_row),
+        near_miss=script(data.last_row - 1),
+    )
 
 
 def _bold_entry(rng: random.Random, level: int) -> Forged:
@@ -125,13 +143,21 @@ def _bold_entry(rng: random.Random, level: int) -> Forged:
         rng,
         "Make {names} {look} in the column {heading}, only there.",
         "In the column {heading}, set in {look}: {names}.",
-        names=names, look=look, heading=data.headings[column],
-    )  # fmt: skip
+        names=names,
+        look=look,
+        heading=data.headings[column],
+    )
     wrong = [*chosen[:-1], other]
     return book_task(
-        rng, found, said=said, change=lambda book: paint(book, chosen), near=lambda book: paint(book, wrong),
-        solution=script(chosen), near_miss=script(wrong), save=(SAVE_BY_KEYS,),
-    )  # fmt: skip
+        rng,
+        found,
+        said=said,
+        change=lambda book: paint(book, chosen),
+        near=lambda book: paint(book, wrong),
+        solution=script(chosen),
+        near_miss=script(wrong),
+        save=(SAVE_BY_KEYS,),
+    )
 
 
 def _merge_title(rng: random.Random, level: int) -> Forged:
@@ -159,13 +185,22 @@ def _merge_title(rng: random.Random, level: int) -> Forged:
         rng,
         "Merge the cells A{row} to {last}{row}{looks}.",
         'The line "{title}" in A{row} should span the columns A to {last}: merge them{looks}.',
-        row=row, last=last, title=title, looks=looks,
-    )  # fmt: skip
+        row=row,
+        last=last,
+        title=title,
+        looks=looks,
+    )
     short = letter(len(data.headings) - 2)
     return book_task(
-        rng, tables(rng, level, data), said=said, begin=begin, change=lambda book: change(book, last),
-        near=lambda book: change(book, short), solution=script(last), near_miss=script(short),
-    )  # fmt: skip
+        rng,
+        tables(rng, level, data),
+        said=said,
+        begin=begin,
+        change=lambda book: change(book, last),
+        near=lambda book: change(book, short),
+        solution=script(last),
+        near_miss=script(short),
+    )
 
 
 def _freeze(rng: random.Random, level: int) -> Forged:
@@ -184,12 +219,18 @@ def _freeze(rng: random.Random, level: int) -> Forged:
         rng,
         "Freeze the first {what}{also}, so that scrolling keeps them in sight.",
         "Keep the first {what}{also} visible while scrolling.",
-        what=what, also=also,
-    )  # fmt: skip
+        what=what,
+        also=also,
+    )
     return book_task(
-        rng, found, said=said, change=lambda book: freeze(book, rows, columns), near=lambda book: freeze(book, rows + 1, columns),
-        solution=script(rows, columns), near_miss=script(rows + 1, columns),
-    )  # fmt: skip
+        rng,
+        found,
+        said=said,
+        change=lambda book: freeze(book, rows, columns),
+        near=lambda book: freeze(book, rows + 1, columns),
+        solution=script(rows, columns),
+        near_miss=script(rows + 1, columns),
+    )
 
 
 def _hide_rows(rng: random.Random, level: int) -> Forged:
@@ -218,9 +259,14 @@ def _hide_rows(rng: random.Random, level: int) -> Forged:
         mark=mark,
     )
     return book_task(
-        rng, tables(rng, level, data), said=said, change=lambda book: hide(book, mark), near=lambda book: hide(book, other),
-        solution=script(mark), near_miss=script(other),
-    )  # fmt: skip
+        rng,
+        tables(rng, level, data),
+        said=said,
+        change=lambda book: hide(book, mark),
+        near=lambda book: hide(book, other),
+        solution=script(mark),
+        near_miss=script(other),
+    )
 
 
 FAMILIES = (

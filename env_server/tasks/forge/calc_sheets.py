@@ -38,12 +38,19 @@ def _arrange_sheets(rng: random.Random, level: int) -> Forged:
         rng,
         'Rename the sheet "{old}" to "{new}"{more}.',
         'The sheet "{old}" should be called "{new}"; change its name{more}.',
-        old=old, new=new, more=more,
-    )  # fmt: skip
+        old=old,
+        new=new,
+        more=more,
+    )
     return book_task(
-        rng, found, said=said, change=lambda book: change(book, new), near=lambda book: change(book, new.replace(" ", "")),
-        solution=script(new), near_miss=script(new.replace(" ", "")),
-    )  # fmt: skip
+        rng,
+        found,
+        said=said,
+        change=lambda book: change(book, new),
+        near=lambda book: change(book, new.replace(" ", "")),
+        solution=script(new),
+        near_miss=script(new.replace(" ", "")),
+    )
 
 
 def _series(rng: random.Random, level: int) -> Table:
@@ -86,17 +93,26 @@ def _chart(rng: random.Random, level: int) -> Forged:
         rng,
         'Draw a chart of A1:B{last} with {words} and the title "{title}".',
         'Insert a {kind} chart of the range A1:B{last}; its title is "{title}".',
-        last=data.last_row, words=_KINDS[kind], kind=kind, title=title,
-    )  # fmt: skip
+        last=data.last_row,
+        words=_KINDS[kind],
+        kind=kind,
+        title=title,
+    )
     if axes:
         said += f' The x axis is called "{axes[0]}", the y axis "{axes[1]}".'
     if legend:
         said += f" The legend stands at the {legend}."
     checks = {} if legend else {"chart * legend": anything}
     return book_task(
-        rng, [data], said=said, change=lambda book: draw(book, data.last_row), near=lambda book: draw(book, data.last_row - 1),
-        solution=script(data.last_row), near_miss=script(data.last_row - 1), checks=checks,
-    )  # fmt: skip
+        rng,
+        [data],
+        said=said,
+        change=lambda book: draw(book, data.last_row),
+        near=lambda book: draw(book, data.last_row - 1),
+        solution=script(data.last_row),
+        near_miss=script(data.last_row - 1),
+        checks=checks,
+    )
 
 
 def _allowed_values(rng: random.Random, level: int) -> Forged:
@@ -130,10 +146,15 @@ def _allowed_values(rng: random.Random, level: int) -> Forged:
         values=", ".join(values),
     )
     return book_task(
-        rng, tables(rng, level, data), said=said,
-        change=lambda book: allow(book, values), near=lambda book: allow(book, values[:-1]),
-        solution=script(values), near_miss=script(values[:-1]), checks={f"{data.title} allowed values": fits},
-    )  # fmt: skip
+        rng,
+        tables(rng, level, data),
+        said=said,
+        change=lambda book: allow(book, values),
+        near=lambda book: allow(book, values[:-1]),
+        solution=script(values),
+        near_miss=script(values[:-1]),
+        checks={f"{data.title} allowed values": fits},
+    )
 
 
 def _summary_sheet(rng: random.Random, level: int) -> Forged:
@@ -160,14 +181,23 @@ def _summary_sheet(rng: random.Random, level: int) -> Forged:
         rng,
         'Add a sheet "{name}" at the end. Its A1 says "{label}", its B1 is a formula for the sum of {heading} on {title}.',
         'On a new last sheet "{name}", write "{label}" into A1 and into B1 a formula that adds up {heading} of {title}.',
-        name=name, label=label, heading=data.headings[column], title=data.title,
-    )  # fmt: skip
+        name=name,
+        label=label,
+        heading=data.headings[column],
+        title=data.title,
+    )
     # A sheet that the office made has its own standard widths and font.
     checks = {f"{name} width *": anything, f"{name}!* font": anything}
     return book_task(
-        rng, [data], said=said, change=lambda book: change(book, cell="B1"), near=lambda book: change(book, cell="B2"),
-        solution=script("B1"), near_miss=script("B2"), checks=checks,
-    )  # fmt: skip
+        rng,
+        [data],
+        said=said,
+        change=lambda book: change(book, cell="B1"),
+        near=lambda book: change(book, cell="B2"),
+        solution=script("B1"),
+        near_miss=script("B2"),
+        checks=checks,
+    )
 
 
 FAMILIES = (

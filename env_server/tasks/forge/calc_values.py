@@ -52,13 +52,20 @@ def _column_total(rng: random.Random, level: int) -> Forged:
         "Put a formula for the {word} of {names} into {places}.",
         "{places} should show the {word} of all entries of {names}; use a formula.",
         "Calculate the {word} of the column {names} with a formula in {places}.",
-        word=word, names=names, places=places,
-    )  # fmt: skip
+        word=word,
+        names=names,
+        places=places,
+    )
     return book_task(
-        rng, found, said=said,
-        change=lambda book: fill(book, data.last_row), near=lambda book: fill(book, short),
-        solution=script(data.last_row), near_miss=script(short), by_hand=by_hand(),
-    )  # fmt: skip
+        rng,
+        found,
+        said=said,
+        change=lambda book: fill(book, data.last_row),
+        near=lambda book: fill(book, short),
+        solution=script(data.last_row),
+        near_miss=script(short),
+        by_hand=by_hand(),
+    )
 
 
 def _correct_value(rng: random.Random, level: int) -> Forged:
@@ -74,8 +81,9 @@ def _correct_value(rng: random.Random, level: int) -> Forged:
         "Correct a mistake in the column {heading}: set {changes}.",
         "The column {heading} is out of date. Change the value of {changes}.",
         "In the column {heading}, change {changes}.",
-        heading=data.headings[column], changes=changes,
-    )  # fmt: skip
+        heading=data.headings[column],
+        changes=changes,
+    )
 
     def script(values: list[int]) -> list[Move]:
         moves: list[Move] = []
@@ -89,9 +97,15 @@ def _correct_value(rng: random.Random, level: int) -> Forged:
 
     wrong = [*news[:-1], news[-1] + 1]
     return book_task(
-        rng, found, said=said, change=lambda book: fill(book, news), near=lambda book: fill(book, wrong),
-        solution=script(news), near_miss=script(wrong), save=(SAVE_BY_KEYS,),
-    )  # fmt: skip
+        rng,
+        found,
+        said=said,
+        change=lambda book: fill(book, news),
+        near=lambda book: fill(book, wrong),
+        solution=script(news),
+        near_miss=script(wrong),
+        save=(SAVE_BY_KEYS,),
+    )
 
 
 def _shown(value: object) -> str:
@@ -122,10 +136,15 @@ def _add_entry(rng: random.Random, level: int) -> Forged:
         return moves
 
     return book_task(
-        rng, tables(rng, level, data), said=said,
-        change=lambda book: fill(book, row), near=lambda book: fill(book, row + 1),
-        solution=script(1), near_miss=script(2), save=(SAVE_BY_KEYS,),
-    )  # fmt: skip
+        rng,
+        tables(rng, level, data),
+        said=said,
+        change=lambda book: fill(book, row),
+        near=lambda book: fill(book, row + 1),
+        solution=script(1),
+        near_miss=script(2),
+        save=(SAVE_BY_KEYS,),
+    )
 
 
 def _fill_gap(rng: random.Random, level: int) -> Forged:
@@ -154,13 +173,21 @@ def _fill_gap(rng: random.Random, level: int) -> Forged:
         rng,
         "The column {heading} has empty cells. Fill in {entries}.",
         "Some values of {heading} have arrived: {entries}. Enter them.",
-        heading=data.headings[column], entries=entries,
-    )  # fmt: skip
+        heading=data.headings[column],
+        entries=entries,
+    )
     wrong = [*gaps[:-1], other]
     return book_task(
-        rng, found, said=said, begin=begin, change=lambda book: fill(book, gaps), near=lambda book: fill(book, wrong),
-        solution=script(gaps), near_miss=script(wrong), save=(SAVE_BY_KEYS,),
-    )  # fmt: skip
+        rng,
+        found,
+        said=said,
+        begin=begin,
+        change=lambda book: fill(book, gaps),
+        near=lambda book: fill(book, wrong),
+        solution=script(gaps),
+        near_miss=script(wrong),
+        save=(SAVE_BY_KEYS,),
+    )
 
 
 def _sort_list(rng: random.Random, level: int) -> Forged:
@@ -185,10 +212,14 @@ def _sort_list(rng: random.Random, level: int) -> Forged:
         return [call("calc.sort_column", column_name="A", ascending=ascending)]
 
     return book_task(
-        rng, tables(rng, level, data), said=said,
-        change=lambda book: fill(book, ascending=is_ascending), near=lambda book: fill(book, ascending=not is_ascending),
-        solution=script(ascending=is_ascending), near_miss=script(ascending=not is_ascending),
-    )  # fmt: skip
+        rng,
+        tables(rng, level, data),
+        said=said,
+        change=lambda book: fill(book, ascending=is_ascending),
+        near=lambda book: fill(book, ascending=not is_ascending),
+        solution=script(ascending=is_ascending),
+        near_miss=script(ascending=not is_ascending),
+    )
 
 
 def _compute_column(rng: random.Random, level: int) -> Forged:
@@ -214,13 +245,22 @@ def _compute_column(rng: random.Random, level: int) -> Forged:
         rng,
         "Write the heading {heading} into E1 and fill E2 to E{last} with formulas: {first} {word} {second} of the same row.",
         "Add a column E with the heading {heading}; every row holds a formula for {first} {word} {second}.",
-        heading=heading, last=data.last_row, first=data.headings[2], second=data.headings[3], word=word,
-    )  # fmt: skip
+        heading=heading,
+        last=data.last_row,
+        first=data.headings[2],
+        second=data.headings[3],
+        word=word,
+    )
     return book_task(
-        rng, tables(rng, level, data), said=said,
-        change=lambda book: fill(book, sign), near=lambda book: fill(book, "+"), solution=script(sign), near_miss=script("+"),
+        rng,
+        tables(rng, level, data),
+        said=said,
+        change=lambda book: fill(book, sign),
+        near=lambda book: fill(book, "+"),
+        solution=script(sign),
+        near_miss=script("+"),
         by_hand=by_hand,
-    )  # fmt: skip
+    )
 
 
 def _clear_entry(rng: random.Random, level: int) -> Forged:
@@ -238,12 +278,19 @@ def _clear_entry(rng: random.Random, level: int) -> Forged:
         rng,
         "The {heading} value {value} is not confirmed: empty its cell, and only that.",
         "Remove the value {value} from the column {heading}; leave the cell empty.",
-        heading=data.headings[column], value=_shown(data.rows[index][column]),
-    )  # fmt: skip
+        heading=data.headings[column],
+        value=_shown(data.rows[index][column]),
+    )
     return book_task(
-        rng, found, said=said, change=lambda book: clear(book, index), near=lambda book: clear(book, other),
-        solution=script(index), near_miss=script(other), save=(SAVE_BY_KEYS,),
-    )  # fmt: skip
+        rng,
+        found,
+        said=said,
+        change=lambda book: clear(book, index),
+        near=lambda book: clear(book, other),
+        solution=script(index),
+        near_miss=script(other),
+        save=(SAVE_BY_KEYS,),
+    )
 
 
 def _transpose(rng: random.Random, level: int) -> Forged:
@@ -267,13 +314,19 @@ def _transpose(rng: random.Random, level: int) -> Forged:
         rng,
         "Copy the table A1:D{last} with rows and columns exchanged, so that the copy begins in A{row}.",
         "Below the table, from A{row} on, put A1:D{last} transposed.",
-        last=data.last_row, row=row,
-    )  # fmt: skip
+        last=data.last_row,
+        row=row,
+    )
     return book_task(
-        rng, tables(rng, level, data), said=said, begin=begin,
-        change=lambda book: fill(book, row), near=lambda book: fill(book, row + 1),
-        solution=script(row), near_miss=script(row + 1),
-    )  # fmt: skip
+        rng,
+        tables(rng, level, data),
+        said=said,
+        begin=begin,
+        change=lambda book: fill(book, row),
+        near=lambda book: fill(book, row + 1),
+        solution=script(row),
+        near_miss=script(row + 1),
+    )
 
 
 FAMILIES = (

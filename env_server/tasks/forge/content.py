@@ -37,12 +37,21 @@ COMPANIES = tuple(
 EVENTS = ("conference", "fair", "inspection", "meeting", "open day", "seminar", "summer party", "workshop")
 ROOMS = ("Amber", "Birch", "Cedar", "Delta", "Garnet", "Harbour", "Indigo", "Magnolia", "Opal", "Saffron")
 MONTHS = (
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December",
-)  # fmt: skip
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+)
 
-COLORS = {
-    "red": "FF0000", "green": "00B050", "blue": "0070C0", "orange": "FFC000", "purple": "7030A0", "yellow": "FFFF00",
-}  # fmt: skip
+COLORS = {"red": "FF0000", "green": "00B050", "blue": "0070C0", "orange": "FFC000", "purple": "7030A0", "yellow": "FFFF00"}
 """Colours with one name each, far from one another."""
 
 

@@ -116,8 +116,11 @@ def _write_line(paragraph: Any, box: Box, line: str, *, is_struck: bool) -> None
     from pptx.util import Pt
 
     paragraph.alignment = {
-        "left": PP_ALIGN.LEFT, "center": PP_ALIGN.CENTER, "right": PP_ALIGN.RIGHT, "justify": PP_ALIGN.JUSTIFY,
-    }[box.align]  # fmt: skip
+        "left": PP_ALIGN.LEFT,
+        "center": PP_ALIGN.CENTER,
+        "right": PP_ALIGN.RIGHT,
+        "justify": PP_ALIGN.JUSTIFY,
+    }[box.align]
     run = paragraph.add_run()
     run.text = line
     font = run.font

@@ -35,19 +35,24 @@ def _sort_into_folder(rng: random.Random, level: int) -> Forged:
         rng,
         "Move all files that end in .{ending} into the folder {folder}.",
         "Tidy up: the .{ending} files belong into the folder {folder}, the rest stays here.",
-        ending=ending, folder=folder,
-    )  # fmt: skip
+        ending=ending,
+        folder=folder,
+    )
 
     def script(targets: Sequence[str]) -> list[Move]:
         return [call("files.move", path=name, folder=target) for name, target in zip(names, targets, strict=True)]
 
     return Forged(
-        said, dict(sorted(files.items())),
+        said,
+        dict(sorted(files.items())),
         wanted=lambda: _moved(files, folder, names),
         nearly=lambda: {**_moved(files, folder, names[:-1]), **_moved(files, other, names[-1:])},
-        solution=script([folder] * len(names)), near_miss=script([*[folder] * (len(names) - 1), other]),
-        opened=(".",), folders=(folder, other), is_listing_exact=True,
-    )  # fmt: skip
+        solution=script([folder] * len(names)),
+        near_miss=script([*[folder] * (len(names) - 1), other]),
+        opened=(".",),
+        folders=(folder, other),
+        is_listing_exact=True,
+    )
 
 
 def _write_note(rng: random.Random, level: int) -> Forged:
@@ -58,16 +63,23 @@ def _write_note(rng: random.Random, level: int) -> Forged:
         rng,
         "Write a text file {name} with these lines: {lines}.",
         "Create {name}. It holds exactly these lines, in this order: {lines}.",
-        name=name, lines=", ".join(f'"{line}"' for line in lines),
-    )  # fmt: skip
+        name=name,
+        lines=", ".join(f'"{line}"' for line in lines),
+    )
 
     def script(text: Sequence[str]) -> list[Move]:
         return [call("files.write", path=name, text="\n".join(text) + "\n")]
 
     return Forged(
-        said, files, wanted=lambda: {name: "\n".join(lines).encode()}, nearly=lambda: {name: "\n".join(lines[:-1]).encode()},
-        solution=script(lines), near_miss=script(lines[:-1]), opened=(".",), is_listing_exact=True,
-    )  # fmt: skip
+        said,
+        files,
+        wanted=lambda: {name: "\n".join(lines).encode()},
+        nearly=lambda: {name: "\n".join(lines[:-1]).encode()},
+        solution=script(lines),
+        near_miss=script(lines[:-1]),
+        opened=(".",),
+        is_listing_exact=True,
+    )
 
 
 def _clean_up(rng: random.Random, level: int) -> Forged:
@@ -93,9 +105,15 @@ def _clean_up(rng: random.Random, level: int) -> Forged:
         return [call("files.delete", path=name) for name in names]
 
     return Forged(
-        said, files, wanted=lambda: dict.fromkeys(doomed), nearly=lambda: dict.fromkeys([*doomed, spared]),
-        solution=script(doomed), near_miss=script([*doomed, spared]), opened=(".",), is_listing_exact=True,
-    )  # fmt: skip
+        said,
+        files,
+        wanted=lambda: dict.fromkeys(doomed),
+        nearly=lambda: dict.fromkeys([*doomed, spared]),
+        solution=script(doomed),
+        near_miss=script([*doomed, spared]),
+        opened=(".",),
+        is_listing_exact=True,
+    )
 
 
 def _pack(rng: random.Random, level: int) -> Forged:
@@ -112,16 +130,23 @@ def _pack(rng: random.Random, level: int) -> Forged:
         rng,
         "Pack the folder {folder} into an archive {name}; the folder itself stays.",
         "Make an archive {name} that holds all files of the folder {folder}.",
-        folder=folder, name=name,
-    )  # fmt: skip
+        folder=folder,
+        name=name,
+    )
 
     def script(packed: str) -> list[Move]:
         return [call("files.compress", path=packed, archive=name)]
 
     return Forged(
-        said, files, wanted=lambda: {name: zipped(inside)}, nearly=lambda: {name: zipped(beside)},
-        solution=script(folder), near_miss=script(other), opened=(".",), is_listing_exact=True,
-    )  # fmt: skip
+        said,
+        files,
+        wanted=lambda: {name: zipped(inside)},
+        nearly=lambda: {name: zipped(beside)},
+        solution=script(folder),
+        near_miss=script(other),
+        opened=(".",),
+        is_listing_exact=True,
+    )
 
 
 def _unpack(rng: random.Random, level: int) -> Forged:
@@ -132,17 +157,24 @@ def _unpack(rng: random.Random, level: int) -> Forged:
         rng,
         "Unpack {name} into the folder {folder}; keep the archive.",
         "Extract all files of the archive {name} to the folder {folder}.",
-        name=name, folder=folder,
-    )  # fmt: skip
+        name=name,
+        folder=folder,
+    )
 
     def script(target: str) -> list[Move]:
         return [call("files.extract", archive=name, folder=target)]
 
     return Forged(
-        said, {name: zipped(inside)}, wanted=lambda: {f"{folder}/{path}": data for path, data in inside.items()},
+        said,
+        {name: zipped(inside)},
+        wanted=lambda: {f"{folder}/{path}": data for path, data in inside.items()},
         nearly=lambda: {f"{other}/{path}": data for path, data in inside.items()},
-        solution=script(folder), near_miss=script(other), opened=(".",), folders=(folder, other), is_listing_exact=True,
-    )  # fmt: skip
+        solution=script(folder),
+        near_miss=script(other),
+        opened=(".",),
+        folders=(folder, other),
+        is_listing_exact=True,
+    )
 
 
 def _find_and_copy(rng: random.Random, level: int) -> Forged:
@@ -161,9 +193,16 @@ def _find_and_copy(rng: random.Random, level: int) -> Forged:
         return [call("files.search", words=words), call("files.copy", path=path, target="contracts")]
 
     return Forged(
-        said, files, wanted=lambda: {f"contracts/{name}": files[name]}, nearly=lambda: {f"contracts/{wrong}": files[wrong]},
-        solution=script(name), near_miss=script(wrong), opened=(".",), folders=("contracts",), is_listing_exact=True,
-    )  # fmt: skip
+        said,
+        files,
+        wanted=lambda: {f"contracts/{name}": files[name]},
+        nearly=lambda: {f"contracts/{wrong}": files[wrong]},
+        solution=script(name),
+        near_miss=script(wrong),
+        opened=(".",),
+        folders=("contracts",),
+        is_listing_exact=True,
+    )
 
 
 def _rename_by_keys(rng: random.Random, level: int) -> Forged:
@@ -171,19 +210,22 @@ def _rename_by_keys(rng: random.Random, level: int) -> Forged:
     old, wrong = rng.sample(sorted(files), 2)
     new = f"{rng.choice(content.EVENTS).replace(' ', '-')}-{rng.randrange(100, 999)}.txt"
     said = wording(
-        rng,
-        "Rename the file {old} to {new} in the file manager.",
-        "The file {old} should be called {new}.",
-        old=old, new=new,
-    )  # fmt: skip
+        rng, "Rename the file {old} to {new} in the file manager.", "The file {old} should be called {new}.", old=old, new=new
+    )
 
     def script(path: str) -> list[Move]:
         return [click_on(path), key("f2"), key("ctrl+a"), typed(new), click_on("Rename", BUTTON)]
 
     return Forged(
-        said, files, wanted=lambda: {new: files[old], old: None}, nearly=lambda: {new: files[wrong], wrong: None},
-        solution=script(old), near_miss=script(wrong), opened=(".",), is_listing_exact=True,
-    )  # fmt: skip
+        said,
+        files,
+        wanted=lambda: {new: files[old], old: None},
+        nearly=lambda: {new: files[wrong], wrong: None},
+        solution=script(old),
+        near_miss=script(wrong),
+        opened=(".",),
+        is_listing_exact=True,
+    )
 
 
 def _extend_list(rng: random.Random, level: int) -> Forged:
@@ -201,13 +243,20 @@ def _extend_list(rng: random.Random, level: int) -> Forged:
         rng,
         "Add {names} at the end of the list that is open, each on a line of its own, and save the file.",
         "The list in {path} goes on: write {names} below the last name, one per line. Save the file.",
-        path=path, names=listed(news),
-    )  # fmt: skip
+        path=path,
+        names=listed(news),
+    )
     wrong = [*news[:-1], news[-1][:-1]]
     return Forged(
-        said, {path: text(before)}, wanted=lambda: {path: text([*before, *news])}, nearly=lambda: {path: text([*before, *wrong])},
-        solution=script(news), near_miss=script(wrong), opened=(path,), is_listing_exact=True,
-    )  # fmt: skip
+        said,
+        {path: text(before)},
+        wanted=lambda: {path: text([*before, *news])},
+        nearly=lambda: {path: text([*before, *wrong])},
+        solution=script(news),
+        near_miss=script(wrong),
+        opened=(path,),
+        is_listing_exact=True,
+    )
 
 
 def _edit_settings(rng: random.Random, level: int) -> Forged:
@@ -239,13 +288,20 @@ def _edit_settings(rng: random.Random, level: int) -> Forged:
         rng,
         "In the settings file that is open, set {changes}, and save it.",
         "Change these settings in {path} and save the file: {changes}.",
-        path=path, changes=listed([f"{name} to {value}" for name, value in news.items()]),
-    )  # fmt: skip
+        path=path,
+        changes=listed([f"{name} to {value}" for name, value in news.items()]),
+    )
     wrong = {**news, names[chosen[-1]]: news[names[chosen[-1]]] + "0"}
     return Forged(
-        said, {path: text({})}, wanted=lambda: {path: text(news)}, nearly=lambda: {path: text(wrong)},
-        solution=script(news), near_miss=script(wrong), opened=(path,), is_listing_exact=True,
-    )  # fmt: skip
+        said,
+        {path: text({})},
+        wanted=lambda: {path: text(news)},
+        nearly=lambda: {path: text(wrong)},
+        solution=script(news),
+        near_miss=script(wrong),
+        opened=(path,),
+        is_listing_exact=True,
+    )
 
 
 FAMILIES = (

@@ -33,21 +33,25 @@ def slides(rng: random.Random, level: int) -> list[Slide]:
     titles: set[str] = set()
     while len(found) < NUM_SLIDES[level]:
         title = rng.choice(_TOPICS).format(
-            month=rng.choice(content.MONTHS), city=rng.choice(content.CITIES), product=rng.choice(content.PRODUCTS).lower(),
+            month=rng.choice(content.MONTHS),
+            city=rng.choice(content.CITIES),
+            product=rng.choice(content.PRODUCTS).lower(),
             department=rng.choice(content.DEPARTMENTS),
-        )  # fmt: skip
+        )
         if title in titles:
             continue
         titles.add(title)
         items = [f"{product}: {rng.randrange(11, 99)}" for product in rng.sample(content.PRODUCTS, 2 + level)]
         note = f"Questions: {content.people(rng, 1)[0]}"
         found.append(
-            Slide([
-                Box((title,), left=2, top=1, width=21.4, height=2.5, is_title=True, size=32),
-                Box(tuple(items), left=3, top=5, width=13, height=6, size=20),
-                Box((note,), left=8, top=14, width=9, height=1.5, size=14),
-            ])
-        )  # fmt: skip
+            Slide(
+                [
+                    Box((title,), left=2, top=1, width=21.4, height=2.5, is_title=True, size=32),
+                    Box(tuple(items), left=3, top=5, width=13, height=6, size=20),
+                    Box((note,), left=8, top=14, width=9, height=1.5, size=14),
+                ]
+            )
+        )
     return found
 
 

@@ -31,12 +31,20 @@ def _box_fill(rng: random.Random, level: int) -> Forged:
         rng,
         'Fill the box that says "{text}" on slide {number} with {name} (#{code}).',
         'On slide {number}, the box with "{text}" needs a {name} background (#{code}).',
-        text=found[index].boxes[box].lines[0], number=index + 1, name=name, code=COLORS[name],
-    )  # fmt: skip
+        text=found[index].boxes[box].lines[0],
+        number=index + 1,
+        name=name,
+        code=COLORS[name],
+    )
     return deck_task(
-        rng, found, said=said, change=lambda deck: deck.slides[index].change(box, fill=COLORS[name]),
-        near=lambda deck: deck.slides[index].change(wrong, fill=COLORS[name]), solution=script(box), near_miss=script(wrong),
-    )  # fmt: skip
+        rng,
+        found,
+        said=said,
+        change=lambda deck: deck.slides[index].change(box, fill=COLORS[name]),
+        near=lambda deck: deck.slides[index].change(wrong, fill=COLORS[name]),
+        solution=script(box),
+        near_miss=script(wrong),
+    )
 
 
 def _move_box(rng: random.Random, level: int) -> Forged:
@@ -59,14 +67,21 @@ def _move_box(rng: random.Random, level: int) -> Forged:
         rng,
         'Move the box "{text}" of slide {number} into the {corner} corner.',
         'On slide {number}, put the box that says "{text}" into the {corner} corner of the slide.',
-        text=box.lines[0], number=index + 1, corner=corner.replace("-", " "),
-    )  # fmt: skip
+        text=box.lines[0],
+        number=index + 1,
+        corner=corner.replace("-", " "),
+    )
     name = f"slide {index + 1} box 2"
     return deck_task(
-        rng, found, said=said, change=lambda deck: deck.slides[index].change(2, **place(corner)),
-        near=lambda deck: deck.slides[index].change(2, **place(wrong)), solution=script(corner), near_miss=script(wrong),
+        rng,
+        found,
+        said=said,
+        change=lambda deck: deck.slides[index].change(2, **place(corner)),
+        near=lambda deck: deck.slides[index].change(2, **place(wrong)),
+        solution=script(corner),
+        near_miss=script(wrong),
         checks={f"{name} left": near_to(place(corner)["left"]), f"{name} top": near_to(place(corner)["top"])},
-    )  # fmt: skip
+    )
 
 
 def _delete_box(rng: random.Random, level: int) -> Forged:
@@ -81,13 +96,19 @@ def _delete_box(rng: random.Random, level: int) -> Forged:
         rng,
         'Delete the box that says "{text}" from slide {number}.',
         'Slide {number} should no longer have the box with "{text}"; remove it.',
-        text=found[index].boxes[box].lines[0], number=index + 1,
-    )  # fmt: skip
+        text=found[index].boxes[box].lines[0],
+        number=index + 1,
+    )
     return deck_task(
-        rng, found, said=said, change=lambda deck: deck.slides[index].boxes.pop(box),
-        near=lambda deck: deck.slides[index].boxes.pop(wrong), solution=script(box), near_miss=script(wrong),
+        rng,
+        found,
+        said=said,
+        change=lambda deck: deck.slides[index].boxes.pop(box),
+        near=lambda deck: deck.slides[index].boxes.pop(wrong),
+        solution=script(box),
+        near_miss=script(wrong),
         save=(SAVE_BY_KEYS,),
-    )  # fmt: skip
+    )
 
 
 def _delete_picture(rng: random.Random, level: int) -> Forged:
@@ -108,12 +129,18 @@ def _delete_picture(rng: random.Random, level: int) -> Forged:
         rng,
         "Delete the {color} picture from slide {number}.",
         "Slide {number} shows two pictures. Remove the {color} one.",
-        color=color, number=index + 1,
-    )  # fmt: skip
+        color=color,
+        number=index + 1,
+    )
     return deck_task(
-        rng, found, said=said, change=lambda deck: deck.slides[index].boxes.pop(which),
-        near=lambda deck: deck.slides[index].boxes.pop(wrong), solution=script(which), near_miss=script(wrong),
-    )  # fmt: skip
+        rng,
+        found,
+        said=said,
+        change=lambda deck: deck.slides[index].boxes.pop(which),
+        near=lambda deck: deck.slides[index].boxes.pop(wrong),
+        solution=script(which),
+        near_miss=script(wrong),
+    )
 
 
 def _copy_slide(rng: random.Random, level: int) -> Forged:
@@ -131,12 +158,18 @@ def _copy_slide(rng: random.Random, level: int) -> Forged:
         rng,
         "Add a copy of slide {number} as the last slide.",
         'The slide "{title}" should be shown once more at the end: append a copy of it.',
-        number=index + 1, title=found[index].boxes[0].lines[0],
-    )  # fmt: skip
+        number=index + 1,
+        title=found[index].boxes[0].lines[0],
+    )
     return deck_task(
-        rng, found, said=said, change=lambda deck: copy(deck, index), near=lambda deck: copy(deck, wrong),
-        solution=script(index), near_miss=script(wrong),
-    )  # fmt: skip
+        rng,
+        found,
+        said=said,
+        change=lambda deck: copy(deck, index),
+        near=lambda deck: copy(deck, wrong),
+        solution=script(index),
+        near_miss=script(wrong),
+    )
 
 
 def _slide_background(rng: random.Random, level: int) -> Forged:
@@ -158,13 +191,20 @@ def _slide_background(rng: random.Random, level: int) -> Forged:
         rng,
         "Give {what} a {name} background (#{code}).",
         "Set the background of {what} to {name} (#{code}).",
-        what="all slides" if is_all else f"slide {index + 1}", name=name, code=COLORS[name],
-    )  # fmt: skip
+        what="all slides" if is_all else f"slide {index + 1}",
+        name=name,
+        code=COLORS[name],
+    )
     target = None if is_all else index
     return deck_task(
-        rng, found, said=said, change=lambda deck: change(deck, target), near=lambda deck: change(deck, wrong),
-        solution=script(target), near_miss=script(wrong),
-    )  # fmt: skip
+        rng,
+        found,
+        said=said,
+        change=lambda deck: change(deck, target),
+        near=lambda deck: change(deck, wrong),
+        solution=script(target),
+        near_miss=script(wrong),
+    )
 
 
 def _orientation(rng: random.Random, level: int) -> Forged:
@@ -183,10 +223,15 @@ def _orientation(rng: random.Random, level: int) -> Forged:
     # How boxes are fitted into the new shape is the office's affair.
     checks = {f"slide * {side}": anything for side in ("left", "top", "width")}
     return deck_task(
-        rng, found, said=said, change=turn, near=lambda deck: deck.slides[0].change(0, align="center"),
+        rng,
+        found,
+        said=said,
+        change=turn,
+        near=lambda deck: deck.slides[0].change(0, align="center"),
         solution=(call("impress.set_slide_orientation", orientation="portrait"),),
-        near_miss=(call("impress.set_slide_orientation", orientation="landscape"),), checks=checks,
-    )  # fmt: skip
+        near_miss=(call("impress.set_slide_orientation", orientation="landscape"),),
+        checks=checks,
+    )
 
 
 def _save_copy(rng: random.Random, level: int) -> Forged:
@@ -207,9 +252,13 @@ def _save_copy(rng: random.Random, level: int) -> Forged:
         return [call("impress.save_as", file_path=path)]
 
     return dataclasses.replace(
-        task, instruction=said, wanted=lambda: {name: before}, nearly=lambda: {wrong: before}, solution=script(name),
+        task,
+        instruction=said,
+        wanted=lambda: {name: before},
+        nearly=lambda: {wrong: before},
+        solution=script(name),
         near_miss=script(wrong),
-    )  # fmt: skip
+    )
 
 
 def _insert_picture(rng: random.Random, level: int) -> Forged:
@@ -231,13 +280,23 @@ def _insert_picture(rng: random.Random, level: int) -> Forged:
         rng,
         "Put the picture {name} on slide {number}, {width} cm wide and {height} cm high.",
         "Insert {name} into slide {number} with a width of {width} cm and a height of {height} cm.",
-        name=name, number=index + 1, width=width, height=height,
-    )  # fmt: skip
+        name=name,
+        number=index + 1,
+        width=width,
+        height=height,
+    )
     checks = {f"slide {index + 1} box 3 {side}": anything for side in ("left", "top")}
     return deck_task(
-        rng, found, said=said, change=lambda deck: change(deck, index), near=lambda deck: change(deck, wrong),
-        solution=script(index), near_miss=script(wrong), checks=checks, beside={name: data},
-    )  # fmt: skip
+        rng,
+        found,
+        said=said,
+        change=lambda deck: change(deck, index),
+        near=lambda deck: change(deck, wrong),
+        solution=script(index),
+        near_miss=script(wrong),
+        checks=checks,
+        beside={name: data},
+    )
 
 
 FAMILIES = (

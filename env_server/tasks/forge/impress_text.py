@@ -29,17 +29,24 @@ def _type_title(rng: random.Random, level: int) -> Forged:
         rng,
         'Change the title of slide {number} from "{old}" to "{new}".',
         'Slide {number} has the title "{old}"; it should read "{new}".',
-        number=index + 1, old=found[index].boxes[0].lines[0], new=new,
-    )  # fmt: skip
+        number=index + 1,
+        old=found[index].boxes[0].lines[0],
+        new=new,
+    )
 
     def script(text: str) -> list[Move]:
         return [*[key("pagedown")] * index, key("tab"), key("f2"), key("ctrl+a"), typed(text), key("esc")]
 
     return deck_task(
-        rng, found, said=said, change=lambda deck: deck.slides[index].change(0, lines=(new,)),
-        near=lambda deck: deck.slides[index].change(0, lines=(new[:-1],)), solution=script(new), near_miss=script(new[:-1]),
+        rng,
+        found,
+        said=said,
+        change=lambda deck: deck.slides[index].change(0, lines=(new,)),
+        near=lambda deck: deck.slides[index].change(0, lines=(new[:-1],)),
+        solution=script(new),
+        near_miss=script(new[:-1]),
         save=(SAVE_BY_KEYS,),
-    )  # fmt: skip
+    )
 
 
 def _write_note(rng: random.Random, level: int) -> Forged:
@@ -51,18 +58,26 @@ def _write_note(rng: random.Random, level: int) -> Forged:
         rng,
         'On slide {number}, replace the line "{old}" by "{new}", in {size:g} points as before.',
         'The text "{old}" of slide {number} must become "{new}"; keep its size of {size:g} points.',
-        number=index + 1, old=found[index].boxes[2].lines[0], new=new, size=size,
-    )  # fmt: skip
+        number=index + 1,
+        old=found[index].boxes[2].lines[0],
+        new=new,
+        size=size,
+    )
 
     def script(page: int) -> list[Move]:
         return [*[key("pagedown")] * page, *[key("tab")] * 3, key("f2"), key("ctrl+a"), typed(new), key("esc")]
 
     wrong = (index + 1) % len(found)
     return deck_task(
-        rng, found, said=said, change=lambda deck: deck.slides[index].change(2, lines=(new,)),
-        near=lambda deck: deck.slides[wrong].change(2, lines=(new,)), solution=script(index), near_miss=script(wrong),
+        rng,
+        found,
+        said=said,
+        change=lambda deck: deck.slides[index].change(2, lines=(new,)),
+        near=lambda deck: deck.slides[wrong].change(2, lines=(new,)),
+        solution=script(index),
+        near_miss=script(wrong),
         save=(SAVE_BY_KEYS,),
-    )  # fmt: skip
+    )
 
 
 def _add_point(rng: random.Random, level: int) -> Forged:
@@ -74,17 +89,23 @@ def _add_point(rng: random.Random, level: int) -> Forged:
         rng,
         'Add the point "{new}" at the end of the list on slide {number}.',
         'The list on slide {number} needs one more line, its last: "{new}".',
-        new=new, number=index + 1,
-    )  # fmt: skip
+        new=new,
+        number=index + 1,
+    )
 
     def script(end: str) -> list[Move]:
         return [*[key("pagedown")] * index, key("tab"), key("tab"), key("f2"), key(end), key("enter"), typed(new), key("esc")]
 
     return deck_task(
-        rng, found, said=said, change=lambda deck: deck.slides[index].change(1, lines=(*lines, new)),
-        near=lambda deck: deck.slides[index].change(1, lines=(lines[0], new, *lines[1:])), solution=script("ctrl+end"),
-        near_miss=script("ctrl+home"), save=(SAVE_BY_KEYS,),
-    )  # fmt: skip
+        rng,
+        found,
+        said=said,
+        change=lambda deck: deck.slides[index].change(1, lines=(*lines, new)),
+        near=lambda deck: deck.slides[index].change(1, lines=(lines[0], new, *lines[1:])),
+        solution=script("ctrl+end"),
+        near_miss=script("ctrl+home"),
+        save=(SAVE_BY_KEYS,),
+    )
 
 
 def _style_box(rng: random.Random, level: int) -> Forged:
@@ -96,8 +117,10 @@ def _style_box(rng: random.Random, level: int) -> Forged:
         rng,
         "Make all text in the {box} of slide {number} {looks}.",
         "On slide {number}, the {box} should be in {looks}.",
-        box=_BOXES[box], number=index + 1, looks=" and ".join({"underline": "underlined"}.get(look, look) for look in looks),
-    )  # fmt: skip
+        box=_BOXES[box],
+        number=index + 1,
+        looks=" and ".join({"underline": "underlined"}.get(look, look) for look in looks),
+    )
 
     def change(deck: Deck, wanted: list[str]) -> None:
         deck.slides[index].change(box, **dict.fromkeys(wanted, True))
@@ -107,9 +130,14 @@ def _style_box(rng: random.Random, level: int) -> Forged:
 
     wrong = [*looks[:-1], other]
     return deck_task(
-        rng, found, said=said, change=lambda deck: change(deck, looks), near=lambda deck: change(deck, wrong),
-        solution=script(looks), near_miss=script(wrong),
-    )  # fmt: skip
+        rng,
+        found,
+        said=said,
+        change=lambda deck: change(deck, looks),
+        near=lambda deck: change(deck, wrong),
+        solution=script(looks),
+        near_miss=script(wrong),
+    )
 
 
 def _embolden_by_keys(rng: random.Random, level: int) -> Forged:
@@ -125,13 +153,20 @@ def _embolden_by_keys(rng: random.Random, level: int) -> Forged:
         rng,
         "Make the whole {box} of slide {number} {look}.",
         "The {box} on slide {number} should be {look}.",
-        box=_BOXES[box], number=index + 1, look=look,
-    )  # fmt: skip
+        box=_BOXES[box],
+        number=index + 1,
+        look=look,
+    )
     return deck_task(
-        rng, found, said=said, change=lambda deck: deck.slides[index].change(box, **{look: True}),
-        near=lambda deck: deck.slides[index].change(box + 1, **{look: True}), solution=script(box + 1), near_miss=script(box + 2),
+        rng,
+        found,
+        said=said,
+        change=lambda deck: deck.slides[index].change(box, **{look: True}),
+        near=lambda deck: deck.slides[index].change(box + 1, **{look: True}),
+        solution=script(box + 1),
+        near_miss=script(box + 2),
         save=(SAVE_BY_KEYS,),
-    )  # fmt: skip
+    )
 
 
 def _slide_font(rng: random.Random, level: int) -> Forged:
@@ -150,12 +185,18 @@ def _slide_font(rng: random.Random, level: int) -> Forged:
         rng,
         "Use the font {font} for all text of slide {number}.",
         "All boxes of slide {number} should be written in {font}.",
-        font=font, number=index + 1,
-    )  # fmt: skip
+        font=font,
+        number=index + 1,
+    )
     return deck_task(
-        rng, found, said=said, change=lambda deck: change(deck, index), near=lambda deck: change(deck, wrong),
-        solution=script(index), near_miss=script(wrong),
-    )  # fmt: skip
+        rng,
+        found,
+        said=said,
+        change=lambda deck: change(deck, index),
+        near=lambda deck: change(deck, wrong),
+        solution=script(index),
+        near_miss=script(wrong),
+    )
 
 
 def _text_color(rng: random.Random, level: int) -> Forged:
@@ -170,12 +211,20 @@ def _text_color(rng: random.Random, level: int) -> Forged:
         rng,
         "Colour the text of the {box} on slide {number} {name} (#{code}).",
         "On slide {number}, the text of the {box} should be {name} (#{code}).",
-        box=_BOXES[box], number=index + 1, name=name, code=COLORS[name],
-    )  # fmt: skip
+        box=_BOXES[box],
+        number=index + 1,
+        name=name,
+        code=COLORS[name],
+    )
     return deck_task(
-        rng, found, said=said, change=lambda deck: deck.slides[index].change(box, color=COLORS[name]),
-        near=lambda deck: deck.slides[index].change(box, color=COLORS[wrong]), solution=script(name), near_miss=script(wrong),
-    )  # fmt: skip
+        rng,
+        found,
+        said=said,
+        change=lambda deck: deck.slides[index].change(box, color=COLORS[name]),
+        near=lambda deck: deck.slides[index].change(box, color=COLORS[wrong]),
+        solution=script(name),
+        near_miss=script(wrong),
+    )
 
 
 def _strike_points(rng: random.Random, level: int) -> Forged:
@@ -188,18 +237,23 @@ def _strike_points(rng: random.Random, level: int) -> Forged:
         rng,
         "The points {names} on slide {number} are done: strike them through.",
         "On slide {number}, cross out {names} (strikethrough).",
-        names=names, number=index + 1,
-    )  # fmt: skip
+        names=names,
+        number=index + 1,
+    )
 
     def script(which: list[int]) -> list[Move]:
         return [call("impress.set_text_strikethrough", slide_index=index + 1, box_index=1, line_numbers=which, apply=True)]
 
     wrong = [*done[:-1], other]
     return deck_task(
-        rng, found, said=said, change=lambda deck: deck.slides[index].change(1, struck=frozenset(done)),
-        near=lambda deck: deck.slides[index].change(1, struck=frozenset(wrong)), solution=script(sorted(done)),
+        rng,
+        found,
+        said=said,
+        change=lambda deck: deck.slides[index].change(1, struck=frozenset(done)),
+        near=lambda deck: deck.slides[index].change(1, struck=frozenset(wrong)),
+        solution=script(sorted(done)),
         near_miss=script(sorted(wrong)),
-    )  # fmt: skip
+    )
 
 
 def _align_box(rng: random.Random, level: int) -> Forged:
@@ -214,12 +268,19 @@ def _align_box(rng: random.Random, level: int) -> Forged:
         rng,
         "Align the text in the {box} of slide {number}: {side}.",
         "The text of the {box} on slide {number} should be {side}.",
-        box=_BOXES[box], number=index + 1, side={"center": "centred", "right": "right-aligned", "justify": "justified"}[side],
-    )  # fmt: skip
+        box=_BOXES[box],
+        number=index + 1,
+        side={"center": "centred", "right": "right-aligned", "justify": "justified"}[side],
+    )
     return deck_task(
-        rng, found, said=said, change=lambda deck: deck.slides[index].change(box, align=side),
-        near=lambda deck: deck.slides[index].change(box, align=wrong), solution=script(side), near_miss=script(wrong),
-    )  # fmt: skip
+        rng,
+        found,
+        said=said,
+        change=lambda deck: deck.slides[index].change(box, align=side),
+        near=lambda deck: deck.slides[index].change(box, align=wrong),
+        solution=script(side),
+        near_miss=script(wrong),
+    )
 
 
 FAMILIES = (

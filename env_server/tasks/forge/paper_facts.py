@@ -19,9 +19,14 @@ _ALIGNMENTS = {"start": "left", "end": "right", "both": "justify"}
 _FALSE = frozenset({"0", "false", "none", "off"})
 _HIGHLIGHTS = {"FFFF00": "yellow", "00FF00": "green", "00FFFF": "cyan"}
 _PAGE_FORMATS = {
-    "ROMAN": "upperRoman", "roman": "lowerRoman", "ALPHABETIC": "upperLetter", "alphabetic": "lowerLetter", "ARABIC": "decimal",
-    "Arabic": "decimal", "arabic": "decimal",
-}  # fmt: skip
+    "ROMAN": "upperRoman",
+    "roman": "lowerRoman",
+    "ALPHABETIC": "upperLetter",
+    "alphabetic": "lowerLetter",
+    "ARABIC": "decimal",
+    "Arabic": "decimal",
+    "arabic": "decimal",
+}
 _SPACING_TOLERANCE = 0.02
 
 

@@ -143,8 +143,10 @@ def _write(paragraph: Any, item: Par) -> None:
 
     if item.align != "left":
         paragraph.alignment = {
-            "center": WD_ALIGN_PARAGRAPH.CENTER, "right": WD_ALIGN_PARAGRAPH.RIGHT, "justify": WD_ALIGN_PARAGRAPH.JUSTIFY,
-        }[item.align]  # fmt: skip
+            "center": WD_ALIGN_PARAGRAPH.CENTER,
+            "right": WD_ALIGN_PARAGRAPH.RIGHT,
+            "justify": WD_ALIGN_PARAGRAPH.JUSTIFY,
+        }[item.align]
     if item.spacing != 1.0:
         paragraph.paragraph_format.line_spacing = item.spacing
     if item.new_page:
@@ -159,8 +161,10 @@ def _write(paragraph: Any, item: Par) -> None:
             font.color.rgb = RGBColor.from_string(part.color)
         if part.highlight is not None:
             font.highlight_color = {
-                "yellow": WD_COLOR_INDEX.YELLOW, "green": WD_COLOR_INDEX.BRIGHT_GREEN, "cyan": WD_COLOR_INDEX.TURQUOISE,
-            }[part.highlight]  # fmt: skip
+                "yellow": WD_COLOR_INDEX.YELLOW,
+                "green": WD_COLOR_INDEX.BRIGHT_GREEN,
+                "cyan": WD_COLOR_INDEX.TURQUOISE,
+            }[part.highlight]
         if part.font is not None:
             font.name = part.font
 

@@ -66,10 +66,13 @@ class Forged:
         setup += [SetupStep("put_file", {"path": path, "data": data}) for path, data in self.files.items()]
         setup += [SetupStep("web_file" if path.endswith(".html") else "open", {"path": path}) for path in self.opened]
         return TaskInstance(
-            self.instruction, tuple(setup), self.evaluate, self.play(self.solution),
+            self.instruction,
+            tuple(setup),
+            self.evaluate,
+            self.play(self.solution),
             calls_applications=any(isinstance(move, Action) and calls_application(move.name) for move in self.solution),
             demonstrate_by_hand=None if self.by_hand is None else self.play(self.by_hand),
-        )  # fmt: skip
+        )
 
     def play(self, script: Sequence[Move]) -> Callable[[str, Observation, Sequence[Action], Getter], Action]:
         """A demonstrator that carries out ``script``."""

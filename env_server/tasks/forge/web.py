@@ -23,17 +23,26 @@ def _web_task(
     near_miss: Sequence[Move],
 ) -> Forged:
     return Forged(
-        said, {_PAGE: data}, wanted=dict, nearly=dict, solution=solution, near_miss=near_miss, opened=(_PAGE,),
-        result=dict(result), near_result=dict(near_result),
-    )  # fmt: skip
+        said,
+        {_PAGE: data},
+        wanted=dict,
+        nearly=dict,
+        solution=solution,
+        near_miss=near_miss,
+        opened=(_PAGE,),
+        result=dict(result),
+        near_result=dict(near_result),
+    )
 
 
 def _order_form(rng: random.Random, level: int) -> Forged:
     labels = ["Name", "City", "Quantity", "Telephone"][: level + 1]
     values = {
-        "Name": content.people(rng, 1)[0], "City": rng.choice(content.CITIES), "Quantity": str(rng.randrange(2, 90)),
+        "Name": content.people(rng, 1)[0],
+        "City": rng.choice(content.CITIES),
+        "Quantity": str(rng.randrange(2, 90)),
         "Telephone": f"0{rng.randrange(10, 99)} {rng.randrange(10000, 99999)}",
-    }  # fmt: skip
+    }
     products = rng.sample(content.PRODUCTS, 5)
     product = rng.choice(products)
     rows = [*(pages.entry(label, label.lower()) for label in labels), pages.choice("Product", "product", sorted(products))]
@@ -42,8 +51,9 @@ def _order_form(rng: random.Random, level: int) -> Forged:
         rng,
         "Fill in the order form: {wishes}. The product is {product}. Then send it.",
         "Order a {product} with this form ({wishes}) and send the order.",
-        wishes=wishes, product=product,
-    )  # fmt: skip
+        wishes=wishes,
+        product=product,
+    )
 
     def script(texts: Sequence[str]) -> list[Move]:
         moves: list[Move] = [click_on(None, ENTRY)]
@@ -55,9 +65,13 @@ def _order_form(rng: random.Random, level: int) -> Forged:
     wrong = [*texts[:-1], texts[-1] + "1"]
     result = {**{label.lower(): values[label] for label in labels}, "product": product}
     return _web_task(
-        said, pages.page("Order form", rows, send="Send order"), result=result,
-        near_result={**result, labels[-1].lower(): wrong[-1]}, solution=script(texts), near_miss=script(wrong),
-    )  # fmt: skip
+        said,
+        pages.page("Order form", rows, send="Send order"),
+        result=result,
+        near_result={**result, labels[-1].lower(): wrong[-1]},
+        solution=script(texts),
+        near_miss=script(wrong),
+    )
 
 
 _TOPICS = ("Events", "Invoices", "News", "Offers", "Reminders", "Reports", "Surveys", "Training")
@@ -76,8 +90,9 @@ def _preferences(rng: random.Random, level: int) -> Forged:
         rng,
         "Change the subscription: switch {wishes}, choose {way}, and save the preferences.",
         "In these preferences, turn {wishes}; messages should come {way}. Save.",
-        wishes=wishes, way=way.lower(),
-    )  # fmt: skip
+        wishes=wishes,
+        way=way.lower(),
+    )
 
     def script(names: Sequence[str]) -> list[Move]:
         return [*(click_on(name, CHECK) for name in names), click_on(way, RADIO), click_on("Save preferences", BUTTON)]
@@ -87,9 +102,13 @@ def _preferences(rng: random.Random, level: int) -> Forged:
 
     wrong = [*turned[:-1], other]
     return _web_task(
-        said, pages.page("Subscription", rows, send="Save preferences"), result=outcome(turned), near_result=outcome(wrong),
-        solution=script(sorted(turned)), near_miss=script(sorted(wrong)),
-    )  # fmt: skip
+        said,
+        pages.page("Subscription", rows, send="Save preferences"),
+        result=outcome(turned),
+        near_result=outcome(wrong),
+        solution=script(sorted(turned)),
+        near_miss=script(sorted(wrong)),
+    )
 
 
 def _approve_invoices(rng: random.Random, level: int) -> Forged:
@@ -114,9 +133,13 @@ def _approve_invoices(rng: random.Random, level: int) -> Forged:
 
     wrong = [*due, next(company for company in companies if company not in due)]
     return _web_task(
-        said, pages.page("Open invoices", rows, send="Approve selected"), result=outcome(due), near_result=outcome(wrong),
-        solution=script(due), near_miss=script(wrong),
-    )  # fmt: skip
+        said,
+        pages.page("Open invoices", rows, send="Approve selected"),
+        result=outcome(due),
+        near_result=outcome(wrong),
+        solution=script(due),
+        near_miss=script(wrong),
+    )
 
 
 def _shopping_cart(rng: random.Random, level: int) -> Forged:
@@ -140,9 +163,13 @@ def _shopping_cart(rng: random.Random, level: int) -> Forged:
     last = list(wished)[-1]
     wrong = {**wished, last: wished[last] + 1}
     return _web_task(
-        said, pages.page("Office shop", [f"<table>{lines}</table>"], send="Check out"), result=outcome(wished),
-        near_result=outcome(wrong), solution=script(wished), near_miss=script(wrong),
-    )  # fmt: skip
+        said,
+        pages.page("Office shop", [f"<table>{lines}</table>"], send="Check out"),
+        result=outcome(wished),
+        near_result=outcome(wrong),
+        solution=script(wished),
+        near_miss=script(wrong),
+    )
 
 
 FAMILIES = (

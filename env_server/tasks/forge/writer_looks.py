@@ -35,16 +35,19 @@ def _emphasise_heading(rng: random.Random, level: int) -> Forged:
         paper.pars[0] = pars[0].with_look_on(words, **{look: True})
 
     said = wording(
-        rng,
-        "Make the heading, the first line, {look}.",
-        'Set the first line "{text}" in {look}.',
-        look=look, text=pars[0].text,
-    )  # fmt: skip
+        rng, "Make the heading, the first line, {look}.", 'Set the first line "{text}" in {look}.', look=look, text=pars[0].text
+    )
     return paper_task(
-        rng, level, pars, said=said, change=lambda paper: change(paper, pars[0].text),
-        near=lambda paper: change(paper, pars[0].text.split()[0]), solution=script("shift+end"),
-        near_miss=script("ctrl+shift+right"), save=(SAVE_BY_KEYS,),
-    )  # fmt: skip
+        rng,
+        level,
+        pars,
+        said=said,
+        change=lambda paper: change(paper, pars[0].text),
+        near=lambda paper: change(paper, pars[0].text.split()[0]),
+        solution=script("shift+end"),
+        near_miss=script("ctrl+shift+right"),
+        save=(SAVE_BY_KEYS,),
+    )
 
 
 def _align_heading(rng: random.Random, level: int) -> Forged:
@@ -64,12 +67,20 @@ def _align_heading(rng: random.Random, level: int) -> Forged:
         rng,
         "The {what} should be {words}.",
         "Change the alignment of the {what}: it has to be {words}.",
-        what=what, words=sides[side][1],
-    )  # fmt: skip
+        what=what,
+        words=sides[side][1],
+    )
     return paper_task(
-        rng, level, pars, said=said, change=lambda paper: change(paper, side), near=lambda paper: change(paper, wrong),
-        solution=script(side), near_miss=script(wrong), save=(SAVE_BY_KEYS,),
-    )  # fmt: skip
+        rng,
+        level,
+        pars,
+        said=said,
+        change=lambda paper: change(paper, side),
+        near=lambda paper: change(paper, wrong),
+        solution=script(side),
+        near_miss=script(wrong),
+        save=(SAVE_BY_KEYS,),
+    )
 
 
 def _align(rng: random.Random, level: int) -> Forged:
@@ -94,9 +105,16 @@ def _align(rng: random.Random, level: int) -> Forged:
         rng, "Align {what} so that the text is {words}.", "Set {what} {words}, the rest as it is.", what=what, words=words
     )
     return paper_task(
-        rng, level, pars, said=said, change=lambda paper: change(paper, places), near=lambda paper: change(paper, wrong),
-        solution=script(places), near_miss=script(wrong), by_hand=by_hand,
-    )  # fmt: skip
+        rng,
+        level,
+        pars,
+        said=said,
+        change=lambda paper: change(paper, places),
+        near=lambda paper: change(paper, wrong),
+        solution=script(places),
+        near_miss=script(wrong),
+        by_hand=by_hand,
+    )
 
 
 def _line_spacing(rng: random.Random, level: int) -> Forged:
@@ -115,12 +133,19 @@ def _line_spacing(rng: random.Random, level: int) -> Forged:
         rng,
         "Set the line spacing of {what} to {lines:g}.",
         "{what} should have a line spacing of {lines:g} lines.",
-        what=_named([pars[place].text for place in places]), lines=lines,
-    )  # fmt: skip
+        what=_named([pars[place].text for place in places]),
+        lines=lines,
+    )
     return paper_task(
-        rng, level, pars, said=said[0].upper() + said[1:], change=lambda paper: change(paper, places),
-        near=lambda paper: change(paper, wrong), solution=script(places), near_miss=script(wrong),
-    )  # fmt: skip
+        rng,
+        level,
+        pars,
+        said=said[0].upper() + said[1:],
+        change=lambda paper: change(paper, places),
+        near=lambda paper: change(paper, wrong),
+        solution=script(places),
+        near_miss=script(wrong),
+    )
 
 
 def _font(rng: random.Random, level: int) -> Forged:
@@ -139,12 +164,19 @@ def _font(rng: random.Random, level: int) -> Forged:
         rng,
         "Use the font {font} for {what}.",
         "Change the font of {what} to {font}.",
-        font=font, what=_named([pars[place].text for place in places]),
-    )  # fmt: skip
+        font=font,
+        what=_named([pars[place].text for place in places]),
+    )
     return paper_task(
-        rng, level, pars, said=said, change=lambda paper: change(paper, places), near=lambda paper: change(paper, wrong),
-        solution=script(places), near_miss=script(wrong),
-    )  # fmt: skip
+        rng,
+        level,
+        pars,
+        said=said,
+        change=lambda paper: change(paper, places),
+        near=lambda paper: change(paper, wrong),
+        solution=script(places),
+        near_miss=script(wrong),
+    )
 
 
 def _font_size(rng: random.Random, level: int) -> Forged:
@@ -164,9 +196,15 @@ def _font_size(rng: random.Random, level: int) -> Forged:
     )
     said = wording(rng, "Set {where} in {size} points.", "Give {where} a font size of {size} points.", where=where, size=size)
     return paper_task(
-        rng, level, pars, said=said, change=lambda paper: change(paper, size), near=lambda paper: change(paper, wrong),
-        solution=script(size), near_miss=script(wrong),
-    )  # fmt: skip
+        rng,
+        level,
+        pars,
+        said=said,
+        change=lambda paper: change(paper, size),
+        near=lambda paper: change(paper, wrong),
+        solution=script(size),
+        near_miss=script(wrong),
+    )
 
 
 def _mark_words(rng: random.Random, level: int, *, look: str) -> Forged:
@@ -192,9 +230,15 @@ def _mark_words(rng: random.Random, level: int, *, look: str) -> Forged:
     )
     said = wording(rng, *forms, words=words, what=_named([pars[place].text]), name=name, code=COLORS[name])
     return paper_task(
-        rng, level, pars, said=said, change=lambda paper: change(paper, place, words),
-        near=lambda paper: change(paper, other, other_words), solution=script(place, words), near_miss=script(other, other_words),
-    )  # fmt: skip
+        rng,
+        level,
+        pars,
+        said=said,
+        change=lambda paper: change(paper, place, words),
+        near=lambda paper: change(paper, other, other_words),
+        solution=script(place, words),
+        near_miss=script(other, other_words),
+    )
 
 
 def _color_words(rng: random.Random, level: int) -> Forged:
@@ -230,9 +274,15 @@ def _remove_highlighting(rng: random.Random, level: int) -> Forged:
         exception=exception,
     )
     return paper_task(
-        rng, level, pars, said=said, change=lambda paper: change(paper, wanted), near=lambda paper: change(paper, wanted[:-1]),
-        solution=script(None if kept is None else wanted), near_miss=script(wanted[:-1]),
-    )  # fmt: skip
+        rng,
+        level,
+        pars,
+        said=said,
+        change=lambda paper: change(paper, wanted),
+        near=lambda paper: change(paper, wanted[:-1]),
+        solution=script(None if kept is None else wanted),
+        near_miss=script(wanted[:-1]),
+    )
 
 
 FAMILIES = (

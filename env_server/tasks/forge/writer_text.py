@@ -33,13 +33,20 @@ def _replace_name(rng: random.Random, level: int) -> Forged:
         rng,
         'Replace "{old}" by "{new}" everywhere in the text.',
         "Our partner {old} is now called {new}: change the name wherever it stands.",
-        old=old, new=new,
-    )  # fmt: skip
+        old=old,
+        new=new,
+    )
     return paper_task(
-        rng, level, pars, said=said, change=lambda paper: change(paper, places), near=lambda paper: change(paper, places[:-1]),
-        solution=script(None), near_miss=script(places[:-1]),
+        rng,
+        level,
+        pars,
+        said=said,
+        change=lambda paper: change(paper, places),
+        near=lambda paper: change(paper, places[:-1]),
+        solution=script(None),
+        near_miss=script(places[:-1]),
         by_hand=(key("ctrl+h"), typed(old), key("alt+p"), typed(new), click_on("Replace All"), click_on("Close")),
-    )  # fmt: skip
+    )
 
 
 _MENTIONS = (
@@ -67,9 +74,16 @@ def _append_line(rng: random.Random, level: int) -> Forged:
 
     # Without a table at the end, which the cursor would be below of.
     return paper_task(
-        rng, 1, pars, said=said, change=lambda paper: paper.pars.append(par(line)),
-        near=lambda paper: paper.pars.append(par(line[:-1])), solution=script(line), near_miss=script(line[:-1]), save=_BY_KEYS,
-    )  # fmt: skip
+        rng,
+        1,
+        pars,
+        said=said,
+        change=lambda paper: paper.pars.append(par(line)),
+        near=lambda paper: paper.pars.append(par(line[:-1])),
+        solution=script(line),
+        near_miss=script(line[:-1]),
+        save=_BY_KEYS,
+    )
 
 
 def _insert_line(rng: random.Random, level: int) -> Forged:
@@ -82,10 +96,16 @@ def _insert_line(rng: random.Random, level: int) -> Forged:
         line=line,
     )
     return paper_task(
-        rng, level, pars, said=said, change=lambda paper: paper.pars.insert(0, par(line)),
+        rng,
+        level,
+        pars,
+        said=said,
+        change=lambda paper: paper.pars.insert(0, par(line)),
         near=lambda paper: paper.pars.__setitem__(0, par(line + pars[0].text)),
-        solution=(key("ctrl+home"), typed(line, enter=True)), near_miss=(key("ctrl+home"), typed(line)), save=_BY_KEYS,
-    )  # fmt: skip
+        solution=(key("ctrl+home"), typed(line, enter=True)),
+        near_miss=(key("ctrl+home"), typed(line)),
+        save=_BY_KEYS,
+    )
 
 
 def _delete_paragraph(rng: random.Random, level: int) -> Forged:
@@ -103,9 +123,16 @@ def _delete_paragraph(rng: random.Random, level: int) -> Forged:
         return [key("ctrl+home"), *[key("ctrl+down")] * times, key("ctrl+shift+down"), key("delete"), key("delete")]
 
     return paper_task(
-        rng, level, pars, said=said, change=lambda paper: paper.pars.pop(place),
-        near=lambda paper: paper.pars.pop(place + 1), solution=script(place), near_miss=script(place + 1), save=_BY_KEYS,
-    )  # fmt: skip
+        rng,
+        level,
+        pars,
+        said=said,
+        change=lambda paper: paper.pars.pop(place),
+        near=lambda paper: paper.pars.pop(place + 1),
+        solution=script(place),
+        near_miss=script(place + 1),
+        save=_BY_KEYS,
+    )
 
 
 def _new_page(rng: random.Random, level: int) -> Forged:
@@ -125,9 +152,16 @@ def _new_page(rng: random.Random, level: int) -> Forged:
         return [key("ctrl+home"), *[key("ctrl+down")] * times, key("ctrl+enter")]
 
     return paper_task(
-        rng, level, pars, said=said, change=lambda paper: change(paper, place), near=lambda paper: change(paper, place + 1),
-        solution=script(place), near_miss=script(place + 1), save=_BY_KEYS,
-    )  # fmt: skip
+        rng,
+        level,
+        pars,
+        said=said,
+        change=lambda paper: change(paper, place),
+        near=lambda paper: change(paper, place + 1),
+        solution=script(place),
+        near_miss=script(place + 1),
+        save=_BY_KEYS,
+    )
 
 
 def _capitals(rng: random.Random, level: int) -> Forged:
@@ -152,9 +186,16 @@ def _capitals(rng: random.Random, level: int) -> Forged:
     select = [key("shift+end")] if is_heading else [key("ctrl+right"), *[key("ctrl+shift+right")] * 2]
     by_hand = [*at_paragraph(place), *select, typed(words.upper() + ("" if is_heading else " "))]
     return paper_task(
-        rng, level, pars, said=said, change=lambda paper: change(paper, words), near=lambda paper: change(paper, words[:-1]),
-        solution=script(words), near_miss=script(words[:-1]), by_hand=by_hand,
-    )  # fmt: skip
+        rng,
+        level,
+        pars,
+        said=said,
+        change=lambda paper: change(paper, words),
+        near=lambda paper: change(paper, words[:-1]),
+        solution=script(words),
+        near_miss=script(words[:-1]),
+        by_hand=by_hand,
+    )
 
 
 _POSITIONS = {"bottom": "footer", "top": "header"}
@@ -169,8 +210,10 @@ def _page_numbers(rng: random.Random, level: int) -> Forged:
         rng,
         "Add page numbers at the {edge} {side} of the pages.",
         "The pages need numbers in the {margin}, {side}.",
-        edge=edge, side=side, margin=_POSITIONS[edge],
-    )  # fmt: skip
+        edge=edge,
+        side=side,
+        margin=_POSITIONS[edge],
+    )
     if level >= 2:
         said += f" The first page has the number {first}."
     if level == 3:
@@ -184,10 +227,15 @@ def _page_numbers(rng: random.Random, level: int) -> Forged:
 
     wrong = "right" if side == "left" else "left"
     return paper_task(
-        rng, level, report(rng, level), said=said,
-        change=lambda paper: change(paper, side), near=lambda paper: change(paper, wrong),
-        solution=script(side), near_miss=script(wrong),
-    )  # fmt: skip
+        rng,
+        level,
+        report(rng, level),
+        said=said,
+        change=lambda paper: change(paper, side),
+        near=lambda paper: change(paper, wrong),
+        solution=script(side),
+        near_miss=script(wrong),
+    )
 
 
 FAMILIES = (

@@ -20,9 +20,16 @@ from computerrl.env_server.tasks.miniwob.registry import RegisteredPage, registe
 from computerrl.env_server.tasks.miniwob.scene import Demonstrator, NotShown, Scene
 
 DEMONSTRATORS: dict[str, Demonstrator] = {
-    **buttons.DEMONSTRATORS, **choices.DEMONSTRATORS, **dragging.DEMONSTRATORS, **feeds.DEMONSTRATORS, **mail.DEMONSTRATORS,
-    **menus.DEMONSTRATORS, **shapes.DEMONSTRATORS, **sliders.DEMONSTRATORS, **text.DEMONSTRATORS,
-}  # fmt: skip
+    **buttons.DEMONSTRATORS,
+    **choices.DEMONSTRATORS,
+    **dragging.DEMONSTRATORS,
+    **feeds.DEMONSTRATORS,
+    **mail.DEMONSTRATORS,
+    **menus.DEMONSTRATORS,
+    **shapes.DEMONSTRATORS,
+    **sliders.DEMONSTRATORS,
+    **text.DEMONSTRATORS,
+}
 """By page."""
 
 UNREPEATABLE: dict[str, str] = {
@@ -84,9 +91,14 @@ def _family(page: RegisteredPage) -> Family:
 
     note = f" (not repeatable: {UNREPEATABLE[page.name]})" if page.name in UNREPEATABLE else ""
     return Family(
-        name, "chromium", page.description + note, build, REAL_DRIVERS,
-        has_demonstrator=demonstrator is not None, is_default=False,
-    )  # fmt: skip
+        name,
+        "chromium",
+        page.description + note,
+        build,
+        REAL_DRIVERS,
+        has_demonstrator=demonstrator is not None,
+        is_default=False,
+    )
 
 
 _REGISTERED = registered_pages()

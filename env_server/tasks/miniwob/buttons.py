@@ -78,7 +78,7 @@ def _link_behind_tabs(scene: Scene) -> Action:
 def _expand_and_submit(scene: Scene) -> Action:
     return scene.in_turn(
         lambda: scene.click(scene.one(TAB)), lambda: scene.click_on(scene.shape(lambda shape: shape.tag == "button"))
-    )  # fmt: skip
+    )
 
 
 def _close_dialog(scene: Scene) -> Action:

@@ -23,11 +23,17 @@ _SYNONYMS = (
 )  # fmt: skip
 
 _DIGITS = (
-    "0110 1001 1001 1001 1001 1001 0110", "0010 0110 0010 0010 0010 0010 0010", "0110 1001 1001 0010 0100 1000 1111",
-    "0110 1001 0001 0110 0001 1001 0110", "1000 1010 1010 1111 0010 0010 0010", "1111 1000 1000 1110 0001 1001 0110",
-    "0110 1001 1000 1110 1001 1001 0110", "1111 1001 0001 0010 0010 0100 0100", "0110 1001 1001 0110 1001 1001 0110",
+    "0110 1001 1001 1001 1001 1001 0110",
+    "0010 0110 0010 0010 0010 0010 0010",
+    "0110 1001 1001 0010 0100 1000 1111",
+    "0110 1001 0001 0110 0001 1001 0110",
+    "1000 1010 1010 1111 0010 0010 0010",
+    "1111 1000 1000 1110 0001 1001 0110",
+    "0110 1001 1000 1110 1001 1001 0110",
+    "1111 1001 0001 0010 0010 0100 0100",
+    "0110 1001 1001 0110 1001 1001 0110",
     "0110 1001 1001 0111 0001 1001 0110",
-)  # fmt: skip
+)
 """The page's digits, drawn in rows of four boxes."""
 
 
@@ -86,9 +92,11 @@ def _choose_several(scene: Scene) -> Action:
 def _radio_and_number(scene: Scene) -> Action:
     radio, number, field = scene.said(r'Check the (\w+) radio button and enter the number "(-?\d+)" into the (\w+) textbox\.')
     return scene.in_turn(
-        lambda: scene.click(scene.one(RADIO, nth=ordinal(radio))), lambda: scene.enter(ordinal(field)), lambda: write(number),
+        lambda: scene.click(scene.one(RADIO, nth=ordinal(radio))),
+        lambda: scene.enter(ordinal(field)),
+        lambda: write(number),
         scene.press,
-    )  # fmt: skip
+    )
 
 
 def _odd_or_even(scene: Scene) -> Action:

@@ -60,7 +60,15 @@ def _in_list(scene: Scene, task: str, senders: list[Shape]) -> Action:
 DEMONSTRATORS: dict[str, Demonstrator] = {
     name: _play
     for name in (
-        "email-inbox", "email-inbox-delete", "email-inbox-forward", "email-inbox-forward-nl", "email-inbox-forward-nl-turk",
-        "email-inbox-important", "email-inbox-nl-turk", "email-inbox-noscroll", "email-inbox-reply", "email-inbox-star-reply",
+        "email-inbox",
+        "email-inbox-delete",
+        "email-inbox-forward",
+        "email-inbox-forward-nl",
+        "email-inbox-forward-nl-turk",
+        "email-inbox-important",
+        "email-inbox-nl-turk",
+        "email-inbox-noscroll",
+        "email-inbox-reply",
+        "email-inbox-star-reply",
     )
-}  # fmt: skip
+}

@@ -12,9 +12,14 @@ from computerrl.env_server.tasks.miniwob.text import choose_offer
 
 _PLAYBACK = ("Prev", "Stop", "Play", "Next")
 _ICON_LABELS = {
-    "ui-icon-disk": "Save", "ui-icon-seek-start": "Prev", "ui-icon-stop": "Stop", "ui-icon-play": "Play",
-    "ui-icon-seek-end": "Next", "ui-icon-zoomin": "Zoom In", "ui-icon-zoomout": "Zoom Out",
-}  # fmt: skip
+    "ui-icon-disk": "Save",
+    "ui-icon-seek-start": "Prev",
+    "ui-icon-stop": "Stop",
+    "ui-icon-play": "Play",
+    "ui-icon-seek-end": "Next",
+    "ui-icon-zoomin": "Zoom In",
+    "ui-icon-zoomout": "Zoom Out",
+}
 _MONTHS = "January February March April May June July August September October November December".split()  # noqa: SIM905
 _DAY = frozenset({"link", "table cell"})
 

@@ -239,6 +239,19 @@ def ordinal(text: str) -> int:
 
 
 __all__ = [
-    "ANY", "BUTTON", "ENTRY", "STATIC", "Demonstrator", "Scene", "Shape", "click_at", "drag", "drag_along", "key", "ordinal",
-    "plain", "turn_wheel", "write",
-]  # fmt: skip
+    "ANY",
+    "BUTTON",
+    "ENTRY",
+    "STATIC",
+    "Demonstrator",
+    "Scene",
+    "Shape",
+    "click_at",
+    "drag",
+    "drag_along",
+    "key",
+    "ordinal",
+    "plain",
+    "turn_wheel",
+    "write",
+]

@@ -166,9 +166,12 @@ def _pick_color(scene: Scene) -> Action:
     levels = rgb(color or scene.said(r"Select (\w+) with the color picker and hit Submit\.")[0])
     code = "".join(f"{level:02X}" for level in levels)
     return scene.in_turn(
-        lambda: scene.click(scene.one(ENTRY)), lambda: key("ctrl+a"), lambda: write(code), lambda: key("tab"),
+        lambda: scene.click(scene.one(ENTRY)),
+        lambda: key("ctrl+a"),
+        lambda: write(code),
+        lambda: key("tab"),
         lambda: key("enter"),
-    )  # fmt: skip
+    )
 
 
 def _pie(scene: Scene) -> Action:

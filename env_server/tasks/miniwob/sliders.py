@@ -36,9 +36,11 @@ def _is_on(action: Action, track: Shape) -> bool:
     x, y = action.args.get("target"), action.args.get("y")
     beyond = 25  # pixels that a handle stands out
     return (
-        isinstance(x, int) and isinstance(y, int)
-        and track.left - beyond < x < track.right + beyond and track.top - beyond < y < track.bottom + beyond
-    )  # fmt: skip
+        isinstance(x, int)
+        and isinstance(y, int)
+        and track.left - beyond < x < track.right + beyond
+        and track.top - beyond < y < track.bottom + beyond
+    )
 
 
 def _use_slider(scene: Scene) -> Action:
@@ -77,9 +79,7 @@ def _use_spinner(scene: Scene) -> Action:
 def _scroll_area(scene: Scene) -> Action:
     direction = scene.said(r"Scroll the textarea to the (bottom|top) of the text hit submit\.")[0]
     area = scene.shape(lambda shape: shape.id == "text-area")
-    return scene.in_turn(
-        lambda: turn_wheel(area.x, area.y, "down" if direction == "bottom" else "up", clicks=30), scene.press
-    )  # fmt: skip
+    return scene.in_turn(lambda: turn_wheel(area.x, area.y, "down" if direction == "bottom" else "up", clicks=30), scene.press)
 
 
 def _sign(scene: Scene) -> Action:

@@ -81,9 +81,7 @@ def _nth_word(scene: Scene) -> Action:
 
 def _last_word(scene: Scene) -> Action:
     words = max(scene.texts(ENTRY), key=len).split()
-    return scene.in_turn(
-        lambda: scene.enter(1), lambda: write(re.sub(r"[^a-zA-Z0-9]", "", words[-1])), scene.press
-    )  # fmt: skip
+    return scene.in_turn(lambda: scene.enter(1), lambda: write(re.sub(r"[^a-zA-Z0-9]", "", words[-1])), scene.press)
 
 
 def _copy(scene: Scene) -> Action:
@@ -95,9 +93,13 @@ def _copy(scene: Scene) -> Action:
         source = 0 if scene.shape(lambda shape: shape.tag in ("textarea", "input")).tag == "textarea" else 1
         target = len(lengths) - 1 - source
     return scene.in_turn(
-        lambda: scene.enter(source), lambda: key("ctrl+a"), lambda: key("ctrl+c"), lambda: scene.enter(target),
-        lambda: key("ctrl+v"), scene.press,
-    )  # fmt: skip
+        lambda: scene.enter(source),
+        lambda: key("ctrl+a"),
+        lambda: key("ctrl+c"),
+        lambda: scene.enter(target),
+        lambda: key("ctrl+v"),
+        scene.press,
+    )
 
 
 def _highlight(scene: Scene) -> Action:
@@ -180,7 +182,7 @@ def _date(scene: Scene) -> Action:
     field = scene.shape(lambda shape: shape.id == "tt")
     return scene.in_turn(
         lambda: scene.point(field.left + 6 * scene.scale, field.y), lambda: write(month + day + year), scene.press
-    )  # fmt: skip
+    )
 
 
 def _time(scene: Scene) -> Action:
@@ -188,7 +190,7 @@ def _time(scene: Scene) -> Action:
     field = scene.shape(lambda shape: shape.id == "tt")
     return scene.in_turn(
         lambda: scene.point(field.left + 6 * scene.scale, field.y), lambda: write(f"{int(hour):02}{minute}{half}"), scene.press
-    )  # fmt: skip
+    )
 
 
 def _guess(scene: Scene) -> Action:

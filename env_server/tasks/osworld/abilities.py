@@ -38,7 +38,7 @@ from computerrl.env_server.tasks.osworld.wishes import missing_programs, network
 
 Kind = Literal[
     "network", "account", "root", "gnome", "sound", "session", "app", "asset", "unsupported", "broken", "pays untouched", "fails"
-]  # fmt: skip
+]
 KINDS: Mapping[Kind, str] = {
     "network": "needs the network while it runs",
     "account": "needs an account",
@@ -57,10 +57,22 @@ KINDS: Mapping[Kind, str] = {
 
 DEFAULT_APPS = frozenset(
     {
-        "calculator", "chrome", "editor", "files", "gimp", "image", "libreoffice_calc", "libreoffice_impress",
-        "libreoffice_writer", "os", "pdf", "terminal", "thunderbird", "vlc",
+        "calculator",
+        "chrome",
+        "editor",
+        "files",
+        "gimp",
+        "image",
+        "libreoffice_calc",
+        "libreoffice_impress",
+        "libreoffice_writer",
+        "os",
+        "pdf",
+        "terminal",
+        "thunderbird",
+        "vlc",
     }
-)  # fmt: skip
+)
 """Applications that Debian has and that work in a container without root, by the format's names."""
 
 

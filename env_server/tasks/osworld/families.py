@@ -15,15 +15,21 @@ from computerrl.env_server.tasks.osworld.check import check_folder
 from computerrl.env_server.tasks.osworld.task import load_task
 
 _APPS = {
-    "libreoffice_calc": "calc", "libreoffice_writer": "writer", "libreoffice_impress": "impress", "libreoffice": "writer",
-    "chrome": "browser", "gimp": "gimp", "vlc": "vlc", "thunderbird": "thunderbird", "terminal": "terminal", "files": "files",
+    "libreoffice_calc": "calc",
+    "libreoffice_writer": "writer",
+    "libreoffice_impress": "impress",
+    "libreoffice": "writer",
+    "chrome": "browser",
+    "gimp": "gimp",
+    "vlc": "vlc",
+    "thunderbird": "thunderbird",
+    "terminal": "terminal",
+    "files": "files",
     "editor": "editor",
-}  # fmt: skip
+}
 """Names in task files -> ours; ``os`` may be any of them."""
 _FIELDS = ("tasks.osworld", "tasks.osworld_assets")
-READERS = {
-    "av": "av", "cssselect": "cssselect", "mutagen": "mutagen", "pypdfium2": "pypdfium2", "rapidfuzz": "rapidfuzz",
-}  # fmt: skip
+READERS = {"av": "av", "cssselect": "cssselect", "mutagen": "mutagen", "pypdfium2": "pypdfium2", "rapidfuzz": "rapidfuzz"}
 """Package of setup.cfg's extra `osworld` -> the module that metrics import."""
 
 
@@ -72,6 +78,12 @@ def _family(name: str, path: Path, assets: Path | None) -> Family:
     names = [app.strip().lower().replace(" ", "_") for app in task.file.related_apps]
     apps = [_APPS[known] for known in names if known in _APPS] or [""]
     return Family(
-        name, apps[0], task.file.instruction, build, drivers=frozenset({"apptainer"}), has_demonstrator=False,
-        is_default=False, more_apps=frozenset(apps[1:]),
-    )  # fmt: skip
+        name,
+        apps[0],
+        task.file.instruction,
+        build,
+        drivers=frozenset({"apptainer"}),
+        has_demonstrator=False,
+        is_default=False,
+        more_apps=frozenset(apps[1:]),
+    )

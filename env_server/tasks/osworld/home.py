@@ -5,9 +5,15 @@ from __future__ import annotations
 from computerrl.env_server.driver import SetupStep
 
 _FOLDERS = {
-    "DESKTOP": "Desktop", "DOWNLOAD": "Downloads", "TEMPLATES": "Templates", "PUBLICSHARE": "Public", "DOCUMENTS": "Documents",
-    "MUSIC": "Music", "PICTURES": "Pictures", "VIDEOS": "Videos",
-}  # fmt: skip
+    "DESKTOP": "Desktop",
+    "DOWNLOAD": "Downloads",
+    "TEMPLATES": "Templates",
+    "PUBLICSHARE": "Public",
+    "DOCUMENTS": "Documents",
+    "MUSIC": "Music",
+    "PICTURES": "Pictures",
+    "VIDEOS": "Videos",
+}
 _USER_DIRS = "".join(f'XDG_{kind}_DIR="$HOME/{name}"\n' for kind, name in _FOLDERS.items())
 _VIDEO_TYPES = (
     "mp4", "x-matroska", "webm", "x-msvideo", "quicktime", "mpeg", "ogg", "x-flv", "3gpp", "3gpp2", "x-ms-wmv", "x-m4v",

@@ -91,12 +91,22 @@ def serve(connection: socket.socket, folder: str) -> None:
         return {key: item for key, item in runpy.run_path(path, **options).items() if key[:2] != "__"}
 
     work: dict[str, Any] = {
-        "import": load, "run": run, "get": getattr, "set": setattr,
+        "import": load,
+        "run": run,
+        "get": getattr,
+        "set": setattr,
         "dir": lambda target: [key for key in vars(target) if key[:1] != "_"],
-        "call": lambda target, *args, **named: target(*args, **named), "item": lambda target, key: target[key],
-        "put": lambda target, key, item: target.__setitem__(key, item), "remove": lambda target, key: target.__delitem__(key),
-        "len": len, "str": str, "bool": bool, "list": list, "is": isinstance, "has": lambda target, item: item in target,
-    }  # fmt: skip
+        "call": lambda target, *args, **named: target(*args, **named),
+        "item": lambda target, key: target[key],
+        "put": lambda target, key, item: target.__setitem__(key, item),
+        "remove": lambda target, key: target.__delitem__(key),
+        "len": len,
+        "str": str,
+        "bool": bool,
+        "list": list,
+        "is": isinstance,
+        "has": lambda target, item: item in target,
+    }
     sys.path.insert(0, folder)
     os.chdir(folder)
     stream = connection.makefile("rw", encoding="utf-8")
@@ -130,9 +140,13 @@ class Program:
         ours, theirs = socket.socketpair()
         code = f"{source}\nserve(socket.socket(fileno={theirs.fileno()}), {folder!r})"
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-c", code], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, env={**os.environ, "SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"},
-        )  # fmt: skip
+            [sys.executable, "-I", "-c", code],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"},
+        )
         theirs.close()
         self._stream = ours.makefile("rw", encoding="utf-8")
 

@@ -104,11 +104,16 @@ class OsworldTask:
             )
 
         return TaskInstance(
-            self.file.instruction, HOME_STEPS, evaluate, _no_demonstration,
-            judges_giving_up=True, prepare=prepare, outputs=outputs,
+            self.file.instruction,
+            HOME_STEPS,
+            evaluate,
+            _no_demonstration,
+            judges_giving_up=True,
+            prepare=prepare,
+            outputs=outputs,
             # The answer "done" to a task that cannot be done pays nothing, whatever the desktop shows.
             digest=None if self.file.evaluator.infeasible else lambda: self.digest,
-        )  # fmt: skip
+        )
 
     def set_up(self, desktop: OsworldDesktop, **options: Any) -> dict[str, str]:
         """Carry out ``config``; gives what commands printed for the getter ``cache_file``. ``options`` go to `Carrier`."""

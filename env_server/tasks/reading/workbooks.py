@@ -64,10 +64,11 @@ def work_of(sheet: Any, area: CellRange) -> int:
 def is_merged(sheet: Any, cell: Any) -> bool:
     """Is the cell covered by another one that it is merged with?"""
     return any(
-        area.min_row <= cell.row <= area.max_row and area.min_col <= cell.column <= area.max_col
+        area.min_row <= cell.row <= area.max_row
+        and area.min_col <= cell.column <= area.max_col
         and (cell.row, cell.column) != (area.min_row, area.min_col)
         for area in sheet.merged_cells.ranges
-    )  # fmt: skip
+    )
 
 
 def last_column(sheet: Any) -> int:

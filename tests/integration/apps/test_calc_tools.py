@@ -189,10 +189,16 @@ def format_range(calc: Calc) -> None:
 
 def set_number_format(calc: Calc) -> None:
     expected = {
-        ("number", None): "0.00", ("number", 0): "0", ("percentage", 1): "0.0%", ("scientific", None): "0.00E+00",
-        ("date", None): "yyyy\\-mm\\-dd", ("time", None): "hh:mm:ss", ("text", None): "@", ("fraction", None): "# ?/?",
+        ("number", None): "0.00",
+        ("number", 0): "0",
+        ("percentage", 1): "0.0%",
+        ("scientific", None): "0.00E+00",
+        ("date", None): "yyyy\\-mm\\-dd",
+        ("time", None): "hh:mm:ss",
+        ("text", None): "@",
+        ("fraction", None): "# ?/?",
         ("general", None): "General",
-    }  # fmt: skip
+    }
     for row, (kind, places) in enumerate(expected, 10):
         calc.do(f'set_cell("A{row}", 1.5)')
         calc.do(f'set_number_format("A{row}", "{kind}", {places})')
@@ -273,8 +279,11 @@ def create_chart(calc: Calc) -> None:
     (dots,) = scatter.series
     assert dots.xVal.numRef.f == "Data!$B$2:$B$5" and dots.yVal.numRef.f == "Data!$C$2:$C$5"
     assert [words(part) for part in (column.title, scatter.title, scatter.x_axis.title, scatter.y_axis.title)] == [
-        "T column", "Dots", "quantity", "price",
-    ]  # fmt: skip
+        "T column",
+        "Dots",
+        "quantity",
+        "price",
+    ]
 
 
 def words(title: object) -> str:
@@ -330,9 +339,16 @@ EFFECTS: dict[str, Callable[[Calc], None]] = {
 
 
 LOOKS = {
-    "merge_cells", "highlight_range", "format_range", "set_number_format", "adjust_column_width", "adjust_row_height",
-    "freeze_panes", "set_zoom_level", "set_validation_list",
-}  # fmt: skip
+    "merge_cells",
+    "highlight_range",
+    "format_range",
+    "set_number_format",
+    "adjust_column_width",
+    "adjust_row_height",
+    "freeze_panes",
+    "set_zoom_level",
+    "set_validation_list",
+}
 """None of them looks at what another one changes: one workbook does for all."""
 
 
@@ -354,6 +370,4 @@ def test_method_with_bad_arguments_says_what_is_wrong_and_changes_nothing(calc: 
         assert message in calc.refusal(call), call
     assert calc.desktop.healthy()
     lines = calc.do("get_workbook_info()").splitlines()
-    assert lines[2:] == [
-        "sheets: Data (A1:E5), Notes (B2), Closed (A1)", "active sheet: Data", "unsaved changes: no",
-    ]  # fmt: skip
+    assert lines[2:] == ["sheets: Data (A1:E5), Notes (B2), Closed (A1)", "active sheet: Data", "unsaved changes: no"]

@@ -17,8 +17,10 @@ def check_stages(cells: list[dict[str, Any]]) -> None:
     trained, *evaluated = cells
     assert trained["num_updates"] == 3 and trained["num_trajectories_lost"] == trained["num_recorded_twice"] == 0
     assert {cell["stage"]: sum(number for _, number in cell["counts"].values()) for cell in evaluated} == {
-        "untouched": 3, "cloned": 3, "trained": 3
-    }  # fmt: skip
+        "untouched": 3,
+        "cloned": 3,
+        "trained": 3,
+    }
 
 
 @pytest.mark.release

@@ -84,9 +84,24 @@ def episode(granted: Assignment, actor: str) -> Trajectory:
     tokens = list(range(300))
     step = Step(tokens, tokens, [-0.5] * 300, [0] * 300, "click(1)", True, "", None, "quiet", timing)
     return Trajectory(
-        granted.assignment_id, granted.group_id, granted.index, granted.order_id, granted.kind, granted.task, "Click.",
-        (step,), 1.0, True, "task_finished", None, actor, time.time(), 1.0, 0.1, 0.1,
-    )  # fmt: skip
+        granted.assignment_id,
+        granted.group_id,
+        granted.index,
+        granted.order_id,
+        granted.kind,
+        granted.task,
+        "Click.",
+        (step,),
+        1.0,
+        True,
+        "task_finished",
+        None,
+        actor,
+        time.time(),
+        1.0,
+        0.1,
+        0.1,
+    )
 
 
 class Player(threading.Thread):

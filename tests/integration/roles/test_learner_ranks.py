@@ -45,12 +45,18 @@ def make_config(
         run_dir=str(tmp_path),
         model=ModelConfig(name="tiny-random", dtype=dtype, trainable_top_layers=top_layers),
         learner=LearnerConfig(
-            device="cpu", num_threads=num_ranks, num_ranks=num_ranks, rank_timeout_s=60.0, max_pack_tokens=64,
+            device="cpu",
+            num_threads=num_ranks,
+            num_ranks=num_ranks,
+            rank_timeout_s=60.0,
+            max_pack_tokens=64,
             # The batches here say of made-up log-probs that the present weights sampled them.
-            max_logprob_gap=None, algorithm=AlgorithmConfig(name=name, options=options),
-            optimizer=OptimizerConfig(lr=1e-3, max_grad_norm=0.5), **learner,
+            max_logprob_gap=None,
+            algorithm=AlgorithmConfig(name=name, options=options),
+            optimizer=OptimizerConfig(lr=1e-3, max_grad_norm=0.5),
+            **learner,
         ),
-    )  # fmt: skip
+    )
     RunFolder(config.folder).create(config)
     return config
 
@@ -265,8 +271,9 @@ def padded(steps: Any, row: Any) -> torch.Tensor:
 
 def test_state_of_two_ranks_continues_on_two_exactly_and_on_one_closely(tmp_path: Path, pair: Pair) -> None:
     assert {file.name for file in pair.checkpoint.glob("*.safetensors")} == {
-        "trainer-00000-of-00002.safetensors", "trainer-00001-of-00002.safetensors"
-    }  # fmt: skip
+        "trainer-00000-of-00002.safetensors",
+        "trainer-00001-of-00002.safetensors",
+    }
     for num_ranks, atol in ((2, 0.0), (1, 1e-6)):
         with trainer_of(make_config(tmp_path, num_ranks=num_ranks, num_minibatches=2)) as trainer:
             trainer.load_state_dict(read(pair.checkpoint))

@@ -37,20 +37,39 @@ def episode_of(assignment: Assignment, version: int, chance: random.Random) -> T
     num = 0 if is_demonstration else 3
     steps = tuple(
         Step(
-            prompt_tokens=np.array([chance.randrange(1000) for _ in range(12)]), action_tokens=np.array([5, 6, 7]),
-            behavior_logprobs=np.full(num, -10.8, np.float32), policy_versions=np.full(num, version, np.int32),
-            action_text="click(1)", format_ok=True, action_error="", screenshot=None, settled_by="quiet",
+            prompt_tokens=np.array([chance.randrange(1000) for _ in range(12)]),
+            action_tokens=np.array([5, 6, 7]),
+            behavior_logprobs=np.full(num, -10.8, np.float32),
+            policy_versions=np.full(num, version, np.int32),
+            action_text="click(1)",
+            format_ok=True,
+            action_error="",
+            screenshot=None,
+            settled_by="quiet",
             timing=StepTiming(0.01, 0.01, 0.0),
         )
         for _ in range(2)
-    )  # fmt: skip
+    )
     success = is_demonstration or chance.random() < 0.5
     return Trajectory(
-        trajectory_id=assignment.assignment_id, group_id=assignment.group_id, index=assignment.index,
-        order_id=assignment.order_id, kind=assignment.kind, task=assignment.task, instruction="do it", steps=steps,
-        reward=float(success), success=success, end_reason="done_action", final_screenshot=None, actor="actor-0:test",
-        started_at=time.time(), duration_s=0.1, reset_s=0.0, wait_s=0.0,
-    )  # fmt: skip
+        trajectory_id=assignment.assignment_id,
+        group_id=assignment.group_id,
+        index=assignment.index,
+        order_id=assignment.order_id,
+        kind=assignment.kind,
+        task=assignment.task,
+        instruction="do it",
+        steps=steps,
+        reward=float(success),
+        success=success,
+        end_reason="done_action",
+        final_screenshot=None,
+        actor="actor-0:test",
+        started_at=time.time(),
+        duration_s=0.1,
+        reset_s=0.0,
+        wait_s=0.0,
+    )
 
 
 class Run:
@@ -59,17 +78,29 @@ class Run:
     def __init__(self, folder: Path, *, num_ranks: int, rank_timeout_s: float) -> None:
         learner = {
             # The episodes here say of made-up log-probs that the present weights sampled them.
-            "num_ranks": num_ranks, "rank_timeout_s": rank_timeout_s, "max_logprob_gap": None,
-            "device": "cpu", "group_size": 4, "groups_per_batch": 2, "checkpoint_every_updates": 3, "num_threads": 1,
+            "num_ranks": num_ranks,
+            "rank_timeout_s": rank_timeout_s,
+            "max_logprob_gap": None,
+            "device": "cpu",
+            "group_size": 4,
+            "groups_per_batch": 2,
+            "checkpoint_every_updates": 3,
+            "num_threads": 1,
             "recipe": {
-                "demos_per_family": 2, "bc_epochs": 1, "eval_episodes_per_family": 2, "max_updates": NUM_UPDATES[num_ranks]
+                "demos_per_family": 2,
+                "bc_epochs": 1,
+                "eval_episodes_per_family": 2,
+                "max_updates": NUM_UPDATES[num_ranks],
             },
             "entropulse": {"force_after_fraction": 0.5},
-        }  # fmt: skip
+        }
         tree = {
-            "name": "killed", "run_dir": str(folder), "model": {"name": "tiny-random", "dtype": "float32"},
-            "tasks": {"families": ["files-move", "calc-set-cell"]}, "learner": learner,
-        }  # fmt: skip
+            "name": "killed",
+            "run_dir": str(folder),
+            "model": {"name": "tiny-random", "dtype": "float32"},
+            "tasks": {"families": ["files-move", "calc-set-cell"]},
+            "learner": learner,
+        }
         self.config_path = folder / "config.yaml"
         self.config_path.write_text(yaml.safe_dump(tree))
         self.config = load_config(self.config_path)
@@ -86,9 +117,17 @@ class Run:
 
     def start_learner_by_torchrun(self) -> subprocess.Popen:
         command = [
-            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.config.learner.num_ranks),
-            "-m", "computerrl", "learner", str(self.config_path),
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            str(self.config.learner.num_ranks),
+            "-m",
+            "computerrl",
+            "learner",
+            str(self.config_path),
+        ]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         self._processes["learner"] = subprocess.Popen(command, env=environment, cwd=ROOT)
         return self._processes["learner"]

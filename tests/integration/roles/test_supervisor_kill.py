@@ -264,9 +264,12 @@ SAVES = "import os, sys, time\nwhile not os.path.exists('asked'): time.sleep(0.0
 def test_sigusr1_lets_the_learner_save_before_everything_stops(tmp_path: Path, learner: str, saved: bool) -> None:
     """Also when it fails at that, or takes too long: a draining run starts nobody again."""
     process = subprocess.Popen(
-        [sys.executable, "-c", DRAIN, str(tmp_path), learner], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, "-c", DRAIN, str(tmp_path), learner],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     while not processes.descendants([process.pid]) or not (tmp_path / "learner-0.log").exists():
         time.sleep(0.02)
     seen = processes.descendants([process.pid])

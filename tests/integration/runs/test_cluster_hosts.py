@@ -50,8 +50,8 @@ def up(cluster: SlurmCluster, folder: Path, hosts: str, *settings: str) -> subpr
     argv = [sys.executable, "-m", "computerrl", "up", str(ROOT / "configs" / "smoke.yaml"), "--hosts", hosts, *chosen]
     return subprocess.Popen(
         cluster.command(argv, folder=folder), env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        stderr=subprocess.STDOUT, text=True
+    )
 
 
 def roles_left(cluster: SlurmCluster) -> list[str]:

@@ -25,8 +25,8 @@ from tests.support.desktops import LIGHT_FAMILIES
 ROOT = Path(__file__).resolve().parents[3]
 SITE = {
     "time_limit": "00:20:00", "warning_s": 60, "network": "10.211.0.0/24",
-    "learner": {"partition": "scavenger"}, "worker": {"partition": "scavenger"},
-}  # fmt: skip
+    "learner": {"partition": "scavenger"}, "worker": {"partition": "scavenger"}
+}
 DAEMONS = {"munged", "slurmctld", ":", "slurmd", "sleep"}
 """What runs in a cluster without jobs: each node is held by a `sleep`; a helper of slurmctld calls itself `: slurmscriptd`."""
 
@@ -51,8 +51,8 @@ class Site:
         argv = [sys.executable, "-m", "computerrl", *arguments]
         done = subprocess.run(
             self.cluster.command(argv, folder=self.folder), env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True,
-            text=True, check=False, timeout=120,
-        )  # fmt: skip
+            text=True, check=False, timeout=120
+        )
         assert done.returncode == code, f"{arguments} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
         return done.stdout + done.stderr
 
@@ -177,8 +177,8 @@ def test_job_before_its_time_limit_checkpoints_requeues_and_is_cancelled_without
     changes = (
         "cluster.elastic=true", "learner.recipe.max_updates=200", "learner.checkpoint_every_updates=100", "learner.device=auto",
         # The cores are for Slurm.
-        "desktop.num_desktops=1", "actor.num_episodes=1",
-    )  # fmt: skip
+        "desktop.num_desktops=1", "actor.num_episodes=1"
+    )
     run = site.submit(*changes)
     site.wait(run, "two updates", lambda: site.num_updates(run) >= 2)
     given = {role: gpus_of(site, run, role) for role in ("broker", "env-server", "actor", "learner")}

@@ -24,8 +24,8 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "computerrl", "eval", str(ensure_model("tiny-random")), *asked, *words],
         cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
 
 
 def finished(folder: Path, *words: str) -> str:

@@ -49,8 +49,8 @@ def train(folder: Path, config: str, *words: str, terminal: BinaryIO, nohup: boo
     with terminal:
         return subprocess.Popen(
             command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}, stdin=subprocess.DEVNULL,
-            stdout=terminal, stderr=terminal, start_new_session=True, preexec_fn=prepare,
-        )  # fmt: skip
+            stdout=terminal, stderr=terminal, start_new_session=True, preexec_fn=prepare
+        )
 
 
 def wait_update(folder: Path, ours: BinaryIO) -> None:

@@ -82,7 +82,9 @@ class Case:
 CASES = {
     "setting of VLC, which is started again": Case(
         {
-            "postconfig": _VLC_AGAIN, "func": "check_qt_max_volume", "result": {"type": "vlc_config", "dest": "vlcrc"},
+            "postconfig": _VLC_AGAIN,
+            "func": "check_qt_max_volume",
+            "result": {"type": "vlc_config", "dest": "vlcrc"},
             "expected": rule(expected_qt_max_volume=180),
         },
         ('vlc.set_settings("qt-max-volume", 180)',),
@@ -90,7 +92,8 @@ CASES = {
     ),
     "full screen of VLC, whose window fills the screen anyway": Case(
         {
-            "func": "is_vlc_fullscreen", "result": {"type": "vm_screen_size"},
+            "func": "is_vlc_fullscreen",
+            "result": {"type": "vm_screen_size"},
             "expected": {"type": "vm_window_size", "app_class_name": "vlc"},
         },
         ("vlc.toggle_fullscreen(True)",),
@@ -98,7 +101,8 @@ CASES = {
     ),
     "file that VLC plays": Case(
         {
-            "func": "is_vlc_playing", "result": {"type": "vlc_playing_info", "dest": "status.xml"},
+            "func": "is_vlc_playing",
+            "result": {"type": "vlc_playing_info", "dest": "status.xml"},
             "expected": rule(type="file_name", file_name="a b.wav"),
         },
         ('files.open("a b.wav")',),
@@ -106,7 +110,9 @@ CASES = {
     ),
     "picture that a task's own keys export, which name it in a dialog that they have just opened": Case(
         {
-            "postconfig": [python(_EXPORT)], "func": "check_image_size", "expected": rule(height=15),
+            "postconfig": [python(_EXPORT)],
+            "func": "check_image_size",
+            "expected": rule(height=15),
             "result": {"type": "vm_file", "path": "/home/user/small.png", "dest": "small.png"},
         },
         ("gimp.scale(20, 15)",),
@@ -117,7 +123,8 @@ CASES = {
     ),
     "folder of VLC's recordings": Case(
         {
-            "func": "is_vlc_recordings_folder", "result": {"type": "vlc_config", "dest": "vlcrc"},
+            "func": "is_vlc_recordings_folder",
+            "result": {"type": "vlc_config", "dest": "vlcrc"},
             "expected": rule(recording_file_path="/home/user/Videos"),
         },
         ('vlc.set_settings("input-record-path", "Videos")',),
@@ -125,7 +132,8 @@ CASES = {
     ),
     "docks of GIMP": Case(
         {
-            "postconfig": [keys("ctrl", "q")], "func": "check_config_status",
+            "postconfig": [keys("ctrl", "q")],
+            "func": "check_config_status",
             "result": {"type": "gimp_config_file", "file_name": "sessionrc", "dest": "sessionrc"},
             "expected": rule(key="hide-docks", value="yes"),
         },
@@ -134,7 +142,8 @@ CASES = {
     ),
     "file that a VLC plays which a terminal has started": Case(
         {
-            "func": "is_vlc_playing", "result": {"type": "vlc_playing_info", "dest": "status.xml"},
+            "func": "is_vlc_playing",
+            "result": {"type": "vlc_playing_info", "dest": "status.xml"},
             "expected": rule(type="file_name", file_name="a b.wav"),
         },
         ('apps.open("terminal")', typed("vlc --no-qt-privacy-ask --aout=adummy 'a b.wav' &"), *["wait()"] * 40),
@@ -142,7 +151,8 @@ CASES = {
     ),
     "autosave of the office": Case(
         {
-            "func": "check_auto_saving_time", "expected": rule(minutes=7),
+            "func": "check_auto_saving_time",
+            "expected": rule(minutes=7),
             "result": {"type": "vm_file", "path": _OFFICE, "dest": "r.xcu"},
         },
         ("impress.configure_auto_save(True, 7)",),
@@ -151,7 +161,8 @@ CASES = {
     "history of a terminal that is closed": Case(
         {
             "postconfig": [{"type": "execute", "parameters": {"command": ["bash", "-c", "killall gnome-terminal-server"]}}],
-            "func": "check_include_exclude", "expected": rule(include=["yes"], exclude=["no"]),
+            "func": "check_include_exclude",
+            "expected": rule(include=["yes"], exclude=["no"]),
             "result": says_whether("grep -q 'echo moon' ~/.bash_history"),
         },
         (typed("echo moon"),),
@@ -159,8 +170,10 @@ CASES = {
     ),
     "settings of the shell, seen in a new terminal": Case(
         {
-            "postconfig": [keys("ctrl", "alt", "t"), keys("enter")], "func": "check_include_exclude",
-            "result": {"type": "vm_terminal_output"}, "expected": rule(include=["good evening"], exclude=[]),
+            "postconfig": [keys("ctrl", "alt", "t"), keys("enter")],
+            "func": "check_include_exclude",
+            "result": {"type": "vm_terminal_output"},
+            "expected": rule(include=["good evening"], exclude=[]),
         },
         ('key("ctrl+alt+t")', typed("echo echo good evening >> ~/.bashrc")),
     ),
@@ -171,12 +184,18 @@ CASES = {
     "profile of the mail program that a task brings": Case(
         {
             "postconfig": [_CLOSE_MAIL, {"type": "sleep", "parameters": {"seconds": 3}}],
-            "func": "check_thunderbird_prefs", "result": {"type": "vm_file", "path": f"{_MAIL}/prefs.js", "dest": "prefs.js"},
-            "expected": rule(expect={"mailnews.headers.showUserAgent": {"method": "eq", "ref": True},
-                                     "mail.rights.version": {"method": "eq", "ref": 1}}),
+            "func": "check_thunderbird_prefs",
+            "result": {"type": "vm_file", "path": f"{_MAIL}/prefs.js", "dest": "prefs.js"},
+            "expected": rule(
+                expect={
+                    "mailnews.headers.showUserAgent": {"method": "eq", "ref": True},
+                    "mail.rights.version": {"method": "eq", "ref": 1},
+                }
+            ),
         },
         (
-            'key("ctrl+q")', 'apps.open("terminal")',
+            'key("ctrl+q")',
+            'apps.open("terminal")',
             typed(f"""echo 'user_pref("mailnews.headers.showUserAgent", true);' >> {_MAIL}/prefs.js"""),
             'apps.open("thunderbird")',
         ),
@@ -191,7 +210,8 @@ CASES = {
     "bookmark of the browser, whose settings have two names": Case(
         {
             "postconfig": [launch("pkill", "chrome")],
-            "func": "check_include_exclude", "expected": rule(include=["yes"], exclude=["no"]),
+            "func": "check_include_exclude",
+            "expected": rule(include=["yes"], exclude=["no"]),
             "result": says_whether("grep -q pears.html ~/.config/google-chrome/Default/Bookmarks"),
         },
         ("chrome.bookmark_page()", 'key("enter")'),
@@ -200,7 +220,7 @@ CASES = {
             {"type": "chrome_open_tabs", "parameters": {"urls_to_open": ["file:///home/user/pears.html"]}},
         ),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -212,8 +232,12 @@ def player(shared_desktops: SharedDesktops) -> Player:
 def test_untouched_pays_nothing_and_solved_pays_all(player: Player, tmp_path: Path, name: str) -> None:
     case = CASES[name]
     task = {
-        "id": "settings", "instruction": "Set it.", "related_apps": ["os"], "config": case.config, "evaluator": case.evaluator
-    }  # fmt: skip
+        "id": "settings",
+        "instruction": "Set it.",
+        "related_apps": ["os"],
+        "config": case.config,
+        "evaluator": case.evaluator,
+    }
     (tmp_path / "settings.json").write_text(json.dumps(task))
     for actions in ((), case.solve, ()):
         instance = load_task(tmp_path / "settings.json", None).as_instance()

@@ -82,8 +82,13 @@ def tarred(name: str, size: int, *, mode: str, sparse: bool = False) -> bytes:
         info.size = size
         if sparse:
             info.size = 0
-            info.pax_headers = {"GNU.sparse.major": "0", "GNU.sparse.minor": "1", "GNU.sparse.size": str(size),
-                                "GNU.sparse.map": f"{size},0", "GNU.sparse.numblocks": "1"}  # fmt: skip
+            info.pax_headers = {
+                "GNU.sparse.major": "0",
+                "GNU.sparse.minor": "1",
+                "GNU.sparse.size": str(size),
+                "GNU.sparse.map": f"{size},0",
+                "GNU.sparse.numblocks": "1",
+            }
             archive.addfile(info)
         else:
             archive.addfile(info, _Zeros(size))
@@ -163,9 +168,10 @@ def deck(shapes: str = "", *, entries: str = "") -> bytes:
     with zipfile.ZipFile(io.BytesIO(plain_deck())) as archive:
         slide, presentation = archive.read("ppt/slides/slide1.xml"), archive.read("ppt/presentation.xml")
     return replaced(
-        plain_deck(), slide1=slide.replace(b"</p:spTree>", shapes.encode() + b"</p:spTree>"),
+        plain_deck(),
+        slide1=slide.replace(b"</p:spTree>", shapes.encode() + b"</p:spTree>"),
         presentation=presentation.replace(b"</p:sldIdLst>", entries.encode() + b"</p:sldIdLst>"),
-    )  # fmt: skip
+    )
 
 
 def odt(body: str, styles: str = "") -> bytes:

@@ -40,9 +40,15 @@ def background(command: str) -> str:
 def with_x(*lines: str) -> str:
     """A program that speaks to the X server."""
     return python(
-        "from Xlib import X, Xatom", "from Xlib.display import Display", "from Xlib.ext import xtest",
-        "from Xlib.protocol import event", "d = Display()", "r = d.screen().root", *lines, "d.sync()",
-    )  # fmt: skip
+        "from Xlib import X, Xatom",
+        "from Xlib.display import Display",
+        "from Xlib.ext import xtest",
+        "from Xlib.protocol import event",
+        "d = Display()",
+        "r = d.screen().root",
+        *lines,
+        "d.sync()",
+    )
 
 
 def with_windows(message: str, number: int, *states: str) -> str:
@@ -53,16 +59,22 @@ def with_windows(message: str, number: int, *states: str) -> str:
         f"kind, data = d.get_atom({message!r}), (32, (data + [0] * 5)[:5])",
         "sent = [event.ClientMessage(window=window, client_type=kind, data=data) for window in windows]",
         "[r.send_event(one, event_mask=X.SubstructureRedirectMask | X.SubstructureNotifyMask) for one in sent]",
-        "d.sync()", "import time", "time.sleep(0.5)",
-    )  # fmt: skip
+        "d.sync()",
+        "import time",
+        "time.sleep(0.5)",
+    )
 
 
 def with_keyboard(call: str) -> str:
     """A call of the keyboard extension's own library."""
     return python(
-        "import ctypes", "x = ctypes.CDLL('libX11.so.6')", "x.XOpenDisplay.restype = ctypes.c_void_p",
-        "d = ctypes.c_void_p(x.XOpenDisplay(None))", f"x.{call}", "x.XSync(d, 0)",
-    )  # fmt: skip
+        "import ctypes",
+        "x = ctypes.CDLL('libX11.so.6')",
+        "x.XOpenDisplay.restype = ctypes.c_void_p",
+        "d = ctypes.c_void_p(x.XOpenDisplay(None))",
+        f"x.{call}",
+        "x.XSync(d, 0)",
+    )
 
 
 def _of_process(name: str, call: str) -> str:
@@ -137,7 +149,7 @@ COMMANDS: Mapping[str, str] = {
     "windows in full screen": with_windows("_NET_WM_STATE", 1, "_NET_WM_STATE_FULLSCREEN"),
     "windows as icons": with_windows("WM_CHANGE_STATE", 3),
     "applications ended": "pkill -KILL thunar; pkill -KILL mousepad; pkill -KILL chromium; pkill -KILL soffice.bin",
-}  # fmt: skip
+}
 """Mess -> what a program of the agent's does."""
 
 ACTIONS: Mapping[str, tuple[Sequence[SetupStep], Sequence[str]]] = {
@@ -165,22 +177,27 @@ ACTIONS: Mapping[str, tuple[Sequence[SetupStep], Sequence[str]]] = {
     "mail program": ([app("thunderbird")], ["wait()"]),
     "shell": ([app("terminal")], ['type("echo x > /tmp/planted; cd /; export A=1", enter=True)', "wait()"]),
     "shell's background process": ([app("terminal")], ['type("nohup sleep 999 & disown; exit", enter=True)', "wait()"]),
-}  # fmt: skip
+}
 """Mess -> set-up steps and what an agent does then."""
 
 RED = "* { background-color: red; background-image: none; }"
 
 REMEMBERED: Mapping[str, tuple[Sequence[SetupStep], Sequence[str], Sequence[SetupStep], Sequence[str], str]] = {
     "text that was copied from the editor": (
-        [EDITOR], ['key("ctrl+a")', 'key("ctrl+c")'],
+        [EDITOR],
+        ['key("ctrl+a")', 'key("ctrl+c")'],
         [SetupStep("editor_open", {"path": "other.txt", "text": "zz\n"})],
-        ['key("alt+e")', 'click("Paste Special")', 'click("Paste from History")'], "No clipboard data",
+        ['key("alt+e")', 'click("Paste Special")', 'click("Paste from History")'],
+        "No clipboard data",
     ),
     "what the file manager can undo": (
-        [FILES], ['key("ctrl+shift+n")', "wait()", 'type("made", enter=True)', "wait()"],
-        [FILES, _SECOND_FILE], ['key("ctrl+z")', "wait()"], "There is no operation to undo",
+        [FILES],
+        ['key("ctrl+shift+n")', "wait()", 'type("made", enter=True)', "wait()"],
+        [FILES, _SECOND_FILE],
+        ['key("ctrl+z")', "wait()"],
+        "There is no operation to undo",
     ),
-}  # fmt: skip
+}
 """Mess that no file and no setting shows -> set-up steps, what an agent does, the next task, where it would look, and what it
 sees there when there is nothing."""
 
@@ -199,7 +216,8 @@ COSTS_A_DESKTOP: Mapping[str, str] = {
     "more desktops": with_x(
         "m = event.ClientMessage(window=r, client_type=d.get_atom('_NET_NUMBER_OF_DESKTOPS'), data=(32, [4, 0, 0, 0, 0]))",
         "r.send_event(m, event_mask=X.SubstructureRedirectMask | X.SubstructureNotifyMask)",
-    ) + "\nsleep 0.3",
+    )
+    + "\nsleep 0.3",
     "limits of the X server": _of_process("Xvfb", "resource.prlimit(pid, resource.RLIMIT_NOFILE, (64, 64))"),
     "niceness of the window manager": _of_process("openbox", "os.setpriority(os.PRIO_PROCESS, pid, 19)"),
     "processors of the guest": _of_process("python3", "os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))"),
@@ -210,5 +228,5 @@ COSTS_A_DESKTOP: Mapping[str, str] = {
     "settings service ended": "pkill -KILL xfconfd; sleep 0.3",
     "accessibility service ended": "pkill -KILL at-spi2-regis; sleep 0.3",
     "window manager ended": "pkill -KILL openbox; sleep 0.3",
-}  # fmt: skip
+}
 """Mess that no reset takes back -> what a program of the agent's does."""

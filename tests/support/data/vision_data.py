@@ -23,13 +23,24 @@ WIDE, TALL = (150, 100), (60, 120)
 
 
 _TEXT: dict[str, Any] = {
-    "vocab_size": 1100, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 2048, "initializer_range": 0.2, "bos_token_id": 1, "eos_token_id": 2,
-}  # fmt: skip
+    "vocab_size": 1100,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "initializer_range": 0.2,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 _TOWER: dict[str, Any] = {"depth": 2, "hidden_size": 32, "num_heads": 2, "initializer_range": 0.2}
 _TOKENS = {
-    "image_token_id": IMAGE, "video_token_id": 1051, "vision_start_token_id": VISION_START, "vision_end_token_id": VISION_END,
-}  # fmt: skip
+    "image_token_id": IMAGE,
+    "video_token_id": 1051,
+    "vision_start_token_id": VISION_START,
+    "vision_end_token_id": VISION_END,
+}
 
 
 def save_model(path: Path, *, model_type: str = "qwen2_5_vl") -> Path:

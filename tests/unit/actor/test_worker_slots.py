@@ -25,8 +25,13 @@ def make_worker(broker: QueueBroker, desktops: object, *, num_episodes: int = 2)
     source = desktops if isinstance(desktops, DesktopDirectory) else OneServer(desktops)  # type: ignore[arg-type]
     worker = ActorWorker(
         ActorConfig.model_validate({"num_episodes": num_episodes}),
-        broker=broker, desktops=source, prompt=make_prompt(), actor="actor-0:i", incarnation="i", stop=stop,
-    )  # fmt: skip
+        broker=broker,
+        desktops=source,
+        prompt=make_prompt(),
+        actor="actor-0:i",
+        incarnation="i",
+        stop=stop,
+    )
     return worker, stop
 
 

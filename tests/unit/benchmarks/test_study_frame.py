@@ -112,8 +112,11 @@ def test_table_by_arm_has_a_line_for_each_arm_with_results() -> None:
     cells = [{"arm": "one", "x": 1.0}, {"arm": "one", "x": 3.0}, {"arm": "two", "x": None}]
     columns = {"mean": means(lambda cell: cell["x"], ".1f"), "number": lambda mine: str(len(mine))}
     assert by_arm(["two", "one", "three"], cells, columns).splitlines() == [
-        "| arm | mean | number |", "| --- | --- | --- |", "| two | – | 1 |", "| one | 2.0 ± 1.0 | 2 |"
-    ]  # fmt: skip
+        "| arm | mean | number |",
+        "| --- | --- | --- |",
+        "| two | – | 1 |",
+        "| one | 2.0 ± 1.0 | 2 |",
+    ]
 
 
 def test_equal_time_is_when_the_fastest_of_a_seed_was_done() -> None:
@@ -133,9 +136,14 @@ def episode(group: str, success: bool, *actions: str, seconds: float = 1.0) -> d
 
 def test_different_solutions_count_within_groups_of_two_successes_or_more() -> None:
     played = [
-        episode("a", True, "x", "done()"), episode("a", True, "x", "done()"), episode("a", True, "y", "done()"),
-        episode("a", False, "z"), episode("b", True, "x"), episode("c", True, "x"), episode("c", True, "y"),
-    ]  # fmt: skip
+        episode("a", True, "x", "done()"),
+        episode("a", True, "x", "done()"),
+        episode("a", True, "y", "done()"),
+        episode("a", False, "z"),
+        episode("b", True, "x"),
+        episode("c", True, "x"),
+        episode("c", True, "y"),
+    ]
     assert _runs.distinct_solutions(played) == pytest.approx((2 / 3 + 1) / 2)
     assert _runs.distinct_solutions(played[3:5]) is None
     assert _runs.steps_per_success(played[:5]) == pytest.approx((2 + 2 + 2 + 1) / 4)
@@ -144,10 +152,15 @@ def test_different_solutions_count_within_groups_of_two_successes_or_more() -> N
 
 def test_shares_of_time_are_of_all_slots() -> None:
     found = _runs.shares([{"train_s": 2.0}], [episode("a", True, "x", "y")], rl_s=10.0, num_slots=2)
-    assert found == pytest.approx({
-        "learner_training": 0.2, "learner_waiting": 0.8, "slots_generating": 0.1, "slots_on_desktop": 0.075,
-        "slots_waiting": 0.825,
-    })  # fmt: skip
+    assert found == pytest.approx(
+        {
+            "learner_training": 0.2,
+            "learner_waiting": 0.8,
+            "slots_generating": 0.1,
+            "slots_on_desktop": 0.075,
+            "slots_waiting": 0.825,
+        }
+    )
 
 
 def test_curve_smooths_and_leaves_out_what_is_unknown() -> None:
@@ -179,10 +192,15 @@ def test_comparison_is_written_up_after_each_seed(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(_runs, "play", play)
     comparison = Comparison(
-        name="x", title="A title", question="?", arms=(_runs.Arm("one"), _runs.Arm("two")), num_seeds=2,
+        name="x",
+        title="A title",
+        question="?",
+        arms=(_runs.Arm("one"), _runs.Arm("two")),
+        num_seeds=2,
         table=lambda cells: ", ".join(f"{cell['arm']} {cell['seed']}" for cell in cells),
-        draw=lambda path, cells: None, limits=(),
-    )  # fmt: skip
+        draw=lambda path, cells: None,
+        limits=(),
+    )
     with pytest.raises(_runs.RunFailed):
         comparison.run(tmp_path, quick=True, num_seeds=2)
     assert "one 0, two 0" in (tmp_path / "README.md").read_text()
@@ -192,11 +210,13 @@ def test_rates_leave_out_warming_up_and_the_end() -> None:
     """One episode of two steps ends each second for 100 s; the processor is busy from second 15 to second 85."""
     played = [
         {
-            "started_at": float(second), "duration_s": 1.0, "reset_s": 0.25,
+            "started_at": float(second),
+            "duration_s": 1.0,
+            "reset_s": 0.25,
             "steps": [{"timing": {"desktop_s": 0.1}}, {"timing": {"desktop_s": 0.0}}],
         }
         for second in range(100)
-    ]  # fmt: skip
+    ]
     samples = [(float(second), float(15 < second <= 85), 3.0 + second / 100) for second in range(100)]
     # The fifteenth ends at 15 s, the eighty-fifth at 85 s; those that end before and after are slower in what they do.
     for episode in played[:15]:

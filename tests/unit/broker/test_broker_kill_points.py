@@ -90,10 +90,21 @@ class Run:
 
     def turn(self) -> None:
         action = self.rng.choices(
-            [self.place, self.close, self.take_assignment, self.submit, self.submit_together, self.give_back, self.fetch,
-             self.save, self.learner_dies, self.resubmit, self.actor_dies],
+            [
+                self.place,
+                self.close,
+                self.take_assignment,
+                self.submit,
+                self.submit_together,
+                self.give_back,
+                self.fetch,
+                self.save,
+                self.learner_dies,
+                self.resubmit,
+                self.actor_dies,
+            ],
             [2, 1, 30, 25, 5, 3, 20, 4, 1, 3, 1],
-        )[0]  # fmt: skip
+        )[0]
         action()
 
     def new_order(self) -> RolloutOrder:

@@ -120,11 +120,23 @@ def test_load_config_folder_that_cannot_be_shown_is_refused(tmp_path: Path, run_
 @pytest.mark.parametrize(
     "text",
     [
-        "seed: 2026-99-99", "seed: !!int x", "seed: !!bool x", "seed: !!timestamp x", "seed: !!float ''", "seed: " + "1" * 5000,
-        "seed: 0x" + "f" * 5000, "seed: " + "[" * 5000, "run_dir: &a [*a]", "learner: {algorithm: {options: &a {a: *a}}}", "1: 2",
-        '"\\0": 1', 'run_dir: "a\\0b"', 'run_dir: "\\udce9"', "? [a]\n: 1",
+        "seed: 2026-99-99",
+        "seed: !!int x",
+        "seed: !!bool x",
+        "seed: !!timestamp x",
+        "seed: !!float ''",
+        "seed: " + "1" * 5000,
+        "seed: 0x" + "f" * 5000,
+        "seed: " + "[" * 5000,
+        "run_dir: &a [*a]",
+        "learner: {algorithm: {options: &a {a: *a}}}",
+        "1: 2",
+        '"\\0": 1',
+        'run_dir: "a\\0b"',
+        'run_dir: "\\udce9"',
+        "? [a]\n: 1",
     ],
-)  # fmt: skip
+)
 def test_load_config_yaml_that_is_no_value_is_a_problem_of_the_file_or_the_field(tmp_path: Path, text: str) -> None:
     assert problems(write(tmp_path, text))
 
@@ -149,11 +161,15 @@ def test_load_config_truth_value_in_a_list_or_mapping_of_numbers_is_refused(tmp_
 @pytest.mark.parametrize(
     ("text", "advice"),
     [
-        ("learner:\n", "leave it out"), ("learner: 5", "leave it out"), ("learner: []", "leave it out"),
-        ("tasks: {families: calc-set-cell}", "[calc-set-cell]"), ("metrics: {wandb: 5}", "true or false"),
-        ("learner.max_age: 2", "into the section learner"), ("learner.optimizer.lr: 2", "into the section learner.optimizer"),
+        ("learner:\n", "leave it out"),
+        ("learner: 5", "leave it out"),
+        ("learner: []", "leave it out"),
+        ("tasks: {families: calc-set-cell}", "[calc-set-cell]"),
+        ("metrics: {wandb: 5}", "true or false"),
+        ("learner.max_age: 2", "into the section learner"),
+        ("learner.optimizer.lr: 2", "into the section learner.optimizer"),
     ],
-)  # fmt: skip
+)
 def test_load_config_value_of_another_shape_is_answered_with_the_right_one(tmp_path: Path, text: str, advice: str) -> None:
     (found,) = problems(write(tmp_path, text)).values()
     assert advice in found
@@ -207,11 +223,17 @@ def test_load_config_file_of_another_editor_is_read(tmp_path: Path, text: str) -
 @pytest.mark.parametrize(
     "endpoint",
     [
-        "{url: 'http://user:secret@h/v1'}", "{url: 'http://user:sec/secret@h/v1'}", "{url: 'http://h/v1?key=secret'}",
-        "{url: 'http://h/v1#secret'}", "{ulr: 'http://user:secret@h/v1'}", "['http://user:secret@h/v1']",
-        "'http://secret@h/v1'", "{url: 'https://user:secret@[::1/v1'}", "{url: ['http://h/?secret']}",
+        "{url: 'http://user:secret@h/v1'}",
+        "{url: 'http://user:sec/secret@h/v1'}",
+        "{url: 'http://h/v1?key=secret'}",
+        "{url: 'http://h/v1#secret'}",
+        "{ulr: 'http://user:secret@h/v1'}",
+        "['http://user:secret@h/v1']",
+        "'http://secret@h/v1'",
+        "{url: 'https://user:secret@[::1/v1'}",
+        "{url: ['http://h/?secret']}",
     ],
-)  # fmt: skip
+)
 def test_load_config_secrets_of_an_address_are_not_shown(tmp_path: Path, endpoint: str) -> None:
     found = problems(write(tmp_path, f"actor: {{engine: endpoint, endpoint: {endpoint}}}"))
     assert "secret" not in str(found) and "actor.endpoint" in str(found)
@@ -398,11 +420,14 @@ def test_load_config_field_in_the_wrong_section_is_answered_with_the_right_one(t
 @pytest.mark.parametrize(
     ("key", "proposed"),
     [
-        ("learner.lr", "'learner.optimizer.lr'"), ("learner.learning_rate", "'learner.optimizer.lr'"),
-        ("num_desktop", "'desktop.num_desktops'"), ("learner.max_agee", "'max_age'"), ("learner.lora.rnk", "'rank'"),
+        ("learner.lr", "'learner.optimizer.lr'"),
+        ("learner.learning_rate", "'learner.optimizer.lr'"),
+        ("num_desktop", "'desktop.num_desktops'"),
+        ("learner.max_agee", "'max_age'"),
+        ("learner.lora.rnk", "'rank'"),
         ("learner.zzz", "valid here: activation_checkpointing, algorithm"),
     ],
-)  # fmt: skip
+)
 def test_load_config_unknown_key_is_looked_for_in_the_whole_tree(tmp_path: Path, key: str, proposed: str) -> None:
     with pytest.raises(ConfigError) as raised:
         load_config(write(tmp_path, ""), overrides=[f"{key}=1"])

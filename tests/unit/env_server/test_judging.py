@@ -292,9 +292,12 @@ def test_every_family_is_judged_as_in_place() -> None:
             task = TaskRef(family, tasks.training_seeds[0] + 3, "training")
             instance = task_instance(task, tasks=tasks)
             facts = {
-                "calc_cells": [["x"] * 6 for _ in range(9)], "file_text": "x", "folder_listing": ["x"], "editor_text": "x",
+                "calc_cells": [["x"] * 6 for _ in range(9)],
+                "file_text": "x",
+                "folder_listing": ["x"],
+                "editor_text": "x",
                 "web_page": {"done": True, "raw_reward": 1.0, "reason": "", "episode_id": 0, "fields": {}},
-            }  # fmt: skip
+            }
             get = lambda kind, facts=facts, **args: facts[kind]  # noqa: E731
             if family.startswith("calc"):
                 judge.prepare(task)

@@ -100,9 +100,7 @@ def test_recording_ends_with_done_unless_the_task_ends_itself() -> None:
 
 def test_recording_joins_what_was_typed_with_pauses() -> None:
     typed = [deed('type("he")'), deed('type("llo", enter=True)'), deed('type("x")'), deed('key("tab")'), deed('type("y")')]
-    assert [render_action(one.action) for one in joined(typed)] == [
-        'type("hello", True)', 'type("x")', 'key("tab")', 'type("y")'
-    ]  # fmt: skip
+    assert [render_action(one.action) for one in joined(typed)] == ['type("hello", True)', 'type("x")', 'key("tab")', 'type("y")']
 
 
 def test_recording_keeps_elements_and_picture() -> None:
@@ -149,10 +147,20 @@ def test_commands_are_read_as_they_are_written() -> None:
 
 @pytest.mark.parametrize(
     "message",
-    ["", "[]", "{}", '{"do": "eval", "text": "1"}', '{"do": "click", "x": -1, "y": 2}', '{"do": "click", "x": "3", "y": 2}',
-     '{"do": "score", "more": 1}', '{"do": "act"}', '{"do": "choose", "family": "x", "seed": 1.5}',
-     json.dumps({"do": "act", "text": "x" * 5000}), '{"do": "click", "x": 1, "y": 1, "button": "fourth"}'],
-)  # fmt: skip
+    [
+        "",
+        "[]",
+        "{}",
+        '{"do": "eval", "text": "1"}',
+        '{"do": "click", "x": -1, "y": 2}',
+        '{"do": "click", "x": "3", "y": 2}',
+        '{"do": "score", "more": 1}',
+        '{"do": "act"}',
+        '{"do": "choose", "family": "x", "seed": 1.5}',
+        json.dumps({"do": "act", "text": "x" * 5000}),
+        '{"do": "click", "x": 1, "y": 1, "button": "fourth"}',
+    ],
+)
 def test_commands_of_another_shape_are_refused_with_a_reason(message: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         commands.parse_command(message)

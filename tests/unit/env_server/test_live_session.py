@@ -249,10 +249,16 @@ def with_server(tmp_path: Path, visit: Callable[[str, aiohttp.ClientSession], Aw
         session = LiveSession(SCRIPTED, recordings=tmp_path / "demos")
         serving = asyncio.create_task(
             serve(
-                session, family="web-click-button", seed=1, host="127.0.0.1", port=0, recordings="demos",
-                on_ready=addresses.put_nowait, stop=stop,
+                session,
+                family="web-click-button",
+                seed=1,
+                host="127.0.0.1",
+                port=0,
+                recordings="demos",
+                on_ready=addresses.put_nowait,
+                stop=stop,
             )
-        )  # fmt: skip
+        )
         address = await asyncio.wait_for(addresses.get(), 10)
         try:
             async with aiohttp.ClientSession() as http:
@@ -376,8 +382,14 @@ def test_web_port_taken_names_the_option(tmp_path: Path) -> None:
         port = int(address.split("/")[2].split(":")[1])
         with pytest.raises(SetupError, match="--port 0"):
             await serve(
-                LiveSession(SCRIPTED, recordings=tmp_path), family="files-move", seed=1, host="127.0.0.1", port=port,
-                recordings="demos", on_ready=lambda address: None, stop=asyncio.Event(),
-            )  # fmt: skip
+                LiveSession(SCRIPTED, recordings=tmp_path),
+                family="files-move",
+                seed=1,
+                host="127.0.0.1",
+                port=port,
+                recordings="demos",
+                on_ready=lambda address: None,
+                stop=asyncio.Event(),
+            )
 
     with_server(tmp_path, visit)

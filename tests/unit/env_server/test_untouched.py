@@ -180,13 +180,14 @@ def test_digest_of_a_task_file_is_that_of_its_content_and_its_files(tmp_path: Pa
         post = {"type": "upload_file", "parameters": {"files": [{"local_path": "post.txt", "path": "/home/user/p"}]}}
         evaluator = {
             "postconfig": [post],
-            "func": ["compare_text_file", "check_list"], "conj": "and",
+            "func": ["compare_text_file", "check_list"],
+            "conj": "and",
             "result": [{"type": "vm_file", "path": "/home/user/in.txt"}] * 2,
             "expected": [
                 {"type": "cloud_file", "path": "https://h/gold.txt"},
                 {"type": "cloud_file", "multi": True, "path": ["https://h/more.txt"], "dest": ["a"]},
             ],
-        }  # fmt: skip
+        }
         config = [
             {"type": "download", "parameters": {"files": [{"url": "https://h/in.txt", "path": "/home/user/in.txt"}]}},
             {"type": "upload_file", "parameters": {"files": [{"local_path": "up.txt", "path": "/home/user/u"}]}},

@@ -31,9 +31,7 @@ def test_recipe_whole_run_walks_phases_and_writes_records(tmp_path: Path) -> Non
     bench = Bench(tmp_path, make_config(entropulse={"force_after_fraction": 0.5, "max_phases": 1}))
     loop = bench.run(bench.start())
     names = [event["phase"] for event in events(bench, "phase")]
-    assert names == [
-        "demonstrations", "eval-before", "bc", "eval-after-bc", "rl-1", "sft-1", "rl-2", "eval-after-rl", "done",
-    ]  # fmt: skip
+    assert names == ["demonstrations", "eval-before", "bc", "eval-after-bc", "rl-1", "sft-1", "rl-2", "eval-after-rl", "done"]
     updates = events(bench, "update")
     assert [update["update"] for update in updates] == [1, 2, 3, 4, 5, 6]
     assert [update["phase"] for update in updates] == ["rl-1"] * 3 + ["rl-2"] * 3
@@ -66,9 +64,13 @@ def test_note_says_how_far_each_phase_is(tmp_path: Path) -> None:
     assert list(notes) == [
         *(f"{one}eval-before{evaluation[0]}" for one in demonstrations),
         *(f"{demonstrations[-1]}eval-before{one}" for one in evaluation[1:]),
-        "bc", *(f"bc: step {done} of {steps}" for done in range(1, steps + 1)),
-        *(f"eval-after-bc{one}" for one in evaluation), "rl-1", *(f"eval-after-rl{one}" for one in evaluation), "done",
-    ]  # fmt: skip
+        "bc",
+        *(f"bc: step {done} of {steps}" for done in range(1, steps + 1)),
+        *(f"eval-after-bc{one}" for one in evaluation),
+        "rl-1",
+        *(f"eval-after-rl{one}" for one in evaluation),
+        "done",
+    ]
 
 
 def test_recipe_several_entropulse_rounds_in_one_run(tmp_path: Path) -> None:

@@ -15,9 +15,15 @@ from tests.support.loop_fakes import Bench, make_config
 
 ROOT = Path(__file__).parents[3]
 SOURCES = (
-    "actor/worker.py", "actor/process.py", "actor/serving/host.py", "actor/serving/server.py",
-    "actor/engines/transformers_engine.py", "env_server/serving/service.py", "learner/weights/sender.py", "learner/conductor.py",
-)  # fmt: skip
+    "actor/worker.py",
+    "actor/process.py",
+    "actor/serving/host.py",
+    "actor/serving/server.py",
+    "actor/engines/transformers_engine.py",
+    "env_server/serving/service.py",
+    "learner/weights/sender.py",
+    "learner/conductor.py",
+)
 
 
 @pytest.fixture(scope="module")

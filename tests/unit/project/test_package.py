@@ -84,6 +84,11 @@ def test_wheel_works_in_an_empty_folder_beside_packages_with_our_folders_names(
     environment = {**os.environ, "PYTHONPATH": f"{other}:{installed}"}
     done = subprocess.run(
         [sys.executable, "-m", "computerrl", *words],
-        cwd=empty, env=environment, capture_output=True, text=True, timeout=500, check=False,
-    )  # fmt: skip
+        cwd=empty,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr

@@ -40,8 +40,9 @@ def classes(source: str) -> dict[str, list[str]]:
     """Class -> its methods, without documentation."""
     return {
         node.name: [ast.dump(part) for part in node.body if isinstance(part, ast.FunctionDef)]
-        for node in ast.parse(source).body if isinstance(node, ast.ClassDef)
-    }  # fmt: skip
+        for node in ast.parse(source).body
+        if isinstance(node, ast.ClassDef)
+    }
 
 
 def test_algorithm_of_the_readme_is_the_example() -> None:

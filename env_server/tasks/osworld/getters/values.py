@@ -81,9 +81,16 @@ def parse_date(text: str, today: datetime.date) -> datetime.date:
 
 def _marks(date: datetime.date, suffix: str) -> dict[str, str]:
     facts = {
-        "DoW": f"{date:%a}", "Month": f"{date:%b}", "month": f"{date:%b}".lower(), "MonthFull": f"{date:%B}", "DayD":
-        str(date.day), "Day0D": f"{date:%d}", "MonthD": str(date.month), "Month0D": f"{date:%m}", "Year": f"{date:%Y}",
-    }  # fmt: skip
+        "DoW": f"{date:%a}",
+        "Month": f"{date:%b}",
+        "month": f"{date:%b}".lower(),
+        "MonthFull": f"{date:%B}",
+        "DayD": str(date.day),
+        "Day0D": f"{date:%d}",
+        "MonthD": str(date.month),
+        "Month0D": f"{date:%m}",
+        "Year": f"{date:%Y}",
+    }
     return {f"{{{name}{suffix}}}": text for name, text in facts.items()}
 
 

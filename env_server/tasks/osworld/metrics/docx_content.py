@@ -244,8 +244,10 @@ def tables(file: DocxFile) -> list[list[list[str]]]:
 def table_texts(table: Any) -> list[list[str]]:
     """Rows of cells' texts."""
     inner = frozenset({f"{W}tbl"})
-    return [[_plain("\n".join(texts(cell))) for cell in _below(row, f"{W}tc", stop=inner)]
-            for row in _below(table, f"{W}tr", stop=inner)]  # fmt: skip
+    return [
+        [_plain("\n".join(texts(cell))) for cell in _below(row, f"{W}tc", stop=inner)]
+        for row in _below(table, f"{W}tr", stop=inner)
+    ]
 
 
 def pictures(file: DocxFile) -> Iterator[bytes]:

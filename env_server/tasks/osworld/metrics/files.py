@@ -14,9 +14,19 @@ from computerrl.env_server.tasks.reading.packages import Package, unpacked, xml_
 from computerrl.env_server.tasks.reading.texts import json_of
 
 __all__ = [
-    "BrokenFile", "archive_members", "load", "opening", "read_json", "read_lines", "read_package", "read_table", "read_text",
-    "read_xml", "without_comments", "xml_of",
-]  # fmt: skip
+    "BrokenFile",
+    "archive_members",
+    "load",
+    "opening",
+    "read_json",
+    "read_lines",
+    "read_package",
+    "read_table",
+    "read_text",
+    "read_xml",
+    "without_comments",
+    "xml_of",
+]
 
 T = TypeVar("T")
 

@@ -11,8 +11,13 @@ from computerrl.env_server.tasks.reading.limits import MAX_RANGES, within
 from computerrl.env_server.tasks.reading.texts import is_found
 
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
-    "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
-}  # fmt: skip
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
 _BOUNDS = {"[": operator.le, "(": operator.lt, "]": operator.le, ")": operator.lt}
 _FLAGS = {"I": re.IGNORECASE, "IGNORECASE": re.IGNORECASE, "M": re.MULTILINE, "S": re.DOTALL, "X": re.VERBOSE}
 

@@ -19,9 +19,12 @@ _FO = "{urn:oasis:names:tc:opendocument:xmlns:xsl-fo-compatible:1.0}"
 _PARAGRAPHS = (f"{_TEXT}p", f"{_TEXT}h")
 _NOT_SHOWN = frozenset({f"{_TEXT}tracked-changes", f"{_OFFICE}annotation", f"{_TEXT}note-citation"})
 _COMPUTED = {
-    f"{_TEXT}page-number": "<PAGE>", f"{_TEXT}page-count": "<NUMPAGES>", f"{_TEXT}date": "<DATE>", f"{_TEXT}time": "<TIME>",
+    f"{_TEXT}page-number": "<PAGE>",
+    f"{_TEXT}page-count": "<NUMPAGES>",
+    f"{_TEXT}date": "<DATE>",
+    f"{_TEXT}time": "<TIME>",
     f"{_TEXT}file-name": "<FILENAME>",
-}  # fmt: skip
+}
 """Fields whose text depends on the application, the file's name or the clock: they are compared by their names."""
 
 

@@ -98,9 +98,13 @@ def _colour(colour: Any) -> str:
 
 
 _PLAIN: Mapping[str, Any] = {
-    "font_bold": False, "font_italic": False, "merge": False, "fill_type": "patternFill", "bgcolor": _NO_FILL,
+    "font_bold": False,
+    "font_italic": False,
+    "merge": False,
+    "fill_type": "patternFill",
+    "bgcolor": _NO_FILL,
     "fgcolor": _NO_FILL,
-}  # fmt: skip
+}
 """Properties of a cell that nobody formatted, where that is not None."""
 
 
@@ -233,9 +237,21 @@ def _dimensions(dimensions: Any, props: Sequence[str]) -> dict[Any, tuple[Any, .
 
 
 _VALIDATION = (
-    "type", "operator", "formula1", "formula2", "allowBlank", "showDropDown", "showInputMessage", "showErrorMessage",
-    "errorStyle", "errorTitle", "error", "promptTitle", "prompt", "imeMode",
-)  # fmt: skip
+    "type",
+    "operator",
+    "formula1",
+    "formula2",
+    "allowBlank",
+    "showDropDown",
+    "showInputMessage",
+    "showErrorMessage",
+    "errorStyle",
+    "errorTitle",
+    "error",
+    "promptTitle",
+    "prompt",
+    "imeMode",
+)
 
 
 def validations(sheet: Any) -> list[dict[str, Any]]:

@@ -154,8 +154,10 @@ class _Places:
         """Are left, top, width and height as expected? Near zero a share of the value would allow nothing, and a thousandth of
         the slide cannot be seen."""
         limits = (*self.size, *self.size)
-        return [abs(one - other) <= max(self.tolerance * abs(other), 0.001 * limit)
-                for one, other, limit in zip(found.box, wanted.box, limits, strict=True)]  # fmt: skip
+        return [
+            abs(one - other) <= max(self.tolerance * abs(other), 0.001 * limit)
+            for one, other, limit in zip(found.box, wanted.box, limits, strict=True)
+        ]
 
 
 def _has_height_only(shape: Any) -> bool:
@@ -192,14 +194,20 @@ _MOVES = (
     _Move("title_bottom_position", 1, 3_600_000, lambda number, one: _text(one.shape) == "Product Comparison", _is_title),
     _Move("table_bottom_position", 1, 3_600_000, lambda number, one: number == 3 and _is_table(one), _is_table),
     _Move(
-        "right_position", 0, 4_320_000,
-        lambda number, one: number == 2 and not one.shape.has_text_frame, lambda one: not one.shape.has_text_frame,
+        "right_position",
+        0,
+        4_320_000,
+        lambda number, one: number == 2 and not one.shape.has_text_frame,
+        lambda one: not one.shape.has_text_frame,
     ),
     _Move(
-        "top_position", 1, -1_980_000,
-        lambda number, one: number == 2 and _is_picture(one.shape), lambda one: _is_picture(one.shape),
+        "top_position",
+        1,
+        -1_980_000,
+        lambda number, one: number == 2 and _is_picture(one.shape),
+        lambda one: _is_picture(one.shape),
     ),
-)  # fmt: skip
+)
 """Published meaning of the four aspects."""
 
 

@@ -70,10 +70,16 @@ def compare_archive(result: str, expected: str, *, file_path: str = "", file_typ
 
 
 _ARCHIVED = {
-    "text": "compare_text_file", "pdf": "compare_pdfs", "docx": "compare_docx_files", "ppt": "compare_pptx_files",
-    "image": "compare_images", "csv": "compare_csv", "table": "compare_table", "audio": "compare_audios",
+    "text": "compare_text_file",
+    "pdf": "compare_pdfs",
+    "docx": "compare_docx_files",
+    "ppt": "compare_pptx_files",
+    "image": "compare_images",
+    "csv": "compare_csv",
+    "table": "compare_table",
+    "audio": "compare_audios",
     "video": "compare_videos",
-}  # fmt: skip
+}
 
 
 def _below(members: Mapping[str, bytes], prefix: str) -> dict[str, bytes]:

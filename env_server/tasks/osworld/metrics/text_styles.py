@@ -113,8 +113,11 @@ class _Fonts:
         nodes = list(document.styles.element.iter(f"{W}style"))
         self._styles = {node.get(f"{W}styleId"): node for node in nodes}
         self._defaults = {node.get(f"{W}type"): node.get(f"{W}styleId") for node in nodes if node.get(f"{W}default") == "1"}
-        named = (node.get(f"{W}styleId") for node in nodes if (node.find(f"{W}name") is not None
-                 and node.find(f"{W}name").get(f"{W}val") == "Normal"))  # fmt: skip
+        named = (
+            node.get(f"{W}styleId")
+            for node in nodes
+            if (node.find(f"{W}name") is not None and node.find(f"{W}name").get(f"{W}val") == "Normal")
+        )
         self._normal = next(named, None)
         self._known: dict[str | None, str | None] = {}
 

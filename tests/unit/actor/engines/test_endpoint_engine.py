@@ -103,9 +103,15 @@ def test_engine_asks_in_tokens_and_gives_tokens_log_probs_and_text_without_the_s
     engine.submit(request()).result(10)
     (first, second) = server.asked
     assert first == {
-        "model": "theirs", "prompt": [3, 4, 5], "max_tokens": 8, "temperature": 0.7, "seed": 5, "logprobs": 0,
-        "stop_token_ids": [STOP, 9], "return_token_ids": True,
-    }  # fmt: skip
+        "model": "theirs",
+        "prompt": [3, 4, 5],
+        "max_tokens": 8,
+        "temperature": 0.7,
+        "seed": 5,
+        "logprobs": 0,
+        "stop_token_ids": [STOP, 9],
+        "return_token_ids": True,
+    }
     assert second["seed"] == 6, "two rollouts of one task must differ"
 
 
@@ -374,13 +380,17 @@ def raw_server() -> Iterator[Callable[[bytes], str]]:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "ended the connection"), (b"SSH-2.0-OpenSSH_9\r\n", "ended the connection"), (b"\x00" * 50, "ended the connection"),
-        (OK_HEAD + b'{"data"', "93 more expected"), (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{", "ended"),
-        (b"HTTP/1.1 200 OK\r\n\r\n<html>", "no JSON"), (b"HTTP/1.1 401 No\r\nContent-Length: 9\r\n\r\nwho", "401: who"),
+        (b"", "ended the connection"),
+        (b"SSH-2.0-OpenSSH_9\r\n", "ended the connection"),
+        (b"\x00" * 50, "ended the connection"),
+        (OK_HEAD + b'{"data"', "93 more expected"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{", "ended"),
+        (b"HTTP/1.1 200 OK\r\n\r\n<html>", "no JSON"),
+        (b"HTTP/1.1 401 No\r\nContent-Length: 9\r\n\r\nwho", "401: who"),
         (b"HTTP/1.1 302 Found\r\nLocation: http://elsewhere.invalid/\r\n\r\n", "redirects to http://elsewhere.invalid/"),
         (b"HTTP/1.1 307 Moved\r\n\r\n", "redirects to nowhere"),
     ],
-)  # fmt: skip
+)
 def test_server_whose_answer_is_none_is_refused_by_the_check_with_the_way_out(
     raw_server: Callable[[bytes], str], data: bytes, reason: str
 ) -> None:
@@ -397,17 +407,22 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     [
         (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n\x1f\x8b\x08\x00garbage", "no JSON"),
         (b'HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: {"id": 1}\n\n', "no JSON: .*'data: "),
-        (b'HTTP/1.1 200 OK\r\n\r\n\xff\xfe{\x00}\x00', "lists no models"), (b"HTTP/1.1 204 No\r\n\r\n", "no JSON"),
+        (b"HTTP/1.1 200 OK\r\n\r\n\xff\xfe{\x00}\x00", "lists no models"),
+        (b"HTTP/1.1 204 No\r\n\r\n", "no JSON"),
         (b'HTTP/1.1 200 OK\r\n\r\n{"data": [{"name": "m"}]}', "lists no models"),
-        (b'HTTP/1.1 200 OK\r\n\r\n{"data": []}', "serves nothing"), (b"HTTP/1.1 200 OK\r\n\r\n" + b"9" * 5000, "no JSON"),
+        (b'HTTP/1.1 200 OK\r\n\r\n{"data": []}', "serves nothing"),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + b"9" * 5000, "no JSON"),
         (b"HTTP/1.1 403 No\r\nContent-Length: 1000000000\r\n\r\n" + b"who? " * 5000, "403: who"),
         (b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "500: .*broke off"),
-        (CHUNKED + b"5\r\n[1]\r\n0\r\n\r\n", "ended the connection|no JSON"), (CHUNKED + b"-1\r\n", "ended the connection"),
+        (CHUNKED + b"5\r\n[1]\r\n0\r\n\r\n", "ended the connection|no JSON"),
+        (CHUNKED + b"-1\r\n", "ended the connection"),
         (b"HTTP/1.1 308 Moved\r\nLocation: \x1b]0;title\x07//x\r\n\r\n", "redirects to \N{REPLACEMENT CHARACTER}]0;title"),
-        (b"HTTP/1.1 999 Odd\r\n\r\n", "999: nothing"), (b"HTTP/1.1 200\r\n" + b"a: b\r\n" * 200, "got more than 100 headers"),
-        (b"HTTP/1.1 200 OK\r\n" + b"a" * 70_000, "header line"), (b"HTTP/1.1 407 Who\r\n\r\n", "proxy's user and password"),
+        (b"HTTP/1.1 999 Odd\r\n\r\n", "999: nothing"),
+        (b"HTTP/1.1 200\r\n" + b"a: b\r\n" * 200, "got more than 100 headers"),
+        (b"HTTP/1.1 200 OK\r\n" + b"a" * 70_000, "header line"),
+        (b"HTTP/1.1 407 Who\r\n\r\n", "proxy's user and password"),
     ],
-)  # fmt: skip
+)
 def test_answer_of_a_strange_server_is_refused_by_the_check_in_words_that_can_be_printed(
     raw_server: Callable[[bytes], str], data: bytes, reason: str
 ) -> None:
@@ -457,14 +472,21 @@ def test_answer_that_comes_in_drops_is_not_waited_for(head: bytes, monkeypatch: 
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        ((400, "the prompt is longer than the context"), "400: the prompt is longer"), ((401, "no"), "401"), ((403, "no"), "403"),
-        ((404, "no such model"), "404: no such model"), ((422, "no"), "422"), ((500, "oh"), "500: oh"),
-        ((200, "<html>"), "no JSON"), ((200, {"choices": []}), "without choices"), ((200, {}), "without choices"),
+        ((400, "the prompt is longer than the context"), "400: the prompt is longer"),
+        ((401, "no"), "401"),
+        ((403, "no"), "403"),
+        ((404, "no such model"), "404: no such model"),
+        ((422, "no"), "422"),
+        ((500, "oh"), "500: oh"),
+        ((200, "<html>"), "no JSON"),
+        ((200, {"choices": []}), "without choices"),
+        ((200, {}), "without choices"),
         ((200, {"choices": [{"message": {"content": None, "tool_calls": [{}]}}]}), "return_token_ids"),
-        ((200, {"choices": [{"text": "hello"}]}), "return_token_ids"), ((200, choice([])), "0 tokens"),
+        ((200, {"choices": [{"text": "hello"}]}), "return_token_ids"),
+        ((200, choice([])), "0 tokens"),
         ((200, choice([7, 8])), "2 tokens, and 1 were allowed"),
     ],
-)  # fmt: skip
+)
 def test_check_refuses_a_server_that_refuses_the_longest_prompt(server: Server, said: tuple[int, Any], reason: str) -> None:
     server.answer = lambda _: said
     with pytest.raises(ConfigError, match=rf"actor\.endpoint: .*{reason}"):
@@ -494,11 +516,20 @@ def test_key_that_a_server_repeats_is_not_shown(server: Server, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("header", "wait_s"),
     [
-        ("7", 7.0), (" 7 ", 7.0), ("soon", 0.0), ("-3", 0.0), ("1e9", 0.0), ("", 0.0), ("9" * 400, 0.0), ("٣", 0.0),
-        ("999999999", 60.0), ("Fri, 31 Dec 9999 23:59:59 GMT", 60.0), ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0),
+        ("7", 7.0),
+        (" 7 ", 7.0),
+        ("soon", 0.0),
+        ("-3", 0.0),
+        ("1e9", 0.0),
+        ("", 0.0),
+        ("9" * 400, 0.0),
+        ("٣", 0.0),
+        ("999999999", 60.0),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", 60.0),
+        ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0),
         ("Fri, 99 Foo 2026", 0.0),
     ],
-)  # fmt: skip
+)
 def test_server_without_time_is_asked_again_when_it_wants(header: str, wait_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     busy = endpoint._seconds(header)

@@ -85,9 +85,17 @@ def test_matrix_with_a_value_beyond_half_precision_stays_in_float32_and_returns_
 
 
 FACTORS = [
-    (1.0, 1.0, True), (2.0**-10, 1.0, True), (2.0**-18, 1.0, False), (1.0, 2.0**-18, False), (2.0**-25, 1.0, False),
-    (0.0, 1.0, True), (1.0, 0.0, True), (5e4, 1.0, True), (1e7, 1.0, False), (1.0, 1e7, False),
-]  # fmt: skip
+    (1.0, 1.0, True),
+    (2.0**-10, 1.0, True),
+    (2.0**-18, 1.0, False),
+    (1.0, 2.0**-18, False),
+    (2.0**-25, 1.0, False),
+    (0.0, 1.0, True),
+    (1.0, 0.0, True),
+    (5e4, 1.0, True),
+    (1e7, 1.0, False),
+    (1.0, 1e7, False),
+]
 
 
 @pytest.mark.parametrize(("rows", "columns", "fits"), FACTORS)
@@ -111,9 +119,16 @@ def test_zeros_that_other_weights_stand_beside_fit() -> None:
 def tiny_model(*, tied: bool) -> LlamaForCausalLM:
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=1000, hidden_size=32, intermediate_size=64, num_hidden_layers=3, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=64, initializer_range=0.3, tie_word_embeddings=tied,
-    )  # fmt: skip
+        vocab_size=1000,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+        tie_word_embeddings=tied,
+    )
     return LlamaForCausalLM(config).eval().requires_grad_(False)
 
 

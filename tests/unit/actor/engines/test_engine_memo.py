@@ -29,9 +29,15 @@ LONG_PROMPTS = [np.random.default_rng(seed).integers(0, VOCABULARY, 12).astype(n
 def model() -> LlamaForCausalLM:
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=64, initializer_range=0.5,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        initializer_range=0.5,
+    )
     return LlamaForCausalLM(config).eval().requires_grad_(False)
 
 
@@ -40,9 +46,14 @@ def make_core(
 ) -> TransformersCore:
     # A copy: the decoder of any model sets attention up its own way.
     return TransformersCore(
-        copy.deepcopy(model), num_live=4, max_tokens=40, seed=seed, max_draft_tokens=max_draft_tokens, memo_bytes=memo_bytes,
+        copy.deepcopy(model),
+        num_live=4,
+        max_tokens=40,
+        seed=seed,
+        max_draft_tokens=max_draft_tokens,
+        memo_bytes=memo_bytes,
         fused=fused,
-    )  # fmt: skip
+    )
 
 
 def play(core: TransformersCore, requests: list[GenerationRequest], *, after_step: Any = lambda: None) -> list[Sampled]:
@@ -96,13 +107,16 @@ def assert_distributed(seen: Counter[tuple[int, ...]], chances: dict[tuple[int, 
 
 @pytest.mark.parametrize(
     ("temperature", "fused", "memo_bytes", "max_draft_tokens"),
-    one_in(10, [
-        (temperature, fused, memo_bytes, max_draft_tokens)
-        for temperature, fused in ((0.6, True), (1.0, True), (1.0, False))
-        for memo_bytes in (PLENTY, 0, 3 * ROW_BYTES)
-        for max_draft_tokens in (8, 0)
-    ]),
-)  # fmt: skip
+    one_in(
+        10,
+        [
+            (temperature, fused, memo_bytes, max_draft_tokens)
+            for temperature, fused in ((0.6, True), (1.0, True), (1.0, False))
+            for memo_bytes in (PLENTY, 0, 3 * ROW_BYTES)
+            for max_draft_tokens in (8, 0)
+        ],
+    ),
+)
 def test_answers_with_a_memo_are_distributed_as_the_model_says(
     model: LlamaForCausalLM, temperature: float, fused: bool, memo_bytes: int, max_draft_tokens: int
 ) -> None:
@@ -131,10 +145,14 @@ def test_logprobs_with_a_memo_are_those_of_the_present_weights(
         names = ("model.norm.weight", "model.layers.0.mlp.up_proj.weight")
         core.load(version, {name: weights.get_parameter(name).clone() for name in names})
         requests = [
-            ask(LONG_PROMPTS[rng.integers(6)][: rng.integers(1, 13)], most=int(rng.integers(1, 9)), temperature=temperature,
-                stop=frozenset({int(rng.integers(VOCABULARY))}))
+            ask(
+                LONG_PROMPTS[rng.integers(6)][: rng.integers(1, 13)],
+                most=int(rng.integers(1, 9)),
+                temperature=temperature,
+                stop=frozenset({int(rng.integers(VOCABULARY))}),
+            )
             for _ in range(60)
-        ]  # fmt: skip
+        ]
         for request, one in zip(requests, play(core, requests), strict=True):
             assert set(one.policy_versions) == {version}
             assert one.logprobs == pytest.approx(expected_logprobs(weights, request, one.tokens), abs=1e-4)

@@ -19,16 +19,30 @@ from computerrl.common.errors import ConfigError
 from computerrl.learner.model_store import ensure_model
 
 PROBE = np.arange(3, 43, dtype=np.int32)
-LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-          "original_max_position_embeddings": 64}  # fmt: skip
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
 
 
 def save(folder: Path, *, shard_size: str = "5GB", **settings: Any) -> Path:
     torch.manual_seed(0)
     config = LlamaConfig(
-        **{"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-           "num_key_value_heads": 2, "initializer_range": 0.3} | settings,
-    )  # fmt: skip
+        **{
+            "vocab_size": 64,
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "initializer_range": 0.3,
+        }
+        | settings
+    )
     LlamaForCausalLM(config).save_pretrained(folder, max_shard_size=shard_size)
     return folder
 
@@ -99,9 +113,16 @@ def test_probe_of_a_small_vocabulary_is_the_same_for_learner_and_engine(vocabula
     sections = {"model": {"name": str(folder), "dtype": "float32", "trainable_top_layers": None}, "learner": {"device": "cpu"}}
     policy = load_policy(RunConfig.model_validate({"run_dir": str(tmp_path), **sections}))
     engine = make_transformers_engine(
-        folder, decode=lambda _: "", dtype="float32", device="cpu", num_live=1, max_tokens=64, seed=0, num_threads=None,
+        folder,
+        decode=lambda _: "",
+        dtype="float32",
+        device="cpu",
+        num_live=1,
+        max_tokens=64,
+        seed=0,
+        num_threads=None,
         max_draft_tokens=0,
-    )  # fmt: skip
+    )
     try:
         engine.load(1, {}, expected_probe=policy.probe_logprobs())
         assert engine.policy_version == 1 and len(engine.probe()) == len(policy.probe_logprobs())
@@ -145,9 +166,16 @@ def test_folder_with_broken_weights_is_a_problem_of_the_configuration(tmp_path: 
     (save(tmp_path) / "model.safetensors").write_bytes(b"no weights")
     with pytest.raises(ConfigError, match="cannot load"):
         make_transformers_engine(
-            tmp_path, decode=lambda _: "", dtype="float32", device="cpu", num_live=1, max_tokens=64, seed=0, num_threads=None,
+            tmp_path,
+            decode=lambda _: "",
+            dtype="float32",
+            device="cpu",
+            num_live=1,
+            max_tokens=64,
+            seed=0,
+            num_threads=None,
             max_draft_tokens=0,
-        )  # fmt: skip
+        )
 
 
 def test_actor_with_the_built_in_model_imports_no_transformers() -> None:

@@ -30,9 +30,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = make_folder(FAMILIES["bytes"], tmp_path_factory.mktemp("whole"))
     size = json.loads((folder / "config.json").read_text())["vocab_size"]
     config = LlamaConfig(
-        vocab_size=size, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+        vocab_size=size,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
         tie_word_embeddings=False,
-    )  # fmt: skip
+    )
     LlamaForCausalLM(config).save_pretrained(folder)
     return folder
 
@@ -152,7 +157,7 @@ _REFUSED_BY_ROLES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: settings(folder, model_type="new", auto_map={"AutoConfig": "x.C", "AutoModelForCausalLM": "x.M"}),
         "contains custom code",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", _KEPT)
@@ -196,6 +201,13 @@ def _config(folder: Path) -> RunConfig:
 
 def _engine(folder: Path) -> PolicyEngine:
     return make_transformers_engine(
-        folder, decode=lambda _: "", dtype="float32", device="cpu", num_live=1, max_tokens=64, seed=0, num_threads=None,
+        folder,
+        decode=lambda _: "",
+        dtype="float32",
+        device="cpu",
+        num_live=1,
+        max_tokens=64,
+        seed=0,
+        num_threads=None,
         max_draft_tokens=0,
-    )  # fmt: skip
+    )

@@ -163,10 +163,17 @@ def test_parse_bad_answer_is_an_invalid_action_that_says_why(answer: str, reason
 
 
 _TAGS = [
-    ("<think>", "</think>"), ("<thinking>", "</thinking>"), ("<Thought>", "</Thought>"), ("<reasoning>", "</reasoning>"),
-    ("<seed:think>", "</seed:think>"), ("[THINK]", "[/THINK]"), ("<|begin_of_thought|>", "<|end_of_thought|>"),
-    ("<|START_THINKING|>", "<|END_THINKING|>"), ("◁think▷", "◁/think▷"), ("< think >", "</ think >"),
-]  # fmt: skip
+    ("<think>", "</think>"),
+    ("<thinking>", "</thinking>"),
+    ("<Thought>", "</Thought>"),
+    ("<reasoning>", "</reasoning>"),
+    ("<seed:think>", "</seed:think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("◁think▷", "◁/think▷"),
+    ("< think >", "</ think >"),
+]
 _CALL = "```python\nAgent.click([1, 2])\n```"
 _OTHER = "```python\nAgent.exit(True)\n```"
 
@@ -236,10 +243,25 @@ def test_parse_any_arguments_give_an_action_or_an_invalid_action(call: str, argu
 
 
 _LONG = [
-    "```\nx\n```\n</think>\n", "<think></think>", "<think>", "</think>", "<think>\n```\nx\n```\n", "a ```python\n",
-    "```\n</think>\n", "x ``` <think></think>", "<answer>", "```", "< ", "<a:", "\n", "(", "\\\n", "\x00",
-    "[THINK]</think>\n```\n```\n", "'" * 3,
-]  # fmt: skip
+    "```\nx\n```\n</think>\n",
+    "<think></think>",
+    "<think>",
+    "</think>",
+    "<think>\n```\nx\n```\n",
+    "a ```python\n",
+    "```\n</think>\n",
+    "x ``` <think></think>",
+    "<answer>",
+    "```",
+    "< ",
+    "<a:",
+    "\n",
+    "(",
+    "\\\n",
+    "\x00",
+    "[THINK]</think>\n```\n```\n",
+    "'" * 3,
+]
 
 
 @pytest.mark.parametrize("piece", _LONG)

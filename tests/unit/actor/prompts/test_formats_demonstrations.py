@@ -75,10 +75,15 @@ def test_calls_are_the_published_ones_and_what_is_our_own() -> None:
     published = [
         'Agent.click(coordinates, num_clicks=1, button_type="left"',
         "Agent.type(coordinates=None, text, overwrite=False, enter=False",
-        "Agent.drag_and_drop(drag_from_coordinates, drop_on_coordinates", "Agent.scroll(coordinates, direction",
-        "Agent.open_app(app_name", "Agent.switch_window(window_id", "Agent.hotkey(keys", "Agent.quote(content", "Agent.wait(",
+        "Agent.drag_and_drop(drag_from_coordinates, drop_on_coordinates",
+        "Agent.scroll(coordinates, direction",
+        "Agent.open_app(app_name",
+        "Agent.switch_window(window_id",
+        "Agent.hotkey(keys",
+        "Agent.quote(content",
+        "Agent.wait(",
         "Agent.exit(success",
-    ]  # fmt: skip
+    ]
     shown = call_lines("")
     assert all(line.startswith(start) for line, start in zip(shown, published, strict=False))
     num_published = {"Calc": 27, "Impress": 22, "Writer": 19, "Browser": 11, "Code": 12, "VLC": 12}

@@ -128,10 +128,13 @@ def test_tokenizer_that_cannot_be_read_is_a_mistake_of_the_configuration(
 @pytest.mark.parametrize(
     "template",
     [
-        "{% for m in messages %}{{", "{{ raise_exception('no system role here') }}", "{{ messages[99].content }}",
-        "{{ messages[0].content.no() }}", "{% include 'x' %}",
+        "{% for m in messages %}{{",
+        "{{ raise_exception('no system role here') }}",
+        "{{ messages[99].content }}",
+        "{{ messages[0].content.no() }}",
+        "{% include 'x' %}",
     ],
-)  # fmt: skip
+)
 def test_chat_template_that_raises_is_a_mistake_of_the_configuration(folder: Path, tmp_path: Path, template: str) -> None:
     copy = _with_settings(folder, tmp_path)
     (copy / "chat_template.jinja").write_text(template)
@@ -211,14 +214,32 @@ def test_pointer_in_place_of_a_file_is_named(tmp_path: Path, name: str) -> None:
 
 
 _FILES = (
-    "tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json", "chat_template.jinja",
-    "chat_template.json", "special_tokens_map.json", "added_tokens.json",
-)  # fmt: skip
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "config.json",
+    "generation_config.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
 _CONTENTS = (
-    b"", b"{", b"[]", b"null", b"3", b'"x"', b"{}", b"\xff\xfe\x00", b"[" * 100_000, b'{"eos_token": 5, "eos_token_id": 1e400}',
-    b'{"chat_template": 5, "vocab_size": "many", "text_config": 7}', b'{"eos_token": {"content": ["x"]}, "eos_token_id": [[2]]}',
-    b'{"tokenizer_class": 5, "auto_map": "x.Y"}', b'{"added_tokens": 5, "model": {}}', b'{"chat_template": [{"name": "x"}]}',
-)  # fmt: skip
+    b"",
+    b"{",
+    b"[]",
+    b"null",
+    b"3",
+    b'"x"',
+    b"{}",
+    b"\xff\xfe\x00",
+    b"[" * 100_000,
+    b'{"eos_token": 5, "eos_token_id": 1e400}',
+    b'{"chat_template": 5, "vocab_size": "many", "text_config": 7}',
+    b'{"eos_token": {"content": ["x"]}, "eos_token_id": [[2]]}',
+    b'{"tokenizer_class": 5, "auto_map": "x.Y"}',
+    b'{"added_tokens": 5, "model": {}}',
+    b'{"chat_template": [{"name": "x"}]}',
+)
 
 
 @pytest.mark.parametrize("name", one_in(4, _FILES))

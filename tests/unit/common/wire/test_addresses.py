@@ -83,20 +83,43 @@ def test_port_that_somebody_listens_on_is_not_leased(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("setting", "number"),
     [
-        ("127.0.0.1", "127.0.0.1"), ("localhost", "127.0.0.1"), ("127.1", "127.0.0.1"), ("::1", "::1"), ("[::1]", "::1"),
-        ("0:0:0:0:0:0:0:1", "::1"), ("[FD00::2]", "fd00::2"), ("::ffff:127.0.0.1", "127.0.0.1"), ("::", "::"),
-        ("0.0.0.0", "0.0.0.0"), ("127.0.0.0/8", "127.0.0.1"), ("::1/128", "::1"),
+        ("127.0.0.1", "127.0.0.1"),
+        ("localhost", "127.0.0.1"),
+        ("127.1", "127.0.0.1"),
+        ("::1", "::1"),
+        ("[::1]", "::1"),
+        ("0:0:0:0:0:0:0:1", "::1"),
+        ("[FD00::2]", "fd00::2"),
+        ("::ffff:127.0.0.1", "127.0.0.1"),
+        ("::", "::"),
+        ("0.0.0.0", "0.0.0.0"),
+        ("127.0.0.0/8", "127.0.0.1"),
+        ("::1/128", "::1"),
     ],
-)  # fmt: skip
+)
 def test_setting_of_either_family_in_any_spelling_is_a_number(setting: str, number: str) -> None:
     assert own_address(setting) == number
 
 
 @pytest.mark.parametrize(
     "setting",
-    ["", "*", "[::1", "::1]:5000", "[::1]:5000", "127.0.0.1:5000", "fe80::1", "fe80::1%eth0", "[fe80::1%lo]", "nothing.invalid",
-     "x" * 300, "tcp://127.0.0.1", "fe80::/10", "fd00::1/8"],
-)  # fmt: skip
+    [
+        "",
+        "*",
+        "[::1",
+        "::1]:5000",
+        "[::1]:5000",
+        "127.0.0.1:5000",
+        "fe80::1",
+        "fe80::1%eth0",
+        "[fe80::1%lo]",
+        "nothing.invalid",
+        "x" * 300,
+        "tcp://127.0.0.1",
+        "fe80::/10",
+        "fd00::1/8",
+    ],
+)
 def test_setting_that_no_server_can_have_is_refused_with_the_way_out(setting: str) -> None:
     with pytest.raises(SetupError) as caught:
         own_address(setting)

@@ -137,7 +137,7 @@ def with_arguments(value: object) -> list[bytes]:
         ([msgpack.packb([[]] * 3)[:-1]], "header: Expected `object`"),
         ([b"\x91" * 60_000], "header: Expected `object`"),
     ],
-)  # fmt: skip
+)
 def test_decode_of_malformed_frames_raises_decode_error_with_the_reason(frames: list[bytes], reason: str) -> None:
     with pytest.raises(DecodeError) as caught:
         codec.decode(frames)

@@ -188,7 +188,7 @@ def test_submission_far_ahead_makes_no_slots() -> None:
         lambda: StepRequest(Lease(0, 1, 1.0), Action("click", {"points": np.zeros(3)})),
         lambda: StepRequest(Lease(0, 1, 1.0), Action("click", {str(number): 1 for number in range(33)})),
     ],
-)  # fmt: skip
+)
 def test_value_outside_its_bounds_is_refused(build: Callable[[], Message]) -> None:
     with pytest.raises((DecodeError, ValueError)):
         codec.decode(frames_of(build()))

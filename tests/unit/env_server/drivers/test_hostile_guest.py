@@ -29,11 +29,19 @@ CONFIG = DesktopConfig(screen_width=640, screen_height=480, observation="both", 
 NO_TASK = TaskInstance("x", (), lambda get: Evaluation(0.0, False, ""), lambda *_: Action("done", {}))
 FOUND = {
     "status": {
-        "Uid": ["1000"] * 4, "CapInh": ["0" * 16], "CapPrm": ["0" * 16], "CapEff": ["0" * 16], "CapAmb": ["0" * 16],
-        "NoNewPrivs": ["1"], "Seccomp": ["2"],
+        "Uid": ["1000"] * 4,
+        "CapInh": ["0" * 16],
+        "CapPrm": ["0" * 16],
+        "CapEff": ["0" * 16],
+        "CapAmb": ["0" * 16],
+        "NoNewPrivs": ["1"],
+        "Seccomp": ["2"],
     },
-    "writable": ["/tmp", "/dev/null"], "environment": ["PATH"], "descriptors": [0, 1, 2], "interfaces": ["lo"],
-}  # fmt: skip
+    "writable": ["/tmp", "/dev/null"],
+    "environment": ["PATH"],
+    "descriptors": [0, 1, 2],
+    "interfaces": ["lo"],
+}
 
 GUEST = """
 import json, os, socket, struct, sys, threading

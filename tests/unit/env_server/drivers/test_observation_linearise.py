@@ -69,9 +69,13 @@ def test_rows_put_dialogs_first_then_content_then_toolbars() -> None:
 
 def test_rows_of_an_open_menu_come_first() -> None:
     nodes = [
-        APPLICATION, FRAME, node("text", 1, "text", text="content", box=(0, 50, 300, 300)),
-        node("bar", 1, "menu-bar"), node("file", 3, "menu", "File"), node("open", 4, "menu-item", "Open", box=(10, 40, 80, 20)),
-    ]  # fmt: skip
+        APPLICATION,
+        FRAME,
+        node("text", 1, "text", text="content", box=(0, 50, 300, 300)),
+        node("bar", 1, "menu-bar"),
+        node("file", 3, "menu", "File"),
+        node("open", 4, "menu-item", "Open", box=(10, 40, 80, 20)),
+    ]
     assert [element.text for element in rows(nodes)] == ["Open", "content", "File"]
 
 
@@ -93,11 +97,14 @@ def test_nameless_toolbar_buttons_are_left_out_and_nameless_content_buttons_are_
 
 def test_file_manager_rows_count_as_content_only_in_their_first_column() -> None:
     nodes = [
-        APPLICATION, FRAME, node("pane", 1, "directory-pane", "Details", box=(0, 60, 800, 500)),
+        APPLICATION,
+        FRAME,
+        node("pane", 1, "directory-pane", "Details", box=(0, 60, 800, 500)),
         node("table", 2, "table", box=(0, 60, 800, 500)),
-        node("name", 3, "table-cell", box=(2, 90, 400, 26)), node("label", 4, "table-cell", "a.txt", box=(30, 90, 300, 26)),
+        node("name", 3, "table-cell", box=(2, 90, 400, 26)),
+        node("label", 4, "table-cell", "a.txt", box=(30, 90, 300, 26)),
         node("size", 3, "table-cell", "12 bytes", box=(420, 90, 60, 26)),
-    ]  # fmt: skip
+    ]
     found = {element.text: element.in_content for element in rows(nodes, app="files")}
     assert found == {"a.txt": True, "12 bytes": False}
 
@@ -125,9 +132,14 @@ def test_row_of_a_window_without_elements_comes_first() -> None:
 
 def test_list_in_a_window_without_a_name_comes_before_the_page() -> None:
     nodes = [
-        APPLICATION, FRAME, node("page", 1, "document-web"), node("b", 2, "button", "Save"), node("popup", 0, "frame"),
-        node("list", 4, "list-box", "Autofill"), node("item", 5, "list-item", "One", box=(300, 300, 40, 20)),
-    ]  # fmt: skip
+        APPLICATION,
+        FRAME,
+        node("page", 1, "document-web"),
+        node("b", 2, "button", "Save"),
+        node("popup", 0, "frame"),
+        node("list", 4, "list-box", "Autofill"),
+        node("item", 5, "list-item", "One", box=(300, 300, 40, 20)),
+    ]
     assert [element.text for element in rows(nodes, app="browser")] == ["Autofill", "One", "Save"]
 
 

@@ -58,7 +58,7 @@ def test_slow_application_is_waited_for_and_one_that_quits_is_started_anew(tmp_p
         titles=nothing,
         press=nothing,
         screen_size=(800, 600),
-    )  # fmt: skip
+    )
     app, windows = App(around), Windows()
     parts: dict[str, Any] = dict.fromkeys(("chromium", "calc", "documents", "editor", "files"))
     openers = Openers(

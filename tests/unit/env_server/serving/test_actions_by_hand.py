@@ -38,8 +38,11 @@ def test_calls_are_refused_before_the_desktop_and_the_agent_is_told() -> None:
 
 
 def test_families_are_shown_by_hand_where_there_is_a_way() -> None:
-    shown = {name for name in ("calc-set-cell", "calc-type-cell", "files-move", "web-click-button", "forge-writer-align")
-             if is_shown_by_hand(FAMILIES[name])}  # fmt: skip
+    shown = {
+        name
+        for name in ("calc-set-cell", "calc-type-cell", "files-move", "web-click-button", "forge-writer-align")
+        if is_shown_by_hand(FAMILIES[name])
+    }
     assert shown == {"calc-set-cell", "calc-type-cell", "web-click-button", "forge-writer-align"}
     instance = task_instance(TaskRef("files-move", 1, "demonstration"), tasks=BY_HAND)
     with pytest.raises(TaskFailed, match="files-move is not demonstrated with mouse and keyboard"):
@@ -48,9 +51,9 @@ def test_families_are_shown_by_hand_where_there_is_a_way() -> None:
 
 def test_run_by_hand_with_demonstrations_of_calls_is_refused_before_it_starts() -> None:
     def config(families: list[str], demos: int) -> RunConfig:
-        return RunConfig.model_validate({
-            "tasks": {"families": families, "actions": "gui"}, "learner": {"recipe": {"demos_per_family": demos}}
-        })  # fmt: skip
+        return RunConfig.model_validate(
+            {"tasks": {"families": families, "actions": "gui"}, "learner": {"recipe": {"demos_per_family": demos}}}
+        )
 
     with pytest.raises(ConfigError, match="'files-move' is demonstrated by calls"):
         family_names(config(["files-move", "calc-set-cell"], 2))

@@ -23,8 +23,13 @@ def test_registry_installed_package_gives_its_pages_and_sites() -> None:
     assert len([page for page in pages if not page.is_site]) == 125
     assert sorted(REFUSED) == ["web-flight.AA", "web-flight.Alaska", "web-flight.Alaska-auto"]
     assert {page.name for page in pages if page.is_graded} == {
-        "bisect-angle", "circle-center", "find-midpoint", "right-angle", "use-colorwheel", "use-colorwheel-2",
-    }  # fmt: skip
+        "bisect-angle",
+        "circle-center",
+        "find-midpoint",
+        "right-angle",
+        "use-colorwheel",
+        "use-colorwheel-2",
+    }
     assert all(page.description for page in pages)
 
 
@@ -156,8 +161,18 @@ def test_demonstrator_solves_for_x(problem: str, answer: str) -> None:
 
 def test_demonstrator_counts_shapes_by_size_color_and_kind() -> None:
     def shape(tag: str, color: str, size: float, text: str = "") -> dict[str, Any]:
-        return {"tag": tag, "id": "", "kind": "", "text": text, "color": color, "picture": "", "x": 100.0, "y": 200.0,
-                "width": size, "height": size}  # fmt: skip
+        return {
+            "tag": tag,
+            "id": "",
+            "kind": "",
+            "text": text,
+            "color": color,
+            "picture": "",
+            "x": 100.0,
+            "y": 200.0,
+            "width": size,
+            "height": size,
+        }
 
     shapes = [shape("circle", "red", 55), shape("circle", "red", 27), shape("text", "red", 60, "B"), shape("rect", "blue", 55)]
     screen = _observation(*(("button", str(number), 40 * number, 560) for number in range(5)))

@@ -74,7 +74,7 @@ RULES = [
     {"type": "style", "sheet_idx0": 0, "sheet_idx1": "EI0", "props": ["bgcolor", "font_bold", "merge", "hyperlink"]},
     {"type": "row_props", "sheet_idx0": 0, "sheet_idx1": "EI0", "props": ["height"]},
     {"type": "col_props", "sheet_idx0": 0, "sheet_idx1": "EI0", "props": ["width"]},
-]  # fmt: skip
+]
 
 
 def _file(folder: Path, name: str, data: bytes) -> str:
@@ -142,7 +142,7 @@ DOCUMENTS: dict[str, tuple[Callable[[], bytes], str]] = {
     "hidden encoding": (lambda: _in_encoding("utf-7"), "encoding"),
     "depth": (lambda: document("<w:p>" * 5000 + "</w:p>" * 5000), "depth"),
     "lying header": (lambda: lying("word/document.xml", b"\0" * 70_000_000, claimed=10), "."),
-}  # fmt: skip
+}
 
 
 def _with_entities() -> bytes:
@@ -181,14 +181,14 @@ TEXTS = {
         "".join(f'<w:p><w:pPr><w:pStyle w:val="s{n}"/></w:pPr>{_R}</w:p>' for n in range(500)), styles=_styles(500)
     ),
     "wide cells": document(f'<w:tbl><w:tr><w:tc><w:tcPr><w:gridSpan w:val="1000000000"/></w:tcPr>{_P}</w:tc></w:tr></w:tbl>'),
-    "merged cells": document("<w:tbl>" + f'<w:tr><w:tc><w:tcPr><w:vMerge/></w:tcPr>{_P}</w:tc></w:tr>' * 3000 + "</w:tbl>"),
+    "merged cells": document("<w:tbl>" + f"<w:tr><w:tc><w:tcPr><w:vMerge/></w:tcPr>{_P}</w:tc></w:tr>" * 3000 + "</w:tbl>"),
     "tables in tables": document(
         "<w:tbl><w:tr><w:tc>" * _NESTED + _P.replace("ab", "a" * 1_000_000) + "</w:tc></w:tr></w:tbl>" * _NESTED
     ),
     "open fields": document("<w:p>" + '<w:r><w:fldChar w:fldCharType="begin"/></w:r>' * 20_000 + "</w:p>"),
     "sections": document(f"<w:p><w:pPr><w:sectPr/></w:pPr>{_R}</w:p>" * 600 + "<w:sectPr/>"),
     "one long paragraph": document(f"<w:p>{_R * 60_000}</w:p>"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("extreme", TEXTS)
@@ -282,10 +282,12 @@ def test_package_is_read_some_times_only_however_often_a_part_is_named() -> None
 
 
 _VALID = {
-    "xlsx": (book_facts, WIDE_BOOKS["far cell"]), "docx": (paper_facts, plain_document()), "pptx": (deck_facts, plain_deck()),
+    "xlsx": (book_facts, WIDE_BOOKS["far cell"]),
+    "docx": (paper_facts, plain_document()),
+    "pptx": (deck_facts, plain_deck()),
     "zip": (lambda data: facts_of("a.zip", data), packed({"a": b"1" * 100, "b": b""})),
     "tar.gz": (lambda data: facts_of("a.tar.gz", data), tarred("a", 1000, mode="gz")),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", _VALID)
@@ -323,9 +325,7 @@ def test_value_with_an_extreme_is_a_value_error(extreme: str) -> None:
     assert re.match("ValueError|LimitPassed", found := outcome(lambda: parse(text))), found
 
 
-@pytest.mark.parametrize(
-    ("width", "height"), [(13_000, 13_000), (1_000_000, 17), (5_000, 5_000)]
-)  # fmt: skip
+@pytest.mark.parametrize(("width", "height"), [(13_000, 13_000), (1_000_000, 17), (5_000, 5_000)])
 def test_picture_beyond_the_limit_is_not_decoded(tmp_path: Path, width: int, height: int) -> None:
     path = _file(tmp_path, "made.png", png(width, height))
     assert outcome(lambda: metric("compare_images")(path, path)).startswith("BrokenFile: made.png: pixels: ")
@@ -394,12 +394,13 @@ def test_likeness_of_long_texts_is_refused_where_they_differ_throughout() -> Non
     [
         ("prefs.js", 'user_pref("a",' + " " * 300_000 + "x" * 300_000, lambda path: metric("check_thunderbird_prefs")(path, {})),
         (
-            "msgFilterRules.dat", 'name="a"\ncondition="' + 'AND ("AND ("' * 60_000,
+            "msgFilterRules.dat",
+            'name="a"\ncondition="' + 'AND ("AND ("' * 60_000,
             lambda path: metric("check_thunderbird_filter")(path, {}),
         ),
         ("book.epub", "", lambda path: metric("compare_epub")(path, path)),
     ],
-)  # fmt: skip
+)
 def test_patterns_over_an_agents_text_cost_no_more_than_its_letters(
     tmp_path: Path, name: str, text: str, judge: Callable[[str], Any]
 ) -> None:

@@ -25,20 +25,29 @@ from tests.conftest import CheckGolden
 
 SITE = SiteProfile.model_validate(
     {
-        "account": "abc123", "time_limit": "1-12:00:00", "warning_s": 120, "modules": ["apptainer/1.4", "python 3.11"],
-        "setup": ["ulimit -n 65536"], "environment": {"NOTE": "it's fine"}, "network": "interface:ib0", "srun": ["--mpi=none"],
+        "account": "abc123",
+        "time_limit": "1-12:00:00",
+        "warning_s": 120,
+        "modules": ["apptainer/1.4", "python 3.11"],
+        "setup": ["ulimit -n 65536"],
+        "environment": {"NOTE": "it's fine"},
+        "network": "interface:ib0",
+        "srun": ["--mpi=none"],
         "learner": {"partition": "gpu", "constraint": "a100&ib", "has_gpus": True, "gpu_type": "a100", "exclusive": True},
         "worker": {"partition": "cpu", "sbatch": ["--qos=long"]},
     }
-)  # fmt: skip
+)
 
 
 def config(**sections: Any) -> RunConfig:
     tree = {
-        "name": "trial", "model": {"name": "tiny-random", "dtype": "float32"}, "desktop": {"num_desktops": 8},
-        "actor": {"num_actors": 4, "num_threads": None}, "learner": {"num_ranks": 8},
+        "name": "trial",
+        "model": {"name": "tiny-random", "dtype": "float32"},
+        "desktop": {"num_desktops": 8},
+        "actor": {"num_actors": 4, "num_threads": None},
+        "learner": {"num_ranks": 8},
         "cluster": {"num_learner_nodes": 2, "num_worker_nodes": 2},
-    }  # fmt: skip
+    }
     return RunConfig.model_validate({**tree, **sections})
 
 
@@ -71,9 +80,22 @@ def read_by_sbatch(line: str) -> list[str]:
 
 
 ODD = (
-    "my runs", "a;b", "$(id)", "`id`", "-rf", "a#b", " # b", "it's", '"', "a|b&c", "(x)[y]*", "Übung 日本", "a%jb", "100%",
+    "my runs",
+    "a;b",
+    "$(id)",
+    "`id`",
+    "-rf",
+    "a#b",
+    " # b",
+    "it's",
+    '"',
+    "a|b&c",
+    "(x)[y]*",
+    "Übung 日本",
+    "a%jb",
+    "100%",
     "a,b:c",
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("name", ODD)
@@ -129,9 +151,15 @@ def test_container_sees_folders_with_odd_names(monkeypatch: pytest.MonkeyPatch) 
 def test_roles_are_dealt_out_to_their_nodes() -> None:
     nodes = {spec.name: (spec.node, spec.num_nodes) for spec in plan().specs}
     assert nodes == {
-        "broker-0": (0, 1), "env_server-0": (2, 1), "env_server-1": (3, 1),
-        "actor-0": (2, 1), "actor-1": (3, 1), "actor-2": (2, 1), "actor-3": (3, 1), "learner-0": (0, 2),
-    }  # fmt: skip
+        "broker-0": (0, 1),
+        "env_server-0": (2, 1),
+        "env_server-1": (3, 1),
+        "actor-0": (2, 1),
+        "actor-1": (3, 1),
+        "actor-2": (2, 1),
+        "actor-3": (3, 1),
+        "learner-0": (0, 2),
+    }
 
 
 def test_parts_ask_for_their_fullest_node() -> None:
@@ -222,9 +250,15 @@ def ssh(name: str, **hosts: Any) -> tuple[str, ...]:
     specs = plan(with_shape(config(), listed), listed.as_site()).specs
     spec = next(spec for spec in specs if spec.name == name)
     made = over_ssh(
-        spec, listed, folder=Path("/data/my runs"), logs=Path("/runs/logs/1"), stop_s=3.0, python="python3", here="python3",
+        spec,
+        listed,
+        folder=Path("/data/my runs"),
+        logs=Path("/runs/logs/1"),
+        stop_s=3.0,
+        python="python3",
+        here="python3",
         num_rank_gpus=4,
-    )  # fmt: skip
+    )
     assert made.stop_signal is None and made.env == {}
     return made.argv
 

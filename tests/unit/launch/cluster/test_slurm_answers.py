@@ -95,9 +95,11 @@ def test_allocation_outside_of_a_job_is_an_error() -> None:
 def test_allocation_of_a_heterogeneous_job_has_a_group_for_each_part(commands: Path) -> None:
     fake(commands, "scontrol", "case $3 in 'a[1-2]') printf 'a1\\na2\\n';; *) echo $3;; esac")
     environ = {
-        "SLURM_JOB_ID": "5", "SLURM_HET_SIZE": "2", "SLURM_JOB_NODELIST_HET_GROUP_0": "g1",
+        "SLURM_JOB_ID": "5",
+        "SLURM_HET_SIZE": "2",
+        "SLURM_JOB_NODELIST_HET_GROUP_0": "g1",
         "SLURM_JOB_NODELIST_HET_GROUP_1": "a[1-2]",
-    }  # fmt: skip
+    }
     found = slurm_commands.allocation(environ)
     assert found.groups == (("g1",), ("a1", "a2"))
     assert slurm_commands.allocation({"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "g1"}).nodes == ("g1",)

@@ -225,14 +225,19 @@ def test_run_whose_name_no_run_can_have_is_refused(here: Here, command: str, nam
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        (f"run_dir={LONG}", "run_dir"), ("run_dir=/dev/null/x", "/dev/null is no folder"),
-        ("run_dir=/proc/x", "run_dir: "), ("run_dir=/proc/self/fd/0/x", "run_dir: "),
-        ("tasks.osworld=/nowhere", "tasks.osworld: "), ("tasks.osworld=/etc/passwd", "tasks.osworld: "),
-        (f"model.name={LONG}", "model.name: "), (f"tasks.recordings={LONG}", "tasks.recordings: "),
-        (f"tasks.osworld={LONG}", "tasks.osworld: "), ("model.name=~nobody-here/x", "~nobody-here"),
+        (f"run_dir={LONG}", "run_dir"),
+        ("run_dir=/dev/null/x", "/dev/null is no folder"),
+        ("run_dir=/proc/x", "run_dir: "),
+        ("run_dir=/proc/self/fd/0/x", "run_dir: "),
+        ("tasks.osworld=/nowhere", "tasks.osworld: "),
+        ("tasks.osworld=/etc/passwd", "tasks.osworld: "),
+        (f"model.name={LONG}", "model.name: "),
+        (f"tasks.recordings={LONG}", "tasks.recordings: "),
+        (f"tasks.osworld={LONG}", "tasks.osworld: "),
+        ("model.name=~nobody-here/x", "~nobody-here"),
         (f"tasks.families=[{', '.join(['calc-set-cell', 'files-rename', 'files-move'] * 10)}]", "more than once"),
     ],
-)  # fmt: skip
+)
 def test_place_that_cannot_be_is_refused_before_anything_starts(here: Here, setting: str, said: str) -> None:
     done = here("train", "serial", setting, "--dry-run")
     assert done.returncode in (2, 3)
@@ -270,9 +275,14 @@ def test_current_folder_that_was_removed_is_named(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     line = 'rmdir ../gone && exec "$0" -m computerrl train serial --dry-run'
     done = subprocess.run(
-        ["sh", "-c", line, sys.executable], cwd=tmp_path / "gone", env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
-        capture_output=True, text=True, timeout=LIMIT_S, check=False,
-    )  # fmt: skip
+        ["sh", "-c", line, sys.executable],
+        cwd=tmp_path / "gone",
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
     refused(done, 2, "current folder: cannot be used")
 
 
@@ -337,9 +347,12 @@ def test_desktop_port_of_somebody_else_names_the_option(here: Here) -> None:
 def test_desktop_signal_ends_it_well(tmp_path: Path, number: signal.Signals) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "computerrl", "desktop", "--no-open", "--driver", "scripted"],
-        cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     assert process.stdout is not None and process.stdout.readline().startswith("desktop: http://127.0.0.1:")
     process.send_signal(number)
     _, said = process.communicate(timeout=LIMIT_S)

@@ -99,9 +99,14 @@ print(json.dumps(rows), file=sys.stderr)
 def played(commands: list[list[str]], heavy: tuple[str, ...], *, cwd: Path) -> list[tuple[list[str], str, list[str]]]:
     """(command, its error, heavy modules that are imported after it), one process for all commands."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(commands), json.dumps(heavy)], cwd=cwd, capture_output=True, text=True,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(cwd)}, timeout=120, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", PROGRAM, json.dumps(commands), json.dumps(heavy)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(cwd)},
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return [tuple(row) for row in json.loads(done.stderr.splitlines()[-1])]
 
@@ -190,9 +195,10 @@ def test_two_configurations_on_a_command_line_are_an_error(words: tuple[str, ...
 
 def test_ways_to_name_a_configuration_and_to_set_fields_are_one() -> None:
     ways = [
-        ["smoke", "learner.max_age=2", "seed=5"], ["--config", "smoke", "learner.max_age=2", "--set", "seed=5"],
+        ["smoke", "learner.max_age=2", "seed=5"],
+        ["--config", "smoke", "learner.max_age=2", "--set", "seed=5"],
         ["configs/smoke.yaml", "--set", "seed=5", "--set", "learner.max_age=2"],
-    ]  # fmt: skip
+    ]
     shown = [CliRunner().invoke(cli, ["train", *words, "--print-config"]) for words in ways]
     trees = {answer.stdout.partition("\n")[2] for answer in shown}
     assert len(trees) == 1 and "max_age: 2" in trees.pop() and {answer.exit_code for answer in shown} == {0}

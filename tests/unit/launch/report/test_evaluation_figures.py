@@ -49,8 +49,10 @@ def test_evaluation_figures_of_families_and_all() -> None:
     assert found["all"]["pass@1"]["mean"] == pytest.approx((1 + 0.5 + 0 + 1) / 4)
     # One task lost a rollout: nobody knows its pass@2.
     assert found["all"]["pass@2"] == {
-        "mean": pytest.approx(2 / 3), "num_tasks": 3, **dict(zip(("low", "high"), wilson_interval(2 / 3, 3), strict=True)),
-    }  # fmt: skip
+        "mean": pytest.approx(2 / 3),
+        "num_tasks": 3,
+        **dict(zip(("low", "high"), wilson_interval(2 / 3, 3), strict=True)),
+    }
     assert found["families"]["b"]["pass@2"]["mean"] == 0.0
 
 

@@ -42,8 +42,14 @@ def shown(run: Path, *processes: str, level: str = "info", num_lines: int = 40) 
 def test_lines_of_all_processes_are_in_the_order_of_time_and_others_stay_where_they_were(run: Path) -> None:
     texts = [line.text for line in RunLogs(run, Choice()).read()]
     assert texts == [
-        "a library says hello", "update.done update=1", "engine.ready", "Traceback", "  at line 1", "bye", "update.done update=2",
-    ]  # fmt: skip
+        "a library says hello",
+        "update.done update=1",
+        "engine.ready",
+        "Traceback",
+        "  at line 1",
+        "bye",
+        "update.done update=2",
+    ]
 
 
 def test_filters_take_names_roles_levels_and_the_end(run: Path) -> None:

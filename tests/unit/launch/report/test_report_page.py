@@ -258,8 +258,11 @@ def test_charts_of_any_data_are_whole_and_escaped(
 
 def test_chart_escapes_what_looks_like_markup() -> None:
     bad = '</svg><script>alert("x")</script>'
-    for drawn in (figure(Chart(bad, [Series(bad, [(0.0, 1.0)], "s1")], 1.0, bands=[Band(0, 1, bad, "b-rl")])),
-                  bars(bad, [(bad, 1.0)]), intervals(bad, [(bad, 0.5, 0.2, 0.8)])):  # fmt: skip
+    for drawn in (
+        figure(Chart(bad, [Series(bad, [(0.0, 1.0)], "s1")], 1.0, bands=[Band(0, 1, bad, "b-rl")])),
+        bars(bad, [(bad, 1.0)]),
+        intervals(bad, [(bad, 0.5, 0.2, 0.8)]),
+    ):
         assert "<script" not in drawn
 
 

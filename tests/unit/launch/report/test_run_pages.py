@@ -40,10 +40,19 @@ TOKEN = "t" * 32
 
 def view(desktop: int, **fields: Any) -> DesktopView:
     known = {
-        "state": "leased", "reason": "", "holder": "actor-0:i1", "task": TaskRef("calc", 7, "training"), "instruction": "Do it.",
-        "num_steps": 2, "action": "click(1)", "answer": "click(1)", "action_error": "", "reward": None, "screenshot": None,
+        "state": "leased",
+        "reason": "",
+        "holder": "actor-0:i1",
+        "task": TaskRef("calc", 7, "training"),
+        "instruction": "Do it.",
+        "num_steps": 2,
+        "action": "click(1)",
+        "answer": "click(1)",
+        "action_error": "",
+        "reward": None,
+        "screenshot": None,
         "age_s": 0.1,
-    }  # fmt: skip
+    }
     return DesktopView(desktop=desktop, **(known | fields))
 
 
@@ -264,12 +273,17 @@ def test_finished_run_is_shown_and_nothing_is_changed_by_looking(tmp_path: Path)
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("frame?episode=no&step=0", "no such picture"), ("frame?episode=no&step=x", "no such picture"),
-        ("thumb/0", "no such picture"), ("episode.json?id=no", "there is no"), ("episode.json", "there is no"),
+        ("frame?episode=no&step=0", "no such picture"),
+        ("frame?episode=no&step=x", "no such picture"),
+        ("thumb/0", "no such picture"),
+        ("episode.json?id=no", "there is no"),
+        ("episode.json", "there is no"),
         ("share?id=no", "there is no"),
-        ("desktop/0/0", "no such desktop"), ("../secret", "404"), ("config.yaml", "404"),
+        ("desktop/0/0", "no such desktop"),
+        ("../secret", "404"),
+        ("config.yaml", "404"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_there_is_named(tmp_path: Path, path: str, said: str) -> None:
     async def work(http: aiohttp.ClientSession, address: str) -> None:
         async with http.get(f"{address}{path}") as answer:

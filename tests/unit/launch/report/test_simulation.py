@@ -167,16 +167,32 @@ def record(folder: Path, *, num_updates: int = 12) -> Path:
     (folder / "config.yaml").write_text(json.dumps(tree))
     step = {"timing": {"desktop_s": 2.0, "generate_s": 2.0}}
     episodes = [
-        {"kind": "training", "family": "f", "started_at": 10.0 * (number // 2), "duration_s": 10.0, "reset_s": 1.0, "wait_s": 0.0,
-         "steps": [step, step]}
+        {
+            "kind": "training",
+            "family": "f",
+            "started_at": 10.0 * (number // 2),
+            "duration_s": 10.0,
+            "reset_s": 1.0,
+            "wait_s": 0.0,
+            "steps": [step, step],
+        }
         for number in range(4 * num_updates)
-    ]  # fmt: skip
+    ]
     (folder / "trajectories" / "episodes.jsonl").write_text("\n".join(map(json.dumps, episodes)))
     updates = [
-        {"event": "update", "time": 20.0 * number, "run_s": 20.0 * number, "phase": "rl-1", "update": number, "wait_s": 14.0,
-         "train_s": 5.0, "num_steps": 8.0, "policy_age_mean": 0.5}
+        {
+            "event": "update",
+            "time": 20.0 * number,
+            "run_s": 20.0 * number,
+            "phase": "rl-1",
+            "update": number,
+            "wait_s": 14.0,
+            "train_s": 5.0,
+            "num_steps": 8.0,
+            "policy_age_mean": 0.5,
+        }
         for number in range(1, num_updates + 1)
-    ]  # fmt: skip
+    ]
     (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, updates)))
     return folder
 

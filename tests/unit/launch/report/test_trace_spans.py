@@ -16,9 +16,16 @@ from computerrl.launch.report.trace_file import completed_groups, write_trace
 def episode(name: str, *, start: float, actor: str = "actor-0:i1", duration_s: float = 3.0) -> dict[str, Any]:
     timing = {"generate_s": 0.5, "desktop_s": 0.25, "settle_s": 0.1}
     return {
-        "trajectory_id": name, "group_id": name.rpartition("/")[0], "family": "calc", "actor": actor, "started_at": start,
-        "duration_s": duration_s, "reset_s": 1.0, "steps": [{"action_text": "click(1)", "timing": timing}] * 2, "reward": 1.0,
-    }  # fmt: skip
+        "trajectory_id": name,
+        "group_id": name.rpartition("/")[0],
+        "family": "calc",
+        "actor": actor,
+        "started_at": start,
+        "duration_s": duration_s,
+        "reset_s": 1.0,
+        "steps": [{"action_text": "click(1)", "timing": timing}] * 2,
+        "reward": 1.0,
+    }
 
 
 LEDGER = [

@@ -48,11 +48,19 @@ def test_evaluation_is_a_run_that_evaluates_and_does_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("folder", "name"),
     [
-        ("my model", "eval-my-model"), ("mod\u00e8le", "eval-mod-le"), ("run #2", "eval-run-2"), ("step: 3", "eval-step-3"),
-        ("a=b", "eval-a-b"), ("[x]", "eval--x-"), ("'q' \"q\"", "eval--q-q-"), ("{a: 1}", "eval--a-1-"), ("~", "eval--"),
-        ("null", "eval-null"), ("a\\b", "eval-a-b"),
+        ("my model", "eval-my-model"),
+        ("mod\u00e8le", "eval-mod-le"),
+        ("run #2", "eval-run-2"),
+        ("step: 3", "eval-step-3"),
+        ("a=b", "eval-a-b"),
+        ("[x]", "eval--x-"),
+        ("'q' \"q\"", "eval--q-q-"),
+        ("{a: 1}", "eval--a-1-"),
+        ("~", "eval--"),
+        ("null", "eval-null"),
+        ("a\\b", "eval-a-b"),
     ],
-)  # fmt: skip
+)
 def test_folder_of_any_name_is_evaluated_as_it_is(tmp_path: Path, folder: str, name: str) -> None:
     place = tmp_path / "part # of: the path" / folder
     shutil.copytree(MODEL, place)
@@ -75,10 +83,11 @@ def test_evaluation_with_several_rollouts_samples_them() -> None:
 @pytest.mark.parametrize(
     ("asked", "field"),
     [
-        (wish(rollouts=2, temperature=0.0), "--temperature"), (Wish(MODEL), "--config"),
+        (wish(rollouts=2, temperature=0.0), "--temperature"),
+        (Wish(MODEL), "--config"),
         (Wish("no-such-run"), "CHECKPOINT"),
     ],
-)  # fmt: skip
+)
 def test_evaluation_that_cannot_be_is_refused_by_name(asked: Wish, field: str) -> None:
     with pytest.raises(ConfigError) as raised:
         config_of(asked)
@@ -140,10 +149,13 @@ def test_figures_and_page_are_of_each_evaluated_trajectory_once(tmp_path: Path) 
     run = RunFolder(tmp_path / "eval-x")
     run.create(RunConfig.model_validate({"name": "eval-x", "learner": {"recipe": {"eval_rollouts_per_task": 2}}}))
     lines = [
-        episode("<b>", 1, 0, success=True), episode("<b>", 1, 1, success=False), episode("<b>", 1, 1, success=False),
-        episode("move", 4, 0, success=True), episode("move", 4, 1, success=True),
+        episode("<b>", 1, 0, success=True),
+        episode("<b>", 1, 1, success=False),
+        episode("<b>", 1, 1, success=False),
+        episode("move", 4, 0, success=True),
+        episode("move", 4, 1, success=True),
         episode("move", 4, 2, success=True, kind="demonstration"),
-    ]  # fmt: skip
+    ]
     run.episodes_path.write_text("\n".join(lines) + "\n")
     figures = write_evaluation(run.folder)
     assert json.loads((run.folder / "evaluation.json").read_text()) == figures

@@ -51,10 +51,13 @@ def test_memory_of_an_actor_holds_packed_matrices_on_a_cpu_and_two_engines_for_c
 @pytest.mark.parametrize(
     ("tree", "refused"),
     [
-        ({"sliding_window": 128}, True), ({"sliding_window": 4096}, False), ({"sliding_window": None}, False),
-        ({"sliding_window": 128, "use_sliding_window": False}, False), ({"text_config": {"sliding_window": 128}}, True),
+        ({"sliding_window": 128}, True),
+        ({"sliding_window": 4096}, False),
+        ({"sliding_window": None}, False),
+        ({"sliding_window": 128, "use_sliding_window": False}, False),
+        ({"text_config": {"sliding_window": 128}}, True),
     ],
-)  # fmt: skip
+)
 def test_model_that_sees_less_than_its_prompts_is_refused(tmp_path: Path, tree: dict, refused: bool) -> None:
     (tmp_path / "config.json").write_text(json.dumps(tree))
     findings = preflight.check_model(config(model={"name": str(tmp_path)}), MACHINE)
@@ -68,8 +71,12 @@ LLAMA3_ROPE = {"rope_type": "llama3", "factor": 8.0, _ORIGINAL: 100}
 @pytest.mark.parametrize(
     ("tree", "context"),
     [
-        ({"max_position_embeddings": 200}, 200), ({"max_position_embeddings": 288}, None), ({}, None), ({"n_positions": 64}, 64),
-        ({"max_position_embeddings": 256, "text_config": {"max_position_embeddings": 100}}, 100), ({"n_ctx": 64}, 64),
+        ({"max_position_embeddings": 200}, 200),
+        ({"max_position_embeddings": 288}, None),
+        ({}, None),
+        ({"n_positions": 64}, 64),
+        ({"max_position_embeddings": 256, "text_config": {"max_position_embeddings": 100}}, 100),
+        ({"n_ctx": 64}, 64),
         ({"max_position_embeddings": 100, "rope_scaling": {"type": "linear", "factor": 2.0}}, 200),
         ({"max_position_embeddings": 100, "rope_scaling": {"rope_type": "dynamic", "factor": 4}}, None),
         ({"max_position_embeddings": 100, "rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, 200),
@@ -81,7 +88,7 @@ LLAMA3_ROPE = {"rope_type": "llama3", "factor": 8.0, _ORIGINAL: 100}
         ({"max_position_embeddings": 100, "rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8.0}}}, None),
         ({"max_position_embeddings": 24}, 24),
     ],
-)  # fmt: skip
+)
 def test_context_that_prompt_and_answer_do_not_fit_is_refused_with_both_numbers(
     tmp_path: Path, tree: dict, context: int | None
 ) -> None:

@@ -48,10 +48,11 @@ def test_host_s_room_is_what_is_available_and_not_promised_to_others() -> None:
 @pytest.mark.parametrize(
     ("sections", "num_cards", "expected"),
     [
-        ({"actor": {"engine": "vllm", "gpu_memory": 0.4}}, 1, 48_000), ({"actor": {"engine": "vllm"}}, 2, 79_000),
+        ({"actor": {"engine": "vllm", "gpu_memory": 0.4}}, 1, 48_000),
+        ({"actor": {"engine": "vllm"}}, 2, 79_000),
         ({"actor": {"engine": "vllm"}, "cluster": {"num_worker_nodes": 1}}, 1, 79_000),
     ],
-)  # fmt: skip
+)
 def test_card_s_room_leaves_the_engine_its_part(sections: dict, num_cards: int, expected: float) -> None:
     assert card_room_mb(config(**sections), total_mb=80_000, free_mb=79_000, num_cards=num_cards) == pytest.approx(expected)
 

@@ -48,10 +48,16 @@ def test_serial_run_with_a_curriculum_trains_groups_of_other_sizes_and_loses_not
     from computerrl.common.run_files.run_folder import RunFolder
 
     overrides = [
-        *SMALL, f"run_dir={tmp_path}", "broker.eta=0", "learner.recipe.max_updates=3", "learner.recipe.demos_per_family=0",
-        "learner.recipe.eval_episodes_per_family=0", "tasks.rollouts={min: 2, max: 4}",
-        "tasks.curriculum={name: success_band, min_results: 2}", "tasks.family_weights={calc-set-cell: 3}",
-    ]  # fmt: skip
+        *SMALL,
+        f"run_dir={tmp_path}",
+        "broker.eta=0",
+        "learner.recipe.max_updates=3",
+        "learner.recipe.demos_per_family=0",
+        "learner.recipe.eval_episodes_per_family=0",
+        "tasks.rollouts={min: 2, max: 4}",
+        "tasks.curriculum={name: success_band, min_results: 2}",
+        "tasks.family_weights={calc-set-cell: 3}",
+    ]
     config = load_config(CONFIG, overrides=overrides)
     RunFolder(config.folder).create(config)
     state = run_serial(config)
@@ -71,10 +77,14 @@ def test_serial_run_in_the_published_format_clones_demonstrations_said_in_it(tmp
 
     families = ["calc-set-cell", "calc-type-cell", "editor-type-save", "web-click-button"]
     overrides = [
-        *SMALL, f"tasks.families={json.dumps(families)}", f"run_dir={tmp_path}", "actor.prompt.format=computerrl_text",
-        "actor.prompt.max_prompt_tokens=1792", "learner.recipe.max_updates=1",
+        *SMALL,
+        f"tasks.families={json.dumps(families)}",
+        f"run_dir={tmp_path}",
+        "actor.prompt.format=computerrl_text",
+        "actor.prompt.max_prompt_tokens=1792",
+        "learner.recipe.max_updates=1",
         "learner.recipe.eval_before_episodes_per_family=0",
-    ]  # fmt: skip
+    ]
     config = load_config(CONFIG, overrides=overrides)
     RunFolder(config.folder).create(config)
     state = run_serial(config)
@@ -119,9 +129,12 @@ def test_serial_run_trains_on_what_a_person_recorded(tmp_path: Path) -> None:
     task = TaskRef("calc-set-cell", 50, "demonstration")
     write_recording(tmp_path / "demos", Recording(FORMAT_VERSION, task, instance.instruction or "", steps, 1.0, "scripted"))
     overrides = [
-        *SMALL, f"run_dir={tmp_path}", f"tasks.recordings={tmp_path}/demos", "learner.recipe.eval_episodes_per_family=0",
+        *SMALL,
+        f"run_dir={tmp_path}",
+        f"tasks.recordings={tmp_path}/demos",
+        "learner.recipe.eval_episodes_per_family=0",
         "learner.recipe.max_updates=0",
-    ]  # fmt: skip
+    ]
     assert play(load_config(CONFIG, overrides=overrides), resume=False)[0] == 0
     episodes = read_json_lines(tmp_path / "serial" / "trajectories" / "episodes.jsonl")
     recorded = [episode for episode in episodes if (episode["family"], episode["seed"]) == ("calc-set-cell", 50)]

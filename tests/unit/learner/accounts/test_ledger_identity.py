@@ -115,13 +115,21 @@ def aged_groups(seed: int) -> list[TrajectoryGroup]:
     """Groups at version 6 of steps from version 0 (age 6, beyond the bound) to 6."""
     rng = np.random.default_rng(seed)
     return [
-        replace(group, trajectories=tuple(
-            replace(one, steps=tuple(
-                copied(step, policy_versions=np.full(len(step.action_tokens), int(rng.integers(0, 7)), np.int32))
-                for step in one.steps
-            )) for one in group.trajectories
-        )) for group in random_groups(num_groups=4, size=4, seed=seed)
-    ]  # fmt: skip
+        replace(
+            group,
+            trajectories=tuple(
+                replace(
+                    one,
+                    steps=tuple(
+                        copied(step, policy_versions=np.full(len(step.action_tokens), int(rng.integers(0, 7)), np.int32))
+                        for step in one.steps
+                    ),
+                )
+                for one in group.trajectories
+            ),
+        )
+        for group in random_groups(num_groups=4, size=4, seed=seed)
+    ]
 
 
 @pytest.mark.parametrize("kind", COPYING, ids=lambda kind: kind.__name__)
@@ -270,14 +278,21 @@ def wrong(name: str) -> tuple[TrainBatch, list[TrajectoryGroup]]:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("another place", "holds what came as step 1"), ("no such place", "has [0-9] steps"),
-        ("another trajectory", "did not come"), ("called replayed", "came with it"), ("too old", "6 versions old.*allows 4"),
-        ("another action", "holds another action than came"), ("twice", "twice: give it a larger token_weight_S"),
-        ("no prompt", "prompt that is empty"), ("prompt of another model", "tokens outside 0..999"),
-        ("another version", "batch is 7, and it was given 6"), ("no number", "advantage_S .* not finite"),
-        ("no weight", "token_weight_S .* not finite"), ("no such reason", "boring; the reasons are no_signal, not_chosen"),
+        ("another place", "holds what came as step 1"),
+        ("no such place", "has [0-9] steps"),
+        ("another trajectory", "did not come"),
+        ("called replayed", "came with it"),
+        ("too old", "6 versions old.*allows 4"),
+        ("another action", "holds another action than came"),
+        ("twice", "twice: give it a larger token_weight_S"),
+        ("no prompt", "prompt that is empty"),
+        ("prompt of another model", "tokens outside 0..999"),
+        ("another version", "batch is 7, and it was given 6"),
+        ("no number", "advantage_S .* not finite"),
+        ("no weight", "token_weight_S .* not finite"),
+        ("no such reason", "boring; the reasons are no_signal, not_chosen"),
     ],
-)  # fmt: skip
+)
 def test_a_batch_that_names_wrong_steps_is_not_trained(name: str, said: str) -> None:
     batch, groups = wrong(name)
     with pytest.raises(ValueError, match=said):

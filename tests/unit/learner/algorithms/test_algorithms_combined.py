@@ -70,8 +70,11 @@ def cispo_of_old(i: int, tokens: list[Token]) -> torch.Tensor:
 
 
 OBJECTIVES: dict[str, Formula] = {
-    "clipped": ppo_clip(0.2, 0.3), "gspo": gspo_token(0.2, 0.3), "cispo": cispo_of_old, "dppo_tv": dppo_tv(0.2),
-}  # fmt: skip
+    "clipped": ppo_clip(0.2, 0.3),
+    "gspo": gspo_token(0.2, 0.3),
+    "cispo": cispo_of_old,
+    "dppo_tv": dppo_tv(0.2),
+}
 CORRECTIONS: dict[str, tuple[Weight, dict[str, Any]]] = {
     "decoupled": (truncated(5.0), {}),
     "tis": (truncated(1.5), {"correction_cap": 1.5}),
@@ -80,9 +83,12 @@ CORRECTIONS: dict[str, tuple[Weight, dict[str, Any]]] = {
     "none": (unweighted, {}),
 }
 KLS = {
-    "": no_kl, "k1": k1_with_the_gradient(0.1), "k2": k2_with_its_weight(0.1), "k3": kl_with_its_gradient(0.1),
+    "": no_kl,
+    "k1": k1_with_the_gradient(0.1),
+    "k2": k2_with_its_weight(0.1),
+    "k3": kl_with_its_gradient(0.1),
     "low_var": low_var_kl(0.1),
-}  # fmt: skip
+}
 COMBINED = [
     (*both, dual_clip, kl)
     for (*both, dual_clip), kl in zip(
@@ -93,9 +99,10 @@ COMBINED = [
             )
             if not (correction == "none" and proximal == "loglinear") and not (dual_clip and objective in ("cispo", "dppo_tv"))
         ],
-        itertools.cycle(KLS), strict=False,
+        itertools.cycle(KLS),
+        strict=False,
     )
-]  # fmt: skip
+]
 
 
 def with_proximal(tokens: list[Token], correction: str, proximal: str) -> list[Token]:

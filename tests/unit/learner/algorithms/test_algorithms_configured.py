@@ -138,9 +138,20 @@ def constant(_groups: Sequence[TrajectoryGroup], rows: Rows) -> Values:
 
 standardised = each_group(lambda group: standard(step_rewards(group)))
 PLAIN = (
-    "computerrl", "dppo_tv", "geometric", "grpo", "gspo", "icepop", "loglinear", "scaling_inter", "tis",
-    "behaviour_cloning", "coda", "arpo", "dart_release",
-)  # fmt: skip
+    "computerrl",
+    "dppo_tv",
+    "geometric",
+    "grpo",
+    "gspo",
+    "icepop",
+    "loglinear",
+    "scaling_inter",
+    "tis",
+    "behaviour_cloning",
+    "coda",
+    "arpo",
+    "dart_release",
+)
 """Which have GRPO's batch where no memory has anything to give; of the two that clone, a batch is none of their business."""
 EXPECTED = {
     **dict.fromkeys(PLAIN, (standardised, per_group)),

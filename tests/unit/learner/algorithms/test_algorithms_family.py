@@ -205,14 +205,20 @@ def test_rebn_takes_the_format_penalty_where_it_is_due() -> None:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("digirl", {"eps_low": 0.1}), ("vtrace", {"length_alpha": 0.1}), ("m_grpo", {"format_penalty": 0.1}),
-        ("ui_s1", {"format_penalty": 0.1}), ("grpo", {"lr_scaling": "effective_samples", "correction": "none"}),
-        ("grpo", {"correction": "icepop", "correction_cap": 2.0}), ("grpo", {"objective": "cispo", "eps_low": 0.1}),
-        ("grpo", {"correction": "none", "proximal": "recomputed"}), ("grpo", {"tv_limit": 0.1}),
-        ("grpo", {"icepop_range": (0.5, 2.0)}), ("grpo", {"geometric_range": (0.9, 1.1)}),
+        ("digirl", {"eps_low": 0.1}),
+        ("vtrace", {"length_alpha": 0.1}),
+        ("m_grpo", {"format_penalty": 0.1}),
+        ("ui_s1", {"format_penalty": 0.1}),
+        ("grpo", {"lr_scaling": "effective_samples", "correction": "none"}),
+        ("grpo", {"correction": "icepop", "correction_cap": 2.0}),
+        ("grpo", {"objective": "cispo", "eps_low": 0.1}),
+        ("grpo", {"correction": "none", "proximal": "recomputed"}),
+        ("grpo", {"tv_limit": 0.1}),
+        ("grpo", {"icepop_range": (0.5, 2.0)}),
+        ("grpo", {"geometric_range": (0.9, 1.1)}),
         ("grpo", {"aggregation_constant": 3.0}),
     ],
-)  # fmt: skip
+)
 def test_options_without_effect_are_errors(name: str, options: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="no effect"):
         make(name, **options)
@@ -228,9 +234,10 @@ def test_dart_leaves_out_the_surest_steps_of_each_group() -> None:
     refined = algorithm.refine(batch, FirstLook(tuple(entropy), tuple(entropy), None))
     means = np.array([one.mean() for one in entropy])
     kept = [
-        i for i in range(len(means))
+        i
+        for i in range(len(means))
         if means[i] >= np.percentile([means[j] for j in range(len(means)) if batch.group_S[j] == batch.group_S[i]], 20)
-    ]  # fmt: skip
+    ]
     assert 0 < len(kept) < len(means) and refined.samples == tuple(batch.samples[i] for i in kept)
     np.testing.assert_array_equal(refined.advantage_S, batch.advantage_S[kept])
     np.testing.assert_array_equal(refined.token_weight_S, batch.token_weight_S[kept])
@@ -348,8 +355,11 @@ def slow_gigpo(groups: Sequence[TrajectoryGroup], options: dict[str, Any]) -> li
 
         def value(one: Step, steps: Sequence[tuple[Trajectory, Step, float]]) -> float:
             """Mean return of the steps with the prompt and, with action_values, the action of ``one``."""
-            alike = [own for _, step, own in steps if list(step.prompt_tokens) == list(one.prompt_tokens)
-                     and list(step.action_tokens) == list(one.action_tokens)]  # fmt: skip
+            alike = [
+                own
+                for _, step, own in steps
+                if list(step.prompt_tokens) == list(one.prompt_tokens) and list(step.action_tokens) == list(one.action_tokens)
+            ]
             return sum(alike) / len(alike)
 
         for trajectory, step, own in steps:

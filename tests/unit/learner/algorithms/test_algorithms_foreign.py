@@ -186,8 +186,9 @@ def test_each_trajectory_is_trained_once_within_the_bound_or_dropped_for_a_reaso
     algorithm = foreign()
     algorithm.deed, algorithm.rng = DEEDS[deed], np.random.default_rng(seed)  # type: ignore[attr-defined]
     trainer = SimpleNamespace(algorithm=algorithm, refine=lambda batch: batch, vocabulary_size=1000)
-    came = {(one.trajectory_id, place): step for group in groups for one in group.trajectories
-            for place, step in enumerate(one.steps)}  # fmt: skip
+    came = {
+        (one.trajectory_id, place): step for group in groups for one in group.trajectories for place, step in enumerate(one.steps)
+    }
     versions = {key: step.policy_versions.copy() for key, step in came.items()}
     batch, said = None, ""
     try:
@@ -227,9 +228,11 @@ def test_each_trajectory_is_trained_once_within_the_bound_or_dropped_for_a_reaso
 
 def test_trajectories_of_an_optimizer_step_that_was_skipped_are_not_trained() -> None:
     groups = [
-        make_group([(True, [make_step([g], [5], version=POSITION)]), (False, [make_step([g, 1], [6], version=POSITION)])],
-                   group_seq=g) for g in range(2)
-    ]  # fmt: skip
+        make_group(
+            [(True, [make_step([g], [5], version=POSITION)]), (False, [make_step([g, 1], [6], version=POSITION)])], group_seq=g
+        )
+        for g in range(2)
+    ]
     algorithm = foreign()
     algorithm.deed = DEEDS["nothing"]  # type: ignore[attr-defined]
     batch = algorithm.prepare(groups, version=POSITION)
@@ -311,9 +314,12 @@ class RaisesInRemember(GRPO):
 
 @pytest.mark.parametrize(
     ("kind", "said"),
-    [(Raises, "Raises.prepare: IndexError: out of range"), (RaisesInTeaches, "RaisesInTeaches.teaches: ZeroDivisionError"),
-     (RaisesInRemember, "RaisesInRemember.remember: ValueError: forgot")],
-)  # fmt: skip
+    [
+        (Raises, "Raises.prepare: IndexError: out of range"),
+        (RaisesInTeaches, "RaisesInTeaches.teaches: ZeroDivisionError"),
+        (RaisesInRemember, "RaisesInRemember.remember: ValueError: forgot"),
+    ],
+)
 def test_a_run_whose_algorithm_raises_ends_with_its_name_and_line(kind: type[GRPO], said: str, tmp_path: Path) -> None:
     bench = Bench(tmp_path, make_config(algorithm={"name": f"{__name__}:{kind.__name__}"}))
     with pytest.raises(ConfigError, match=rf"{said}.*{Path(__file__).name}:\d+"):

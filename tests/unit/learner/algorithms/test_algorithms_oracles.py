@@ -59,10 +59,18 @@ def random_tokens(seed: int, *, spread: float = 0.5, lengths: tuple[int, ...] = 
             sampled = -float(rng.random()) * 3
             old = sampled + float(rng.normal(0, spread))
             now = old + float(rng.normal(0, spread))
-            tokens.append(Token(
-                torch.tensor(now, dtype=torch.float64, requires_grad=True), old, sampled, now + float(rng.normal(0, spread)),
-                float(rng.integers(0, 5)), advantage, float(rng.random() * (rng.random() < 0.8)), step,
-            ))  # fmt: skip
+            tokens.append(
+                Token(
+                    torch.tensor(now, dtype=torch.float64, requires_grad=True),
+                    old,
+                    sampled,
+                    now + float(rng.normal(0, spread)),
+                    float(rng.integers(0, 5)),
+                    advantage,
+                    float(rng.random() * (rng.random() < 0.8)),
+                    step,
+                )
+            )
     return tokens
 
 
@@ -84,9 +92,11 @@ BATCHES: dict[str, Callable[[], list[Token]]] = {
     "a step of 400 tokens": lambda: random_tokens(13, lengths=(400, 2)),
     **{
         f"log r {r}, log w {w}, A {a}": lambda r=r, w=w, a=a: far_apart(r, w, a)  # type: ignore[misc]
-        for r in (-100.0, 100.0) for w in (-100.0, 0.0, 100.0) for a in (1.0, -1.0)
+        for r in (-100.0, 100.0)
+        for w in (-100.0, 0.0, 100.0)
+        for a in (1.0, -1.0)
     },
-}  # fmt: skip
+}
 
 
 def as_pass(tokens: list[Token], *, with_values: bool) -> tuple[PolicyOutputs, LossBatch]:
@@ -97,10 +107,14 @@ def as_pass(tokens: list[Token], *, with_values: bool) -> tuple[PolicyOutputs, L
     zeros = torch.zeros(len(tokens), dtype=torch.float64)
     outputs = PolicyOutputs(logprobs, zeros, column("old"), column("reference"), zeros if with_values else None)
     batch = LossBatch(
-        step_M=torch.tensor([token.step for token in tokens]), advantage_M=column("advantage"), token_weight_M=column("weight"),
-        behavior_logprobs_M=column("sampled"), age_M=column("age"), is_replayed_M=zeros.bool(),
+        step_M=torch.tensor([token.step for token in tokens]),
+        advantage_M=column("advantage"),
+        token_weight_M=column("weight"),
+        behavior_logprobs_M=column("sampled"),
+        age_M=column("age"),
+        is_replayed_M=zeros.bool(),
         value_target_M=zeros if with_values else None,
-    )  # fmt: skip
+    )
     return outputs, batch
 
 
@@ -250,8 +264,22 @@ class Source:
 PLAIN = Source(ppo_clip(0.2, 0.2))
 SOURCES: dict[str, Source] = {
     **dict.fromkeys(
-        ("grpo", "scaling_inter", "vcpo", "rloo", "reinforce_pp", "dr_grpo", "m_grpo", "rebn", "agentrl", "adagrpo", "gigpo",
-         "behaviour_cloning", "coda"), PLAIN,
+        (
+            "grpo",
+            "scaling_inter",
+            "vcpo",
+            "rloo",
+            "reinforce_pp",
+            "dr_grpo",
+            "m_grpo",
+            "rebn",
+            "agentrl",
+            "adagrpo",
+            "gigpo",
+            "behaviour_cloning",
+            "coda",
+        ),
+        PLAIN,
     ),
     "ppo": PLAIN,
     "vtrace": Source(ppo_clip(0.2, 0.2), unweighted),
@@ -273,7 +301,7 @@ SOURCES: dict[str, Source] = {
         ppo_clip(0.2, 0.2, old=interpolated),
         lambda i, tokens: min(math.exp(limited(interpolated(tokens[i]) - tokens[i].sampled)), 5.0),
     ),
-}  # fmt: skip
+}
 
 
 def slow_loss(tokens: list[Token], source: Source) -> Scalar:
@@ -445,9 +473,12 @@ def test_log_ratios_beyond_any_float_lose_no_batch() -> None:
         for log_ratio in (-200.0, 200.0):
             for advantage in (1.0, -1.0):
                 outputs, batch = as_pass(far_apart(log_ratio, log_ratio, advantage), with_values=False)
-                narrow = dataclasses.replace(outputs, **{  # type: ignore[arg-type]
-                    name: getattr(outputs, name).detach().float() for name in ("proximal_logprobs_M", "reference_logprobs_M")
-                })  # fmt: skip
+                narrow = dataclasses.replace(
+                    outputs,
+                    **{  # type: ignore[arg-type]
+                        name: getattr(outputs, name).detach().float() for name in ("proximal_logprobs_M", "reference_logprobs_M")
+                    },
+                )
                 logprobs = outputs.logprobs_M.detach().float().requires_grad_()
                 narrow = dataclasses.replace(narrow, logprobs_M=logprobs)
                 batch = dataclasses.replace(batch, behavior_logprobs_M=batch.behavior_logprobs_M.float())

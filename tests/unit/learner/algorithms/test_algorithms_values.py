@@ -199,14 +199,21 @@ def test_loss_equals_the_formula_token_by_token(name: str) -> None:
     target = np.where(rng.random(number) < 0.3, np.nan, rng.normal(size=number))
     as_tensor = lambda array: torch.tensor(array, dtype=torch.float64)  # noqa: E731
     outputs = PolicyOutputs(
-        logprobs_M=as_tensor(current).requires_grad_(), entropy_M=as_tensor(np.ones(number)),
-        proximal_logprobs_M=as_tensor(proximal), reference_logprobs_M=None, values_M=as_tensor(values).requires_grad_(),
-    )  # fmt: skip
+        logprobs_M=as_tensor(current).requires_grad_(),
+        entropy_M=as_tensor(np.ones(number)),
+        proximal_logprobs_M=as_tensor(proximal),
+        reference_logprobs_M=None,
+        values_M=as_tensor(values).requires_grad_(),
+    )
     batch = LossBatch(
-        step_M=torch.arange(number) // 3, advantage_M=as_tensor(advantage), token_weight_M=as_tensor(weight),
-        behavior_logprobs_M=as_tensor(behavior), age_M=as_tensor(np.zeros(number)), value_target_M=as_tensor(target),
+        step_M=torch.arange(number) // 3,
+        advantage_M=as_tensor(advantage),
+        token_weight_M=as_tensor(weight),
+        behavior_logprobs_M=as_tensor(behavior),
+        age_M=as_tensor(np.zeros(number)),
+        value_target_M=as_tensor(target),
         is_replayed_M=torch.zeros(number, dtype=torch.bool),
-    )  # fmt: skip
+    )
     expected = 0.0
     for m in range(number):
         ratio = math.exp(current[m] - proximal[m])

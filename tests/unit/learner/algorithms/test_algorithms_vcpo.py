@@ -48,11 +48,14 @@ def test_baseline_is_that_of_the_release_and_has_the_smallest_second_moment(seed
 @pytest.mark.parametrize(
     ("rewards", "log_weights", "norms", "expected"),
     [
-        ([1, 1, 1], [0.0, 5.0, -5.0], [1.0, 2.0, 3.0], 1.0), ([0, 1], [0.0, 0.0], [2.0, 2.0], 0.5),
-        ([0, 1], [2000.0, 1000.0], [1.0, 1.0], 0.0), ([0, 1], [-2000.0, -2000.0], [1.0, 3.0], 0.9),
-        ([0, 1], [0.0, 0.0], [0.0, 0.0], math.nan), ([0, 1], [0.0, 0.0], [math.nan, 1.0], math.nan),
+        ([1, 1, 1], [0.0, 5.0, -5.0], [1.0, 2.0, 3.0], 1.0),
+        ([0, 1], [0.0, 0.0], [2.0, 2.0], 0.5),
+        ([0, 1], [2000.0, 1000.0], [1.0, 1.0], 0.0),
+        ([0, 1], [-2000.0, -2000.0], [1.0, 3.0], 0.9),
+        ([0, 1], [0.0, 0.0], [0.0, 0.0], math.nan),
+        ([0, 1], [0.0, 0.0], [math.nan, 1.0], math.nan),
     ],
-)  # fmt: skip
+)
 def test_baseline_at_the_edges(rewards: list[float], log_weights: list[float], norms: list[float], expected: float) -> None:
     found = off_policy_optimal_baseline(np.array(rewards, float), np.array(log_weights), np.array(norms))
     assert found == pytest.approx(expected, nan_ok=True)

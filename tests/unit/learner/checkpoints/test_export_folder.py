@@ -42,10 +42,11 @@ def make_run(
 ) -> tuple[Path, Trainer]:
     """A run folder with a checkpoint per update, and the trainer as the last one left it."""
     config = RunConfig(
-        name="trained", run_dir=str(tmp_path),
+        name="trained",
+        run_dir=str(tmp_path),
         model=ModelConfig(name=model, dtype=dtype, trainable_top_layers=top_layers),
         learner=LearnerConfig(device="cpu", max_logprob_gap=None, optimizer=OptimizerConfig(lr=lr)),
-    )  # fmt: skip
+    )
     folder = RunFolder(config.folder)
     folder.create(config)
     trainer = Trainer(config, load_policy(config))

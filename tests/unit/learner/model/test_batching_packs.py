@@ -149,13 +149,18 @@ def padded_logprobs(model: torch.nn.Module, samples: list[Sample], temperature: 
 @pytest.mark.parametrize(
     ("name", "top_layers", "max_tokens", "block_tokens", "temperature"),
     [
-        *one_in(3, [
-            ("tiny-random", 2, 90, 24, 0.7), ("tiny-random", 2, 4096, 192, 1.0), ("tiny-random", None, 90, 24, 0.7),
-            ("tiny-random", None, 4096, 192, 1.0),
-        ]),
+        *one_in(
+            3,
+            [
+                ("tiny-random", 2, 90, 24, 0.7),
+                ("tiny-random", 2, 4096, 192, 1.0),
+                ("tiny-random", None, 90, 24, 0.7),
+                ("tiny-random", None, 4096, 192, 1.0),
+            ],
+        ),
         pytest.param("smollm2-135m", 2, 4096, 48, 0.7, marks=pytest.mark.release),
     ],
-)  # fmt: skip
+)
 def test_packed_forward_and_gradients_equal_padded_transformers(
     monkeypatch: pytest.MonkeyPatch, name: str, top_layers: int | None, max_tokens: int, block_tokens: int, temperature: float
 ) -> None:

@@ -30,9 +30,15 @@ def save(folder: Path) -> Path:
     """A Llama whose layers add nothing."""
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=max(PROBE_TOKENS) + 1, hidden_size=64, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4,
-        num_key_value_heads=2, initializer_range=0.3, tie_word_embeddings=False,
-    )  # fmt: skip
+        vocab_size=max(PROBE_TOKENS) + 1,
+        hidden_size=64,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        initializer_range=0.3,
+        tie_word_embeddings=False,
+    )
     model = LlamaForCausalLM(config)
     with torch.no_grad():
         for layer in model.model.layers:

@@ -14,9 +14,12 @@ CPU = torch.device("cpu")
 
 def test_arrays_in_one_copy_have_their_values_types_and_shapes() -> None:
     arrays = {
-        "odd": np.array([True, False, True]), "long": np.arange(5), "none": np.zeros(0, dtype=np.int32),
-        "wide": np.arange(6, dtype=np.float32).reshape(2, 3)[:, ::-1], "short": np.array([7], dtype=np.int32),
-    }  # fmt: skip
+        "odd": np.array([True, False, True]),
+        "long": np.arange(5),
+        "none": np.zeros(0, dtype=np.int32),
+        "wide": np.arange(6, dtype=np.float32).reshape(2, 3)[:, ::-1],
+        "short": np.array([7], dtype=np.int32),
+    }
     found = in_one_copy(arrays, CPU, pinned=False)
     assert len({tensor.untyped_storage().data_ptr() for tensor in found.values()}) == 1
     for name, array in arrays.items():

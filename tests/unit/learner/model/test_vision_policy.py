@@ -279,7 +279,7 @@ def test_bad_pictures_are_poison_at_the_intake_and_errors_in_training(folder: Pa
             replace(good, screenshot=replace(ref, width=-ref.width, height=-ref.height, content_hash="negative")),
             replace(good, screenshot=replace(ref, num_bytes=2**40, content_hash="long")),
         ],
-    }  # fmt: skip
+    }
     for poison, steps in cases.items():
         for step in steps:
             (trajectory,) = make_group([(True, [good, step])]).trajectories

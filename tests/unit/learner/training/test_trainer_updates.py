@@ -375,8 +375,10 @@ def test_nonfinite_step_is_dumped_with_its_reason(capsys: pytest.CaptureFixture[
     (path,) = Path("runs/run/dumps").glob("*.safetensors")
     with safe_open(path, framework="np") as file:
         assert file.metadata()["reason"].startswith("the loss of 1 of")
-        logprobs, advantage = (np.concatenate([file.get_tensor(key) for key in sorted(file.keys()) if key.startswith(name)])
-                               for name in ("logprobs_", "advantage_"))  # fmt: skip
+        logprobs, advantage = (
+            np.concatenate([file.get_tensor(key) for key in sorted(file.keys()) if key.startswith(name)])
+            for name in ("logprobs_", "advantage_")
+        )
     assert len(logprobs) == sum(len(step.action_tokens) for step in batch.samples)
     assert np.isnan(advantage).sum() == len(batch.samples[0].action_tokens)
     assert "step.skipped" in capsys.readouterr().out

@@ -46,12 +46,26 @@ def test_actions_on_files_do_what_they_say(folder: AgentFolder) -> None:
 @pytest.mark.parametrize(
     ("action", "args"),
     [
-        ("rename", ("none", "x")), ("rename", ("a.txt", "sub")), ("rename", ("a.txt", "../x")), ("rename", ("a.txt", "")),
-        ("move", ("a.txt", "none")), ("move", ("sub", "sub")), ("move", ("a.txt", "a.txt")), ("copy", ("a.txt", "a.txt")),
-        ("delete", ("none",)), ("delete", (".",)), ("move", (".", "sub")), ("make_folder", ("sub",)), ("read", ("sub",)),
-        ("write", ("sub", "x")), ("write", ("none/x", "x")), ("list", ("a.txt",)), ("read", ("a\0b",)), ("copy", (".", "sub")),
+        ("rename", ("none", "x")),
+        ("rename", ("a.txt", "sub")),
+        ("rename", ("a.txt", "../x")),
+        ("rename", ("a.txt", "")),
+        ("move", ("a.txt", "none")),
+        ("move", ("sub", "sub")),
+        ("move", ("a.txt", "a.txt")),
+        ("copy", ("a.txt", "a.txt")),
+        ("delete", ("none",)),
+        ("delete", (".",)),
+        ("move", (".", "sub")),
+        ("make_folder", ("sub",)),
+        ("read", ("sub",)),
+        ("write", ("sub", "x")),
+        ("write", ("none/x", "x")),
+        ("list", ("a.txt",)),
+        ("read", ("a\0b",)),
+        ("copy", (".", "sub")),
     ],
-)  # fmt: skip
+)
 def test_actions_that_cannot_be_done_say_so_and_change_nothing(folder: AgentFolder, action: str, args: tuple[str, ...]) -> None:
     before = folder.listing()
     with pytest.raises(FileActionError):
@@ -179,10 +193,24 @@ def test_resolve_of_any_path_stays_inside(tmp_path_factory: pytest.TempPathFacto
 @pytest.mark.parametrize(
     "mess",
     [
-        "nothing", "file", "folder", "closed-folder", "link", "broken-link", "pipe", "socket-file", "parent-file", "parent-link",
-        "parent-loop", "parent-outside", "parent-closed", "grandparent-file", "link-inside", "link-to-come",
+        "nothing",
+        "file",
+        "folder",
+        "closed-folder",
+        "link",
+        "broken-link",
+        "pipe",
+        "socket-file",
+        "parent-file",
+        "parent-link",
+        "parent-loop",
+        "parent-outside",
+        "parent-closed",
+        "grandparent-file",
+        "link-inside",
+        "link-to-come",
     ],
-)  # fmt: skip
+)
 def test_way_to_a_new_file_is_made_whatever_is_there(tmp_path: Path, mess: str) -> None:
     root, outside = tmp_path / "home", tmp_path / "outside"
     parent, place = root / "a" / "b", root / "a" / "b" / "c.txt"
@@ -235,7 +263,7 @@ def test_way_to_a_new_file_is_made_whatever_is_there(tmp_path: Path, mess: str) 
         (lambda root: (root / "a").rename(root / "b").rename(root / "a"), False),
         (lambda root: os.link(root / "a" / "note.txt", root / "a" / "other"), False),
     ],
-)  # fmt: skip
+)
 def test_marks_tell_every_operation_on_files_of_the_users(tmp_path: Path, change: Callable[[Path], Any], same: bool) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "note.txt").write_text("text")

@@ -35,8 +35,10 @@ def test_home_is_the_same_whatever_a_task_has_left(folder: AgentFolder) -> None:
     home.renew(folder, keep=[root / ".config/libreoffice/4"])
     assert (root / ".config/libreoffice/4/kept").read_text() == "x"
     assert {place for place in root.rglob("*")} - first == {
-        root / ".config/libreoffice", root / ".config/libreoffice/4", root / ".config/libreoffice/4/kept"
-    }  # fmt: skip
+        root / ".config/libreoffice",
+        root / ".config/libreoffice/4",
+        root / ".config/libreoffice/4/kept",
+    }
     assert all((root / path).read_text() == text for path, text in home.SKELETON.items())
 
 

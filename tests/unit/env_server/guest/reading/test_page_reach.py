@@ -43,8 +43,23 @@ def test_browser_without_a_page_is_left_as_it_is() -> None:
 
 @pytest.mark.parametrize(
     "found",
-    [None, 5, "x", {}, [5], [[]], [[[1, 2, 3]]], [[[1, 2, 3, 4]]], [["abcd", None]], [[[1, 2, 3, "4"], None]], [[None, None]],
-     [[[1, 2, 3, 1e300], None]], [[[1, 2, 3, float("nan")], None]], [[[1, 2, 3, 4], [1]]], [[[1, 2, 3, 4], 0]]],
-)  # fmt: skip
+    [
+        None,
+        5,
+        "x",
+        {},
+        [5],
+        [[]],
+        [[[1, 2, 3]]],
+        [[[1, 2, 3, 4]]],
+        [["abcd", None]],
+        [[[1, 2, 3, "4"], None]],
+        [[None, None]],
+        [[[1, 2, 3, 1e300], None]],
+        [[[1, 2, 3, float("nan")], None]],
+        [[[1, 2, 3, 4], [1]]],
+        [[[1, 2, 3, 4], 0]],
+    ],
+)
 def test_what_a_page_s_own_scripts_made_of_the_question_is_no_answer(found: Any) -> None:
     assert missed_from(found) == []

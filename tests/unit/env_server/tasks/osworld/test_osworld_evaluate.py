@@ -121,8 +121,15 @@ def test_evaluate_end_of_memory_is_blamed_on_no_file(tmp_path: Path, monkeypatch
 
 
 ADDRESSES = [
-    "data:text/html,hello", "data://[,hello", "javascript:1", "blob:https://a:b/", "https://a:99999/", "", "view-source:[", "\0",
-]  # fmt: skip
+    "data:text/html,hello",
+    "data://[,hello",
+    "javascript:1",
+    "blob:https://a:b/",
+    "https://a:99999/",
+    "",
+    "view-source:[",
+    "\0",
+]
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
@@ -138,8 +145,10 @@ def test_evaluate_page_with_any_address_is_a_verdict(address: str) -> None:
     desktop = FakeDesktop(pages=[Tab(address, "x", "<p>")])
     for metric, result in ways.items():
         assert _score(_task({"func": metric, "result": result, "expected": {"type": "rule", "rules": page}}), desktop) == 0.0
-    for result in ({"type": "active_tab_url_parse", "parse_keys": ["q"]}, {"type": "url_dashPart", "partIndex": 3, "returnType":
-                   "json", "key": "q"}):  # fmt: skip
+    for result in (
+        {"type": "active_tab_url_parse", "parse_keys": ["q"]},
+        {"type": "url_dashPart", "partIndex": 3, "returnType": "json", "key": "q"},
+    ):
         task = _task({"func": "check_direct_json_object", "result": result, "expected": _rule({"q": "1"})})
         assert _score(task, desktop) == 0.0
 
@@ -167,9 +176,10 @@ def test_evaluate_metric_that_fails_is_never_a_reward() -> None:
         _score(task, FakeDesktop())
 
 
-@pytest.mark.parametrize(("conj", "answers", "wanted"), [
-    ("and", "ab", 1.0), ("and", "ax", 0.0), ("and", "xb", 0.0), ("or", "ax", 1.0), ("or", "xb", 1.0), ("or", "xx", 0.0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("conj", "answers", "wanted"),
+    [("and", "ab", 1.0), ("and", "ax", 0.0), ("and", "xb", 0.0), ("or", "ax", 1.0), ("or", "xb", 1.0), ("or", "xx", 0.0)],
+)
 def test_evaluate_conjunction_of_two(conj: str, answers: str, wanted: float) -> None:
     result = [{"type": "vm_command_line", "command": ["first"]}, {"type": "vm_command_line", "command": ["second"]}]
     task = _task({"func": ["exact_match"] * 2, "conj": conj, "result": result, "expected": [_rule("a"), _rule("b")]})
@@ -392,9 +402,11 @@ def test_script_that_the_setup_left_for_the_judge_is_brought_anew(
     expected = {"type": "rule", "rules": {"include": ["yes"], "exclude": []}}
     download = {"type": "download", "parameters": {"files": [{"url": url, "path": path}]}}
     content = {
-        "id": "t", "instruction": instruction, "config": [download],
+        "id": "t",
+        "instruction": instruction,
+        "config": [download],
         "evaluator": {"func": "check_include_exclude", "result": result, "expected": expected},
-    }  # fmt: skip
+    }
     desktop = FakeDesktop(files={path: b"the agent's"}, answers={"": RunResult(0, "yes", "")})
     assert _score(OsworldTask(TaskFile.model_validate(content), Assets(tmp_path)), desktop) == 1.0
     assert desktop.files[path] == (b"the judge's" if is_judges else b"the agent's")
@@ -491,8 +503,10 @@ def test_documents_parts_are_taken_out(tmp_path: Path) -> None:
     image_part, relation = slide.part.get_or_add_image_part(io.BytesIO(data.getvalue()))
     from lxml import etree
 
-    a, p, r = (f"http://schemas.openxmlformats.org/{name}" for name in (
-        "drawingml/2006/main", "presentationml/2006/main", "officeDocument/2006/relationships"))  # fmt: skip
+    a, p, r = (
+        f"http://schemas.openxmlformats.org/{name}"
+        for name in ("drawingml/2006/main", "presentationml/2006/main", "officeDocument/2006/relationships")
+    )
     picture = f'<a:blipFill><a:blip r:embed="{relation}"/></a:blipFill>'
     text = f'<p:bg xmlns:p="{p}" xmlns:a="{a}" xmlns:r="{r}"><p:bgPr>{picture}</p:bgPr></p:bg>'
     slide._element.find(f"{{{p}}}cSld").insert(0, etree.fromstring(text))

@@ -50,17 +50,21 @@ def _python(code: str) -> list[str]:
         (_python("import pyautogui; pyautogui.click(960, 540)"), [InputEvent("click", "left", 640, 360)]),
         (_python("import pyautogui; pyautogui.click({SCREEN_WIDTH_HALF}, 10)"), [InputEvent("click", "left", 640, 10)]),
         (_python("import pyautogui; pyautogui.doubleClick(x=0, y=0)"), [InputEvent("click", "left", 0, 0, 2)]),
-        (_python("import pyautogui; pyautogui.keyDown('Alt'); pyautogui.keyUp('Alt')"),
-         [InputEvent("key_down", "alt"), InputEvent("key_up", "alt")]),
+        (
+            _python("import pyautogui; pyautogui.keyDown('Alt'); pyautogui.keyUp('Alt')"),
+            [InputEvent("key_down", "alt"), InputEvent("key_up", "alt")],
+        ),
         (["xdotool", "key", "--clearmodifiers", "Control+Return"], [InputEvent("key", "ctrl+enter")]),
-        (["xdotool", "mousemove", "1920", "1080", "click", "1"],
-         [InputEvent("move", "", 1280, 720), InputEvent("click", "left")]),
+        (
+            ["xdotool", "mousemove", "1920", "1080", "click", "1"],
+            [InputEvent("move", "", 1280, 720), InputEvent("click", "left")],
+        ),
         ("xdotool type 'a b'", [InputEvent("type", "a b")]),
-        ('python -c "import pyautogui; pyautogui.press(\'a\')"', [InputEvent("key", "a")]),
+        ("python -c \"import pyautogui; pyautogui.press('a')\"", [InputEvent("key", "a")]),
         (["ls", "-l"], None),
         ("python3 -c 'print(1)' | wc", None),
     ],
-)  # fmt: skip
+)
 def test_input_script_automation_becomes_events(command: Any, script: Any) -> None:
     assert input_script(command, SIZE) == script
 
@@ -111,10 +115,13 @@ _TO_CSV = ["libreoffice", "--convert-to", "csv:Text - txt - csv (StarCalc):44,34
         ([*_TO_CSV, "a.xlsx", "/tmp/b.ods"], ["/home/user/Desktop/a.csv", "/home/user/Desktop/b.csv"]),
         (["soffice", "--headless", "--convert-to", "pdf", "x/report.final.docx"], ["./report.final.pdf"]),
         ("libreoffice --headless --convert-to pdf --outdir 'my files' a.docx", ["my files/a.pdf"]),
-        (["libreoffice", "--calc", "a.xlsx"], []), (["libreoffice", "--convert-to"], []), (["cat", "--convert-to", "a", "b"], []),
-        ("cd x && libreoffice --convert-to csv a.xlsx", []), ([], []),
+        (["libreoffice", "--calc", "a.xlsx"], []),
+        (["libreoffice", "--convert-to"], []),
+        (["cat", "--convert-to", "a", "b"], []),
+        ("cd x && libreoffice --convert-to csv a.xlsx", []),
+        ([], []),
     ],
-)  # fmt: skip
+)
 def test_files_that_a_conversion_makes(command: Any, files: list[str]) -> None:
     assert converted_files(command) == files
 

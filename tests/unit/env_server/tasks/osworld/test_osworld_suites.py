@@ -69,11 +69,13 @@ WRONG = {
         __eq__ = __lt__ = __gt__ = __ge__ = __le__ = lambda self, other: True
         __ne__ = lambda self, other: False
         __hash__ = int.__hash__
-    """ + ALIKE,
+    """
+    + ALIKE,
     "is an object that equals everything": """
     class E:
         __eq__ = lambda self, other: True
-    """ + ALIKE,
+    """
+    + ALIKE,
     "writes to all descriptors": """
     import os
     for n in range(64):
@@ -113,7 +115,7 @@ WRONG = {
         side = 3
         area = lambda self: 9
     """,
-}  # fmt: skip
+}
 SUITES = {
     "by name": """
     import tetris

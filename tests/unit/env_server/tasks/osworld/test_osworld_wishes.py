@@ -64,12 +64,21 @@ def test_programs_that_no_image_has_are_named() -> None:
 @pytest.mark.parametrize(
     ("spelt", "meant"),
     [
-        ("libreoffice_calc", "libreoffice_calc"), ("calc", "libreoffice_calc"), ("LibreOffice Calc", "libreoffice_calc"),
-        ("Writer", "libreoffice_writer"), ("libreoffice-writer", "libreoffice_writer"), ("libreoffice", "libreoffice_writer"),
-        ("browser", "chrome"), ("Google Chrome", "chrome"), ("vs code", "vs_code"), ("VS-Code", "vs_code"), (" os ", "os"),
-        ("Thunderbird", "thunderbird"), ("blender", "blender"),
+        ("libreoffice_calc", "libreoffice_calc"),
+        ("calc", "libreoffice_calc"),
+        ("LibreOffice Calc", "libreoffice_calc"),
+        ("Writer", "libreoffice_writer"),
+        ("libreoffice-writer", "libreoffice_writer"),
+        ("libreoffice", "libreoffice_writer"),
+        ("browser", "chrome"),
+        ("Google Chrome", "chrome"),
+        ("vs code", "vs_code"),
+        ("VS-Code", "vs_code"),
+        (" os ", "os"),
+        ("Thunderbird", "thunderbird"),
+        ("blender", "blender"),
     ],
-)  # fmt: skip
+)
 def test_application_is_known_by_any_spelling(spelt: str, meant: str) -> None:
     assert application(spelt) == meant
 
@@ -80,10 +89,13 @@ def _kinds(instruction: str, **changes: Any) -> set[str]:
         "instruction": instruction,
         "related_apps": ["Writer"],
         "config": [],
-        "evaluator": {"func": "exact_match", "result": {"type": "vm_file", "path": "/home/user/a", "dest": "a"},
-                      "expected": {"type": "rule", "rules": {"expected": "x"}}},
+        "evaluator": {
+            "func": "exact_match",
+            "result": {"type": "vm_file", "path": "/home/user/a", "dest": "a"},
+            "expected": {"type": "rule", "rules": {"expected": "x"}},
+        },
         **changes,
-    }  # fmt: skip
+    }
     return {refusal.kind for refusal in refusals(TaskFile.model_validate(values), assets=Assets(None))}
 
 

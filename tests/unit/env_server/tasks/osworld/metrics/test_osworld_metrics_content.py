@@ -174,16 +174,25 @@ SAME = {
     "empty paragraphs": [lambda document: None, _insert("<w:p/>"), _append("<w:r><w:t xml:space='preserve'>  </w:t></w:r>")],
     "page numbers": [
         _footer_page,
-        lambda document: document.sections[0].footer.paragraphs[0]._p.append(_xml(
-            "<w:r><w:fldChar w:fldCharType='begin'/><w:instrText> PAGE \\* MERGEFORMAT </w:instrText>"
-            "<w:fldChar w:fldCharType='separate'/><w:t>7</w:t><w:fldChar w:fldCharType='end'/></w:r>")),
+        lambda document: (
+            document.sections[0]
+            .footer.paragraphs[0]
+            ._p.append(
+                _xml(
+                    "<w:r><w:fldChar w:fldCharType='begin'/><w:instrText> PAGE \\* MERGEFORMAT </w:instrText>"
+                    "<w:fldChar w:fldCharType='separate'/><w:t>7</w:t><w:fldChar w:fldCharType='end'/></w:r>"
+                )
+            )
+        ),
     ],
     "end of a paragraph deleted": [
-        lambda document: document.paragraphs[0]._p.append(_xml("<w:r><w:t>Second line</w:t></w:r>"))
-        or document._body._body.remove(document.paragraphs[1]._p),
+        lambda document: (
+            document.paragraphs[0]._p.append(_xml("<w:r><w:t>Second line</w:t></w:r>"))
+            or document._body._body.remove(document.paragraphs[1]._p)
+        ),
         lambda document: document.paragraphs[0]._p.insert(0, _xml("<w:pPr><w:rPr><w:del w:id='1'/></w:rPr></w:pPr>")),
     ],
-}  # fmt: skip
+}
 """Ways in which applications write the same."""
 
 

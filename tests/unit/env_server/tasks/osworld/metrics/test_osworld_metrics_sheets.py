@@ -105,11 +105,16 @@ def _renumbered(place: Path, source: str) -> str:
 
 
 EVERY_PAIR_RULE = [
-    {"type": "sheet_data"}, {"type": "freeze"}, {"type": "sparkline"}, {"type": "filter"},
+    {"type": "sheet_data"},
+    {"type": "freeze"},
+    {"type": "sparkline"},
+    {"type": "filter"},
     {"type": "chart", "chart_props": ["type", "anchor", "width", "xdir"]},
-    {"type": "style", "props": ["bgcolor", "font_bold"]}, {"type": "row_props", "props": ["hidden"]},
-    {"type": "col_props", "props": ["hidden"]}, {"type": "pivot_table", "pivot_props": ["name"]},
-]  # fmt: skip
+    {"type": "style", "props": ["bgcolor", "font_bold"]},
+    {"type": "row_props", "props": ["hidden"]},
+    {"type": "col_props", "props": ["hidden"]},
+    {"type": "pivot_table", "pivot_props": ["name"]},
+]
 
 
 @pytest.mark.parametrize("rule", EVERY_PAIR_RULE, ids=lambda rule: str(rule["type"]))
@@ -150,11 +155,18 @@ def test_sheet_data_truth_is_not_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "found", "wanted", "same"),
     [
-        ("includes", "a b", "b", 1.0), ("includes", 50, 5, 0.0), ("includes", "x", None, 0.0), ("includes", None, None, 1.0),
-        ("included_by", None, "x", 0.0), ("included_by", 5, 50, 0.0), ("included_by", "b", "a b", 1.0),
-        ("exact_match", 5, 5.0, 1.0), ("exact_match", None, "None", 0.0), ("fuzzy_match", None, None, 1.0),
+        ("includes", "a b", "b", 1.0),
+        ("includes", 50, 5, 0.0),
+        ("includes", "x", None, 0.0),
+        ("includes", None, None, 1.0),
+        ("included_by", None, "x", 0.0),
+        ("included_by", 5, 50, 0.0),
+        ("included_by", "b", "a b", 1.0),
+        ("exact_match", 5, 5.0, 1.0),
+        ("exact_match", None, "None", 0.0),
+        ("fuzzy_match", None, None, 1.0),
     ],
-)  # fmt: skip
+)
 def test_sheet_fuzzy_numbers_and_empty_cells(kind: str, found: Any, wanted: Any, same: float, tmp_path: Path) -> None:
     one, other = _book(tmp_path / "found.xlsx", {"A1": found}), _book(tmp_path / "gold.xlsx", {"A1": wanted})
     assert _table(one, other, type="sheet_fuzzy", **PAIR, rules=[{"range": ["A1"], "type": kind}]) == same
@@ -181,10 +193,18 @@ def test_style_of_empty_cells_only_fill_counts(prop: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("ranges", "same"),
     [
-        ("D2:D29", True), ("D2:D30", True), ("D2:D1048576", True), ("D2:D10 D11:D40", True), ("D1:D29", False),
-        ("D2:D28", False), ("D2:D10 D12:D40", False), ("C2:D29", False), ("D:D", False), ("D2:D29 F1", False),
+        ("D2:D29", True),
+        ("D2:D30", True),
+        ("D2:D1048576", True),
+        ("D2:D10 D11:D40", True),
+        ("D1:D29", False),
+        ("D2:D28", False),
+        ("D2:D10 D12:D40", False),
+        ("C2:D29", False),
+        ("D:D", False),
+        ("D2:D29 F1", False),
     ],
-)  # fmt: skip
+)
 def test_spreadsheet_range_covers_one_and_lies_in_the_other(ranges: str, same: bool) -> None:
     assert matches(ranges, {"method": "spreadsheet_range", "ref": ["D2:D29", "D2:D1048576"]}) is same
 

@@ -130,10 +130,12 @@ def test_compare_result_files_expected_number_stands_in_the_answer(found: str, s
 @pytest.mark.parametrize(
     ("host", "domain", "deleted"),
     [
-        (".shop.com", "www.shop.com", 0.0), ("a.shop.com", "shop.com", 0.0), ("myshop.com", "shop.com", 1.0),
+        (".shop.com", "www.shop.com", 0.0),
+        ("a.shop.com", "shop.com", 0.0),
+        ("myshop.com", "shop.com", 1.0),
         ("shop.com.evil.org", "shop.com", 1.0),
     ],
-)  # fmt: skip
+)
 def test_is_cookie_deleted_cookies_of_the_site(host: str, domain: str, deleted: float) -> None:
     assert metric("is_cookie_deleted")([(1, host, "n")], {"type": "domains", "domains": [domain]}) == deleted
 
@@ -147,10 +149,15 @@ def test_is_shortcut_on_desktop_whole_command(wanted: str, found: float) -> None
 @pytest.mark.parametrize(
     ("found", "wanted", "same"),
     [
-        ("xx", ["x"], 0.0), ("x", ["x", "y"], 1.0), (["x", "z"], ["y", "z"], 1.0), ("xx", "x", 1.0), (["x"], "x", 1.0),
-        (1, "1", 0.0), ("1", 1, 0.0),
+        ("xx", ["x"], 0.0),
+        ("x", ["x", "y"], 1.0),
+        (["x", "z"], ["y", "z"], 1.0),
+        ("xx", "x", 1.0),
+        (["x"], "x", 1.0),
+        (1, "1", 0.0),
+        ("1", 1, 0.0),
     ],
-)  # fmt: skip
+)
 def test_check_direct_json_object_contained(found: Any, wanted: Any, same: float) -> None:
     assert metric("check_direct_json_object")({"a": found}, {"expected": {"a": wanted}, "expect_in_result": True}) == same
 

@@ -307,12 +307,22 @@ def test_compare_archive_folder_only_that_folder_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "reference", "hit", "miss"),
     [
-        ("eq", 3, 3, 4), ("ne", 3, 4, 3), ("lt", 3, 2, 3), ("ge", 3, 3, 2), ("re", "^a", "ab", "ba"),
+        ("eq", 3, 3, 4),
+        ("ne", 3, 4, 3),
+        ("lt", 3, 2, 3),
+        ("ge", 3, 3, 2),
+        ("re", "^a", "ab", "ba"),
         ("re.IGNORECASE", "^A", "ab", "ba"),
-        ("approx:0.1", 1, "1.05", 1.2), ("in", [1, 2], 1, 3), ("not_in", [1, 2], 3, 1), ("str_list_eq", ["a", "b"], "a,b", "b,a"),
-        ("str_set_eq", ["a", "b"], "b,a", "a"), ("range.[)", [1, 2], 1, 2), ("range.lelt", [1, 2], 1, 2), ("lt", 3, 2, "text"),
+        ("approx:0.1", 1, "1.05", 1.2),
+        ("in", [1, 2], 1, 3),
+        ("not_in", [1, 2], 3, 1),
+        ("str_list_eq", ["a", "b"], "a,b", "b,a"),
+        ("str_set_eq", ["a", "b"], "b,a", "a"),
+        ("range.[)", [1, 2], 1, 2),
+        ("range.lelt", [1, 2], 1, 2),
+        ("lt", 3, 2, "text"),
     ],
-)  # fmt: skip
+)
 def test_matches_method_hit_and_miss(method: str, reference: Any, hit: Any, miss: Any) -> None:
     assert matches(hit, {"method": method, "ref": reference})
     assert not matches(miss, {"method": method, "ref": reference})
